@@ -1,0 +1,2 @@
+//! The pure core: what a session decides, with time as an argument and std alone.
+pub mod time;

@@ -1,0 +1,46 @@
+//! Hides where time, timers, tasks, randomness and connections come from: the sealed seam through which
+//! the unchanged library runs on a real machine or in simulated time.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use etcd_client::{Client, ConnectOptions};
+use futures::future::BoxFuture;
+
+use crate::core::time::Time;
+
+/// Everything the library takes from its surroundings.
+pub trait Env: Send + Sync + 'static {
+    /// The deadline clock. Must never go back and must count every pause of the machine.
+    fn now(&self) -> Time;
+    /// Time since the Unix epoch, for announcements only; nothing is ever decided by it.
+    fn unix_time(&self) -> Duration;
+    /// Completes after `duration`; may be late.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+    /// Runs a task in the background.
+    fn spawn(&self, task: BoxFuture<'static, ()>);
+    /// A fresh random number.
+    fn random(&self) -> u64;
+    /// Makes a client for one endpoint.
+    fn connect(
+        &self,
+        endpoint: String,
+        options: ConnectOptions,
+    ) -> BoxFuture<'static, Result<Client, etcd_client::Error>>;
+    /// Has `watched` fired when it is due, even if every worker of the runtime is blocked.
+    /// Registration ends when the last strong reference is dropped.
+    fn watch(&self, watched: Weak<dyn Watched>);
+    /// Makes the watchdog look again, after a due time became *earlier* (a later one needs no call).
+    fn rewatch(&self);
+}
+
+/// Something with a deadline that must be kept although no task runs.
+pub trait Watched: Send + Sync {
+    /// When to fire, if at all.
+    fn due(&self) -> Option<Time>;
+    /// Called on the watchdog's thread at or after [`Watched::due`]; must be quick and must not block.
+    fn fire(&self, now: Time);
+}
+
+/// Shared handle to the environment.
+pub(crate) type SharedEnv = Arc<dyn Env>;

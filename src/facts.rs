@@ -1,0 +1,63 @@
+//! Plain facts read from etcd, shared by the pure core and the etcd edge so that neither imports the other.
+
+use std::sync::Arc;
+
+/// What every answer of etcd says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// The cluster that answered.
+    pub(crate) cluster: u64,
+    /// The member that answered.
+    pub(crate) member: u64,
+    /// The store's revision when the answer was made.
+    pub(crate) revision: i64,
+    /// The raft term when the answer was made.
+    pub(crate) term: u64,
+}
+
+/// One key as it stands in etcd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// The full key.
+    pub(crate) key: Arc<[u8]>,
+    /// Its value.
+    pub(crate) value: Arc<[u8]>,
+    /// Revision of the creation: the seniority and the fencing token.
+    pub(crate) create_revision: i64,
+    /// Revision of the last write.
+    pub(crate) mod_revision: i64,
+    /// The lease the key is bound to; 0 for none.
+    pub(crate) lease: i64,
+}
+
+/// One event of a watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The key was written.
+    Put(Entry),
+    /// The key was deleted or expired.
+    Delete {
+        /// The full key.
+        key: Arc<[u8]>,
+        /// The revision of the deletion.
+        revision: i64,
+    },
+}
+
+impl Change {
+    /// The key that changed.
+    pub(crate) fn key(&self) -> &[u8] {
+        match self {
+            Change::Put(entry) => &entry.key,
+            Change::Delete { key, .. } => key,
+        }
+    }
+
+    /// The revision of the change.
+    pub(crate) fn revision(&self) -> i64 {
+        match self {
+            Change::Put(entry) => entry.mod_revision,
+            Change::Delete { revision, .. } => *revision,
+        }
+    }
+}

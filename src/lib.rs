@@ -1,0 +1,4 @@
+//! Leader election on etcd in which the longest-running node wins.
+mod core;
+mod env;
+mod facts;
