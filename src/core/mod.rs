@@ -1,2 +1,17 @@
-//! The pure core: what a session decides, with time as an argument and std alone.
+//! The pure core: what a session decides, with time as an argument and the standard library alone.
+//!
+//! [`machine::Machine`] takes commands, answers and watch events, and returns actions. It reads no clock, sends
+//! nothing and never waits, so that every rule can be tested, and whole clusters simulated, without etcd.
+
+pub(crate) mod action;
+pub(crate) mod candidacy;
+mod lease;
+pub(crate) mod lease_clock;
+pub(crate) mod machine;
+pub(crate) mod reason;
+mod removal;
+pub(crate) mod roster;
+mod slots;
 pub mod time;
+mod timers;
+mod view;

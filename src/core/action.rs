@@ -1,0 +1,251 @@
+//! The language between the pure core and whoever drives it: what is asked of etcd and what is told the user.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::reason::{EndReason, LostReason};
+use super::time::Time;
+use crate::facts::{Entry, Header};
+
+/// One candidacy or observer of a session.
+pub(crate) type SlotId = u64;
+/// One request to etcd. Never reused, so that a late answer is recognised and dropped.
+pub(crate) type RequestId = u64;
+/// One watcher on the session's watch stream. Never reused: late events of a cancelled watcher would go to its successor.
+pub(crate) type WatchId = i64;
+/// One term of leadership.
+pub(crate) type TermId = u64;
+
+/// A request to etcd. Each is answered exactly once, a timeout included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Grant a lease under a fresh id.
+    Grant { lease: i64, ttl: Duration },
+    /// Open the keepalive stream. Its first answer is swallowed by the client and proves nothing.
+    Open { lease: i64 },
+    /// Renew once on the open stream.
+    Renew,
+    /// Linearizable read that verifies the last renewal, on the lease's own connection.
+    Verify { key: Arc<[u8]> },
+    /// Linearizable read that tells how far the store is, for a session that renews nothing.
+    Probe,
+    /// Put the key if absent, and read the prefix, in one transaction.
+    Join {
+        key: Arc<[u8]>,
+        value: Arc<[u8]>,
+        lease: i64,
+        prefix: Arc<[u8]>,
+    },
+    /// Linearizable read of the prefix.
+    List { prefix: Arc<[u8]> },
+    /// Linearizable read of the keys created at or before a revision.
+    Older {
+        prefix: Arc<[u8]>,
+        create_revision: i64,
+    },
+    /// Linearizable read of a key of our lease that nobody remembers creating.
+    Find { key: Arc<[u8]> },
+    /// Delete the key if it still has that create revision.
+    Delete {
+        key: Arc<[u8]>,
+        create_revision: i64,
+    },
+    /// Replace the value if the key still has that create revision and our lease.
+    Proclaim {
+        key: Arc<[u8]>,
+        create_revision: i64,
+        lease: i64,
+        value: Arc<[u8]>,
+    },
+    /// Revoke a lease.
+    Revoke { lease: i64 },
+    /// Which keys does the lease have?
+    Sweep { lease: i64 },
+}
+
+/// How etcd, or the way to it, failed us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Try again, elsewhere.
+    Retry,
+    /// etcd is overloaded or full: try again later.
+    Backoff,
+    /// The lease does not exist.
+    LeaseGone,
+    /// Not, or no longer, authenticated.
+    Auth,
+    /// Not permitted.
+    Denied,
+    /// etcd will never accept this request.
+    Invalid,
+}
+
+/// A failed request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    /// What to do about it.
+    pub(crate) class: Class,
+    /// Whether etcd may have done it all the same.
+    pub(crate) ambiguous: bool,
+    /// In etcd's words.
+    pub(crate) message: String,
+}
+
+/// The answer to an [`Ask`].
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    Granted {
+        ttl: Duration,
+        header: Header,
+    },
+    Opened,
+    /// `ttl` zero: the lease is gone.
+    Renewed {
+        ttl: Duration,
+        header: Header,
+    },
+    Read {
+        header: Header,
+        entry: Option<Entry>,
+    },
+    Joined {
+        header: Header,
+        created: bool,
+        entries: Vec<Entry>,
+    },
+    Listed {
+        header: Header,
+        entries: Vec<Entry>,
+    },
+    Deleted {
+        header: Header,
+    },
+    Proclaimed {
+        held: bool,
+    },
+    Revoked,
+    Swept {
+        keys: Vec<Arc<[u8]>>,
+    },
+    Failed(Trouble),
+}
+
+/// Where a candidate stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Joining,
+    Waiting { ahead: usize },
+    Leading { token: i64 },
+    Ending { reason: LostReason },
+    Ended { reason: EndReason },
+}
+
+/// How the session is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Condition {
+    Connecting,
+    Ready,
+    Live { lease: i64 },
+    Lost { reason: LostReason },
+    Closed,
+}
+
+/// What the driver is to do next, in order.
+#[derive(Debug, Clone)]
+pub(crate) enum Action {
+    /// Send a request; its answer comes back under the same id.
+    Ask { request: RequestId, ask: Ask },
+    /// Drop the keepalive stream.
+    HangUp,
+    /// Watch a key or prefix, from now.
+    Watch {
+        watch: WatchId,
+        key: Arc<[u8]>,
+        prefix: bool,
+    },
+    /// Stop watching.
+    Unwatch { watch: WatchId },
+    /// Ask the watch stream how far it is.
+    Progress,
+    /// Drop the watch stream; the next `Watch` opens it anew, `elsewhere` if this endpoint is to blame.
+    HangUpWatches { elsewhere: bool },
+    /// The lease may be believed in until then. `fresh`: a new belief; terms of the old one stay over.
+    Trust { deadline: Time, fresh: bool },
+    /// The belief is over: cancel every term under it.
+    Distrust,
+    /// A term begins.
+    Elected {
+        slot: SlotId,
+        term: TermId,
+        key: Arc<[u8]>,
+        token: i64,
+    },
+    /// A term is over. Not `valid`: the key is no longer ours; otherwise valid until `cutoff` at most.
+    /// Work that goes on is dropped at `cutoff`.
+    TermEnded {
+        slot: SlotId,
+        term: TermId,
+        reason: LostReason,
+        cutoff: Time,
+        valid: bool,
+    },
+    /// The term's key may be deleted from here on, whatever its work does.
+    Released { slot: SlotId, term: TermId },
+    /// The candidate's key stands in etcd for the first time.
+    Registered { slot: SlotId },
+    /// Where the candidate stands now.
+    Standing { slot: SlotId, standing: Standing },
+    /// The candidacy is over and its key gone. With trouble: it never came to be.
+    Ended {
+        slot: SlotId,
+        reason: EndReason,
+        trouble: Option<Trouble>,
+    },
+    /// What became of a proclaim: `Ok(false)` when the key is no longer ours.
+    Proclaimed {
+        ticket: u64,
+        result: Result<bool, Trouble>,
+    },
+    /// An observer's new state: all direct children at a revision, eldest first.
+    Observed {
+        slot: SlotId,
+        revision: i64,
+        entries: Vec<Entry>,
+    },
+    /// The observer may not look.
+    ObserveFailed { slot: SlotId, trouble: Trouble },
+    /// How the session is doing now.
+    Session(Condition),
+    /// Worth a log line.
+    Note(Note),
+}
+
+/// Worth a log line.
+#[derive(Debug, Clone)]
+pub(crate) enum Note {
+    LeaseGranted {
+        lease: i64,
+        ttl: Duration,
+    },
+    RenewalFailed {
+        trouble: Trouble,
+    },
+    RenewalRefused,
+    RenewedLate {
+        left: Duration,
+    },
+    JoinFailed {
+        slot: SlotId,
+        trouble: Trouble,
+    },
+    RequestFailed {
+        what: &'static str,
+        trouble: Trouble,
+    },
+    OrphanFound {
+        key: Arc<[u8]>,
+    },
+    WatchLost {
+        why: String,
+    },
+}

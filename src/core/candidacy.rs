@@ -1,0 +1,217 @@
+//! Hides what one candidate is doing: its phase, and that leadership changes in exactly one function.
+
+use std::sync::Arc;
+
+use super::action::{RequestId, SlotId, Standing, TermId, Trouble};
+use super::reason::{EndReason, LostReason};
+use super::time::Time;
+use super::view::{Own, Place, PredecessorView, PrefixView, View};
+
+/// Which part of the queue a candidate watches.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Follow {
+    /// Everyone in a short queue, only the predecessor when more than 64 candidates are ahead at joining.
+    #[default]
+    Auto,
+    /// The whole prefix: every change costs every candidate a message; promotion never needs a request.
+    Everyone,
+    /// The own key and the predecessor's: messages per change do not grow with the queue; promotion needs one
+    /// linearizable read unless the predecessor was the only older candidate.
+    Predecessor,
+}
+
+/// With [`Follow::Auto`], more candidates than this ahead at joining mean following the predecessor.
+pub(crate) const LONG_QUEUE: usize = 64;
+
+/// What a candidate is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// No key of ours stands, as far as we know. Left when a join is answered, or by leaving.
+    Joining {
+        /// The join under way and the lease it uses.
+        request: Option<(RequestId, i64)>,
+        /// No attempt before this.
+        not_before: Time,
+    },
+    /// The key stands. Left when nothing older is alive, when the key or lease is lost, or by leaving.
+    Waiting { own: Own },
+    /// We lead. Left when the term ends for whatever reason.
+    Leading { own: Own, term: TermId },
+    /// The term is over. Left when its work has ended; the key is released then, or at `cutoff` if that comes first.
+    Ending {
+        own: Option<Own>,
+        term: TermId,
+        reason: LostReason,
+        cutoff: Time,
+        next: Afterwards,
+    },
+    /// Not a candidate any more; waits until the key is gone for certain.
+    Leaving { reason: EndReason },
+}
+
+/// What follows the end of a term.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Afterwards {
+    /// A new key, at the back of the queue.
+    Rejoin,
+    /// The candidacy ends.
+    Leave(EndReason),
+}
+
+/// One candidate of the session.
+#[derive(Debug, Clone)]
+pub(crate) struct Candidacy {
+    pub(crate) prefix: Arc<[u8]>,
+    pub(crate) value: Arc<[u8]>,
+    pub(crate) follow: Follow,
+    /// Rejoins after a lost term; false once the candidate was dropped or left.
+    pub(crate) wanted: bool,
+    /// Retries what else would be told the caller of `campaign`.
+    pub(crate) persistent: bool,
+    /// It stood in etcd once; from then on everything is retried.
+    pub(crate) registered: bool,
+    /// A join was lost on the way: a key may stand, or come to stand, that we do not know of.
+    pub(crate) uncertain: bool,
+    pub(crate) failures: u32,
+    pub(crate) trouble: Option<Trouble>,
+    pub(crate) view: View,
+    phase: Phase,
+    standing: Option<Standing>,
+}
+
+/// What a change of phase means to the outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Nothing that anybody must be told.
+    None,
+    /// A term began.
+    Elected { term: TermId, token: i64 },
+    /// A term ended.
+    TermEnded {
+        term: TermId,
+        reason: LostReason,
+        cutoff: Time,
+    },
+}
+
+impl Candidacy {
+    pub(crate) fn new(
+        prefix: Arc<[u8]>,
+        value: Arc<[u8]>,
+        follow: Follow,
+        persistent: bool,
+    ) -> Self {
+        Self {
+            view: new_view(&prefix, follow),
+            prefix,
+            value,
+            follow,
+            wanted: true,
+            persistent,
+            registered: false,
+            uncertain: false,
+            failures: 0,
+            trouble: None,
+            phase: Phase::Joining {
+                request: None,
+                not_before: Time::ZERO,
+            },
+            standing: None,
+        }
+    }
+
+    pub(crate) fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// Our key, while we hold one and may still act on it.
+    pub(crate) fn own(&self) -> Option<&Own> {
+        match &self.phase {
+            Phase::Waiting { own } | Phase::Leading { own, .. } => Some(own),
+            Phase::Ending { own, .. } => own.as_ref(),
+            Phase::Joining { .. } | Phase::Leaving { .. } => None,
+        }
+    }
+
+    /// Whether this candidate has an interest in what its view says.
+    pub(crate) fn looks(&self) -> bool {
+        !matches!(self.phase, Phase::Leaving { .. })
+    }
+
+    /// The only place where the phase, and with it leadership, changes.
+    pub(crate) fn enter(&mut self, next: Phase) -> Turn {
+        let before = std::mem::replace(&mut self.phase, next);
+        match (before, &self.phase) {
+            (Phase::Leading { .. }, Phase::Leading { .. }) => Turn::None,
+            (_, Phase::Leading { own, term }) => Turn::Elected {
+                term: *term,
+                token: own.create_revision,
+            },
+            (
+                Phase::Leading { .. },
+                Phase::Ending {
+                    term,
+                    reason,
+                    cutoff,
+                    ..
+                },
+            ) => Turn::TermEnded {
+                term: *term,
+                reason: *reason,
+                cutoff: *cutoff,
+            },
+            _ => Turn::None,
+        }
+    }
+
+    /// Where the candidate stands, if that is news.
+    pub(crate) fn news(&mut self) -> Option<Standing> {
+        let standing = match &self.phase {
+            Phase::Joining { .. } => Standing::Joining,
+            Phase::Waiting { own } => match self.view.place(own) {
+                Place::Behind(ahead) => Standing::Waiting { ahead },
+                Place::First => Standing::Waiting { ahead: 0 },
+                // Not known: keep to what was said.
+                _ => match self.standing {
+                    Some(old @ Standing::Waiting { .. }) => old,
+                    _ => Standing::Joining,
+                },
+            },
+            Phase::Leading { own, .. } => Standing::Leading {
+                token: own.create_revision,
+            },
+            Phase::Ending { reason, .. } => Standing::Ending { reason: *reason },
+            Phase::Leaving { reason } => Standing::Ended { reason: *reason },
+        };
+        if self.standing == Some(standing) {
+            return None;
+        }
+        self.standing = Some(standing);
+        Some(standing)
+    }
+}
+
+/// A fresh view of the kind that `follow` starts with.
+pub(crate) fn new_view(prefix: &Arc<[u8]>, follow: Follow) -> View {
+    match follow {
+        Follow::Predecessor => View::Predecessor(PredecessorView::new(Arc::clone(prefix))),
+        Follow::Auto | Follow::Everyone => View::Prefix(PrefixView::new(Arc::clone(prefix))),
+    }
+}
+
+/// What a request was for; a late answer finds nobody waiting and is dropped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Grant { lease: i64, sent: Time },
+    Open,
+    Renew,
+    Verify { subject: Option<(SlotId, i64)> },
+    Probe,
+    Join { slot: SlotId },
+    List { slot: SlotId },
+    Remove { key: Arc<[u8]> },
+    Proclaim { ticket: Option<u64> },
+    Revoke { lease: i64 },
+    Sweep { lease: i64 },
+}

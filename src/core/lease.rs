@@ -1,0 +1,218 @@
+//! Hides how a lease is kept: one renewal outstanding, each one verified, a broken stream reopened at once.
+
+use std::time::Duration;
+
+use super::action::RequestId;
+use super::lease_clock::{LeaseClock, Step, Trust, Verdict};
+use super::time::Time;
+use crate::facts::Header;
+
+/// The keepalive stream; each state is left by the answer it waits for, or by its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    /// No stream; left when `next_at` has come.
+    Closed,
+    /// Left when the stream is open or failed.
+    Opening(RequestId),
+    /// Open; left when `next_at` has come.
+    Idle,
+    /// Left by the acknowledgement, or its failure.
+    Renewing { request: RequestId, sent: Time },
+    /// Left by the linearizable read, or its failure.
+    Verifying { request: RequestId },
+}
+
+/// What to ask of etcd next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    Open,
+    Renew,
+    Verify,
+}
+
+/// What an acknowledgement or its verification led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Nothing to tell.
+    None,
+    /// Believed in until then.
+    Extended(Time),
+    /// The acknowledgement did not count; the next renewal starts at once.
+    Refused,
+    /// etcd says that the lease is gone.
+    Gone,
+}
+
+/// A lease that etcd granted.
+#[derive(Debug, Clone)]
+pub(crate) struct Lease {
+    id: i64,
+    ttl: Duration,
+    request_timeout: Duration,
+    clock: LeaseClock,
+    link: Link,
+    next_at: Time,
+    renewed: Time,
+    failures: u32,
+    refusals: u32,
+}
+
+/// Refusals in a row that are retried at once; later ones are paced, so that a cluster whose terms
+/// race is not flooded.
+const QUICK_REFUSALS: u32 = 3;
+
+impl Lease {
+    /// A fresh grant, asked for at `sent`.
+    pub(crate) fn granted(
+        id: i64,
+        ttl: Duration,
+        trust: Trust,
+        request_timeout: Duration,
+        sent: Time,
+        header: Header,
+    ) -> Self {
+        Self {
+            id,
+            ttl,
+            request_timeout,
+            clock: LeaseClock::granted(trust, sent, ttl, header),
+            link: Link::Closed,
+            next_at: sent.after(ttl / 3),
+            renewed: sent,
+            failures: 0,
+            refusals: 0,
+        }
+    }
+
+    pub(crate) fn id(&self) -> i64 {
+        self.id
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    pub(crate) fn deadline(&self) -> Time {
+        self.clock.deadline()
+    }
+
+    /// When the last renewal that counts was sent.
+    pub(crate) fn renewed(&self) -> Time {
+        self.renewed
+    }
+
+    /// When to look again, unless an answer is awaited.
+    pub(crate) fn next_at(&self) -> Option<Time> {
+        matches!(self.link, Link::Closed | Link::Idle).then_some(self.next_at)
+    }
+
+    /// Starts what is due, under `request`.
+    pub(crate) fn start(&mut self, now: Time, request: RequestId) -> Option<Next> {
+        if now < self.next_at {
+            return None;
+        }
+        match self.link {
+            Link::Closed => {
+                self.link = Link::Opening(request);
+                Some(Next::Open)
+            }
+            Link::Idle => {
+                self.link = Link::Renewing { request, sent: now };
+                Some(Next::Renew)
+            }
+            _ => None,
+        }
+    }
+
+    /// The stream is open: renew at once, for the stream's first answer was swallowed.
+    pub(crate) fn opened(&mut self, now: Time, request: RequestId) {
+        if self.link == Link::Opening(request) {
+            self.link = Link::Idle;
+            self.next_at = now;
+        }
+    }
+
+    /// An acknowledgement; `verify` is the id of the read that follows it.
+    pub(crate) fn acknowledged(
+        &mut self,
+        request: RequestId,
+        received: Step,
+        ttl: Duration,
+        header: Header,
+        verify: RequestId,
+    ) -> (Outcome, Option<Next>) {
+        let Link::Renewing {
+            request: awaited,
+            sent,
+        } = self.link
+        else {
+            return (Outcome::None, None);
+        };
+        if awaited != request {
+            return (Outcome::None, None);
+        }
+        if ttl.is_zero() {
+            self.link = Link::Closed;
+            return (Outcome::Gone, None);
+        }
+        self.clock.acknowledged(received, sent, ttl, header);
+        self.renewed = sent;
+        self.link = Link::Verifying { request: verify };
+        (Outcome::None, Some(Next::Verify))
+    }
+
+    /// Any linearizable answer to a request begun at `begun` may verify the last acknowledgement.
+    pub(crate) fn confirm(&mut self, now: Time, begun: Step, header: Header) -> Outcome {
+        match self.clock.confirm(begun, header) {
+            Verdict::Nothing => Outcome::None,
+            Verdict::Accepted(deadline) => {
+                self.failures = 0;
+                self.refusals = 0;
+                self.next_at = self.renewed.after(self.ttl / 3).max(now);
+                Outcome::Extended(deadline)
+            }
+            Verdict::Refused => {
+                self.refusals += 1;
+                self.next_at = if self.refusals <= QUICK_REFUSALS {
+                    now
+                } else {
+                    now.after(self.request_timeout / 2)
+                };
+                Outcome::Refused
+            }
+        }
+    }
+
+    /// The verifying read is answered, whatever [`Lease::confirm`] made of it.
+    pub(crate) fn verified(&mut self, request: RequestId) {
+        if self.link == (Link::Verifying { request }) {
+            self.link = Link::Idle;
+        }
+    }
+
+    /// The stream or the read failed: reopen, elsewhere, at once and then ever more slowly.
+    /// Whether the stream must be hung up.
+    pub(crate) fn failed(&mut self, now: Time, request: RequestId) -> bool {
+        let awaited = match self.link {
+            Link::Opening(r)
+            | Link::Renewing { request: r, .. }
+            | Link::Verifying { request: r } => r,
+            Link::Closed | Link::Idle => return false,
+        };
+        if awaited != request {
+            return false;
+        }
+        self.link = Link::Closed;
+        self.failures += 1;
+        self.next_at = now.after(pause(self.failures, self.request_timeout));
+        true
+    }
+}
+
+/// The pause before attempt `failures + 1`: none after the first failure, then doubling from 20 ms up to `most`.
+pub(crate) fn pause(failures: u32, most: Duration) -> Duration {
+    match failures {
+        0 | 1 => Duration::ZERO,
+        n => Duration::from_millis(10 << n.min(12) >> 1).min(most),
+    }
+}

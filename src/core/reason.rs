@@ -1,0 +1,64 @@
+//! Why a term or a candidacy ended: the vocabulary of every demotion, public.
+
+use std::fmt;
+
+/// Why a term of leadership ended.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LostReason {
+    /// No renewal of the lease could be verified in time; etcd was slow, out of reach or changing its
+    /// leader. The term stays valid for the grace period, then ends; the node stands again by itself.
+    LeaseExpiring,
+    /// etcd says that the lease is gone: it expired there, or somebody revoked it.
+    LeaseLost,
+    /// The leader's key is gone although its lease may live: somebody deleted it.
+    KeyDeleted,
+    /// Somebody wrote over the leader's key.
+    KeyOverwritten,
+    /// The leader resigned, or its `Leadership` was dropped.
+    Resigned,
+    /// The shutdown token given to [`Election::run`](crate::Election::run) was cancelled.
+    Shutdown,
+    /// The session was closed.
+    SessionClosed,
+    /// The tokio runtime that drives the session was shut down.
+    RuntimeGone,
+}
+
+impl LostReason {
+    /// A stable name for logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            LostReason::LeaseExpiring => "lease_expiring",
+            LostReason::LeaseLost => "lease_lost",
+            LostReason::KeyDeleted => "key_deleted",
+            LostReason::KeyOverwritten => "key_overwritten",
+            LostReason::Resigned => "resigned",
+            LostReason::Shutdown => "shutdown",
+            LostReason::SessionClosed => "session_closed",
+            LostReason::RuntimeGone => "runtime_gone",
+        }
+    }
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a candidacy ended for good.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EndReason {
+    /// The candidate left the queue.
+    Left,
+    /// The leader resigned, or its `Leadership` was dropped while valid.
+    Resigned,
+    /// The shutdown token given to [`Election::run`](crate::Election::run) was cancelled.
+    Shutdown,
+    /// The session was closed.
+    SessionClosed,
+    /// etcd refused the registration; `campaign` returned the error.
+    Refused,
+}

@@ -1,0 +1,252 @@
+//! Hides how what we left in etcd is taken away for certain: keys by compare-and-delete, leases by revoking,
+//! each retried until etcd confirms it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::action::{Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
+use super::candidacy::{Phase, Purpose};
+use super::machine::{Machine, Slot, Timer};
+use super::time::Time;
+
+/// A key that must go. While it stands here it is never ours again: no join uses its path.
+#[derive(Debug, Clone)]
+pub(crate) struct Removal {
+    /// Compared on deleting; unknown after a join whose answer was lost: then the key is looked for first.
+    create_revision: Option<i64>,
+    request: Option<RequestId>,
+    failures: u32,
+    not_before: Time,
+    waiting: Vec<SlotId>,
+}
+
+/// All keys that must go.
+pub(crate) type Removals = BTreeMap<Arc<[u8]>, Removal>;
+
+/// A lease that must go. It expires by itself at `until`; after that nobody need be asked.
+#[derive(Debug, Clone)]
+pub(crate) struct Revocation {
+    lease: i64,
+    request: Option<RequestId>,
+    failures: u32,
+    not_before: Time,
+    until: Time,
+}
+
+impl Machine {
+    /// Deletes `key` if it was created at that revision, for as long as it takes. `slot` waits for it.
+    pub(crate) fn remove(
+        &mut self,
+        now: Time,
+        key: Arc<[u8]>,
+        create_revision: Option<i64>,
+        slot: Option<SlotId>,
+    ) {
+        let removal = self.removals.entry(Arc::clone(&key)).or_insert(Removal {
+            create_revision,
+            request: None,
+            failures: 0,
+            not_before: now,
+            waiting: Vec::new(),
+        });
+        removal.waiting.extend(slot);
+        if removal.create_revision < create_revision {
+            removal.create_revision = create_revision;
+        }
+        self.start_removal(&key, now);
+    }
+
+    /// Whether `slot` must wait until `key` is gone.
+    pub(crate) fn awaits_removal(&mut self, key: &[u8], slot: SlotId) -> bool {
+        let Some(removal) = self.removals.get_mut(key) else {
+            return false;
+        };
+        if !removal.waiting.contains(&slot) {
+            removal.waiting.push(slot);
+        }
+        true
+    }
+
+    fn start_removal(&mut self, key: &Arc<[u8]>, now: Time) {
+        let Some(removal) = self.removals.get(key) else {
+            return;
+        };
+        if removal.request.is_some() || now < removal.not_before {
+            return;
+        }
+        let key = Arc::clone(key);
+        let purpose = Purpose::Remove {
+            key: Arc::clone(&key),
+        };
+        let ask = match removal.create_revision {
+            Some(create_revision) => Ask::Delete {
+                key: Arc::clone(&key),
+                create_revision,
+            },
+            None => Ask::Find {
+                key: Arc::clone(&key),
+            },
+        };
+        let request = self.ask(purpose, ask);
+        if let Some(removal) = self.removals.get_mut(&key) {
+            removal.request = Some(request);
+        }
+    }
+
+    pub(crate) fn start_removals(&mut self, now: Time) {
+        let keys: Vec<_> = self.removals.keys().cloned().collect();
+        for key in keys {
+            self.start_removal(&key, now);
+        }
+    }
+
+    pub(crate) fn removed(
+        &mut self,
+        now: Time,
+        key: &Arc<[u8]>,
+        request: RequestId,
+        answer: Answer,
+    ) {
+        let Some(removal) = self.removals.get_mut(key) else {
+            return;
+        };
+        if removal.request != Some(request) {
+            return;
+        }
+        removal.request = None;
+        match answer {
+            Answer::Deleted { .. } => self.removal_done(key, now),
+            Answer::Read { entry, .. } => match entry.filter(|e| self.entry_is_ours(e)) {
+                Some(entry) => {
+                    self.note(Note::OrphanFound {
+                        key: Arc::clone(key),
+                    });
+                    if let Some(removal) = self.removals.get_mut(key) {
+                        removal.create_revision = Some(entry.create_revision);
+                    }
+                    self.start_removal(key, now);
+                }
+                None => self.removal_done(key, now),
+            },
+            Answer::Failed(trouble) => {
+                removal.failures += 1;
+                let failures = removal.failures;
+                let not_before = now.after(self.pause(failures, trouble.class));
+                if let Some(removal) = self.removals.get_mut(key) {
+                    removal.not_before = not_before;
+                }
+                self.timers.set(not_before, Timer::Removals);
+                self.fail_request("delete", trouble);
+            }
+            _ => {}
+        }
+    }
+
+    fn removal_done(&mut self, key: &[u8], now: Time) {
+        let waiting = self.removals.remove(key).map(|r| r.waiting);
+        self.release_waiting(waiting.unwrap_or_default(), now);
+    }
+
+    /// The lease is gone and every key of it.
+    pub(crate) fn removals_moot(&mut self, now: Time) {
+        for (_, removal) in std::mem::take(&mut self.removals) {
+            self.release_waiting(removal.waiting, now);
+        }
+    }
+
+    fn release_waiting(&mut self, waiting: Vec<SlotId>, now: Time) {
+        for slot in waiting {
+            let Some(Slot::Candidate(candidate)) = self.slots.get(&slot) else {
+                continue;
+            };
+            match candidate.phase() {
+                Phase::Leaving { .. } => self.finish(slot, now),
+                Phase::Joining { .. } => self.queue_join(slot, now),
+                _ => {}
+            }
+        }
+        self.close_if_done(now);
+    }
+
+    /// Keys of our lease that no candidate owns: left over from a join whose answer was lost.
+    pub(crate) fn swept(&mut self, now: Time, lease: i64, answer: Answer) {
+        let Answer::Swept { keys } = answer else {
+            return;
+        };
+        if self.lease().map(super::lease::Lease::id) != Some(lease) {
+            return;
+        }
+        let owned: std::collections::BTreeSet<Arc<[u8]>> = self
+            .slots
+            .values()
+            .filter_map(|slot| match slot {
+                Slot::Candidate(c) if c.looks() => Some(super::slots::key_of(&c.prefix, lease)),
+                _ => None,
+            })
+            .collect();
+        for key in keys {
+            if !owned.contains(&key) && !self.removals.contains_key(&key) {
+                self.remove(now, key, None, None);
+            }
+        }
+    }
+
+    /// Takes the lease away from etcd; it would go by itself a TTL later.
+    pub(crate) fn revoke(&mut self, now: Time, lease: i64, ttl: Duration) {
+        let until = now.after(ttl * 2);
+        self.revocations().push(Revocation {
+            lease,
+            request: None,
+            failures: 0,
+            not_before: now,
+            until,
+        });
+        self.start_revocations(now);
+    }
+
+    pub(crate) fn start_revocations(&mut self, now: Time) {
+        let mut due = Vec::new();
+        self.revocations()
+            .retain(|r| r.request.is_some() || now < r.until);
+        for (index, revocation) in self.revocations().iter().enumerate() {
+            if revocation.request.is_none() && now >= revocation.not_before {
+                due.push((index, revocation.lease));
+            }
+        }
+        for (index, lease) in due {
+            let request = self.ask(Purpose::Revoke { lease }, Ask::Revoke { lease });
+            self.revocations()[index].request = Some(request);
+        }
+        self.close_if_done(now);
+    }
+
+    pub(crate) fn revoked(&mut self, now: Time, lease: i64, answer: Answer) {
+        match answer {
+            Answer::Failed(trouble) if trouble.class != Class::LeaseGone => {
+                self.retry_revocation(now, lease, trouble);
+            }
+            _ => {
+                self.revocations().retain(|r| r.lease != lease);
+                self.close_if_done(now);
+            }
+        }
+    }
+
+    fn retry_revocation(&mut self, now: Time, lease: i64, trouble: Trouble) {
+        let failures = match self.revocations().iter_mut().find(|r| r.lease == lease) {
+            Some(r) => {
+                r.failures += 1;
+                r.failures
+            }
+            None => return,
+        };
+        let not_before = now.after(self.pause(failures, trouble.class));
+        for r in self.revocations().iter_mut().filter(|r| r.lease == lease) {
+            r.request = None;
+            r.not_before = not_before;
+        }
+        self.timers.set(not_before, Timer::Revocations);
+        self.fail_request("revoke", trouble);
+    }
+}

@@ -1,0 +1,207 @@
+//! Hides how candidates are kept in order: the keys one level below an election's prefix, eldest first.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::facts::{Change, Entry};
+
+/// Whether `key` lies exactly one level below `prefix` (which ends in `/`).
+///
+/// etcd's own election recipe counts every key under the prefix, so every direct child counts here too,
+/// whatever its shape; deeper keys belong to somebody else.
+pub(crate) fn is_direct_child(prefix: &[u8], key: &[u8]) -> bool {
+    key.strip_prefix(prefix)
+        .is_some_and(|rest| !rest.is_empty() && !rest.contains(&b'/'))
+}
+
+/// The candidates of one election at one revision, in order of their create revision.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Roster {
+    prefix: Arc<[u8]>,
+    revision: i64,
+    entries: BTreeMap<Arc<[u8]>, Entry>,
+    order: BTreeSet<(i64, Arc<[u8]>)>,
+}
+
+impl Roster {
+    /// An empty roster, older than every revision.
+    pub(crate) fn new(prefix: Arc<[u8]>) -> Self {
+        Self {
+            prefix,
+            ..Self::default()
+        }
+    }
+
+    /// The revision this roster is true at.
+    pub(crate) fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    /// Replaces everything by a full read of the prefix: a key that is absent from it is deleted.
+    pub(crate) fn replace(&mut self, revision: i64, entries: impl IntoIterator<Item = Entry>) {
+        self.entries.clear();
+        self.order.clear();
+        self.revision = revision;
+        for entry in entries {
+            self.insert(entry);
+        }
+    }
+
+    /// Applies one event. Events not newer than the roster are already part of it and are ignored,
+    /// but those of one revision belong together, so the revision moves only by [`Roster::reached`].
+    pub(crate) fn apply(&mut self, change: Change) -> bool {
+        if change.revision() <= self.revision || !is_direct_child(&self.prefix, change.key()) {
+            return false;
+        }
+        match change {
+            Change::Put(entry) => self.insert(entry),
+            Change::Delete { key, .. } => self.remove(&key),
+        }
+        true
+    }
+
+    /// Every event up to `revision` has been applied.
+    pub(crate) fn reached(&mut self, revision: i64) {
+        self.revision = self.revision.max(revision);
+    }
+
+    /// The eldest leads: the entry with the smallest create revision.
+    pub(crate) fn eldest(&self) -> Option<&Entry> {
+        let (_, key) = self.order.first()?;
+        self.entries.get(key)
+    }
+
+    /// The entry under `key`.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    /// How many candidates are older than a key created at `create_revision`.
+    pub(crate) fn ahead_of(&self, create_revision: i64) -> usize {
+        self.order
+            .iter()
+            .take_while(|(revision, _)| *revision < create_revision)
+            .count()
+    }
+
+    /// All entries, eldest first.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = &Entry> {
+        self.order
+            .iter()
+            .filter_map(|(_, key)| self.entries.get(key))
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        self.remove(&Arc::clone(&entry.key));
+        self.order
+            .insert((entry.create_revision, Arc::clone(&entry.key)));
+        self.entries.insert(Arc::clone(&entry.key), entry);
+    }
+
+    fn remove(&mut self, key: &Arc<[u8]>) {
+        if let Some(old) = self.entries.remove(key) {
+            self.order.remove(&(old.create_revision, Arc::clone(key)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn entry(key: &str, create_revision: i64) -> Entry {
+        Entry {
+            key: key.as_bytes().into(),
+            value: (*b"v").into(),
+            create_revision,
+            mod_revision: create_revision,
+            lease: 7,
+        }
+    }
+
+    fn roster() -> Roster {
+        Roster::new(b"e/"[..].into())
+    }
+
+    fn delete(key: &str, revision: i64) -> Change {
+        Change::Delete {
+            key: key.as_bytes().into(),
+            revision,
+        }
+    }
+
+    #[test]
+    fn the_smallest_create_revision_is_the_eldest() {
+        let mut r = roster();
+        r.replace(9, [entry("e/b", 5), entry("e/a", 7), entry("e/c", 3)]);
+        assert_eq!(r.eldest().unwrap().create_revision, 3);
+        assert_eq!(r.ahead_of(7), 2);
+        let order: Vec<_> = r.in_order().map(|e| e.create_revision).collect();
+        assert_eq!(order, [3, 5, 7]);
+    }
+
+    #[test]
+    fn only_keys_exactly_one_level_below_count() {
+        assert!(is_direct_child(b"e/", b"e/a"));
+        assert!(is_direct_child(b"e/", b"e/\xff\x00"));
+        assert!(!is_direct_child(b"e/", b"e/"));
+        assert!(!is_direct_child(b"e/", b"e/a/b"));
+        assert!(!is_direct_child(b"e/", b"ex/a"));
+        let mut r = roster();
+        assert!(!r.apply(Change::Put(entry("e/a/deep", 1))));
+        assert!(r.eldest().is_none());
+    }
+
+    #[test]
+    fn events_not_newer_than_the_snapshot_are_ignored() {
+        let mut r = roster();
+        r.replace(10, [entry("e/a", 4)]);
+        assert!(!r.apply(delete("e/a", 10)));
+        assert!(r.get(b"e/a").is_some());
+        assert!(r.apply(delete("e/a", 11)));
+        assert!(r.get(b"e/a").is_none());
+    }
+
+    #[test]
+    fn a_recreated_key_goes_to_the_back() {
+        let mut r = roster();
+        r.replace(10, [entry("e/a", 4), entry("e/b", 5)]);
+        r.apply(delete("e/a", 11));
+        r.reached(11);
+        let mut again = entry("e/a", 12);
+        again.mod_revision = 12;
+        r.apply(Change::Put(again));
+        r.reached(12);
+        assert_eq!(&*r.eldest().unwrap().key, b"e/b");
+        assert_eq!(r.ahead_of(12), 1);
+    }
+
+    proptest! {
+        /// Whatever the order of puts and deletes, the roster equals a sort of what is left.
+        #[test]
+        fn the_order_is_that_of_a_sort(steps in proptest::collection::vec((0u8..6, any::<bool>()), 0..60)) {
+            let mut r = roster();
+            let mut model: BTreeMap<String, i64> = BTreeMap::new();
+            for (revision, (key, put)) in (1i64..).zip(steps) {
+                let key = format!("e/{key}");
+                if put {
+                    let created = *model.entry(key.clone()).or_insert(revision);
+                    let mut e = entry(&key, created);
+                    e.mod_revision = revision;
+                    r.apply(Change::Put(e));
+                } else {
+                    model.remove(&key);
+                    r.apply(delete(&key, revision));
+                }
+                r.reached(revision);
+                let mut expected: Vec<_> = model.iter().map(|(k, c)| (*c, k.clone())).collect();
+                expected.sort();
+                let got: Vec<_> = r.in_order()
+                    .map(|e| (e.create_revision, String::from_utf8_lossy(&e.key).into_owned()))
+                    .collect();
+                prop_assert_eq!(got, expected);
+            }
+        }
+    }
+}
