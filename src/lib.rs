@@ -1,4 +1,6 @@
 //! Leader election on etcd in which the longest-running node wins.
 mod core;
 mod env;
+#[allow(dead_code, unused_imports)]
+mod etcd;
 mod facts;
