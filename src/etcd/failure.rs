@@ -142,7 +142,7 @@ fn classify(code: Code, message: &str) -> Class {
         ("request is too large", Class::Invalid),
         ("message larger than max", Class::Invalid),
         ("message length too large", Class::Invalid),
-        ("watch ID already exists", Class::Invalid),
+        ("duplicate watch ID", Class::Invalid),
     ];
     if let Some((_, class)) = BY_MESSAGE.iter().find(|(part, _)| message.contains(part)) {
         return *class;

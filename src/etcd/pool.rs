@@ -276,9 +276,16 @@ impl Pool {
             return Ok(client);
         }
         let _turn = connection.connecting.lock().await;
-        // Whoever had the turn before has connected, or has given up this endpoint.
+        // Whoever had the turn before has connected, or has given up this endpoint. Then the little time that is
+        // left must not be held against the next one.
+        let waited_for = *ticket;
         if let Some(client) = connection.lock().take_up(lane, ticket) {
             return Ok(client);
+        }
+        if *ticket != waited_for {
+            *ticket = waited_for;
+            let why = "the endpoint was given up while others connected to it";
+            return Err(Failure::new(Class::Retry, why, self.endpoint_of(waited_for)).unsent());
         }
         let endpoint = self.endpoint_of(*ticket);
         let client = self
@@ -347,8 +354,13 @@ fn check_endpoint(endpoint: &str) -> Result<(), String> {
     if authority.contains('@') {
         return Err("user and password belong into the connect options".to_owned());
     }
-    if uri.host().is_none_or(str::is_empty) {
+    let host = uri.host().unwrap_or_default();
+    if host.is_empty() {
         return Err("the host is missing".to_owned());
+    }
+    // The parser takes anything after the colon, and calls what is no number "no port".
+    if authority != host && uri.port_u16().is_none() {
+        return Err("the port is not a number up to 65535".to_owned());
     }
     if uri.path() != "/" || uri.query().is_some() {
         return Err("only scheme, host and port are used".to_owned());
