@@ -2,4 +2,6 @@
 #[allow(dead_code)]
 mod core;
 mod env;
+#[allow(dead_code, unused_imports)]
+mod etcd;
 mod facts;

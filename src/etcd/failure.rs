@@ -1,0 +1,354 @@
+//! Hides etcd's error codes: what a failed call means for its caller.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use tonic::Code;
+
+/// What the caller does about a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Class {
+    /// Try again, at another endpoint: unreachable, timed out, without a leader, a learner, or an odd answer.
+    Retry,
+    /// Try again later: etcd is overloaded or out of space.
+    Backoff,
+    /// The lease does not exist (any more).
+    LeaseGone,
+    /// The revision asked for is compacted: list again.
+    Compacted,
+    /// The credentials or the token were refused; a fresh connection authenticates anew.
+    Auth,
+    /// The user may not do this.
+    Denied,
+    /// The request can never succeed as it is.
+    Invalid,
+}
+
+/// Why a call failed. Never holds a password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// What to do about it.
+    pub(crate) class: Class,
+    /// What etcd or the connection said.
+    pub(crate) message: String,
+    /// The endpoint that was asked.
+    pub(crate) endpoint: String,
+    /// Whether the request may have reached etcd, and so may have been applied.
+    pub(crate) sent: bool,
+}
+
+impl Failure {
+    /// A failure of a request that may have been sent.
+    pub(super) fn new(class: Class, message: impl Into<String>, endpoint: &str) -> Self {
+        Failure {
+            class,
+            message: message.into(),
+            endpoint: endpoint.to_owned(),
+            sent: true,
+        }
+    }
+
+    /// Says that the request has certainly not left us.
+    pub(super) fn unsent(mut self) -> Self {
+        self.sent = false;
+        self
+    }
+
+    /// Says that an earlier part of the same operation may have been applied.
+    pub(super) fn after_sending(mut self) -> Self {
+        self.sent = true;
+        self
+    }
+
+    /// Classifies an error of the client.
+    pub(super) fn from_error(error: &etcd_client::Error, endpoint: &str) -> Self {
+        use etcd_client::Error as E;
+        match error {
+            E::GRpcStatus(status) => Self::from_status(status, endpoint),
+            E::LeaseKeepAliveError(message) => {
+                Failure::new(classify(Code::Unknown, message), message, endpoint)
+            }
+            // Made by the client itself, before anything is sent.
+            E::InvalidArgs(_)
+            | E::InvalidUri(_)
+            | E::Utf8Error(_)
+            | E::InvalidMetadataValue(_)
+            | E::EndpointsNotManaged => Failure::new(Class::Invalid, chain(error), endpoint),
+            // Connections that broke, and streams and channels that ended.
+            _ => Failure::new(Class::Retry, chain(error), endpoint),
+        }
+    }
+
+    fn from_status(status: &tonic::Status, endpoint: &str) -> Self {
+        let class = classify(status.code(), status.message());
+        if connect_failed(status) {
+            // The status repeats only the outermost cause ("tcp connect error"); the rest says why.
+            let message = status.source().map_or_else(String::new, chain);
+            return Failure::new(Class::Retry, message, endpoint).unsent();
+        }
+        let message = if status.message().is_empty() {
+            status.code().to_string()
+        } else {
+            status.message().to_owned()
+        };
+        Failure::new(class, message, endpoint)
+    }
+
+    /// A watch that etcd refused to create, by the reason given in band.
+    pub(super) fn from_watch_refusal(reason: &str, endpoint: &str) -> Self {
+        let message = if reason.is_empty() {
+            "the watch was refused without a reason"
+        } else {
+            reason
+        };
+        Failure::new(classify(Code::Unknown, reason), message, endpoint)
+    }
+
+    /// Whether another endpoint, or a fresh connection, may do better.
+    pub(super) fn moves_on(&self) -> bool {
+        matches!(self.class, Class::Retry | Class::Auth)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (at {})", self.message, self.endpoint)
+    }
+}
+
+impl StdError for Failure {}
+
+/// Goes by the message first, because etcd's codes mislead: an old auth store is an "invalid argument", a
+/// broken connection "unknown", a missing lease and a missing key have the same code.
+fn classify(code: Code, message: &str) -> Class {
+    const BY_MESSAGE: &[(&str, Class)] = &[
+        // tonic gives these the code of the HTTP/2 reason, even "permission denied".
+        ("h2 protocol error", Class::Retry),
+        ("transport error", Class::Retry),
+        ("lease not found", Class::LeaseGone),
+        ("has been compacted", Class::Compacted),
+        ("future revision", Class::Retry),
+        ("too many requests", Class::Backoff),
+        ("database space exceeded", Class::Backoff),
+        ("auth store is old", Class::Auth),
+        ("invalid auth token", Class::Auth),
+        ("authentication failed", Class::Auth),
+        ("authentication is not enabled", Class::Auth),
+        ("user name is empty", Class::Auth),
+        ("permission denied", Class::Denied),
+        ("not supported for learner", Class::Retry),
+        ("not leader", Class::Retry),
+        ("no leader", Class::Retry),
+        ("request is too large", Class::Invalid),
+        ("message larger than max", Class::Invalid),
+        ("message length too large", Class::Invalid),
+        ("duplicate watch ID", Class::Invalid),
+    ];
+    if let Some((_, class)) = BY_MESSAGE.iter().find(|(part, _)| message.contains(part)) {
+        return *class;
+    }
+    match code {
+        Code::ResourceExhausted => Class::Backoff,
+        Code::Unauthenticated => Class::Auth,
+        Code::PermissionDenied => Class::Denied,
+        Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::OutOfRange
+        | Code::Unimplemented => Class::Invalid,
+        Code::Ok
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::FailedPrecondition
+        | Code::Aborted
+        | Code::Internal
+        | Code::Unavailable
+        | Code::DataLoss => Class::Retry,
+    }
+}
+
+/// Whether the connection was never made: then no request was written.
+fn connect_failed(status: &tonic::Status) -> bool {
+    causes(status).any(<dyn StdError>::is::<tonic::ConnectError>)
+}
+
+fn causes<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+/// The messages of an error and its causes, each once.
+fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in causes(error) {
+        let part = cause.to_string();
+        if !parts.iter().any(|known| known.contains(&part)) {
+            parts.push(part);
+        }
+    }
+    parts.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use etcd_client::Error;
+
+    fn class(code: Code, message: &str) -> Class {
+        Failure::from_error(&Error::GRpcStatus(tonic::Status::new(code, message)), "e").class
+    }
+
+    #[test]
+    fn what_another_endpoint_may_answer_is_retried() {
+        for (code, message) in [
+            (Code::Unavailable, "etcdserver: no leader"),
+            (Code::Unavailable, "etcdserver: leader changed"),
+            (Code::Unavailable, "etcdserver: request timed out"),
+            (Code::Unavailable, "etcdserver: not capable"),
+            (
+                Code::Unknown,
+                "h2 protocol error: error reading a body from connection",
+            ),
+            (Code::Unknown, "transport error"),
+            (Code::PermissionDenied, "h2 protocol error: http2 error"),
+            (Code::ResourceExhausted, "h2 protocol error: http2 error"),
+            (Code::Cancelled, "Timeout expired"),
+            (Code::Cancelled, "operation was canceled"),
+            (Code::DeadlineExceeded, "context deadline exceeded"),
+            (Code::FailedPrecondition, "etcdserver: not leader"),
+            (
+                Code::FailedPrecondition,
+                "etcdserver: rpc not supported for learner",
+            ),
+            (
+                Code::Unavailable,
+                "etcdserver: rpc not supported for learner",
+            ),
+            (
+                Code::OutOfRange,
+                "etcdserver: mvcc: required revision is a future revision",
+            ),
+            (
+                Code::Internal,
+                "protocol error: received message with invalid compression flag",
+            ),
+        ] {
+            assert_eq!(class(code, message), Class::Retry, "{code:?} {message}");
+        }
+        let closed = Error::WatchError("channel closed".to_owned());
+        assert_eq!(Failure::from_error(&closed, "e").class, Class::Retry);
+        let closed = Error::LeaseKeepAliveError("channel closed".to_owned());
+        assert_eq!(Failure::from_error(&closed, "e").class, Class::Retry);
+    }
+
+    #[test]
+    fn an_overloaded_or_full_etcd_is_given_time() {
+        for (code, message) in [
+            (Code::ResourceExhausted, "etcdserver: too many requests"),
+            (
+                Code::ResourceExhausted,
+                "etcdserver: mvcc: database space exceeded",
+            ),
+            (Code::Unknown, "etcdserver: too many requests"),
+        ] {
+            assert_eq!(class(code, message), Class::Backoff, "{code:?} {message}");
+        }
+    }
+
+    #[test]
+    fn a_missing_lease_is_told_from_other_things_not_found() {
+        let gone = "etcdserver: requested lease not found";
+        assert_eq!(class(Code::NotFound, gone), Class::LeaseGone);
+        assert_eq!(
+            class(Code::NotFound, "etcdserver: member not found"),
+            Class::Invalid
+        );
+        let gone = Error::LeaseKeepAliveError("lease not found".to_owned());
+        assert_eq!(Failure::from_error(&gone, "e").class, Class::LeaseGone);
+    }
+
+    #[test]
+    fn a_compacted_revision_asks_for_a_new_list() {
+        let message = "etcdserver: mvcc: required revision has been compacted";
+        assert_eq!(class(Code::OutOfRange, message), Class::Compacted);
+    }
+
+    #[test]
+    fn refused_credentials_are_auth_under_whatever_code() {
+        for (code, message) in [
+            (Code::Unauthenticated, "etcdserver: invalid auth token"),
+            (Code::Unknown, "etcdserver: invalid auth token"),
+            (
+                Code::InvalidArgument,
+                "etcdserver: revision of auth store is old",
+            ),
+            (
+                Code::InvalidArgument,
+                "etcdserver: authentication failed, invalid user ID or password",
+            ),
+            (Code::InvalidArgument, "etcdserver: user name is empty"),
+            (
+                Code::FailedPrecondition,
+                "etcdserver: authentication is not enabled",
+            ),
+        ] {
+            assert_eq!(class(code, message), Class::Auth, "{code:?} {message}");
+        }
+    }
+
+    #[test]
+    fn what_can_never_succeed_is_not_retried() {
+        assert_eq!(
+            class(Code::PermissionDenied, "etcdserver: permission denied"),
+            Class::Denied
+        );
+        for (code, message) in [
+            (Code::InvalidArgument, "etcdserver: key is not provided"),
+            (Code::InvalidArgument, "etcdserver: request is too large"),
+            (
+                Code::InvalidArgument,
+                "etcdserver: too many operations in txn request",
+            ),
+            (
+                Code::ResourceExhausted,
+                "grpc: received message larger than max (3000000 vs. 2097152)",
+            ),
+            (
+                Code::OutOfRange,
+                "Error, decoded message length too large: found 5 bytes",
+            ),
+            (Code::Unimplemented, "unknown service etcdserverpb.KV"),
+        ] {
+            assert_eq!(class(code, message), Class::Invalid, "{code:?} {message}");
+        }
+    }
+
+    #[test]
+    fn a_refused_watch_is_classified_by_its_reason() {
+        let class = |reason| Failure::from_watch_refusal(reason, "e").class;
+        assert_eq!(class("etcdserver: permission denied"), Class::Denied);
+        assert_eq!(
+            class("rpc error: code = PermissionDenied desc = etcdserver: permission denied"),
+            Class::Denied
+        );
+        assert_eq!(
+            class("rpc error: code = Unauthenticated desc = etcdserver: invalid auth token"),
+            Class::Auth
+        );
+        assert_eq!(class(""), Class::Retry);
+    }
+
+    #[test]
+    fn only_a_failed_connect_is_certainly_unsent() {
+        let lost = Error::GRpcStatus(tonic::Status::unavailable("etcdserver: request timed out"));
+        assert!(Failure::from_error(&lost, "e").sent);
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let refused = tonic::Status::from_error(Box::new(tonic::ConnectError(Box::new(refused))));
+        let refused = Failure::from_error(&Error::GRpcStatus(refused), "http://a:1");
+        assert!(!refused.sent);
+        assert_eq!(refused.class, Class::Retry);
+        assert_eq!(refused.to_string(), "connection refused (at http://a:1)");
+    }
+}

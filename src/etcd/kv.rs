@@ -1,0 +1,266 @@
+//! Hides keys and transactions: how candidates are registered, read in pages and removed under guards.
+
+use std::sync::Arc;
+
+use etcd_client::{
+    Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
+    TxnResponse,
+};
+
+use super::failure::Failure;
+use super::pool::{Lane, Pool, Trouble, header, kv};
+use crate::facts::{Entry, Header};
+
+/// Keys in one answer: 512 announcements of 1 KiB are half a megabyte.
+const PAGE: i64 = 512;
+
+/// What a registration found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Joined {
+    /// The transaction's header.
+    pub(crate) header: Header,
+    /// Whether this call created the key, whose create revision then is the header's revision.
+    pub(crate) created: bool,
+    /// The candidates at the header's revision, in the order of their keys, our own included.
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// The candidates at one revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listed {
+    /// The first answer's header; the entries are those at its revision.
+    pub(crate) header: Header,
+    /// The candidates in the order of their keys.
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// Some of the keys below a prefix.
+struct Page {
+    header: Header,
+    found: Vec<KeyValue>,
+    more: bool,
+}
+
+impl Pool {
+    /// Creates `key` with the lease unless it exists, and reads the candidates below `prefix` at that revision.
+    ///
+    /// Any failure may come after the key was created.
+    pub(crate) async fn join(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lease: i64,
+        prefix: &[u8],
+    ) -> Result<Joined, Failure> {
+        let read = TxnOp::get(prefix, Some(range(prefix, None, None)));
+        let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
+        let txn = Txn::new()
+            .when([Compare::create_revision(key, CompareOp::Equal, 0)])
+            .and_then([put, read.clone()])
+            .or_else([read]);
+        let (created, page) = self
+            .call(Lane::Data, async |client| {
+                let answer = kv(&client).txn(txn).await?;
+                let header = header(answer.header())?;
+                let Some(TxnOpResponse::Get(read)) = answer.op_responses().pop() else {
+                    return Err(Trouble::Odd("a join without the candidates"));
+                };
+                Ok((answer.succeeded(), Page::new(header, read)))
+            })
+            .await?;
+        let listed = self
+            .complete(page, prefix, None)
+            .await
+            .map_err(Failure::after_sending)?;
+        Ok(Joined {
+            header: listed.header,
+            created,
+            entries: listed.entries,
+        })
+    }
+
+    /// Reads the candidates: the keys exactly one level below `prefix`. Linearizable.
+    pub(crate) async fn list(&self, prefix: &[u8]) -> Result<Listed, Failure> {
+        let page = self.page(prefix, range(prefix, None, None)).await?;
+        self.complete(page, prefix, None).await
+    }
+
+    /// Reads the candidates created before `create_revision`. Linearizable.
+    pub(crate) async fn older(
+        &self,
+        prefix: &[u8],
+        create_revision: i64,
+    ) -> Result<Listed, Failure> {
+        // Zero would mean "no bound"; the first key of a store has revision 2.
+        let newest = Some(create_revision.saturating_sub(1).max(1));
+        let page = self.page(prefix, range(prefix, None, newest)).await?;
+        self.complete(page, prefix, newest).await
+    }
+
+    /// Reads one key. Linearizable.
+    pub(crate) async fn read(
+        &self,
+        lane: Lane,
+        key: &[u8],
+    ) -> Result<(Header, Option<Entry>), Failure> {
+        self.call(lane, async |client| {
+            let mut answer = kv(&client).get(key, None).await?;
+            let header = header(answer.header())?;
+            Ok((header, answer.take_kvs().pop().map(entry)))
+        })
+        .await
+    }
+
+    /// Deletes the key if it still is the one with that create revision; afterwards that one is gone.
+    pub(crate) async fn delete(&self, key: &[u8], create_revision: i64) -> Result<Header, Failure> {
+        let same = Compare::create_revision(key, CompareOp::Equal, create_revision);
+        let txn = Txn::new().when([same]).and_then([TxnOp::delete(key, None)]);
+        self.call(Lane::Data, async |client| {
+            let answer = kv(&client).txn(txn).await?;
+            header(answer.header())
+        })
+        .await
+    }
+
+    /// Replaces the value of a key that still is ours; false if it is not.
+    pub(crate) async fn proclaim(
+        &self,
+        key: &[u8],
+        create_revision: i64,
+        lease: i64,
+        value: &[u8],
+    ) -> Result<bool, Failure> {
+        let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
+        let txn = Txn::new()
+            .when([
+                Compare::create_revision(key, CompareOp::Equal, create_revision),
+                Compare::lease(key, CompareOp::Equal, lease),
+            ])
+            .and_then([put]);
+        Ok(self.txn(txn).await?.succeeded())
+    }
+
+    /// Sends a transaction once. The client repeats it only after etcd refused its token, unapplied.
+    pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, Failure> {
+        self.call(Lane::Data, async |client| Ok(kv(&client).txn(txn).await?))
+            .await
+    }
+
+    async fn page(&self, from: &[u8], options: GetOptions) -> Result<Page, Failure> {
+        self.call(Lane::Data, async |client| {
+            let answer = kv(&client).get(from, Some(options)).await?;
+            Ok(Page::new(header(answer.header())?, answer))
+        })
+        .await
+    }
+
+    /// Reads the pages after the first at the first one's revision, and keeps the candidates.
+    async fn complete(
+        &self,
+        mut page: Page,
+        prefix: &[u8],
+        newest: Option<i64>,
+    ) -> Result<Listed, Failure> {
+        let header = page.header;
+        let mut entries = Vec::new();
+        loop {
+            let next = page.found.last().map(|last| [last.key(), b"\0"].concat());
+            let candidates = page
+                .found
+                .into_iter()
+                .filter(|found| is_candidate(found.key(), prefix));
+            entries.extend(candidates.map(entry));
+            match next {
+                Some(from) if page.more => {
+                    let options = range(prefix, Some(header.revision), newest);
+                    page = self.page(&from, options).await?;
+                }
+                _ => return Ok(Listed { header, entries }),
+            }
+        }
+    }
+}
+
+impl Page {
+    fn new(header: Header, mut answer: GetResponse) -> Self {
+        Page {
+            header,
+            found: answer.take_kvs(),
+            more: answer.more(),
+        }
+    }
+}
+
+/// A page of the keys below `prefix`, whatever key it begins with. Ordered by key, as etcd does by itself.
+fn range(prefix: &[u8], revision: Option<i64>, newest: Option<i64>) -> GetOptions {
+    GetOptions::new()
+        .with_range(prefix_end(prefix))
+        .with_limit(PAGE)
+        .with_revision(revision.unwrap_or(0))
+        .with_max_create_revision(newest.unwrap_or(0))
+}
+
+/// The first key after all that begin with `prefix`.
+fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // etcd's sign for "no end".
+    vec![0]
+}
+
+/// Whether the key is exactly one level below the prefix: etcd's own recipe counts those, whatever their shape.
+fn is_candidate(key: &[u8], prefix: &[u8]) -> bool {
+    key.strip_prefix(prefix)
+        .is_some_and(|rest| !rest.is_empty() && !rest.contains(&b'/'))
+}
+
+fn entry(found: KeyValue) -> Entry {
+    let (create_revision, mod_revision) = (found.create_revision(), found.mod_revision());
+    let lease = found.lease();
+    let (key, value) = found.into_key_value();
+    Entry {
+        key: key.into(),
+        value: value.into(),
+        create_revision,
+        mod_revision,
+        lease,
+    }
+}
+
+/// Takes over a key that is only lent.
+pub(super) fn copied(found: &KeyValue) -> Entry {
+    Entry {
+        key: Arc::from(found.key()),
+        value: Arc::from(found.value()),
+        create_revision: found.create_revision(),
+        mod_revision: found.mod_revision(),
+        lease: found.lease(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_the_next_key_that_does_not_begin_with_it() {
+        assert_eq!(prefix_end(b"a/b/"), b"a/b0");
+        assert_eq!(prefix_end(b"a\xff\xff"), b"b");
+        assert_eq!(prefix_end(b"\xff"), b"\0");
+    }
+
+    #[test]
+    fn only_keys_one_level_below_the_prefix_are_candidates() {
+        assert!(is_candidate(b"ns/e/1f", b"ns/e/"));
+        assert!(is_candidate(b"ns/e/\xff\0", b"ns/e/"));
+        assert!(!is_candidate(b"ns/e/", b"ns/e/"));
+        assert!(!is_candidate(b"ns/e/deeper/1f", b"ns/e/"));
+        assert!(!is_candidate(b"ns/e/1f/", b"ns/e/"));
+        assert!(!is_candidate(b"ns/x/1f", b"ns/e/"));
+    }
+}

@@ -1,0 +1,163 @@
+//! Hides the lease calls and the keepalive stream, whose answers carry nothing that pairs them with a request.
+
+use std::time::Duration;
+
+use etcd_client::{LeaseGrantOptions, LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOptions};
+
+use super::failure::{Class, Failure};
+use super::pool::{Lane, Pool, SharedPool, Ticket, Trouble, header};
+use crate::facts::Header;
+
+/// A lease that was granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Granted {
+    /// The term etcd chose, which may be longer than the one asked for.
+    pub(crate) ttl: Duration,
+    /// The answer's header.
+    pub(crate) header: Header,
+}
+
+/// A renewal's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ack {
+    /// The term that began anew; zero if the lease is gone.
+    pub(crate) ttl: Duration,
+    /// The answer's header, stamped before the renewal.
+    pub(crate) header: Header,
+}
+
+/// A lease's keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LeaseKeys {
+    /// What is left of the term; nothing if the lease is gone.
+    pub(crate) ttl: Option<Duration>,
+    /// The keys bound to the lease.
+    pub(crate) keys: Vec<Vec<u8>>,
+}
+
+/// An open keepalive stream, one request at a time.
+pub(crate) struct KeepAlive {
+    pool: SharedPool,
+    ticket: Ticket,
+    id: i64,
+    keeper: LeaseKeeper,
+    answers: LeaseKeepAliveStream,
+    /// Set from before a request until its answer. If it is found set, an answer may be outstanding, which would
+    /// be taken for that of the next request and place its deadline too late.
+    outstanding: bool,
+}
+
+impl Pool {
+    /// Grants the lease under an id that the caller has never used before.
+    pub(crate) async fn grant(&self, id: i64, ttl_secs: i64) -> Result<Granted, Failure> {
+        self.call(Lane::Lease, async |client| {
+            let options = LeaseGrantOptions::new().with_id(id);
+            let answer = client.lease_client().grant(ttl_secs, Some(options)).await?;
+            let header = header(answer.header())?;
+            if answer.id() != id || !answer.error().is_empty() {
+                return Err(Trouble::Odd("a grant of another lease"));
+            }
+            let ttl = seconds(answer.ttl());
+            if ttl.is_zero() {
+                return Err(Trouble::Odd("a grant without a term"));
+            }
+            Ok(Granted { ttl, header })
+        })
+        .await
+    }
+
+    /// Ends the lease and deletes its keys; one that is gone is fine.
+    pub(crate) async fn revoke(&self, id: i64) -> Result<(), Failure> {
+        let revoked = self
+            .call(Lane::Lease, async |client| {
+                client.lease_client().revoke(id).await?;
+                Ok(())
+            })
+            .await;
+        match revoked {
+            Err(failure) if failure.class == Class::LeaseGone => Ok(()),
+            other => other,
+        }
+    }
+
+    /// The lease's remaining term and its keys.
+    pub(crate) async fn lease_keys(&self, id: i64) -> Result<LeaseKeys, Failure> {
+        let asked = self
+            .call(Lane::Lease, async |client| {
+                let options = LeaseTimeToLiveOptions::new().with_keys();
+                let answer = client
+                    .lease_client()
+                    .time_to_live(id, Some(options))
+                    .await?;
+                // A lease past its term that is not revoked yet may have a negative rest as well; only one
+                // that is gone has no granted term.
+                Ok(LeaseKeys {
+                    ttl: (answer.granted_ttl() > 0).then(|| seconds(answer.ttl())),
+                    keys: answer.keys().to_vec(),
+                })
+            })
+            .await;
+        match asked {
+            Err(failure) if failure.class == Class::LeaseGone => Ok(LeaseKeys {
+                ttl: None,
+                keys: Vec::new(),
+            }),
+            other => other,
+        }
+    }
+
+    /// Opens a keepalive stream. That renews the lease once, but the answer is not to be had: not a renewal.
+    pub(crate) async fn keepalive(self: &SharedPool, id: i64) -> Result<KeepAlive, Failure> {
+        let ((keeper, answers), ticket) = self
+            .call_with_ticket(Lane::Lease, async |client| {
+                Ok(client.lease_client().keep_alive(id).await?)
+            })
+            .await?;
+        Ok(KeepAlive {
+            pool: SharedPool::clone(self),
+            ticket,
+            id,
+            keeper,
+            answers,
+            outstanding: false,
+        })
+    }
+}
+
+impl KeepAlive {
+    /// Renews the lease: one request, one answer.
+    ///
+    /// # Cancellation safety
+    /// Safe to drop, but the stream is used up then, as it is after an error: open another.
+    pub(crate) async fn renew(&mut self) -> Result<Ack, Failure> {
+        if self.outstanding {
+            let endpoint = self.pool.endpoint_of(self.ticket);
+            let used_up = "this keepalive stream was given up";
+            return Err(Failure::new(Class::Retry, used_up, endpoint).unsent());
+        }
+        self.outstanding = true;
+        let (keeper, answers, id) = (&mut self.keeper, &mut self.answers, self.id);
+        let ack = self
+            .pool
+            .follow_up(self.ticket, async {
+                keeper.keep_alive().await?;
+                let answer = answers.message().await?;
+                let answer = answer.ok_or(Trouble::Odd("the keepalive stream ended"))?;
+                if answer.id() != id {
+                    return Err(Trouble::Odd("a renewal of another lease"));
+                }
+                Ok(Ack {
+                    ttl: seconds(answer.ttl()),
+                    header: header(answer.header())?,
+                })
+            })
+            .await?;
+        self.outstanding = false;
+        Ok(ack)
+    }
+}
+
+/// etcd's seconds; what is negative counts as zero.
+fn seconds(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}

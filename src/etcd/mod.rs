@@ -1,0 +1,18 @@
+//! The only place that calls etcd. Hides `etcd_client`: connections, failover, timeouts, paging, error codes.
+//!
+//! Everything is a method on [`Pool`]; each call is sent once, ends within the request timeout, and a failure
+//! that another endpoint may not have makes the next call go there. Retrying is the caller's business.
+
+mod failure;
+mod kv;
+mod lease;
+mod pool;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+pub(crate) use failure::{Class, Failure};
+pub(crate) use kv::{Joined, Listed};
+pub(crate) use lease::{Ack, Granted, KeepAlive, LeaseKeys};
+pub(crate) use pool::{Lane, Pool, Ticket};
+pub(crate) use watch::{WatchMessage, WatchReceiver, WatchRequest, WatchSender};

@@ -1,0 +1,393 @@
+//! Hides the endpoints: which one is used, when it is connected, and when the next one is tried.
+//!
+//! A client over several endpoints would pick one at random for every call and keep asking dead ones, so each
+//! lane stays with one endpoint and one connection until a call fails there.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use etcd_client::{Client, ConnectOptions, KvClient, ResponseHeader, WatchClient};
+use http::Uri;
+
+use super::failure::{Class, Failure};
+use crate::env::{Env, SharedEnv};
+use crate::facts::Header;
+
+/// More often than every 5 s a default etcd cuts the connection. A backstop only: every call has its timeout.
+const PING_EVERY: Duration = Duration::from_secs(6);
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A page of large values, or the events of a large transaction, overruns the default of 4 MiB.
+const MAX_MESSAGE: usize = 512 << 20;
+
+/// Requests that share a connection. Renewals have their own, so that a burst of events does not delay them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Lane {
+    /// The lease and what verifies its renewals.
+    Lease,
+    /// Everything else.
+    Data,
+}
+
+impl Lane {
+    fn name(self) -> &'static str {
+        match self {
+            Lane::Lease => "lease",
+            Lane::Data => "data",
+        }
+    }
+}
+
+/// Which connection a request went through, so that its failure is not blamed on a later one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    lane: Lane,
+    at: usize,
+    generation: u64,
+}
+
+/// The endpoints and the connections to them.
+pub(crate) struct Pool {
+    env: SharedEnv,
+    endpoints: Vec<String>,
+    options: ConnectOptions,
+    request_timeout: Duration,
+    lease: Connection,
+    data: Connection,
+}
+
+/// One lane's connection.
+#[derive(Default)]
+struct Connection {
+    current: Mutex<Current>,
+    /// Held while connecting: with a user, every connect costs etcd a password check.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Current {
+    /// The endpoint in use.
+    at: usize,
+    /// Counts the times that the connection was given up.
+    generation: u64,
+    client: Option<Client>,
+}
+
+/// Why a request failed, before it is known to which endpoint it went.
+pub(super) enum Trouble {
+    /// The client's error.
+    Client(etcd_client::Error),
+    /// An answer that etcd never gives.
+    Odd(&'static str),
+}
+
+impl From<etcd_client::Error> for Trouble {
+    fn from(error: etcd_client::Error) -> Self {
+        Trouble::Client(error)
+    }
+}
+
+impl Trouble {
+    pub(super) fn at(&self, endpoint: &str) -> Failure {
+        match self {
+            Trouble::Client(error) => Failure::from_error(error, endpoint),
+            Trouble::Odd(what) => Failure::new(Class::Retry, *what, endpoint),
+        }
+    }
+}
+
+impl Pool {
+    /// Checks the endpoints; connects to nothing.
+    ///
+    /// # Errors
+    /// Says which endpoint is unusable and why.
+    pub(crate) fn new(
+        env: SharedEnv,
+        endpoints: Vec<String>,
+        options: ConnectOptions,
+        request_timeout: Duration,
+    ) -> Result<Pool, String> {
+        if endpoints.is_empty() {
+            return Err("no etcd endpoint given".to_owned());
+        }
+        for (index, endpoint) in endpoints.iter().enumerate() {
+            check_endpoint(endpoint).map_err(|why| {
+                // An endpoint with a password in it is not repeated.
+                if endpoint.contains('@') {
+                    format!("etcd endpoint number {}: {why}", index + 1)
+                } else {
+                    format!("etcd endpoint {endpoint:?}: {why}")
+                }
+            })?;
+        }
+        let options = options
+            .with_require_leader(true)
+            .with_connect_timeout(request_timeout)
+            .with_keep_alive(PING_EVERY, PING_TIMEOUT)
+            .with_keep_alive_while_idle(true)
+            .with_auto_token_refresh(true);
+        Ok(Pool {
+            env,
+            endpoints,
+            options,
+            request_timeout,
+            lease: Connection::default(),
+            data: Connection::default(),
+        })
+    }
+
+    /// How long a call may take, connecting included.
+    pub(crate) fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
+    /// The endpoint that a lane uses now.
+    pub(crate) fn endpoint(&self, lane: Lane) -> &str {
+        let at = self.connection(lane).lock().at;
+        &self.endpoints[at]
+    }
+
+    /// The lane's client, connected first if need be, with the ticket for [`Pool::report`].
+    pub(crate) async fn client(&self, lane: Lane) -> Result<(Client, Ticket), Failure> {
+        let mut ticket = self.ticket(lane);
+        let connected = self.within(self.connected(lane, &mut ticket)).await;
+        let result = connected.unwrap_or_else(|| Err(self.timed_out(ticket).unsent()));
+        match result {
+            Ok(client) => Ok((client, ticket)),
+            Err(failure) => Err(self.blamed(ticket, failure)),
+        }
+    }
+
+    /// Asks etcd for the state of one key, only to learn that it answers.
+    pub(crate) async fn probe(&self, key: &[u8]) -> Result<Header, Failure> {
+        let (header, _) = self.read(Lane::Data, key).await?;
+        Ok(header)
+    }
+
+    /// Sends one request over the lane, under the timeout.
+    pub(super) async fn call<T, F, R>(&self, lane: Lane, request: F) -> Result<T, Failure>
+    where
+        F: FnOnce(Client) -> R,
+        R: Future<Output = Result<T, Trouble>>,
+    {
+        let (answer, _) = self.call_with_ticket(lane, request).await?;
+        Ok(answer)
+    }
+
+    /// [`Pool::call`] for streams, whose later failures are to be reported as well.
+    pub(super) async fn call_with_ticket<T, F, R>(
+        &self,
+        lane: Lane,
+        request: F,
+    ) -> Result<(T, Ticket), Failure>
+    where
+        F: FnOnce(Client) -> R,
+        R: Future<Output = Result<T, Trouble>>,
+    {
+        let mut ticket = self.ticket(lane);
+        let mut sent = false;
+        let outcome = self
+            .within(async {
+                let client = self.connected(lane, &mut ticket).await?;
+                sent = true;
+                let endpoint = self.endpoint_of(ticket);
+                // Boxed: tonic's futures are 30 kB, and callers join many of them.
+                let answer = Box::pin(request(client)).await;
+                answer.map_err(|trouble| trouble.at(endpoint))
+            })
+            .await;
+        match outcome {
+            Some(Ok(answer)) => Ok((answer, ticket)),
+            Some(Err(failure)) => Err(self.blamed(ticket, failure)),
+            None if sent => Err(self.blamed(ticket, self.timed_out(ticket))),
+            None => Err(self.blamed(ticket, self.timed_out(ticket).unsent())),
+        }
+    }
+
+    /// A later message of a stream: `work` under the timeout, its failure reported.
+    pub(super) async fn follow_up<T>(
+        &self,
+        ticket: Ticket,
+        work: impl Future<Output = Result<T, Trouble>>,
+    ) -> Result<T, Failure> {
+        match self.within(work).await {
+            Some(Ok(answer)) => Ok(answer),
+            Some(Err(trouble)) => Err(self.blamed(ticket, trouble.at(self.endpoint_of(ticket)))),
+            None => Err(self.blamed(ticket, self.timed_out(ticket))),
+        }
+    }
+
+    /// Reports a failure that a stream's user noticed, and hands it back.
+    pub(super) fn blamed(&self, ticket: Ticket, failure: Failure) -> Failure {
+        self.report(ticket, &failure);
+        failure
+    }
+
+    /// Gives up the connection behind the ticket, if it is still the lane's, when the failure says so.
+    pub(crate) fn report(&self, ticket: Ticket, failure: &Failure) {
+        if !failure.moves_on() {
+            return;
+        }
+        let next = (ticket.at + 1) % self.endpoints.len();
+        // Dropped after the lock.
+        let _given_up = {
+            let mut current = self.connection(ticket.lane).lock();
+            if current.generation != ticket.generation {
+                return;
+            }
+            current.generation += 1;
+            current.at = next;
+            current.client.take()
+        };
+        if next == ticket.at {
+            return;
+        }
+        tracing::warn!(
+            target: "eldest::etcd",
+            lane = ticket.lane.name(),
+            from = self.endpoints[ticket.at],
+            to = self.endpoints[next],
+            why = failure.message,
+            "endpoint switched"
+        );
+    }
+
+    /// The endpoint behind a ticket.
+    pub(super) fn endpoint_of(&self, ticket: Ticket) -> &str {
+        &self.endpoints[ticket.at]
+    }
+
+    fn connection(&self, lane: Lane) -> &Connection {
+        match lane {
+            Lane::Lease => &self.lease,
+            Lane::Data => &self.data,
+        }
+    }
+
+    fn ticket(&self, lane: Lane) -> Ticket {
+        self.connection(lane).lock().ticket(lane)
+    }
+
+    /// The lane's client. Keeps `ticket` at the connection that is being used or made, also when cancelled.
+    async fn connected(&self, lane: Lane, ticket: &mut Ticket) -> Result<Client, Failure> {
+        let connection = self.connection(lane);
+        if let Some(client) = connection.lock().take_up(lane, ticket) {
+            return Ok(client);
+        }
+        let _turn = connection.connecting.lock().await;
+        // Whoever had the turn before has connected, or has given up this endpoint. Then the little time that is
+        // left must not be held against the next one.
+        let waited_for = *ticket;
+        if let Some(client) = connection.lock().take_up(lane, ticket) {
+            return Ok(client);
+        }
+        if *ticket != waited_for {
+            *ticket = waited_for;
+            let why = "the endpoint was given up while others connected to it";
+            return Err(Failure::new(Class::Retry, why, self.endpoint_of(waited_for)).unsent());
+        }
+        let endpoint = self.endpoint_of(*ticket);
+        let client = self
+            .env
+            .connect(endpoint.to_owned(), self.options.clone())
+            .await
+            .map_err(|error| Failure::from_error(&error, endpoint).unsent())?;
+        let mut current = connection.lock();
+        if current.generation == ticket.generation {
+            current.client = Some(client.clone());
+        }
+        Ok(client)
+    }
+
+    fn timed_out(&self, ticket: Ticket) -> Failure {
+        let message = format!("no answer within {:?}", self.request_timeout);
+        Failure::new(Class::Retry, message, self.endpoint_of(ticket))
+    }
+
+    async fn within<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        timeout(&*self.env, self.request_timeout, work).await
+    }
+}
+
+impl Connection {
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        // Every change under this lock is complete in itself.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Current {
+    fn ticket(&self, lane: Lane) -> Ticket {
+        Ticket {
+            lane,
+            at: self.at,
+            generation: self.generation,
+        }
+    }
+
+    fn take_up(&self, lane: Lane, ticket: &mut Ticket) -> Option<Client> {
+        *ticket = self.ticket(lane);
+        self.client.clone()
+    }
+}
+
+/// `work`, or nothing if the injected timer is faster.
+async fn timeout<T>(env: &dyn Env, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = env.sleep(limit) => None,
+    }
+}
+
+fn check_endpoint(endpoint: &str) -> Result<(), String> {
+    let uri: Uri = endpoint.parse().map_err(|error| format!("{error}"))?;
+    match uri.scheme_str() {
+        Some("http") => {}
+        Some("https") if cfg!(feature = "tls") => {}
+        Some("https") => return Err("https needs the crate's feature `tls`".to_owned()),
+        Some(_) => return Err("the scheme must be http or https".to_owned()),
+        None => return Err("write it with its scheme, as http://host:port".to_owned()),
+    }
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    if authority.contains('@') {
+        return Err("user and password belong into the connect options".to_owned());
+    }
+    let host = uri.host().unwrap_or_default();
+    if host.is_empty() {
+        return Err("the host is missing".to_owned());
+    }
+    // The parser takes anything after the colon, and calls what is no number "no port".
+    if authority != host && uri.port_u16().is_none() {
+        return Err("the port is not a number up to 65535".to_owned());
+    }
+    if uri.path() != "/" || uri.query().is_some() {
+        return Err("only scheme, host and port are used".to_owned());
+    }
+    Ok(())
+}
+
+/// The KV client of a connection.
+pub(super) fn kv(client: &Client) -> KvClient {
+    client.kv_client().max_decoding_message_size(MAX_MESSAGE)
+}
+
+/// The watch client of a connection.
+pub(super) fn watch(client: &Client) -> WatchClient {
+    client.watch_client().max_decoding_message_size(MAX_MESSAGE)
+}
+
+/// Takes over an answer's header.
+pub(super) fn header(header: Option<&ResponseHeader>) -> Result<Header, Trouble> {
+    let header = header.ok_or(Trouble::Odd("an answer without a header"))?;
+    Ok(Header {
+        cluster: header.cluster_id(),
+        member: header.member_id(),
+        revision: header.revision(),
+        term: header.raft_term(),
+    })
+}
+
+/// Shared by the streams.
+pub(super) type SharedPool = Arc<Pool>;

@@ -1,0 +1,217 @@
+//! Against real etcds. This file starts them; the tests are in the files below it.
+#![allow(clippy::disallowed_methods)] // Tests run in real time.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use etcd_client::{Client, ConnectOptions};
+use futures::future::BoxFuture;
+use tempfile::TempDir;
+
+use super::*;
+use crate::core::time::Time;
+use crate::env::{Env, Watched};
+
+mod access;
+mod endpoints;
+mod keys;
+mod leases;
+mod watches;
+
+/// Long enough for a loaded machine; a test that waits this long has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The request timeout of most tests, for the same reason.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Real time, real connections; an endpoint on the host `hangs` never connects.
+struct TestEnv;
+
+impl Env for TestEnv {
+    fn now(&self) -> Time {
+        Time::ZERO
+    }
+
+    fn unix_time(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        tokio::spawn(task);
+    }
+
+    fn random(&self) -> u64 {
+        fastrand::u64(..)
+    }
+
+    fn connect(
+        &self,
+        endpoint: String,
+        options: ConnectOptions,
+    ) -> BoxFuture<'static, Result<Client, etcd_client::Error>> {
+        Box::pin(async move {
+            if endpoint.contains("//hangs") {
+                std::future::pending::<()>().await;
+            }
+            Client::connect([endpoint], Some(options)).await
+        })
+    }
+
+    fn watch(&self, _: Weak<dyn Watched>) {}
+
+    fn rewatch(&self) {}
+}
+
+/// A pool over these endpoints, as a user with these options has it.
+fn pool_with(endpoints: &[&str], options: ConnectOptions, timeout: Duration) -> Arc<Pool> {
+    let endpoints = endpoints.iter().map(ToString::to_string).collect();
+    Arc::new(Pool::new(Arc::new(TestEnv), endpoints, options, timeout).unwrap())
+}
+
+fn pool(endpoints: &[&str]) -> Arc<Pool> {
+    pool_with(endpoints, ConnectOptions::new(), TIMEOUT)
+}
+
+/// A lease id that no other attempt uses.
+fn fresh_id() -> i64 {
+    fastrand::i64(1..)
+}
+
+/// Awaits something that must happen soon.
+async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, wait)
+        .await
+        .unwrap_or_else(|_| panic!("waited in vain: {what}"))
+}
+
+/// A port nobody listens on, for a moment at least.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// One etcd process, killed on drop.
+struct Etcd {
+    child: Child,
+    endpoint: String,
+    _data: TempDir,
+}
+
+impl Etcd {
+    async fn start() -> Etcd {
+        let begun = Instant::now();
+        loop {
+            // Another process may take the ports before etcd does: then it exits, and others are tried.
+            if let Some(etcd) = Etcd::attempt(begun).await {
+                return etcd;
+            }
+            assert!(begun.elapsed() < PATIENCE, "etcd does not start");
+        }
+    }
+
+    async fn attempt(begun: Instant) -> Option<Etcd> {
+        let program = std::env::var_os("ELDEST_ETCD_BIN").map_or_else(
+            || etcd_bin_vendored::etcd_bin_path().unwrap().to_owned(),
+            PathBuf::from,
+        );
+        let data = tempfile::tempdir().unwrap();
+        let endpoint = format!("http://127.0.0.1:{}", free_port());
+        let peer = format!("http://127.0.0.1:{}", free_port());
+        let child = Command::new(program)
+            .arg("--data-dir")
+            .arg(data.path())
+            .args(["--listen-client-urls", &endpoint])
+            .args(["--advertise-client-urls", &endpoint])
+            .args(["--listen-peer-urls", &peer])
+            .args(["--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("default={peer}")])
+            .args(["--log-level", "error", "--unsafe-no-fsync"])
+            .args(["--bcrypt-cost", "4"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut etcd = Etcd {
+            child,
+            endpoint,
+            _data: data,
+        };
+        let pool = pool(&[&etcd.endpoint]);
+        while begun.elapsed() < PATIENCE {
+            if etcd.child.try_wait().unwrap().is_some() {
+                return None;
+            }
+            if pool.probe(b"ready").await.is_ok() {
+                return Some(etcd);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        None
+    }
+
+    fn pool(&self) -> Arc<Pool> {
+        pool(&[&self.endpoint])
+    }
+
+    /// For what the pool has no call for.
+    async fn client(&self) -> Client {
+        Client::connect([&self.endpoint], None).await.unwrap()
+    }
+
+    fn pause(&self) {
+        self.signal("STOP");
+    }
+
+    fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let command = format!("kill -{signal} {}", self.child.id());
+        let done = Command::new("sh").args(["-c", &command]).status().unwrap();
+        assert!(done.success());
+    }
+
+    fn kill(&mut self) {
+        // A killed process that was stopped dies all the same.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn sendable<T: Send>(_: T) {}
+
+#[allow(dead_code)] // Only compiled.
+async fn every_call_may_move_between_threads(pool: Arc<Pool>) {
+    sendable(pool.join(b"", b"", 0, b""));
+    sendable(pool.list(b""));
+    sendable(pool.older(b"", 0));
+    sendable(pool.read(Lane::Data, b""));
+    sendable(pool.delete(b"", 0));
+    sendable(pool.proclaim(b"", 0, 0, b""));
+    sendable(pool.txn(etcd_client::Txn::new()));
+    sendable(pool.probe(b""));
+    sendable(pool.client(Lane::Data));
+    sendable(pool.grant(1, 1));
+    sendable(pool.revoke(1));
+    sendable(pool.lease_keys(1));
+    if let Ok(mut keepalive) = pool.keepalive(1).await {
+        sendable(keepalive.renew());
+    }
+    if let Ok((mut sender, mut receiver)) = pool.watch((1, Vec::new(), true)).await {
+        sendable(sender.send(WatchRequest::Progress));
+        sendable(receiver.next());
+    }
+}

@@ -1,0 +1,97 @@
+//! Users, passwords and permissions.
+
+use etcd_client::Permission;
+
+use super::*;
+
+const PASSWORD: &str = "canary-7f3a";
+
+/// An etcd on which `me` may read and write below `ns/`, with a client of its root.
+async fn guarded() -> (Etcd, Client) {
+    let etcd = Etcd::start().await;
+    let mut client = etcd.client().await;
+    client.user_add("root", PASSWORD, None).await.unwrap();
+    client.role_add("root").await.unwrap();
+    client.user_grant_role("root", "root").await.unwrap();
+    client.user_add("me", PASSWORD, None).await.unwrap();
+    client.role_add("mine").await.unwrap();
+    let permission = Permission::read_write("ns/").with_prefix();
+    client
+        .role_grant_permission("mine", permission)
+        .await
+        .unwrap();
+    client.user_grant_role("me", "mine").await.unwrap();
+    client.auth_enable().await.unwrap();
+    let root = ConnectOptions::new().with_user("root", PASSWORD);
+    let root = Client::connect([&etcd.endpoint], Some(root)).await.unwrap();
+    (etcd, root)
+}
+
+fn pool_of(etcd: &Etcd, user: &str, password: &str) -> Arc<Pool> {
+    let options = ConnectOptions::new().with_user(user, password);
+    pool_with(&[&etcd.endpoint], options, TIMEOUT)
+}
+
+#[tokio::test]
+async fn refused_credentials_are_auth_and_never_quoted() {
+    let (etcd, _root) = guarded().await;
+    for (user, password) in [("me", "canary-wrong"), ("nobody", PASSWORD)] {
+        let pool = pool_of(&etcd, user, password);
+        let failure = pool.list(b"ns/e/").await.unwrap_err();
+        assert_eq!(
+            (failure.class, failure.sent),
+            (Class::Auth, false),
+            "{failure}"
+        );
+        assert!(!format!("{failure} {failure:?}").contains("canary"));
+    }
+    // No user at all.
+    let failure = etcd.pool().list(b"ns/e/").await.unwrap_err();
+    assert_eq!(
+        (failure.class, failure.sent),
+        (Class::Auth, true),
+        "{failure}"
+    );
+    // A user for an etcd without authentication.
+    let open = Etcd::start().await;
+    let failure = pool_of(&open, "me", PASSWORD)
+        .list(b"ns/e/")
+        .await
+        .unwrap_err();
+    assert_eq!(failure.class, Class::Auth, "{failure}");
+}
+
+#[tokio::test]
+async fn what_the_user_may_not_do_is_denied() {
+    let (etcd, _root) = guarded().await;
+    let pool = pool_of(&etcd, "me", PASSWORD);
+    pool.list(b"ns/e/").await.unwrap();
+    let failure = pool.list(b"other/").await.unwrap_err();
+    assert_eq!(failure.class, Class::Denied, "{failure}");
+
+    let (_sender, mut receiver) = pool.watch((1, b"other/".to_vec(), true)).await.unwrap();
+    let failure = soon("the refusal", receiver.next()).await.unwrap_err();
+    assert_eq!(failure.class, Class::Denied, "{failure}");
+}
+
+#[tokio::test]
+async fn an_old_token_is_replaced_for_calls_and_streams() {
+    let (etcd, mut root) = guarded().await;
+    let pool = pool_of(&etcd, "me", PASSWORD);
+    let id = fresh_id();
+    pool.grant(id, 30).await.unwrap();
+    pool.join(b"ns/e/1", b"a", id, b"ns/e/").await.unwrap();
+
+    // A changed password ends the user's tokens, even if it is the same one.
+    root.user_change_password("me", PASSWORD).await.unwrap();
+    let (_sender, mut receiver) = pool.watch((1, b"ns/".to_vec(), true)).await.unwrap();
+    let failure = soon("the refusal", receiver.next()).await.unwrap_err();
+    assert_eq!(failure.class, Class::Auth, "{failure}");
+    let (_sender, mut receiver) = pool.watch((1, b"ns/".to_vec(), true)).await.unwrap();
+    let created = soon("the watch", receiver.next()).await.unwrap();
+    assert!(matches!(created, WatchMessage::Created { id: 1, .. }));
+
+    root.user_change_password("me", PASSWORD).await.unwrap();
+    pool.list(b"ns/e/").await.unwrap();
+    pool.lease_keys(id).await.unwrap();
+}

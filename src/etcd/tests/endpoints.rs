@@ -1,0 +1,139 @@
+//! Which endpoint is used, and when the next one.
+
+use super::*;
+
+#[tokio::test]
+async fn after_a_dead_endpoint_the_second_call_succeeds() {
+    let etcd = Etcd::start().await;
+    let dead = format!("http://127.0.0.1:{}", free_port());
+    let pool = pool(&[&dead, &etcd.endpoint]);
+
+    let failure = pool.list(b"ns/e/").await.unwrap_err();
+    assert_eq!((failure.class, failure.sent), (Class::Retry, false));
+    assert_eq!(failure.endpoint, dead);
+    assert!(failure.message.contains("refused"), "{failure}");
+    pool.list(b"ns/e/").await.unwrap();
+    assert_eq!(pool.endpoint(Lane::Data), etcd.endpoint);
+
+    // The other lane learns by itself.
+    assert_eq!(pool.endpoint(Lane::Lease), dead);
+    let id = fresh_id();
+    assert!(!pool.grant(id, 30).await.unwrap_err().sent);
+    pool.grant(id, 30).await.unwrap();
+    pool.keepalive(id).await.unwrap().renew().await.unwrap();
+}
+
+#[tokio::test]
+async fn failures_of_one_connection_move_the_lane_once() {
+    let etcd = Etcd::start().await;
+    let dead = || format!("http://127.0.0.1:{}", free_port());
+    let pool = pool(&[&dead(), &etcd.endpoint, &dead()]);
+    let calls = (0..10).map(|_| pool.list(b"ns/e/"));
+    let answers = futures::future::join_all(calls).await;
+    assert!(answers.iter().any(Result::is_err));
+    assert_eq!(pool.endpoint(Lane::Data), etcd.endpoint);
+}
+
+#[tokio::test]
+async fn a_stopped_etcd_costs_one_timeout_and_the_next_call_goes_elsewhere() {
+    let stopped = Etcd::start().await;
+    let other = Etcd::start().await;
+    let limit = Duration::from_secs(1);
+    let pool = pool_with(
+        &[&stopped.endpoint, &other.endpoint],
+        ConnectOptions::new(),
+        limit,
+    );
+    let before = pool.probe(b"k").await.unwrap();
+
+    stopped.pause();
+    let begun = Instant::now();
+    let failure = pool.list(b"ns/e/").await.unwrap_err();
+    let took = begun.elapsed();
+    assert!(took >= limit && took < limit * 2, "{took:?}");
+    assert_eq!((failure.class, failure.sent), (Class::Retry, true));
+    assert_eq!(failure.endpoint, stopped.endpoint);
+    let after = pool.probe(b"k").await.unwrap();
+    assert_ne!(before.cluster, after.cluster);
+    assert_eq!(pool.endpoint(Lane::Data), other.endpoint);
+}
+
+#[tokio::test]
+async fn with_one_endpoint_the_connection_is_made_anew() {
+    let etcd = Etcd::start().await;
+    let limit = Duration::from_millis(500);
+    let pool = pool_with(&[&etcd.endpoint], ConnectOptions::new(), limit);
+    let (_, first) = pool.client(Lane::Data).await.unwrap();
+    pool.probe(b"k").await.unwrap();
+    assert_eq!(pool.client(Lane::Data).await.unwrap().1, first);
+    etcd.pause();
+    assert!(pool.probe(b"k").await.is_err());
+    etcd.resume();
+    soon("an answer", async {
+        while pool.probe(b"k").await.is_err() {}
+    })
+    .await;
+    assert_ne!(pool.client(Lane::Data).await.unwrap().1, first);
+}
+
+#[tokio::test]
+async fn connecting_counts_against_the_timeout_and_sends_nothing() {
+    let etcd = Etcd::start().await;
+    let limit = Duration::from_millis(500);
+    let endpoints = ["http://hangs:1", etcd.endpoint.as_str()];
+    let pool = pool_with(&endpoints, ConnectOptions::new(), limit);
+    let begun = Instant::now();
+    // Ten calls, one of which connects; none waits for longer than its own timeout.
+    let calls = (0..10).map(|_| pool.probe(b"k"));
+    for failure in futures::future::join_all(calls).await {
+        if let Err(failure) = failure {
+            assert_eq!((failure.class, failure.sent), (Class::Retry, false));
+        }
+    }
+    assert!(begun.elapsed() < limit * 3, "{:?}", begun.elapsed());
+    assert_eq!(pool.endpoint(Lane::Data), etcd.endpoint);
+    soon("an answer", async {
+        while pool.probe(b"k").await.is_err() {}
+    })
+    .await;
+    assert_eq!(pool.endpoint(Lane::Data), etcd.endpoint);
+}
+
+#[tokio::test]
+async fn unusable_endpoints_are_refused_at_the_door() {
+    let refusal = |endpoints: &[&str]| {
+        let endpoints = endpoints.iter().map(ToString::to_string).collect();
+        let options = ConnectOptions::new();
+        Pool::new(Arc::new(TestEnv), endpoints, options, TIMEOUT).err()
+    };
+    assert_eq!(
+        refusal(&["http://127.0.0.1:2379", "http://[::1]:2379/"]),
+        None
+    );
+    assert_eq!(refusal(&["http://etcd"]), None);
+    assert!(refusal(&[]).is_some());
+    for (endpoint, why) in [
+        ("", "empty"),
+        ("127.0.0.1:2379", "http://host:port"),
+        ("etcd.example", "http://host:port"),
+        ("ftp://etcd:2379", "http or https"),
+        ("http://", "empty"),
+        ("http://:2379", "host"),
+        ("http://etcd:port", "port"),
+        ("http://etcd:", "port"),
+        ("http://etcd:65536", "port"),
+        ("http://etcd:2379/path", "host and port"),
+        ("http://etcd:2379?a=b", "host and port"),
+        ("http://me:canary@etcd:2379", "connect options"),
+    ] {
+        let refusal = refusal(&["http://etcd:2379", endpoint]).expect(endpoint);
+        assert!(refusal.contains(why), "{endpoint}: {refusal}");
+        assert!(!refusal.contains("canary"), "{refusal}");
+    }
+    let https = refusal(&["https://etcd:2379"]);
+    if cfg!(feature = "tls") {
+        assert_eq!(https, None);
+    } else {
+        assert!(https.unwrap().contains("feature `tls`"));
+    }
+}

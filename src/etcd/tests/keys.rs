@@ -1,0 +1,215 @@
+//! Candidates: registered, read, removed.
+
+use etcd_client::{Txn, TxnOp};
+
+use super::*;
+use crate::facts::Entry;
+
+fn key_names(entries: &[Entry]) -> Vec<String> {
+    let name = |entry: &Entry| String::from_utf8_lossy(&entry.key).into_owned();
+    entries.iter().map(name).collect()
+}
+
+/// Writes keys without a lease, 100 to a transaction.
+async fn fill(pool: &Pool, keys: impl IntoIterator<Item = String>) {
+    let keys: Vec<String> = keys.into_iter().collect();
+    for chunk in keys.chunks(100) {
+        let puts: Vec<TxnOp> = chunk
+            .iter()
+            .map(|key| TxnOp::put(key.as_str(), "v", None))
+            .collect();
+        pool.txn(Txn::new().and_then(puts)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_first_join_creates_the_key_and_the_second_finds_it() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let lease = fresh_id();
+    pool.grant(lease, 30).await.unwrap();
+    fill(&pool, ["ns/e/0".to_owned()]).await;
+
+    let first = pool.join(b"ns/e/1", b"a", lease, b"ns/e/").await.unwrap();
+    assert!(first.created);
+    assert_eq!(key_names(&first.entries), ["ns/e/0", "ns/e/1"]);
+    let own = &first.entries[1];
+    assert_eq!(own.create_revision, first.header.revision);
+    assert_eq!(own.mod_revision, first.header.revision);
+    assert_eq!(own.lease, lease);
+    assert_eq!(&*own.value, b"a");
+    assert_eq!(first.entries[0].lease, 0);
+
+    let second = pool.join(b"ns/e/1", b"b", lease, b"ns/e/").await.unwrap();
+    assert!(!second.created);
+    assert_eq!(second.entries, first.entries);
+    assert_eq!(second.header, first.header);
+}
+
+#[tokio::test]
+async fn a_join_with_an_unknown_lease_says_so() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let failure = pool
+        .join(b"ns/e/1", b"a", fresh_id(), b"ns/e/")
+        .await
+        .unwrap_err();
+    assert_eq!(failure.class, Class::LeaseGone, "{failure}");
+    assert_eq!(pool.read(Lane::Data, b"ns/e/1").await.unwrap().1, None);
+}
+
+#[tokio::test]
+async fn more_candidates_than_a_page_are_read_whole() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let name = |n: i32| format!("ns/e/{n:05}");
+    fill(&pool, (0..1300).map(name)).await;
+    // Neighbours and deeper keys, some of them where pages begin.
+    fill(&pool, (500..520).map(|n| format!("{}/x", name(n)))).await;
+    fill(
+        &pool,
+        ["ns/d/1", "ns/e", "ns/e/", "ns/f/1"].map(String::from),
+    )
+    .await;
+
+    let listed = pool.list(b"ns/e/").await.unwrap();
+    assert_eq!(
+        key_names(&listed.entries),
+        (0..1300).map(name).collect::<Vec<_>>()
+    );
+
+    let lease = fresh_id();
+    pool.grant(lease, 30).await.unwrap();
+    let joined = pool
+        .join(b"ns/e/99999", b"a", lease, b"ns/e/")
+        .await
+        .unwrap();
+    assert!(joined.created);
+    assert_eq!(joined.entries.len(), 1301);
+    assert_eq!(joined.entries[..1300], listed.entries);
+    let own = &joined.entries[1300];
+    assert_eq!(
+        (&*own.key, own.create_revision),
+        (&b"ns/e/99999"[..], joined.header.revision)
+    );
+
+    // Keys of one transaction share their create revision, so the seventh hundred begins here.
+    let seventh = listed.entries[600].create_revision;
+    let older = pool.older(b"ns/e/", seventh).await.unwrap();
+    assert_eq!(
+        key_names(&older.entries),
+        (0..600).map(name).collect::<Vec<_>>()
+    );
+    assert_eq!(older.header.revision, joined.header.revision);
+    let first = listed.entries[0].create_revision;
+    assert_eq!(pool.older(b"ns/e/", first).await.unwrap().entries, []);
+    assert_eq!(pool.older(b"ns/e/", 1).await.unwrap().entries, []);
+}
+
+#[tokio::test]
+async fn all_pages_show_the_same_revision() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    fill(&pool, (1000..2500).map(|n| format!("ns/e/{n}"))).await;
+    fill(&pool, ["ns/e/0".to_owned()]).await;
+
+    // One key moves from the first page to the last and back, always in one transaction.
+    let moving = tokio::spawn({
+        let pool = Arc::clone(&pool);
+        async move {
+            let (mut there, mut here) = ("ns/e/0", "ns/e/9");
+            loop {
+                let ops = [TxnOp::delete(there, None), TxnOp::put(here, "v", None)];
+                pool.txn(Txn::new().and_then(ops)).await.unwrap();
+                std::mem::swap(&mut there, &mut here);
+            }
+        }
+    });
+    let mut revisions = Vec::new();
+    for _ in 0..40 {
+        let listed = pool.list(b"ns/e/").await.unwrap();
+        assert_eq!(listed.entries.len(), 1501);
+        assert!(
+            listed
+                .entries
+                .iter()
+                .all(|e| e.mod_revision <= listed.header.revision)
+        );
+        revisions.push(listed.header.revision);
+    }
+    moving.abort();
+    revisions.dedup();
+    assert!(revisions.len() > 10, "nothing moved meanwhile");
+}
+
+#[tokio::test]
+async fn a_guarded_delete_never_removes_a_recreated_key() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let lease = fresh_id();
+    pool.grant(lease, 30).await.unwrap();
+    let join = || pool.join(b"ns/e/1", b"a", lease, b"ns/e/");
+    let first = join().await.unwrap().header.revision;
+    let gone = pool.delete(b"ns/e/1", first).await.unwrap();
+    assert_eq!(gone.revision, first + 1);
+    let second = join().await.unwrap().header.revision;
+
+    // The first delete arrives once more.
+    let header = pool.delete(b"ns/e/1", first).await.unwrap();
+    assert_eq!(header.revision, second);
+    let (_, entry) = pool.read(Lane::Lease, b"ns/e/1").await.unwrap();
+    assert_eq!(entry.unwrap().create_revision, second);
+
+    pool.delete(b"ns/e/1", second).await.unwrap();
+    let (header, entry) = pool.read(Lane::Lease, b"ns/e/1").await.unwrap();
+    assert_eq!((header.revision, entry), (second + 1, None));
+}
+
+#[tokio::test]
+async fn a_proclamation_changes_the_value_of_our_own_key_only() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let (lease, other) = (fresh_id(), fresh_id());
+    pool.grant(lease, 30).await.unwrap();
+    pool.grant(other, 30).await.unwrap();
+    let created = pool.join(b"ns/e/1", b"a", lease, b"ns/e/").await.unwrap();
+    let token = created.header.revision;
+
+    assert!(pool.proclaim(b"ns/e/1", token, lease, b"b").await.unwrap());
+    assert!(
+        !pool
+            .proclaim(b"ns/e/1", token + 1, lease, b"c")
+            .await
+            .unwrap()
+    );
+    assert!(!pool.proclaim(b"ns/e/1", token, other, b"d").await.unwrap());
+    let (_, entry) = pool.read(Lane::Data, b"ns/e/1").await.unwrap();
+    let entry = entry.unwrap();
+    assert_eq!(&*entry.value, b"b");
+    assert_eq!((entry.create_revision, entry.lease), (token, lease));
+    assert_eq!(entry.mod_revision, token + 1);
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_large_is_invalid() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let value = vec![0; 3 << 20];
+    let failure = pool.join(b"ns/e/1", &value, 0, b"ns/e/").await.unwrap_err();
+    assert_eq!(failure.class, Class::Invalid, "{failure}");
+    assert_eq!(failure.endpoint, etcd.endpoint);
+}
+
+#[tokio::test]
+async fn candidates_beyond_the_default_message_size_are_read() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let value = vec![7; 1 << 20];
+    for n in 0..6 {
+        let key = format!("ns/e/{n}");
+        pool.join(key.as_bytes(), &value, 0, b"ns/none/")
+            .await
+            .unwrap();
+    }
+    assert_eq!(pool.list(b"ns/e/").await.unwrap().entries.len(), 6);
+}

@@ -1,0 +1,123 @@
+//! Leases and the pairing of renewals with their answers.
+
+use super::*;
+
+#[tokio::test]
+async fn a_lease_is_granted_under_our_id_listed_and_revoked() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let id = fresh_id();
+    let granted = pool.grant(id, 30).await.unwrap();
+    assert_eq!(granted.ttl, Duration::from_secs(30));
+    assert_ne!((granted.header.cluster, granted.header.term), (0, 0));
+    // The id is taken now: nobody may adopt it.
+    assert!(pool.grant(id, 30).await.is_err());
+
+    for key in [b"ns/e/1", b"ns/f/1"] {
+        pool.join(key, b"a", id, b"ns/e/").await.unwrap();
+    }
+    let mut found = pool.lease_keys(id).await.unwrap();
+    found.keys.sort();
+    assert_eq!(found.keys, [b"ns/e/1", b"ns/f/1"]);
+    assert!(found.ttl.unwrap() > Duration::from_secs(20));
+
+    pool.revoke(id).await.unwrap();
+    pool.revoke(id).await.unwrap();
+    let gone = LeaseKeys {
+        ttl: None,
+        keys: Vec::new(),
+    };
+    assert_eq!(pool.lease_keys(id).await.unwrap(), gone);
+    assert_eq!(pool.read(Lane::Data, b"ns/e/1").await.unwrap().1, None);
+}
+
+#[tokio::test]
+async fn the_term_is_the_one_etcd_chose() {
+    let etcd = Etcd::start().await;
+    // 1 s is below etcd's minimum.
+    let granted = etcd.pool().grant(fresh_id(), 1).await.unwrap();
+    assert_eq!(granted.ttl, Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn a_renewal_is_answered_with_the_term_and_a_header_that_a_read_confirms() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let id = fresh_id();
+    pool.grant(id, 7).await.unwrap();
+    let mut keepalive = pool.keepalive(id).await.unwrap();
+    for _ in 0..3 {
+        let ack = keepalive.renew().await.unwrap();
+        assert_eq!(ack.ttl, Duration::from_secs(7));
+        let (read, _) = pool.read(Lane::Lease, b"k").await.unwrap();
+        assert_eq!(
+            (ack.header.cluster, ack.header.term),
+            (read.cluster, read.term)
+        );
+        assert_eq!(
+            (ack.header.member, ack.header.revision),
+            (read.member, read.revision)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_keepalive_of_an_unknown_lease_says_that_it_is_gone() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let failure = pool.keepalive(fresh_id()).await.err().unwrap();
+    assert_eq!(failure.class, Class::LeaseGone, "{failure}");
+}
+
+#[tokio::test]
+async fn a_lease_revoked_meanwhile_is_acknowledged_with_no_term() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let id = fresh_id();
+    pool.grant(id, 30).await.unwrap();
+    let mut keepalive = pool.keepalive(id).await.unwrap();
+    pool.revoke(id).await.unwrap();
+    assert_eq!(keepalive.renew().await.unwrap().ttl, Duration::ZERO);
+    assert_eq!(keepalive.renew().await.unwrap().ttl, Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_keepalive_whose_renewal_was_dropped_is_used_up() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let id = fresh_id();
+    pool.grant(id, 30).await.unwrap();
+    let mut keepalive = pool.keepalive(id).await.unwrap();
+    keepalive.renew().await.unwrap();
+
+    // The request is queued at the first poll, and its answer would be the next one's.
+    tokio::select! {
+        biased;
+        answer = keepalive.renew() => panic!("answered without waiting: {answer:?}"),
+        () = std::future::ready(()) => {}
+    }
+    let failure = keepalive.renew().await.unwrap_err();
+    assert_eq!((failure.class, failure.sent), (Class::Retry, false));
+
+    let mut keepalive = pool.keepalive(id).await.unwrap();
+    assert_eq!(
+        keepalive.renew().await.unwrap().ttl,
+        Duration::from_secs(30)
+    );
+}
+
+#[tokio::test]
+async fn a_keepalive_whose_renewal_timed_out_is_used_up() {
+    let etcd = Etcd::start().await;
+    let short = Duration::from_millis(500);
+    let pool = pool_with(&[&etcd.endpoint], ConnectOptions::new(), short);
+    let id = fresh_id();
+    pool.grant(id, 30).await.unwrap();
+    let mut keepalive = pool.keepalive(id).await.unwrap();
+    etcd.pause();
+    let failure = soon("a timeout", keepalive.renew()).await.unwrap_err();
+    assert_eq!((failure.class, failure.sent), (Class::Retry, true));
+    etcd.resume();
+    let failure = keepalive.renew().await.unwrap_err();
+    assert_eq!((failure.class, failure.sent), (Class::Retry, false));
+}

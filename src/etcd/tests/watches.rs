@@ -1,0 +1,144 @@
+//! Watch streams.
+
+use super::*;
+use crate::facts::Change;
+
+async fn next(receiver: &mut WatchReceiver) -> WatchMessage {
+    soon("a watch message", receiver.next()).await.unwrap()
+}
+
+fn create(id: i64, key: &[u8], prefix: bool) -> WatchRequest {
+    let key = key.to_vec();
+    WatchRequest::Create { id, key, prefix }
+}
+
+#[tokio::test]
+async fn a_stream_carries_several_watches_from_creation_to_cancellation() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let lease = fresh_id();
+    pool.grant(lease, 30).await.unwrap();
+    let first = pool.join(b"ns/e/1", b"a", lease, b"ns/e/").await.unwrap();
+    let base = first.header.revision;
+
+    let (mut sender, mut receiver) = pool.watch((1, b"ns/e/".to_vec(), true)).await.unwrap();
+    let created = WatchMessage::Created {
+        id: 1,
+        revision: base,
+    };
+    assert_eq!(next(&mut receiver).await, created);
+
+    // A prefix watch shows a put with all its facts.
+    let second = pool.join(b"ns/e/2", b"b", lease, b"ns/e/").await.unwrap();
+    let own = second.entries[1].clone();
+    let put = WatchMessage::Events {
+        id: 1,
+        revision: base + 1,
+        changes: vec![Change::Put(own)],
+    };
+    assert_eq!(next(&mut receiver).await, put);
+
+    // A second watch, of one key only.
+    sender.send(create(2, b"ns/e/1", false)).await.unwrap();
+    let created = WatchMessage::Created {
+        id: 2,
+        revision: base + 1,
+    };
+    assert_eq!(next(&mut receiver).await, created);
+    pool.delete(b"ns/e/2", base + 1).await.unwrap();
+    let deleted = |id, key: &[u8], revision| WatchMessage::Events {
+        id,
+        revision,
+        changes: vec![Change::Delete {
+            key: key.into(),
+            revision,
+        }],
+    };
+    assert_eq!(next(&mut receiver).await, deleted(1, b"ns/e/2", base + 2));
+
+    sender.send(WatchRequest::Progress).await.unwrap();
+    let progress = WatchMessage::Progress { revision: base + 2 };
+    assert_eq!(next(&mut receiver).await, progress);
+
+    sender.send(WatchRequest::Cancel { id: 1 }).await.unwrap();
+    let canceled = next(&mut receiver).await;
+    assert!(
+        matches!(
+            canceled,
+            WatchMessage::Canceled {
+                id: 1,
+                compact_revision: 0,
+                ..
+            }
+        ),
+        "{canceled:?}"
+    );
+    pool.delete(b"ns/e/1", base).await.unwrap();
+    assert_eq!(next(&mut receiver).await, deleted(2, b"ns/e/1", base + 3));
+}
+
+#[tokio::test]
+async fn all_keys_of_a_revoked_lease_go_in_one_message() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let lease = fresh_id();
+    pool.grant(lease, 30).await.unwrap();
+    for n in 0..5 {
+        let key = format!("ns/e/{n}");
+        pool.join(key.as_bytes(), b"a", lease, b"ns/e/")
+            .await
+            .unwrap();
+    }
+    let (_sender, mut receiver) = pool.watch((7, b"ns/e/".to_vec(), true)).await.unwrap();
+    let WatchMessage::Created { id: 7, revision } = next(&mut receiver).await else {
+        panic!("not created");
+    };
+    pool.revoke(lease).await.unwrap();
+    let WatchMessage::Events { id: 7, changes, .. } = next(&mut receiver).await else {
+        panic!("no events");
+    };
+    assert_eq!(changes.len(), 5);
+    for change in changes {
+        assert!(matches!(change, Change::Delete { .. }));
+        assert_eq!(change.revision(), revision + 1);
+    }
+}
+
+#[tokio::test]
+async fn a_reused_watch_id_fails_the_stream() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let (mut sender, mut receiver) = pool.watch((1, b"ns/e/".to_vec(), true)).await.unwrap();
+    next(&mut receiver).await;
+    sender.send(create(1, b"ns/f/", true)).await.unwrap();
+    let failure = soon("the refusal", receiver.next()).await.unwrap_err();
+    assert_eq!(failure.class, Class::Invalid, "{failure}");
+}
+
+#[tokio::test]
+async fn the_end_of_a_stream_sends_the_lane_elsewhere() {
+    let mut etcd = Etcd::start().await;
+    let other = Etcd::start().await;
+    let pool = pool(&[&etcd.endpoint, &other.endpoint]);
+    let (mut sender, mut receiver) = pool.watch((1, b"ns/e/".to_vec(), true)).await.unwrap();
+    next(&mut receiver).await;
+    etcd.kill();
+    let failure = soon("the end", receiver.next()).await.unwrap_err();
+    assert_eq!(
+        (failure.class, failure.sent),
+        (Class::Retry, true),
+        "{failure}"
+    );
+    assert_eq!(pool.endpoint(Lane::Data), other.endpoint);
+    assert_eq!(pool.endpoint(Lane::Lease), etcd.endpoint);
+
+    // What else the dead stream complains of does not move the lane once more.
+    let _ = sender.send(WatchRequest::Progress).await;
+    let _ = soon("another end", receiver.next()).await.unwrap_err();
+    assert_eq!(pool.endpoint(Lane::Data), other.endpoint);
+    let (_sender, mut receiver) = pool.watch((1, b"ns/e/".to_vec(), true)).await.unwrap();
+    assert!(matches!(
+        next(&mut receiver).await,
+        WatchMessage::Created { id: 1, .. }
+    ));
+}

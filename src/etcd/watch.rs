@@ -1,0 +1,192 @@
+//! Hides the watch stream: several watches on one stream, answered in band.
+
+use etcd_client::{
+    Event, EventType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
+};
+
+use super::failure::Failure;
+use super::kv::copied;
+use super::pool::{Lane, Pool, SharedPool, Ticket, Trouble, header, watch};
+use crate::facts::Change;
+
+/// What to ask of a watch stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum WatchRequest {
+    /// Watch from now on.
+    Create {
+        /// At least 1, and never used before on this stream: late events of a cancelled watch carry its id.
+        id: i64,
+        /// The key, or what the keys begin with.
+        key: Vec<u8>,
+        /// Whether to watch all keys that begin with `key`.
+        prefix: bool,
+    },
+    /// End a watch.
+    Cancel {
+        /// The watch.
+        id: i64,
+    },
+    /// Have etcd say how far the stream has come. It answers only if there are watches and all are synced.
+    Progress,
+}
+
+/// What a watch stream says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum WatchMessage {
+    /// The watch is there: every change after `revision` follows.
+    Created {
+        /// The watch.
+        id: i64,
+        /// The store's revision after the registration.
+        revision: i64,
+    },
+    /// The watch has ended; the stream goes on.
+    Canceled {
+        /// The watch.
+        id: i64,
+        /// The oldest revision that can be watched, if that is why; else 0.
+        compact_revision: i64,
+        /// Why, if etcd says so.
+        reason: String,
+    },
+    /// Keys changed.
+    Events {
+        /// The watch.
+        id: i64,
+        /// The store's revision when the message was made; not before that of any of the changes.
+        revision: i64,
+        /// In the order of their revisions.
+        changes: Vec<Change>,
+    },
+    /// Every watch of the stream has been told everything up to `revision`.
+    Progress {
+        /// The store's revision.
+        revision: i64,
+    },
+}
+
+/// The asking end of a watch stream. Send and receive from different tasks: who only sends, chokes the stream.
+pub(crate) struct WatchSender {
+    pool: SharedPool,
+    ticket: Ticket,
+    requests: WatchRequestSender,
+}
+
+/// The answering end of a watch stream.
+pub(crate) struct WatchReceiver {
+    pool: SharedPool,
+    ticket: Ticket,
+    answers: WatchResponseStream,
+}
+
+impl Pool {
+    /// Opens a watch stream with its first watch: id, key, and whether the key is a prefix.
+    pub(crate) async fn watch(
+        self: &SharedPool,
+        (id, key, prefix): (i64, Vec<u8>, bool),
+    ) -> Result<(WatchSender, WatchReceiver), Failure> {
+        let (stream, ticket) = self
+            .call_with_ticket(Lane::Data, async |client| {
+                Ok(watch(&client).watch(key, Some(options(id, prefix))).await?)
+            })
+            .await?;
+        let (requests, answers) = stream.split();
+        let sender = WatchSender {
+            pool: SharedPool::clone(self),
+            ticket,
+            requests,
+        };
+        let receiver = WatchReceiver {
+            pool: SharedPool::clone(self),
+            ticket,
+            answers,
+        };
+        Ok((sender, receiver))
+    }
+}
+
+impl WatchSender {
+    /// Queues a request. `Ok` says nothing about etcd; the receiver does.
+    ///
+    /// # Cancellation safety
+    /// Either queued or not; the stream stays usable.
+    pub(crate) async fn send(&mut self, request: WatchRequest) -> Result<(), Failure> {
+        let requests = &mut self.requests;
+        self.pool
+            .follow_up(self.ticket, async {
+                match request {
+                    WatchRequest::Create { id, key, prefix } => {
+                        requests.watch(key, Some(options(id, prefix))).await?;
+                    }
+                    WatchRequest::Cancel { id } => requests.cancel(id).await?,
+                    WatchRequest::Progress => requests.request_progress().await?,
+                }
+                Ok(())
+            })
+            .await
+    }
+}
+
+impl WatchReceiver {
+    /// Waits for the next message, however long that takes. The stream is of no use after a failure.
+    ///
+    /// A watch that etcd refuses to create is a failure of the stream, because newer versions do not say which.
+    ///
+    /// # Cancellation safety
+    /// No message is lost.
+    pub(crate) async fn next(&mut self) -> Result<WatchMessage, Failure> {
+        let endpoint = self.pool.endpoint_of(self.ticket);
+        let message = match self.answers.message().await {
+            Ok(Some(answer)) if answer.created() && answer.canceled() => Err(
+                Failure::from_watch_refusal(answer.cancel_reason(), endpoint),
+            ),
+            Ok(Some(answer)) => translate(&answer).map_err(|trouble| trouble.at(endpoint)),
+            Ok(None) => Err(Trouble::Odd("the watch stream ended").at(endpoint)),
+            Err(error) => Err(Failure::from_error(&error, endpoint)),
+        };
+        message.map_err(|failure| self.pool.blamed(self.ticket, failure))
+    }
+}
+
+fn options(id: i64, prefix: bool) -> WatchOptions {
+    let options = WatchOptions::new().with_watch_id(id);
+    if prefix {
+        options.with_prefix()
+    } else {
+        options
+    }
+}
+
+fn translate(answer: &WatchResponse) -> Result<WatchMessage, Trouble> {
+    let id = answer.watch_id();
+    let revision = header(answer.header())?.revision;
+    Ok(if answer.canceled() {
+        WatchMessage::Canceled {
+            id,
+            compact_revision: answer.compact_revision(),
+            reason: answer.cancel_reason().to_owned(),
+        }
+    } else if answer.created() {
+        WatchMessage::Created { id, revision }
+    } else if id == -1 && answer.events().is_empty() {
+        WatchMessage::Progress { revision }
+    } else {
+        let changes = answer.events().iter().map(change);
+        WatchMessage::Events {
+            id,
+            revision,
+            changes: changes.collect::<Result<_, _>>()?,
+        }
+    })
+}
+
+fn change(event: &Event) -> Result<Change, Trouble> {
+    let key = event.kv().ok_or(Trouble::Odd("an event without its key"))?;
+    Ok(match event.event_type() {
+        EventType::Put => Change::Put(copied(key)),
+        EventType::Delete => Change::Delete {
+            key: key.key().into(),
+            revision: key.mod_revision(),
+        },
+    })
+}
