@@ -1,13 +1,19 @@
 //! Hides where time, timers, tasks, randomness and connections come from: the sealed seam through which
 //! the unchanged library runs on a real machine or in simulated time.
 
+mod system;
+mod watchdog;
+
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions};
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Either, select};
 
 use crate::core::time::Time;
+
+pub(crate) use system::{NoRuntime, System};
 
 /// Everything the library takes from its surroundings.
 pub trait Env: Send + Sync + 'static {
@@ -36,11 +42,24 @@ pub trait Env: Send + Sync + 'static {
 
 /// Something with a deadline that must be kept although no task runs.
 pub trait Watched: Send + Sync {
-    /// When to fire, if at all.
+    /// When to fire, if at all. Asked on the watchdog's thread; must be quick and must not block.
     fn due(&self) -> Option<Time>;
     /// Called on the watchdog's thread at or after [`Watched::due`]; must be quick and must not block.
+    /// Called once per due time: afterwards only when `due` names another one.
     fn fire(&self, now: Time);
 }
 
 /// Shared handle to the environment.
 pub(crate) type SharedEnv = Arc<dyn Env>;
+
+/// The answer of `future`, or nothing if `limit` passes first. A future that is ready at once always answers.
+pub(crate) async fn timeout<F: Future>(
+    env: &dyn Env,
+    limit: Duration,
+    future: F,
+) -> Option<F::Output> {
+    match select(pin!(future), env.sleep(limit)).await {
+        Either::Left((output, _)) => Some(output),
+        Either::Right(((), _)) => None,
+    }
+}

@@ -1,0 +1,165 @@
+//! Hides the real machine behind [`Env`]: which clock counts every pause, and tokio's timers and tasks.
+//!
+//! The one file that reads clocks.
+
+use std::sync::Weak;
+use std::time::{Duration, SystemTime};
+
+use etcd_client::{Client, ConnectOptions};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::runtime::Handle;
+
+use super::{Env, Watched, watchdog};
+use crate::core::time::Time;
+
+/// The real clock, tokio, and one watchdog thread for the whole process.
+#[derive(Debug, Clone)]
+pub(crate) struct System {
+    handle: Handle,
+}
+
+/// There was no tokio runtime to run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoRuntime;
+
+impl std::fmt::Display for NoRuntime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(
+            "no tokio runtime here: call this from async code, or after `Runtime::enter`, \
+             on a runtime with time and I/O enabled",
+        )
+    }
+}
+
+impl std::error::Error for NoRuntime {}
+
+impl System {
+    /// Keeps the current runtime for every task to come.
+    pub(crate) fn new() -> Result<Self, NoRuntime> {
+        match Handle::try_current() {
+            Ok(handle) => Ok(Self { handle }),
+            Err(_) => Err(NoRuntime),
+        }
+    }
+}
+
+impl Env for System {
+    fn now(&self) -> Time {
+        now()
+    }
+
+    #[allow(clippy::disallowed_methods)] // the one place that reads the wall clock
+    fn unix_time(&self) -> Duration {
+        SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+    }
+
+    #[allow(clippy::disallowed_methods)] // the one place that makes tokio's timers
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        // The timer is made at the first poll: making it needs a runtime, which the caller's thread may lack.
+        async move { tokio::time::sleep(duration).await }.boxed()
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        drop(self.handle.spawn(task));
+    }
+
+    fn random(&self) -> u64 {
+        fastrand::u64(..)
+    }
+
+    fn connect(
+        &self,
+        endpoint: String,
+        options: ConnectOptions,
+    ) -> BoxFuture<'static, Result<Client, etcd_client::Error>> {
+        async move { Client::connect([endpoint], Some(options)).await }.boxed()
+    }
+
+    fn watch(&self, watched: Weak<dyn Watched>) {
+        watchdog::watch(watched);
+    }
+
+    fn rewatch(&self) {
+        watchdog::rewatch();
+    }
+}
+
+/// Time since boot, suspend included; `Instant` on Linux leaves suspend out.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) fn now() -> Time {
+    use rustix::time::{ClockId, clock_gettime};
+    let read = clock_gettime(ClockId::Boottime);
+    // The kernel never answers with a negative time since boot.
+    let seconds = u64::try_from(read.tv_sec).unwrap_or_default();
+    let nanos = u64::try_from(read.tv_nsec).unwrap_or_default();
+    Time::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+/// Time since the first use, by the best clock the standard library has here.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[allow(clippy::disallowed_methods)] // the one place that reads the deadline clock
+pub(super) fn now() -> Time {
+    use std::sync::LazyLock;
+    use std::time::Instant;
+    static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let origin = *ORIGIN;
+    Time::ZERO.after(Instant::now().saturating_duration_since(origin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::timeout;
+
+    #[test]
+    fn outside_a_runtime_the_error_says_what_is_missing() {
+        let error = System::new().expect_err("there is no runtime here");
+        assert!(error.to_string().contains("tokio runtime"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_clock_advances_by_at_least_what_was_slept() {
+        let system = System::new().expect("in a runtime");
+        let before = system.now();
+        system.sleep(Duration::from_millis(20)).await;
+        assert!(system.now().since(before) >= Duration::from_millis(20));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_clock_is_the_kernel_s_time_since_boot() {
+        let uptime = || {
+            let text = std::fs::read_to_string("/proc/uptime").expect("proc");
+            let seconds = text.split(' ').next().expect("a number");
+            Duration::from_secs_f64(seconds.parse().expect("a number"))
+        };
+        let slack = Duration::from_millis(20); // the file has hundredths of a second
+        let before = uptime();
+        let now = Duration::from_nanos(now().as_nanos());
+        assert!(before <= now + slack && now <= uptime() + slack);
+    }
+
+    #[test]
+    fn a_task_is_spawned_from_a_thread_without_a_runtime() {
+        let runtime = tokio::runtime::Runtime::new().expect("runtime");
+        let guard = runtime.enter();
+        let system = System::new().expect("entered");
+        drop(guard);
+        let (done, wait) = std::sync::mpsc::channel();
+        system.spawn(async move { done.send(()).expect("waited for") }.boxed());
+        wait.recv_timeout(Duration::from_secs(5)).expect("ran");
+    }
+
+    #[tokio::test]
+    async fn a_timeout_lets_a_ready_answer_through_and_ends_an_endless_wait() {
+        let system = System::new().expect("in a runtime");
+        let ready = timeout(&system, Duration::ZERO, std::future::ready(7)).await;
+        assert_eq!(ready, Some(7));
+        let limit = Duration::from_millis(5);
+        let endless = timeout(&system, limit, std::future::pending::<()>()).await;
+        assert_eq!(endless, None);
+    }
+}
