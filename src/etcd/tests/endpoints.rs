@@ -73,7 +73,12 @@ async fn with_one_endpoint_the_connection_is_made_anew() {
         while pool.probe(b"k").await.is_err() {}
     })
     .await;
-    assert_ne!(pool.client(Lane::Data).await.unwrap().1, first);
+    let (_, second) = pool.client(Lane::Data).await.unwrap();
+    assert_ne!(second, first);
+
+    // A late failure of the first connection is not held against the second.
+    pool.report(first, &Failure::new(Class::Retry, "late", &etcd.endpoint));
+    assert_eq!(pool.client(Lane::Data).await.unwrap().1, second);
 }
 
 #[tokio::test]
