@@ -1,12 +1,15 @@
 //! Hides how a command is started, listened to, cut off at its time limit and cleaned up after.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+
+use crate::setup;
 
 /// How often a running command is looked at.
 const TICK: Duration = Duration::from_millis(20);
@@ -67,16 +70,22 @@ pub(crate) fn run(
     }
 }
 
-/// The command as one would type it, with the variables set for it, but without the way to protoc.
+/// The command as one would type it, with its folder and variables, but without the way to protoc.
 pub(crate) fn show(command: &Command) -> String {
     let mut words = Vec::new();
+    let folder = command.get_current_dir();
+    if let Some(folder) = folder.and_then(|folder| folder.strip_prefix(setup::root()).ok())
+        && folder != Path::new("")
+    {
+        words.push(format!("cd {} &&", folder.display()));
+    }
     for (name, value) in command.get_envs() {
         let name = name.to_string_lossy();
         if let (Some(value), false) = (value, name.starts_with("PROTOC")) {
             words.push(format!("{name}={}", quoted(&value.to_string_lossy())));
         }
     }
-    let program = std::path::Path::new(command.get_program());
+    let program = Path::new(command.get_program());
     let program = program.file_name().unwrap_or(program.as_os_str());
     words.push(program.to_string_lossy().into_owned());
     words.extend(command.get_args().map(|arg| quoted(&arg.to_string_lossy())));
@@ -175,6 +184,7 @@ mod group {
 #[cfg(all(test, unix))]
 mod tests {
     use super::{DRAIN, End, run, show};
+    use crate::setup;
     use std::process::Command;
     use std::time::{Duration, Instant};
 
@@ -245,5 +255,10 @@ mod tests {
             show(&command),
             "RUSTDOCFLAGS='-D warnings' cargo doc --config 'a b'"
         );
+        command = Command::new("cargo");
+        command.current_dir(setup::root().join("a/b")).arg("build");
+        assert_eq!(show(&command), "cd a/b && cargo build");
+        command.current_dir(setup::root());
+        assert_eq!(show(&command), "cargo build");
     }
 }
