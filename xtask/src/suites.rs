@@ -35,7 +35,7 @@ pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
 
 /// The stage `integration`.
 pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
-    all(stage, None)?;
+    let tests = all(stage, None);
     stage.step(setup::cargo(TEST_LIBRARY)?.arg("--doc"))?;
     stage.step(&mut setup::cargo([
         "build",
@@ -52,7 +52,7 @@ pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
         "--package",
         "xtask",
     ])?)?;
-    Ok(())
+    tests
 }
 
 /// Everything in `tests/` that needs no containers, against the vendored etcd or the one given.
