@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_crate_counts_once_whatever_its_versions_and_marks() {
         let tree = "consumer v0.0.0 (/tmp/consumer)\n\
-                    eldest v0.1.0 (/work)\n\
+                    eldest v0.1.0 (/src/eldest)\n\
                     tokio v1.50.0\n\
                     tokio-macros v2.6.0 (proc-macro)\n\
                     syn v2.0.1\n\
