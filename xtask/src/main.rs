@@ -1,2 +1,65 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands, `cargo xtask …`. This file hides how a command line becomes a command.
+
+mod checks;
+mod consumer;
+mod demo;
+mod docker;
+mod matrix;
+mod metadata;
+mod packages;
+mod process;
+mod setup;
+mod stage;
+mod suites;
+mod tally;
+mod test;
+mod version;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&args) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(args: &[String]) -> Result<ExitCode> {
+    let rest = args.get(1..).unwrap_or_default();
+    match args.first().map(String::as_str) {
+        Some("demo") => demo::run(rest),
+        Some("test") => test::run(rest),
+        None | Some("help" | "--help" | "-h") => {
+            print!("{}", help());
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(other) => bail!("there is no command `{other}`; `cargo xtask help` lists them"),
+    }
+}
+
+fn help() -> String {
+    format!(
+        "The project's own commands. Nothing needs to be installed but Rust: protoc and etcd come from crates.
+
+  cargo xtask demo [-- ARGS]                     build the demo and run it
+  cargo xtask test [--limit SECONDS] [STAGE …]   run the stages named, or all in this order
+  cargo xtask help                               this text
+
+Stages:
+{}
+Every stage runs, whatever the ones before it did, and is killed after {} minutes or --limit.
+The exit code is 0 if no test and no stage failed.
+
+To use plain cargo, set PROTOC and PROTOC_INCLUDE, or install protobuf-compiler and libprotobuf-dev.
+A PROTOC that is set already is left alone.
+",
+        test::describe(),
+        stage::DEFAULT_LIMIT.as_secs() / 60,
+    )
+}

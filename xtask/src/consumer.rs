@@ -1,0 +1,119 @@
+//! Hides the crates that stand for a user's: one that builds README's program, two that count dependencies.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::metadata::Metadata;
+use crate::setup;
+use crate::stage::Stage;
+use crate::suites::LIBRARY;
+use crate::tally;
+
+/// How many crates the library may add to what its user needs anyway.
+const ALLOWED: usize = 10;
+const CLIENT: &str = "etcd-client";
+/// Built while there is no README.
+const NO_README: &str = "use eldest as _;\n\nfn main() {}\n";
+
+/// The stage `consumer`.
+pub(crate) fn run(stage: &mut Stage) -> Result<()> {
+    let metadata = Metadata::of_workspace(stage)?;
+    let library = format!(
+        "{LIBRARY} = {{ path = {:?} }}\n",
+        setup::root().display().to_string()
+    );
+    let client = format!("{CLIENT} = {:?}\n", metadata.requirement(CLIENT)?);
+
+    let readme = setup::root().join("README.md");
+    let program = if readme.is_file() {
+        program(&fs::read_to_string(&readme)?)
+            .context("the first ```rust block of README.md must be a program with a `fn main`")?
+    } else {
+        stage.say("there is no README.md yet: building an empty program");
+        NO_README.to_owned()
+    };
+    let tokio = "tokio = { version = \"1\", features = [\"full\"] }\n";
+    let user = generate("program", &format!("{library}{tokio}"), &program)?;
+    let mut build = setup::cargo(["build"])?;
+    stage.step(build.current_dir(&user))?;
+
+    let with = count(stage, "with", &library)?;
+    let without = count(stage, "without", &client)?;
+    let added: Vec<&str> = with.difference(&without).map(String::as_str).collect();
+    let summary = format!(
+        "{LIBRARY}: {} crates, {CLIENT} alone: {} crates",
+        with.len(),
+        without.len()
+    );
+    stage.say(&format!("{summary}; added: {}", added.join(", ")));
+    if with.len() > without.len() + ALLOWED {
+        stage.fail(format!("{summary}: more than {ALLOWED} above"));
+    }
+    Ok(())
+}
+
+/// The crates a package with these dependencies needs at run time, itself left out.
+fn count(stage: &Stage, name: &str, dependencies: &str) -> Result<BTreeSet<String>> {
+    let folder = generate(name, dependencies, "fn main() {}\n")?;
+    let mut tree = setup::cargo(["tree", "--edges", "normal", "--prefix", "none"])?;
+    let tree = stage.output(tree.current_dir(&folder))?;
+    Ok(tally::crates(&tree, name))
+}
+
+/// Writes a package of its own workspace, whose lock file is made afresh as a new user's would be.
+fn generate(name: &str, dependencies: &str, program: &str) -> Result<PathBuf> {
+    let folder = setup::target().join("consumer").join(name);
+    let manifest = format!(
+        "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\npublish = false\n\n\
+         [dependencies]\n{dependencies}\n[workspace]\n"
+    );
+    let write = || -> std::io::Result<()> {
+        fs::create_dir_all(folder.join("src"))?;
+        fs::write(folder.join("Cargo.toml"), manifest)?;
+        fs::write(folder.join("src/main.rs"), program)?;
+        match fs::remove_file(folder.join("Cargo.lock")) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    };
+    write().with_context(|| format!("writing {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// The first Rust program of a Markdown text, lines that rustdoc hides included.
+fn program(markdown: &str) -> Option<String> {
+    let mut lines = markdown.lines();
+    lines.find(|line| {
+        line.strip_prefix("```rust")
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(','))
+    })?;
+    let code = lines.take_while(|line| !line.starts_with("```"));
+    let shown = code.map(|line| match line {
+        "#" => "",
+        _ => line.strip_prefix("# ").unwrap_or(line),
+    });
+    let program = shown.fold(String::new(), |program, line| program + line + "\n");
+    program.contains("fn main(").then_some(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::program;
+
+    #[test]
+    fn the_first_rust_block_is_the_program_with_its_hidden_lines() {
+        let text = "# Title\n```sh\ncargo add eldest\n```\n```rust,no_run\n# use a as _;\n#\n#[tokio::main]\nasync fn main() {}\n```\n```rust\nsecond\n```\n";
+        let expected = "use a as _;\n\n#[tokio::main]\nasync fn main() {}\n";
+        assert_eq!(program(text).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_text_without_a_program_is_refused() {
+        assert_eq!(program("```sh\nfn main() {}\n```\n"), None);
+        assert_eq!(program("```rustic\nfn main() {}\n```\n"), None);
+        assert_eq!(program("```rust\nlet a = 1;\n```\n"), None);
+    }
+}

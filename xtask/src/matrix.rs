@@ -1,0 +1,128 @@
+//! Hides where the other versions of etcd come from and what is tested against each.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::stage::Stage;
+use crate::version::Version;
+use crate::{packages, setup, suites};
+
+/// The newest vendored releases of these get everything in `tests/`. 3.7 is the stage `integration`.
+const IN_FULL: [&str; 2] = ["3.5", "3.6"];
+/// Out of support, so only the smoke test.
+const OLD: &str = "3.4";
+/// What Debian 12 ships: the oldest etcd that is still widely installed.
+const DEBIAN: &str = "3.4.23";
+
+/// The stage `versions`. A version that cannot be tested does not keep the others from it.
+#[expect(clippy::unnecessary_wraps, reason = "every stage has this shape")]
+pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
+    for series in IN_FULL {
+        let result = vendored(stage, series).and_then(|etcd| suites::all(stage, Some(&etcd)));
+        record(stage, series, result);
+    }
+    old(stage);
+    Ok(())
+}
+
+/// The stage `smoke`.
+pub(crate) fn smoke(stage: &mut Stage) -> Result<()> {
+    old(stage);
+    suites::smoke(stage, None)
+}
+
+fn old(stage: &mut Stage) {
+    let result = vendored(stage, OLD).and_then(|etcd| suites::smoke(stage, Some(&etcd)));
+    record(stage, OLD, result);
+    match debian(stage) {
+        Ok(etcd) => {
+            let result = suites::smoke(stage, Some(&etcd));
+            record(stage, DEBIAN, result);
+        }
+        Err(error) => stage.skip(format!("{DEBIAN}: not tested: {error:#}")),
+    }
+}
+
+fn record(stage: &mut Stage, version: &str, result: Result<()>) {
+    if let Err(error) = result {
+        stage.fail(format!("etcd {version}: {error:#}"));
+    }
+}
+
+/// The binary of the newest vendored release: each series has a manifest and a lock file of its own.
+fn vendored(stage: &Stage, series: &str) -> Result<PathBuf> {
+    let manifest = format!("xtask/etcd/{series}/Cargo.toml");
+    let mut cargo = setup::cargo(["run", "--quiet", "--locked", "--manifest-path", &manifest])?;
+    cargo.env(
+        "CARGO_TARGET_DIR",
+        setup::target().join("etcd").join(series),
+    );
+    let etcd = PathBuf::from(stage.output(&mut cargo)?.trim());
+    verify(stage, &etcd, series)?;
+    Ok(etcd)
+}
+
+/// The binary of Debian's package, unpacked and not installed.
+fn debian(stage: &Stage) -> Result<PathBuf> {
+    let folder = setup::target().join("etcd/debian");
+    let etcd = folder.join("usr/bin/etcd");
+    if !etcd.is_file() {
+        for program in ["apt-get", "dpkg-deb"] {
+            ensure!(
+                packages::find(program).is_some(),
+                "there is no {program} here"
+            );
+        }
+        download(stage, &folder).context("apt-get cannot download etcd-server")?;
+        let unpacked = folder.join("unpacked");
+        let deb = package_in(&folder)?;
+        stage.output(setup::program("dpkg-deb").arg("-x").args([&deb, &unpacked]))?;
+        // Moved into place last, so that what is there is whole.
+        fs::rename(unpacked.join("usr"), folder.join("usr"))?;
+    }
+    verify(stage, &etcd, DEBIAN)?;
+    Ok(etcd)
+}
+
+fn download(stage: &Stage, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    let mut get = setup::program("apt-get");
+    get.args(["download", "-qq", "etcd-server"])
+        .current_dir(folder);
+    if stage.output(&mut get).is_ok() {
+        return Ok(());
+    }
+    // A fresh machine has no package lists yet.
+    ensure!(
+        packages::is_root(),
+        "no package lists, and only root can run `apt-get update`"
+    );
+    stage.output(setup::program("apt-get").args(["update", "-qq"]))?;
+    stage.output(&mut get)?;
+    Ok(())
+}
+
+fn package_in(folder: &Path) -> Result<PathBuf> {
+    let files = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut packages =
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
+    packages
+        .next()
+        .with_context(|| format!("no package in {}", folder.display()))
+}
+
+/// A wrong binary would make a green row that says nothing.
+fn verify(stage: &Stage, etcd: &Path, series: &str) -> Result<()> {
+    let output = stage.output(setup::program(&etcd.to_string_lossy()).arg("--version"))?;
+    let version =
+        Version::of_etcd(&output).with_context(|| format!("{} is no etcd", etcd.display()))?;
+    ensure!(
+        version.is_of(series),
+        "{} is {version} and not {series}",
+        etcd.display()
+    );
+    stage.say(&format!("etcd {version}"));
+    Ok(())
+}

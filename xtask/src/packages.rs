@@ -1,0 +1,89 @@
+//! Hides how programs of the system are found, and installed where that is possible.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Result, bail};
+
+use crate::setup;
+use crate::stage::Stage;
+
+/// Packages whose programs may also come from elsewhere: all of these there means nothing to install.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("docker.io", &["docker", "dockerd"]),
+    ("docker-compose", &["docker-compose"]),
+];
+
+/// Makes sure that these Debian packages, or their programs, are there; installs what is missing when we
+/// are root and apt-get exists, else fails with the command to type.
+pub(crate) fn ensure(stage: &mut Stage, packages: &[&str]) -> Result<()> {
+    let missing: Vec<&str> = packages
+        .iter()
+        .copied()
+        .filter(|package| !is_there(package))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let install = format!("apt-get install {}", missing.join(" "));
+    if !is_root() || find("apt-get").is_none() {
+        bail!(
+            "missing: {}. Install it: `{install}` as root, or what your system calls it",
+            missing.join(", ")
+        );
+    }
+    stage.say(&format!("installing {}", missing.join(", ")));
+    let update = stage.step(setup::program("apt-get").args(["update", "-qq"]))?;
+    let mut command = setup::program("apt-get");
+    command
+        .args(["install", "-y", "-qq", "--no-install-recommends"])
+        .args(&missing);
+    if !update || !stage.step(command.env("DEBIAN_FRONTEND", "noninteractive"))? {
+        bail!(
+            "apt-get could not install {}; see above, then `{install}`",
+            missing.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// Where a program is, going by PATH.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+}
+
+/// Whether we may install and start services.
+pub(crate) fn is_root() -> bool {
+    let id = setup::program("id").arg("-u").output();
+    id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+fn is_there(package: &str) -> bool {
+    match PROGRAMS.iter().find(|(name, _)| *name == package) {
+        Some((_, programs)) => programs.iter().all(|program| find(program).is_some()),
+        None => setup::program("dpkg-query")
+            .args(["--show", "--showformat", "${Status}", package])
+            .stderr(Stdio::null())
+            .output()
+            .is_ok_and(|output| output.stdout.ends_with(b" installed")),
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::{find, is_there};
+
+    #[test]
+    fn programs_are_found_by_path() {
+        assert!(find("sh").is_some());
+        assert!(find("no-such-program").is_none());
+    }
+
+    #[test]
+    fn a_package_nobody_has_is_missing() {
+        assert!(!is_there("no-such-package"));
+    }
+}

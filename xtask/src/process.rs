@@ -1,0 +1,264 @@
+//! Hides how a command is started, listened to, cut off at its time limit and cleaned up after.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::setup;
+
+/// How often a running command is looked at.
+const TICK: Duration = Duration::from_millis(20);
+/// How long the output of a command that ended is waited for, should something it started hold it open.
+const DRAIN: Duration = Duration::from_secs(3);
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum End {
+    /// By itself.
+    Exited(ExitStatus),
+    /// It was killed, with everything it had started, because its time was up.
+    TimedOut,
+}
+
+/// Runs a command without stdin, in a process group of its own. Each line of its stdout goes to `on_line`;
+/// its stderr stays ours. Whatever is left of the group at the end is killed, also if we die ourselves.
+pub(crate) fn run(
+    command: &mut Command,
+    deadline: Instant,
+    mut on_line: impl FnMut(&str),
+) -> Result<End> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let name = show(command);
+    let mut child = group::spawn(command)
+        .with_context(|| format!("`{name}` cannot be started; is the program installed?"))?;
+    let mut leash = Some(group::Leash::new(&child)?);
+    let lines = lines_of(&mut child)?;
+    let mut ended: Option<(ExitStatus, Instant)> = None;
+    loop {
+        match lines.recv_timeout(TICK) {
+            Ok(line) => on_line(&line),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => match ended {
+                Some((status, _)) => return Ok(End::Exited(status)),
+                None => thread::sleep(TICK),
+            },
+        }
+        let now = Instant::now();
+        match ended {
+            Some((status, at)) if now > at + DRAIN => {
+                println!("==> `{name}` left something running that holds its output open");
+                return Ok(End::Exited(status));
+            }
+            Some(_) => {}
+            None => {
+                if let Some(status) = child.try_wait()? {
+                    leash.take();
+                    ended = Some((status, now));
+                } else if now >= deadline {
+                    leash.take();
+                    child.kill()?;
+                    child.wait()?;
+                    return Ok(End::TimedOut);
+                }
+            }
+        }
+    }
+}
+
+/// The command as one would type it, with its folder and variables, but without the way to protoc.
+pub(crate) fn show(command: &Command) -> String {
+    let mut words = Vec::new();
+    let folder = command.get_current_dir();
+    if let Some(folder) = folder.and_then(|folder| folder.strip_prefix(setup::root()).ok())
+        && folder != Path::new("")
+    {
+        words.push(format!("cd {} &&", folder.display()));
+    }
+    for (name, value) in command.get_envs() {
+        let name = name.to_string_lossy();
+        if let (Some(value), false) = (value, name.starts_with("PROTOC")) {
+            words.push(format!("{name}={}", quoted(&value.to_string_lossy())));
+        }
+    }
+    let program = Path::new(command.get_program());
+    let program = program.file_name().unwrap_or(program.as_os_str());
+    words.push(program.to_string_lossy().into_owned());
+    words.extend(command.get_args().map(|arg| quoted(&arg.to_string_lossy())));
+    words.join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    if word.is_empty() || word.contains([' ', '"', '\'', '*', '$', '{']) {
+        format!("'{word}'")
+    } else {
+        word.to_owned()
+    }
+}
+
+/// The lines of the child's stdout, read by a thread of their own.
+fn lines_of(child: &mut Child) -> Result<mpsc::Receiver<String>> {
+    let mut stdout = BufReader::new(child.stdout.take().context("the command's stdout")?);
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        while matches!(stdout.read_until(b'\n', &mut bytes), Ok(1..)) {
+            let line = String::from_utf8_lossy(&bytes);
+            if sender
+                .send(line.trim_end_matches(['\n', '\r']).to_owned())
+                .is_err()
+            {
+                return;
+            }
+            bytes.clear();
+        }
+    });
+    Ok(receiver)
+}
+
+#[cfg(unix)]
+mod group {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+
+    use anyhow::{Context, Result};
+
+    /// Starts the command as the head of a new process group.
+    pub(super) fn spawn(command: &mut Command) -> std::io::Result<Child> {
+        command.process_group(0).spawn()
+    }
+
+    /// Kills the group when it is dropped, and when this process dies however it dies: a shell waits for
+    /// the end of a pipe that only we hold, then kills. (Signal handlers would need a crate or unsafe code.)
+    pub(super) struct Leash(Child);
+
+    impl Leash {
+        pub(super) fn new(child: &Child) -> Result<Self> {
+            let shell = Command::new("sh")
+                .args(["-c", "read -r _; kill -s KILL -- \"-$1\"", "leash"])
+                .arg(child.id().to_string())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                // Not in the terminal's foreground group, or Ctrl-C would end it before its work.
+                .process_group(0)
+                .spawn();
+            Ok(Self(shell.context("starting `sh`")?))
+        }
+    }
+
+    impl Drop for Leash {
+        fn drop(&mut self) {
+            drop(self.0.stdin.take());
+            // It fails when the group is gone already, which is the usual case.
+            let _ = self.0.wait();
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod group {
+    use std::process::{Child, Command};
+
+    use anyhow::Result;
+
+    pub(super) fn spawn(command: &mut Command) -> std::io::Result<Child> {
+        command.spawn()
+    }
+
+    /// There are no process groups here; the child alone is killed at its limit.
+    pub(super) struct Leash;
+
+    impl Leash {
+        #[allow(clippy::unnecessary_wraps)]
+        pub(super) fn new(_: &Child) -> Result<Self> {
+            Ok(Self)
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::{DRAIN, End, run, show};
+    use crate::setup;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    fn sh(script: &str, limit: Duration) -> (End, Vec<String>, Duration) {
+        let started = Instant::now();
+        let mut lines = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let end = run(&mut command, started + limit, |line| {
+            lines.push(line.to_owned());
+        });
+        (end.unwrap(), lines, started.elapsed())
+    }
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn is_running(pid: &str) -> bool {
+        // A zombie that nobody has collected yet is not running.
+        std::fs::read_to_string(format!("/proc/{pid}/stat"))
+            .is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
+    fn await_end_of(pid: &str) {
+        let deadline = Instant::now() + LONG;
+        while is_running(pid) {
+            assert!(Instant::now() < deadline, "process {pid} lives on");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn every_line_and_the_exit_code_come_through() {
+        let (end, lines, _) = sh("echo one; printf two; exit 7", LONG);
+        assert!(matches!(end, End::Exited(status) if status.code() == Some(7)));
+        assert_eq!(lines, ["one", "two"]);
+    }
+
+    #[test]
+    fn a_command_that_cannot_start_is_named() {
+        let deadline = Instant::now() + LONG;
+        let error = run(&mut Command::new("no-such-program"), deadline, |_| {}).unwrap_err();
+        assert!(format!("{error:#}").contains("no-such-program"));
+    }
+
+    #[test]
+    fn at_the_limit_the_whole_group_is_killed() {
+        let (end, lines, _) = sh("sleep 600 & echo $!; wait", Duration::from_millis(300));
+        assert!(matches!(end, End::TimedOut));
+        await_end_of(&lines[0]);
+    }
+
+    #[test]
+    fn what_a_finished_command_leaves_behind_is_killed_and_delays_nothing() {
+        let (end, lines, took) = sh("sleep 600 & echo $!", LONG);
+        assert!(matches!(end, End::Exited(status) if status.success()));
+        await_end_of(&lines[0]);
+        assert!(took < DRAIN, "{took:?}");
+    }
+
+    #[test]
+    fn a_command_is_shown_as_typed_without_the_way_to_protoc() {
+        let mut command = Command::new("/usr/bin/cargo");
+        command.args(["doc", "--config", "a b"]);
+        command
+            .env("PROTOC", "/x")
+            .env("RUSTDOCFLAGS", "-D warnings");
+        assert_eq!(
+            show(&command),
+            "RUSTDOCFLAGS='-D warnings' cargo doc --config 'a b'"
+        );
+        command = Command::new("cargo");
+        command.current_dir(setup::root().join("a/b")).arg("build");
+        assert_eq!(show(&command), "cd a/b && cargo build");
+        command.current_dir(setup::root());
+        assert_eq!(show(&command), "cargo build");
+    }
+}

@@ -1,0 +1,104 @@
+//! Hides how the library's tests are called.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use crate::metadata::Metadata;
+use crate::setup;
+use crate::stage::Stage;
+
+/// The package everything here is about.
+pub(crate) const LIBRARY: &str = "eldest";
+/// The test file that needs the Docker Engine and has a stage of its own.
+pub(crate) const CONTAINERS: &str = "containers";
+/// The test file that is enough for old versions of etcd.
+pub(crate) const SMOKE: &str = "smoke";
+
+/// Each integration test has an etcd of its own and mostly waits for its deadlines: on two cores, four at
+/// a time keep both busy without making the deadlines late.
+const THREADS: &str = "--test-threads=4";
+
+const TEST_LIBRARY: [&str; 5] = [
+    "test",
+    "--package",
+    LIBRARY,
+    "--all-features",
+    "--no-fail-fast",
+];
+
+/// The stage `unit`.
+pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
+    stage.tests(setup::cargo(TEST_LIBRARY)?.arg("--lib"))?;
+    Ok(())
+}
+
+/// The stage `integration`.
+pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
+    let tests = all(stage, None);
+    stage.step(setup::cargo(TEST_LIBRARY)?.arg("--doc"))?;
+    stage.step(&mut setup::cargo([
+        "build",
+        "--package",
+        LIBRARY,
+        "--all-features",
+        "--examples",
+    ])?)?;
+    stage.tests(&mut setup::cargo([
+        "test",
+        "--no-fail-fast",
+        "--package",
+        "eldest-demo",
+        "--package",
+        "xtask",
+    ])?)?;
+    tests
+}
+
+/// Everything in `tests/` that needs no containers, against the vendored etcd or the one given.
+pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
+    let metadata = Metadata::of_workspace(stage)?;
+    let tests: Vec<&str> = metadata
+        .tests()?
+        .into_iter()
+        .filter(|name| *name != CONTAINERS)
+        .collect();
+    ensure!(!tests.is_empty(), "there is no test in tests/");
+    let mut cargo = setup::cargo(TEST_LIBRARY)?;
+    for test in tests {
+        cargo.args(["--test", test]);
+    }
+    if let Some(etcd) = etcd {
+        cargo.env("ELDEST_ETCD_BIN", etcd);
+    }
+    stage.tests(cargo.args(["--", THREADS]))?;
+    Ok(())
+}
+
+/// The smoke test, against the vendored etcd or the one given.
+pub(crate) fn smoke(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
+    ensure!(has(stage, SMOKE)?, "there is no tests/{SMOKE}.rs");
+    let mut cargo = setup::cargo(TEST_LIBRARY)?;
+    cargo.args(["--test", SMOKE]).env("ELDEST_SMOKE", "1");
+    if let Some(etcd) = etcd {
+        cargo.env("ELDEST_ETCD_BIN", etcd);
+    }
+    stage.tests(cargo.args(["--", THREADS]))?;
+    Ok(())
+}
+
+/// The tests that need the Docker Engine, one after another: they share its networks and its processor.
+pub(crate) fn containers(stage: &mut Stage) -> Result<()> {
+    stage.tests(setup::cargo(TEST_LIBRARY)?.args([
+        "--test",
+        CONTAINERS,
+        "--",
+        "--test-threads=1",
+    ]))?;
+    Ok(())
+}
+
+/// Whether `tests/` has this one.
+pub(crate) fn has(stage: &Stage, test: &str) -> Result<bool> {
+    Ok(Metadata::of_workspace(stage)?.tests()?.contains(&test))
+}

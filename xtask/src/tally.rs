@@ -1,0 +1,142 @@
+//! Hides how test results and crate counts are read from cargo's output.
+
+use std::collections::BTreeSet;
+
+/// Tests counted so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Tests that passed.
+    pub(crate) passed: u64,
+    /// Tests that failed.
+    pub(crate) failed: u64,
+    /// Tests that were not run.
+    pub(crate) ignored: u64,
+}
+
+impl Tally {
+    /// Reads one line; counts it if it closes a test binary: "test result: ok. 5 passed; 0 failed; …".
+    pub(crate) fn read(&mut self, line: &str) {
+        let line = plain(line);
+        let Some(result) = line.trim_start().strip_prefix("test result: ") else {
+            return;
+        };
+        for part in result.split(['.', ';']) {
+            let mut words = part.split_whitespace();
+            let (Some(number), Some(what), None) = (words.next(), words.next(), words.next())
+            else {
+                continue;
+            };
+            let Ok(number) = number.parse::<u64>() else {
+                continue;
+            };
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.ignored += number,
+                _ => {}
+            }
+        }
+    }
+
+    /// Tests that ran.
+    pub(crate) fn ran(self) -> u64 {
+        self.passed + self.failed
+    }
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+}
+
+/// The line without colours.
+fn plain(line: &str) -> String {
+    let mut parts = line.split('\u{1b}');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        // "[32mok" or "(B": up to the first letter is the terminal's.
+        let end = part.find(|c: char| c.is_ascii_alphabetic());
+        text.push_str(end.map_or("", |end| &part[end + 1..]));
+    }
+    text
+}
+
+/// The names of the crates in the output of `cargo tree --prefix none`, each once, without `root` itself.
+pub(crate) fn crates(tree: &str, root: &str) -> BTreeSet<String> {
+    let names = tree.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let (name, version) = (words.next()?, words.next()?);
+        let is_version =
+            version.starts_with('v') && version[1..].starts_with(|c: char| c.is_ascii_digit());
+        (is_version && name != root).then(|| name.to_owned())
+    });
+    names.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Tally, crates};
+
+    fn tally(lines: &[&str]) -> Tally {
+        let mut tally = Tally::default();
+        for line in lines {
+            tally.read(line);
+        }
+        tally
+    }
+
+    #[test]
+    fn the_results_of_all_binaries_add_up() {
+        let got = tally(&[
+            "running 6 tests",
+            "test a::test_result ... ok",
+            "test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.02s",
+            "test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 7 filtered out; finished in 10.00s",
+        ]);
+        assert_eq!(
+            got,
+            Tally {
+                passed: 7,
+                failed: 3,
+                ignored: 1
+            }
+        );
+        assert_eq!(got.ran(), 10);
+    }
+
+    #[test]
+    fn colours_do_not_hide_a_result() {
+        let got =
+            tally(&["test result: \u{1b}[32mok\u{1b}(B\u{1b}[m. 4 passed; 0 failed; 0 ignored"]);
+        assert_eq!(got.passed, 4);
+    }
+
+    #[test]
+    fn other_lines_count_nothing() {
+        let got = tally(&[
+            "test result",
+            "error: test failed, to rerun pass `--lib`",
+            "5 passed; 1 failed",
+            "a test prints test result: ok. 5 passed",
+        ]);
+        assert_eq!(got, Tally::default());
+    }
+
+    #[test]
+    fn a_crate_counts_once_whatever_its_versions_and_marks() {
+        let tree = "consumer v0.0.0 (/tmp/consumer)\n\
+                    eldest v0.1.0 (/src/eldest)\n\
+                    tokio v1.50.0\n\
+                    tokio-macros v2.6.0 (proc-macro)\n\
+                    syn v2.0.1\n\
+                    syn v1.0.9\n\
+                    tokio v1.50.0 (*)\n\
+                    \n\
+                    [build-dependencies]\n";
+        let names: Vec<_> = crates(tree, "consumer").into_iter().collect();
+        assert_eq!(names, ["eldest", "syn", "tokio", "tokio-macros"]);
+    }
+}
