@@ -13,7 +13,7 @@ use futures::future::{BoxFuture, Either, select};
 
 use crate::core::time::Time;
 
-pub(crate) use system::{NoRuntime, System};
+pub(crate) use system::System;
 
 /// Everything the library takes from its surroundings.
 pub trait Env: Send + Sync + 'static {

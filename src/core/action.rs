@@ -28,7 +28,7 @@ pub(crate) enum Ask {
     /// Linearizable read that verifies the last renewal, on the lease's own connection.
     Verify { key: Arc<[u8]> },
     /// Linearizable read that tells how far the store is, for a session that renews nothing.
-    Probe,
+    Probe { key: Arc<[u8]> },
     /// Put the key if absent, and read the prefix, in one transaction.
     Join {
         key: Arc<[u8]>,
@@ -189,8 +189,6 @@ pub(crate) enum Action {
         cutoff: Time,
         valid: bool,
     },
-    /// The term's key may be deleted from here on, whatever its work does.
-    Released { slot: SlotId, term: TermId },
     /// The candidate's key stands in etcd for the first time.
     Registered { slot: SlotId },
     /// Where the candidate stands now.

@@ -593,9 +593,12 @@ impl Machine {
         };
         self.act(Action::HangUp);
         self.suspicion = None;
-        self.trusted_lost();
+        let trusted = self.trusted.take().is_some();
         for slot in self.slot_ids() {
             self.lease_lost(slot, now);
+        }
+        if trusted {
+            self.act(Action::Distrust);
         }
         self.removals_moot(now);
         // etcd may not know yet that it is gone, and an abandoned one lives on: nothing of it may stay behind.
@@ -610,12 +613,6 @@ impl Machine {
         let not_before = now.after(pause(self.grant_failures, LONGEST_PAUSE));
         self.holding = Holding::None { not_before };
         self.keep_lease(now);
-    }
-
-    fn trusted_lost(&mut self) {
-        if self.trusted.take().is_some() {
-            self.act(Action::Distrust);
-        }
     }
 
     fn count_renewal(&mut self) {
@@ -766,7 +763,8 @@ impl Machine {
         }
         self.probe_later(now);
         if self.lease().is_none() {
-            self.ask(Purpose::Probe, Ask::Probe);
+            let key = Arc::clone(&self.config.probe_key);
+            self.ask(Purpose::Probe, Ask::Probe { key });
         }
     }
 

@@ -39,30 +39,44 @@ impl Machine {
 
     // ---- commands
 
+    /// Whether that candidacy still counts as one: it has not left, and is not about to.
+    pub(crate) fn stands(&self, slot: SlotId) -> bool {
+        matches!(self.slots.get(&slot), Some(Slot::Candidate(c)) if c.looks() && (c.wanted || c.own().is_some()))
+    }
+
     /// Stands as a candidate.
     pub(crate) fn campaign(
         &mut self,
         now: Time,
+        slot: SlotId,
         prefix: Arc<[u8]>,
         value: Arc<[u8]>,
         follow: Follow,
         persistent: bool,
-    ) -> SlotId {
+    ) {
         self.expire(now);
-        let slot = self.next_id();
+        if self.closing {
+            self.act(Action::Ended {
+                slot,
+                reason: EndReason::SessionClosed,
+                trouble: None,
+            });
+            return;
+        }
         let candidate = Candidacy::new(prefix, value, follow, persistent);
         self.slots
             .insert(slot, Slot::Candidate(Box::new(candidate)));
         self.keep_lease(now);
         self.queue_join(slot, now);
         self.tell(slot);
-        slot
     }
 
     /// Looks on.
-    pub(crate) fn observe(&mut self, now: Time, prefix: Arc<[u8]>) -> SlotId {
+    pub(crate) fn observe(&mut self, now: Time, slot: SlotId, prefix: Arc<[u8]>) {
         self.expire(now);
-        let slot = self.next_id();
+        if self.closing {
+            return;
+        }
         let onlooker = Onlooker {
             view: PrefixView::new(Arc::clone(&prefix)),
             prefix,
@@ -73,7 +87,6 @@ impl Machine {
         self.slots.insert(slot, Slot::Onlooker(Box::new(onlooker)));
         self.watch_slot(slot);
         self.probe_later(now);
-        slot
     }
 
     /// Nobody looks on any more.
@@ -202,7 +215,6 @@ impl Machine {
                 }
             }
         }
-        self.act(Action::Released { slot, term });
         self.tell(slot);
     }
 

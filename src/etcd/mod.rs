@@ -12,7 +12,6 @@ mod tests;
 mod watch;
 
 pub(crate) use failure::{Class, Failure};
-pub(crate) use kv::{Joined, Listed};
-pub(crate) use lease::{Ack, Granted, KeepAlive, LeaseKeys};
-pub(crate) use pool::{Lane, Pool, Ticket};
-pub(crate) use watch::{WatchMessage, WatchReceiver, WatchRequest, WatchSender};
+pub(crate) use lease::KeepAlive;
+pub(crate) use pool::{Lane, Pool};
+pub(crate) use watch::{WatchMessage, WatchReceiver, WatchRequest};

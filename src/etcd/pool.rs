@@ -253,6 +253,13 @@ impl Pool {
         );
     }
 
+    /// Leaves the lane's present endpoint for a reason that no call told.
+    pub(crate) fn leave(&self, lane: Lane, why: &str) {
+        let ticket = self.ticket(lane);
+        let failure = Failure::new(Class::Retry, why, self.endpoint_of(ticket));
+        self.report(ticket, &failure);
+    }
+
     /// The endpoint behind a ticket.
     pub(super) fn endpoint_of(&self, ticket: Ticket) -> &str {
         &self.endpoints[ticket.at]

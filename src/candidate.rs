@@ -1,0 +1,155 @@
+//! Hides the wait for one's turn.
+
+use std::fmt;
+
+use tokio::sync::{mpsc, watch};
+
+use crate::announcement::Announced;
+use crate::core::action::SlotId;
+use crate::core::reason::{EndReason, LostReason};
+use crate::driver::{Command, Seated};
+use crate::error::{Error, ErrorKind, Result};
+use crate::leadership::{Leadership, proclaim};
+use crate::session::Handle;
+
+/// Where a candidate stands.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// Its key is on its way into etcd, for the first time or after it was lost.
+    Joining,
+    /// Its key stands in the queue.
+    Waiting {
+        /// Its place; 1 is next to lead, or about to.
+        rank: usize,
+        /// How many older candidates there are. When only the predecessor is followed: how many there were at the
+        /// last read.
+        ahead: usize,
+    },
+    /// It leads.
+    Leading {
+        /// The term's fencing token.
+        fencing_token: i64,
+    },
+    /// Its term is over, its work is not; it stands again once that has ended.
+    Ending {
+        /// Why the term ended.
+        reason: LostReason,
+    },
+    /// It is a candidate no more.
+    Ended {
+        /// Why.
+        reason: EndReason,
+    },
+}
+
+/// A node in the queue of an election. Its key is kept alive while it waits.
+///
+/// After a term that was lost it rejoins at the back by itself, as soon as the [`Leadership`] of that term is
+/// dropped; await [`Candidate::elected`] again. After a term that was resigned it has ended.
+///
+/// Dropping it while it waits leaves the queue at once. A `Leadership` it produced lives on without it.
+#[must_use = "dropping a candidate leaves the election"]
+pub struct Candidate {
+    handle: Handle,
+    slot: SlotId,
+    status: watch::Receiver<Status>,
+    elected: mpsc::UnboundedReceiver<Leadership>,
+}
+
+impl Candidate {
+    /// Registers; returns once the key stands in etcd.
+    pub(crate) async fn register(handle: Handle, slot: SlotId, seated: Seated) -> Result<Self> {
+        let candidate = Self {
+            handle,
+            slot,
+            status: seated.status,
+            elected: seated.elected,
+        };
+        match seated.registered.await {
+            Ok(Ok(())) => Ok(candidate),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(Error::closed()),
+        }
+    }
+
+    /// Where it stands: the current status at once, then every change, the latest winning.
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.clone()
+    }
+
+    /// Waits until this candidate leads.
+    ///
+    /// The deadline is compared at the moment of return: a leadership that has died on the way is never handed out.
+    ///
+    /// # Errors
+    ///
+    /// `Ended`: the candidate left or resigned. `Closed`: the session was closed.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: the place in the queue is kept, and a leadership won meanwhile is returned by the next call.
+    pub async fn elected(&mut self) -> Result<Leadership> {
+        loop {
+            match self.elected.recv().await {
+                Some(leadership) => {
+                    if leadership.is_valid() && leadership.lost_reason().is_none() {
+                        return Ok(leadership);
+                    }
+                    // Lost before anybody took it up: dropping it rejoins.
+                }
+                None => return Err(self.ended()),
+            }
+        }
+    }
+
+    fn ended(&self) -> Error {
+        match *self.status.borrow() {
+            Status::Ended { reason } => Error::closed_by(reason),
+            _ => Error::closed(),
+        }
+    }
+
+    /// Replaces what this candidate announces, now and after every rejoin. At most 32 KiB.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: too large. `Ended`: it is a candidate no more. `Unavailable` and others: etcd did not do it
+    /// now; it will be announced with the next key.
+    pub async fn proclaim(&self, announced: impl Into<Announced>) -> Result<()> {
+        proclaim(&self.handle, self.slot, &announced.into(), ErrorKind::Ended).await
+    }
+
+    /// Leaves the queue; returns when etcd confirmed that the key is gone.
+    ///
+    /// A leadership that this candidate holds is not ended by it, but will not be followed by another: resign it.
+    /// The call then returns when that term has ended.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is retried in the background,
+    /// and this call may be repeated.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: leaving goes on in the background.
+    pub async fn leave(&self) -> Result<()> {
+        self.handle.send(Command::Leave { slot: self.slot })?;
+        self.handle.ended(self.slot, self.handle.patience()).await
+    }
+}
+
+impl Drop for Candidate {
+    fn drop(&mut self) {
+        // Nobody will take up what was won meanwhile; the leaderships in the mailbox are released with it.
+        drop(self.handle.send(Command::Leave { slot: self.slot }));
+    }
+}
+
+impl fmt::Debug for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Candidate")
+            .field("status", &*self.status.borrow())
+            .finish_non_exhaustive()
+    }
+}

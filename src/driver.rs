@@ -1,0 +1,416 @@
+//! Hides the one task per session that moves events from etcd and commands of users into the core, and the core's
+//! actions back out. It never awaits etcd or user code: every request runs in a task of its own.
+
+mod io;
+mod seats;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::core::action::{Action, Condition, Note, SlotId, TermId};
+use crate::core::candidacy::Follow;
+use crate::core::machine::{Config, Machine};
+use crate::core::reason::{EndReason, LostReason};
+use crate::env::SharedEnv;
+use crate::error::{Error, Result};
+use crate::etcd::Pool;
+use crate::observer::Sight;
+use crate::session::{LeaseView, SessionState};
+use crate::term::Beliefs;
+
+use io::Event;
+pub(crate) use io::several;
+pub(crate) use seats::{Seat, Seated};
+
+/// What handles ask of the driver.
+pub(crate) enum Command {
+    Campaign {
+        slot: SlotId,
+        value: Arc<[u8]>,
+        follow: Follow,
+        persistent: bool,
+        seat: Box<Seat>,
+    },
+    Leave {
+        slot: SlotId,
+    },
+    /// Answered when the candidacy is over and its key gone.
+    AwaitEnd {
+        slot: SlotId,
+        reply: oneshot::Sender<()>,
+    },
+    End {
+        slot: SlotId,
+        term: TermId,
+        reason: LostReason,
+    },
+    Joined {
+        slot: SlotId,
+        term: TermId,
+    },
+    Proclaim {
+        slot: SlotId,
+        value: Arc<[u8]>,
+        reply: oneshot::Sender<Result<bool>>,
+    },
+    Observe {
+        slot: SlotId,
+        prefix: Arc<[u8]>,
+        sight: Sight,
+    },
+    Unobserve {
+        slot: SlotId,
+    },
+    Close {
+        reply: oneshot::Sender<()>,
+    },
+}
+
+/// What the driver is made of.
+pub(crate) struct Parts {
+    pub(crate) env: SharedEnv,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) config: Config,
+    pub(crate) beliefs: Arc<Beliefs>,
+    pub(crate) state: watch::Sender<SessionState>,
+    pub(crate) commands: mpsc::UnboundedReceiver<Command>,
+    pub(crate) identity: Arc<str>,
+}
+
+/// Messages of the watch stream that may wait; then the stream itself waits.
+const WATCH_BACKLOG: usize = 256;
+/// The longest sleep; after it the clock is compared again, for timers do not count suspend.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+pub(crate) struct Driver {
+    env: SharedEnv,
+    pool: Arc<Pool>,
+    machine: Machine,
+    beliefs: Arc<Beliefs>,
+    state: watch::Sender<SessionState>,
+    identity: Arc<str>,
+    seats: HashMap<SlotId, Seat>,
+    sights: HashMap<SlotId, Sight>,
+    /// Who stood last under each prefix: one session holds one key per election.
+    standing: HashMap<Arc<[u8]>, SlotId>,
+    proclaims: HashMap<u64, oneshot::Sender<Result<bool>>>,
+    tickets: u64,
+    closers: Vec<oneshot::Sender<()>>,
+    io: io::Io,
+    closed: bool,
+}
+
+impl Driver {
+    /// Runs until the session is closed; when every handle is gone, it closes itself.
+    pub(crate) async fn run(parts: Parts) {
+        let Parts {
+            env,
+            pool,
+            config,
+            beliefs,
+            state,
+            mut commands,
+            identity,
+        } = parts;
+        let (urgent, mut urgent_events) = mpsc::unbounded_channel();
+        let (answers, mut answer_events) = mpsc::unbounded_channel();
+        let (watches, mut watch_events) = mpsc::channel(WATCH_BACKLOG);
+        let mut driver = Driver {
+            io: io::Io::new(
+                Arc::clone(&env),
+                Arc::clone(&pool),
+                urgent,
+                answers,
+                watches,
+            ),
+            machine: Machine::new(config),
+            env,
+            pool,
+            beliefs,
+            state,
+            identity,
+            seats: HashMap::new(),
+            sights: HashMap::new(),
+            standing: HashMap::new(),
+            proclaims: HashMap::new(),
+            tickets: 0,
+            closers: Vec::new(),
+            closed: false,
+        };
+        let mut handles_left = true;
+        while !driver.closed {
+            let wait = driver.next_wait();
+            tokio::select! {
+                // The lease's answers come first, then what else is due, then the flood of watch events.
+                biased;
+                Some(event) = urgent_events.recv() => driver.event(event),
+                command = commands.recv(), if handles_left => match command {
+                    Some(command) => driver.command(command),
+                    None => {
+                        handles_left = false;
+                        let now = driver.env.now();
+                        driver.machine.close(now);
+                    }
+                },
+                () = wait => {
+                    let now = driver.env.now();
+                    driver.machine.tick(now);
+                }
+                Some(event) = answer_events.recv() => driver.event(event),
+                Some(event) = watch_events.recv() => driver.event(event),
+            }
+            driver.act();
+        }
+    }
+
+    fn next_wait(&self) -> futures::future::BoxFuture<'static, ()> {
+        let wait = self.machine.next_timeout().map_or(LONGEST_SLEEP, |at| {
+            at.since(self.env.now()).min(LONGEST_SLEEP)
+        });
+        self.env.sleep(wait)
+    }
+
+    fn event(&mut self, event: Event) {
+        let now = self.env.now();
+        self.io.take(event, &mut self.machine, now);
+    }
+
+    fn command(&mut self, command: Command) {
+        let now = self.env.now();
+        match command {
+            Command::Campaign {
+                slot,
+                value,
+                follow,
+                persistent,
+                seat,
+            } => {
+                let prefix = Arc::clone(&seat.prefix);
+                if self
+                    .standing
+                    .get(&prefix)
+                    .is_some_and(|other| self.machine.stands(*other))
+                {
+                    let error = Error::already_campaigning(&seat.election);
+                    seat.refused(error);
+                    return;
+                }
+                self.standing.insert(Arc::clone(&prefix), slot);
+                self.seats.insert(slot, *seat);
+                self.machine
+                    .campaign(now, slot, prefix, value, follow, persistent);
+            }
+            Command::Leave { slot } => self.machine.leave(now, slot, EndReason::Left),
+            Command::AwaitEnd { slot, reply } => match self.seats.get_mut(&slot) {
+                Some(seat) => seat.awaiting_end.push(reply),
+                None => drop(reply.send(())),
+            },
+            Command::End { slot, term, reason } => {
+                self.machine.end_by_leader(now, slot, term, reason);
+            }
+            Command::Joined { slot, term } => self.machine.work_joined(now, slot, term),
+            Command::Proclaim { slot, value, reply } => {
+                self.tickets += 1;
+                self.proclaims.insert(self.tickets, reply);
+                self.machine.proclaim(slot, value, self.tickets);
+            }
+            Command::Observe {
+                slot,
+                prefix,
+                sight,
+            } => {
+                self.sights.insert(slot, sight);
+                self.machine.observe(now, slot, prefix);
+            }
+            Command::Unobserve { slot } => {
+                self.sights.remove(&slot);
+                self.machine.unobserve(slot);
+            }
+            Command::Close { reply } => {
+                self.closers.push(reply);
+                self.machine.close(now);
+            }
+        }
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.machine.action() {
+            match action {
+                Action::Ask { request, ask } => self.io.ask(request, ask),
+                Action::HangUp => self.io.hang_up(),
+                Action::Watch { watch, key, prefix } => self.io.watch(watch, &key, prefix),
+                Action::Unwatch { watch } => self.io.unwatch(watch),
+                Action::Progress => self.io.progress(),
+                Action::HangUpWatches { elsewhere } => self.io.hang_up_watches(elsewhere),
+                Action::Trust { deadline, fresh } => self.trust(deadline, fresh),
+                Action::Distrust => self.beliefs.end(),
+                Action::Elected {
+                    slot,
+                    term,
+                    key,
+                    token,
+                } => self.elected(slot, term, key, token),
+                Action::TermEnded {
+                    slot,
+                    term,
+                    reason,
+                    cutoff,
+                    valid,
+                } => {
+                    if let Some(seat) = self.seats.get_mut(&slot) {
+                        seat.term_ended(&self.identity, term, reason, cutoff, valid);
+                    }
+                }
+                Action::Registered { slot } => {
+                    if let Some(seat) = self.seats.get_mut(&slot) {
+                        seat.registered(Ok(()));
+                    }
+                }
+                Action::Standing { slot, standing } => {
+                    if let Some(seat) = self.seats.get_mut(&slot) {
+                        seat.standing(&self.identity, standing);
+                    }
+                }
+                Action::Ended {
+                    slot,
+                    reason,
+                    trouble,
+                } => {
+                    if let Some(seat) = self.seats.remove(&slot) {
+                        if self.standing.get(&seat.prefix) == Some(&slot) {
+                            self.standing.remove(&seat.prefix);
+                        }
+                        seat.ended(&self.identity, reason, trouble.as_ref());
+                    }
+                }
+                Action::Proclaimed { ticket, result } => {
+                    if let Some(reply) = self.proclaims.remove(&ticket) {
+                        drop(reply.send(result.map_err(|t| Error::from_trouble(&t))));
+                    }
+                }
+                Action::Observed {
+                    slot,
+                    revision,
+                    entries,
+                } => {
+                    if let Some(sight) = self.sights.get_mut(&slot) {
+                        sight.show(revision, entries);
+                    }
+                }
+                Action::ObserveFailed { slot, trouble } => {
+                    if let Some(mut sight) = self.sights.remove(&slot) {
+                        sight.fail(Error::from_trouble(&trouble));
+                    }
+                }
+                Action::Session(condition) => self.condition(condition),
+                Action::Note(note) => self.note(&note),
+            }
+        }
+    }
+
+    fn trust(&mut self, deadline: crate::core::time::Time, fresh: bool) {
+        if fresh {
+            self.beliefs.begin(deadline);
+            self.env.rewatch();
+            return;
+        }
+        let extended = self
+            .beliefs
+            .present()
+            .is_some_and(|belief| belief.extend(deadline));
+        if !extended {
+            // The watchdog, or somebody's check, was faster than this renewal: what it ended stays ended.
+            let now = self.env.now();
+            self.machine.distrusted(now);
+        }
+    }
+
+    fn elected(&mut self, slot: SlotId, term: TermId, key: Arc<[u8]>, token: i64) {
+        let Some(belief) = self.beliefs.present() else {
+            return;
+        };
+        if let Some(seat) = self.seats.get_mut(&slot) {
+            let (env, pool) = (Arc::clone(&self.env), Arc::clone(&self.pool));
+            seat.elected(
+                &self.identity,
+                (slot, term),
+                (env, pool),
+                belief,
+                key,
+                token,
+            );
+        }
+    }
+
+    fn condition(&mut self, condition: Condition) {
+        tracing::debug!(target: "eldest::session", identity = &*self.identity, ?condition, "session state");
+        let state = match condition {
+            Condition::Connecting => SessionState::Connecting,
+            Condition::Ready => SessionState::Ready,
+            Condition::Live { lease } => match self.beliefs.present() {
+                Some(belief) => {
+                    SessionState::Live(LeaseView::new(lease, belief, Arc::clone(&self.env)))
+                }
+                None => return,
+            },
+            Condition::Lost { reason } => SessionState::Lost { reason },
+            Condition::Closed => SessionState::Closed,
+        };
+        self.closed = matches!(state, SessionState::Closed);
+        self.state.send_replace(state);
+        if self.closed {
+            for closer in self.closers.drain(..) {
+                let _ = closer.send(());
+            }
+        }
+    }
+
+    fn note(&self, note: &Note) {
+        let identity = &*self.identity;
+        match note {
+            Note::LeaseGranted { lease, ttl } => {
+                tracing::info!(target: "eldest::session", identity, lease = format!("{lease:x}"), ?ttl, "lease granted");
+            }
+            Note::RenewalFailed { trouble } => {
+                tracing::warn!(target: "eldest::session", identity, class = ?trouble.class, why = trouble.message, "renewal failed");
+            }
+            Note::RenewalRefused => {
+                tracing::warn!(target: "eldest::session", identity, "renewal refused: not confirmed by etcd's present leader");
+            }
+            Note::RenewedLate { left } => {
+                tracing::warn!(target: "eldest::session", identity, ?left, "renewed late");
+            }
+            Note::JoinFailed { slot, trouble } => {
+                let election = self.seats.get(slot).map_or("", |seat| &*seat.election);
+                tracing::warn!(target: "eldest::election", identity, election, class = ?trouble.class, why = trouble.message, "join failed");
+            }
+            Note::RequestFailed { what, trouble } => {
+                tracing::warn!(target: "eldest::session", identity, what, class = ?trouble.class, why = trouble.message, "request failed");
+            }
+            Note::OrphanFound { key } => {
+                tracing::info!(target: "eldest::election", identity, key = %String::from_utf8_lossy(key), "orphaned key found");
+            }
+            Note::WatchLost { why } => {
+                tracing::warn!(target: "eldest::session", identity, why, "watch lost");
+            }
+        }
+    }
+}
+
+impl Drop for Driver {
+    /// The runtime went down, or the session was closed: nobody renews any more, so nobody may go on believing.
+    fn drop(&mut self) {
+        let now = self.env.now();
+        let deadline = self.beliefs.present().map_or(now, |b| b.deadline());
+        for seat in self.seats.values_mut() {
+            seat.abandoned(deadline);
+        }
+        self.beliefs.end();
+        if !self.closed {
+            self.state.send_replace(SessionState::Closed);
+        }
+    }
+}

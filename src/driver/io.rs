@@ -1,0 +1,409 @@
+//! Hides how requests, the keepalive stream and the watch stream run in tasks of their own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::core::action::{Answer, Ask, RequestId, Trouble, WatchId};
+use crate::core::machine::Machine;
+use crate::core::time::Time;
+use crate::env::SharedEnv;
+use crate::error::class_of;
+use crate::etcd::{Failure, KeepAlive, Lane, Pool, WatchMessage, WatchReceiver, WatchRequest};
+
+/// What happened outside.
+pub(crate) enum Event {
+    /// A request was answered.
+    Answered { request: RequestId, answer: Answer },
+    /// One that used the keepalive stream; the stream comes back with the answer, if it may be used again.
+    Renewed {
+        request: RequestId,
+        answer: Answer,
+        generation: u64,
+        stream: Option<KeepAlive>,
+    },
+    /// A message of the watch stream, or its end.
+    Watched {
+        generation: u64,
+        message: Result<WatchMessage, Failure>,
+    },
+}
+
+pub(super) struct Io {
+    env: SharedEnv,
+    pool: Arc<Pool>,
+    urgent: mpsc::UnboundedSender<Event>,
+    answers: mpsc::UnboundedSender<Event>,
+    watched: mpsc::Sender<Event>,
+    stream: Option<KeepAlive>,
+    generation: u64,
+    watches: Option<Watches>,
+    watch_generation: u64,
+}
+
+/// The watch stream that is open or being opened.
+struct Watches {
+    requests: mpsc::UnboundedSender<WatchRequest>,
+    _stop: DropGuard,
+}
+
+impl Io {
+    pub(super) fn new(
+        env: SharedEnv,
+        pool: Arc<Pool>,
+        urgent: mpsc::UnboundedSender<Event>,
+        answers: mpsc::UnboundedSender<Event>,
+        watched: mpsc::Sender<Event>,
+    ) -> Self {
+        Self {
+            env,
+            pool,
+            urgent,
+            answers,
+            watched,
+            stream: None,
+            generation: 0,
+            watches: None,
+            watch_generation: 0,
+        }
+    }
+
+    /// Gives an event to the core.
+    pub(super) fn take(&mut self, event: Event, machine: &mut Machine, now: Time) {
+        match event {
+            Event::Answered { request, answer } => machine.answer(now, request, answer),
+            Event::Renewed {
+                request,
+                answer,
+                generation,
+                stream,
+            } => {
+                if generation == self.generation {
+                    self.stream = stream;
+                }
+                machine.answer(now, request, answer);
+            }
+            Event::Watched {
+                generation,
+                message,
+            } => {
+                if generation != self.watch_generation {
+                    return;
+                }
+                match message {
+                    Ok(WatchMessage::Created { id, revision }) => {
+                        machine.watch_created(now, id, revision);
+                    }
+                    Ok(WatchMessage::Events { id, changes, .. }) => {
+                        machine.watch_events(now, id, changes);
+                    }
+                    Ok(WatchMessage::Progress { revision }) => machine.watch_progress(revision),
+                    Ok(WatchMessage::Canceled {
+                        id,
+                        compact_revision,
+                        reason,
+                    }) => {
+                        let why =
+                            format!("canceled by etcd (compacted at {compact_revision}): {reason}");
+                        machine.watch_canceled(now, id, why);
+                    }
+                    Err(failure) => machine.watch_lost(now, failure.to_string()),
+                }
+            }
+        }
+    }
+
+    /// Sends a request; its answer comes back as an event.
+    pub(super) fn ask(&mut self, request: RequestId, ask: Ask) {
+        match ask {
+            Ask::Open { lease } => self.open(request, lease),
+            Ask::Renew => self.renew(request),
+            ask => {
+                let urgent = matches!(
+                    ask,
+                    Ask::Grant { .. } | Ask::Verify { .. } | Ask::Revoke { .. } | Ask::Sweep { .. }
+                );
+                let events = if urgent { &self.urgent } else { &self.answers }.clone();
+                let pool = Arc::clone(&self.pool);
+                self.env.spawn(
+                    async move {
+                        let answer = send(&pool, ask)
+                            .await
+                            .unwrap_or_else(|failure| Answer::Failed(trouble(&failure)));
+                        drop(events.send(Event::Answered { request, answer }));
+                    }
+                    .boxed(),
+                );
+            }
+        }
+    }
+
+    fn open(&mut self, request: RequestId, lease: i64) {
+        self.hang_up();
+        let generation = self.generation;
+        let (pool, events) = (Arc::clone(&self.pool), self.urgent.clone());
+        self.env.spawn(
+            async move {
+                let (answer, stream) = match pool.keepalive(lease).await {
+                    Ok(stream) => (Answer::Opened, Some(stream)),
+                    Err(failure) => (Answer::Failed(trouble(&failure)), None),
+                };
+                drop(events.send(Event::Renewed {
+                    request,
+                    answer,
+                    generation,
+                    stream,
+                }));
+            }
+            .boxed(),
+        );
+    }
+
+    fn renew(&mut self, request: RequestId) {
+        let generation = self.generation;
+        let events = self.urgent.clone();
+        let Some(mut stream) = self.stream.take() else {
+            let answer = Answer::Failed(Trouble {
+                class: crate::core::action::Class::Retry,
+                ambiguous: false,
+                message: "the keepalive stream is not open".to_owned(),
+            });
+            drop(events.send(Event::Answered { request, answer }));
+            return;
+        };
+        self.env.spawn(
+            async move {
+                let (answer, stream) = match stream.renew().await {
+                    Ok(ack) => {
+                        let (ttl, header) = (ack.ttl, ack.header);
+                        (Answer::Renewed { ttl, header }, Some(stream))
+                    }
+                    Err(failure) => (Answer::Failed(trouble(&failure)), None),
+                };
+                drop(events.send(Event::Renewed {
+                    request,
+                    answer,
+                    generation,
+                    stream,
+                }));
+            }
+            .boxed(),
+        );
+    }
+
+    /// Drops the keepalive stream; what still comes from it is not kept.
+    pub(super) fn hang_up(&mut self) {
+        self.generation += 1;
+        self.stream = None;
+    }
+
+    pub(super) fn watch(&mut self, watch: WatchId, key: &[u8], prefix: bool) {
+        let key = key.to_vec();
+        match &self.watches {
+            Some(watches) => {
+                let create = WatchRequest::Create {
+                    id: watch,
+                    key,
+                    prefix,
+                };
+                drop(watches.requests.send(create));
+            }
+            None => self.open_watches((watch, key, prefix)),
+        }
+    }
+
+    pub(super) fn unwatch(&mut self, watch: WatchId) {
+        if let Some(watches) = &self.watches {
+            drop(watches.requests.send(WatchRequest::Cancel { id: watch }));
+        }
+    }
+
+    pub(super) fn progress(&mut self) {
+        if let Some(watches) = &self.watches {
+            drop(watches.requests.send(WatchRequest::Progress));
+        }
+    }
+
+    pub(super) fn hang_up_watches(&mut self, elsewhere: bool) {
+        self.watch_generation += 1;
+        self.watches = None;
+        if elsewhere {
+            self.pool
+                .leave(Lane::Data, "the watch stream is stalled or was canceled");
+        }
+    }
+
+    /// Opens the stream with its first watch; further requests wait in line meanwhile.
+    fn open_watches(&mut self, first: (WatchId, Vec<u8>, bool)) {
+        self.watch_generation += 1;
+        let generation = self.watch_generation;
+        let (requests, mut pending) = mpsc::unbounded_channel();
+        let stop = CancellationToken::new();
+        self.watches = Some(Watches {
+            requests,
+            _stop: stop.clone().drop_guard(),
+        });
+        let (env, pool, events) = (
+            Arc::clone(&self.env),
+            Arc::clone(&self.pool),
+            self.watched.clone(),
+        );
+        let ended = move |failure| Event::Watched {
+            generation,
+            message: Err(failure),
+        };
+        self.env.clone().spawn(
+            async move {
+                let opened = tokio::select! {
+                    () = stop.cancelled() => return,
+                    opened = pool.watch(first) => opened,
+                };
+                let (mut sender, receiver) = match opened {
+                    Ok(stream) => stream,
+                    Err(failure) => {
+                        drop(events.send(ended(failure)).await);
+                        return;
+                    }
+                };
+                // Never one task that both sends and reads: with many watchers it would deadlock.
+                env.spawn(read(receiver, generation, events.clone(), stop.clone()).boxed());
+                loop {
+                    let request = tokio::select! {
+                        () = stop.cancelled() => return,
+                        request = pending.recv() => request,
+                    };
+                    let Some(request) = request else { return };
+                    if let Err(failure) = sender.send(request).await {
+                        drop(events.send(ended(failure)).await);
+                        return;
+                    }
+                }
+            }
+            .boxed(),
+        );
+    }
+}
+
+async fn read(
+    mut receiver: WatchReceiver,
+    generation: u64,
+    events: mpsc::Sender<Event>,
+    stop: CancellationToken,
+) {
+    loop {
+        let message = tokio::select! {
+            () = stop.cancelled() => return,
+            message = receiver.next() => message,
+        };
+        let over = message.is_err();
+        let event = Event::Watched {
+            generation,
+            message,
+        };
+        let delivered = tokio::select! {
+            () = stop.cancelled() => return,
+            sent = events.send(event) => sent.is_ok(),
+        };
+        if over || !delivered {
+            return;
+        }
+    }
+}
+
+fn trouble(failure: &Failure) -> Trouble {
+    let class = class_of(failure.class);
+    Trouble {
+        class,
+        ambiguous: failure.sent && class == crate::core::action::Class::Retry,
+        message: failure.to_string(),
+    }
+}
+
+async fn send(pool: &Pool, ask: Ask) -> Result<Answer, Failure> {
+    Ok(match ask {
+        Ask::Grant { lease, ttl } => {
+            let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
+            let granted = pool.grant(lease, seconds).await?;
+            Answer::Granted {
+                ttl: granted.ttl,
+                header: granted.header,
+            }
+        }
+        Ask::Verify { key } => {
+            let (header, entry) = pool.read(Lane::Lease, &key).await?;
+            Answer::Read { header, entry }
+        }
+        Ask::Find { key } | Ask::Probe { key } => {
+            let (header, entry) = pool.read(Lane::Data, &key).await?;
+            Answer::Read { header, entry }
+        }
+        Ask::Join {
+            key,
+            value,
+            lease,
+            prefix,
+        } => {
+            let joined = pool.join(&key, &value, lease, &prefix).await?;
+            Answer::Joined {
+                header: joined.header,
+                created: joined.created,
+                entries: joined.entries,
+            }
+        }
+        Ask::List { prefix } => {
+            let listed = pool.list(&prefix).await?;
+            Answer::Listed {
+                header: listed.header,
+                entries: listed.entries,
+            }
+        }
+        Ask::Older {
+            prefix,
+            create_revision,
+        } => {
+            // Our own key belongs to what is read: it shows that it still stands.
+            let listed = pool.older(&prefix, create_revision + 1).await?;
+            Answer::Listed {
+                header: listed.header,
+                entries: listed.entries,
+            }
+        }
+        Ask::Delete {
+            key,
+            create_revision,
+        } => Answer::Deleted {
+            header: pool.delete(&key, create_revision).await?,
+        },
+        Ask::Proclaim {
+            key,
+            create_revision,
+            lease,
+            value,
+        } => Answer::Proclaimed {
+            held: pool.proclaim(&key, create_revision, lease, &value).await?,
+        },
+        Ask::Revoke { lease } => {
+            pool.revoke(lease).await?;
+            Answer::Revoked
+        }
+        Ask::Sweep { lease } => Answer::Swept {
+            keys: pool
+                .lease_keys(lease)
+                .await?
+                .keys
+                .into_iter()
+                .map(Arc::from)
+                .collect(),
+        },
+        // They need the stream and are sent by `Io::open` and `Io::renew`.
+        Ask::Open { .. } | Ask::Renew => Answer::Opened,
+    })
+}
+
+/// Kept here so that nothing else needs to know how long a bounded wait is.
+pub(crate) const fn several(request_timeout: Duration) -> Duration {
+    request_timeout.saturating_mul(4)
+}

@@ -1,0 +1,163 @@
+//! Hides how one candidate's handles are told what the core decided.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::Command;
+use crate::candidate::Status;
+use crate::core::action::{SlotId, Standing, TermId, Trouble};
+use crate::core::reason::{EndReason, LostReason};
+use crate::core::time::Time;
+use crate::env::SharedEnv;
+use crate::error::{Error, Result};
+use crate::etcd::Pool;
+use crate::leadership::{Claim, Leadership};
+use crate::session::Handle;
+use crate::term::{Belief, Shared, Term};
+
+/// The driver's side of a candidate.
+pub(crate) struct Seat {
+    pub(crate) election: Arc<str>,
+    pub(crate) prefix: Arc<[u8]>,
+    pub(crate) awaiting_end: Vec<oneshot::Sender<()>>,
+    handle: WeakHandle,
+    status: watch::Sender<Status>,
+    registered: Option<oneshot::Sender<Result<()>>>,
+    elected: mpsc::UnboundedSender<Leadership>,
+    term: Option<(TermId, Arc<Shared>)>,
+}
+
+/// The user's side of a candidate.
+pub(crate) struct Seated {
+    pub(crate) status: watch::Receiver<Status>,
+    pub(crate) registered: oneshot::Receiver<Result<()>>,
+    pub(crate) elected: mpsc::UnboundedReceiver<Leadership>,
+}
+
+/// Does not keep the session alive: the driver must see when every handle is gone.
+struct WeakHandle {
+    commands: mpsc::WeakUnboundedSender<Command>,
+    shared: std::sync::Weak<crate::session::SessionShared>,
+}
+
+impl WeakHandle {
+    fn upgrade(&self) -> Option<Handle> {
+        Some(Handle {
+            commands: self.commands.upgrade()?,
+            shared: self.shared.upgrade()?,
+        })
+    }
+}
+
+impl Seat {
+    pub(crate) fn new(
+        handle: &Handle,
+        election: Arc<str>,
+        prefix: Arc<[u8]>,
+    ) -> (Box<Self>, Seated) {
+        let (status, status_seen) = watch::channel(Status::Joining);
+        let (registered, registration) = oneshot::channel();
+        let (elected, mailbox) = mpsc::unbounded_channel();
+        let seat = Self {
+            election,
+            prefix,
+            awaiting_end: Vec::new(),
+            handle: WeakHandle {
+                commands: handle.commands.downgrade(),
+                shared: Arc::downgrade(&handle.shared),
+            },
+            status,
+            registered: Some(registered),
+            elected,
+            term: None,
+        };
+        let seated = Seated {
+            status: status_seen,
+            registered: registration,
+            elected: mailbox,
+        };
+        (Box::new(seat), seated)
+    }
+
+    pub(super) fn registered(&mut self, result: Result<()>) {
+        if let Some(registered) = self.registered.take() {
+            drop(registered.send(result));
+        }
+    }
+
+    /// It never came to be.
+    pub(super) fn refused(mut self, error: Error) {
+        self.registered(Err(error));
+    }
+
+    pub(super) fn elected(
+        &mut self,
+        identity: &str,
+        (slot, term): (SlotId, TermId),
+        (env, pool): (SharedEnv, Arc<Pool>),
+        belief: Arc<Belief>,
+        key: Arc<[u8]>,
+        token: i64,
+    ) {
+        tracing::info!(target: "eldest::election", identity, election = &*self.election, token, "elected");
+        let shared = Shared::new(env, pool, belief, Arc::clone(&self.election), key, token);
+        self.term = Some((term, Arc::clone(&shared)));
+        if let Some(handle) = self.handle.upgrade() {
+            let claim = Claim::new(handle, slot, term, Term { shared });
+            // Nobody to receive it: dropping it releases the key.
+            drop(self.elected.send(Leadership::new(claim)));
+        }
+    }
+
+    pub(super) fn term_ended(
+        &mut self,
+        identity: &str,
+        term: TermId,
+        reason: LostReason,
+        cutoff: Time,
+        valid: bool,
+    ) {
+        if let Some((_, shared)) = self.term.take_if(|(t, _)| *t == term) {
+            shared.end(reason, cutoff, valid);
+            tracing::info!(
+                target: "eldest::election", identity, election = &*self.election,
+                token = shared.token, reason = reason.as_str(), "term ended",
+            );
+        }
+    }
+
+    pub(super) fn standing(&mut self, identity: &str, standing: Standing) {
+        let status = match standing {
+            Standing::Joining => Status::Joining,
+            Standing::Waiting { ahead } => Status::Waiting {
+                rank: ahead + 1,
+                ahead,
+            },
+            Standing::Leading { token } => Status::Leading {
+                fencing_token: token,
+            },
+            Standing::Ending { reason } => Status::Ending { reason },
+            Standing::Ended { reason } => Status::Ended { reason },
+        };
+        tracing::debug!(target: "eldest::election", identity, election = &*self.election, ?status, "standing");
+        self.status.send_replace(status);
+    }
+
+    pub(super) fn ended(mut self, identity: &str, reason: EndReason, trouble: Option<&Trouble>) {
+        tracing::debug!(target: "eldest::election", identity, election = &*self.election, ?reason, "candidacy ended");
+        self.registered(Err(
+            trouble.map_or_else(|| Error::closed_by(reason), Error::from_trouble)
+        ));
+        self.status.send_replace(Status::Ended { reason });
+        for reply in self.awaiting_end.drain(..) {
+            let _ = reply.send(());
+        }
+    }
+
+    pub(super) fn abandoned(&mut self, deadline: Time) {
+        if let Some((_, shared)) = self.term.take() {
+            shared.end(LostReason::RuntimeGone, deadline, true);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Hides the names of keys: what one election is, and the ways to take part in it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::candidate::Candidate;
+use crate::core::candidacy::Follow;
+use crate::driver::{Command, Seat};
+use crate::error::{Error, ErrorKind, Result};
+use crate::etcd::Class;
+use crate::observer::Observer;
+use crate::roster::{Member, Roster};
+use crate::session::Handle;
+
+/// One election: a prefix in etcd under which every candidate has a key. The smallest create revision leads.
+///
+/// The keys are those of etcd's own election recipe, `<name>/<lease id in hex>`, so Go's `concurrency` package,
+/// `etcdctl elect` and the v3election RPC can stand in the same election.
+#[derive(Clone)]
+pub struct Election {
+    pub(crate) handle: Handle,
+    name: Arc<str>,
+    prefix: Arc<str>,
+    follow: Follow,
+}
+
+impl Election {
+    pub(crate) fn new(handle: Handle, name: Arc<str>, prefix: Arc<str>) -> Self {
+        Self {
+            handle,
+            name,
+            prefix,
+            follow: Follow::default(),
+        }
+    }
+
+    /// Its name within the session's namespace.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The prefix of its keys, with the final `/`.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Chooses which part of the queue candidates watch; for those that campaign afterwards.
+    pub fn follow(mut self, follow: Follow) -> Self {
+        self.follow = follow;
+        self
+    }
+
+    /// Stands as a candidate; returns once the key stands in etcd.
+    ///
+    /// Goes on trying while etcd cannot be reached; give it a timeout if that is not wanted.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyCampaigning`: this session stands in this election. `InvalidInput`: the announcement is too large.
+    /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key.
+    /// `Closed`: the session was closed. Nothing is left in etcd.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: dropped before it is ready, the key is taken away again in the background.
+    pub async fn campaign(&self) -> Result<Candidate> {
+        self.stand(false).await
+    }
+
+    pub(crate) async fn stand(&self, persistent: bool) -> Result<Candidate> {
+        let value = self
+            .handle
+            .announced(&self.handle.shared.settings.announced)?;
+        let slot = self.handle.new_slot();
+        let (seat, seated) = Seat::new(&self.handle, Arc::clone(&self.name), self.prefix_bytes());
+        self.handle.send(Command::Campaign {
+            slot,
+            value,
+            follow: self.follow,
+            persistent,
+            seat,
+        })?;
+        Candidate::register(self.handle.clone(), slot, seated).await
+    }
+
+    /// Who leads, by one linearizable read. `None`: nobody.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`: no endpoint answered within the connect timeout. `PermissionDenied`, `Unauthenticated`.
+    pub async fn leader(&self) -> Result<Option<Member>> {
+        Ok(self.roster().await?.leader().cloned())
+    }
+
+    /// All candidates, eldest first, by one linearizable read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Election::leader`].
+    pub async fn roster(&self) -> Result<Roster> {
+        let shared = &self.handle.shared;
+        let end = shared.env.now().after(shared.settings.connect_timeout);
+        loop {
+            match shared.pool.list(self.prefix.as_bytes()).await {
+                Ok(listed) => return Ok(Roster::new(listed.header.revision, listed.entries)),
+                Err(failure) => {
+                    let again = matches!(failure.class, Class::Retry | Class::Compacted);
+                    if !again || shared.env.now() >= end {
+                        return Err(Error::from_failure(&failure));
+                    }
+                }
+            }
+            shared.env.sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Looks on: the current state first, then every change. Needs no lease, and only the permission to read.
+    ///
+    /// # Errors
+    ///
+    /// `Closed`: the session was closed. What etcd refuses arrives as an item of the stream.
+    #[expect(
+        clippy::unused_async,
+        reason = "so that it may wait for the first state one day"
+    )]
+    pub async fn observe(&self) -> Result<Observer> {
+        Observer::start(self.handle.clone(), self.prefix_bytes())
+    }
+
+    fn prefix_bytes(&self) -> Arc<[u8]> {
+        self.prefix.as_bytes().into()
+    }
+}
+
+impl fmt::Debug for Election {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Election")
+            .field("name", &self.name)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Error {
+    pub(crate) fn already_campaigning(election: &str) -> Self {
+        Error::new(
+            ErrorKind::AlreadyCampaigning,
+            format!(
+                "this session already stands in {election:?}; two candidates need two sessions"
+            ),
+        )
+    }
+}

@@ -1,0 +1,232 @@
+//! Hides how a term is given back: its work first, then its key, however the holder lets go of it.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::announcement::Announced;
+use crate::core::action::{SlotId, TermId};
+use crate::core::reason::LostReason;
+use crate::driver::Command;
+use crate::error::{Error, ErrorKind, Result};
+use crate::session::Handle;
+use crate::term::Term;
+
+/// The right to act as leader, for one term. Checks and fencing are those of its [`Term`].
+///
+/// Dropping it, or a panic that unwinds through it, releases the key at once: the next eldest leads within
+/// milliseconds, not after the TTL. Drop it only when the work has ended.
+#[must_use = "dropping a leadership ends it"]
+pub struct Leadership {
+    claim: Arc<Claim>,
+}
+
+/// The last one dropped gives the key back.
+pub(crate) struct Claim {
+    handle: Handle,
+    slot: SlotId,
+    id: TermId,
+    term: Term,
+    tasks: TaskTracker,
+    /// Stops what runs in `tasks`.
+    stop: CancellationToken,
+}
+
+impl Leadership {
+    pub(crate) fn new(claim: Claim) -> Self {
+        Self {
+            claim: Arc::new(claim),
+        }
+    }
+
+    /// Keeps the key until the returned claim is dropped as well.
+    pub(crate) fn claim(&self) -> Arc<Claim> {
+        Arc::clone(&self.claim)
+    }
+
+    /// A view to pass to whatever acts for the leader; it does not hold the leadership.
+    pub fn term(&self) -> Term {
+        self.claim.term.clone()
+    }
+
+    /// Runs a task that belongs to the term: when the term ends, the key is released only after the task has ended,
+    /// and at the frozen deadline it is dropped. It should watch [`Term::lost`].
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.claim.stop.clone();
+        let task = self.claim.tasks.track_future(async move {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = task => {}
+            }
+        });
+        self.claim.handle.shared.env.spawn(task.boxed());
+    }
+
+    /// Replaces what this leader announces, now and after every rejoin. At most 32 KiB.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: too large. `GuardLost`: the key is no longer ours. `Unavailable` and others: etcd did not do it.
+    pub async fn proclaim(&self, announced: impl Into<Announced>) -> Result<()> {
+        let claim = &self.claim;
+        proclaim(
+            &claim.handle,
+            claim.slot,
+            &announced.into(),
+            ErrorKind::GuardLost,
+        )
+        .await
+    }
+
+    /// Gives up the leadership and the candidacy; returns when etcd confirmed that the key is gone.
+    ///
+    /// The caller says by it that the work has ended: validity ends at once. Tasks of [`Leadership::spawn`] are
+    /// awaited until the frozen deadline and dropped then; only after that the key is released.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is retried in the background,
+    /// and this call may be repeated.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: resigning goes on in the background.
+    pub async fn resign(&self) -> Result<()> {
+        let claim = &self.claim;
+        claim.end(LostReason::Resigned)?;
+        claim.term.lost().cancelled().await;
+        claim.join_tasks().await;
+        claim.joined()?;
+        claim
+            .handle
+            .ended(claim.slot, claim.handle.patience())
+            .await
+    }
+}
+
+impl Deref for Leadership {
+    type Target = Term;
+
+    fn deref(&self) -> &Term {
+        &self.claim.term
+    }
+}
+
+impl fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Leadership").field(&self.claim.term).finish()
+    }
+}
+
+impl Claim {
+    pub(crate) fn new(handle: Handle, slot: SlotId, id: TermId, term: Term) -> Self {
+        Self {
+            handle,
+            slot,
+            id,
+            term,
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        }
+    }
+
+    pub(crate) fn term(&self) -> &Term {
+        &self.term
+    }
+
+    /// Ends the term for a reason of its holder's; the token follows when the driver has seen it.
+    pub(crate) fn end(&self, reason: LostReason) -> Result<()> {
+        let (slot, term) = (self.slot, self.id);
+        self.handle.send(Command::End { slot, term, reason })
+    }
+
+    /// The work has ended: the key may go.
+    pub(crate) fn joined(&self) -> Result<()> {
+        let (slot, term) = (self.slot, self.id);
+        self.handle.send(Command::Joined { slot, term })
+    }
+
+    /// Waits for the end of the candidacy, that is, for the key to be gone.
+    pub(crate) async fn ended(&self) -> Result<()> {
+        self.handle.ended(self.slot, self.handle.patience()).await
+    }
+
+    /// Completes at the term's frozen deadline. The token must have been cancelled.
+    pub(crate) async fn cutoff(&self) {
+        let shared = &self.term.shared;
+        loop {
+            let left = shared.cutoff().since(shared.env.now());
+            if left.is_zero() {
+                return;
+            }
+            shared.env.sleep(left).await;
+        }
+    }
+
+    /// Waits for the term's tasks; at the frozen deadline they are dropped. The token must have been cancelled.
+    pub(crate) async fn join_tasks(&self) {
+        self.tasks.close();
+        tokio::select! {
+            biased;
+            () = self.tasks.wait() => {}
+            () = self.cutoff() => {
+                self.stop.cancel();
+                self.tasks.wait().await;
+            }
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.tasks.is_empty() {
+            drop(self.joined());
+            return;
+        }
+        // Tasks of the term still run: the same order as ever, in the background.
+        drop(self.end(LostReason::Resigned));
+        let last = Claim {
+            handle: self.handle.clone(),
+            slot: self.slot,
+            id: self.id,
+            term: self.term.clone(),
+            tasks: self.tasks.clone(),
+            stop: self.stop.clone(),
+        };
+        let env = Arc::clone(&self.handle.shared.env);
+        env.spawn(
+            async move {
+                last.term.lost().cancelled().await;
+                last.join_tasks().await;
+            }
+            .boxed(),
+        );
+    }
+}
+
+/// Hands a new announcement to the driver and waits for etcd.
+pub(crate) async fn proclaim(
+    handle: &Handle,
+    slot: SlotId,
+    announced: &Announced,
+    gone: ErrorKind,
+) -> Result<()> {
+    let value = handle.announced(announced)?;
+    let (reply, done) = oneshot::channel();
+    handle.send(Command::Proclaim { slot, value, reply })?;
+    match done.await {
+        Ok(Ok(true)) => Ok(()),
+        Ok(Ok(false)) => Err(Error::new(
+            gone,
+            "nothing was announced: the key is no longer ours",
+        )),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(Error::closed()),
+    }
+}

@@ -1,0 +1,389 @@
+//! Hides the arithmetic that ties TTL, timeouts, grace and margin together, and refuses what cannot work.
+
+use std::fmt;
+use std::time::Duration;
+
+use etcd_client::ConnectOptions;
+
+use crate::announcement::{Announced, Announcement};
+use crate::core::lease_clock::Trust;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The smallest TTL a default etcd grants: 1.5 times its election timeout, rounded up.
+const MIN_TTL: Duration = Duration::from_secs(2);
+/// Below the TTL from which etcd checkpoints leases, which would let one expire earlier than its renewal says.
+const MAX_TTL: Duration = Duration::from_secs(300);
+/// etcd's election timeout unless it was configured otherwise.
+const ETCD_ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_IDENTITY: usize = 1024;
+/// Longest namespace or election name, in bytes.
+const MAX_NAME: usize = 512;
+
+/// How a session behaves: who it is, where its keys live, and how long it may be out of touch.
+///
+/// # Default
+///
+/// | option | default |
+/// |---|---|
+/// | namespace | `eldest` |
+/// | TTL | 10 s |
+/// | margin | TTL / 20, at most 2 s |
+/// | grace | TTL / 5, at most 10 s |
+/// | request timeout | TTL / 20, at least 300 ms, at most 2 s |
+/// | connect timeout | 5 s |
+/// | clock drift | 1000 ppm |
+///
+/// With them, one lost renewal never costs the leadership. From a TTL of about 4 s on, a change of etcd's own
+/// leader does not cost it either; a smaller one is warned of in the log.
+#[derive(Clone)]
+pub struct SessionOptions {
+    identity: String,
+    namespace: String,
+    ttl: Duration,
+    margin: Option<Duration>,
+    grace: Option<Duration>,
+    request_timeout: Option<Duration>,
+    connect_timeout: Duration,
+    clock_drift_ppm: u32,
+    announced: Option<Announced>,
+    connect_options: ConnectOptions,
+    #[cfg(feature = "unstable-sim")]
+    env: Option<crate::env::SharedEnv>,
+}
+
+impl SessionOptions {
+    /// Options for a node of that name. Two nodes of the same name are two candidates.
+    pub fn new(identity: impl Into<String>) -> Self {
+        Self {
+            identity: identity.into(),
+            namespace: "eldest".to_owned(),
+            ttl: Duration::from_secs(10),
+            margin: None,
+            grace: None,
+            request_timeout: None,
+            connect_timeout: Duration::from_secs(5),
+            clock_drift_ppm: 1000,
+            announced: None,
+            connect_options: ConnectOptions::new(),
+            #[cfg(feature = "unstable-sim")]
+            env: None,
+        }
+    }
+
+    /// Where all keys of the session live: an etcd role with `readwrite` on `<namespace>/` suffices. Empty: election
+    /// names are whole keys, to stand in one election with programs that know no namespace.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// How long etcd keeps the keys of a node that vanished; whole seconds from 2 to 300. A crashed leader's
+    /// successor leads within TTL + 0.5 s of the last renewal, as long as etcd's own leader stays.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Subtracted from the TTL on top of clock drift.
+    pub fn margin(mut self, margin: Duration) -> Self {
+        self.margin = Some(margin);
+        self
+    }
+
+    /// How long the work of an ending term has between the cancellation of its token and the end of its validity.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = Some(grace);
+        self
+    }
+
+    /// How long to wait for one answer of etcd before the next endpoint is asked; covers connecting as well.
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = Some(timeout);
+        self
+    }
+
+    /// How long [`Session::connect`](crate::Session::connect) tries.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Bound on how differently this machine's clock and etcd's run, in parts per million. Only the *rate* matters,
+    /// never what time it is. Quartz stays below 100, NTP slews by at most 500.
+    pub fn clock_drift_ppm(mut self, ppm: u32) -> Self {
+        self.clock_drift_ppm = ppm;
+        self
+    }
+
+    /// What candidates of this session announce: an [`Announcement`], a string or bytes; the identity by default.
+    pub fn announce(mut self, announced: impl Into<Announced>) -> Self {
+        self.announced = Some(announced.into());
+        self
+    }
+
+    /// User, password and TLS. Timeouts, keepalive and require-leader are set by the session itself.
+    pub fn connect_options(mut self, options: ConnectOptions) -> Self {
+        self.connect_options = options;
+        self
+    }
+
+    /// TTL and timeouts for members that are `round_trip` away: the request timeout is six round trips (connecting
+    /// with TLS takes four) plus 250 ms, the TTL at least 15 s and ten request timeouts.
+    pub fn wan(mut self, round_trip: Duration) -> Self {
+        let request = (round_trip * 6 + Duration::from_millis(250)).max(Duration::from_millis(500));
+        let ttl = (request * 10).max(Duration::from_secs(15)).min(MAX_TTL);
+        self.ttl = Duration::from_secs(ttl.as_secs_f64().ceil() as u64);
+        self.request_timeout = Some(request);
+        self
+    }
+
+    /// Runs the session in another environment than the real one.
+    #[cfg(feature = "unstable-sim")]
+    #[doc(hidden)]
+    pub fn env(mut self, env: crate::env::SharedEnv) -> Self {
+        self.env = Some(env);
+        self
+    }
+
+    pub(crate) fn settle(self) -> Result<Settings> {
+        check_identity(&self.identity)?;
+        check_namespace(&self.namespace)?;
+        let ttl = self.ttl;
+        if ttl < MIN_TTL || ttl > MAX_TTL || ttl.subsec_nanos() != 0 {
+            return Err(invalid(format!(
+                "ttl is {ttl:?}; it must be whole seconds from {MIN_TTL:?} to {MAX_TTL:?}"
+            )));
+        }
+        let margin = self
+            .margin
+            .unwrap_or((ttl / 20).min(Duration::from_secs(2)));
+        let grace = self.grace.unwrap_or((ttl / 5).min(Duration::from_secs(10)));
+        let request_timeout = self
+            .request_timeout
+            .unwrap_or((ttl / 20).clamp(Duration::from_millis(300), Duration::from_secs(2)));
+        if self.clock_drift_ppm > 100_000 {
+            return Err(invalid(format!(
+                "clock_drift_ppm is {}; at most 100000 (10 %) makes sense",
+                self.clock_drift_ppm
+            )));
+        }
+        for (name, value) in [
+            ("request_timeout", request_timeout),
+            ("connect_timeout", self.connect_timeout),
+        ] {
+            if value.is_zero() {
+                return Err(invalid(format!("{name} is zero")));
+            }
+        }
+        let trusted = ttl - ttl.mul_f64(f64::from(self.clock_drift_ppm) / 1e6);
+        let needed = ttl / 3 + request_timeout * 2 + grace + margin;
+        if needed > trusted {
+            return Err(invalid(format!(
+                "one lost renewal would cost the leadership: ttl/3 + 2 * request_timeout + grace + margin \
+                 = {:?} + 2 * {request_timeout:?} + {grace:?} + {margin:?} = {needed:?} \
+                 must be at most ttl less clock drift = {trusted:?}",
+                ttl / 3,
+            )));
+        }
+        let spare = (ttl * 2 / 3).saturating_sub(margin).saturating_sub(grace);
+        let announced = self
+            .announced
+            .unwrap_or_else(|| Announcement::new(&self.identity).into());
+        Ok(Settings {
+            identity: self.identity,
+            namespace: self.namespace,
+            ttl,
+            trust: Trust {
+                margin,
+                drift_ppm: self.clock_drift_ppm,
+            },
+            grace,
+            request_timeout,
+            connect_timeout: self.connect_timeout,
+            announced,
+            connect_options: self.connect_options,
+            survives_etcd_leader_change: spare >= request_timeout * 2 + ETCD_ELECTION_TIMEOUT,
+            #[cfg(feature = "unstable-sim")]
+            env: self.env,
+        })
+    }
+}
+
+impl fmt::Debug for SessionOptions {
+    /// Leaves out the connect options: theirs would print the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionOptions")
+            .field("identity", &self.identity)
+            .field("namespace", &self.namespace)
+            .field("ttl", &self.ttl)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Options that were checked.
+pub(crate) struct Settings {
+    pub(crate) identity: String,
+    pub(crate) namespace: String,
+    pub(crate) ttl: Duration,
+    pub(crate) trust: Trust,
+    pub(crate) grace: Duration,
+    pub(crate) request_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) announced: Announced,
+    pub(crate) connect_options: ConnectOptions,
+    pub(crate) survives_etcd_leader_change: bool,
+    #[cfg(feature = "unstable-sim")]
+    pub(crate) env: Option<crate::env::SharedEnv>,
+}
+
+impl Settings {
+    /// The prefix of an election's keys, with its final `/`: `xy` and `xyz` never share one.
+    pub(crate) fn prefix(&self, name: &str) -> String {
+        if self.namespace.is_empty() {
+            format!("{name}/")
+        } else {
+            format!("{}/{name}/", self.namespace)
+        }
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, message)
+}
+
+fn check_identity(identity: &str) -> Result<()> {
+    if identity.is_empty() || identity.len() > MAX_IDENTITY {
+        return Err(invalid(format!(
+            "the identity has {} bytes; 1 to {MAX_IDENTITY} are allowed",
+            identity.len()
+        )));
+    }
+    Ok(())
+}
+
+fn check_namespace(namespace: &str) -> Result<()> {
+    let rest = namespace.strip_prefix('/').unwrap_or(namespace);
+    if namespace.is_empty() {
+        return Ok(());
+    }
+    check_path("namespace", namespace, rest)
+}
+
+/// Election names become part of keys: no empty level, so that every prefix ends where its name ends.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    check_path("election name", name, name)
+}
+
+fn check_path(what: &str, whole: &str, rest: &str) -> Result<()> {
+    let rule = if rest.is_empty() {
+        "must not be empty"
+    } else if rest.starts_with('/') || rest.ends_with('/') {
+        "must not begin or end with '/'"
+    } else if rest.contains("//") {
+        "must not contain '//'"
+    } else if rest.chars().any(char::is_control) {
+        "must not contain control characters"
+    } else if whole.len() > MAX_NAME {
+        return Err(invalid(format!(
+            "the {what} has {} bytes; at most {MAX_NAME} are allowed",
+            whole.len()
+        )));
+    } else {
+        return Ok(());
+    };
+    Err(invalid(format!("the {what} {whole:?} {rule}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(options: SessionOptions) -> String {
+        let error = options.settle().err().expect("refused");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        error.to_string()
+    }
+
+    #[test]
+    fn the_defaults_work_for_every_ttl_that_is_allowed() {
+        for ttl in 2..=300 {
+            let options = SessionOptions::new("n").ttl(Duration::from_secs(ttl));
+            let settings = options.settle().expect("defaults scale with the ttl");
+            assert_eq!(settings.survives_etcd_leader_change, ttl >= 5, "ttl {ttl}");
+        }
+    }
+
+    #[test]
+    fn the_defaults_at_ten_seconds_are_those_documented() {
+        let settings = SessionOptions::new("n").settle().unwrap();
+        assert_eq!(settings.trust.margin, Duration::from_millis(500));
+        assert_eq!(settings.grace, Duration::from_secs(2));
+        assert_eq!(settings.request_timeout, Duration::from_millis(500));
+    }
+
+    #[test]
+    fn the_wan_preset_holds_for_every_distance_up_to_a_second() {
+        for ms in [1, 40, 120, 300, 1000] {
+            let options = SessionOptions::new("n").wan(Duration::from_millis(ms));
+            let settings = options.settle().expect("a preset is valid");
+            assert!(settings.survives_etcd_leader_change);
+            assert!(settings.request_timeout >= Duration::from_millis(ms * 6));
+        }
+    }
+
+    #[test]
+    fn a_grace_too_long_for_the_ttl_is_refused_with_the_numbers() {
+        let message = refused(SessionOptions::new("n").grace(Duration::from_secs(6)));
+        assert!(
+            message.contains("6s") && message.contains("9.99s"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_ttl_outside_the_bounds_or_with_a_fraction_is_refused() {
+        for ttl in [1000, 2500, 301_000] {
+            let message = refused(SessionOptions::new("n").ttl(Duration::from_millis(ttl)));
+            assert!(message.contains("whole seconds"), "{message}");
+        }
+    }
+
+    #[test]
+    fn names_with_empty_levels_are_refused_with_the_rule() {
+        for (name, rule) in [
+            ("", "empty"),
+            ("/a", "begin or end"),
+            ("a/", "begin or end"),
+            ("a//b", "'//'"),
+            ("a\nb", "control"),
+        ] {
+            let message = check_name(name).unwrap_err().to_string();
+            assert!(message.contains(rule), "{message}");
+        }
+        assert!(check_name(&"x".repeat(513)).is_err());
+        assert!(check_name("billing/scheduler").is_ok());
+        assert!(refused(SessionOptions::new("n").namespace("a/")).contains("namespace"));
+        assert!(SessionOptions::new("n").namespace("").settle().is_ok());
+        assert!(
+            SessionOptions::new("n")
+                .namespace("/services")
+                .settle()
+                .is_ok()
+        );
+        assert!(refused(SessionOptions::new("")).contains("identity"));
+    }
+
+    #[test]
+    fn names_that_begin_alike_never_share_a_prefix() {
+        // Complaint 8: `xy` and `xyz`.
+        let settings = SessionOptions::new("n").settle().unwrap();
+        assert!(!settings.prefix("xyz").starts_with(&settings.prefix("xy")));
+    }
+
+    #[test]
+    fn the_password_is_in_no_debug_output() {
+        let options = SessionOptions::new("n")
+            .connect_options(ConnectOptions::new().with_user("u", "canary-secret"));
+        assert!(!format!("{options:?}").contains("canary-secret"));
+    }
+}

@@ -1,0 +1,133 @@
+//! Hides how raw keys become the list of candidates that users see.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::announcement::Announcement;
+use crate::facts::Entry;
+
+/// The candidates of an election at one revision of etcd, eldest first.
+#[derive(Clone, PartialEq)]
+pub struct Roster {
+    revision: i64,
+    members: Arc<[Member]>,
+}
+
+impl Roster {
+    pub(crate) fn new(revision: i64, entries: impl IntoIterator<Item = Entry>) -> Self {
+        let mut entries: Vec<Entry> = entries.into_iter().collect();
+        entries.sort_by(|a, b| (a.create_revision, &a.key).cmp(&(b.create_revision, &b.key)));
+        let members = entries
+            .into_iter()
+            .enumerate()
+            .map(|(index, entry)| Member {
+                rank: index + 1,
+                announcement: Announcement::decode(&entry.value),
+                entry,
+            });
+        Self {
+            revision,
+            members: members.collect(),
+        }
+    }
+
+    /// The revision of etcd at which this was so.
+    pub fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    /// Who leads: the eldest. `None`: the seat is vacant, or [blocked](Roster::blocker).
+    ///
+    /// This is what etcd says. Whether the leader itself still believes so is known to it alone; it never
+    /// believes longer than etcd says it.
+    pub fn leader(&self) -> Option<&Member> {
+        self.members.first().filter(|first| first.entry.lease != 0)
+    }
+
+    /// Nobody stands.
+    pub fn is_vacant(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Every key that counts, eldest first.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// A key without a lease that sits first: no live candidate, it will never go by itself, and nobody can lead
+    /// until somebody deletes it.
+    pub fn blocker(&self) -> Option<&Member> {
+        self.members.first().filter(|first| first.entry.lease == 0)
+    }
+}
+
+impl fmt::Debug for Roster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Roster")
+            .field("revision", &self.revision)
+            .field("members", &self.members)
+            .finish()
+    }
+}
+
+/// One candidate, as everybody sees it in etcd.
+#[derive(Clone, PartialEq)]
+pub struct Member {
+    rank: usize,
+    announcement: Announcement,
+    entry: Entry,
+}
+
+impl Member {
+    /// Its place in the queue; 1 is the eldest, who leads.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Who it is.
+    pub fn identity(&self) -> &str {
+        self.announcement.identity()
+    }
+
+    /// What it announces.
+    pub fn announcement(&self) -> &Announcement {
+        &self.announcement
+    }
+
+    /// Its key in etcd.
+    pub fn key(&self) -> &[u8] {
+        &self.entry.key
+    }
+
+    /// What it announces, as it stands in etcd.
+    pub fn value(&self) -> &[u8] {
+        &self.entry.value
+    }
+
+    /// Its seniority, and the fencing token of its leadership.
+    pub fn create_revision(&self) -> i64 {
+        self.entry.create_revision
+    }
+
+    /// The lease its key is bound to; 0: none.
+    pub fn lease_id(&self) -> i64 {
+        self.entry.lease
+    }
+
+    /// Since when it stands, by its own wall clock, if it announced that.
+    pub fn since(&self) -> Option<SystemTime> {
+        self.announcement.since()
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Member")
+            .field("rank", &self.rank)
+            .field("identity", &self.identity())
+            .field("create_revision", &self.create_revision())
+            .field("lease_id", &format_args!("{:x}", self.lease_id()))
+            .finish_non_exhaustive()
+    }
+}

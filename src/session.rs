@@ -1,0 +1,385 @@
+//! Hides how many handles share one lease, one keepalive stream and one watch stream.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::announcement::Announced;
+use crate::core::action::SlotId;
+use crate::core::machine::Config;
+use crate::core::reason::LostReason;
+use crate::driver::{Command, Driver, Parts, several};
+use crate::election::Election;
+use crate::env::{SharedEnv, System, Watched, timeout};
+use crate::error::{Error, ErrorKind, Result};
+use crate::etcd::Pool;
+use crate::options::{SessionOptions, Settings, check_name};
+use crate::term::{Belief, Beliefs};
+
+/// One node's stay in etcd: one lease, one keepalive stream and one watch stream for every election of a process.
+///
+/// A cheap handle; clone it freely. The lease is granted at the first campaign, so a session that only looks on
+/// holds none. A lost lease is replaced, and candidates rejoin at the back of their queues, by themselves.
+///
+/// When the last handle is dropped (sessions, elections, candidates, leaderships and observers all are handles),
+/// the session closes itself in the background, as [`Session::close`] does, for as long as the runtime lives.
+#[derive(Clone)]
+pub struct Session {
+    handle: Handle,
+}
+
+/// How a session is doing.
+#[non_exhaustive]
+#[derive(Debug, Clone)]
+pub enum SessionState {
+    /// etcd has not answered yet.
+    Connecting,
+    /// Connected; there is no lease, for nobody campaigned yet.
+    Ready,
+    /// The lease is believed in.
+    Live(LeaseView),
+    /// The lease is lost, or no renewal could be verified in time; a new one is on its way.
+    Lost {
+        /// Why.
+        reason: LostReason,
+    },
+    /// The session was closed, or its runtime is gone.
+    Closed,
+}
+
+/// The lease of a session that is live.
+#[derive(Clone)]
+pub struct LeaseView {
+    lease: i64,
+    belief: Arc<Belief>,
+    env: SharedEnv,
+}
+
+impl LeaseView {
+    pub(crate) fn new(lease: i64, belief: Arc<Belief>, env: SharedEnv) -> Self {
+        Self { lease, belief, env }
+    }
+
+    /// etcd's id of the lease.
+    pub fn lease_id(&self) -> i64 {
+        self.lease
+    }
+
+    /// How much longer the lease is believed in if no renewal succeeds; computed at each call.
+    pub fn time_left(&self) -> Duration {
+        self.belief.deadline().since(self.env.now())
+    }
+}
+
+impl fmt::Debug for LeaseView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "LeaseView({:x}, {:?} left)",
+            self.lease,
+            self.time_left()
+        )
+    }
+}
+
+/// What keeps a session alive.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pub(crate) commands: mpsc::UnboundedSender<Command>,
+    pub(crate) shared: Arc<SessionShared>,
+}
+
+pub(crate) struct SessionShared {
+    pub(crate) env: SharedEnv,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) settings: Settings,
+    state: watch::Receiver<SessionState>,
+    slots: AtomicU64,
+    names: Mutex<BTreeMap<String, Weak<str>>>,
+    // The watchdog holds it weakly: with the session gone, nobody is watched.
+    _beliefs: Arc<Beliefs>,
+}
+
+impl Handle {
+    /// Fails only when the driver is gone.
+    pub(crate) fn send(&self, command: Command) -> Result<()> {
+        self.commands.send(command).map_err(|_| Error::closed())
+    }
+
+    pub(crate) fn new_slot(&self) -> SlotId {
+        self.shared.slots.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn announced(&self, announced: &Announced) -> Result<Arc<[u8]>> {
+        announced.encode(self.shared.env.unix_time())
+    }
+
+    /// Waits until a candidacy is over and its key is gone for certain.
+    pub(crate) async fn ended(&self, slot: SlotId, patience: Duration) -> Result<()> {
+        let (reply, done) = oneshot::channel();
+        self.send(Command::AwaitEnd { slot, reply })?;
+        match timeout(&*self.shared.env, patience, done).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(_)) => Err(Error::closed()),
+            None => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "the key's deletion was not confirmed within {patience:?}; it is retried in the background"
+                ),
+            )),
+        }
+    }
+
+    /// How long calls wait for etcd to confirm that a key is gone.
+    pub(crate) fn patience(&self) -> Duration {
+        several(self.shared.settings.request_timeout)
+    }
+}
+
+impl Session {
+    /// Connects to etcd, through whichever endpoint answers first.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: an endpoint or an option breaks a rule, or there is no tokio runtime. `Unavailable`: no
+    /// endpoint answered a linearizable read within the connect timeout (default 5 s). `Unauthenticated`,
+    /// `PermissionDenied`: etcd refused us.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: dropped before it is ready, nothing is left.
+    pub async fn connect<E: AsRef<str>>(
+        endpoints: impl IntoIterator<Item = E>,
+        options: SessionOptions,
+    ) -> Result<Self> {
+        let session = Self::connect_lazy(endpoints, options)?;
+        session.handle.shared.reach().await?;
+        Ok(session)
+    }
+
+    /// Makes a session without connecting: whatever needs etcd waits until it can be reached.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: an endpoint or an option breaks a rule, or there is no tokio runtime.
+    pub fn connect_lazy<E: AsRef<str>>(
+        endpoints: impl IntoIterator<Item = E>,
+        options: SessionOptions,
+    ) -> Result<Self> {
+        let invalid = |message: String| Error::new(ErrorKind::InvalidInput, message);
+        let settings = options.settle()?;
+        #[cfg(feature = "unstable-sim")]
+        let given = settings.env.clone();
+        #[cfg(not(feature = "unstable-sim"))]
+        let given: Option<SharedEnv> = None;
+        let env = match given {
+            Some(env) => env,
+            None => Arc::new(System::new().map_err(|e| invalid(e.to_string()))?),
+        };
+        let endpoints: Vec<String> = endpoints
+            .into_iter()
+            .map(|e| e.as_ref().to_owned())
+            .collect();
+        let pool = Pool::new(
+            Arc::clone(&env),
+            endpoints,
+            settings.connect_options.clone(),
+            settings.request_timeout,
+        )
+        .map_err(invalid)?;
+        if !settings.survives_etcd_leader_change {
+            tracing::warn!(
+                target: "eldest::session", identity = settings.identity, ttl = ?settings.ttl,
+                "with this ttl a change of etcd's own leader may cost the leadership",
+            );
+        }
+        Ok(Self::start(env, Arc::new(pool), settings))
+    }
+
+    fn start(env: SharedEnv, pool: Arc<Pool>, settings: Settings) -> Self {
+        let (commands, commands_in) = mpsc::unbounded_channel();
+        let (state, state_seen) = watch::channel(SessionState::Connecting);
+        let beliefs = Beliefs::new(settings.grace);
+        let watched: Arc<dyn Watched> = Arc::clone(&beliefs) as Arc<dyn Watched>;
+        env.watch(Arc::downgrade(&watched));
+        let probe_key = settings.prefix("~").into_bytes();
+        let config = Config {
+            ttl: settings.ttl,
+            trust: settings.trust,
+            grace: settings.grace,
+            request_timeout: settings.request_timeout,
+            seed: env.random(),
+            probe_key: probe_key.into(),
+        };
+        env.spawn(
+            Driver::run(Parts {
+                env: Arc::clone(&env),
+                pool: Arc::clone(&pool),
+                config,
+                beliefs: Arc::clone(&beliefs),
+                state,
+                commands: commands_in,
+                identity: settings.identity.as_str().into(),
+            })
+            .boxed(),
+        );
+        let shared = SessionShared {
+            env,
+            pool,
+            settings,
+            state: state_seen,
+            slots: AtomicU64::new(1),
+            names: Mutex::new(BTreeMap::new()),
+            _beliefs: beliefs,
+        };
+        Self {
+            handle: Handle {
+                commands,
+                shared: Arc::new(shared),
+            },
+        }
+    }
+
+    /// Who this node is.
+    pub fn identity(&self) -> &str {
+        &self.handle.shared.settings.identity
+    }
+
+    /// Where the session's keys live.
+    pub fn namespace(&self) -> &str {
+        &self.handle.shared.settings.namespace
+    }
+
+    /// How the session is doing: the current state at once, then every change.
+    pub fn state(&self) -> watch::Receiver<SessionState> {
+        self.handle.shared.state.clone()
+    }
+
+    /// An election by name. Sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: the name is empty, begins or ends with `/`, contains `//` or control characters, is longer
+    /// than 512 bytes, or lies inside (or around) another election of this session that is in use: `a` and `a/b` may
+    /// not be used together, because other programs would count the keys of `a/b` in `a`.
+    pub fn election(&self, name: impl AsRef<str>) -> Result<Election> {
+        let name = name.as_ref();
+        check_name(name)?;
+        let name = self.handle.shared.register(name)?;
+        let prefix = self.handle.shared.settings.prefix(&name);
+        Ok(Election::new(self.handle.clone(), name, prefix.into()))
+    }
+
+    /// Ends every term (tokens cancelled, work awaited until its frozen deadline), leaves every election and revokes
+    /// the lease. Handles of this session answer [`ErrorKind::Closed`] afterwards. Calling it again is no error.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`: etcd did not confirm it within the TTL and four request timeouts; it is retried in the
+    /// background until the lease must have expired by itself.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: closing goes on in the background.
+    pub async fn close(&self) -> Result<()> {
+        let (reply, done) = oneshot::channel();
+        if self.handle.send(Command::Close { reply }).is_err() {
+            return Ok(());
+        }
+        let shared = &self.handle.shared;
+        let patience = shared.settings.ttl + self.handle.patience();
+        match timeout(&*shared.env, patience, done).await {
+            // An error means that the driver is gone, which is what was asked for.
+            Some(_) => Ok(()),
+            None => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("etcd did not confirm the end of the lease within {patience:?}"),
+            )),
+        }
+    }
+}
+
+impl SessionShared {
+    /// One linearizable read through any endpoint.
+    async fn reach(&self) -> Result<()> {
+        let patience = self.settings.connect_timeout;
+        let end = self.env.now().after(patience);
+        let probe = self.settings.prefix("~").into_bytes();
+        let mut failures = 0;
+        loop {
+            let failure = match self.pool.probe(&probe).await {
+                Ok(_) => return Ok(()),
+                Err(failure) => failure,
+            };
+            let error = Error::from_failure(&failure);
+            let hopeless = matches!(
+                error.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::Unauthenticated | ErrorKind::Rejected
+            );
+            let left = end.since(self.env.now());
+            if hopeless {
+                return Err(error);
+            }
+            if left.is_zero() {
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    format!("no endpoint answered within {patience:?}; the last one: {failure}"),
+                ));
+            }
+            failures += 1;
+            let pause = Duration::from_millis(20 * failures.min(10));
+            self.env.sleep(pause.min(left)).await;
+        }
+    }
+
+    /// Names in use may not lie inside one another.
+    fn register(&self, name: &str) -> Result<Arc<str>> {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.retain(|_, in_use| in_use.strong_count() > 0);
+        let inside = |outer: &str, inner: &str| {
+            inner
+                .strip_prefix(outer)
+                .is_some_and(|rest| rest.starts_with('/'))
+        };
+        let below = format!("{name}/");
+        let outer = name
+            .match_indices('/')
+            .map(|(at, _)| &name[..at])
+            .find(|outer| names.contains_key(*outer));
+        let inner = names
+            .range(below..)
+            .next()
+            .map(|(inner, _)| inner.as_str())
+            .filter(|inner| inside(name, inner));
+        if let Some(other) = outer.or(inner) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "the election name {name:?} nests with {other:?}, which this session uses: \
+                     programs that count every key under a prefix would mix the two"
+                ),
+            ));
+        }
+        if let Some(same) = names.get(name).and_then(Weak::upgrade) {
+            return Ok(same);
+        }
+        let name: Arc<str> = name.into();
+        names.insert(name.to_string(), Arc::downgrade(&name));
+        Ok(name)
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("identity", &self.identity())
+            .field("namespace", &self.namespace())
+            .field("state", &*self.handle.shared.state.borrow())
+            .finish_non_exhaustive()
+    }
+}
