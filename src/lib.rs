@@ -5,3 +5,6 @@ mod core;
 mod env;
 #[allow(dead_code)] // temporary: until the session uses it
 mod facts;
+
+#[cfg(feature = "testing")]
+pub mod testing;
