@@ -16,6 +16,8 @@ mod roster;
 mod run;
 mod session;
 mod term;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use announcement::{Announced, Announcement};
 pub use candidate::{Candidate, Status};

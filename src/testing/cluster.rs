@@ -1,0 +1,113 @@
+//! Hides how several servers form a cluster, and which of them leads it.
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+use std::time::Duration;
+
+use super::BoxError;
+use super::etcd::{Etcd, restart_stopped};
+
+/// Several etcd servers on the loopback interface that form one cluster.
+#[derive(Debug)]
+pub struct EtcdCluster {
+    members: Vec<Etcd>,
+}
+
+impl EtcdCluster {
+    /// Starts a cluster of `size` members with default settings; others through
+    /// [`EtcdBuilder::start_cluster`](super::EtcdBuilder::start_cluster).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Etcd::start`]; or `size` is zero.
+    pub async fn start(size: usize) -> Result<Self, BoxError> {
+        Etcd::builder().start_cluster(size).await
+    }
+
+    pub(super) fn new(members: Vec<Etcd>) -> Self {
+        Self { members }
+    }
+
+    /// One member, counted from zero.
+    ///
+    /// # Panics
+    ///
+    /// There is no such member.
+    pub fn member(&mut self, index: usize) -> &mut Etcd {
+        &mut self.members[index]
+    }
+
+    /// All members.
+    pub fn members(&self) -> &[Etcd] {
+        &self.members
+    }
+
+    /// The endpoints of all members, in their order.
+    pub fn endpoints(&self) -> Vec<String> {
+        self.members.iter().map(Etcd::endpoint).collect()
+    }
+
+    /// Waits until a majority agrees on a leader that itself agrees, and answers with its index.
+    /// A leader that was just killed or paused is not named.
+    ///
+    /// # Panics
+    ///
+    /// There is none within 20 s.
+    pub async fn leader(&self) -> usize {
+        let deadline = Duration::from_secs(20);
+        // Not `eventually`: the compiler could not tell that this future is `Send`.
+        let leader = tokio::time::timeout(deadline, async {
+            loop {
+                if let Some(leader) = self.agreed_leader().await {
+                    return leader;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        leader
+            .await
+            .unwrap_or_else(|_| panic!("no majority agrees on a leader within {deadline:?}"))
+    }
+
+    /// Starts all members that were killed, at once, and waits until they serve. Starting them one by one would
+    /// wait for ever while there is no quorum.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Etcd::restart`].
+    pub async fn restart(&mut self) -> Result<(), BoxError> {
+        restart_stopped(&mut self.members).await
+    }
+
+    async fn agreed_leader(&self) -> Option<usize> {
+        let views = futures::future::join_all(self.members.iter().map(View::of)).await;
+        let (index, leader) = views.iter().enumerate().find_map(|(index, view)| {
+            let view = (*view)?;
+            (view.leader == view.member).then_some((index, view))
+        })?;
+        let agree = views.iter().flatten();
+        let agree = agree.filter(|view| (view.leader, view.term) == (leader.leader, leader.term));
+        (agree.count() > self.members.len() / 2).then_some(index)
+    }
+}
+
+/// What one member believes.
+#[derive(Clone, Copy)]
+struct View {
+    member: u64,
+    leader: u64,
+    term: u64,
+}
+
+impl View {
+    async fn of(etcd: &Etcd) -> Option<Self> {
+        etcd.pid()?;
+        let mut client = etcd.client().await;
+        let status = tokio::time::timeout(Duration::from_millis(500), client.status()).await;
+        let status = status.ok()?.ok()?;
+        Some(Self {
+            member: status.header()?.member_id(),
+            leader: status.leader(),
+            term: status.raft_term(),
+        })
+    }
+}

@@ -1,0 +1,599 @@
+//! Hides how one etcd server is found, configured, started, recognised, restarted and cleaned up after.
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use etcd_client::Client;
+use tempfile::TempDir;
+
+use super::BoxError;
+use super::cluster::EtcdCluster;
+use super::http;
+use super::ports::Port;
+use super::process::Process;
+
+/// How long a server may take to serve.
+const START_DEADLINE: Duration = Duration::from_secs(20);
+
+/// What etcd logs when somebody else has its port.
+const PORT_TAKEN: &str = "address already in use";
+
+/// Names the binary to use instead of the vendored one.
+const BINARY_VARIABLE: &str = "ELDEST_ETCD_BIN";
+
+/// Room that a server needs in memory: it writes its log in pieces of 64 MB, one ahead.
+#[cfg(target_os = "linux")]
+const MEMORY_NEEDED: u64 = 1 << 30;
+
+/// One etcd server on the loopback interface, a process of its own. Dropping it kills the process and removes its
+/// folder; if this process is killed, both go too (on Unix).
+#[derive(Debug)]
+pub struct Etcd {
+    // Before the folder, so that the process is gone when the folder is removed.
+    process: Option<Process>,
+    setup: Setup,
+    /// The member's id, once it was heard from its own peer port.
+    member: Option<u64>,
+    folder: TempDir,
+}
+
+/// Configures an [`Etcd`] or an [`EtcdCluster`] before it starts.
+#[derive(Debug, Clone, Default)]
+pub struct EtcdBuilder {
+    binary: Option<PathBuf>,
+    heartbeat: Option<Duration>,
+    election_timeout: Option<Duration>,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    data_dir: Option<PathBuf>,
+}
+
+/// Everything to start the server from, again and again.
+#[derive(Debug)]
+struct Setup {
+    options: EtcdBuilder,
+    binary: PathBuf,
+    version: Version,
+    name: String,
+    data: PathBuf,
+    client: Port,
+    peer: Port,
+    /// `name=peer url` of every member.
+    members: String,
+    /// What keeps clusters apart that by chance talk to each other.
+    token: String,
+}
+
+/// Why a server does not serve.
+enum Failure {
+    PortTaken(String),
+    Other(BoxError),
+}
+
+impl Etcd {
+    /// Starts a server with default settings.
+    ///
+    /// The binary is the one that the variable `ELDEST_ETCD_BIN` names, else the vendored one.
+    ///
+    /// # Errors
+    ///
+    /// There is no binary, or it does not serve within 20 s; the message quotes its log.
+    pub async fn start() -> Result<Self, BoxError> {
+        Self::builder().start().await
+    }
+
+    /// For a server or a cluster with other settings.
+    pub fn builder() -> EtcdBuilder {
+        EtcdBuilder::default()
+    }
+
+    /// `http://127.0.0.1:PORT`, for clients.
+    pub fn endpoint(&self) -> String {
+        self.setup.client.url()
+    }
+
+    /// `127.0.0.1:PORT`, for [`Proxy::start`](super::Proxy::start).
+    pub fn address(&self) -> String {
+        self.setup.client.address()
+    }
+
+    /// A new client with default options, connected to this server alone.
+    ///
+    /// # Panics
+    ///
+    /// Never: without a user, a client does no I/O before its first call.
+    pub async fn client(&self) -> Client {
+        let client = Client::connect([self.endpoint()], None).await;
+        client.expect("the endpoint is a valid address, and nothing is sent yet")
+    }
+
+    /// The member's name, unique to this server.
+    pub fn name(&self) -> &str {
+        &self.setup.name
+    }
+
+    /// The server's version, such as `3.7.2`.
+    pub fn version(&self) -> &str {
+        &self.setup.version.text
+    }
+
+    /// Its process id, unless it was killed.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::id)
+    }
+
+    /// The folder of its data.
+    pub fn data_dir(&self) -> &Path {
+        &self.setup.data
+    }
+
+    /// What it logged so far, over all starts.
+    pub fn log(&self) -> String {
+        let log = std::fs::read(self.log_path()).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
+    /// Stops the process (SIGSTOP): connections stay open, and nobody answers. On return it no longer runs.
+    /// Nothing happens to a killed server.
+    #[cfg(unix)]
+    pub fn pause(&self) {
+        if let Some(process) = &self.process {
+            process.pause();
+        }
+    }
+
+    /// Continues a paused process (SIGCONT).
+    #[cfg(unix)]
+    pub fn resume(&self) {
+        if let Some(process) = &self.process {
+            process.resume();
+        }
+    }
+
+    /// Kills the process (SIGKILL), also a paused one. On return it is gone; its data and its ports are kept.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Starts it again, killing it first if need be, with the same ports and data, and waits until it serves.
+    ///
+    /// A cluster's member does not serve before a quorum runs: to restart several at once,
+    /// see [`EtcdCluster::restart`].
+    ///
+    /// # Errors
+    ///
+    /// It does not serve within 20 s; the message quotes its log.
+    pub async fn restart(&mut self) -> Result<(), BoxError> {
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            self.kill();
+            match self.launch().await {
+                Ok(()) => return Ok(()),
+                // Not for long, since the port is ours: a connection of the old process, perhaps.
+                Err(Failure::PortTaken(_)) if Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+    }
+
+    /// Uses another binary from the next restart on: an upgrade.
+    ///
+    /// # Errors
+    ///
+    /// It does not tell its version.
+    pub fn set_binary(&mut self, binary: impl Into<PathBuf>) -> Result<(), BoxError> {
+        let binary = binary.into();
+        self.setup.version = Version::of(&binary)?;
+        self.setup.binary = binary;
+        Ok(())
+    }
+
+    /// Reads a metric: the sum over all samples with that name and at least the labels given, zero if there is none.
+    /// For example `etcd_mvcc_put_total` or `grpc_server_handled_total{grpc_method="Put",grpc_code="OK"}`.
+    ///
+    /// # Panics
+    ///
+    /// The server does not answer within 5 s, or `query` is no metric; see [`try_metric`](Self::try_metric).
+    pub async fn metric(&self, query: &str) -> f64 {
+        match self.try_metric(query).await {
+            Ok(value) => value,
+            Err(error) => panic!("no metric `{query}`: {error}"),
+        }
+    }
+
+    /// Like [`metric`](Self::metric), for servers that may be down.
+    ///
+    /// # Errors
+    ///
+    /// The server does not answer within 5 s, or `query` is no metric.
+    pub async fn try_metric(&self, query: &str) -> Result<f64, BoxError> {
+        let page = http::get(&self.address(), "/metrics", Duration::from_secs(5)).await?;
+        http::sum(&page, query)
+    }
+
+    /// Starts the process and waits until it serves.
+    async fn launch(&mut self) -> Result<(), Failure> {
+        let log_before = self.log().len();
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())?;
+        let mut command = self.setup.command();
+        command.stdin(Stdio::null()).stdout(log.try_clone()?);
+        command.stderr(log);
+        let spawned = Process::spawn(&mut command, self.folder.path()).map_err(|error| {
+            let binary = self.setup.binary.display();
+            std::io::Error::new(error.kind(), format!("cannot run {binary}: {error}"))
+        })?;
+        self.process = Some(spawned);
+        let served = tokio::time::timeout(START_DEADLINE, self.served());
+        let problem = match served.await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(status)) => format!("etcd ended ({status})"),
+            Err(_) => format!("etcd does not serve within {START_DEADLINE:?}"),
+        };
+        self.kill();
+        let log = self.log();
+        let log = log.get(log_before..).unwrap_or(&log);
+        let binary = self.setup.binary.display();
+        let text = format!(
+            "{problem}: {binary} {}; its log:\n{log}",
+            self.setup.version.text
+        );
+        Err(if log.contains(PORT_TAKEN) {
+            Failure::PortTaken(text)
+        } else {
+            Failure::Other(text.into())
+        })
+    }
+
+    /// Waits until the server serves, or has ended.
+    async fn served(&mut self) -> Result<(), ExitStatus> {
+        // A loop of its own: the compiler cannot tell that a future with `eventually` in it is `Send`.
+        loop {
+            if let Some(status) = self.process.as_mut().and_then(Process::exited) {
+                return Err(status);
+            }
+            if self.recognise().await.is_some() && self.setup.healthy().await {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Whether the server behind the client port is ours: it must have the id that the peer port gives our name.
+    /// Both pages need no authentication, so this works however the server is set up.
+    async fn recognise(&mut self) -> Option<()> {
+        let limit = Duration::from_secs(1);
+        let member = if let Some(member) = self.member {
+            member
+        } else {
+            let page = http::get(&self.setup.peer.address(), "/members", limit)
+                .await
+                .ok()?;
+            let members: serde_json::Value = serde_json::from_str(&page).ok()?;
+            let own = members
+                .as_array()?
+                .iter()
+                .find(|m| m["name"] == self.setup.name)?;
+            *self.member.insert(own["id"].as_u64()?)
+        };
+        let page = http::get(&self.address(), "/metrics", limit).await.ok()?;
+        let own = format!(r#"etcd_server_id{{server_id="{member:x}"}}"#);
+        (http::sum(&page, &own).ok()? > 0.0).then_some(())
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.path().join("etcd.log")
+    }
+
+    /// `count` members of one new cluster, not yet started.
+    fn prepare(options: &EtcdBuilder, count: usize) -> Result<Vec<Self>, BoxError> {
+        let binary = options.find_binary()?;
+        let version = Version::of(&binary)?;
+        let token = format!("eldest-{}-{:08x}", std::process::id(), fastrand::u32(..));
+        let parts = (1..=count)
+            .map(|number| Ok((format!("{token}-{number}"), Port::free()?, Port::free()?)))
+            .collect::<Result<Vec<_>, BoxError>>()?;
+        let members: Vec<String> = parts
+            .iter()
+            .map(|(name, _, peer)| format!("{name}={}", peer.url()))
+            .collect();
+        let members = members.join(",");
+        parts
+            .into_iter()
+            .map(|(name, client, peer)| {
+                let folder = new_folder()?;
+                let data = match &options.data_dir {
+                    None => folder.path().join("data"),
+                    Some(data) if count == 1 => data.clone(),
+                    Some(data) => data.join(&name),
+                };
+                Ok(Self {
+                    process: None,
+                    setup: Setup {
+                        options: options.clone(),
+                        binary: binary.clone(),
+                        version: version.clone(),
+                        name,
+                        data,
+                        client,
+                        peer,
+                        members: members.clone(),
+                        token: token.clone(),
+                    },
+                    member: None,
+                    folder,
+                })
+            })
+            .collect()
+    }
+}
+
+impl EtcdBuilder {
+    /// etcd's heartbeat interval, in whole milliseconds; 100 ms by default.
+    pub fn heartbeat(mut self, interval: Duration) -> Self {
+        self.heartbeat = Some(interval);
+        self
+    }
+
+    /// etcd's election timeout, in whole milliseconds; 1 s by default, and at least five heartbeats. The shortest
+    /// time to live of a lease is one and a half of it, rounded up to seconds.
+    pub fn election_timeout(mut self, timeout: Duration) -> Self {
+        self.election_timeout = Some(timeout);
+        self
+    }
+
+    /// One more argument, such as `--quota-backend-bytes=20000000`.
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// One more environment variable. Variables of this process reach the server too, but for etcd's own (`ETCD_...`).
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Keeps the data in this folder, which then is not removed; in a cluster, in one folder below it per member.
+    /// By default a temporary folder, in memory where there is room.
+    pub fn data_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.data_dir = Some(folder.into());
+        self
+    }
+
+    /// Uses this binary, before the variable `ELDEST_ETCD_BIN` and the vendored one.
+    pub fn binary(mut self, binary: impl Into<PathBuf>) -> Self {
+        self.binary = Some(binary.into());
+        self
+    }
+
+    /// Starts one server.
+    ///
+    /// # Errors
+    ///
+    /// There is no binary, or it does not serve within 20 s; the message quotes its log.
+    pub async fn start(self) -> Result<Etcd, BoxError> {
+        let mut members = self.start_members(1).await?;
+        members.pop().ok_or_else(|| "no member".into())
+    }
+
+    /// Starts a cluster of `size` members, all at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start); or `size` is zero.
+    pub async fn start_cluster(self, size: usize) -> Result<EtcdCluster, BoxError> {
+        if size == 0 {
+            return Err("a cluster needs at least one member".into());
+        }
+        self.start_members(size).await.map(EtcdCluster::new)
+    }
+
+    async fn start_members(self, count: usize) -> Result<Vec<Etcd>, BoxError> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let mut members = Etcd::prepare(&self, count)?;
+            match launch_all(&mut members).await {
+                Ok(()) => return Ok(members),
+                // Somebody took a port between our look and the server's: again with others.
+                Err(Failure::PortTaken(_)) if attempts < 5 => {}
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+    }
+
+    fn find_binary(&self) -> Result<PathBuf, BoxError> {
+        if let Some(binary) = &self.binary {
+            return Ok(binary.clone());
+        }
+        if let Some(binary) = std::env::var_os(BINARY_VARIABLE) {
+            return Ok(binary.into());
+        }
+        let vendored = etcd_bin_vendored::etcd_bin_path()
+            .map_err(|error| format!("{error}; name a binary by {BINARY_VARIABLE}"))?;
+        if vendored.exists() {
+            Ok(vendored.to_owned())
+        } else {
+            let path = vendored.display();
+            Err(format!("{path} is not on this machine; name a binary by {BINARY_VARIABLE}").into())
+        }
+    }
+}
+
+/// Starts all that do not run, at once, and waits until all serve.
+pub(super) async fn restart_stopped(members: &mut [Etcd]) -> Result<(), BoxError> {
+    let stopped = members.iter_mut().filter(|member| member.process.is_none());
+    futures::future::try_join_all(stopped.map(Etcd::restart)).await?;
+    Ok(())
+}
+
+async fn launch_all(members: &mut [Etcd]) -> Result<(), Failure> {
+    futures::future::try_join_all(members.iter_mut().map(Etcd::launch)).await?;
+    Ok(())
+}
+
+impl Setup {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        let inherited = std::env::vars_os().map(|(name, _)| name);
+        for name in inherited.filter(|name| is_etcd_s(name)) {
+            command.env_remove(name); // each would count as an argument
+        }
+        let mut flag = |name: &str, value: &dyn AsRef<OsStr>| {
+            command.arg(format!("--{name}")).arg(value.as_ref());
+        };
+        flag("name", &self.name);
+        flag("data-dir", &self.data);
+        flag("listen-client-urls", &self.client.url());
+        flag("advertise-client-urls", &self.client.url());
+        flag("listen-peer-urls", &self.peer.url());
+        flag("initial-advertise-peer-urls", &self.peer.url());
+        flag("initial-cluster", &self.members);
+        flag("initial-cluster-token", &self.token);
+        flag("log-level", &"error");
+        if let Some(interval) = self.options.heartbeat {
+            flag("heartbeat-interval", &interval.as_millis().to_string());
+        }
+        if let Some(timeout) = self.options.election_timeout {
+            flag("election-timeout", &timeout.as_millis().to_string());
+        }
+        if self.version.number >= (3, 5) {
+            command.arg("--unsafe-no-fsync"); // what is tested is never the loss of power
+        } else {
+            command.args(["--logger", "zap"]); // the only one later, and the only one with levels
+        }
+        command.args(&self.options.args);
+        command.envs(self.options.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Whether the server answers linearizable reads. An alarm set by a test does not count against it.
+    async fn healthy(&self) -> bool {
+        let path = "/health?exclude=NOSPACE&exclude=CORRUPT";
+        let page = http::get(&self.client.address(), path, Duration::from_secs(1)).await;
+        let page = page.ok().and_then(|page| serde_json::from_str(&page).ok());
+        page.is_some_and(|page: serde_json::Value| page["health"] == "true")
+    }
+}
+
+fn is_etcd_s(variable: &OsStr) -> bool {
+    variable.to_string_lossy().starts_with("ETCD_")
+}
+
+/// A new temporary folder. In memory if it can be: there even a server that insists on writing to the disk is quick.
+fn new_folder() -> Result<TempDir, BoxError> {
+    let mut builder = tempfile::Builder::new();
+    let builder = builder.prefix("eldest-etcd-");
+    #[cfg(target_os = "linux")]
+    {
+        let memory = Path::new("/dev/shm");
+        let room = rustix::fs::statvfs(memory)
+            .is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) >= MEMORY_NEEDED);
+        if room && let Ok(folder) = builder.tempdir_in(memory) {
+            return Ok(folder);
+        }
+    }
+    Ok(builder.tempdir()?)
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Version {
+    text: String,
+    number: (u32, u32),
+}
+
+impl Version {
+    /// Asks the binary, once per process.
+    fn of(binary: &Path) -> Result<Self, BoxError> {
+        static KNOWN: LazyLock<Mutex<HashMap<PathBuf, Version>>> = LazyLock::new(Mutex::default);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(version) = known.get(binary) {
+            return Ok(version.clone());
+        }
+        let output = Command::new(binary)
+            .arg("--version")
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("cannot run {}: {error}", binary.display()))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = Self::parse(&text)
+            .ok_or_else(|| format!("{} --version: no version in `{text}`", binary.display()))?;
+        known.insert(binary.to_owned(), version.clone());
+        Ok(version)
+    }
+
+    fn parse(output: &str) -> Option<Self> {
+        let text = output
+            .lines()
+            .find_map(|line| line.strip_prefix("etcd Version: "))?
+            .trim();
+        let mut numbers = text.split('.').map(str::parse);
+        let number = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        Some(Self {
+            text: text.to_owned(),
+            number,
+        })
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+impl From<Failure> for BoxError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::PortTaken(text) => text.into(),
+            Failure::Other(error) => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_taken_port_is_told_from_other_failures_and_goes_by() -> Result<(), BoxError> {
+        let mut members = Etcd::prepare(&EtcdBuilder::default(), 1)?;
+        let etcd = &mut members[0];
+        let taken = std::net::TcpListener::bind(etcd.setup.peer.address())?;
+        let failure = etcd.launch().await;
+        assert!(matches!(failure, Err(Failure::PortTaken(_))));
+        drop(taken);
+        etcd.launch().await?;
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_server_of_another_cluster_on_the_port_is_not_taken_for_ours() -> Result<(), BoxError>
+    {
+        let mut etcd = Etcd::start().await?;
+        assert_eq!(etcd.recognise().await, Some(()));
+        let other = Etcd::start().await?;
+        etcd.kill();
+        etcd.setup.client = other.setup.client;
+        assert!(etcd.setup.healthy().await);
+        assert_eq!(etcd.recognise().await, None);
+        Ok(())
+    }
+
+    #[test]
+    fn the_version_is_read_from_what_etcd_prints() {
+        let version = Version::parse("etcd Version: 3.10.2\nGit SHA: 0abc\n").expect("a version");
+        assert_eq!((version.number, version.text.as_str()), ((3, 10), "3.10.2"));
+        assert_eq!(Version::parse("zsh: not found"), None);
+    }
+}

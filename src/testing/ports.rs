@@ -1,0 +1,64 @@
+//! Hides how servers of many tests, in many processes at once, get ports that stay theirs across a restart.
+
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+
+use super::BoxError;
+
+/// Below the range from which the kernel takes ports for outgoing connections: such a connection could take
+/// the port while its server is down, or a client that retries could even connect to itself.
+const RANGE: std::ops::Range<u16> = 16_000..32_000;
+
+/// A TCP port on the loopback interface, kept until dropped even while nobody listens.
+#[derive(Debug)]
+pub(super) struct Port {
+    number: u16,
+    /// The UDP port of the same number: a claim that other processes with this code see, that costs the TCP port
+    /// nothing, and that the kernel gives back however this process ends.
+    _claim: UdpSocket,
+}
+
+impl Port {
+    /// A port on which nobody listens. Somebody else may still take it before its server does.
+    pub(super) fn free() -> Result<Self, BoxError> {
+        for _ in 0..1_000 {
+            let number = fastrand::u16(RANGE);
+            let address = (Ipv4Addr::LOCALHOST, number);
+            let Ok(claim) = UdpSocket::bind(address) else {
+                continue;
+            };
+            if TcpListener::bind(address).is_ok() {
+                return Ok(Self {
+                    number,
+                    _claim: claim,
+                });
+            }
+        }
+        Err(format!("no free port on 127.0.0.1 from {RANGE:?}").into())
+    }
+
+    pub(super) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.number)
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("http://{}", self.address())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_never_given_out_twice_while_it_is_kept() {
+        let ports: Vec<Port> = (0..200).map(|_| Port::free().expect("free")).collect();
+        let distinct: std::collections::HashSet<u16> = ports.iter().map(|p| p.number).collect();
+        assert_eq!(distinct.len(), ports.len());
+    }
+
+    #[test]
+    fn a_kept_port_can_be_listened_on() {
+        let port = Port::free().expect("free");
+        TcpListener::bind(port.address()).expect("listens");
+    }
+}

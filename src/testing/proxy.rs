@@ -1,0 +1,415 @@
+//! Hides how bytes between a client and a server are delayed, held back or cut off.
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
+
+use super::BoxError;
+use super::ports::Port;
+
+/// Bytes are read and passed on in pieces of at most this size.
+const PIECE: usize = 16 * 1024;
+
+/// Pieces kept back per connection and direction; beyond that the sender is no longer read from.
+const PIECES: usize = 1024;
+
+/// A TCP proxy in this process, in front of one server, that breaks connections on purpose.
+///
+/// It starts by passing everything on. The faults combine, take effect at once (when a call returns, not one byte
+/// more passes against it), and last until [`heal`](Self::heal). Dropping it closes everything.
+#[derive(Debug)]
+pub struct Proxy {
+    shared: Arc<Shared>,
+    accepting: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    port: Port,
+    upstream: String,
+    runtime: Handle,
+    /// Written under its lock, which also covers every write to a socket.
+    mode: watch::Sender<Mode>,
+    /// None while cut.
+    listener: Mutex<Option<TcpListener>>,
+    connections: AtomicUsize,
+    /// Bytes read and not yet passed on, per direction.
+    held: [AtomicUsize; 2],
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Mode {
+    cut: bool,
+    /// Per direction.
+    hold: [bool; 2],
+    delay: Duration,
+    /// Connections of an earlier epoch are closed.
+    epoch: u64,
+}
+
+const REQUESTS: usize = 0;
+const RESPONSES: usize = 1;
+
+impl Proxy {
+    /// Listens on a free port of the loopback interface for `upstream`, such as `127.0.0.1:2379`.
+    ///
+    /// # Errors
+    ///
+    /// There is no free port.
+    pub async fn start(upstream: impl AsRef<str>) -> Result<Self, BoxError> {
+        let upstream = upstream.as_ref();
+        let upstream = upstream.strip_prefix("http://").unwrap_or(upstream);
+        let (port, listener) = loop {
+            let port = Port::free()?;
+            // Lost to somebody else in between: another one.
+            if let Ok(listener) = TcpListener::bind(port.address()).await {
+                break (port, listener);
+            }
+        };
+        let shared = Arc::new(Shared {
+            port,
+            upstream: upstream.to_owned(),
+            runtime: Handle::current(),
+            mode: watch::Sender::new(Mode::default()),
+            listener: Mutex::new(Some(listener)),
+            connections: AtomicUsize::new(0),
+            held: [AtomicUsize::new(0), AtomicUsize::new(0)],
+        });
+        let accepting = tokio::spawn(accept(Arc::clone(&shared)));
+        Ok(Self { shared, accepting })
+    }
+
+    /// `http://127.0.0.1:PORT`, for clients.
+    pub fn endpoint(&self) -> String {
+        self.shared.port.url()
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        self.shared.port.address()
+    }
+
+    /// Resets all connections and refuses new ones.
+    pub fn cut(&self) {
+        self.shared.change(|mode| mode.cut = true);
+        drop(self.shared.listener().take());
+    }
+
+    /// Keeps back all bytes, both ways, while connections stay open and new ones are accepted: a network that went
+    /// silent. On [`heal`](Self::heal) the bytes flow, and so does the news that one side has closed.
+    pub fn hold(&self) {
+        self.shared.change(|mode| mode.hold = [true, true]);
+    }
+
+    /// Keeps back the bytes from clients. They reach the server on [`heal`](Self::heal), even if their client has
+    /// closed the connection meanwhile.
+    pub fn hold_requests(&self) {
+        self.shared.change(|mode| mode.hold[REQUESTS] = true);
+    }
+
+    /// Keeps back the bytes from the server: requests take effect, but nobody hears of it.
+    pub fn hold_responses(&self) {
+        self.shared.change(|mode| mode.hold[RESPONSES] = true);
+    }
+
+    /// Passes every byte on this much later, in each direction; a round trip takes twice as long.
+    pub fn delay(&self, each_way: Duration) {
+        self.shared.change(|mode| mode.delay = each_way);
+    }
+
+    /// Ends all faults. Bytes kept back flow at once.
+    pub fn heal(&self) {
+        self.shared.change(|mode| {
+            *mode = Mode {
+                epoch: mode.epoch,
+                ..Mode::default()
+            }
+        });
+        // Should the port be taken just now, the accepting task tries again.
+        let _ = self.shared.listen();
+    }
+
+    /// Resets all connections, with the bytes kept back on them. New ones are treated as before.
+    pub fn drop_connections(&self) {
+        self.shared.change(|mode| mode.epoch += 1);
+    }
+
+    /// How many connections are open.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// How many bytes from clients have arrived here and are not yet passed on.
+    pub fn held_requests(&self) -> usize {
+        self.shared.held[REQUESTS].load(Ordering::SeqCst)
+    }
+
+    /// How many bytes from the server have arrived here and are not yet passed on.
+    pub fn held_responses(&self) -> usize {
+        self.shared.held[RESPONSES].load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.cut();
+        // The task owns those of the connections.
+        self.accepting.abort();
+    }
+}
+
+impl Shared {
+    fn listener(&self) -> MutexGuard<'_, Option<TcpListener>> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Mode)) {
+        self.mode.send_modify(change);
+    }
+
+    /// Listens, unless it does or is cut.
+    fn listen(&self) -> std::io::Result<()> {
+        let mut listener = self.listener();
+        if listener.is_none() && !self.mode.borrow().cut {
+            let _runtime = self.runtime.enter();
+            // The standard library's, because tokio's `bind` is async; both let the port be used again.
+            let again = std::net::TcpListener::bind(self.port.address())?;
+            again.set_nonblocking(true)?;
+            *listener = Some(TcpListener::from_std(again)?);
+        }
+        Ok(())
+    }
+
+    /// The next connection; none while there is no listener.
+    async fn accepted(&self) -> std::io::Result<(TcpStream, SocketAddr)> {
+        poll_fn(|context| match &*self.listener() {
+            Some(listener) => listener.poll_accept(context),
+            None => Poll::Pending,
+        })
+        .await
+    }
+}
+
+async fn accept(shared: Arc<Shared>) {
+    const PAUSE: Duration = Duration::from_millis(5);
+    let mut mode = shared.mode.subscribe();
+    let mut connections = JoinSet::new();
+    loop {
+        mode.mark_unchanged();
+        let closed = shared.listen().is_err();
+        tokio::select! {
+            accepted = shared.accepted() => match accepted {
+                Ok((client, _)) => {
+                    // Counted before the client can learn that it was accepted by an answer.
+                    let counted = Counted::new(&shared);
+                    connections.spawn(serve(client, counted, mode.clone()));
+                }
+                Err(_) => tokio::time::sleep(PAUSE).await, // out of descriptors, or the client is gone again
+            },
+            _ = mode.changed() => {}
+            Some(_) = connections.join_next() => {}
+            () = tokio::time::sleep(PAUSE), if closed => {}
+        }
+    }
+}
+
+/// One open connection and its bytes in the counters.
+struct Counted {
+    shared: Arc<Shared>,
+    held: [AtomicUsize; 2],
+}
+
+impl Counted {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.connections.fetch_add(1, Ordering::SeqCst);
+        Self {
+            shared: Arc::clone(shared),
+            held: [AtomicUsize::new(0), AtomicUsize::new(0)],
+        }
+    }
+
+    fn arrived(&self, direction: usize, bytes: usize) {
+        self.held[direction].fetch_add(bytes, Ordering::SeqCst);
+        self.shared.held[direction].fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    fn passed(&self, direction: usize, bytes: usize) {
+        self.held[direction].fetch_sub(bytes, Ordering::SeqCst);
+        self.shared.held[direction].fetch_sub(bytes, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        for direction in [REQUESTS, RESPONSES] {
+            self.passed(direction, self.held[direction].load(Ordering::SeqCst));
+        }
+        self.shared.connections.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Passes bytes between one client and the server until both have closed, or the connection is reset.
+async fn serve(mut client: TcpStream, counted: Counted, mut mode: watch::Receiver<Mode>) {
+    let epoch = mode.borrow_and_update().epoch;
+    let alive = move |mode: &Mode| !mode.cut && mode.epoch == epoch;
+    let severed = async {
+        // An error means that the proxy is gone.
+        let _ = mode.clone().wait_for(|mode| !alive(mode)).await;
+    };
+    let served = async {
+        let Ok(mut server) = TcpStream::connect(&counted.shared.upstream).await else {
+            reset(&client);
+            return;
+        };
+        let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        let reset_both = {
+            let (from_client, to_client) = client.split();
+            let (from_server, to_server) = server.split();
+            let pump = |direction, from, to| Pump {
+                direction,
+                from,
+                to,
+                counted: &counted,
+                mode: mode.clone(),
+                alive: &alive,
+            };
+            tokio::select! {
+                _ = futures::future::join(
+                    pump(REQUESTS, from_client, to_server).run(),
+                    pump(RESPONSES, from_server, to_client).run(),
+                ) => false,
+                () = severed => true,
+            }
+        };
+        if reset_both {
+            reset(&client);
+            reset(&server);
+        }
+    };
+    served.await;
+}
+
+/// Makes the coming drop of `stream` a reset instead of an orderly close.
+fn reset(stream: &TcpStream) {
+    // `set_zero_linger` is newer than the oldest tokio allowed; zero does not block, which is what the warning is about.
+    #[allow(deprecated)]
+    let _ = stream.set_linger(Some(Duration::ZERO));
+}
+
+/// One direction of one connection.
+struct Pump<'a, A> {
+    direction: usize,
+    from: ReadHalf<'a>,
+    to: WriteHalf<'a>,
+    counted: &'a Counted,
+    mode: watch::Receiver<Mode>,
+    alive: &'a A,
+}
+
+impl<A: Fn(&Mode) -> bool> Pump<'_, A> {
+    async fn run(self) {
+        let Self {
+            direction,
+            from,
+            mut to,
+            counted,
+            mut mode,
+            alive,
+        } = self;
+        let (keep, mut kept) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES);
+        let read = async move {
+            let mut buffer = vec![0; PIECE];
+            loop {
+                match from.readable().await {
+                    Ok(()) => {}
+                    Err(_) => break,
+                }
+                match from.try_read(&mut buffer) {
+                    Ok(0) => break,
+                    Ok(count) => {
+                        counted.arrived(direction, count);
+                        let piece = (Instant::now(), buffer[..count].to_vec());
+                        if keep.send(piece).await.is_err() {
+                            break;
+                        }
+                    }
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                    Err(_) => break,
+                }
+            }
+            let _ = keep.send((Instant::now(), Vec::new())).await; // the end, delayed like everything
+            drop(keep);
+            std::future::pending::<()>().await;
+        };
+        let write = async {
+            while let Some((since, piece)) = kept.recv().await {
+                let mut rest = &piece[..];
+                loop {
+                    passes(&mut mode, direction, since).await?;
+                    if rest.is_empty() {
+                        break;
+                    }
+                    to.writable().await?;
+                    // Under the lock: when a fault's call has returned, no byte passes against it.
+                    let now = mode.borrow();
+                    if !alive(&now) {
+                        return Err(std::io::ErrorKind::ConnectionReset.into());
+                    }
+                    if now.hold[direction] {
+                        continue;
+                    }
+                    match to.try_write(rest) {
+                        Ok(count) => {
+                            rest = &rest[count..];
+                            counted.passed(direction, count);
+                        }
+                        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                        Err(error) => return Err(error),
+                    }
+                    if rest.is_empty() {
+                        break;
+                    }
+                }
+                if piece.is_empty() {
+                    break;
+                }
+            }
+            to.shutdown().await
+        };
+        tokio::select! {
+            _ = write => {}
+            () = read => {}
+        }
+    }
+}
+
+/// Waits until a piece read at `since` may be passed on.
+async fn passes(
+    mode: &mut watch::Receiver<Mode>,
+    direction: usize,
+    since: Instant,
+) -> std::io::Result<()> {
+    loop {
+        let now = *mode.borrow_and_update();
+        let due = since + now.delay;
+        if !now.hold[direction] && Instant::now() >= due {
+            return Ok(());
+        }
+        tokio::select! {
+            changed = mode.changed() => changed.map_err(std::io::Error::other)?,
+            () = tokio::time::sleep_until(due), if !now.hold[direction] => {}
+        }
+    }
+}
