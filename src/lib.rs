@@ -2,3 +2,5 @@
 mod core;
 mod env;
 mod facts;
+#[cfg(feature = "testing")]
+pub mod testing;

@@ -1,0 +1,3 @@
+//! Tools for testing leader election: feature `testing`.
+
+pub mod history;
