@@ -21,6 +21,7 @@
 
 mod cluster;
 mod etcd;
+pub mod history;
 mod http;
 mod ports;
 mod process;
@@ -32,4 +33,4 @@ pub use etcd::{Etcd, EtcdBuilder};
 pub use proxy::Proxy;
 pub use wait::eventually;
 
-type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
+use crate::BoxError;

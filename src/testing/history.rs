@@ -1,0 +1,390 @@
+//! Records what the nodes of a test believed, wrote and suffered, and checks it against what leader election promises.
+//!
+//! [`check`] is a pure function from a [`History`] and [`Rules`] to a [`Report`]. It never reads a clock, never
+//! waits and knows nothing of where the events came from: one process, many processes that each wrote a file, or a
+//! simulation. A history is only as good as its events, so a report also counts what it saw: [`Report::require`]
+//! refuses a test in which nothing happened.
+//!
+//! # What is checked
+//!
+//! | | invariant | needs |
+//! |---|---|---|
+//! | I1 | no two terms of an election overlap | [`What::Valid`], [`What::Guarded`] |
+//! | I2 | a token belongs to one node, and tokens only grow | [`What::Elected`], [`What::Guarded`], admitted writes |
+//! | I3 | no update is lost, no stale write is admitted | [`What::FencedWrite`], [`What::FinalCounter`] |
+//! | I4 | who is elected holds the oldest live key | [`What::Truth`], see [`TruthRecorder`] |
+//! | I5 | a vacancy ends within TTL + election timeout + slack once nothing is wrong | [`What::Joined`], [`What::Left`], [`What::Killed`], faults |
+//! | I6 | nothing is left behind | [`What::Baseline`], [`What::Final`] |
+//!
+//! What is not recorded is not checked.
+//!
+//! # What is not a violation, but counted
+//!
+//! * **A key deleted early, not by us.** An operator, and in rare cases etcd itself, can delete the key of a living
+//!   leader. Its node believes until it hears of it, at worst until its local deadline. Such an overlap is excused
+//!   only on evidence: the test recorded [`What::DeletedByOther`], or [`TruthRecorder`] saw that etcd had promised
+//!   the lease a longer life and that the whole lease is gone; nobody of us asked for it; and the overlap lies
+//!   after the deletion and ends within one TTL of it.
+//! * **A stopped process.** From the last check before a stop to the first check after it, a process has not
+//!   noticed the end of its term. While it is stopped it does nothing, and what was in flight is covered by
+//!   fencing (I3) alone, so this overlap is a count of its own: [`Counts::overlaps_while_stopped`].
+//!   [`Rules::stopped_counts_as_leading`] makes it a violation. A check that says *yes* after the stop is an
+//!   ordinary overlap in any case.
+//!
+//! # Example
+//!
+//! ```
+//! use std::time::Duration;
+//! use eldest::testing::history::{Recorder, Rules, What, check};
+//!
+//! let recorder = Recorder::boottime(); // or `.to_file(path)?` in each process, then `History::load(paths)`
+//! recorder.record("n1", "jobs", What::Elected { token: 7 });
+//! recorder.sample("n1", "jobs", 7, || true); // `|| term.is_valid()`, every few milliseconds
+//! recorder.record("n1", "jobs", What::Killed);
+//! recorder.record("n2", "jobs", What::Elected { token: 9 });
+//! recorder.sample("n2", "jobs", 9, || true);
+//!
+//! let report = check(&recorder.history()?, &Rules::new(Duration::from_secs(10)));
+//! report.assert_ok();
+//! report.require(2, 1); // two elections, one fault that hit a leader
+//! println!("{report}");
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! # Limits
+//!
+//! All events come from one host: `CLOCK_BOOTTIME` cannot be compared between machines. One history covers one
+//! etcd cluster; a restored backup begins a new one. The fenced counter starts at zero.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+mod belief;
+mod check;
+mod counter;
+mod json;
+mod liveness;
+mod overlap;
+mod recorder;
+mod report;
+mod rules;
+mod tokens;
+mod truth;
+
+#[cfg(test)]
+mod generated;
+#[cfg(test)]
+mod tests;
+
+pub use check::check;
+pub use recorder::Recorder;
+pub use report::{Counts, Invariant, Report, Violation};
+pub use rules::Rules;
+pub use truth::TruthRecorder;
+
+/// One thing that happened, seen by an observer on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// When, on the observer's clock: time since boot.
+    pub at: Duration,
+    /// Where: a node's name. One candidate of an election is one node, also when several share a process.
+    /// For [`What::Fault`] and [`What::Healed`]: what is hit; empty for everybody (etcd itself, for example).
+    pub node: String,
+    /// The election's name. Ignored for what happens to a whole process: pauses, kills, faults, resources.
+    pub election: String,
+    /// What happened.
+    pub what: What,
+}
+
+/// What can happen. Times say how to stamp, so that an inaccuracy never hides or invents an overlap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum What {
+    /// The node registered its key.
+    Joined {
+        /// The key; see [`Change`] for how bytes are written.
+        key: String,
+        /// Its create revision, the token of the term that may come of it.
+        create_revision: i64,
+    },
+    /// The node left the election, or shut down, of its own will. Record it before leaving.
+    Left,
+    /// The node was told that it leads.
+    Elected {
+        /// The term's fencing token.
+        token: i64,
+    },
+    /// `is_valid()` said yes. Stamped *before* the check; see [`Recorder::sample`].
+    Valid {
+        /// The term's fencing token.
+        token: i64,
+    },
+    /// `is_valid()` said no. Stamped *after* the check.
+    Invalid {
+        /// The term's fencing token.
+        token: i64,
+    },
+    /// Guarded work was observed being done, by whoever saw it.
+    Guarded {
+        /// The term's fencing token.
+        token: i64,
+    },
+    /// The node saw its `lost()` token cancelled. It may be valid for some grace yet.
+    LostToken {
+        /// The term's fencing token.
+        token: i64,
+        /// Why, in words.
+        reason: String,
+    },
+    /// The node gave its term up. Record it before releasing.
+    Released {
+        /// The term's fencing token.
+        token: i64,
+    },
+    /// The node's process was stopped. Record it after the stop.
+    Paused,
+    /// The node's process goes on. Record it before it does.
+    Resumed,
+    /// The node's process is dead. Record it once it is.
+    Killed,
+    /// Something was broken; while it is, a vacancy may last. Pauses and kills are faults without this.
+    Fault {
+        /// Which fault; [`What::Healed`] repeats it.
+        name: String,
+    },
+    /// The fault of that name and node is over. A fault that is over at once needs it too.
+    Healed {
+        /// Which fault.
+        name: String,
+    },
+    /// The node tried a write that carries its token.
+    FencedWrite {
+        /// The token it carried.
+        token: i64,
+        /// What became of it.
+        outcome: Outcome,
+    },
+    /// The counter was read after all writes had ended.
+    FinalCounter {
+        /// Its value.
+        value: u64,
+    },
+    /// We (the library or the node) asked etcd to delete a key of ours. Record it before asking.
+    AskedToDelete {
+        /// The key's create revision.
+        create_revision: i64,
+    },
+    /// Somebody else deleted the key or revoked its lease: an operator, or the test in that role.
+    DeletedByOther {
+        /// The key's create revision.
+        create_revision: i64,
+    },
+    /// etcd's side, from an independent watcher.
+    Truth {
+        /// The store's revision.
+        revision: i64,
+        /// What changed.
+        change: Change,
+    },
+    /// What the node held before the test.
+    Baseline(Resources),
+    /// What it holds after everything was dropped and a TTL has passed.
+    Final(Resources),
+}
+
+/// What became of a fenced write to a counter that every admitted write raises by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It was admitted.
+    Admitted {
+        /// The counter as this write left it: 1 for the first write ever.
+        value: u64,
+    },
+    /// It was refused, and certainly did nothing.
+    Refused,
+    /// The answer was lost: it may have been admitted, once.
+    Unknown,
+}
+
+/// A change in etcd. Keys are text with `\xNN` for what is not printable ASCII.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// A key appeared.
+    Created {
+        /// The key.
+        key: String,
+        /// Its create revision.
+        create_revision: i64,
+        /// Its lease, 0 for none.
+        lease: i64,
+    },
+    /// A living key was written again.
+    Overwritten {
+        /// The key.
+        key: String,
+        /// Its create revision, which stays.
+        create_revision: i64,
+        /// Its lease now, 0 for none.
+        lease: i64,
+    },
+    /// A key was deleted, by a request or with its lease.
+    Deleted {
+        /// The key.
+        key: String,
+        /// The create revision it had.
+        create_revision: i64,
+    },
+    /// What etcd's leader says of a lease, the answer proven to be the current leader's.
+    Lease {
+        /// The lease.
+        lease: i64,
+        /// The least time it has left, counted from the event's time; `None` if it is gone.
+        left: Option<Duration>,
+    },
+    /// Changes after revision `since`, up to and including the event's revision, are not known: the watcher began
+    /// here, or was cut off for longer than etcd keeps history.
+    Gap {
+        /// The last revision known before.
+        since: i64,
+    },
+}
+
+/// Things a node, or a whole test, can leave behind. What was not counted is left at zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct Resources {
+    pub leases: u64,
+    pub keys: u64,
+    pub watchers: u64,
+    pub tasks: u64,
+    pub threads: u64,
+    pub fds: u64,
+}
+
+impl Resources {
+    pub(super) fn named(&self) -> [(&'static str, u64); 6] {
+        [
+            ("leases", self.leases),
+            ("keys", self.keys),
+            ("watchers", self.watchers),
+            ("tasks", self.tasks),
+            ("threads", self.threads),
+            ("fds", self.fds),
+        ]
+    }
+}
+
+/// Events in the order of their times; of equal times, in the order in which they were recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct History {
+    events: Vec<Event>,
+}
+
+impl History {
+    /// Sorts the events by time.
+    pub fn new(events: impl IntoIterator<Item = Event>) -> Self {
+        events.into_iter().collect()
+    }
+
+    /// Merges files of JSON lines, as [`Recorder::to_file`] writes them.
+    ///
+    /// A line that breaks off is skipped: a killed process may leave one behind.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read; a line that is no event, with the file and the line's number.
+    pub fn load<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> io::Result<Self> {
+        let mut events = Vec::new();
+        for path in paths {
+            json::read_file(path.as_ref(), &mut events)?;
+        }
+        Ok(Self::new(events))
+    }
+
+    /// Writes the history as JSON lines, replacing the file.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let text: String = self.events.iter().map(json::line).collect();
+        std::fs::write(path, text)
+    }
+
+    /// The events in order.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+}
+
+impl FromIterator<Event> for History {
+    fn from_iter<I: IntoIterator<Item = Event>>(events: I) -> Self {
+        let mut events: Vec<Event> = events.into_iter().collect();
+        events.sort_by_key(|event| event.at);
+        History { events }
+    }
+}
+
+impl Extend<Event> for History {
+    fn extend<I: IntoIterator<Item = Event>>(&mut self, events: I) {
+        self.events.extend(events);
+        self.events.sort_by_key(|event| event.at);
+    }
+}
+
+/// What happened in a few words, without the time, the node and the election.
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Joined {
+                create_revision, ..
+            } => write!(f, "joined as {create_revision}"),
+            What::Left => f.write_str("left"),
+            What::Elected { token } => write!(f, "elected {token}"),
+            What::Valid { token } => write!(f, "valid {token}"),
+            What::Invalid { token } => write!(f, "not valid {token}"),
+            What::Guarded { token } => write!(f, "guarded work {token}"),
+            What::LostToken { token, reason } => write!(f, "lost {token} ({reason})"),
+            What::Released { token } => write!(f, "released {token}"),
+            What::Paused => f.write_str("PAUSED"),
+            What::Resumed => f.write_str("RESUMED"),
+            What::Killed => f.write_str("KILLED"),
+            What::Fault { name } => write!(f, "FAULT {name}"),
+            What::Healed { name } => write!(f, "HEALED {name}"),
+            What::FencedWrite { token, outcome } => match outcome {
+                Outcome::Admitted { value } => write!(f, "wrote {value} with {token}"),
+                Outcome::Refused => write!(f, "refused with {token}"),
+                Outcome::Unknown => write!(f, "no answer with {token}"),
+            },
+            What::FinalCounter { value } => write!(f, "counter ends at {value}"),
+            What::AskedToDelete { create_revision } => {
+                write!(f, "asked to delete {create_revision}")
+            }
+            What::DeletedByOther { create_revision } => {
+                write!(f, "somebody else deleted {create_revision}")
+            }
+            What::Truth { revision, change } => match change {
+                Change::Created {
+                    create_revision, ..
+                } => write!(f, "key {create_revision} created @{revision}"),
+                Change::Overwritten {
+                    create_revision, ..
+                } => write!(f, "key {create_revision} overwritten @{revision}"),
+                Change::Deleted {
+                    create_revision, ..
+                } => write!(f, "key {create_revision} deleted @{revision}"),
+                Change::Lease { lease, left } => match left {
+                    Some(left) => write!(f, "lease {lease:x} has {left:?} left"),
+                    None => write!(f, "lease {lease:x} is gone"),
+                },
+                Change::Gap { since } => write!(f, "nothing known from {since} to {revision}"),
+            },
+            What::Baseline(resources) => write!(f, "held {resources:?} before"),
+            What::Final(resources) => write!(f, "holds {resources:?} after"),
+        }
+    }
+}

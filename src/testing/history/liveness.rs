@@ -1,0 +1,179 @@
+//! I5: while nothing is wrong and somebody is there to lead, a vacancy is short.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::belief::{Term, View, seconds};
+use super::report::{Counts, Invariant, Violation};
+use super::{Event, Rules, What};
+
+/// A point at which the state may change.
+enum Point<'a> {
+    /// Somebody leads: one more.
+    Begins,
+    /// ... one fewer; the leader that stopped.
+    Ends(&'a str),
+    Event(&'a Event),
+}
+
+/// The token under which a node that the rules expect is live.
+const EXPECTED: i64 = i64::MIN;
+
+#[derive(Default)]
+struct State<'a> {
+    leaders: usize,
+    /// Candidates: node and token.
+    live: BTreeSet<(&'a str, i64)>,
+    paused: BTreeSet<&'a str>,
+    /// Faults that nobody has healed: node and name.
+    faults: BTreeMap<(&'a str, &'a str), Duration>,
+}
+
+impl<'a> State<'a> {
+    /// Somebody ought to become the leader now.
+    fn vacant(&self) -> bool {
+        self.leaders == 0
+            && self.faults.is_empty()
+            && self
+                .live
+                .iter()
+                .any(|(node, _)| !self.paused.contains(node))
+    }
+
+    /// Takes an event in; true if the time allowed for a takeover begins anew.
+    fn apply(&mut self, event: &'a Event) -> bool {
+        let node = event.node.as_str();
+        match &event.what {
+            What::Joined {
+                create_revision: token,
+                ..
+            }
+            | What::Elected { token } => {
+                self.live.insert((node, *token));
+                false
+            }
+            What::Invalid { token }
+            | What::LostToken { token, .. }
+            | What::Released { token }
+            | What::AskedToDelete {
+                create_revision: token,
+            }
+            | What::DeletedByOther {
+                create_revision: token,
+            } => {
+                self.live.retain(|(_, live)| live != token);
+                false
+            }
+            What::Left => {
+                self.live.retain(|(live, _)| *live != node);
+                false
+            }
+            What::Killed => {
+                self.live.retain(|(live, _)| *live != node);
+                self.paused.remove(node);
+                true
+            }
+            What::Paused => {
+                self.paused.insert(node);
+                true
+            }
+            What::Resumed => {
+                self.paused.remove(node);
+                true
+            }
+            What::Fault { name } => {
+                self.faults.insert((node, name), event.at);
+                true
+            }
+            What::Healed { name } => {
+                self.faults
+                    .retain(|(at, open), _| !(open == name && (*at == node || node.is_empty())));
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+pub(super) fn check(
+    view: &View<'_>,
+    terms: &[Term<'_>],
+    rules: &Rules,
+    counts: &mut Counts,
+    violations: &mut Vec<Violation>,
+) {
+    let mut points: Vec<(Duration, u8, Point<'_>)> = Vec::new();
+    for term in terms {
+        points.push((term.present.from, 0, Point::Begins));
+        // Whoever leads until the end of the history has not ended.
+        if term.present.to < view.end {
+            points.push((term.present.to, 2, Point::Ends(term.node)));
+        }
+    }
+    let events = view.events.iter().copied();
+    points.extend(events.map(|event| (event.at, 1, Point::Event(event))));
+    points.sort_by_key(|(at, order, _)| (*at, *order));
+
+    let mut state = State {
+        live: rules
+            .live
+            .iter()
+            .map(|node| (node.as_str(), EXPECTED))
+            .collect(),
+        ..State::default()
+    };
+    let bound = rules.takeover_bound();
+    let mut last_leader: Option<&str> = None;
+    let mut since: Option<Duration> = None;
+    let mut reported = false;
+    let mut judge = |since: Option<Duration>, at: Duration, leader: Option<&str>| {
+        let Some(since) = since.filter(|since| at.saturating_sub(*since) > bound) else {
+            return false;
+        };
+        violations.push(Violation {
+            invariant: Invariant::Liveness,
+            election: view.election.to_owned(),
+            explanation: format!(
+                "nobody led from {} to {} or later, longer than {}, though nothing was wrong and a candidate was \
+                 live{}",
+                view.at(since),
+                view.at(at),
+                seconds(bound),
+                leader.map_or_else(String::new, |leader| format!(" (before that: {leader})")),
+            ),
+            events: Vec::new(),
+        });
+        true
+    };
+    for (at, _, point) in points {
+        reported = reported || judge(since, at, last_leader);
+        let anew = match point {
+            Point::Begins => {
+                state.leaders += 1;
+                false
+            }
+            Point::Ends(node) => {
+                state.leaders -= 1;
+                last_leader = Some(node);
+                false
+            }
+            Point::Event(event) => state.apply(event),
+        };
+        if state.vacant() {
+            if anew || since.is_none() {
+                since = Some(at);
+                reported = false;
+            }
+        } else {
+            if since.is_some() {
+                counts.vacancies += 1;
+            }
+            since = None;
+            reported = false;
+        }
+    }
+    if !reported {
+        judge(since, view.end, last_leader);
+    }
+    counts.open_faults = counts.open_faults.max(state.faults.len());
+}

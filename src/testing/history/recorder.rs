@@ -1,0 +1,168 @@
+//! Hides how events are stamped and kept, in memory or in a file.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::{Event, History, What, json};
+
+/// Stamps events and keeps them. Clones share one history; recording takes a lock for as long as a push, or one
+/// write to a file, takes.
+///
+/// Time comes from the observer's clock, *not* from the clock that the library under test is given: an error in
+/// that clock, or in how the library uses it, must show up as a violation instead of bending the stamps with it.
+#[derive(Clone)]
+pub struct Recorder {
+    clock: Arc<dyn Fn() -> Duration + Send + Sync>,
+    sink: Arc<Mutex<Sink>>,
+}
+
+enum Sink {
+    Memory(Vec<Event>),
+    File(File, PathBuf),
+}
+
+impl Recorder {
+    /// A recorder in memory with this machine's `CLOCK_BOOTTIME`, which all processes of the host share and which
+    /// counts suspend. Elsewhere than on Linux and Android: the wall clock, which must not be set meanwhile.
+    pub fn boottime() -> Self {
+        Self::with_clock(boottime)
+    }
+
+    /// A recorder in memory with a clock of your own, for simulated time.
+    pub fn with_clock(clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        Recorder {
+            clock: Arc::new(clock),
+            sink: Arc::new(Mutex::new(Sink::Memory(Vec::new()))),
+        }
+    }
+
+    /// The same clock, but every event is appended to a file as a line of JSON before
+    /// [`record`](Recorder::record) returns, so that nothing is lost when the process is killed.
+    /// Events recorded earlier are not carried over.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be opened or written.
+    pub fn to_file(self, path: impl AsRef<Path>) -> io::Result<Self> {
+        let path = path.as_ref();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(path)?;
+        if file.seek(SeekFrom::End(0))? > 0 {
+            // An earlier process of this node may have been killed in the middle of a line.
+            let mut last = [0];
+            file.seek(SeekFrom::End(-1))?;
+            file.read_exact(&mut last)?;
+            if last != *b"\n" {
+                file.write_all(b"\n")?;
+            }
+        }
+        let sink = Arc::new(Mutex::new(Sink::File(file, path.to_owned())));
+        Ok(Recorder { sink, ..self })
+    }
+
+    /// The observer's clock.
+    pub fn now(&self) -> Duration {
+        (self.clock)()
+    }
+
+    /// Records what happens now.
+    ///
+    /// # Panics
+    ///
+    /// If the file cannot be written: a history with holes would prove nothing.
+    pub fn record(&self, node: impl Into<String>, election: impl Into<String>, what: What) {
+        self.record_at(self.now(), node, election, what);
+    }
+
+    /// Records what happened at a time read earlier from [`now`](Recorder::now).
+    ///
+    /// # Panics
+    ///
+    /// As [`record`](Recorder::record).
+    pub fn record_at(
+        &self,
+        at: Duration,
+        node: impl Into<String>,
+        election: impl Into<String>,
+        what: What,
+    ) {
+        let event = Event {
+            at,
+            node: node.into(),
+            election: election.into(),
+            what,
+        };
+        // A panic elsewhere leaves whole events behind, so a poisoned lock is still good.
+        match &mut *self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
+            Sink::Memory(events) => events.push(event),
+            Sink::File(file, path) => {
+                // One write of one line: lines of processes that share the file do not mix.
+                if let Err(error) = file.write_all(json::line(&event).as_bytes()) {
+                    panic!("cannot record to {}: {error}", path.display());
+                }
+            }
+        }
+    }
+
+    /// Records one sample of `is_valid()` and hands its answer on.
+    ///
+    /// A yes is stamped with the time before the check, a no with the time after it. A process that is stopped
+    /// between check and stamp would otherwise be seen to believe at a time at which it did nothing.
+    pub fn sample(
+        &self,
+        node: impl Into<String>,
+        election: impl Into<String>,
+        token: i64,
+        is_valid: impl FnOnce() -> bool,
+    ) -> bool {
+        let before = self.now();
+        let valid = is_valid();
+        if valid {
+            self.record_at(before, node, election, What::Valid { token });
+        } else {
+            self.record(node, election, What::Invalid { token });
+        }
+        valid
+    }
+
+    /// What was recorded up to now: by this recorder and its clones, or in the whole file.
+    ///
+    /// # Errors
+    ///
+    /// As [`History::load`]; in memory none.
+    pub fn history(&self) -> io::Result<History> {
+        match &*self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
+            Sink::Memory(events) => Ok(History::new(events.iter().cloned())),
+            Sink::File(_, path) => History::load([path]),
+        }
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").finish_non_exhaustive()
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn boottime() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    // Neither is ever negative, and nanoseconds are below a billion.
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+// The observer's clock is deliberately not the injected one; see `Recorder`.
+#[allow(clippy::disallowed_methods)]
+fn boottime() -> Duration {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default()
+}

@@ -1,0 +1,82 @@
+//! Hides what a history is measured against.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Resources;
+
+/// What a history is checked against. A plain value with a builder; every duration is real time.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    pub(super) ttl: Duration,
+    pub(super) election_timeout: Duration,
+    pub(super) takeover_slack: Duration,
+    pub(super) observer_lag: Duration,
+    pub(super) live: BTreeSet<String>,
+    pub(super) stopped_counts_as_leading: bool,
+    pub(super) allowed_growth: Resources,
+}
+
+impl Rules {
+    /// Rules for sessions whose leases live for `ttl`.
+    ///
+    /// # Default
+    ///
+    /// Election timeout 1 s (etcd's own default), takeover slack 3.5 s, observer's lag 0.5 s, nobody expected to be
+    /// live, a stopped process does not count as leading, no growth allowed.
+    pub fn new(ttl: Duration) -> Self {
+        Rules {
+            ttl,
+            election_timeout: Duration::from_secs(1),
+            takeover_slack: Duration::from_millis(3500),
+            observer_lag: Duration::from_millis(500),
+            live: BTreeSet::new(),
+            stopped_counts_as_leading: false,
+            allowed_growth: Resources::default(),
+        }
+    }
+
+    /// etcd's election timeout, after which its members choose a new leader among themselves.
+    pub fn election_timeout(mut self, timeout: Duration) -> Self {
+        self.election_timeout = timeout;
+        self
+    }
+
+    /// What a takeover may take beyond TTL and election timeout.
+    pub fn takeover_slack(mut self, slack: Duration) -> Self {
+        self.takeover_slack = slack;
+        self
+    }
+
+    /// How much later than a node the independent watcher may stamp the same change. Zero in simulated time.
+    pub fn observer_lag(mut self, lag: Duration) -> Self {
+        self.observer_lag = lag;
+        self
+    }
+
+    /// Nodes that take part from the first event on, until they leave, are killed or are stopped. Others take part
+    /// from their [`What::Joined`](super::What::Joined) or [`What::Elected`](super::What::Elected) on.
+    pub fn live<N: Into<String>>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
+        self.live = nodes.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Makes it a violation that somebody else leads between the last check before a stop and the first check after
+    /// it. Only for tests whose stops are shorter than what is left of the lease: no implementation can keep it
+    /// otherwise.
+    pub fn stopped_counts_as_leading(mut self, yes: bool) -> Self {
+        self.stopped_counts_as_leading = yes;
+        self
+    }
+
+    /// How much more than at the baseline a node may hold at the end.
+    pub fn allowed_growth(mut self, growth: Resources) -> Self {
+        self.allowed_growth = growth;
+        self
+    }
+
+    /// The longest vacancy while nothing is wrong.
+    pub(super) fn takeover_bound(&self) -> Duration {
+        self.ttl + self.election_timeout + self.takeover_slack
+    }
+}

@@ -1,0 +1,468 @@
+//! Hides how an independent watcher keeps a gap-free record of an election's keys and of what etcd says of their leases.
+//!
+//! It shares no code with the library under test: a bare client, a list, a watch from a known revision. When that
+//! revision has been compacted away it lists again and records a [`Change::Gap`].
+
+// The observer's timers are real ones, whatever clock the library under test is given.
+#![allow(clippy::disallowed_methods)]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use etcd_client::{Client, Error, EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Change, Recorder, What};
+
+/// The node under which etcd's side is recorded.
+const NODE: &str = "etcd";
+/// How often the leases of the oldest keys are asked about.
+const POLL: Duration = Duration::from_millis(250);
+/// Patience with one request.
+const REQUEST: Duration = Duration::from_secs(1);
+/// A watch silent for so long is asked for progress, and given up when it stays silent.
+const SILENCE: Duration = Duration::from_secs(2);
+/// Pause after an error.
+const RETRY: Duration = Duration::from_millis(100);
+/// Patience with the final list, and then with the watch that has to come up to it.
+const STOP: Duration = Duration::from_secs(10);
+/// Keys whose leases are asked about: the leader's and its successor's.
+const ELDEST: usize = 2;
+/// Answers may be large after an outage.
+const MESSAGE_LIMIT: usize = 256 << 20;
+
+/// Records the changes of one election's keys, and the life of its leader's lease, until it is stopped.
+///
+/// Start it before the first candidate joins and stop it after the last event of interest: what happens outside is
+/// not known to [`check`](super::check). Its client should reach etcd also while the nodes cannot.
+///
+/// The keys are all those exactly one level below the prefix. Dropping the recorder ends it at once.
+pub struct TruthRecorder {
+    shared: Arc<Shared>,
+    stop: watch::Sender<Option<Listing>>,
+    follower: JoinHandle<()>,
+    poller: JoinHandle<()>,
+}
+
+struct Shared {
+    client: Client,
+    recorder: Recorder,
+    election: String,
+    prefix: Vec<u8>,
+    state: Mutex<State>,
+}
+
+/// The prefix as known at one revision.
+#[derive(Debug, Clone, Default)]
+struct Listing {
+    revision: i64,
+    keys: BTreeMap<Vec<u8>, Key>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Key {
+    create_revision: i64,
+    lease: i64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    known: Listing,
+    /// Leases of deleted keys, and how often they shall be asked about yet.
+    departed: Vec<(i64, u8)>,
+}
+
+/// Why a watch ended.
+enum Ended {
+    /// All that the recorder was asked for is recorded.
+    Complete,
+    /// The revision to go on from is compacted.
+    Compacted,
+    /// Anything else; go on from the same revision.
+    Broken,
+}
+
+impl TruthRecorder {
+    /// Lists the keys below `prefix` (which ends with the delimiter, as `Election::prefix` does) and follows them.
+    ///
+    /// # Errors
+    ///
+    /// The first list failed.
+    pub async fn start(
+        client: Client,
+        recorder: Recorder,
+        election: impl Into<String>,
+        prefix: impl Into<Vec<u8>>,
+    ) -> Result<Self, Error> {
+        let shared = Arc::new(Shared {
+            client,
+            recorder,
+            election: election.into(),
+            prefix: prefix.into(),
+            state: Mutex::default(),
+        });
+        let listing = shared.list().await?;
+        shared.reconcile(listing, true);
+        let (stop, stopped) = watch::channel(None);
+        Ok(TruthRecorder {
+            follower: tokio::spawn(Arc::clone(&shared).follow(stopped)),
+            poller: tokio::spawn(Arc::clone(&shared).poll()),
+            shared,
+            stop,
+        })
+    }
+
+    /// Records everything up to now and ends. If etcd cannot be reached for 10 s, the rest is recorded as a gap.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future ends the recorder at once, without the gap.
+    pub async fn stop(mut self) {
+        let listed = timeout(STOP, async {
+            loop {
+                match timeout(REQUEST, self.shared.list()).await {
+                    Ok(Ok(listing)) => return listing,
+                    _ => sleep(RETRY).await,
+                }
+            }
+        })
+        .await;
+        let complete = match listed {
+            Ok(listing) => {
+                self.stop.send_replace(Some(listing));
+                timeout(STOP, &mut self.follower).await.is_ok()
+            }
+            Err(_) => false,
+        };
+        if !complete {
+            let since = self.shared.state().known.revision;
+            self.shared.record(i64::MAX, Change::Gap { since });
+        }
+    }
+}
+
+impl fmt::Debug for TruthRecorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TruthRecorder")
+            .field("election", &self.shared.election)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for TruthRecorder {
+    fn drop(&mut self) {
+        self.follower.abort();
+        self.poller.abort();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&self, revision: i64, change: Change) {
+        self.recorder
+            .record(NODE, &*self.election, What::Truth { revision, change });
+    }
+
+    /// Whether the key is exactly one level below the prefix.
+    fn counts(&self, key: &[u8]) -> bool {
+        key.strip_prefix(&*self.prefix)
+            .is_some_and(|rest| !rest.is_empty() && !rest.contains(&b'/'))
+    }
+
+    async fn list(&self) -> Result<Listing, Error> {
+        let mut kv = self
+            .client
+            .kv_client()
+            .max_decoding_message_size(MESSAGE_LIMIT);
+        let options = GetOptions::new().with_prefix().with_keys_only();
+        let answer = kv.get(&*self.prefix, Some(options)).await?;
+        let keys = answer
+            .kvs()
+            .iter()
+            .filter(|kv| self.counts(kv.key()))
+            .map(|kv| (kv.key().to_vec(), Key::of(kv)))
+            .collect();
+        let revision = answer
+            .header()
+            .map_or(0, etcd_client::ResponseHeader::revision);
+        Ok(Listing { revision, keys })
+    }
+
+    /// Makes what is known equal to a newer list and records the difference, with a gap if there is any.
+    fn reconcile(&self, listing: Listing, gap: bool) {
+        let mut state = self.state();
+        let State { known, departed } = &mut *state;
+        if known.revision >= listing.revision {
+            return;
+        }
+        let revision = listing.revision;
+        if gap || known.keys != listing.keys {
+            let since = known.revision;
+            self.record(revision, Change::Gap { since });
+        }
+        for (key, was) in &known.keys {
+            let same = |now: &Key| now.create_revision == was.create_revision;
+            if !listing.keys.get(key).is_some_and(same) {
+                departed.push((was.lease, 4));
+                self.record(revision, was.deleted(key));
+            }
+        }
+        for (key, now) in &listing.keys {
+            match known.keys.get(key) {
+                Some(was) if was == now => {}
+                Some(was) if was.create_revision == now.create_revision => {
+                    self.record(revision, now.overwritten(key));
+                }
+                _ => self.record(revision, now.created(key)),
+            }
+        }
+        *known = listing;
+    }
+
+    async fn follow(self: Arc<Self>, mut stopped: watch::Receiver<Option<Listing>>) {
+        loop {
+            match self.watch_once(&mut stopped).await {
+                Ok(Ended::Complete) => return,
+                Ok(Ended::Compacted) => {
+                    if let Ok(Ok(listing)) = timeout(REQUEST, self.list()).await {
+                        self.reconcile(listing, true);
+                        continue;
+                    }
+                }
+                Ok(Ended::Broken) | Err(_) => {}
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    /// Follows one watch from the next revision on, for as long as it works.
+    async fn watch_once(
+        &self,
+        stopped: &mut watch::Receiver<Option<Listing>>,
+    ) -> Result<Ended, Error> {
+        let next = self.state().known.revision + 1;
+        let mut client = self
+            .client
+            .watch_client()
+            .max_decoding_message_size(MESSAGE_LIMIT);
+        let options = WatchOptions::new().with_prefix().with_start_revision(next);
+        let opened = timeout(REQUEST, client.watch(&*self.prefix, Some(options))).await;
+        let Ok(stream) = opened else {
+            return Ok(Ended::Broken);
+        };
+        let mut stream = stream?;
+        let mut heard = Instant::now();
+        let mut asked = Instant::now();
+        loop {
+            // While it stops it asks for progress often, else only of a silent watch.
+            let goal = stopped.borrow_and_update().clone();
+            let ask_after = if goal.is_some() { RETRY / 2 } else { SILENCE };
+            let message = tokio::select! {
+                message = stream.message() => Some(message?),
+                _ = stopped.changed(), if goal.is_none() => None,
+                () = sleep(ask_after) => None,
+            };
+            let Some(message) = message else {
+                if heard.elapsed() > SILENCE * 2 {
+                    return Ok(Ended::Broken);
+                }
+                if asked.elapsed() >= ask_after {
+                    asked = Instant::now();
+                    ask_for_progress(&mut stream).await?;
+                }
+                continue;
+            };
+            let Some(message) = message else {
+                return Ok(Ended::Broken);
+            };
+            heard = Instant::now();
+            if message.canceled() {
+                return Ok(if message.compact_revision() > 0 {
+                    Ended::Compacted
+                } else {
+                    Ended::Broken
+                });
+            }
+            for event in message.events() {
+                if let Some(kv) = event.kv() {
+                    self.apply(event.event_type(), kv);
+                }
+            }
+            // Progress answers only once every watch of the stream has been served (from etcd 3.5 on; an older one
+            // answers at once, and what it still holds back shows as a difference to the list).
+            let progress = !message.created() && message.events().is_empty();
+            let reached = message
+                .header()
+                .map_or(0, etcd_client::ResponseHeader::revision);
+            if let Some(goal) = goal
+                && (self.state().known.revision >= goal.revision
+                    || progress && reached >= goal.revision)
+            {
+                self.reconcile(goal, false);
+                return Ok(Ended::Complete);
+            }
+        }
+    }
+
+    fn apply(&self, kind: EventType, kv: &KeyValue) {
+        let mut state = self.state();
+        let State { known, departed } = &mut *state;
+        let revision = kv.mod_revision();
+        known.revision = known.revision.max(revision);
+        if !self.counts(kv.key()) {
+            return;
+        }
+        let key = kv.key();
+        match kind {
+            EventType::Put => {
+                let now = Key::of(kv);
+                let change = match known.keys.insert(key.to_vec(), now) {
+                    Some(_) => now.overwritten(key),
+                    None => now.created(key),
+                };
+                self.record(revision, change);
+            }
+            EventType::Delete => {
+                if let Some(was) = known.keys.remove(key) {
+                    departed.push((was.lease, 4));
+                    self.record(revision, was.deleted(key));
+                }
+            }
+        }
+    }
+
+    /// Asks again and again how long the leases of the oldest keys live yet, and whether those of deleted keys are gone.
+    async fn poll(self: Arc<Self>) {
+        loop {
+            let mut wanted: Vec<i64> = {
+                let mut state = self.state();
+                let mut eldest: Vec<Key> = state.known.keys.values().copied().collect();
+                eldest.sort_by_key(|key| key.create_revision);
+                let departed = state.departed.iter().map(|(lease, _)| *lease);
+                let wanted = eldest
+                    .iter()
+                    .take(ELDEST)
+                    .map(|key| key.lease)
+                    .chain(departed)
+                    .collect();
+                state.departed.retain_mut(|(_, times)| {
+                    *times -= 1;
+                    *times > 0
+                });
+                wanted
+            };
+            wanted.sort_unstable();
+            wanted.dedup();
+            wanted.retain(|lease| *lease != 0);
+            if !wanted.is_empty() {
+                // Without an answer there is no evidence, and nothing to record.
+                let _ = timeout(REQUEST, self.ask(&wanted)).await;
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    async fn ask(&self, leases: &[i64]) -> Result<(), Error> {
+        let mut answers = Vec::new();
+        for lease in leases {
+            let at = self.recorder.now();
+            let answer = self
+                .client
+                .lease_client()
+                .time_to_live(*lease, None)
+                .await?;
+            answers.push((at, *lease, answer));
+        }
+        // A deposed leader of etcd may still answer. A linearizable read proves who leads: the same raft term in a
+        // read that began after the answer means the same leader.
+        let options = GetOptions::new().with_count_only();
+        let proof = self
+            .client
+            .kv_client()
+            .get(&*self.prefix, Some(options))
+            .await?;
+        let Some(proof) = proof.header() else {
+            return Ok(());
+        };
+        for (at, lease, answer) in answers {
+            let gone = answer.ttl() < 0 && answer.granted_ttl() == 0;
+            // A leader that has not taken over its leases yet gives "for ever".
+            let sane = answer.ttl() <= answer.granted_ttl() + 120;
+            let left = match u64::try_from(answer.ttl()) {
+                Ok(left) if sane => Some(Duration::from_secs(left)),
+                Err(_) if gone => None,
+                _ => continue,
+            };
+            let Some(header) = answer.header() else {
+                continue;
+            };
+            if header.raft_term() == proof.raft_term() {
+                let change = Change::Lease { lease, left };
+                self.recorder.record_at(
+                    at,
+                    NODE,
+                    &*self.election,
+                    What::Truth {
+                        revision: header.revision(),
+                        change,
+                    },
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Never blocks for long: a full queue means that the stream is stuck.
+async fn ask_for_progress(stream: &mut WatchStream) -> Result<(), Error> {
+    timeout(REQUEST, stream.request_progress())
+        .await
+        .unwrap_or(Ok(()))
+}
+
+impl Key {
+    fn of(kv: &KeyValue) -> Self {
+        Key {
+            create_revision: kv.create_revision(),
+            lease: kv.lease(),
+        }
+    }
+
+    fn created(self, key: &[u8]) -> Change {
+        Change::Created {
+            key: printable(key),
+            create_revision: self.create_revision,
+            lease: self.lease,
+        }
+    }
+
+    fn overwritten(self, key: &[u8]) -> Change {
+        Change::Overwritten {
+            key: printable(key),
+            create_revision: self.create_revision,
+            lease: self.lease,
+        }
+    }
+
+    fn deleted(self, key: &[u8]) -> Change {
+        Change::Deleted {
+            key: printable(key),
+            create_revision: self.create_revision,
+        }
+    }
+}
+
+fn printable(key: &[u8]) -> String {
+    key.escape_ascii().to_string()
+}
+
+#[cfg(test)]
+mod tests;
