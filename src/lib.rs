@@ -1,10 +1,11 @@
 //! Leader election on etcd in which the longest-running node wins.
 mod announcement;
 mod candidate;
-#[allow(unreachable_pub)]
+#[cfg_attr(not(feature = "unstable-sim"), allow(unreachable_pub))]
 mod core;
 mod driver;
 mod election;
+#[cfg_attr(not(feature = "unstable-sim"), allow(unreachable_pub))]
 mod env;
 mod error;
 mod etcd;
@@ -33,3 +34,11 @@ pub use roster::{Member, Roster};
 pub use session::{LeaseView, Session, SessionState};
 pub use term::{Deadline, Term};
 pub use tokio_util::sync::CancellationToken;
+
+/// The seam through which the unchanged library runs in simulated time. Not covered by semver.
+#[cfg(feature = "unstable-sim")]
+#[doc(hidden)]
+pub mod sim {
+    pub use crate::core::time::Time;
+    pub use crate::env::{Env, Watched};
+}
