@@ -147,14 +147,15 @@ impl Driver {
                 // The lease's answers come first, then what else is due, then the flood of watch events.
                 biased;
                 Some(event) = urgent_events.recv() => driver.event(event),
-                command = commands.recv(), if handles_left => match command {
-                    Some(command) => driver.command(command),
-                    None => {
+                command = commands.recv(), if handles_left => {
+                    if let Some(command) = command {
+                        driver.command(command);
+                    } else {
                         handles_left = false;
                         let now = driver.env.now();
                         driver.machine.close(now);
                     }
-                },
+                }
                 () = wait => {
                     let now = driver.env.now();
                     driver.machine.tick(now);

@@ -175,7 +175,7 @@ impl SessionOptions {
                 return Err(invalid(format!("{name} is zero")));
             }
         }
-        let trusted = ttl - ttl.mul_f64(f64::from(self.clock_drift_ppm) / 1e6);
+        let trusted = ttl.saturating_sub(ttl.mul_f64(f64::from(self.clock_drift_ppm) / 1e6));
         let needed = ttl / 3 + request_timeout * 2 + grace + margin;
         if needed > trusted {
             return Err(invalid(format!(

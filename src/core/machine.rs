@@ -358,7 +358,7 @@ impl Machine {
                     match next {
                         Next::Open => self.ask_as(request, Purpose::Open, Ask::Open { lease: id }),
                         Next::Renew | Next::Verify => {
-                            self.ask_as(request, Purpose::Renew, Ask::Renew)
+                            self.ask_as(request, Purpose::Renew, Ask::Renew);
                         }
                     }
                 }
@@ -474,12 +474,10 @@ impl Machine {
                 }
             }
             Answer::Failed(trouble) if trouble.class == Class::LeaseGone => self.lose_lease(now),
-            Answer::Failed(trouble) => {
-                if lease.failed(now, request) {
-                    self.act(Action::HangUp);
-                    self.note(Note::RenewalFailed { trouble });
-                    self.keep_lease(now);
-                }
+            Answer::Failed(trouble) if lease.failed(now, request) => {
+                self.act(Action::HangUp);
+                self.note(Note::RenewalFailed { trouble });
+                self.keep_lease(now);
             }
             _ => {}
         }

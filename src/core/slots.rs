@@ -105,27 +105,23 @@ impl Machine {
         };
         candidate.wanted = false;
         match candidate.phase().clone() {
-            Phase::Joining {
-                request: Some(_), ..
-            } => {
-                // The answer decides; until then the key may or may not stand.
-            }
             Phase::Joining { request: None, .. } => {
                 let uncertain = candidate.uncertain;
                 let prefix = Arc::clone(&candidate.prefix);
                 candidate.enter(Phase::Leaving { reason });
                 match lease {
                     Some(lease) if uncertain => {
-                        self.remove(now, key_of(&prefix, lease), None, Some(slot));
+                        self.remove(now, &key_of(&prefix, lease), None, Some(slot));
                     }
                     _ => self.finish(slot, now),
                 }
             }
             Phase::Waiting { own } => {
                 candidate.enter(Phase::Leaving { reason });
-                self.remove(now, own.key, Some(own.create_revision), Some(slot));
+                self.remove(now, &own.key, Some(own.create_revision), Some(slot));
             }
-            Phase::Leading { .. } | Phase::Leaving { .. } => {}
+            // The answer decides; until then the key may or may not stand.
+            Phase::Joining { .. } | Phase::Leading { .. } | Phase::Leaving { .. } => {}
             Phase::Ending {
                 own,
                 term,
@@ -196,7 +192,7 @@ impl Machine {
                     not_before: now,
                 });
                 if let Some(own) = own {
-                    self.remove(now, own.key, Some(own.create_revision), Some(slot));
+                    self.remove(now, &own.key, Some(own.create_revision), Some(slot));
                 } else {
                     self.queue_join(slot, now);
                 }
@@ -209,7 +205,7 @@ impl Machine {
                 };
                 candidate.enter(Phase::Leaving { reason });
                 if let Some(own) = own {
-                    self.remove(now, own.key, Some(own.create_revision), Some(slot));
+                    self.remove(now, &own.key, Some(own.create_revision), Some(slot));
                 } else {
                     self.leave_when_removed(slot, now);
                 }
@@ -463,7 +459,7 @@ impl Machine {
                 };
                 if !ours {
                     // Somebody else's at our path: it blocks us and serves nobody.
-                    self.remove(now, key, Some(create_revision), Some(slot));
+                    self.remove(now, &key, Some(create_revision), Some(slot));
                     return;
                 }
                 candidate.uncertain = false;
@@ -481,7 +477,7 @@ impl Machine {
                     if let Some(candidate) = self.candidate(slot) {
                         candidate.enter(Phase::Leaving { reason });
                     }
-                    self.remove(now, own.key, Some(create_revision), Some(slot));
+                    self.remove(now, &own.key, Some(create_revision), Some(slot));
                     return;
                 }
                 candidate.enter(Phase::Waiting { own: own.clone() });
@@ -495,12 +491,12 @@ impl Machine {
                 }
                 self.take_snapshot(slot, header.revision, entries, true, now);
             }
-            Answer::Failed(trouble) => self.join_failed(slot, now, trouble),
+            Answer::Failed(trouble) => self.join_failed(slot, now, &trouble),
             _ => {}
         }
     }
 
-    fn join_failed(&mut self, slot: SlotId, now: Time, trouble: Trouble) {
+    fn join_failed(&mut self, slot: SlotId, now: Time, trouble: &Trouble) {
         if trouble.ambiguous {
             self.suspicion.get_or_insert(0);
         }
@@ -527,7 +523,7 @@ impl Machine {
             self.leave(now, slot, reason);
             return;
         }
-        if !self.refuse_if_new(slot, &trouble, now) {
+        if !self.refuse_if_new(slot, trouble, now) {
             self.retry_join(slot, now, class);
         }
     }
@@ -588,7 +584,7 @@ impl Machine {
                             next,
                         });
                     }
-                    self.remove(now, own.key, Some(own.create_revision), None);
+                    self.remove(now, &own.key, Some(own.create_revision), None);
                     self.close_if_done(now);
                 }
                 Phase::Waiting { .. } | Phase::Leading { .. } => self.want_read(slot, now),
@@ -716,7 +712,7 @@ impl Machine {
                 });
                 if fate == Fate::Overwritten {
                     // It would sit in the queue for ever.
-                    self.remove(now, own.key, Some(own.create_revision), Some(slot));
+                    self.remove(now, &own.key, Some(own.create_revision), Some(slot));
                 } else {
                     self.queue_join(slot, now);
                 }
