@@ -309,7 +309,7 @@ mod tests {
         for ttl in 2..=300 {
             let options = SessionOptions::new("n").ttl(Duration::from_secs(ttl));
             let settings = options.settle().expect("defaults scale with the ttl");
-            assert_eq!(settings.survives_etcd_leader_change, ttl >= 5, "ttl {ttl}");
+            assert_eq!(settings.survives_etcd_leader_change, ttl >= 4, "ttl {ttl}");
         }
     }
 
