@@ -274,6 +274,8 @@ impl World {
     pub(super) fn joined(&mut self, node: usize, slot: SlotId, term: TermId) {
         if let Some(t) = self.nodes[node].terms.iter_mut().find(|t| t.id == term) {
             t.joined = true;
+            // As `Claim::joined`: views say no before the key may go.
+            t.until = Time::ZERO;
         }
         self.give(node, |m, now| m.work_joined(now, slot, term));
     }
