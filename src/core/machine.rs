@@ -621,12 +621,11 @@ impl Machine {
 
     /// The lease is gone, or given up: its keys with it.
     pub(crate) fn lose_lease(&mut self, now: Time, reason: LostReason) {
-        let Holding::Held(lease) = std::mem::replace(
-            &mut self.holding,
-            Holding::None {
-                not_before: Time::ZERO,
-            },
-        ) else {
+        if self.lease().is_none() {
+            return;
+        }
+        // Not `None` before it is revoked: a closing session would count as closed meanwhile.
+        let Holding::Held(lease) = std::mem::replace(&mut self.holding, Holding::Granting) else {
             return;
         };
         self.act(Action::HangUp);

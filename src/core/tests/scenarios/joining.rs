@@ -1,0 +1,1 @@
+//! How a key comes to stand, and whose it is.
