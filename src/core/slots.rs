@@ -108,11 +108,12 @@ impl Machine {
         match candidate.phase().clone() {
             Phase::Joining { request: None, .. } => {
                 let uncertain = candidate.uncertain;
-                let prefix = Arc::clone(&candidate.prefix);
+                let key = lease.map(|lease| key_of(&candidate.prefix, lease));
                 candidate.enter(Phase::Leaving { reason });
-                match lease {
-                    Some(lease) if uncertain => {
-                        self.remove(now, &key_of(&prefix, lease), None, Some(slot));
+                match key {
+                    // It may stand, or the one before it is not gone yet.
+                    Some(key) if uncertain || self.removals.contains_key(&key) => {
+                        self.remove(now, &key, None, Some(slot));
                     }
                     _ => self.finish(slot, now),
                 }
@@ -121,8 +122,15 @@ impl Machine {
                 candidate.enter(Phase::Leaving { reason });
                 self.remove(now, &own.key, Some(own.create_revision), Some(slot));
             }
-            // The answer decides; until then the key may or may not stand.
-            Phase::Joining { .. } | Phase::Leading { .. } | Phase::Leaving { .. } => {}
+            // The answer decides; until then the key may or may not stand, and nobody else may join by it.
+            Phase::Joining {
+                request: Some((_, lease)),
+                ..
+            } => {
+                let key = key_of(&candidate.prefix, lease);
+                self.hold(key);
+            }
+            Phase::Leading { .. } | Phase::Leaving { .. } => {}
             Phase::Ending {
                 own,
                 term,
@@ -447,6 +455,19 @@ impl Machine {
                 candidate.failures = 0;
                 let key = key_of(&candidate.prefix, lease);
                 let standing = entries.iter().find(|e| e.key == key);
+                if !candidate.wanted {
+                    let reason = if self.closing {
+                        EndReason::SessionClosed
+                    } else {
+                        EndReason::Left
+                    };
+                    let create_revision = standing.map(|e| e.create_revision);
+                    if let Some(candidate) = self.candidate(slot) {
+                        candidate.enter(Phase::Leaving { reason });
+                    }
+                    self.remove(now, &key, create_revision, Some(slot));
+                    return;
+                }
                 let (create_revision, same_value, ours) = match standing {
                     _ if created => (header.revision, true, true),
                     // No handle holds this key and we never asked to delete it: it is from a join
@@ -472,18 +493,6 @@ impl Machine {
                     create_revision,
                     lease,
                 };
-                if !candidate.wanted {
-                    let reason = if self.closing {
-                        EndReason::SessionClosed
-                    } else {
-                        EndReason::Left
-                    };
-                    if let Some(candidate) = self.candidate(slot) {
-                        candidate.enter(Phase::Leaving { reason });
-                    }
-                    self.remove(now, &own.key, Some(create_revision), Some(slot));
-                    return;
-                }
                 candidate.enter(Phase::Waiting { own: own.clone() });
                 let first_time = !std::mem::replace(&mut candidate.registered, true);
                 let value = Arc::clone(&candidate.value);
