@@ -166,11 +166,15 @@ impl Machine {
         self.release_waiting(waiting.unwrap_or_default(), now);
     }
 
-    /// The lease is gone and every key of it.
+    /// The lease is gone and every key of it: nobody need wait. What was asked to go goes on being asked for, for
+    /// a key that somebody wrote over is not bound to the lease any more.
     pub(crate) fn removals_moot(&mut self, now: Time) {
-        for (_, removal) in std::mem::take(&mut self.removals) {
-            self.release_waiting(removal.waiting, now);
-        }
+        self.removals.retain(|_, r| r.create_revision.is_some());
+        let waiting = self.removals.values_mut();
+        let waiting: Vec<_> = waiting
+            .flat_map(|r| std::mem::take(&mut r.waiting))
+            .collect();
+        self.release_waiting(waiting, now);
     }
 
     fn release_waiting(&mut self, waiting: Vec<SlotId>, now: Time) {

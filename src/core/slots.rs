@@ -326,14 +326,13 @@ impl Machine {
             },
             Slot::Onlooker(_) => false,
         });
-        if busy {
+        if busy || !self.removals.is_empty() {
             return;
         }
         match std::mem::replace(&mut self.holding, super::machine::Holding::Closed) {
             super::machine::Holding::Held(lease) => {
                 self.act(Action::HangUp);
                 self.trusted = None;
-                self.removals.clear();
                 self.revoke(now, lease.id(), lease.ttl());
             }
             granting @ super::machine::Holding::Granting => self.holding = granting,
@@ -494,6 +493,11 @@ impl Machine {
                     lease,
                 };
                 candidate.enter(Phase::Waiting { own: own.clone() });
+                let former = candidate.former.take();
+                let left = former.and_then(|f| {
+                    let stands = |e: &&Entry| e.key == f.key && e.lease != f.lease;
+                    entries.iter().find(stands).cloned()
+                });
                 let first_time = !std::mem::replace(&mut candidate.registered, true);
                 let value = Arc::clone(&candidate.value);
                 if first_time {
@@ -501,6 +505,10 @@ impl Machine {
                 }
                 if !same_value {
                     self.send_proclaim(&own, value, None);
+                }
+                if let Some(left) = left {
+                    // It would sit in the queue for ever.
+                    self.remove(now, &left.key, Some(left.create_revision), None);
                 }
                 self.take_snapshot(slot, header.revision, entries, true, now);
             }
@@ -755,6 +763,9 @@ impl Machine {
 
     /// The lease is gone, and this candidate's key with it.
     pub(crate) fn lease_lost(&mut self, slot: SlotId, reason: LostReason, now: Time) {
+        if let Some(candidate) = self.candidate(slot) {
+            candidate.former = candidate.own().cloned().or(candidate.former.take());
+        }
         self.end_term(slot, now, reason, End::Void);
         let Some(candidate) = self.candidate(slot) else {
             return;
@@ -774,14 +785,16 @@ impl Machine {
                 self.finish(slot, now);
             }
             Phase::Ending {
+                own,
                 term,
                 reason,
                 cutoff,
                 next,
-                ..
             } => {
+                // Written over by somebody it does not go with the lease.
+                let own = own.filter(|_| reason == LostReason::KeyOverwritten);
                 candidate.enter(Phase::Ending {
-                    own: None,
+                    own,
                     term,
                     reason,
                     cutoff,

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::store::{Key, Write};
 use super::world::{Elected, Fate, Rule, World};
-use crate::core::action::{Ask, SlotId};
+use crate::core::action::{Ask, Note, SlotId};
 use crate::core::candidacy::Follow;
 use crate::core::reason::{EndReason, LostReason};
+use crate::core::slots::key_of;
 
 pub(super) const E: &[u8] = b"e/";
 
@@ -155,13 +156,17 @@ impl World {
         self.publish();
     }
 
-    /// Operators take away what they left themselves, which nobody else may; what they wrote over is not theirs.
+    /// Operators take away what they left themselves. What they wrote over is for its owner, while that lives.
     pub(super) fn tidy(&mut self) {
-        let left = self
-            .store
-            .keys
-            .values()
-            .filter(|e| e.lease == 0 && *e.value == *b"anew");
+        let living = self.nodes.iter().filter(|n| !n.closed());
+        let mut owned = Vec::new();
+        for note in living.flat_map(|n| &n.notes) {
+            if let Note::LeaseGranted { lease, .. } = note {
+                owned.extend(self.prefixes().iter().map(|p| key_of(p, *lease)));
+            }
+        }
+        let left = self.store.keys.values().filter(|e| e.lease == 0);
+        let left = left.filter(|e| *e.value == *b"anew" || !owned.contains(&e.key));
         for key in left.map(|e| Arc::clone(&e.key)).collect::<Vec<_>>() {
             self.store.delete(&key);
         }

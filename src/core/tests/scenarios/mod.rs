@@ -2,6 +2,7 @@
 
 mod ending;
 mod joining;
+mod meddling;
 
 use std::time::Duration;
 
