@@ -511,7 +511,10 @@ impl Machine {
                     _ => {}
                 }
             }
-            Answer::Failed(trouble) if trouble.class == Class::LeaseGone => {
+            // About this lease: the stream of an earlier one may answer late.
+            Answer::Failed(trouble)
+                if trouble.class == Class::LeaseGone && lease.awaits(request) =>
+            {
                 self.lose_lease(now, LostReason::LeaseLost);
             }
             Answer::Failed(trouble) if lease.failed(now, request) => {
