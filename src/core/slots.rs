@@ -468,7 +468,9 @@ impl Machine {
                     return;
                 }
                 let (create_revision, same_value, ours) = match standing {
-                    _ if created => (header.revision, true, true),
+                    // What is announced may have changed since the join was sent.
+                    Some(e) if created => (header.revision, e.value == candidate.value, true),
+                    None if created => (header.revision, true, true),
                     // No handle holds this key and we never asked to delete it: it is from a join
                     // of ours whose answer was lost.
                     Some(e) => (

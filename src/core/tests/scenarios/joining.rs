@@ -58,3 +58,19 @@ fn a_candidacy_that_came_back_leaves_a_free_path() {
         "the second still stands"
     );
 }
+
+#[test]
+fn what_is_announced_while_joining_is_announced_with_the_key() {
+    for fate in [None, Some(Fate::AnswerLost)] {
+        let mut w = World::new(1, 1);
+        let slot = w.campaign(0);
+        if let Some(fate) = fate {
+            w.next(0, joins, fate);
+        }
+        w.until("a join is under way", secs(1), |w| w.count(0, joins) == 1);
+        w.give(0, |m, _| m.proclaim(slot, (*b"news").into(), 1));
+        w.run(secs(1));
+        assert!(w.nodes[0].proclaimed[0].1 == Ok(true));
+        assert_eq!(*w.store.queue(E)[0].value, *b"news");
+    }
+}
