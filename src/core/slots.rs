@@ -487,6 +487,12 @@ impl Machine {
                 candidate.enter(Phase::Waiting { own: own.clone() });
                 let first_time = !std::mem::replace(&mut candidate.registered, true);
                 let value = Arc::clone(&candidate.value);
+                self.note(Note::Joined {
+                    slot,
+                    key: Arc::clone(&own.key),
+                    create_revision,
+                    again: !first_time,
+                });
                 if first_time {
                     self.act(Action::Registered { slot });
                 }
