@@ -168,3 +168,20 @@ async fn work_runs_while_its_node_leads_and_ends_on_shutdown() -> Result {
     a.close().await?;
     nothing_is_left(&mut etcd.client().await).await
 }
+
+#[tokio::test]
+async fn a_candidate_that_won_and_did_not_look_leaves_all_the_same() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = session(etcd.endpoint(), "a").await?;
+    let election = a.election("jobs")?;
+    let mut candidate = election.campaign().await?;
+    let mut status = candidate.status();
+    let leading = status.wait_for(|s| matches!(s, Status::Leading { .. }));
+    timeout(LONG, leading).await??;
+    candidate.leave().await?;
+    assert!(election.roster().await?.is_vacant(), "the key is gone");
+    let ended = candidate.elected().await.expect_err("it left");
+    assert_eq!(ended.kind(), ErrorKind::Ended);
+    a.close().await?;
+    nothing_is_left(&mut etcd.client().await).await
+}
