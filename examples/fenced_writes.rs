@@ -25,7 +25,7 @@ async fn main() -> anyhow::Result<()> {
             Ok(()) => println!("counter is {counter}"),
             // No answer came: it was applied or not. Read back instead of writing again.
             Err(error) if error.kind() == ErrorKind::Ambiguous => {
-                counter = read(&leadership).await?
+                counter = read(&leadership).await?;
             }
             Err(error) => return Err(error.into()),
         }

@@ -39,9 +39,9 @@ async fn main() -> anyhow::Result<()> {
             Ok(())
         }
     });
-    let (served, led) = tokio::join!(serve.into_future(), lead);
+    let (served, resigned) = tokio::join!(serve.into_future(), lead);
     served?;
-    led?;
+    resigned?;
     session.close().await?;
     println!("resigned and gone");
     Ok(())
