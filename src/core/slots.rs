@@ -1015,8 +1015,11 @@ impl Machine {
     }
 
     pub(crate) fn listed(&mut self, now: Time, slot: SlotId, request: RequestId, answer: Answer) {
-        // A read begun before the watch broke proves nothing about the watch that stands now.
-        if self.list_of(slot) != Some(request) {
+        // A read begun before the watch broke proves nothing about the watch that stands now. A refusal still
+        // proves that looking is not permitted, and is what refused the watch too.
+        let refused = matches!(self.slots.get(&slot), Some(Slot::Onlooker(_)))
+            && matches!(&answer, Answer::Failed(trouble) if trouble.class == Class::Denied);
+        if self.list_of(slot) != Some(request) && !refused {
             return;
         }
         match answer {
