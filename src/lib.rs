@@ -95,7 +95,7 @@
 //! |---|---|---|
 //! | [no renewal was verified in time](LostReason::LeaseExpiring) | for the [grace period](SessionOptions::grace) | at the end of validity |
 //! | [shutdown](LostReason::Shutdown), [the session closes](LostReason::SessionClosed), [the runtime is gone](LostReason::RuntimeGone) | until the last deadline, less than a TTL away | at the end of validity |
-//! | its [key](LostReason::KeyDeleted) or [lease](LostReason::LeaseLost) is gone, or [overwritten](LostReason::KeyOverwritten) | no longer | after the grace period, or at the last deadline if that is earlier |
+//! | its [key](LostReason::KeyDeleted) or [lease](LostReason::LeaseLost) is gone, it is [overwritten](LostReason::KeyOverwritten), or [etcd is another](LostReason::StoreChanged) | no longer | after the grace period, or at the last deadline if that is earlier |
 //! | the leader [resigns](Leadership::resign) or drops its [`Leadership`] | no longer | as in the line above (tasks of [`Leadership::spawn`]) |
 //!
 //! After the reasons in the first and the third line the node stands again by itself, at the back of the queue. Work
@@ -138,9 +138,10 @@
 //! ```
 //!
 //! Tokens grow within one etcd cluster. If its data is restored from a backup, revisions fall back, and with them
-//! the tokens; this crate does not notice. Restore with `etcdutl snapshot restore --bump-revision N
-//! --mark-compacted`, with an N larger than what was written since the backup, or let outside resources compare
-//! `(epoch, token)` with an epoch that is raised by hand after a restore.
+//! the tokens. A session that saw the higher revisions notices: it ends its terms ([`LostReason::StoreChanged`]),
+//! logs an error and stands anew; but a session that starts afterwards cannot know. Restore with `etcdutl snapshot
+//! restore --bump-revision N --mark-compacted` and an N larger than what was written since the backup, or let
+//! outside resources compare `(epoch, token)` with an epoch that is raised by hand after a restore.
 //!
 //! # Observing
 //!

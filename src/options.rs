@@ -33,9 +33,9 @@ const MAX_NAME: usize = 512;
 /// | connect timeout | 5 s |
 /// | clock drift | 1000 ppm |
 ///
-/// With them, one lost renewal does not cost the leadership. From a TTL of 5 s on, a change of etcd's own leader
+/// With them, one lost renewal does not cost the leadership. From a TTL of 4 s on, a change of etcd's own leader
 /// does not cost it either, if etcd elects another within its default election timeout of 1 s; a session with a
-/// smaller TTL says so in the log.
+/// smaller TTL says so in the log. Slower changes need a larger one.
 ///
 /// What does not fit together is refused when the session is made: `ttl / 3 + 2 * request_timeout + grace + margin`
 /// must be at most the TTL less clock drift.

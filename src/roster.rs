@@ -32,7 +32,7 @@ impl Roster {
         }
     }
 
-    /// The revision of etcd's store at which this was so; compare it to tell which of two rosters is newer.
+    /// The revision of etcd's store at which this was so; of two rosters the larger is newer.
     pub fn revision(&self) -> i64 {
         self.revision
     }
