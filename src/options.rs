@@ -87,9 +87,8 @@ impl SessionOptions {
     /// Where all keys of the session live, `eldest` by default: an etcd role with `readwrite` on the prefix
     /// `<namespace>/` suffices. At most 512 bytes; it may begin with a `/`, but not end with one.
     ///
-    /// Empty: election names are whole prefixes, to stand in one election with programs that know no namespace. An
-    /// etcd role then needs `read` on the key `~/` besides the prefixes of the elections: it is read, and never
-    /// written, to learn whether etcd answers.
+    /// Empty: election names are whole prefixes, to stand in one election with programs that know no namespace; the
+    /// role then needs the prefixes of the elections. `/` likewise, for programs whose names begin with a slash.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
@@ -279,8 +278,8 @@ pub(crate) struct Settings {
 impl Settings {
     /// The prefix of an election's keys, with its final `/`: `xy` and `xyz` never share one.
     pub(crate) fn prefix(&self, name: &str) -> String {
-        if self.namespace.is_empty() {
-            format!("{name}/")
+        if self.namespace.is_empty() || self.namespace == "/" {
+            format!("{}{name}/", self.namespace)
         } else {
             format!("{}/{name}/", self.namespace)
         }
@@ -303,7 +302,7 @@ fn check_identity(identity: &str) -> Result<()> {
 
 fn check_namespace(namespace: &str) -> Result<()> {
     let rest = namespace.strip_prefix('/').unwrap_or(namespace);
-    if namespace.is_empty() {
+    if namespace.is_empty() || namespace == "/" {
         return Ok(());
     }
     check_path("namespace", namespace, rest)
@@ -410,6 +409,8 @@ mod tests {
                 .settle()
                 .is_ok()
         );
+        let slash = SessionOptions::new("n").namespace("/").settle().unwrap();
+        assert_eq!(slash.prefix("x"), "/x/", "as Go programs like to name it");
         assert!(refused(SessionOptions::new("")).contains("identity"));
     }
 

@@ -487,6 +487,8 @@ impl Machine {
                 candidate.enter(Phase::Waiting { own: own.clone() });
                 let first_time = !std::mem::replace(&mut candidate.registered, true);
                 let value = Arc::clone(&candidate.value);
+                // When no key stands, this one is read to verify renewals: here we are known to be permitted.
+                self.config.probe_key = Arc::clone(&own.key);
                 if first_time {
                     self.act(Action::Registered { slot });
                 }
@@ -958,7 +960,7 @@ impl Machine {
         }
     }
 
-    fn want_read(&mut self, slot: SlotId, now: Time) {
+    pub(crate) fn want_read(&mut self, slot: SlotId, now: Time) {
         let wants = match self.slots.get(&slot) {
             Some(Slot::Onlooker(o)) => o.view.wants_list(),
             Some(Slot::Candidate(c)) => match (c.phase(), &c.view) {
