@@ -289,8 +289,12 @@ async fn http_service_tells_who_leads_and_resigns_on_sigterm() -> Result {
 async fn without_etcd_an_example_says_so_and_fails() -> Result {
     let mut etcd = Etcd::start().await?;
     etcd.kill();
-    let example = Running::start("run_a_task", &etcd, &[])?;
-    let status = example.ended().await?;
-    assert_eq!(status.code(), Some(1));
+    let mut example = Command::new(BUILT.join("run_a_task"));
+    example.env("ETCD_ENDPOINTS", etcd.endpoint());
+    let output = timeout(LONG, example.output()).await??;
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("etcd is unavailable"), "{error}");
+    assert!(error.contains(&etcd.endpoint()), "{error}");
     Ok(())
 }
