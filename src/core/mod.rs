@@ -14,6 +14,6 @@ pub(crate) mod roster;
 mod slots;
 #[cfg(test)]
 mod tests;
-pub mod time;
+pub(crate) mod time;
 mod timers;
 mod view;
