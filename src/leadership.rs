@@ -178,8 +178,9 @@ impl Claim {
         self.handle.send(Command::End { slot, term, reason })
     }
 
-    /// The work has ended: the key may go.
+    /// The work has ended: the key may go, and no view of the term says yes any more when it does.
     pub(crate) fn joined(&self) -> Result<()> {
+        self.term.shared.release();
         let (slot, term) = (self.slot, self.id);
         self.handle.send(Command::Joined { slot, term })
     }
@@ -240,6 +241,7 @@ impl Drop for Claim {
             async move {
                 term.lost().cancelled().await;
                 join(&term, &tasks, &stop).await;
+                term.shared.release();
                 drop(handle.send(Command::Joined { slot, term: id }));
             }
             .boxed(),

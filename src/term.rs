@@ -163,6 +163,11 @@ impl Shared {
         self.lost.cancel();
     }
 
+    /// The holder says that its work has ended: valid no more, however much of the frozen belief is left.
+    pub(crate) fn release(&self) {
+        self.until.store(0, Ordering::Release);
+    }
+
     /// When work that goes on is dropped; far away while the term is not over.
     pub(crate) fn cutoff(&self) -> Time {
         Time::from_nanos(self.cutoff.load(Ordering::Acquire)).min(self.belief.deadline())
