@@ -159,6 +159,11 @@ impl World {
         self.store.delete(key);
         let value = (*b"anew").into();
         let key = Arc::clone(key);
+        let lease = if self.store.leases.contains_key(&lease) {
+            lease
+        } else {
+            0
+        };
         self.store.write([Write::Put { key, value, lease }]);
         self.publish();
     }
