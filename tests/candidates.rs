@@ -44,11 +44,6 @@ async fn a_candidate_tells_where_it_stands_from_joining_to_the_end() -> Result {
     let (_b, _, b) = stand(&etcd, "b").await?;
     let first = elected(&mut a).await?;
 
-    let mut etcd_down = Etcd::start().await?;
-    etcd_down.kill();
-    let lazy = Session::connect_lazy([etcd_down.endpoint()], options("lazy"))?;
-    let _ = lazy;
-
     let (_c, _, mut c) = stand(&etcd, "c").await?;
     let told = c.status();
     let seen = Arc::new(Mutex::new(Vec::new()));

@@ -304,7 +304,7 @@ async fn when_the_runtime_goes_tokens_are_cancelled_and_keys_expire() -> Result 
         let session = Session::connect([endpoint], short("a")).await?;
         let mut candidate = session.election("e")?.campaign().await?;
         let leadership = candidate.elected().await?;
-        eldest::Result::Ok((session, candidate, leadership))
+        Ok::<_, eldest::Error>((session, candidate, leadership))
     });
     let (session, candidate, leadership) = soon("leading", leading).await??;
     assert!(leadership.is_valid());

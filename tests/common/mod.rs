@@ -147,9 +147,9 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    pub(crate) fn new(etcd: &Etcd, key: &[u8], seen: &Arc<Mutex<Vec<bool>>>) -> Self {
+    pub(crate) fn new(endpoint: &str, key: &[u8], seen: &Arc<Mutex<Vec<bool>>>) -> Self {
         Self {
-            endpoint: etcd.endpoint(),
+            endpoint: endpoint.to_owned(),
             key: key.to_vec(),
             seen: Arc::clone(seen),
         }
