@@ -121,7 +121,6 @@ pub(crate) struct Machine {
     pub(crate) timers: Timers<Timer>,
     actions: VecDeque<Action>,
     condition: Condition,
-    connected: bool,
     verified_slot: SlotId,
     /// Verified renewals since a join was lost on the way, if one ever was under this lease.
     pub(crate) suspicion: Option<u32>,
@@ -151,7 +150,6 @@ impl Machine {
             timers: Timers::default(),
             actions: VecDeque::new(),
             condition: Condition::Connecting,
-            connected: false,
             verified_slot: 0,
             suspicion: None,
             closing: false,
@@ -280,6 +278,13 @@ impl Machine {
         }
     }
 
+    /// etcd answered.
+    pub(crate) fn connected(&mut self) {
+        if self.condition == Condition::Connecting {
+            self.set_condition(Condition::Ready);
+        }
+    }
+
     // ---- answers
 
     /// The answer to a request.
@@ -288,11 +293,8 @@ impl Machine {
         let Some(purpose) = self.requests.remove(&request) else {
             return;
         };
-        if !matches!(answer, Answer::Failed(_)) && !self.connected {
-            self.connected = true;
-            if self.condition == Condition::Connecting {
-                self.set_condition(Condition::Ready);
-            }
+        if !matches!(answer, Answer::Failed(_)) {
+            self.connected();
         }
         if let Answer::Read { header, .. }
         | Answer::Joined { header, .. }
