@@ -146,8 +146,9 @@ impl Claim {
         self.handle.send(Command::End { slot, term, reason })
     }
 
-    /// The work has ended: the key may go.
+    /// The work has ended: the key may go, and so nobody who kept a view of the term may act on it any more.
     pub(crate) fn joined(&self) -> Result<()> {
+        self.term.shared.give_back();
         let (slot, term) = (self.slot, self.id);
         self.handle.send(Command::Joined { slot, term })
     }

@@ -163,6 +163,11 @@ impl Shared {
         self.lost.cancel();
     }
 
+    /// The holder gave the term back: its key may go from now on.
+    pub(crate) fn give_back(&self) {
+        self.until.store(0, Ordering::Release);
+    }
+
     /// When work that goes on is dropped; far away while the term is not over.
     pub(crate) fn cutoff(&self) -> Time {
         Time::from_nanos(self.cutoff.load(Ordering::Acquire)).min(self.belief.deadline())
