@@ -383,11 +383,19 @@ impl Machine {
         if self.awaits_removal(&key, slot) {
             return false;
         }
+        if let Some(waiting) = self.joining.get_mut(&key) {
+            waiting.push(slot);
+            return false;
+        }
+        self.joining.insert(Arc::clone(&key), Vec::new());
         self.renew_view(slot);
         // The watch goes out beside the join, so that it costs no round trip of its own.
         self.watch_slot(slot);
         let request = self.ask(
-            Purpose::Join { slot },
+            Purpose::Join {
+                slot,
+                key: Arc::clone(&key),
+            },
             Ask::Join {
                 key,
                 value,
