@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{
-    Probe, Result, SOON, WHILE, elected, nothing_under, options, short, soon, stand, stands, status,
+    Probe, Result, SOON, WHILE, elected, nothing_under, only_key, options, short, soon, stand, stands, status,
     stays,
 };
 use eldest::etcd_client::{Client, Txn, TxnOp};
@@ -288,6 +288,36 @@ async fn a_view_says_that_a_term_is_over_as_soon_as_its_key_may_go_on_closing_to
     soon("the work", winding_up).await?;
     let successor = elected(&mut b).await?;
     assert!(successor.is_valid() && !term.is_valid(), "two leaders at once");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_term_that_winds_up_is_over_at_once_when_its_key_goes() -> Result {
+    // Complaint 13.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    for revoked in [false, true] {
+        let (session, _, mut a) = stand(&etcd, "a").await?;
+        let leadership = elected(&mut a).await?;
+        let closing = tokio::spawn(async move { session.close().await });
+        soon("the token", leadership.lost().cancelled()).await;
+        assert!(leadership.is_valid(), "it may wind up");
+        if revoked {
+            let key = only_key(&mut client, "eldest/e/").await;
+            client.lease_revoke(key.lease).await?;
+        } else {
+            client.delete(leadership.key(), None).await?;
+        }
+        let (_b, _, mut b) = stand(&etcd, "b").await?;
+        let successor = elected(&mut b).await?;
+        eventually(SOON, "the old term is over", async || {
+            (!leadership.is_valid()).then_some(())
+        })
+        .await?;
+        assert!(successor.is_valid());
+        assert_eq!(leadership.lost_reason(), Some(LostReason::SessionClosed));
+        soon("close", closing).await??;
+    }
     Ok(())
 }
 
