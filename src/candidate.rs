@@ -46,9 +46,37 @@ pub enum Status {
 /// A node in the queue of an election. Its key is kept alive while it waits.
 ///
 /// After a term that was lost it rejoins at the back by itself, as soon as the [`Leadership`] of that term is
-/// dropped; await [`Candidate::elected`] again. After a term that was resigned it has ended.
+/// dropped; await [`Candidate::elected`] again. After a term that was resigned, or whose `Leadership` was dropped while
+/// it was valid, it has ended.
 ///
-/// Dropping it while it waits leaves the queue at once. A `Leadership` it produced lives on without it.
+/// Dropping it while it waits leaves the queue at once, in the background. A `Leadership` it produced lives on without
+/// it.
+///
+/// ```
+/// # #[cfg(not(feature = "testing"))] fn main() {}
+/// # #[cfg(feature = "testing")] #[tokio::main]
+/// # async fn main() -> Result<(), eldest::BoxError> {
+/// # use eldest::{Session, SessionOptions};
+/// # let etcd = eldest::testing::Etcd::start().await?;
+/// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+/// # let other = Session::connect([etcd.endpoint()], SessionOptions::new("node-b")).await?;
+/// # let elder = other.election("billing/scheduler")?.campaign().await?;
+/// use eldest::Status;
+///
+/// let candidate = session.election("billing/scheduler")?.campaign().await?;
+/// let mut status = candidate.status();
+/// let waits = status.wait_for(|s| matches!(s, Status::Waiting { .. })).await?;
+/// if let Status::Waiting { rank, ahead } = *waits {
+///     println!("number {rank}, behind {ahead}");
+/// #   assert_eq!((rank, ahead), (2, 1));
+/// }
+/// # drop(waits);
+/// candidate.leave().await?; // the key is gone
+/// # assert_eq!(session.election("billing/scheduler")?.roster().await?.members().len(), 1);
+/// # drop(elder);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropping a candidate leaves the election"]
 pub struct Candidate {
     handle: Handle,
@@ -110,12 +138,16 @@ impl Candidate {
         }
     }
 
-    /// Replaces what this candidate announces, now and after every rejoin. At most 32 KiB.
+    /// Replaces what this candidate announces, now and after every rejoin. At most 32 KiB. Its place stays.
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: too large. `Ended`: it is a candidate no more. `Unavailable` and others: etcd did not do it
-    /// now; it will be announced with the next key.
+    /// `InvalidInput`: too large. `Ended`: it is a candidate no more, or its key was lost this moment.
+    /// `Unavailable` and others: etcd did not do it now, or did not say so; it will be announced with the next key.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped midway, etcd may or may not have it; the next key will.
     pub async fn proclaim(&self, announced: impl Into<Announced>) -> Result<()> {
         proclaim(&self.handle, self.slot, &announced.into(), ErrorKind::Ended).await
     }
