@@ -118,8 +118,11 @@ impl Seat {
         cutoff: Time,
         valid: bool,
     ) {
-        if let Some((_, shared)) = self.term.take_if(|(t, _)| *t == term) {
-            shared.end(reason, cutoff, valid);
+        // Kept, for it may be told again: a term that winds up can lose its key.
+        let Some((_, shared)) = self.term.as_ref().filter(|(t, _)| *t == term) else {
+            return;
+        };
+        if shared.end(reason, cutoff, valid) {
             tracing::info!(
                 target: "eldest::election", identity, election = &*self.election,
                 token = shared.token, reason = reason.as_str(), "term ended",
