@@ -32,7 +32,9 @@ async fn key_of(client: &mut Client, identity: &str) -> Option<Key> {
 /// Waits until that identity stands with a key younger than `created`.
 async fn stands_anew(client: &mut Client, identity: &str, created: i64) -> Result<Key> {
     eventually(SOON, format!("{identity} stands anew"), async || {
-        key_of(client, identity).await.filter(|key| key.created > created)
+        key_of(client, identity)
+            .await
+            .filter(|key| key.created > created)
     })
     .await
 }
@@ -152,7 +154,9 @@ async fn leaving_returns_when_the_key_is_gone_for_certain() -> Result {
     soon("leaving again is no error", b.leave()).await?;
     let error = soon("elected", b.elected()).await.expect_err("it left");
     assert_eq!(error.kind(), ErrorKind::Ended);
-    let error = soon("proclaim", b.proclaim("x")).await.expect_err("it left");
+    let error = soon("proclaim", b.proclaim("x"))
+        .await
+        .expect_err("it left");
     assert_eq!(error.kind(), ErrorKind::Ended);
     Ok(())
 }
@@ -170,7 +174,9 @@ async fn leaving_while_leading_leads_on_to_the_end_of_that_term() -> Result {
     soon("the token", leadership.lost().cancelled()).await;
     drop(leadership);
     soon("leave", a.leave()).await?;
-    let error = soon("elected", a.elected()).await.expect_err("no other term");
+    let error = soon("elected", a.elected())
+        .await
+        .expect_err("no other term");
     assert_eq!(error.kind(), ErrorKind::Ended);
     assert_eq!(keys(&mut client, "eldest/").await, []);
     Ok(())
@@ -249,7 +255,10 @@ async fn a_campaign_after_one_dropped_midway_never_takes_over_the_key_that_is_go
     proxy.heal();
     let mut candidate = soon("campaign", second).await?;
     let leadership = elected(&mut candidate).await?;
-    assert!(leadership.fencing_token() > orphan.created, "a key that was given up came back");
+    assert!(
+        leadership.fencing_token() > orphan.created,
+        "a key that was given up came back"
+    );
     stays(WHILE, "the second one leads", async || {
         leadership.lost_reason().is_none()
             && stands(&mut client, leadership.key(), leadership.fencing_token()).await
@@ -267,7 +276,11 @@ async fn what_is_proclaimed_while_waiting_and_leading_is_kept_after_a_rejoin() -
     let place = key_of(&mut client, "b").await.expect("b stands");
     soon("proclaim", b.proclaim("b2")).await?;
     let key = key_of(&mut client, "b2").await.expect("proclaimed");
-    assert_eq!((key.created, key.lease), (place.created, place.lease), "the same place");
+    assert_eq!(
+        (key.created, key.lease),
+        (place.created, place.lease),
+        "the same place"
+    );
 
     client.delete(key.key, None).await?;
     let again = stands_anew(&mut client, "b2", key.created).await?;
@@ -304,7 +317,9 @@ async fn a_waiting_candidate_keeps_its_place_longer_than_the_ttl() -> Result {
     let mut b = soon("campaign", session.election("e")?.campaign()).await?;
     let created = key_of(&mut client, "b").await.expect("b stands").created;
     stays(Duration::from_secs(7), "b keeps its place", async || {
-        key_of(&mut client, "b").await.is_some_and(|key| key.created == created)
+        key_of(&mut client, "b")
+            .await
+            .is_some_and(|key| key.created == created)
     })
     .await?;
     drop(first);
@@ -363,9 +378,16 @@ async fn loses_its_key_while_waiting(operator: Operator) -> Result {
     let old = key_of(&mut client, "b").await.expect("b stands");
     operator.act(&mut client, &old).await?;
     let new = stands_anew(&mut client, "b", old.created).await?;
-    assert_eq!(new.lease == old.lease, !matches!(operator, Operator::RevokesLease));
+    assert_eq!(
+        new.lease == old.lease,
+        !matches!(operator, Operator::RevokesLease)
+    );
     status(&b, |s| *s == behind(2)).await?;
-    assert_eq!(keys(&mut client, "eldest/e/").await.len(), 3, "nothing of the old one is left");
+    assert_eq!(
+        keys(&mut client, "eldest/e/").await.len(),
+        3,
+        "nothing of the old one is left"
+    );
     drop(first);
     let second = elected(&mut c).await?;
     drop(second);

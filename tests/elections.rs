@@ -14,7 +14,8 @@ use eldest::testing::Etcd;
 use eldest::{Announcement, ErrorKind, Session, Status};
 
 #[tokio::test]
-async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_the_identity() -> Result {
+async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_the_identity() -> Result
+{
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let (_session, election, mut candidate) = stand(&etcd, "node-a").await?;
@@ -38,14 +39,21 @@ async fn the_longest_running_leads_and_everybody_sees_the_same_order() -> Result
     for eldest in 0..3 {
         let leadership = elected(&mut nodes[eldest].2).await?;
         let roster = onlooker.election("e")?.roster().await?;
-        let order: Vec<_> = roster.members().iter().map(|m| m.identity().to_owned()).collect();
+        let order: Vec<_> = roster
+            .members()
+            .iter()
+            .map(|m| m.identity().to_owned())
+            .collect();
         assert_eq!(order, &["a", "b", "c"][eldest..]);
         let ranks: Vec<_> = roster.members().iter().map(eldest::Member::rank).collect();
         assert_eq!(ranks, (1..=3 - eldest).collect::<Vec<_>>());
         let leader = roster.leader().expect("somebody leads");
         assert_eq!(leader.create_revision(), leadership.fencing_token());
         assert_eq!(leader.key(), leadership.key());
-        assert_eq!(onlooker.election("e")?.leader().await?.as_ref(), Some(leader));
+        assert_eq!(
+            onlooker.election("e")?.leader().await?.as_ref(),
+            Some(leader)
+        );
         assert!(roster.revision() >= leadership.fencing_token());
         soon("resign", leadership.resign()).await?;
     }
@@ -81,7 +89,10 @@ async fn announcements_are_seen_whether_structured_plain_or_foreign() -> Result 
     let since = first.since().expect("structured ones say since when");
     assert!(since <= SystemTime::now() + Duration::from_secs(1));
     assert!(first.value().starts_with(b"{"));
-    assert_eq!((second.identity(), second.value()), ("just text", &b"just text"[..]));
+    assert_eq!(
+        (second.identity(), second.value()),
+        ("just text", &b"just text"[..])
+    );
     assert_eq!((third.identity(), third.since()), ("go-node", None));
     Ok(())
 }
@@ -102,14 +113,18 @@ async fn a_foreign_candidate_counts_and_leads_like_any_other() -> Result {
 }
 
 #[tokio::test]
-async fn a_key_without_lease_that_sits_first_is_reported_and_nobody_leads_until_it_goes() -> Result {
+async fn a_key_without_lease_that_sits_first_is_reported_and_nobody_leads_until_it_goes() -> Result
+{
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     client.put("eldest/e/stuck", "who?", None).await?;
     let (_session, election, mut candidate) = stand(&etcd, "a").await?;
     let roster = election.roster().await?;
     let blocker = roster.blocker().expect("the key without lease");
-    assert_eq!((blocker.key(), blocker.identity()), (&b"eldest/e/stuck"[..], "who?"));
+    assert_eq!(
+        (blocker.key(), blocker.identity()),
+        (&b"eldest/e/stuck"[..], "who?")
+    );
     assert!(roster.leader().is_none() && !roster.is_vacant());
     assert!(election.leader().await?.is_none());
     let told = candidate.status();
@@ -132,7 +147,13 @@ async fn deeper_keys_and_longer_names_never_count() -> Result {
     // Complaint 8 for the names.
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
-    for key in ["eldest/e/x/y", "eldest/e//", "eldest/e/", "eldest/e", "eldest/ef/1"] {
+    for key in [
+        "eldest/e/x/y",
+        "eldest/e//",
+        "eldest/e/",
+        "eldest/e",
+        "eldest/ef/1",
+    ] {
         client.put(key, "not a candidate", None).await?;
     }
     let (_session, election, mut candidate) = stand(&etcd, "a").await?;
@@ -171,7 +192,9 @@ async fn too_large_an_announcement_is_refused_with_nothing_left_in_etcd() -> Res
     let big = "x".repeat(32 * 1024 + 1);
     let session = Session::connect([etcd.endpoint()], options("a").announce(big.as_str())).await?;
     let election = session.election("e")?;
-    let error = soon("campaign", election.campaign()).await.expect_err("too large");
+    let error = soon("campaign", election.campaign())
+        .await
+        .expect_err("too large");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains("32768"), "{error}");
     assert_eq!(keys(&mut client, "").await, []);
@@ -180,7 +203,10 @@ async fn too_large_an_announcement_is_refused_with_nothing_left_in_etcd() -> Res
     let largest = "x".repeat(32 * 1024);
     let (_session, _, mut candidate) = stand(&etcd, "b").await?;
     candidate.proclaim(largest.as_str()).await?;
-    let error = candidate.proclaim(big.as_str()).await.expect_err("too large");
+    let error = candidate
+        .proclaim(big.as_str())
+        .await
+        .expect_err("too large");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     let leadership = elected(&mut candidate).await?;
     let error = leadership.proclaim(big).await.expect_err("too large");
@@ -202,7 +228,9 @@ async fn a_session_stands_once_in_an_election_and_again_after_leaving() -> Resul
     let leadership = elected(&mut candidate).await?;
     refused("it leads").await;
     let other_handle = session.election("e")?;
-    let error = soon("campaign", other_handle.campaign()).await.expect_err("the same election");
+    let error = soon("campaign", other_handle.campaign())
+        .await
+        .expect_err("the same election");
     assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning);
     drop(candidate);
     refused("a term lives on without its candidate").await;

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{
-    Probe, Result, SOON, WHILE, elected, nothing_under, only_key, options, short, soon, stand, stands, status,
-    stays,
+    Probe, Result, SOON, WHILE, elected, nothing_under, only_key, options, short, soon, stand,
+    stands, status, stays,
 };
 use eldest::etcd_client::{Client, Txn, TxnOp};
 use eldest::testing::{Etcd, Proxy, eventually};
@@ -93,7 +93,10 @@ async fn a_leader_cut_off_is_told_a_grace_period_before_its_validity_ends() -> R
         (!leadership.is_valid()).then_some(())
     })
     .await?;
-    assert!(stands(&mut client, leadership.key(), leadership.fencing_token()).await, "before the key goes");
+    assert!(
+        stands(&mut client, leadership.key(), leadership.fencing_token()).await,
+        "before the key goes"
+    );
     assert_eq!(leadership.valid_until().time_left(), Duration::ZERO);
     let successor = elected(&mut b).await?;
     assert!(successor.fencing_token() > leadership.fencing_token());
@@ -133,17 +136,25 @@ async fn a_fenced_transaction_is_applied_while_leading_and_never_sent_after_resi
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
-    let answer = leadership.txn([TxnOp::put("x", "1", None), TxnOp::get("x", None)]).await?;
+    let answer = leadership
+        .txn([TxnOp::put("x", "1", None), TxnOp::get("x", None)])
+        .await?;
     assert_eq!(answer.op_responses().len(), 2);
     assert_eq!(value(&mut client, "x").await.as_deref(), Some("1"));
     let term = leadership.term();
     soon("resign", leadership.resign()).await?;
     let txns = r#"grpc_server_started_total{grpc_method="Txn"}"#;
     let before = etcd.metric(txns).await;
-    let error = term.txn([TxnOp::put("x", "2", None)]).await.expect_err("it is over");
+    let error = term
+        .txn([TxnOp::put("x", "2", None)])
+        .await
+        .expect_err("it is over");
     assert_eq!(error.kind(), ErrorKind::LeadershipLost);
     assert!(error.to_string().contains("resigned"), "{error}");
-    assert!((etcd.metric(txns).await - before).abs() < 0.5, "nothing is sent");
+    assert!(
+        (etcd.metric(txns).await - before).abs() < 0.5,
+        "nothing is sent"
+    );
     assert_eq!(value(&mut client, "x").await.as_deref(), Some("1"));
     Ok(())
 }
@@ -161,10 +172,14 @@ async fn a_fenced_transaction_is_refused_when_the_key_went_behind_our_back() -> 
     client.delete(leadership.key(), None).await?;
     assert!(leadership.is_valid(), "we do not know yet");
     let term = leadership.term();
-    let begun = etcd.metric(r#"grpc_server_handled_total{grpc_method="Txn"}"#).await;
+    let begun = etcd
+        .metric(r#"grpc_server_handled_total{grpc_method="Txn"}"#)
+        .await;
     let writing = tokio::spawn(async move { term.txn([TxnOp::put("x", "stale", None)]).await });
     eventually(SOON, "the transaction is refused, unheard", async || {
-        let handled = etcd.metric(r#"grpc_server_handled_total{grpc_method="Txn"}"#).await;
+        let handled = etcd
+            .metric(r#"grpc_server_handled_total{grpc_method="Txn"}"#)
+            .await;
         (handled > begun).then_some(())
     })
     .await?;
@@ -189,7 +204,11 @@ async fn a_fenced_transaction_without_an_answer_is_ambiguous_and_sent_once() -> 
     let error = error.expect_err("no answer");
     assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
     let answer = client.get("x", None).await?;
-    assert_eq!(answer.kvs().first().map(|kv| kv.version()), Some(1), "once, and unheard");
+    assert_eq!(
+        answer.kvs().first().map(|kv| kv.version()),
+        Some(1),
+        "once, and unheard"
+    );
     proxy.heal();
     Ok(())
 }
@@ -236,9 +255,15 @@ async fn a_resignation_that_etcd_did_not_confirm_is_retried_until_it_does() -> R
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
     proxy.cut();
-    let error = soon("resign", leadership.resign()).await.expect_err("cut off");
+    let error = soon("resign", leadership.resign())
+        .await
+        .expect_err("cut off");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert_eq!(leadership.lost_reason(), Some(LostReason::Resigned), "it is not forgotten");
+    assert_eq!(
+        leadership.lost_reason(),
+        Some(LostReason::Resigned),
+        "it is not forgotten"
+    );
     assert!(!leadership.is_valid());
     assert!(stands(&mut client, leadership.key(), leadership.fencing_token()).await);
     proxy.heal();
@@ -271,7 +296,12 @@ async fn a_panic_that_unwinds_through_a_leadership_releases_it_at_once() -> Resu
     let work = tokio::spawn(async move {
         assert!(!leadership.is_valid(), "on purpose");
     });
-    assert!(soon("the panic", work).await.expect_err("panics").is_panic());
+    assert!(
+        soon("the panic", work)
+            .await
+            .expect_err("panics")
+            .is_panic()
+    );
     assert!(elected(&mut b).await?.is_valid());
     Ok(())
 }
@@ -287,7 +317,10 @@ async fn a_view_says_that_a_term_is_over_as_soon_as_its_key_may_go_on_closing_to
     soon("close", session.close()).await?;
     soon("the work", winding_up).await?;
     let successor = elected(&mut b).await?;
-    assert!(successor.is_valid() && !term.is_valid(), "two leaders at once");
+    assert!(
+        successor.is_valid() && !term.is_valid(),
+        "two leaders at once"
+    );
     Ok(())
 }
 
@@ -384,7 +417,11 @@ async fn tasks_that_ignore_the_token_are_dropped_at_the_frozen_deadline() -> Res
         (!stands(&mut client, &key, token).await).then_some(())
     })
     .await?;
-    assert!(begun.elapsed() >= grace, "the task had its time: {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() >= grace,
+        "the task had its time: {:?}",
+        begun.elapsed()
+    );
     eventually(SOON, "the task is dropped", async || {
         dropped.load(Ordering::SeqCst).then_some(())
     })
@@ -407,7 +444,12 @@ async fn tasks_are_dropped_before_the_key_goes_when_the_holder_panics() -> Resul
     let work = tokio::spawn(async move {
         assert!(!leadership.is_valid(), "on purpose");
     });
-    assert!(soon("the panic", work).await.expect_err("panics").is_panic());
+    assert!(
+        soon("the panic", work)
+            .await
+            .expect_err("panics")
+            .is_panic()
+    );
     let mut client = etcd.client().await;
     nothing_under(&mut client, "eldest/").await?;
     assert_eq!(*seen.lock().expect("no panic"), [true]);

@@ -16,7 +16,11 @@ async fn next(observer: &mut Observer) -> Result<Roster> {
 }
 
 fn who(roster: &Roster) -> Vec<&str> {
-    roster.members().iter().map(eldest::Member::identity).collect()
+    roster
+        .members()
+        .iter()
+        .map(eldest::Member::identity)
+        .collect()
 }
 
 /// Reads on until the roster is as wanted; revisions must rise all the while.
@@ -24,7 +28,11 @@ async fn until(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
     let mut last = 0;
     loop {
         let roster = next(observer).await?;
-        assert!(roster.revision() > last, "{} after {last}", roster.revision());
+        assert!(
+            roster.revision() > last,
+            "{} after {last}",
+            roster.revision()
+        );
         if who(&roster) == wanted {
             return Ok(roster);
         }

@@ -211,7 +211,16 @@ async fn who_follows_its_predecessor_reads_only_when_older_ones_may_have_left_un
     let before = Requests::count(&etcd).await;
     soon("leave", b.leave()).await?;
     waits(c, 1).await?;
-    costs(&etcd, before, Requests { txn: 1, range: 1, ..NONE }).await?;
+    costs(
+        &etcd,
+        before,
+        Requests {
+            txn: 1,
+            range: 1,
+            ..NONE
+        },
+    )
+    .await?;
 
     // C's predecessor was the last of the older ones: no read. (D's view of it is old, and does not matter.)
     let before = Requests::count(&etcd).await;
@@ -224,7 +233,16 @@ async fn who_follows_its_predecessor_reads_only_when_older_ones_may_have_left_un
     soon("resign", third.resign()).await?;
     let fourth = elected(d).await?;
     assert!(fourth.fencing_token() > third.fencing_token());
-    costs(&etcd, before, Requests { txn: 1, range: 1, ..NONE }).await
+    costs(
+        &etcd,
+        before,
+        Requests {
+            txn: 1,
+            range: 1,
+            ..NONE
+        },
+    )
+    .await
 }
 
 #[tokio::test]
@@ -252,7 +270,10 @@ async fn renewing_costs_the_same_with_one_election_and_with_fifty() -> Result {
         })
         .await?;
         // Each renewal is verified by one read; the counts are taken one after the other.
-        assert!(sent.range.abs_diff(sent.renewals) <= 1, "{sent:?} with {elections}");
+        assert!(
+            sent.range.abs_diff(sent.renewals) <= 1,
+            "{sent:?} with {elections}"
+        );
         assert_eq!((sent.txn, sent.grant), (0, 0), "{sent:?} with {elections}");
         assert!(held.iter().all(|(_, leadership)| leadership.is_valid()));
     }

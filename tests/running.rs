@@ -62,7 +62,9 @@ impl Running {
     }
 
     async fn term(&mut self) -> Term {
-        soon("work begins", self.terms.recv()).await.expect("it runs")
+        soon("work begins", self.terms.recv())
+            .await
+            .expect("it runs")
     }
 
     async fn end(self) -> eldest::Result<()> {
@@ -87,7 +89,10 @@ async fn work_runs_while_leading_and_never_while_waiting() -> Result {
         (roster.members().len() == 2).then_some(())
     })
     .await?;
-    stays(WHILE, "no work while waiting", async || running.terms.is_empty()).await?;
+    stays(WHILE, "no work while waiting", async || {
+        running.terms.is_empty()
+    })
+    .await?;
     drop(first);
     let term = running.term().await;
     assert!(term.is_valid());
@@ -119,7 +124,9 @@ async fn work_that_fails_ends_the_run_with_its_own_error_after_the_release() -> 
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
-    let run = election.run(CancellationToken::new(), async |_leadership| Err(Broken(7).into()));
+    let run = election.run(CancellationToken::new(), async |_leadership| {
+        Err(Broken(7).into())
+    });
     let error = soon("run", run).await.expect_err("the work failed");
     assert_eq!(error.kind(), ErrorKind::Work);
     let source = std::error::Error::source(&error).expect("a source");
@@ -142,7 +149,11 @@ async fn work_that_returns_after_its_term_was_lost_is_called_again_at_its_next_t
         async move {
             leadership.lost().cancelled().await;
             // Neither ends the run: the term was over.
-            if failing { Err(Broken(1).into()) } else { Ok(()) }
+            if failing {
+                Err(Broken(1).into())
+            } else {
+                Ok(())
+            }
         }
     });
     let mut last = 0;
@@ -238,11 +249,15 @@ async fn on_shutdown_the_work_is_told_then_awaited_and_only_then_the_key_goes() 
     running.shutdown.cancel();
     let reason = soon("the work is told", tells.recv()).await;
     assert_eq!(reason, Some(Some(LostReason::Shutdown)));
-    stays(WHILE, "the key stands while the work winds up", async || {
-        term.is_valid()
-            && stands(&mut client, term.key(), term.fencing_token()).await
-            && !running.task.is_finished()
-    })
+    stays(
+        WHILE,
+        "the key stands while the work winds up",
+        async || {
+            term.is_valid()
+                && stands(&mut client, term.key(), term.fencing_token()).await
+                && !running.task.is_finished()
+        },
+    )
     .await?;
     finish.cancel();
     running.end().await?;
@@ -275,7 +290,8 @@ async fn shutdown_while_waiting_leaves_the_queue() -> Result {
 }
 
 #[tokio::test]
-async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_key_goes() -> Result {
+async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_key_goes() -> Result
+{
     // Complaint 18.
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
@@ -296,11 +312,17 @@ async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_k
     let begun = Instant::now();
     let left = term.valid_until().time_left();
     eventually(SOON, "the work is dropped", async || {
-        assert!(term.valid_until().since_boot() <= frozen, "renewals extend it no more");
+        assert!(
+            term.valid_until().since_boot() <= frozen,
+            "renewals extend it no more"
+        );
         (dropped.load(Ordering::SeqCst) == 1).then_some(())
     })
     .await?;
-    assert!(begun.elapsed() + Duration::from_millis(100) >= left, "it had its time");
+    assert!(
+        begun.elapsed() + Duration::from_millis(100) >= left,
+        "it had its time"
+    );
     running.end().await?;
     assert!(!term.is_valid());
     assert!(!stands(&mut client, term.key(), term.fencing_token()).await);
@@ -346,8 +368,12 @@ async fn a_panic_releases_the_key_and_goes_on() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
-    let running = Running::start(&session.election("e")?, async |_leadership| panic!("on purpose"));
-    let error = soon("run", running.task).await.expect_err("the panic goes on");
+    let running = Running::start(&session.election("e")?, async |_leadership| {
+        panic!("on purpose")
+    });
+    let error = soon("run", running.task)
+        .await
+        .expect_err("the panic goes on");
     let panic = error.into_panic();
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
     assert_eq!(keys(&mut client, "eldest/").await, []);
@@ -373,9 +399,18 @@ async fn dropping_the_run_drops_the_work_first_and_then_releases() -> Result {
     });
     running.term().await;
     running.task.abort();
-    assert!(soon("the task", running.task).await.expect_err("aborted").is_cancelled());
+    assert!(
+        soon("the task", running.task)
+            .await
+            .expect_err("aborted")
+            .is_cancelled()
+    );
     nothing_under(&mut client, "eldest/").await?;
-    assert_eq!(*seen.lock().expect("no panic"), [true], "the key stood while the work was dropped");
+    assert_eq!(
+        *seen.lock().expect("no panic"),
+        [true],
+        "the key stood while the work was dropped"
+    );
     Ok(())
 }
 

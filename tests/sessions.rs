@@ -23,7 +23,9 @@ async fn an_etcd_that_is_down_is_reported_after_the_timeout_with_its_endpoint() 
     let patience = Duration::from_millis(400);
     let begun = Instant::now();
     let connecting = Session::connect([etcd.endpoint()], options("a").connect_timeout(patience));
-    let error = soon("an error", connecting).await.expect_err("etcd is down");
+    let error = soon("an error", connecting)
+        .await
+        .expect_err("etcd is down");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains(&etcd.address()), "{error}");
     assert!(begun.elapsed() >= patience, "gave up early");
@@ -37,7 +39,9 @@ async fn an_etcd_that_does_not_answer_is_reported_with_its_endpoint() -> Result 
     etcd.pause();
     let patience = Duration::from_millis(400);
     let connecting = Session::connect([etcd.endpoint()], options("a").connect_timeout(patience));
-    let error = soon("an error", connecting).await.expect_err("it is paused");
+    let error = soon("an error", connecting)
+        .await
+        .expect_err("it is paused");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains(&etcd.address()), "{error}");
     Ok(())
@@ -70,8 +74,14 @@ async fn options_that_cannot_work_are_refused_at_the_door() -> Result {
         (options("a").ttl(Duration::from_millis(2500)), "ttl"),
         (options("a").grace(Duration::from_secs(40)), "grace"),
         (options("a").margin(Duration::from_secs(60)), "margin"),
-        (options("a").request_timeout(Duration::ZERO), "request_timeout"),
-        (options("a").connect_timeout(Duration::ZERO), "connect_timeout"),
+        (
+            options("a").request_timeout(Duration::ZERO),
+            "request_timeout",
+        ),
+        (
+            options("a").connect_timeout(Duration::ZERO),
+            "connect_timeout",
+        ),
         (options("a").clock_drift_ppm(200_000), "clock_drift_ppm"),
         (options("a").namespace("a//b"), "a//b"),
         (options("a").namespace("a/"), "a/"),
@@ -96,7 +106,8 @@ async fn options_that_cannot_work_are_refused_at_the_door() -> Result {
 
 #[test]
 fn a_session_outside_of_a_runtime_is_refused_and_not_a_panic() {
-    let error = Session::connect_lazy(["http://127.0.0.1:1"], options("a")).expect_err("no runtime");
+    let error =
+        Session::connect_lazy(["http://127.0.0.1:1"], options("a")).expect_err("no runtime");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
 }
 
@@ -104,7 +115,10 @@ fn a_session_outside_of_a_runtime_is_refused_and_not_a_panic() {
 async fn identity_and_namespace_are_told() -> Result {
     let lazy = |options| Session::connect_lazy(["http://127.0.0.1:1"], options);
     let session = lazy(options("node-a"))?;
-    assert_eq!((session.identity(), session.namespace()), ("node-a", "eldest"));
+    assert_eq!(
+        (session.identity(), session.namespace()),
+        ("node-a", "eldest")
+    );
     assert_eq!(session.election("x/y")?.prefix(), "eldest/x/y/");
     assert_eq!(session.election("x/y")?.name(), "x/y");
     let session = lazy(options("node-a").namespace("/mine"))?;
@@ -171,7 +185,12 @@ async fn onlookers_hold_no_lease() -> Result {
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
     let mut observer = election.observe().await?;
-    assert!(soon("state", observer.next()).await.expect("open")?.is_vacant());
+    assert!(
+        soon("state", observer.next())
+            .await
+            .expect("open")?
+            .is_vacant()
+    );
     assert_eq!(election.leader().await?, None);
     assert!(election.roster().await?.is_vacant());
     assert_eq!(leases(&mut client).await, 0);
@@ -183,12 +202,23 @@ async fn a_session_goes_from_connecting_over_ready_and_live_to_closed() -> Resul
     let etcd = Etcd::start().await?;
     let session = Session::connect_lazy([etcd.endpoint()], options("a"))?;
     let mut state = session.state();
-    assert!(matches!(*state.borrow_and_update(), SessionState::Connecting));
+    assert!(matches!(
+        *state.borrow_and_update(),
+        SessionState::Connecting
+    ));
     let election = session.election("e")?;
     let observer = election.observe().await?;
-    soon("ready", state.wait_for(|s| matches!(s, SessionState::Ready))).await?;
+    soon(
+        "ready",
+        state.wait_for(|s| matches!(s, SessionState::Ready)),
+    )
+    .await?;
     let candidate = soon("campaign", election.campaign()).await?;
-    soon("live", state.wait_for(|s| matches!(s, SessionState::Live(_)))).await?;
+    soon(
+        "live",
+        state.wait_for(|s| matches!(s, SessionState::Live(_))),
+    )
+    .await?;
     drop((observer, candidate));
     soon("close", session.close()).await?;
     assert!(matches!(*state.borrow(), SessionState::Closed));
@@ -200,7 +230,11 @@ async fn a_session_that_connected_is_ready() -> Result {
     let etcd = Etcd::start().await?;
     let session = session(&etcd, "a").await?;
     let mut state = session.state();
-    soon("ready", state.wait_for(|s| matches!(s, SessionState::Ready))).await?;
+    soon(
+        "ready",
+        state.wait_for(|s| matches!(s, SessionState::Ready)),
+    )
+    .await?;
     Ok(())
 }
 
@@ -235,11 +269,17 @@ async fn closing_leaves_nothing_and_may_be_repeated() -> Result {
 
     soon("close again", session.close()).await?;
     let ended = |c: &eldest::Candidate| *c.status().borrow();
-    let closed = Status::Ended { reason: EndReason::SessionClosed };
+    let closed = Status::Ended {
+        reason: EndReason::SessionClosed,
+    };
     assert_eq!((ended(&waiting), ended(&again)), (closed, closed));
-    let error = soon("elected", waiting.elected()).await.expect_err("closed");
+    let error = soon("elected", waiting.elected())
+        .await
+        .expect_err("closed");
     assert_eq!(error.kind(), ErrorKind::Closed);
-    let error = soon("campaign", election.campaign()).await.expect_err("closed");
+    let error = soon("campaign", election.campaign())
+        .await
+        .expect_err("closed");
     assert_eq!(error.kind(), ErrorKind::Closed);
     let error = election.observe().await.expect_err("closed");
     assert_eq!(error.kind(), ErrorKind::Closed);
@@ -260,9 +300,11 @@ async fn closing_awaits_the_work_of_every_term_before_its_key_goes() -> Result {
     });
     soon("the token", leadership.lost().cancelled()).await;
     let (key, token) = (leadership.key().to_vec(), leadership.fencing_token());
-    stays(WHILE, "the key stands while the work winds up", async || {
-        stands(&mut client, &key, token).await && !closing.is_finished()
-    })
+    stays(
+        WHILE,
+        "the key stands while the work winds up",
+        async || stands(&mut client, &key, token).await && !closing.is_finished(),
+    )
     .await?;
     assert!(leadership.is_valid(), "work may end in peace");
     drop(leadership);
@@ -285,7 +327,11 @@ async fn dropping_the_last_handle_closes_the_session_in_the_background() -> Resu
     })
     .await?;
     drop(leadership);
-    soon("closed", state.wait_for(|s| matches!(s, SessionState::Closed))).await?;
+    soon(
+        "closed",
+        state.wait_for(|s| matches!(s, SessionState::Closed)),
+    )
+    .await?;
     assert_eq!(keys(&mut client, "eldest/").await, []);
     assert_eq!(leases(&mut client).await, 0);
     Ok(())
@@ -312,7 +358,9 @@ async fn when_the_runtime_goes_tokens_are_cancelled_and_keys_expire() -> Result 
     runtime.shutdown_background();
     soon("the token", leadership.lost().cancelled()).await;
     assert_eq!(leadership.lost_reason(), Some(LostReason::RuntimeGone));
-    assert!(matches!(*session.state().borrow(), SessionState::Closed));
+    let mut state = session.state();
+    let closed = state.wait_for(|s| matches!(s, SessionState::Closed));
+    soon("closed", closed).await?;
     let error = leadership.resign().await.expect_err("nobody to do it");
     assert_eq!(error.kind(), ErrorKind::Closed);
     soon("close is no error", session.close()).await?;
@@ -321,7 +369,10 @@ async fn when_the_runtime_goes_tokens_are_cancelled_and_keys_expire() -> Result 
     nothing_under(&mut client, "eldest/").await?;
     assert!(!term.is_valid(), "not while somebody else may lead");
     let bound = Duration::from_millis(3000 + 500) + SOON / 4;
-    assert!(begun.elapsed() < bound, "gone within the TTL and etcd's half second");
+    assert!(
+        begun.elapsed() < bound,
+        "gone within the TTL and etcd's half second"
+    );
     Ok(())
 }
 
@@ -331,13 +382,16 @@ async fn a_session_that_closes_while_etcd_is_away_says_so_and_goes_on_trying() -
     let session = Session::connect([etcd.endpoint()], short("a")).await?;
     let candidate = soon("campaign", session.election("e")?.campaign()).await?;
     etcd.kill();
-    let error = soon("close", session.close()).await.expect_err("etcd is away");
+    let error = soon("close", session.close())
+        .await
+        .expect_err("etcd is away");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     drop(candidate);
     etcd.restart().await?;
     let mut client = etcd.client().await;
     eventually(SOON, "nothing left", async || {
-        (keys(&mut client, "eldest/").await.is_empty() && leases(&mut client).await == 0).then_some(())
+        (keys(&mut client, "eldest/").await.is_empty() && leases(&mut client).await == 0)
+            .then_some(())
     })
     .await
 }
