@@ -20,10 +20,10 @@ async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_the_i
     let mut client = etcd.client().await;
     let (_session, election, mut candidate) = stand(&etcd, "node-a").await?;
     let key = only_key(&mut client, "eldest/").await;
-    assert_eq!(key.key, format!("{}{:x}", election.prefix(), key.lease));
+    assert_eq!(key.path, format!("{}{:x}", election.prefix(), key.lease));
     assert_eq!(key.value, "node-a");
     let leadership = elected(&mut candidate).await?;
-    assert_eq!(leadership.key(), key.key.as_bytes());
+    assert_eq!(leadership.key(), key.path.as_bytes());
     assert_eq!(leadership.fencing_token(), key.created);
     Ok(())
 }
@@ -237,7 +237,7 @@ async fn a_session_stands_once_in_an_election_and_again_after_leaving() -> Resul
     soon("resign", leadership.resign()).await?;
 
     let (_b, _, mut b) = stand(&etcd, "b").await?;
-    let _leads = elected(&mut b).await?;
+    let leads = elected(&mut b).await?;
     let mut last = 0;
     for _ in 0..3 {
         let candidate = soon("after resigning, leaving, dropping", election.campaign()).await?;
@@ -255,7 +255,7 @@ async fn a_session_stands_once_in_an_election_and_again_after_leaving() -> Resul
     }
     drop(election);
     soon("close", session.close()).await?;
-    drop(_leads);
+    drop(leads);
     nothing_under(&mut client, "eldest/e/").await
 }
 

@@ -205,7 +205,10 @@ async fn a_fenced_transaction_without_an_answer_is_ambiguous_and_sent_once() -> 
     assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
     let answer = client.get("x", None).await?;
     assert_eq!(
-        answer.kvs().first().map(|kv| kv.version()),
+        answer
+            .kvs()
+            .first()
+            .map(eldest::etcd_client::KeyValue::version),
         Some(1),
         "once, and unheard"
     );

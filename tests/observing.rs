@@ -184,6 +184,9 @@ async fn observers_candidates_and_leaders_survive_a_compaction_and_a_restart_of_
     Ok(())
 }
 
+/// More than an observer may be behind.
+const CHANGES: usize = 400;
+
 #[tokio::test]
 async fn an_observer_that_lags_skips_but_ends_at_the_newest_state() -> Result {
     let etcd = Etcd::start().await?;
@@ -193,7 +196,6 @@ async fn an_observer_that_lags_skips_but_ends_at_the_newest_state() -> Result {
     let mut lagging = election.observe().await?;
     let mut keen = election.observe().await?;
     next(&mut keen).await?;
-    const CHANGES: usize = 400;
     for number in 0..CHANGES {
         client.put("eldest/e/x", number.to_string(), None).await?;
     }

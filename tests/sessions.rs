@@ -133,7 +133,7 @@ async fn identity_and_namespace_are_told() -> Result {
 async fn names_that_nest_are_refused_for_as_long_as_the_other_is_in_use() -> Result {
     let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
     let outer = session.election("a")?;
-    let _same = session.election("a")?;
+    let same = session.election("a")?;
     let _alike = session.election("ab")?;
     let _sibling = session.election("a-b")?;
     for inner in ["a/b", "a/b/c"] {
@@ -141,7 +141,7 @@ async fn names_that_nest_are_refused_for_as_long_as_the_other_is_in_use() -> Res
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains("\"a\""), "{error}");
     }
-    drop((outer, _same));
+    drop((outer, same));
     let inner = session.election("a/b/c")?;
     for outer in ["a", "a/b"] {
         let error = session.election(outer).expect_err(outer);

@@ -80,7 +80,7 @@ pub(crate) async fn status(
 /// A key as it stands in etcd.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Key {
-    pub(crate) key: String,
+    pub(crate) path: String,
     pub(crate) value: String,
     pub(crate) created: i64,
     pub(crate) lease: i64,
@@ -91,7 +91,7 @@ pub(crate) async fn keys(client: &mut Client, prefix: &str) -> Vec<Key> {
     let all = GetOptions::new().with_prefix();
     let answer = client.get(prefix, Some(all)).await.expect("etcd answers");
     let keys = answer.kvs().iter().map(|kv| Key {
-        key: String::from_utf8_lossy(kv.key()).into_owned(),
+        path: String::from_utf8_lossy(kv.key()).into_owned(),
         value: String::from_utf8_lossy(kv.value()).into_owned(),
         created: kv.create_revision(),
         lease: kv.lease(),
