@@ -241,6 +241,7 @@ impl Drop for Claim {
             async move {
                 term.lost().cancelled().await;
                 join(&term, &tasks, &stop).await;
+                term.shared.give_back();
                 drop(handle.send(Command::Joined { slot, term: id }));
             }
             .boxed(),

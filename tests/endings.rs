@@ -309,13 +309,23 @@ async fn a_panic_that_unwinds_through_a_leadership_releases_it_at_once() -> Resu
     Ok(())
 }
 
-#[tokio::test]
-async fn a_view_says_that_a_term_is_over_as_soon_as_its_key_may_go_on_closing_too() -> Result {
+/// Closes A's session, lets its work wind up, and looks at a view of the term when B leads.
+async fn closes_beside_a_view(with_task: bool) -> Result {
     let etcd = Etcd::start().await?;
     let (session, _, mut a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     let leadership = elected(&mut a).await?;
     let term = leadership.term();
+    if with_task {
+        let lost = leadership.lost();
+        let mut client = etcd.client().await;
+        leadership.spawn(async move {
+            lost.cancelled().await;
+            for _ in 0..50 {
+                let _ = client.get("something to wait for", None).await;
+            }
+        });
+    }
     let winding_up = tokio::spawn(async move { leadership.lost().cancelled().await });
     soon("close", session.close()).await?;
     soon("the work", winding_up).await?;
@@ -325,6 +335,16 @@ async fn a_view_says_that_a_term_is_over_as_soon_as_its_key_may_go_on_closing_to
         "two leaders at once"
     );
     Ok(())
+}
+
+#[tokio::test]
+async fn a_view_says_that_a_term_is_over_when_its_key_may_go() -> Result {
+    closes_beside_a_view(false).await
+}
+
+#[tokio::test]
+async fn a_view_says_that_a_term_is_over_when_its_tasks_have_ended_and_its_key_may_go() -> Result {
+    closes_beside_a_view(true).await
 }
 
 #[tokio::test]
