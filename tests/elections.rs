@@ -55,6 +55,13 @@ async fn the_longest_running_leads_and_everybody_sees_the_same_order() -> Result
             Some(leader)
         );
         assert!(roster.revision() >= leadership.fencing_token());
+        for (ahead, (_, _, waiting)) in nodes[eldest..].iter().enumerate().skip(1) {
+            let place = Status::Waiting {
+                rank: ahead + 1,
+                ahead,
+            };
+            status(waiting, |s| *s == place).await?;
+        }
         soon("resign", leadership.resign()).await?;
     }
     assert!(onlooker.election("e")?.leader().await?.is_none());
@@ -164,7 +171,7 @@ async fn deeper_keys_and_longer_names_never_count() -> Result {
     let place = Status::Waiting { rank: 2, ahead: 1 };
     status(&second, |s| *s == place).await?;
     client.put("eldest/e/x/z", "still none", None).await?;
-    client.delete("eldest/e/x/y", None).await?;
+    client.put("eldest/e/x/y", "older than b", None).await?;
     leadership.resign().await?;
     assert!(elected(&mut second).await?.is_valid());
     Ok(())
