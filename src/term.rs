@@ -154,13 +154,20 @@ impl Shared {
         })
     }
 
-    /// The driver ends the term: reason first, then the limits, then the token.
-    pub(crate) fn end(&self, reason: LostReason, cutoff: Time, valid: bool) {
-        let _ = self.reason.set(reason);
+    /// The driver ends the term: reason first, then the limits, then the token. Whether that is news; told again,
+    /// the first reason stands.
+    pub(crate) fn end(&self, reason: LostReason, cutoff: Time, valid: bool) -> bool {
+        let news = self.reason.set(reason).is_ok();
         let until = if valid { cutoff.as_nanos() } else { 0 };
         self.until.fetch_min(until, Ordering::AcqRel);
         self.cutoff.fetch_min(cutoff.as_nanos(), Ordering::AcqRel);
         self.lost.cancel();
+        news
+    }
+
+    /// The holder gave the term back: its key may go from now on.
+    pub(crate) fn give_back(&self) {
+        self.until.store(0, Ordering::Release);
     }
 
     /// When work that goes on is dropped; far away while the term is not over.

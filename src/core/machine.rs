@@ -123,10 +123,12 @@ pub(crate) struct Machine {
     pub(crate) stream: Stream,
     pub(crate) lists: Gate,
     pub(crate) joins: Gate,
+    /// Keys with a join under way, and who waits to join under the same key: a second join could find, and
+    /// take for its own, a key that the first one's candidate has already given up.
+    pub(crate) joining: BTreeMap<Arc<[u8]>, Vec<SlotId>>,
     pub(crate) timers: Timers<Timer>,
     actions: VecDeque<Action>,
     condition: Condition,
-    connected: bool,
     verified_slot: SlotId,
     /// Verified renewals since a join was lost on the way, if one ever was under this lease.
     pub(crate) suspicion: Option<u32>,
@@ -154,10 +156,10 @@ impl Machine {
             stream: Stream::default(),
             lists: Gate::default(),
             joins: Gate::default(),
+            joining: BTreeMap::new(),
             timers: Timers::default(),
             actions: VecDeque::new(),
             condition: Condition::Connecting,
-            connected: false,
             verified_slot: 0,
             suspicion: None,
             closing: false,
@@ -287,6 +289,13 @@ impl Machine {
         }
     }
 
+    /// etcd answered.
+    pub(crate) fn connected(&mut self) {
+        if self.condition == Condition::Connecting {
+            self.set_condition(Condition::Ready);
+        }
+    }
+
     // ---- answers
 
     /// The answer to a request.
@@ -295,11 +304,8 @@ impl Machine {
         let Some((purpose, floor)) = self.requests.remove(&request) else {
             return;
         };
-        if !matches!(answer, Answer::Failed(_)) && !self.connected {
-            self.connected = true;
-            if self.condition == Condition::Connecting {
-                self.set_condition(Condition::Ready);
-            }
+        if !matches!(answer, Answer::Failed(_)) {
+            self.connected();
         }
         if let Answer::Read { header, .. }
         | Answer::Joined { header, .. }
@@ -323,9 +329,11 @@ impl Machine {
                     self.compare_stream(now, header.revision);
                 }
             }
-            Purpose::Join { slot } => {
+            Purpose::Join { slot, key } => {
                 self.joins.under_way -= 1;
+                let waiting = self.joining.remove(&key);
                 self.joined(now, slot, request, answer);
+                self.joins.queue.extend(waiting.into_iter().flatten());
                 self.start_joins(now);
             }
             Purpose::List { slot } => {

@@ -383,11 +383,19 @@ impl Machine {
         if self.awaits_removal(&key, slot) {
             return false;
         }
+        if let Some(waiting) = self.joining.get_mut(&key) {
+            waiting.push(slot);
+            return false;
+        }
+        self.joining.insert(Arc::clone(&key), Vec::new());
         self.renew_view(slot);
         // The watch goes out beside the join, so that it costs no round trip of its own.
         self.watch_slot(slot);
         let request = self.ask(
-            Purpose::Join { slot },
+            Purpose::Join {
+                slot,
+                key: Arc::clone(&key),
+            },
             Ask::Join {
                 key,
                 value,
@@ -746,10 +754,23 @@ impl Machine {
                     cutoff,
                     next,
                 });
+                self.void_term(slot, term, reason, cutoff);
+                self.close_if_done(now);
             }
             _ => {}
         }
         self.tell(slot);
+    }
+
+    /// A term that was valid until its work had ended has lost its key before that.
+    fn void_term(&mut self, slot: SlotId, term: TermId, reason: LostReason, cutoff: Time) {
+        self.act(Action::TermEnded {
+            slot,
+            term,
+            reason,
+            cutoff,
+            valid: false,
+        });
     }
 
     /// The lease is gone, and this candidate's key with it.
@@ -786,6 +807,7 @@ impl Machine {
                     cutoff,
                     next,
                 });
+                self.void_term(slot, term, reason, cutoff);
             }
             Phase::Leaving { .. } | Phase::Leading { .. } => {}
         }
