@@ -212,7 +212,7 @@ pub(crate) enum Purpose {
     Renew,
     Verify { subject: Option<(SlotId, i64)> },
     Probe,
-    Join { slot: SlotId, key: Arc<[u8]> },
+    Join { slot: SlotId },
     List { slot: SlotId },
     Remove { key: Arc<[u8]> },
     Proclaim { ticket: Option<u64> },

@@ -123,9 +123,6 @@ pub(crate) struct Machine {
     pub(crate) stream: Stream,
     pub(crate) lists: Gate,
     pub(crate) joins: Gate,
-    /// Keys with a join under way, and who waits to join under the same key: a second join could find, and
-    /// take for its own, a key that the first one's candidate has already given up.
-    pub(crate) joining: BTreeMap<Arc<[u8]>, Vec<SlotId>>,
     pub(crate) timers: Timers<Timer>,
     actions: VecDeque<Action>,
     condition: Condition,
@@ -156,7 +153,6 @@ impl Machine {
             stream: Stream::default(),
             lists: Gate::default(),
             joins: Gate::default(),
-            joining: BTreeMap::new(),
             timers: Timers::default(),
             actions: VecDeque::new(),
             condition: Condition::Connecting,
@@ -329,11 +325,9 @@ impl Machine {
                     self.compare_stream(now, header.revision);
                 }
             }
-            Purpose::Join { slot, key } => {
+            Purpose::Join { slot } => {
                 self.joins.under_way -= 1;
-                let waiting = self.joining.remove(&key);
                 self.joined(now, slot, request, answer);
-                self.joins.queue.extend(waiting.into_iter().flatten());
                 self.start_joins(now);
             }
             Purpose::List { slot } => {

@@ -383,19 +383,11 @@ impl Machine {
         if self.awaits_removal(&key, slot) {
             return false;
         }
-        if let Some(waiting) = self.joining.get_mut(&key) {
-            waiting.push(slot);
-            return false;
-        }
-        self.joining.insert(Arc::clone(&key), Vec::new());
         self.renew_view(slot);
         // The watch goes out beside the join, so that it costs no round trip of its own.
         self.watch_slot(slot);
         let request = self.ask(
-            Purpose::Join {
-                slot,
-                key: Arc::clone(&key),
-            },
+            Purpose::Join { slot },
             Ask::Join {
                 key,
                 value,
