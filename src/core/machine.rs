@@ -513,7 +513,10 @@ impl Machine {
                     _ => {}
                 }
             }
-            Answer::Failed(trouble) if trouble.class == Class::LeaseGone => {
+            // About this lease: the stream of an earlier one may answer late.
+            Answer::Failed(trouble)
+                if trouble.class == Class::LeaseGone && lease.awaits(request) =>
+            {
                 self.lose_lease(now, LostReason::LeaseLost);
             }
             Answer::Failed(trouble) if lease.failed(now, request) => {
@@ -623,12 +626,11 @@ impl Machine {
 
     /// The lease is gone, or given up: its keys with it.
     pub(crate) fn lose_lease(&mut self, now: Time, reason: LostReason) {
-        let Holding::Held(lease) = std::mem::replace(
-            &mut self.holding,
-            Holding::None {
-                not_before: Time::ZERO,
-            },
-        ) else {
+        if self.lease().is_none() {
+            return;
+        }
+        // Not `None` before it is revoked: a closing session would count as closed meanwhile.
+        let Holding::Held(lease) = std::mem::replace(&mut self.holding, Holding::Granting) else {
             return;
         };
         self.act(Action::HangUp);
