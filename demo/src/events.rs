@@ -208,7 +208,10 @@ mod tests {
         for end in 0..line.len() - 2 {
             assert_eq!(Event::parse(&line[..end]), None);
         }
-        assert_eq!(Event::parse(r#"{"said":"elected","at":1,"node":"a"}"#), None);
+        assert_eq!(
+            Event::parse(r#"{"said":"elected","at":1,"node":"a"}"#),
+            None
+        );
         assert_eq!(Event::parse(r#"{"said":"sang","at":1,"node":"a"}"#), None);
     }
 
@@ -221,10 +224,7 @@ mod tests {
                 until: Duration::ZERO,
             })
         };
-        assert_eq!(
-            checked(true).to_history(),
-            Some(What::Valid { token: 5 })
-        );
+        assert_eq!(checked(true).to_history(), Some(What::Valid { token: 5 }));
         assert_eq!(
             checked(false).to_history(),
             Some(What::Invalid { token: 5 })

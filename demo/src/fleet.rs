@@ -89,7 +89,9 @@ impl Fleet {
     /// Writes a command to a node's input.
     pub(crate) async fn tell(&mut self, name: &str, command: &str) -> Result<()> {
         let commands = &mut self.node(name)?.commands;
-        commands.write_all(format!("{command}\n").as_bytes()).await?;
+        commands
+            .write_all(format!("{command}\n").as_bytes())
+            .await?;
         Ok(commands.flush().await?)
     }
 

@@ -23,49 +23,18 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// Time to look at what happened.
 const LOOK: Duration = Duration::from_millis(1200);
 
+/// One step: what it is called, in short and in full, what it is about, and what is to come of it.
+struct Step {
+    short: &'static str,
+    title: &'static str,
+    about: String,
+    expected: String,
+}
+
 /// Plays all steps, until one fails. What each gave is added to `rows`.
 pub(crate) async fn play(world: &mut World, rows: &mut Vec<Row>) {
-    let ttl = brief(world.ttl);
-    let takeover = brief(world.ttl + EXPIRY);
-    let [first, second, third] = NODES;
-    let steps = [
-        (
-            "1. Three nodes join, one after another".to_owned(),
-            "Who has been there longest leads; the others wait in line.".to_owned(),
-            format!("{first} leads, then {second}, {third}"),
-        ),
-        (
-            "2. The leader resigns".to_owned(),
-            "It hands over: the next eldest leads at once, nobody waits for a lease to run out."
-                .to_owned(),
-            format!("{second} leads within {}", brief(HAND_OVER)),
-        ),
-        (
-            "3. The leader is killed (SIGKILL)".to_owned(),
-            format!(
-                "Nobody can tell dead from slow: its lease ({ttl}) runs out first, then the next leads."
-            ),
-            format!("{third} leads within {takeover}, not too early"),
-        ),
-        (
-            "4. The killed node starts again".to_owned(),
-            "It goes to the end of the line. Whoever leads goes on leading.".to_owned(),
-            format!("{third} goes on; {second} is last"),
-        ),
-        (
-            "5. The leader is frozen (SIGSTOP) beyond its lease, then woken (SIGCONT)".to_owned(),
-            "The next eldest takes over. Awake, the old leader must notice, and its late write must be refused."
-                .to_owned(),
-            format!("{first} within {takeover}; {third} demoted, refused"),
-        ),
-        (
-            "6. The nodes leave, the leader last".to_owned(),
-            "Each gives its key and its lease back.".to_owned(),
-            "no key is left".to_owned(),
-        ),
-    ];
-    for (index, (title, about, expected)) in steps.into_iter().enumerate() {
-        world.view.step(title.clone(), about);
+    for (index, step) in steps(world.ttl).into_iter().enumerate() {
+        world.view.step(step.title, step.about);
         let outcome = match index {
             0 => join(world).await,
             1 => hand_over(world).await,
@@ -74,22 +43,73 @@ pub(crate) async fn play(world: &mut World, rows: &mut Vec<Row>) {
             4 => frozen(world).await,
             _ => leave(world).await,
         };
-        let ok = outcome.is_ok();
-        let measured = outcome.unwrap_or_else(|error| format!("{error:#}"));
-        world.view.step_done(ok, &measured);
-        // The summary has no room for what is in parentheses.
-        let step = title.split(" (").next().unwrap_or_default().to_owned();
+        let outcome = outcome.map_err(|error| format!("{error:#}"));
+        let told = outcome.as_ref().unwrap_or_else(|error| error);
+        world.view.step_done(outcome.is_ok(), told);
+        let failed = outcome.is_err();
         rows.push(Row {
-            step,
-            expected,
-            measured,
-            ok,
+            step: step.short.to_owned(),
+            expected: step.expected,
+            outcome,
         });
-        if !ok {
+        if failed {
             return;
         }
         world.watch_for(LOOK).await;
     }
+}
+
+fn steps(ttl: Duration) -> [Step; 6] {
+    let lease = ttl.as_secs_f64();
+    let bound = (ttl + EXPIRY).as_secs_f64();
+    let hand_over = brief(HAND_OVER);
+    let [first, second, third] = NODES;
+    let step = |short, title, about: &str, expected: String| Step {
+        short,
+        title,
+        about: about.to_owned(),
+        expected,
+    };
+    [
+        step(
+            "1 join",
+            "1. Three nodes join, one after another",
+            "Who has been there longest leads; the others wait in line.",
+            format!("{first} leads, the others wait"),
+        ),
+        step(
+            "2 resign",
+            "2. The leader resigns",
+            "It hands over: the next eldest leads at once, nobody waits for a lease to run out.",
+            format!("{second} leads within {hand_over}"),
+        ),
+        step(
+            "3 kill",
+            "3. The leader is killed (SIGKILL)",
+            &format!(
+                "Nobody can tell dead from slow: its lease ({lease} s) runs out first, then the next leads."
+            ),
+            format!("{third}: {bound} s, not too early"),
+        ),
+        step(
+            "4 restart",
+            "4. The killed node starts again",
+            "It goes to the end of the line. Whoever leads goes on leading.",
+            format!("{third} goes on, {second} is last"),
+        ),
+        step(
+            "5 freeze",
+            "5. The leader is frozen (SIGSTOP) beyond its lease, then woken (SIGCONT)",
+            "The next takes over. Awake, the old leader must notice, and its late write be refused.",
+            format!("{first}: {bound} s; write refused"),
+        ),
+        step(
+            "6 leave",
+            "6. The nodes leave, the leader last",
+            "Each gives its key and its lease back.",
+            "no key is left".to_owned(),
+        ),
+    ]
 }
 
 async fn join(world: &mut World) -> Result<String> {
@@ -111,10 +131,7 @@ async fn join(world: &mut World) -> Result<String> {
     in_line(world, NODES).await?;
     ensure!(leader == NODES[0], "{leader} leads, not {}", NODES[0]);
     written(world, 0, NODES[0]).await?;
-    Ok(format!(
-        "{leader} leads with token {token}, then {}, {}",
-        NODES[1], NODES[2]
-    ))
+    Ok(format!("{leader} leads with token {token}"))
 }
 
 async fn hand_over(world: &mut World) -> Result<String> {
@@ -126,15 +143,11 @@ async fn hand_over(world: &mut World) -> Result<String> {
         matches!(event.said, Said::Resigns { .. }).then_some(event.at)
     });
     let took = led.saturating_sub(resigned.context("nobody resigned")?);
-    ensure!(
-        took < HAND_OVER,
-        "{next} led only after {}",
-        brief(took)
-    );
+    ensure!(took < HAND_OVER, "{next} led only after {}", brief(took));
     // Who resigned stands again, behind the others.
     in_line(world, [next, third, old]).await?;
     written(world, mark, next).await?;
-    Ok(format!("{next} leads after {}", brief(took)))
+    Ok(format!("{next} after {}", brief(took)))
 }
 
 async fn killed(world: &mut World) -> Result<String> {
@@ -153,9 +166,9 @@ async fn killed(world: &mut World) -> Result<String> {
             pid.filter(|pid| model.ended.contains(pid))
         })
         .await?;
-    let measured = takeover(world, mark, at, old, next).await?;
+    let took = takeover(world, mark, at, old, next).await?;
     written(world, mark, next).await?;
-    Ok(measured)
+    Ok(format!("{next} after {took}, not too early"))
 }
 
 async fn no_preemption(world: &mut World) -> Result<String> {
@@ -171,7 +184,7 @@ async fn no_preemption(world: &mut World) -> Result<String> {
     let leads = world.model.nodes.get(leader).and_then(|node| node.term);
     ensure!(leads.is_some(), "{leader} does not lead any more");
     in_line(world, [leader, first, back]).await?;
-    Ok(format!("{leader} goes on; {back} is last"))
+    Ok(format!("{leader} goes on, {back} is last"))
 }
 
 async fn frozen(world: &mut World) -> Result<String> {
@@ -182,8 +195,10 @@ async fn frozen(world: &mut World) -> Result<String> {
     world.record(old, What::Paused);
     world.model.set(old, Condition::Frozen);
     world.model.cause = Some((at, format!("{old} was frozen")));
-    world.say(format!("{old} is frozen; it will not notice that time goes by"));
-    let measured = takeover(world, mark, at, old, next).await?;
+    world.say(format!(
+        "{old} is frozen; it will not notice that time goes by"
+    ));
+    let took = takeover(world, mark, at, old, next).await?;
     written(world, mark, next).await?;
     world.watch_for(LOOK).await;
     // It finds this order when it wakes up: check, then write whatever the check says.
@@ -227,7 +242,7 @@ async fn frozen(world: &mut World) -> Result<String> {
     let value = value(world).await?;
     ensure!(value > 0, "the late write was applied");
     in_line(world, [next, third, old]).await?;
-    Ok(format!("{measured}; {old} demoted, refused"))
+    Ok(format!("{next} after {took}; write refused"))
 }
 
 async fn leave(world: &mut World) -> Result<String> {
@@ -293,6 +308,7 @@ async fn successor(
 }
 
 /// The leader `old` went without a word at `at`: its successor leads in time, and not before its own deadline.
+/// How long it took.
 async fn takeover(
     world: &mut World,
     mark: usize,
@@ -304,12 +320,16 @@ async fn takeover(
     let (led, _) = successor(world, mark, next, bound + PATIENCE).await?;
     let took = led.saturating_sub(at);
     ensure!(took <= bound, "{next} led only after {}", brief(took));
-    let deadlines = world.model.events.iter().filter_map(|event| match event.said {
-        Said::Checked {
-            valid: true, until, ..
-        } if event.node == old => Some(until),
-        _ => None,
-    });
+    let deadlines = world
+        .model
+        .events
+        .iter()
+        .filter_map(|event| match event.said {
+            Said::Checked {
+                valid: true, until, ..
+            } if event.node == old => Some(until),
+            _ => None,
+        });
     let deadline = deadlines.max().context("the old leader never checked")?;
     ensure!(
         led >= deadline,
@@ -320,7 +340,7 @@ async fn takeover(
     world.say(format!(
         "{old} would have stopped by itself {after} before {next} began: never two leaders"
     ));
-    Ok(format!("{next} after {}", brief(took)))
+    Ok(brief(took))
 }
 
 /// Waits until a node's fenced write was admitted.

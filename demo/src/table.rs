@@ -5,21 +5,20 @@
 pub(crate) struct Row {
     pub(crate) step: String,
     pub(crate) expected: String,
-    pub(crate) measured: String,
-    pub(crate) ok: bool,
+    /// What was measured, or why it failed.
+    pub(crate) outcome: Result<String, String>,
 }
 
 /// The summary, with a heading.
 pub(crate) fn summary(rows: &[Row]) -> String {
     let mut cells = vec![["step", "expected", "measured", "ok"].map(str::to_owned)];
     cells.extend(rows.iter().map(|row| {
-        let ok = if row.ok { "yes" } else { "NO" };
-        [
-            row.step.clone(),
-            row.expected.clone(),
-            row.measured.clone(),
-            ok.to_owned(),
-        ]
+        let (measured, ok) = match &row.outcome {
+            Ok(measured) => (measured.as_str(), "yes"),
+            // The reason may be long; it stands by itself.
+            Err(_) => ("failed", "NO"),
+        };
+        [&row.step, &row.expected, measured, ok].map(str::to_owned)
     }));
     let width = |column: usize| {
         let widths = cells.iter().map(|row| row[column].chars().count());
@@ -40,23 +39,25 @@ pub(crate) fn summary(rows: &[Row]) -> String {
 mod tests {
     use super::*;
 
-    fn row(step: &str, measured: &str, ok: bool) -> Row {
+    fn row(step: &str, outcome: Result<&str, &str>) -> Row {
         Row {
             step: step.into(),
             expected: "soon".into(),
-            measured: measured.into(),
-            ok,
+            outcome: outcome.map(str::to_owned).map_err(str::to_owned),
         }
     }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let text = summary(&[row("1 join", "1 µs", true), row("2", "never, really", false)]);
+        let text = summary(&[
+            row("1 join", Ok("after 1 µs")),
+            row("2", Err("not within 3 s")),
+        ]);
         let wanted = concat!(
-            " step    expected  measured       ok\n",
-            " ------  --------  -------------  ---\n",
-            " 1 join  soon      1 µs           yes\n",
-            " 2       soon      never, really  NO\n",
+            " step    expected  measured    ok\n",
+            " ------  --------  ----------  ---\n",
+            " 1 join  soon      after 1 µs  yes\n",
+            " 2       soon      failed      NO\n",
         );
         assert_eq!(text, wanted);
     }

@@ -54,14 +54,15 @@ impl View {
             out(&format!("{title}\n"));
         }
         self.title = title;
+        self.draw(&Model::default(), self.origin);
     }
 
     /// A step begins.
-    pub(crate) fn step(&mut self, title: String, about: String) {
+    pub(crate) fn step(&mut self, title: &str, about: String) {
         if !self.live {
             out(&format!("\n== {title}\n   {about}\n"));
         }
-        self.step = Some((title, about));
+        self.step = Some((title.to_owned(), about));
     }
 
     /// The present step is over.
@@ -71,7 +72,10 @@ impl View {
         };
         let text = format!("{title}: {measured}");
         if !self.live {
-            out(&format!("   {} {measured}\n", if ok { "ok:" } else { "FAILED:" }));
+            out(&format!(
+                "   {} {measured}\n",
+                if ok { "ok:" } else { "FAILED:" }
+            ));
         }
         self.done.push((text, ok));
     }
@@ -120,7 +124,11 @@ impl View {
 
     fn event(&self, line: &Line) -> String {
         let at = line.at.saturating_sub(self.origin).as_secs_f64();
-        let who = if line.who.is_empty() { "demo" } else { &line.who };
+        let who = if line.who.is_empty() {
+            "demo"
+        } else {
+            &line.who
+        };
         format!("{at:>8.3} s  {who:<5}  {}", line.text)
     }
 
@@ -195,7 +203,9 @@ fn state(node: &Node, index: usize, now: Duration) -> String {
     let mut text = match node.condition {
         Condition::Running | Condition::Leaving => String::new(),
         Condition::Frozen => format!("{RED}frozen{RESET}; "),
-        Condition::Killed => return format!("{RED}dead{RESET}; its key stands until the lease runs out"),
+        Condition::Killed => {
+            return format!("{RED}dead{RESET}; its key stands until the lease runs out");
+        }
     };
     // Writing to a string does not fail.
     let _ = match &node.term {
@@ -271,7 +281,7 @@ mod tests {
         model.started("bob", 12);
         model.set("bob", Condition::Killed);
         let mut view = View::new(true, Duration::ZERO);
-        view.step("1. Join".into(), "about".into());
+        view.step("1. Join", "about".into());
         let text = view.picture(&model, Duration::from_secs(1), 24).join("\n");
         assert!(text.contains("1. Join"), "{text}");
         assert!(text.contains("dead; its key is gone"), "{text}");
