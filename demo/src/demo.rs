@@ -20,7 +20,7 @@ use crate::fleet::Fleet;
 use crate::model::News;
 use crate::script;
 use crate::table::{Row, summary};
-use crate::view::View;
+use crate::view::{View, out};
 use crate::world::World;
 
 /// Of the key that fenced writes go to; longer than the demo takes.
@@ -88,12 +88,12 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     } = world;
     view.finish(&model, now);
     if !whole {
-        view.print("\ninterrupted: the nodes are told to leave\n");
+        out("\ninterrupted: the nodes are told to leave\n");
     }
     fleet.end().await;
     let code = if whole {
         truth.stop().await;
-        judge(&recorder, ttl, rows, &view)
+        judge(&recorder, ttl, rows)
     } else {
         drop(truth);
         ExitCode::from(130)
@@ -102,7 +102,7 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     let cleaned = timeout(PATIENCE, clean_up(&client, &setup)).await;
     if let (None, Err(_) | Ok(Err(_))) = (&etcd, &cleaned) {
         let namespace = &setup.namespace;
-        view.print(&format!(
+        out(&format!(
             "etcd did not answer in time: keys below {namespace}/ go with their leases, within {WRITES_TTL} s\n"
         ));
     }
@@ -193,7 +193,7 @@ async fn clean_up(client: &Client, setup: &Setup) -> Result<()> {
 }
 
 /// Checks what was recorded and prints the summary.
-fn judge(recorder: &Recorder, ttl: Duration, mut rows: Vec<Row>, view: &View) -> ExitCode {
+fn judge(recorder: &Recorder, ttl: Duration, mut rows: Vec<Row>) -> ExitCode {
     let complete = rows.iter().all(|row| row.outcome.is_ok());
     // The watcher shares two busy cores with everybody else.
     let rules = Rules::new(ttl).observer_lag(Duration::from_secs(1));
@@ -202,9 +202,9 @@ fn judge(recorder: &Recorder, ttl: Duration, mut rows: Vec<Row>, view: &View) ->
             let report = check(&history, &rules);
             let row = verdict(&report, complete);
             if !report.is_ok() {
-                view.print(&format!("\n{report}"));
+                out(&format!("\n{report}"));
             }
-            view.print(&format!("\n{}\n", explained(&report)));
+            out(&format!("\n{}\n", explained(&report)));
             rows.push(row);
         }
         Err(error) => rows.push(Row {
@@ -213,16 +213,16 @@ fn judge(recorder: &Recorder, ttl: Duration, mut rows: Vec<Row>, view: &View) ->
             outcome: Err(error.to_string()),
         }),
     }
-    view.print(&format!("\n{}\n", summary(&rows)));
+    out(&format!("\n{}\n", summary(&rows)));
     let mut code = ExitCode::SUCCESS;
     for row in &rows {
         if let Err(why) = &row.outcome {
-            view.print(&format!("FAILED: {}: {why}\n", row.step));
+            out(&format!("FAILED: {}: {why}\n", row.step));
             code = ExitCode::FAILURE;
         }
     }
     if code == ExitCode::SUCCESS {
-        view.print("All that was promised was kept.\n");
+        out("All that was promised was kept.\n");
     }
     code
 }

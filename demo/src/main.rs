@@ -51,8 +51,8 @@ fn main() -> ExitCode {
                 println!("{}", args::USAGE);
                 Ok(ExitCode::SUCCESS)
             }
-            args::Task::Node(setup) => node::run(setup).await.map(|()| ExitCode::SUCCESS),
-            args::Task::Demo(options) => demo::run(options).await,
+            args::Task::Node(setup) => Box::pin(node::run(setup)).await.map(|()| ExitCode::SUCCESS),
+            args::Task::Demo(options) => Box::pin(demo::run(options)).await,
         }
     });
     // A node's pending read of its input would keep the runtime from ending.

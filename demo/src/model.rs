@@ -227,9 +227,9 @@ fn text(node: &Node, event: &Event, cause: Option<&(Duration, String)>) -> Optio
         Said::Queued { ahead: 1 } => "waits in line, 1 node ahead of it".to_owned(),
         Said::Queued { ahead } => format!("waits in line, {ahead} nodes ahead of it"),
         Said::Elected { token } => {
-            let after = cause
-                .filter(|(at, _)| *at <= event.at)
-                .map(|(at, what)| format!(", {} after {what}", brief(event.at - *at)));
+            let after = cause.filter(|(at, _)| *at <= event.at).map(|(at, what)| {
+                format!(", {} after {what}", brief(event.at.saturating_sub(*at)))
+            });
             format!(
                 "LEADS with fencing token {token}{}",
                 after.unwrap_or_default()

@@ -34,7 +34,7 @@ struct Step {
 /// Plays all steps, until one fails. What each gave is added to `rows`.
 pub(crate) async fn play(world: &mut World, rows: &mut Vec<Row>) {
     for (index, step) in steps(world.ttl).into_iter().enumerate() {
-        world.view.step(step.title, step.about);
+        world.view.step(step.short, step.title, step.about);
         let outcome = match index {
             0 => join(world).await,
             1 => hand_over(world).await,
@@ -334,9 +334,9 @@ async fn takeover(
     ensure!(
         led >= deadline,
         "{next} led {} before the deadline of {old}",
-        brief(deadline - led)
+        brief(deadline.saturating_sub(led))
     );
-    let after = brief(led - deadline);
+    let after = brief(led.saturating_sub(deadline));
     world.say(format!(
         "{old} would have stopped by itself {after} before {next} began: never two leaders"
     ));

@@ -1,11 +1,10 @@
 //! Hides how the picture is shown: line by line, or in place on a terminal.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use crate::model::{Condition, Line, Model, Node, brief};
+use crate::model::{Condition, Line, Model, Node, Term, brief};
 
 /// Events that a live view shows at most.
 const LATEST: usize = 12;
@@ -24,8 +23,8 @@ pub(crate) struct View {
     title: String,
     /// All times shown count from here.
     origin: Duration,
-    /// The step that runs: its title and what it is about.
-    step: Option<(String, String)>,
+    /// The step that runs: its short name, its title and what it is about.
+    step: Option<[String; 3]>,
     /// The steps that are done, and whether they went well.
     done: Vec<(String, bool)>,
     latest: VecDeque<Line>,
@@ -58,19 +57,19 @@ impl View {
     }
 
     /// A step begins.
-    pub(crate) fn step(&mut self, title: &str, about: String) {
+    pub(crate) fn step(&mut self, short: &str, title: &str, about: String) {
         if !self.live {
             out(&format!("\n== {title}\n   {about}\n"));
         }
-        self.step = Some((title.to_owned(), about));
+        self.step = Some([short.to_owned(), title.to_owned(), about]);
     }
 
     /// The present step is over.
     pub(crate) fn step_done(&mut self, ok: bool, measured: &str) {
-        let Some((title, _)) = self.step.take() else {
+        let Some([short, ..]) = self.step.take() else {
             return;
         };
-        let text = format!("{title}: {measured}");
+        let text = format!("{short:<9}  {measured}");
         if !self.live {
             out(&format!(
                 "   {} {measured}\n",
@@ -117,11 +116,6 @@ impl View {
         self.live = false;
     }
 
-    /// Text below everything else.
-    pub(crate) fn print(&self, text: &str) {
-        out(text);
-    }
-
     fn event(&self, line: &Line) -> String {
         let at = line.at.saturating_sub(self.origin).as_secs_f64();
         let who = if line.who.is_empty() {
@@ -141,13 +135,15 @@ impl View {
                 format!(" {RED}FAILED{RESET}  {text}")
             }
         }));
-        if let Some((title, about)) = &self.step {
+        if let Some([_, title, about]) = &self.step {
             lines.push(format!(" {BOLD}now     {title}{RESET}"));
             lines.push(format!("         {DIM}{about}{RESET}"));
         }
-        lines.push(String::new());
-        lines.extend(roster(model, now));
-        lines.push(String::new());
+        if !model.nodes.is_empty() {
+            lines.push(String::new());
+            lines.extend(roster(model, now));
+            lines.push(String::new());
+        }
         let room = height.saturating_sub(OTHERS).clamp(3, LATEST);
         let skip = self.latest.len().saturating_sub(room);
         for line in self.latest.iter().skip(skip) {
@@ -200,31 +196,30 @@ fn roster(model: &Model, now: Duration) -> Vec<String> {
 }
 
 fn state(node: &Node, index: usize, now: Duration) -> String {
-    let mut text = match node.condition {
-        Condition::Running | Condition::Leaving => String::new(),
-        Condition::Frozen => format!("{RED}frozen{RESET}; "),
-        Condition::Killed => {
-            return format!("{RED}dead{RESET}; its key stands until the lease runs out");
+    let left = |term: &Term| brief(term.until.saturating_sub(now));
+    match (node.condition, &node.term) {
+        (Condition::Killed, _) => {
+            format!("{RED}dead{RESET}, its key stands until its lease runs out")
         }
-    };
-    // Writing to a string does not fail.
-    let _ = match &node.term {
-        Some(term) if term.until > now => write!(
-            text,
-            "{GREEN}{BOLD}LEADS{RESET} with fencing token {} for {:.1} s, valid for {} yet",
+        (Condition::Frozen, Some(term)) if term.until > now => format!(
+            "{RED}frozen{RESET}, holds token {}, its own deadline is in {}",
             term.token,
-            now.saturating_sub(term.since).as_secs_f64(),
-            brief(term.until - now)
+            left(term)
         ),
-        Some(term) => write!(
-            text,
-            "led with fencing token {}, not valid any more",
+        (Condition::Frozen, Some(term)) => format!(
+            "{RED}frozen{RESET}, holds token {}, its own deadline has passed",
             term.token
         ),
-        None if index == 0 => write!(text, "is next"),
-        None => write!(text, "waits, {index} ahead"),
-    };
-    text
+        (Condition::Frozen, None) => format!("{RED}frozen{RESET}"),
+        (_, Some(term)) => format!(
+            "{GREEN}{BOLD}LEADS{RESET} with token {} for {:.1} s, valid for {} more",
+            term.token,
+            now.saturating_sub(term.since).as_secs_f64(),
+            left(term)
+        ),
+        (_, None) if index == 0 => "is next".to_owned(),
+        (_, None) => format!("waits, {index} ahead"),
+    }
 }
 
 fn size() -> (usize, usize) {
@@ -257,7 +252,8 @@ fn cut(line: &str, width: usize) -> String {
     text
 }
 
-fn out(text: &str) {
+/// Text below everything else, in either mode; the view must be finished.
+pub(crate) fn out(text: &str) {
     let mut out = std::io::stdout().lock();
     // With nobody left to read, the demo still has to clean up.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -281,7 +277,7 @@ mod tests {
         model.started("bob", 12);
         model.set("bob", Condition::Killed);
         let mut view = View::new(true, Duration::ZERO);
-        view.step("1. Join", "about".into());
+        view.step = Some(["1 join", "1. Join", "about"].map(str::to_owned));
         let text = view.picture(&model, Duration::from_secs(1), 24).join("\n");
         assert!(text.contains("1. Join"), "{text}");
         assert!(text.contains("dead; its key is gone"), "{text}");
