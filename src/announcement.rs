@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const NOW: Duration = Duration::from_millis(1_700_000_000_000);
+    const NOW: Duration = Duration::from_secs(1_700_000_000);
 
     #[test]
     fn an_identity_alone_is_written_as_a_plain_string() {

@@ -147,14 +147,15 @@ impl Driver {
                 // The lease's answers come first, then what else is due, then the flood of watch events.
                 biased;
                 Some(event) = urgent_events.recv() => driver.event(event),
-                command = commands.recv(), if handles_left => match command {
-                    Some(command) => driver.command(command),
-                    None => {
+                command = commands.recv(), if handles_left => {
+                    if let Some(command) = command {
+                        driver.command(command);
+                    } else {
                         handles_left = false;
                         let now = driver.env.now();
                         driver.machine.close(now);
                     }
-                },
+                }
                 () = wait => {
                     let now = driver.env.now();
                     driver.machine.tick(now);
@@ -392,6 +393,9 @@ impl Driver {
             }
             Note::OrphanFound { key } => {
                 tracing::info!(target: "eldest::election", identity, key = %String::from_utf8_lossy(key), "orphaned key found");
+            }
+            Note::StoreChanged { was, is } => {
+                tracing::error!(target: "eldest::session", identity, ?was, ?is, "etcd is another cluster or was restored from a backup: tokens may repeat");
             }
             Note::WatchLost { why } => {
                 tracing::warn!(target: "eldest::session", identity, why, "watch lost");

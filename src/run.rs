@@ -81,10 +81,8 @@ impl Election {
             claim.join_tasks().await;
             drop(claim.joined());
             match end {
-                End::Lost => {
-                    drop(claim);
-                    continue;
-                }
+                // The candidate rejoins, at the back.
+                End::Lost => {}
                 End::Resigned | End::Shutdown => {
                     claim.ended().await.or_else(unconfirmed)?;
                     return Ok(());

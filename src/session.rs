@@ -312,9 +312,8 @@ impl SessionShared {
         let probe = self.settings.prefix("~").into_bytes();
         let mut failures = 0;
         loop {
-            let failure = match self.pool.probe(&probe).await {
-                Ok(_) => return Ok(()),
-                Err(failure) => failure,
+            let Err(failure) = self.pool.probe(&probe).await else {
+                return Ok(());
             };
             let error = Error::from_failure(&failure);
             let hopeless = matches!(

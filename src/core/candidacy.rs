@@ -60,6 +60,10 @@ pub(crate) enum Afterwards {
 }
 
 /// One candidate of the session.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, each said in its own words"
+)]
 #[derive(Debug, Clone)]
 pub(crate) struct Candidacy {
     pub(crate) prefix: Arc<[u8]>,

@@ -39,11 +39,11 @@ impl Machine {
     pub(crate) fn remove(
         &mut self,
         now: Time,
-        key: Arc<[u8]>,
+        key: &Arc<[u8]>,
         create_revision: Option<i64>,
         slot: Option<SlotId>,
     ) {
-        let removal = self.removals.entry(Arc::clone(&key)).or_insert(Removal {
+        let removal = self.removals.entry(Arc::clone(key)).or_insert(Removal {
             create_revision,
             request: None,
             failures: 0,
@@ -54,7 +54,7 @@ impl Machine {
         if removal.create_revision < create_revision {
             removal.create_revision = create_revision;
         }
-        self.start_removal(&key, now);
+        self.start_removal(key, now);
     }
 
     /// Whether `slot` must wait until `key` is gone.
@@ -187,7 +187,7 @@ impl Machine {
             .collect();
         for key in keys {
             if !owned.contains(&key) && !self.removals.contains_key(&key) {
-                self.remove(now, key, None, None);
+                self.remove(now, &key, None, None);
             }
         }
     }

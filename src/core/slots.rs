@@ -78,7 +78,7 @@ impl Machine {
             return;
         }
         let onlooker = Onlooker {
-            view: PrefixView::new(Arc::clone(&prefix)),
+            view: PrefixView::onlooker(Arc::clone(&prefix)),
             prefix,
             failures: 0,
             not_before: now,
@@ -86,6 +86,7 @@ impl Machine {
         };
         self.slots.insert(slot, Slot::Onlooker(Box::new(onlooker)));
         self.watch_slot(slot);
+        self.want_read(slot, now);
         self.probe_later(now);
     }
 
@@ -105,27 +106,23 @@ impl Machine {
         };
         candidate.wanted = false;
         match candidate.phase().clone() {
-            Phase::Joining {
-                request: Some(_), ..
-            } => {
-                // The answer decides; until then the key may or may not stand.
-            }
             Phase::Joining { request: None, .. } => {
                 let uncertain = candidate.uncertain;
                 let prefix = Arc::clone(&candidate.prefix);
                 candidate.enter(Phase::Leaving { reason });
                 match lease {
                     Some(lease) if uncertain => {
-                        self.remove(now, key_of(&prefix, lease), None, Some(slot));
+                        self.remove(now, &key_of(&prefix, lease), None, Some(slot));
                     }
                     _ => self.finish(slot, now),
                 }
             }
             Phase::Waiting { own } => {
                 candidate.enter(Phase::Leaving { reason });
-                self.remove(now, own.key, Some(own.create_revision), Some(slot));
+                self.remove(now, &own.key, Some(own.create_revision), Some(slot));
             }
-            Phase::Leading { .. } | Phase::Leaving { .. } => {}
+            // The answer decides; until then the key may or may not stand.
+            Phase::Joining { .. } | Phase::Leading { .. } | Phase::Leaving { .. } => {}
             Phase::Ending {
                 own,
                 term,
@@ -196,7 +193,7 @@ impl Machine {
                     not_before: now,
                 });
                 if let Some(own) = own {
-                    self.remove(now, own.key, Some(own.create_revision), Some(slot));
+                    self.remove(now, &own.key, Some(own.create_revision), Some(slot));
                 } else {
                     self.queue_join(slot, now);
                 }
@@ -209,7 +206,7 @@ impl Machine {
                 };
                 candidate.enter(Phase::Leaving { reason });
                 if let Some(own) = own {
-                    self.remove(now, own.key, Some(own.create_revision), Some(slot));
+                    self.remove(now, &own.key, Some(own.create_revision), Some(slot));
                 } else {
                     self.leave_when_removed(slot, now);
                 }
@@ -281,6 +278,9 @@ impl Machine {
             return;
         }
         self.closing = true;
+        // By then the lease has expired by itself, whatever could not be confirmed.
+        self.timers
+            .set(now.after(self.config.ttl * 2), Timer::GiveUp);
         for slot in self.slot_ids() {
             match self.slots.get(&slot) {
                 Some(Slot::Onlooker(_)) => self.forget(slot),
@@ -463,7 +463,7 @@ impl Machine {
                 };
                 if !ours {
                     // Somebody else's at our path: it blocks us and serves nobody.
-                    self.remove(now, key, Some(create_revision), Some(slot));
+                    self.remove(now, &key, Some(create_revision), Some(slot));
                     return;
                 }
                 candidate.uncertain = false;
@@ -481,7 +481,7 @@ impl Machine {
                     if let Some(candidate) = self.candidate(slot) {
                         candidate.enter(Phase::Leaving { reason });
                     }
-                    self.remove(now, own.key, Some(create_revision), Some(slot));
+                    self.remove(now, &own.key, Some(create_revision), Some(slot));
                     return;
                 }
                 candidate.enter(Phase::Waiting { own: own.clone() });
@@ -495,12 +495,12 @@ impl Machine {
                 }
                 self.take_snapshot(slot, header.revision, entries, true, now);
             }
-            Answer::Failed(trouble) => self.join_failed(slot, now, trouble),
+            Answer::Failed(trouble) => self.join_failed(slot, now, &trouble),
             _ => {}
         }
     }
 
-    fn join_failed(&mut self, slot: SlotId, now: Time, trouble: Trouble) {
+    fn join_failed(&mut self, slot: SlotId, now: Time, trouble: &Trouble) {
         if trouble.ambiguous {
             self.suspicion.get_or_insert(0);
         }
@@ -514,7 +514,7 @@ impl Machine {
             trouble: trouble.clone(),
         });
         if class == Class::LeaseGone {
-            self.lose_lease(now);
+            self.lose_lease(now, LostReason::LeaseLost);
             return;
         }
         let wanted = self.candidate(slot).is_some_and(|c| c.wanted);
@@ -527,7 +527,7 @@ impl Machine {
             self.leave(now, slot, reason);
             return;
         }
-        if !self.refuse_if_new(slot, &trouble, now) {
+        if !self.refuse_if_new(slot, trouble, now) {
             self.retry_join(slot, now, class);
         }
     }
@@ -588,7 +588,7 @@ impl Machine {
                             next,
                         });
                     }
-                    self.remove(now, own.key, Some(own.create_revision), None);
+                    self.remove(now, &own.key, Some(own.create_revision), None);
                     self.close_if_done(now);
                 }
                 Phase::Waiting { .. } | Phase::Leading { .. } => self.want_read(slot, now),
@@ -663,8 +663,11 @@ impl Machine {
             End::Fading => fading,
             End::Void => void,
         };
-        let own =
-            (reason != LostReason::KeyDeleted && reason != LostReason::LeaseLost).then_some(own);
+        let gone = matches!(
+            reason,
+            LostReason::KeyDeleted | LostReason::LeaseLost | LostReason::StoreChanged
+        );
+        let own = (!gone).then_some(own);
         let next = match reason {
             LostReason::Resigned => Afterwards::Leave(EndReason::Resigned),
             LostReason::Shutdown => Afterwards::Leave(EndReason::Shutdown),
@@ -716,7 +719,7 @@ impl Machine {
                 });
                 if fate == Fate::Overwritten {
                     // It would sit in the queue for ever.
-                    self.remove(now, own.key, Some(own.create_revision), Some(slot));
+                    self.remove(now, &own.key, Some(own.create_revision), Some(slot));
                 } else {
                     self.queue_join(slot, now);
                 }
@@ -742,8 +745,8 @@ impl Machine {
     }
 
     /// The lease is gone, and this candidate's key with it.
-    pub(crate) fn lease_lost(&mut self, slot: SlotId, now: Time) {
-        self.end_term(slot, now, LostReason::LeaseLost, End::Void);
+    pub(crate) fn lease_lost(&mut self, slot: SlotId, reason: LostReason, now: Time) {
+        self.end_term(slot, now, reason, End::Void);
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
@@ -853,6 +856,18 @@ impl Machine {
             if let Some(predecessor) = &mut view.predecessor {
                 predecessor.watcher = predecessor.watcher.or(neighbour);
             }
+        }
+    }
+
+    /// What was read so far was another store's.
+    pub(crate) fn forget_store(&mut self, slot: SlotId) {
+        match self.slots.get_mut(&slot) {
+            Some(Slot::Onlooker(o)) => {
+                o.view = PrefixView::onlooker(Arc::clone(&o.prefix));
+                o.shown = 0;
+            }
+            Some(Slot::Candidate(c)) => c.view = new_view(&c.prefix, c.follow),
+            None => {}
         }
     }
 

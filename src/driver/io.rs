@@ -23,7 +23,7 @@ pub(crate) enum Event {
         request: RequestId,
         answer: Answer,
         generation: u64,
-        stream: Option<KeepAlive>,
+        stream: Option<Box<KeepAlive>>,
     },
     /// A message of the watch stream, or its end.
     Watched {
@@ -38,7 +38,7 @@ pub(super) struct Io {
     urgent: mpsc::UnboundedSender<Event>,
     answers: mpsc::UnboundedSender<Event>,
     watched: mpsc::Sender<Event>,
-    stream: Option<KeepAlive>,
+    stream: Option<Box<KeepAlive>>,
     generation: u64,
     watches: Option<Watches>,
     watch_generation: u64,
@@ -148,7 +148,7 @@ impl Io {
         self.env.spawn(
             async move {
                 let (answer, stream) = match pool.keepalive(lease).await {
-                    Ok(stream) => (Answer::Opened, Some(stream)),
+                    Ok(stream) => (Answer::Opened, Some(Box::new(stream))),
                     Err(failure) => (Answer::Failed(trouble(&failure)), None),
                 };
                 drop(events.send(Event::Renewed {

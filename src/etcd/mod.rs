@@ -13,5 +13,7 @@ mod watch;
 
 pub(crate) use failure::{Class, Failure};
 pub(crate) use lease::KeepAlive;
+#[cfg(test)]
+use lease::LeaseKeys;
 pub(crate) use pool::{Lane, Pool};
 pub(crate) use watch::{WatchMessage, WatchReceiver, WatchRequest};

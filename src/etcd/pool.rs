@@ -137,18 +137,15 @@ impl Pool {
         })
     }
 
-    /// How long a call may take, connecting included.
-    pub(crate) fn request_timeout(&self) -> Duration {
-        self.request_timeout
-    }
-
     /// The endpoint that a lane uses now.
+    #[cfg(test)]
     pub(crate) fn endpoint(&self, lane: Lane) -> &str {
         let at = self.connection(lane).lock().at;
         &self.endpoints[at]
     }
 
     /// The lane's client, connected first if need be, with the ticket for [`Pool::report`].
+    #[cfg(test)]
     pub(crate) async fn client(&self, lane: Lane) -> Result<(Client, Ticket), Failure> {
         let mut ticket = self.ticket(lane);
         let connected = self.within(self.connected(lane, &mut ticket)).await;
