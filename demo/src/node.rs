@@ -90,6 +90,7 @@ impl Node {
                 biased;
                 _ = checks.tick() => self.check()?,
                 () = async { lost.unwrap_or_default().cancelled().await }, if leadership.is_some() => {
+                    self.check()?;
                     if let Some(leading) = leadership.take() {
                         let reason = leading.lost_reason().map_or("unknown", |reason| reason.as_str());
                         self.tell(Said::Lost { token: leading.fencing_token(), reason: reason.to_owned() })?;

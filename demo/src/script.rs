@@ -209,11 +209,13 @@ async fn frozen(world: &mut World) -> Result<String> {
         "{old} is woken, in the middle of what it believes to be its leadership"
     ));
     world.record(old, What::Resumed);
+    let resumed = world.now();
     world.fleet.thaw(old)?;
     let valid = world
         .until(PATIENCE, "the woken node checks its term", |model| {
             model.find(woken, old, |event| match event.said {
-                Said::Checked { valid, .. } => Some(valid),
+                // Not an answer from before, which it was about to tell when it was frozen.
+                Said::Checked { valid, .. } if event.at >= resumed => Some(valid),
                 _ => None,
             })
         })
