@@ -1,6 +1,9 @@
 //! Hides the wait for one's turn.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 
@@ -46,15 +49,44 @@ pub enum Status {
 /// A node in the queue of an election. Its key is kept alive while it waits.
 ///
 /// After a term that was lost it rejoins at the back by itself, as soon as the [`Leadership`] of that term is
-/// dropped; await [`Candidate::elected`] again. After a term that was resigned it has ended.
+/// dropped; await [`Candidate::elected`] again. After a term that was resigned, or whose `Leadership` was dropped while
+/// it was valid, it has ended.
 ///
-/// Dropping it while it waits leaves the queue at once. A `Leadership` it produced lives on without it.
+/// Dropping it while it waits leaves the queue at once, in the background. A `Leadership` it produced lives on without
+/// it.
+///
+/// ```
+/// # #[cfg(not(feature = "testing"))] fn main() {}
+/// # #[cfg(feature = "testing")] #[tokio::main]
+/// # async fn main() -> Result<(), eldest::BoxError> {
+/// # use eldest::{Session, SessionOptions};
+/// # let etcd = eldest::testing::Etcd::start().await?;
+/// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+/// # let other = Session::connect([etcd.endpoint()], SessionOptions::new("node-b")).await?;
+/// # let elder = other.election("billing/scheduler")?.campaign().await?;
+/// use eldest::Status;
+///
+/// let candidate = session.election("billing/scheduler")?.campaign().await?;
+/// let mut status = candidate.status();
+/// let waits = status.wait_for(|s| matches!(s, Status::Waiting { .. })).await?;
+/// if let Status::Waiting { rank, ahead } = *waits {
+///     println!("number {rank}, behind {ahead}");
+/// #   assert_eq!((rank, ahead), (2, 1));
+/// }
+/// # drop(waits);
+/// candidate.leave().await?; // the key is gone
+/// # assert_eq!(session.election("billing/scheduler")?.roster().await?.members().len(), 1);
+/// # drop(elder);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropping a candidate leaves the election"]
 pub struct Candidate {
     handle: Handle,
     slot: SlotId,
     status: watch::Receiver<Status>,
-    elected: mpsc::UnboundedReceiver<Leadership>,
+    // Behind a lock so that `leave` may empty it through a shared reference.
+    elected: Mutex<mpsc::UnboundedReceiver<Leadership>>,
 }
 
 impl Candidate {
@@ -64,7 +96,7 @@ impl Candidate {
             handle,
             slot,
             status: seated.status,
-            elected: seated.elected,
+            elected: Mutex::new(seated.elected),
         };
         match seated.registered.await {
             Ok(Ok(())) => Ok(candidate),
@@ -91,7 +123,8 @@ impl Candidate {
     /// Cancel safe: the place in the queue is kept, and a leadership won meanwhile is returned by the next call.
     pub async fn elected(&mut self) -> Result<Leadership> {
         loop {
-            match self.elected.recv().await {
+            let mailbox = self.elected.get_mut();
+            match mailbox.unwrap_or_else(PoisonError::into_inner).recv().await {
                 Some(leadership) => {
                     if leadership.is_valid() && leadership.lost_reason().is_none() {
                         return Ok(leadership);
@@ -110,20 +143,25 @@ impl Candidate {
         }
     }
 
-    /// Replaces what this candidate announces, now and after every rejoin. At most 32 KiB.
+    /// Replaces what this candidate announces, now and after every rejoin. At most 32 KiB. Its place stays.
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: too large. `Ended`: it is a candidate no more. `Unavailable` and others: etcd did not do it
-    /// now; it will be announced with the next key.
+    /// `InvalidInput`: too large. `Ended`: it is a candidate no more, or its key was lost this moment.
+    /// `Unavailable` and others: etcd did not do it now, or did not say so; it will be announced with the next key.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped midway, etcd may or may not have it; the next key will.
     pub async fn proclaim(&self, announced: impl Into<Announced>) -> Result<()> {
         proclaim(&self.handle, self.slot, &announced.into(), ErrorKind::Ended).await
     }
 
     /// Leaves the queue; returns when etcd confirmed that the key is gone.
     ///
-    /// A leadership that this candidate holds is not ended by it, but will not be followed by another: resign it.
-    /// The call then returns when that term has ended.
+    /// A leadership that [`Candidate::elected`] returned is not ended by it, but will not be followed by another:
+    /// resign it. The call then returns when that term has ended. One that was won meanwhile and not taken up is
+    /// given back.
     ///
     /// # Errors
     ///
@@ -135,7 +173,26 @@ impl Candidate {
     /// Cancel safe: leaving goes on in the background.
     pub async fn leave(&self) -> Result<()> {
         self.handle.send(Command::Leave { slot: self.slot })?;
-        self.handle.ended(self.slot, self.handle.patience()).await
+        let ended = self.handle.ended(self.slot, self.handle.patience());
+        tokio::select! {
+            biased;
+            result = ended => result,
+            never = self.refuse() => match never {},
+        }
+    }
+
+    /// Gives back what was won and not taken up, for ever: nobody else can resign it.
+    async fn refuse(&self) -> Infallible {
+        let next = || {
+            poll_fn(|cx| {
+                let mut mailbox = self.elected.lock().unwrap_or_else(PoisonError::into_inner);
+                mailbox.poll_recv(cx)
+            })
+        };
+        while let Some(leadership) = next().await {
+            drop(leadership);
+        }
+        std::future::pending().await
     }
 }
 

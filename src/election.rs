@@ -16,7 +16,10 @@ use crate::session::Handle;
 /// One election: a prefix in etcd under which every candidate has a key. The smallest create revision leads.
 ///
 /// The keys are those of etcd's own election recipe, `<name>/<lease id in hex>`, so Go's `concurrency` package,
-/// `etcdctl elect` and the v3election RPC can stand in the same election.
+/// `etcdctl elect` and the v3election RPC can stand in the same election. Every key exactly one level below the
+/// prefix counts as a candidate, whoever wrote it.
+///
+/// A cheap handle from [`Session::election`](crate::Session::election); clone it freely.
 #[derive(Clone)]
 pub struct Election {
     pub(crate) handle: Handle,
@@ -45,7 +48,8 @@ impl Election {
         &self.prefix
     }
 
-    /// Chooses which part of the queue candidates watch; for those that campaign afterwards.
+    /// Chooses which part of the queue candidates watch ([`Follow::Auto`] by default); for those that campaign
+    /// afterwards, through this handle.
     pub fn follow(mut self, follow: Follow) -> Self {
         self.follow = follow;
         self
@@ -84,11 +88,17 @@ impl Election {
         Candidate::register(self.handle.clone(), slot, seated).await
     }
 
-    /// Who leads, by one linearizable read. `None`: nobody.
+    /// Who leads, by one linearizable read. `None`: nobody, or a key without a lease is in the way (see
+    /// [`Roster::blocker`]).
     ///
     /// # Errors
     ///
-    /// `Unavailable`: no endpoint answered within the connect timeout. `PermissionDenied`, `Unauthenticated`.
+    /// `Unavailable`: no endpoint answered within the connect timeout. `PermissionDenied`, `Unauthenticated`,
+    /// `Overloaded`: etcd refused the read.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: it only reads.
     pub async fn leader(&self) -> Result<Option<Member>> {
         Ok(self.roster().await?.leader().cloned())
     }
@@ -98,6 +108,27 @@ impl Election {
     /// # Errors
     ///
     /// As [`Election::leader`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: it only reads.
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// # #[cfg(feature = "testing")] #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest::testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// let election = session.election("billing/scheduler")?;
+    /// let _candidate = election.campaign().await?;
+    /// for member in election.roster().await?.members() {
+    ///     println!("{}. {}, token {}", member.rank(), member.identity(), member.create_revision());
+    /// #   assert_eq!((member.rank(), member.identity()), (1, "node-a"));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn roster(&self) -> Result<Roster> {
         let shared = &self.handle.shared;
         let end = shared.env.now().after(shared.settings.connect_timeout);
@@ -115,11 +146,16 @@ impl Election {
         }
     }
 
-    /// Looks on: the current state first, then every change. Needs no lease, and only the permission to read.
+    /// Looks on: the current state first, then every change. Needs no lease, and only the permission to read. While
+    /// etcd cannot be reached, the stream waits.
     ///
     /// # Errors
     ///
     /// `Closed`: the session was closed. What etcd refuses arrives as an item of the stream.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe, as is waiting for the stream's next item.
     #[expect(
         clippy::unused_async,
         reason = "so that it may wait for the first state one day"

@@ -17,10 +17,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::session::Handle;
 use crate::term::Term;
 
-/// The right to act as leader, for one term. Checks and fencing are those of its [`Term`].
+/// The right to act as leader, for one term. Checks and fencing are those of its [`Term`], to which it dereferences.
 ///
 /// Dropping it, or a panic that unwinds through it, releases the key at once: the next eldest leads within
-/// milliseconds, not after the TTL. Drop it only when the work has ended.
+/// milliseconds, not after the TTL. Drop it only when the work has ended. Tasks of [`Leadership::spawn`] are awaited
+/// first, in the background.
+///
+/// Keeping it does not keep the leadership: if the term ends, the key is deleted at the frozen deadline at the latest.
 #[must_use = "dropping a leadership ends it"]
 pub struct Leadership {
     claim: Arc<Claim>,
@@ -56,6 +59,30 @@ impl Leadership {
 
     /// Runs a task that belongs to the term: when the term ends, the key is released only after the task has ended,
     /// and at the frozen deadline it is dropped. It should watch [`Term::lost`].
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// # #[cfg(feature = "testing")] #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest::testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let mut candidate = session.election("billing/scheduler")?.campaign().await?;
+    /// use std::time::Duration;
+    ///
+    /// let leadership = candidate.elected().await?;
+    /// let term = leadership.term();
+    /// leadership.spawn(async move {
+    ///     let lost = term.lost();
+    ///     while !lost.is_cancelled() {
+    ///         // ... one piece of work ...
+    ///         tokio::time::sleep(Duration::from_millis(10)).await;
+    ///     }
+    /// });
+    /// leadership.resign().await?; // cancels the token, awaits the task, deletes the key
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.claim.stop.clone();
         let task = self.claim.tasks.track_future(async move {
@@ -68,11 +95,16 @@ impl Leadership {
         self.claim.handle.shared.env.spawn(task.boxed());
     }
 
-    /// Replaces what this leader announces, now and after every rejoin. At most 32 KiB.
+    /// Replaces what this leader announces, now and after every rejoin. At most 32 KiB. The term and its token stay.
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: too large. `GuardLost`: the key is no longer ours. `Unavailable` and others: etcd did not do it.
+    /// `InvalidInput`: too large. `GuardLost`: the key is no longer ours. `Unavailable` and others: etcd did not do it
+    /// now, or did not say so; it will be announced with the next key.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped midway, etcd may or may not have it; the next key will.
     pub async fn proclaim(&self, announced: impl Into<Announced>) -> Result<()> {
         let claim = &self.claim;
         proclaim(

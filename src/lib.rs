@@ -1,4 +1,244 @@
-//! Leader election on etcd in which the longest-running node wins.
+//! Leader election on etcd in which the longest-running node wins: of all nodes that stand in an election, the one
+//! that has stood longest leads, and **at most one acts as leader at a time**. A node may act while
+//! [`Term::is_valid`] says so, which it stops to say before etcd can give the leadership to anybody else, provided
+//! that (1) this machine's clock and etcd's run at rates that differ by no more than
+//! [`clock_drift_ppm`](SessionOptions::clock_drift_ppm), (2) the clock counts every pause of the machine
+//! ([Clock](#clock)), and (3) nobody but the leader's own session deletes or overwrites the leader's key or revokes
+//! its lease. Writes that carry the [fencing token](#fencing) are refused once they are stale, whether or not these
+//! three hold.
+//!
+//! **Not guaranteed**: that a key lives as long as its lease was granted for. An operator can revoke or delete it,
+//! and in rare cases etcd does so itself (a member that led, was stopped and resumes may revoke leases that were
+//! renewed meanwhile). The old leader learns of it from its watch, usually within milliseconds, at the latest at its
+//! local deadline; until then two nodes believe. Nor is anything guaranteed about what other programs believe that
+//! stand in the same election, about a process that is cloned or restored together with its memory, about a pause
+//! *between* a check and the act it allowed, or about tokens across an etcd that was restored from a backup. Fencing
+//! covers the early deletion and the pause; two copies of one process, however, carry the same token.
+//!
+//! # Quick start
+//!
+//! Do some work for as long as this node leads, and stand again whenever the leadership was lost:
+//!
+//! ```
+//! # #[cfg(not(feature = "testing"))] fn main() {}
+//! # #[cfg(feature = "testing")] #[tokio::main]
+//! # async fn main() -> Result<(), eldest::BoxError> {
+//! # async fn one_piece_of_work(_: i64) -> Result<(), eldest::BoxError> {
+//! #     Ok(tokio::time::sleep(std::time::Duration::from_millis(5)).await)
+//! # }
+//! # let etcd = eldest::testing::Etcd::start().await?;
+//! # let endpoints = [etcd.endpoint()];
+//! use eldest::{CancellationToken, Session, SessionOptions};
+//!
+//! // `endpoints` are all members, such as ["http://10.0.0.1:2379", "http://10.0.0.2:2379"].
+//! let session = Session::connect(endpoints, SessionOptions::new("node-a")).await?;
+//! let election = session.election("billing/scheduler")?;
+//!
+//! let shutdown = CancellationToken::new(); // to be cancelled on SIGTERM
+//! # let stop = &shutdown;
+//! election
+//!     .run(shutdown.clone(), |leadership| async move {
+//!         let lost = leadership.lost();
+//!         while !lost.is_cancelled() {
+//!             one_piece_of_work(leadership.fencing_token()).await?;
+//! #           stop.cancel();
+//!         }
+//!         Ok(())
+//!     })
+//!     .await?;
+//! session.close().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The same step by step, for those who want to decide themselves what happens between the terms:
+//!
+//! ```
+//! # #[cfg(not(feature = "testing"))] fn main() {}
+//! # #[cfg(feature = "testing")] #[tokio::main]
+//! # async fn main() -> Result<(), eldest::BoxError> {
+//! # use eldest::{Session, SessionOptions};
+//! # let etcd = eldest::testing::Etcd::start().await?;
+//! # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+//! # let election = session.election("billing/scheduler")?;
+//! let mut candidate = election.campaign().await?; // its key stands, and is kept alive while it waits
+//! let leadership = candidate.elected().await?; // it leads
+//! while leadership.is_valid() {
+//!     // ... one piece of work that takes less than the grace period ...
+//! #   break;
+//! }
+//! leadership.resign().await?; // the next eldest leads at once
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How it works
+//!
+//! Every candidate has a key `<namespace>/<election>/<lease id in hex>`, bound to the one lease of its [`Session`];
+//! its create revision is its seniority. A watch shows every candidate the same queue, and the one whose key is the
+//! oldest leads; when an older key goes, no further request is needed to know. How long a node believes in its lease
+//! counts from the moment *before* a renewal was sent, and a renewal counts only once a linearizable read that was
+//! begun after it has shown that the member which acknowledged it was etcd's leader still.
+//!
+//! The keys are those of etcd's own election recipe. Go services with `clientv3/concurrency`, `etcdctl elect` and
+//! the v3election RPC can stand in the same election under the name `<namespace>/<election>`, or just `<election>`
+//! with an empty [`namespace`](SessionOptions::namespace).
+//!
+//! # Ending a term
+//!
+//! A [term](Term) ends in one order, whatever ends it: its token [`Term::lost`] is cancelled and its deadline
+//! frozen, so that no later renewal extends it; its work is awaited; work that goes on is dropped at the frozen
+//! deadline; then the key is deleted, and the deletion is retried until etcd confirms it. [`Election::run`] does all
+//! this; [`Leadership::spawn`] does it for tasks of those who go step by step.
+//!
+//! | what ends it | the term stays valid | work is dropped |
+//! |---|---|---|
+//! | [no renewal was verified in time](LostReason::LeaseExpiring) | for the [grace period](SessionOptions::grace) | at the end of validity |
+//! | [shutdown](LostReason::Shutdown), [the session closes](LostReason::SessionClosed), [the runtime is gone](LostReason::RuntimeGone) | until the last deadline, less than a TTL away | at the end of validity |
+//! | its [key](LostReason::KeyDeleted) or [lease](LostReason::LeaseLost) is gone, it is [overwritten](LostReason::KeyOverwritten), or [etcd is another](LostReason::StoreChanged) | no longer | after the grace period, or at the last deadline if that is earlier |
+//! | the leader [resigns](Leadership::resign) or drops its [`Leadership`] | no longer | as in the line above (tasks of [`Leadership::spawn`]) |
+//!
+//! After the reasons in the first and the third line the node stands again by itself, at the back of the queue. Work
+//! that blocks a thread cannot be dropped: only [`Term::is_valid`] and fencing hold it back.
+//!
+//! # Fencing
+//!
+//! A check can be followed by a pause of any length before the write that it allowed. What must never happen twice
+//! is therefore guarded where it happens, by the [fencing token](Term::fencing_token): the create revision of the
+//! leader's key, which is larger in every later term of the election.
+//!
+//! * What is written to the same etcd: [`Term::txn`] applies operations only if this term's key still stands, and
+//!   [`Term::guard`] is the same condition for transactions of one's own.
+//! * Any other resource must keep the highest token it has seen and refuse lower ones. A new leader writes its token
+//!   there first, and reads the state only then.
+//!
+//! ```
+//! # #[cfg(not(feature = "testing"))] fn main() {}
+//! # #[cfg(feature = "testing")] #[tokio::main]
+//! # async fn main() -> Result<(), eldest::BoxError> {
+//! # use eldest::{Session, SessionOptions};
+//! # let etcd = eldest::testing::Etcd::start().await?;
+//! # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+//! # let mut candidate = session.election("billing/scheduler")?.campaign().await?;
+//! # let leadership = candidate.elected().await?;
+//! use eldest::ErrorKind;
+//! use eldest::etcd_client::TxnOp;
+//!
+//! match leadership.txn([TxnOp::put("billing/invoices/next", "4711", None)]).await {
+//!     Ok(_applied) => {}
+//!     Err(error) => match error.kind() {
+//!         ErrorKind::LeadershipLost | ErrorKind::GuardLost => return Ok(()), // not applied: stop the work
+//!         ErrorKind::Ambiguous => { /* perhaps applied: read back before writing again */ }
+//!         _ => return Err(error.into()), // not applied
+//!     },
+//! }
+//! # assert_eq!(etcd.client().await.get("billing/invoices/next", None).await?.kvs()[0].value(), b"4711");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Tokens grow within one etcd cluster. If its data is restored from a backup, revisions fall back, and with them
+//! the tokens. A session that saw the higher revisions notices: it ends its terms ([`LostReason::StoreChanged`]),
+//! logs an error and stands anew; but a session that starts afterwards cannot know. Restore with `etcdutl snapshot
+//! restore --bump-revision N --mark-compacted` and an N larger than what was written since the backup, or let
+//! outside resources compare `(epoch, token)` with an epoch that is raised by hand after a restore.
+//!
+//! # Observing
+//!
+//! [`Election::leader`] and [`Election::roster`] ask etcd once; [`Election::observe`] is the stream of all changes,
+//! the current state first, a vacant seat included. Onlookers hold no lease and need only the permission to read.
+//! What candidates [announce](SessionOptions::announce) tells the others how to reach the leader:
+//!
+//! ```
+//! # #[cfg(not(feature = "testing"))] fn main() {}
+//! # #[cfg(feature = "testing")] #[tokio::main]
+//! # async fn main() -> Result<(), eldest::BoxError> {
+//! # use eldest::{Session, SessionOptions};
+//! # let etcd = eldest::testing::Etcd::start().await?;
+//! # let endpoints = [etcd.endpoint()];
+//! use eldest::Announcement;
+//! use futures::StreamExt;
+//!
+//! let me = Announcement::new("node-a").address("10.0.0.1:8080");
+//! let session = Session::connect(endpoints, SessionOptions::new("node-a").announce(me)).await?;
+//! let election = session.election("billing/scheduler")?;
+//! let _candidate = election.campaign().await?;
+//!
+//! let mut changes = election.observe().await?;
+//! while let Some(roster) = changes.next().await {
+//!     match roster?.leader() {
+//!         Some(leader) => {
+//!             println!("{} leads at {:?}", leader.identity(), leader.announcement().get_address());
+//! #           assert_eq!(leader.announcement().get_address(), Some("10.0.0.1:8080"));
+//! #           break;
+//!         }
+//!         None => println!("nobody leads"),
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A node's own state comes from [`Candidate::status`] and [`Session::state`]. Everything of importance is also
+//! logged with `tracing`, under the targets `eldest::session`, `eldest::election` and `eldest::etcd`.
+//!
+//! # Errors
+//!
+//! There is one [`Error`]; its [kind](ErrorKind) says what to do next. Losing a leadership is no error of
+//! [`Election::run`], and being out of reach is none of [`Election::campaign`]: both go on.
+//!
+//! | kind | what to do |
+//! |---|---|
+//! | [`InvalidInput`](ErrorKind::InvalidInput) | correct the option, name or value that the message names |
+//! | [`Unavailable`](ErrorKind::Unavailable) | try again; what was asked to be taken away is being taken away in the background |
+//! | [`PermissionDenied`](ErrorKind::PermissionDenied) | grant the role `readwrite` on the namespace, `read` for onlookers |
+//! | [`Unauthenticated`](ErrorKind::Unauthenticated) | correct user and password |
+//! | [`Overloaded`](ErrorKind::Overloaded) | wait; see to etcd's alarms, such as a full database |
+//! | [`Rejected`](ErrorKind::Rejected) | change the request: etcd will never accept it |
+//! | [`AlreadyCampaigning`](ErrorKind::AlreadyCampaigning) | use the candidate that this session has, or another session |
+//! | [`LeadershipLost`](ErrorKind::LeadershipLost) | stop the work; nothing was sent |
+//! | [`GuardLost`](ErrorKind::GuardLost) | stop the work; nothing was applied |
+//! | [`Ambiguous`](ErrorKind::Ambiguous) | read back: the transaction may have been applied or not |
+//! | [`Ended`](ErrorKind::Ended) | campaign again to stand anew |
+//! | [`Closed`](ErrorKind::Closed) | connect a new session |
+//! | [`Work`](ErrorKind::Work) | look at the source: it is the error of your own work |
+//!
+//! # Cancellation safety
+//!
+//! Every future of this crate may be dropped at any time without a key, a lease or a task being left behind.
+//! Dropping [`Candidate::elected`] loses nothing: what was won meanwhile is returned by the next call. Dropping
+//! [`Election::run`] drops the work and releases the key. The exceptions are writes: after [`Term::txn`] or a
+//! `proclaim` was dropped midway, etcd may or may not have applied it.
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `tls` | `https` endpoints, configured through [`SessionOptions::connect_options`] |
+//! | `testing` | the module `testing`: a real etcd for tests, clusters of it, a proxy that breaks connections, and a checker of recorded histories |
+//!
+//! None is on by default. Building needs `protoc` and the include files of protobuf, because `etcd-client` does:
+//! Debian's packages `protobuf-compiler` and `libprotobuf-dev`, or the variables `PROTOC` and `PROTOC_INCLUDE`.
+//!
+//! # Clock
+//!
+//! Deadlines are kept by one clock that is never set: on Linux and Android `CLOCK_BOOTTIME`, which goes on during
+//! suspend. Elsewhere it is the standard library's `Instant`, which on some systems stands still while the machine
+//! sleeps; there, as on a virtual machine that is frozen and resumed, a node that wakes up may believe in a term
+//! that is over, and only fencing holds it back. The wall clock decides nothing. It is only written into structured
+//! announcements, for people to read. Only the *rate* of the clocks matters; 1000 ppm, the default bound, is twice
+//! what NTP slews by.
+//!
+//! A thread of its own, one per process, cancels the tokens of terms that run out, even if every worker of the tokio
+//! runtime is blocked.
+//!
+//! # etcd versions
+//!
+//! The test suite runs against etcd 3.5, 3.6 and 3.7, and in a shorter form against the last 3.4 and against 3.4.23,
+//! which Debian 12 ships. Use the newest patch release: releases before 3.4.38, 3.5.23 and 3.6.5 may acknowledge the
+//! renewal of a lease that is gone, and releases before 3.4.42, 3.5.28 and 3.6.9 may answer a linearizable read with
+//! old state after a pause. A renewal is verified with every version alike, so the first alone cannot make two
+//! leaders; the second weakens the very read that verifies.
 mod announcement;
 mod candidate;
 #[cfg_attr(not(feature = "unstable-sim"), allow(unreachable_pub))]
@@ -42,3 +282,8 @@ pub mod sim {
     pub use crate::core::time::Time;
     pub use crate::env::{Env, Watched};
 }
+
+/// README's programs are compiled with the examples of this documentation.
+#[cfg(all(doctest, feature = "testing"))]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -20,11 +20,13 @@ use crate::session::Handle;
 const BACKLOG: usize = 256;
 
 /// The changes of an election, as a stream: the current state first, then every change in order of etcd's revision.
-/// A vacant seat is said aloud: a [`Roster`] without a leader.
+/// A vacant seat is said aloud: a [`Roster`] without a leader. The methods to read it are those of a `StreamExt`, from
+/// the crate `futures` or `tokio-stream`.
 ///
 /// A reader that falls more than 256 changes behind skips the oldest of them; what it reads next is true all the
 /// same. The stream survives reconnects, compaction and the loss of an endpoint; what it missed meanwhile arrives as
-/// one change. It ends when the session closes, or with an error if etcd does not permit to look.
+/// one change. It ends when the session closes, or after an error if etcd does not permit to look
+/// ([`PermissionDenied`](crate::ErrorKind::PermissionDenied), [`Rejected`](crate::ErrorKind::Rejected)).
 #[must_use = "streams do nothing unless polled"]
 pub struct Observer {
     handle: Handle,

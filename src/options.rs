@@ -33,8 +33,22 @@ const MAX_NAME: usize = 512;
 /// | connect timeout | 5 s |
 /// | clock drift | 1000 ppm |
 ///
-/// With them, one lost renewal never costs the leadership. From a TTL of about 4 s on, a change of etcd's own
-/// leader does not cost it either; a smaller one is warned of in the log.
+/// With them, one lost renewal does not cost the leadership. From a TTL of 4 s on, a change of etcd's own leader
+/// does not cost it either, if etcd elects another within its default election timeout of 1 s; a session with a
+/// smaller TTL says so in the log. Slower changes need a larger one.
+///
+/// What does not fit together is refused when the session is made: `ttl / 3 + 2 * request_timeout + grace + margin`
+/// must be at most the TTL less clock drift.
+///
+/// ```
+/// use std::time::Duration;
+/// use eldest::{Announcement, SessionOptions};
+///
+/// let options = SessionOptions::new("node-a")
+///     .ttl(Duration::from_secs(5))
+///     .announce(Announcement::new("node-a").address("10.0.0.1:8080"));
+/// # let _ = options;
+/// ```
 #[derive(Clone)]
 pub struct SessionOptions {
     identity: String,
@@ -52,7 +66,7 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// Options for a node of that name. Two nodes of the same name are two candidates.
+    /// Options for a node of that name, 1 to 1024 bytes. Two nodes of the same name are two candidates.
     pub fn new(identity: impl Into<String>) -> Self {
         Self {
             identity: identity.into(),
@@ -70,65 +84,90 @@ impl SessionOptions {
         }
     }
 
-    /// Where all keys of the session live: an etcd role with `readwrite` on `<namespace>/` suffices. Empty: election
-    /// names are whole keys, to stand in one election with programs that know no namespace.
+    /// Where all keys of the session live, `eldest` by default: an etcd role with `readwrite` on the prefix
+    /// `<namespace>/` suffices. At most 512 bytes; it may begin with a `/`, but not end with one.
+    ///
+    /// Empty: election names are whole prefixes, to stand in one election with programs that know no namespace; the
+    /// role then needs the prefixes of the elections. `/` likewise, for programs whose names begin with a slash.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
     }
 
-    /// How long etcd keeps the keys of a node that vanished; whole seconds from 2 to 300. A crashed leader's
-    /// successor leads within TTL + 0.5 s of the last renewal, as long as etcd's own leader stays.
+    /// How long etcd keeps the keys of a node that vanished; whole seconds from 2 to 300, 10 s by default. A crashed
+    /// leader's successor leads within TTL + 0.5 s of the last renewal, as long as etcd's own leader stays; after a
+    /// change of that one, etcd gives every lease a whole TTL and its election timeout anew.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Subtracted from the TTL on top of clock drift.
+    /// Subtracted from the TTL on top of clock drift. Default: TTL / 20, at most 2 s.
     pub fn margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
         self
     }
 
-    /// How long the work of an ending term has between the cancellation of its token and the end of its validity.
+    /// How long the work of a term has between the cancellation of its token and the end of its validity, when no
+    /// renewal could be verified in time. Default: TTL / 5, at most 10 s.
+    ///
+    /// Work is also dropped after it if the key was deleted by somebody, or when the leader resigned: validity is over
+    /// then already.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = Some(grace);
         self
     }
 
     /// How long to wait for one answer of etcd before the next endpoint is asked; covers connecting as well.
+    /// Default: TTL / 20, at least 300 ms, at most 2 s.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = Some(timeout);
         self
     }
 
-    /// How long [`Session::connect`](crate::Session::connect) tries.
+    /// How long [`Session::connect`](crate::Session::connect) tries, and [`Election::leader`](crate::Election::leader)
+    /// and [`Election::roster`](crate::Election::roster) when etcd does not answer. Default: 5 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Bound on how differently this machine's clock and etcd's run, in parts per million. Only the *rate* matters,
-    /// never what time it is. Quartz stays below 100, NTP slews by at most 500.
+    /// Bound on how differently this machine's clock and etcd's run, in parts per million; 1000 by default, at most
+    /// 100000. Only the *rate* matters, never what time it is. Quartz stays below 100, NTP slews by at most 500.
     pub fn clock_drift_ppm(mut self, ppm: u32) -> Self {
         self.clock_drift_ppm = ppm;
         self
     }
 
-    /// What candidates of this session announce: an [`Announcement`], a string or bytes; the identity by default.
+    /// What candidates of this session announce: an [`Announcement`], a string or bytes, at most 32 KiB; the identity
+    /// by default. A candidate can change it with [`Candidate::proclaim`](crate::Candidate::proclaim).
     pub fn announce(mut self, announced: impl Into<Announced>) -> Self {
         self.announced = Some(announced.into());
         self
     }
 
-    /// User, password and TLS. Timeouts, keepalive and require-leader are set by the session itself.
+    /// User, password and TLS (the latter with the feature `tls`, and endpoints that begin with `https`). Timeouts,
+    /// keepalive and require-leader are set by the session itself.
+    ///
+    /// ```
+    /// use eldest::SessionOptions;
+    /// use eldest::etcd_client::ConnectOptions;
+    ///
+    /// let password = std::env::var("ETCD_PASSWORD").unwrap_or_default();
+    /// let options = SessionOptions::new("node-a")
+    ///     .connect_options(ConnectOptions::new().with_user("billing", password));
+    /// // Its `Debug` output leaves the password out. That of `ConnectOptions` does not.
+    /// # let _ = format!("{options:?}");
+    /// ```
     pub fn connect_options(mut self, options: ConnectOptions) -> Self {
         self.connect_options = options;
         self
     }
 
     /// TTL and timeouts for members that are `round_trip` away: the request timeout is six round trips (connecting
-    /// with TLS takes four) plus 250 ms, the TTL at least 15 s and ten request timeouts.
+    /// with TLS takes four) plus 250 ms, at least 500 ms; the TTL is ten request timeouts, at least 15 s.
+    ///
+    /// Replaces what [`SessionOptions::ttl`] and [`SessionOptions::request_timeout`] set before it.
     pub fn wan(mut self, round_trip: Duration) -> Self {
         let request = (round_trip * 6 + Duration::from_millis(250)).max(Duration::from_millis(500));
         let ttl = (request * 10).max(Duration::from_secs(15)).min(MAX_TTL);
@@ -239,8 +278,8 @@ pub(crate) struct Settings {
 impl Settings {
     /// The prefix of an election's keys, with its final `/`: `xy` and `xyz` never share one.
     pub(crate) fn prefix(&self, name: &str) -> String {
-        if self.namespace.is_empty() {
-            format!("{name}/")
+        if self.namespace.is_empty() || self.namespace == "/" {
+            format!("{}{name}/", self.namespace)
         } else {
             format!("{}/{name}/", self.namespace)
         }
@@ -263,7 +302,7 @@ fn check_identity(identity: &str) -> Result<()> {
 
 fn check_namespace(namespace: &str) -> Result<()> {
     let rest = namespace.strip_prefix('/').unwrap_or(namespace);
-    if namespace.is_empty() {
+    if namespace.is_empty() || namespace == "/" {
         return Ok(());
     }
     check_path("namespace", namespace, rest)
@@ -370,6 +409,8 @@ mod tests {
                 .settle()
                 .is_ok()
         );
+        let slash = SessionOptions::new("n").namespace("/").settle().unwrap();
+        assert_eq!(slash.prefix("x"), "/x/", "as Go programs like to name it");
         assert!(refused(SessionOptions::new("")).contains("identity"));
     }
 

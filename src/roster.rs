@@ -32,15 +32,15 @@ impl Roster {
         }
     }
 
-    /// The revision of etcd at which this was so.
+    /// The revision of etcd's store at which this was so; of two rosters the larger is newer.
     pub fn revision(&self) -> i64 {
         self.revision
     }
 
     /// Who leads: the eldest. `None`: the seat is vacant, or [blocked](Roster::blocker).
     ///
-    /// This is what etcd says. Whether the leader itself still believes so is known to it alone; it never
-    /// believes longer than etcd says it.
+    /// This is what etcd says. Whether that node acts as leader it knows alone ([`Term::is_valid`](crate::Term::is_valid)):
+    /// it may not have heard of its turn yet, and a leader that cannot reach etcd stops before its key is gone.
     pub fn leader(&self) -> Option<&Member> {
         self.members.first().filter(|first| first.entry.lease != 0)
     }
@@ -56,7 +56,7 @@ impl Roster {
     }
 
     /// A key without a lease that sits first: no live candidate, it will never go by itself, and nobody can lead
-    /// until somebody deletes it.
+    /// until somebody deletes it, with `etcdctl del` for example.
     pub fn blocker(&self) -> Option<&Member> {
         self.members.first().filter(|first| first.entry.lease == 0)
     }

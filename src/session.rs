@@ -27,7 +27,32 @@ use crate::term::{Belief, Beliefs};
 /// holds none. A lost lease is replaced, and candidates rejoin at the back of their queues, by themselves.
 ///
 /// When the last handle is dropped (sessions, elections, candidates, leaderships and observers all are handles),
-/// the session closes itself in the background, as [`Session::close`] does, for as long as the runtime lives.
+/// the session closes itself in the background, as [`Session::close`] does, for as long as the runtime lives. A
+/// process that ends right afterwards leaves its keys to expire: call [`Session::close`] and await it.
+///
+/// One session per process is enough for any number of elections, in each of which it can be one candidate.
+///
+/// ```
+/// # #[cfg(not(feature = "testing"))] fn main() {}
+/// # #[cfg(feature = "testing")] #[tokio::main]
+/// # async fn main() -> Result<(), eldest::BoxError> {
+/// # use eldest::{Session, SessionOptions};
+/// # let etcd = eldest::testing::Etcd::start().await?;
+/// # let endpoints = [etcd.endpoint()];
+/// use std::time::Duration;
+/// use eldest::SessionState;
+///
+/// let options = SessionOptions::new("node-a").ttl(Duration::from_secs(5));
+/// let session = Session::connect(endpoints, options).await?;
+/// let candidate = session.election("billing/scheduler")?.campaign().await?;
+/// if let SessionState::Live(lease) = &*session.state().borrow() {
+///     println!("lease {:x} is good for {:?} more", lease.lease_id(), lease.time_left());
+/// }
+/// session.close().await?; // the key and the lease are gone
+/// # assert_eq!(etcd.client().await.leases().await?.leases().len(), 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Session {
     handle: Handle,
@@ -162,7 +187,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Makes a session without connecting: whatever needs etcd waits until it can be reached.
+    /// Makes a session without connecting: campaigns and observers wait until etcd can be reached.
     ///
     /// # Errors
     ///
@@ -245,12 +270,12 @@ impl Session {
         }
     }
 
-    /// Who this node is.
+    /// Who this node is, as given to [`SessionOptions::new`].
     pub fn identity(&self) -> &str {
         &self.handle.shared.settings.identity
     }
 
-    /// Where the session's keys live.
+    /// Where the session's keys live, without the final `/`; see [`SessionOptions::namespace`].
     pub fn namespace(&self) -> &str {
         &self.handle.shared.settings.namespace
     }
@@ -316,6 +341,11 @@ impl SessionShared {
                 return Ok(());
             };
             let error = Error::from_failure(&failure);
+            // Without a namespace there is no key that every role may read; being denied one is an answer too.
+            let everywhere = matches!(self.settings.namespace.as_str(), "" | "/");
+            if everywhere && error.kind() == ErrorKind::PermissionDenied {
+                return Ok(());
+            }
             let hopeless = matches!(
                 error.kind(),
                 ErrorKind::PermissionDenied | ErrorKind::Unauthenticated | ErrorKind::Rejected

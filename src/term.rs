@@ -209,7 +209,7 @@ impl Term {
     /// A token that is cancelled when the term ends, at the latest the session's grace period before validity does.
     ///
     /// A plain OS thread cancels it even if every worker of the runtime is blocked. Cancelling the returned token
-    /// affects nobody else.
+    /// affects nobody else. When somebody deleted the key, or the leader resigned, validity ends with the token.
     pub fn lost(&self) -> CancellationToken {
         self.shared.lost.child_token()
     }
@@ -252,13 +252,36 @@ impl Term {
     }
 
     /// "This term's key still stands", as a condition for an etcd transaction of one's own.
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// # #[cfg(feature = "testing")] #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest::testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let mut candidate = session.election("billing/scheduler")?.campaign().await?;
+    /// # let leadership = candidate.elected().await?;
+    /// # let mut client = etcd.client().await;
+    /// use eldest::etcd_client::{Compare, CompareOp, Txn, TxnOp};
+    ///
+    /// let unclaimed = Compare::version("billing/invoices/4711", CompareOp::Equal, 0);
+    /// let txn = Txn::new()
+    ///     .when([leadership.guard(), unclaimed])
+    ///     .and_then([TxnOp::put("billing/invoices/4711", "node-a", None)]);
+    /// let applied = client.txn(txn).await?.succeeded(); // `client` is an etcd_client::Client
+    /// # assert!(applied);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn guard(&self) -> Compare {
         Compare::create_revision(&*self.shared.key, CompareOp::Equal, self.shared.token)
     }
 
     /// Applies `operations` in one etcd transaction, on condition that this term's key still stands.
     ///
-    /// Sent at most once, with the session's request timeout.
+    /// Sent at most once, with the session's request timeout. etcd's user needs permission for the keys of the
+    /// operations too; etcd takes at most 128 of them by default.
     ///
     /// # Errors
     ///

@@ -746,6 +746,7 @@ impl Machine {
             self.stream.down_until = None;
             for slot in self.slot_ids() {
                 self.watch_slot(slot);
+                self.want_read(slot, now);
             }
         }
     }

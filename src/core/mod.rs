@@ -12,6 +12,6 @@ pub(crate) mod reason;
 mod removal;
 pub(crate) mod roster;
 mod slots;
-pub mod time;
+pub(crate) mod time;
 mod timers;
 mod view;

@@ -487,6 +487,14 @@ impl Machine {
                 candidate.enter(Phase::Waiting { own: own.clone() });
                 let first_time = !std::mem::replace(&mut candidate.registered, true);
                 let value = Arc::clone(&candidate.value);
+                self.note(Note::Joined {
+                    slot,
+                    key: Arc::clone(&own.key),
+                    create_revision,
+                    again: !first_time,
+                });
+                // When no key stands, this one is read to verify renewals: here we are known to be permitted.
+                self.config.probe_key = Arc::clone(&own.key);
                 if first_time {
                     self.act(Action::Registered { slot });
                 }
@@ -958,7 +966,7 @@ impl Machine {
         }
     }
 
-    fn want_read(&mut self, slot: SlotId, now: Time) {
+    pub(crate) fn want_read(&mut self, slot: SlotId, now: Time) {
         let wants = match self.slots.get(&slot) {
             Some(Slot::Onlooker(o)) => o.view.wants_list(),
             Some(Slot::Candidate(c)) => match (c.phase(), &c.view) {
@@ -1015,8 +1023,11 @@ impl Machine {
     }
 
     pub(crate) fn listed(&mut self, now: Time, slot: SlotId, request: RequestId, answer: Answer) {
-        // A read begun before the watch broke proves nothing about the watch that stands now.
-        if self.list_of(slot) != Some(request) {
+        // A read begun before the watch broke proves nothing about the watch that stands now. A refusal still
+        // proves that looking is not permitted, and is what refused the watch too.
+        let refused = matches!(self.slots.get(&slot), Some(Slot::Onlooker(_)))
+            && matches!(&answer, Answer::Failed(trouble) if trouble.class == Class::Denied);
+        if self.list_of(slot) != Some(request) && !refused {
             return;
         }
         match answer {

@@ -98,7 +98,9 @@ pub(crate) struct PrefixView {
     pub(crate) list: Option<RequestId>,
     roster: Roster,
     synced: bool,
-    /// Nothing else reads the prefix: read it beside opening the watch.
+    /// Nothing else reads the prefix: it is read beside opening the watch, which also tells whether that is permitted.
+    onlooker: bool,
+    /// The watch was opened, and the prefix not read since.
     eager: bool,
     kept_back: Vec<Change>,
 }
@@ -111,6 +113,7 @@ impl PrefixView {
             list: None,
             roster: Roster::new(prefix),
             synced: false,
+            onlooker: false,
             eager: false,
             kept_back: Vec::new(),
         }
@@ -119,6 +122,7 @@ impl PrefixView {
     /// An onlooker's view; its first read also tells whether looking is permitted.
     pub(crate) fn onlooker(prefix: Arc<[u8]>) -> Self {
         Self {
+            onlooker: true,
             eager: true,
             ..Self::new(prefix)
         }
@@ -137,6 +141,7 @@ impl PrefixView {
         self.watcher = None;
         self.list = None;
         self.synced = false;
+        self.eager = self.onlooker;
         self.kept_back.clear();
     }
 
