@@ -180,6 +180,7 @@ impl Claim {
 
     /// The work has ended: the key may go.
     pub(crate) fn joined(&self) -> Result<()> {
+        self.term.shared.let_go();
         let (slot, term) = (self.slot, self.id);
         self.handle.send(Command::Joined { slot, term })
     }
@@ -240,6 +241,7 @@ impl Drop for Claim {
             async move {
                 term.lost().cancelled().await;
                 join(&term, &tasks, &stop).await;
+                term.shared.let_go();
                 drop(handle.send(Command::Joined { slot, term: id }));
             }
             .boxed(),
