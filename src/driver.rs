@@ -394,6 +394,9 @@ impl Driver {
             Note::OrphanFound { key } => {
                 tracing::info!(target: "eldest::election", identity, key = %String::from_utf8_lossy(key), "orphaned key found");
             }
+            Note::StoreChanged { was, is } => {
+                tracing::error!(target: "eldest::session", identity, ?was, ?is, "etcd is another cluster or was restored from a backup: tokens may repeat");
+            }
             Note::WatchLost { why } => {
                 tracing::warn!(target: "eldest::session", identity, why, "watch lost");
             }

@@ -159,26 +159,35 @@ impl Claim {
 
     /// Completes at the term's frozen deadline. The token must have been cancelled.
     pub(crate) async fn cutoff(&self) {
-        let shared = &self.term.shared;
-        loop {
-            let left = shared.cutoff().since(shared.env.now());
-            if left.is_zero() {
-                return;
-            }
-            shared.env.sleep(left).await;
-        }
+        cutoff(&self.term).await;
     }
 
     /// Waits for the term's tasks; at the frozen deadline they are dropped. The token must have been cancelled.
     pub(crate) async fn join_tasks(&self) {
-        self.tasks.close();
-        tokio::select! {
-            biased;
-            () = self.tasks.wait() => {}
-            () = self.cutoff() => {
-                self.stop.cancel();
-                self.tasks.wait().await;
-            }
+        join(&self.term, &self.tasks, &self.stop).await;
+    }
+}
+
+/// Completes at the term's frozen deadline. The token must have been cancelled.
+async fn cutoff(term: &Term) {
+    let shared = &term.shared;
+    loop {
+        let left = shared.cutoff().since(shared.env.now());
+        if left.is_zero() {
+            return;
+        }
+        shared.env.sleep(left).await;
+    }
+}
+
+async fn join(term: &Term, tasks: &TaskTracker, stop: &CancellationToken) {
+    tasks.close();
+    tokio::select! {
+        biased;
+        () = tasks.wait() => {}
+        () = cutoff(term) => {
+            stop.cancel();
+            tasks.wait().await;
         }
     }
 }
@@ -191,19 +200,15 @@ impl Drop for Claim {
         }
         // Tasks of the term still run: the same order as ever, in the background.
         drop(self.end(LostReason::Resigned));
-        let last = Claim {
-            handle: self.handle.clone(),
-            slot: self.slot,
-            id: self.id,
-            term: self.term.clone(),
-            tasks: self.tasks.clone(),
-            stop: self.stop.clone(),
-        };
+        let (slot, id) = (self.slot, self.id);
+        let (handle, term) = (self.handle.clone(), self.term.clone());
+        let (tasks, stop) = (self.tasks.clone(), self.stop.clone());
         let env = Arc::clone(&self.handle.shared.env);
         env.spawn(
             async move {
-                last.term.lost().cancelled().await;
-                last.join_tasks().await;
+                term.lost().cancelled().await;
+                join(&term, &tasks, &stop).await;
+                drop(handle.send(Command::Joined { slot, term: id }));
             }
             .boxed(),
         );

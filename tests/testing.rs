@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use eldest::testing::{Etcd, EtcdCluster, Proxy, eventually};
+use etcd_client::{Client, Txn, TxnOp};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -208,7 +209,7 @@ async fn the_settings_of_the_builder_reach_the_server() -> Result {
         .heartbeat(Duration::from_millis(20))
         .election_timeout(Duration::from_millis(200))
         .arg("--max-request-bytes=20000")
-        .env("GOMAXPROCS", "1")
+        .env("ETCD_MAX_TXN_OPS", "2")
         .start()
         .await?;
     let mut client = etcd.client().await;
@@ -216,7 +217,9 @@ async fn the_settings_of_the_builder_reach_the_server() -> Result {
     assert_eq!(client.lease_grant(1, None).await?.ttl(), 1);
     let refused = client.put("a", vec![0; 50_000], None).await;
     assert!(refused.is_err_and(|e| e.to_string().contains("too large")));
-    assert_eq!(etcd.metric("go_sched_gomaxprocs_threads").await, 1.0);
+    let gets = ["a", "b", "c"].map(|key| TxnOp::get(key, None));
+    let refused = client.txn(Txn::new().and_then(gets)).await;
+    assert!(refused.is_err_and(|e| e.to_string().contains("too many operations")));
     Ok(())
 }
 
@@ -586,7 +589,7 @@ async fn a_dropped_proxy_resets_refuses_and_leaves_no_task() -> Result {
 async fn a_put_whose_answer_is_lost_is_an_error_to_the_client_and_done_in_etcd() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
-    let mut client = etcd_client::Client::connect([proxy.endpoint()], None).await?;
+    let mut client = Client::connect([proxy.endpoint()], None).await?;
     client.put("before", "", None).await?;
     proxy.hold_responses();
     let put = tokio::spawn(async move { client.put("lost", "1", None).await });

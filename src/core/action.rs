@@ -246,4 +246,9 @@ pub(crate) enum Note {
     WatchLost {
         why: String,
     },
+    /// Cluster id and revision, before and now.
+    StoreChanged {
+        was: (u64, i64),
+        is: (u64, i64),
+    },
 }

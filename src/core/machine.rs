@@ -44,6 +44,8 @@ pub(crate) enum Timer {
     Relist(SlotId, RequestId),
     Removals,
     Revocations,
+    /// End of the patience of a closing session.
+    GiveUp,
 }
 
 /// The session's lease; each state is left by the answer or the time it names.
@@ -113,7 +115,10 @@ pub(crate) struct Machine {
     pub(crate) last_deadline: Time,
     pub(crate) slots: BTreeMap<SlotId, Slot>,
     pub(crate) removals: super::removal::Removals,
-    requests: BTreeMap<RequestId, Purpose>,
+    /// What each request is for, and the newest revision known when it was sent.
+    requests: BTreeMap<RequestId, (Purpose, i64)>,
+    /// The cluster that answers, and the newest revision of a linearizable answer.
+    store: (Option<u64>, i64),
     watches: BTreeMap<WatchId, SlotId>,
     pub(crate) stream: Stream,
     pub(crate) lists: Gate,
@@ -144,6 +149,7 @@ impl Machine {
             slots: BTreeMap::new(),
             removals: super::removal::Removals::default(),
             requests: BTreeMap::new(),
+            store: (None, 0),
             watches: BTreeMap::new(),
             stream: Stream::default(),
             lists: Gate::default(),
@@ -183,6 +189,7 @@ impl Machine {
                 Timer::Relist(slot, request) => self.relist(slot, request, now),
                 Timer::Removals => self.start_removals(now),
                 Timer::Revocations => self.start_revocations(now),
+                Timer::GiveUp => self.set_closed(),
             }
         }
     }
@@ -241,7 +248,7 @@ impl Machine {
     }
 
     fn ask_as(&mut self, request: RequestId, purpose: Purpose, ask: Ask) {
-        self.requests.insert(request, purpose);
+        self.requests.insert(request, (purpose, self.store.1));
         self.act(Action::Ask { request, ask });
     }
 
@@ -285,7 +292,7 @@ impl Machine {
     /// The answer to a request.
     pub(crate) fn answer(&mut self, now: Time, request: RequestId, answer: Answer) {
         self.expire(now);
-        let Some(purpose) = self.requests.remove(&request) else {
+        let Some((purpose, floor)) = self.requests.remove(&request) else {
             return;
         };
         if !matches!(answer, Answer::Failed(_)) && !self.connected {
@@ -299,6 +306,12 @@ impl Machine {
         | Answer::Listed { header, .. }
         | Answer::Deleted { header } = &answer
         {
+            if !self.same_store(now, *header, floor) {
+                // The answer is the new store's; what was asked for was the old one's. It is asked for anew.
+                self.joins.under_way -= usize::from(matches!(purpose, Purpose::Join { .. }));
+                self.lists.under_way -= usize::from(matches!(purpose, Purpose::List { .. }));
+                return;
+            }
             self.confirm(now, request, *header);
         }
         match purpose {
@@ -325,6 +338,31 @@ impl Machine {
             Purpose::Revoke { lease } => self.revoked(now, lease, answer),
             Purpose::Sweep { lease } => self.swept(now, lease, answer),
         }
+    }
+
+    /// A linearizable answer never shows less than what was known when it was asked for, unless etcd was
+    /// restored from a backup (which keeps cluster id and term) or is another cluster.
+    fn same_store(&mut self, now: Time, header: Header, floor: i64) -> bool {
+        let (cluster, newest) = self.store;
+        let same = cluster.is_none_or(|c| c == header.cluster) && header.revision >= floor;
+        if same {
+            self.store = (Some(header.cluster), newest.max(header.revision));
+            return true;
+        }
+        self.note(Note::StoreChanged {
+            was: (cluster.unwrap_or_default(), newest),
+            is: (header.cluster, header.revision),
+        });
+        self.store = (Some(header.cluster), header.revision);
+        for (_, floor) in self.requests.values_mut() {
+            *floor = 0;
+        }
+        self.lose_lease(now, LostReason::StoreChanged);
+        self.restart_watches(now, false);
+        for slot in self.slot_ids() {
+            self.forget_store(slot);
+        }
+        false
     }
 
     // ---- the lease
@@ -468,12 +506,14 @@ impl Machine {
             }
             Answer::Renewed { ttl, header } => {
                 match lease.acknowledged(request, received, ttl, header, verify) {
-                    (Outcome::Gone, _) => self.lose_lease(now),
+                    (Outcome::Gone, _) => self.lose_lease(now, LostReason::LeaseLost),
                     (_, Some(Next::Verify)) => self.verify(verify),
                     _ => {}
                 }
             }
-            Answer::Failed(trouble) if trouble.class == Class::LeaseGone => self.lose_lease(now),
+            Answer::Failed(trouble) if trouble.class == Class::LeaseGone => {
+                self.lose_lease(now, LostReason::LeaseLost);
+            }
             Answer::Failed(trouble) if lease.failed(now, request) => {
                 self.act(Action::HangUp);
                 self.note(Note::RenewalFailed { trouble });
@@ -575,12 +615,12 @@ impl Machine {
             && let Some(lease) = self.lease()
             && now > lease.deadline().after(lease.ttl())
         {
-            self.lose_lease(now);
+            self.lose_lease(now, LostReason::LeaseLost);
         }
     }
 
     /// The lease is gone, or given up: its keys with it.
-    pub(crate) fn lose_lease(&mut self, now: Time) {
+    pub(crate) fn lose_lease(&mut self, now: Time, reason: LostReason) {
         let Holding::Held(lease) = std::mem::replace(
             &mut self.holding,
             Holding::None {
@@ -593,7 +633,7 @@ impl Machine {
         self.suspicion = None;
         let trusted = self.trusted.take().is_some();
         for slot in self.slot_ids() {
-            self.lease_lost(slot, now);
+            self.lease_lost(slot, reason, now);
         }
         if trusted {
             self.act(Action::Distrust);
@@ -601,9 +641,7 @@ impl Machine {
         self.removals_moot(now);
         // etcd may not know yet that it is gone, and an abandoned one lives on: nothing of it may stay behind.
         self.revoke(now, lease.id(), lease.ttl());
-        self.set_condition(Condition::Lost {
-            reason: LostReason::LeaseLost,
-        });
+        self.set_condition(Condition::Lost { reason });
         // A lease that is lost as soon as it is granted must not be granted in a tight loop.
         if now.since(lease.renewed()) < lease.ttl() / 3 {
             self.grant_failures += 1;

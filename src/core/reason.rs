@@ -15,6 +15,9 @@ pub enum LostReason {
     KeyDeleted,
     /// Somebody wrote over the leader's key.
     KeyOverwritten,
+    /// etcd answered as another cluster, or its revision went back because a backup was restored: what this
+    /// session knew no longer holds, and fencing tokens may repeat. Set a new epoch for outside resources.
+    StoreChanged,
     /// The leader resigned, or its `Leadership` was dropped.
     Resigned,
     /// The shutdown token given to [`Election::run`](crate::Election::run) was cancelled.
@@ -33,6 +36,7 @@ impl LostReason {
             LostReason::LeaseLost => "lease_lost",
             LostReason::KeyDeleted => "key_deleted",
             LostReason::KeyOverwritten => "key_overwritten",
+            LostReason::StoreChanged => "store_changed",
             LostReason::Resigned => "resigned",
             LostReason::Shutdown => "shutdown",
             LostReason::SessionClosed => "session_closed",

@@ -78,7 +78,7 @@ impl Machine {
             return;
         }
         let onlooker = Onlooker {
-            view: PrefixView::new(Arc::clone(&prefix)),
+            view: PrefixView::onlooker(Arc::clone(&prefix)),
             prefix,
             failures: 0,
             not_before: now,
@@ -86,6 +86,7 @@ impl Machine {
         };
         self.slots.insert(slot, Slot::Onlooker(Box::new(onlooker)));
         self.watch_slot(slot);
+        self.want_read(slot, now);
         self.probe_later(now);
     }
 
@@ -277,6 +278,9 @@ impl Machine {
             return;
         }
         self.closing = true;
+        // By then the lease has expired by itself, whatever could not be confirmed.
+        self.timers
+            .set(now.after(self.config.ttl * 2), Timer::GiveUp);
         for slot in self.slot_ids() {
             match self.slots.get(&slot) {
                 Some(Slot::Onlooker(_)) => self.forget(slot),
@@ -510,7 +514,7 @@ impl Machine {
             trouble: trouble.clone(),
         });
         if class == Class::LeaseGone {
-            self.lose_lease(now);
+            self.lose_lease(now, LostReason::LeaseLost);
             return;
         }
         let wanted = self.candidate(slot).is_some_and(|c| c.wanted);
@@ -659,8 +663,11 @@ impl Machine {
             End::Fading => fading,
             End::Void => void,
         };
-        let own =
-            (reason != LostReason::KeyDeleted && reason != LostReason::LeaseLost).then_some(own);
+        let gone = matches!(
+            reason,
+            LostReason::KeyDeleted | LostReason::LeaseLost | LostReason::StoreChanged
+        );
+        let own = (!gone).then_some(own);
         let next = match reason {
             LostReason::Resigned => Afterwards::Leave(EndReason::Resigned),
             LostReason::Shutdown => Afterwards::Leave(EndReason::Shutdown),
@@ -738,8 +745,8 @@ impl Machine {
     }
 
     /// The lease is gone, and this candidate's key with it.
-    pub(crate) fn lease_lost(&mut self, slot: SlotId, now: Time) {
-        self.end_term(slot, now, LostReason::LeaseLost, End::Void);
+    pub(crate) fn lease_lost(&mut self, slot: SlotId, reason: LostReason, now: Time) {
+        self.end_term(slot, now, reason, End::Void);
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
@@ -849,6 +856,18 @@ impl Machine {
             if let Some(predecessor) = &mut view.predecessor {
                 predecessor.watcher = predecessor.watcher.or(neighbour);
             }
+        }
+    }
+
+    /// What was read so far was another store's.
+    pub(crate) fn forget_store(&mut self, slot: SlotId) {
+        match self.slots.get_mut(&slot) {
+            Some(Slot::Onlooker(o)) => {
+                o.view = PrefixView::onlooker(Arc::clone(&o.prefix));
+                o.shown = 0;
+            }
+            Some(Slot::Candidate(c)) => c.view = new_view(&c.prefix, c.follow),
+            None => {}
         }
     }
 

@@ -98,17 +98,29 @@ pub(crate) struct PrefixView {
     pub(crate) list: Option<RequestId>,
     roster: Roster,
     synced: bool,
+    /// Nothing else reads the prefix: read it beside opening the watch.
+    eager: bool,
     kept_back: Vec<Change>,
 }
 
 impl PrefixView {
+    /// A candidate's view; its join reads the prefix.
     pub(crate) fn new(prefix: Arc<[u8]>) -> Self {
         Self {
             watcher: None,
             list: None,
             roster: Roster::new(prefix),
             synced: false,
+            eager: false,
             kept_back: Vec::new(),
+        }
+    }
+
+    /// An onlooker's view; its first read also tells whether looking is permitted.
+    pub(crate) fn onlooker(prefix: Arc<[u8]>) -> Self {
+        Self {
+            eager: true,
+            ..Self::new(prefix)
         }
     }
 
@@ -141,6 +153,7 @@ impl PrefixView {
         if self.synced && revision <= self.roster.revision() {
             return;
         }
+        self.eager = false;
         // Unsynced, nothing was applied since the last snapshot, so even an older read is a true state;
         // but never go back behind what was decided on.
         if revision >= self.roster.revision() {
@@ -151,7 +164,8 @@ impl PrefixView {
 
     /// Only another read can close the gap.
     pub(crate) fn wants_list(&self) -> bool {
-        !self.synced && self.list.is_none() && self.watcher.is_some_and(|w| w.created.is_some())
+        let watched = self.watcher.is_some_and(|w| w.created.is_some());
+        !self.synced && self.list.is_none() && (watched || self.eager)
     }
 
     /// Events of the watch, in order. Calls `at` with the roster after each revision.

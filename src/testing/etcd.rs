@@ -233,11 +233,12 @@ impl Etcd {
             std::io::Error::new(error.kind(), format!("cannot run {binary}: {error}"))
         })?;
         self.process = Some(spawned);
-        let served = tokio::time::timeout(START_DEADLINE, self.served());
+        let mut missing = String::new();
+        let served = tokio::time::timeout(START_DEADLINE, self.served(&mut missing));
         let problem = match served.await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(status)) => format!("etcd ended ({status})"),
-            Err(_) => format!("etcd does not serve within {START_DEADLINE:?}"),
+            Err(_) => format!("etcd does not serve within {START_DEADLINE:?} ({missing})"),
         };
         self.kill();
         let log = self.log();
@@ -254,40 +255,58 @@ impl Etcd {
         })
     }
 
-    /// Waits until the server serves, or has ended.
-    async fn served(&mut self) -> Result<(), ExitStatus> {
+    /// Waits until the server serves, or has ended. Tells what is missing so far.
+    async fn served(&mut self, missing: &mut String) -> Result<(), ExitStatus> {
         // A loop of its own: the compiler cannot tell that a future with `eventually` in it is `Send`.
         loop {
             if let Some(status) = self.process.as_mut().and_then(Process::exited) {
                 return Err(status);
             }
-            if self.recognise().await.is_some() && self.setup.healthy().await {
-                return Ok(());
+            match self.serves().await {
+                Ok(()) => return Ok(()),
+                Err(error) => *missing = error.to_string(),
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
+    /// Whether the server is ours and answers linearizable reads.
+    async fn serves(&mut self) -> Result<(), BoxError> {
+        self.recognise().await?;
+        // An alarm set by a test does not count against it.
+        let path = "/health?exclude=NOSPACE&exclude=CORRUPT";
+        let page = http::get(&self.address(), path, Duration::from_secs(1)).await?;
+        let health: serde_json::Value = serde_json::from_str(&page)?;
+        if health["health"] == "true" {
+            Ok(())
+        } else {
+            Err(format!("unhealthy: {page}").into())
+        }
+    }
+
     /// Whether the server behind the client port is ours: it must have the id that the peer port gives our name.
     /// Both pages need no authentication, so this works however the server is set up.
-    async fn recognise(&mut self) -> Option<()> {
+    async fn recognise(&mut self) -> Result<(), BoxError> {
         let limit = Duration::from_secs(1);
         let member = if let Some(member) = self.member {
             member
         } else {
-            let page = http::get(&self.setup.peer.address(), "/members", limit)
-                .await
-                .ok()?;
-            let members: serde_json::Value = serde_json::from_str(&page).ok()?;
-            let own = members
-                .as_array()?
-                .iter()
-                .find(|m| m["name"] == self.setup.name)?;
-            *self.member.insert(own["id"].as_u64()?)
+            let page = http::get(&self.setup.peer.address(), "/members", limit).await?;
+            let members: serde_json::Value = serde_json::from_str(&page)?;
+            let mut members = members.as_array().into_iter().flatten();
+            let own = members.find(|member| member["name"] == self.setup.name);
+            let id = own.and_then(|own| own["id"].as_u64());
+            *self
+                .member
+                .insert(id.ok_or("not yet a member by its name")?)
         };
-        let page = http::get(&self.address(), "/metrics", limit).await.ok()?;
+        let page = http::get(&self.address(), "/metrics", limit).await?;
         let own = format!(r#"etcd_server_id{{server_id="{member:x}"}}"#);
-        (http::sum(&page, &own).ok()? > 0.0).then_some(())
+        if http::sum(&page, &own)? > 0.0 {
+            Ok(())
+        } else {
+            Err(format!("{} is not its port", self.address()).into())
+        }
     }
 
     fn log_path(&self) -> PathBuf {
@@ -476,14 +495,6 @@ impl Setup {
         command.envs(self.options.env.iter().map(|(name, value)| (name, value)));
         command
     }
-
-    /// Whether the server answers linearizable reads. An alarm set by a test does not count against it.
-    async fn healthy(&self) -> bool {
-        let path = "/health?exclude=NOSPACE&exclude=CORRUPT";
-        let page = http::get(&self.client.address(), path, Duration::from_secs(1)).await;
-        let page = page.ok().and_then(|page| serde_json::from_str(&page).ok());
-        page.is_some_and(|page: serde_json::Value| page["health"] == "true")
-    }
 }
 
 fn is_etcd_s(variable: &OsStr) -> bool {
@@ -581,12 +592,12 @@ mod tests {
     async fn a_server_of_another_cluster_on_the_port_is_not_taken_for_ours() -> Result<(), BoxError>
     {
         let mut etcd = Etcd::start().await?;
-        assert_eq!(etcd.recognise().await, Some(()));
+        etcd.recognise().await?;
         let other = Etcd::start().await?;
         etcd.kill();
         etcd.setup.client = other.setup.client;
-        assert!(etcd.setup.healthy().await);
-        assert_eq!(etcd.recognise().await, None);
+        let error = etcd.serves().await.expect_err("another server");
+        assert!(error.to_string().contains("not its port"), "{error}");
         Ok(())
     }
 

@@ -1,34 +1,82 @@
 //! Hides the little HTTP that etcd's health and metrics pages need, and the format of metrics.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
+use std::io;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 use super::BoxError;
 
 /// The body of the page at `path`, whatever its status.
-pub(super) async fn get(address: &str, path: &str, deadline: Duration) -> Result<String, BoxError> {
-    let fetch = async {
-        let mut stream = TcpStream::connect(address).await?;
-        // Version 1.0: the answer then ends with the connection and never comes in chunks.
-        let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await?;
-        std::io::Result::Ok(answer)
+pub(super) async fn get(address: &str, path: &str, limit: Duration) -> Result<String, BoxError> {
+    let page = match tokio::time::timeout(limit, fetch(address, path)).await {
+        Ok(page) => page.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no answer in {limit:?}")),
     };
-    let answer = match tokio::time::timeout(deadline, fetch).await {
-        Ok(answer) => answer.map_err(|error| format!("GET http://{address}{path}: {error}"))?,
-        Err(_) => {
-            return Err(format!("GET http://{address}{path}: no answer in {deadline:?}").into());
+    page.map_err(|problem| format!("GET http://{address}{path}: {problem}").into())
+}
+
+/// Reads exactly the answer and not up to the end of the connection, which etcd's peer port sometimes keeps open
+/// for 5 s more (its read timeout races with the end of the request).
+async fn fetch(address: &str, path: &str) -> io::Result<String> {
+    let mut stream = BufReader::new(TcpStream::connect(address).await?);
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    if !line(&mut stream).await?.starts_with("HTTP/1.") {
+        return Err(io::Error::other("not an HTTP answer"));
+    }
+    let (mut length, mut chunked) = (None, false);
+    loop {
+        let header = line(&mut stream).await?.to_ascii_lowercase();
+        match header.split_once(':') {
+            Some(("content-length", value)) => {
+                length = Some(value.trim().parse().map_err(io::Error::other)?);
+            }
+            Some(("transfer-encoding", value)) => chunked = value.trim() == "chunked",
+            Some(_) => {}
+            None => break,
         }
-    };
-    let answer = String::from_utf8_lossy(&answer);
-    match answer.split_once("\r\n\r\n") {
-        Some((head, body)) if head.starts_with("HTTP/1.") => Ok(body.to_owned()),
-        _ => Err(format!("GET http://{address}{path}: not an HTTP answer").into()),
+    }
+    let mut body = Vec::new();
+    if chunked {
+        loop {
+            let size = line(&mut stream).await?;
+            let size = u64::from_str_radix(&size, 16).map_err(io::Error::other)?;
+            if size == 0 {
+                break;
+            }
+            exactly(&mut stream, size, &mut body).await?;
+            line(&mut stream).await?;
+        }
+    } else if let Some(length) = length {
+        exactly(&mut stream, length, &mut body).await?;
+    } else {
+        stream.read_to_end(&mut body).await?;
+    }
+    Ok(String::from_utf8_lossy(&body).into_owned())
+}
+
+/// One line without its end.
+async fn line(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<String> {
+    let mut line = String::new();
+    if stream.read_line(&mut line).await? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(line.trim_end().to_owned())
+}
+
+/// Adds exactly so many bytes to `body`.
+async fn exactly(
+    stream: &mut (impl AsyncRead + Unpin),
+    size: u64,
+    body: &mut Vec<u8>,
+) -> io::Result<()> {
+    if stream.take(size).read_to_end(body).await? as u64 == size {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
     }
 }
 
@@ -93,6 +141,33 @@ impl<'a> Series<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Answers one request with `answer`, and keeps the connection open.
+    async fn got(answer: &'static str) -> Result<String, BoxError> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?.to_string();
+        let server = async {
+            let (mut stream, _) = listener.accept().await?;
+            stream.write_all(answer.as_bytes()).await?;
+            std::future::pending::<io::Result<()>>().await
+        };
+        tokio::select! {
+            ended = server => Err(format!("the server ended: {ended:?}").into()),
+            page = get(&address, "/", Duration::from_secs(5)) => page,
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_complete_before_the_connection_ends() -> Result<(), BoxError> {
+        let plain = "HTTP/1.1 503 Busy\r\nContent-Length: 5\r\n\r\nhello";
+        assert_eq!(got(plain).await?, "hello");
+        let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+            3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n";
+        assert_eq!(got(chunked).await?, "hello");
+        let error = got("SSH-2.0\r\n").await.expect_err("no HTTP").to_string();
+        assert!(error.contains("not an HTTP answer"), "{error}");
+        Ok(())
+    }
 
     const PAGE: &str = "# HELP calls_total Calls.\n\
         # TYPE calls_total counter\n\
