@@ -148,6 +148,8 @@ impl Claim {
 
     /// The work has ended: the key may go.
     pub(crate) fn joined(&self) -> Result<()> {
+        // Before the driver hears of it: views of the term outlive the work, and must not outlive the key.
+        self.term.shared.over();
         let (slot, term) = (self.slot, self.id);
         self.handle.send(Command::Joined { slot, term })
     }

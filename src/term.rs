@@ -163,6 +163,11 @@ impl Shared {
         self.lost.cancel();
     }
 
+    /// The work has ended and the key may go at any time: nothing is valid any more, however much time was left.
+    pub(crate) fn over(&self) {
+        self.until.store(0, Ordering::Release);
+    }
+
     /// When work that goes on is dropped; far away while the term is not over.
     pub(crate) fn cutoff(&self) -> Time {
         Time::from_nanos(self.cutoff.load(Ordering::Acquire)).min(self.belief.deadline())
