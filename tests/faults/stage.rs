@@ -98,6 +98,14 @@ impl Stage {
         Ok(node)
     }
 
+    /// Like [`Self::node`], with work that goes on for as long as its term is valid.
+    pub(crate) async fn stubborn_node(&self, name: &str, endpoint: &str) -> Result<Node> {
+        let session = Session::connect([endpoint], options(name, self.ttl)).await?;
+        let node = Node::of(self, session, Work::UntilInvalid)?;
+        self.stands(name).await?;
+        Ok(node)
+    }
+
     pub(crate) async fn stands(&self, name: &str) -> Result<Key> {
         eventually(SOON, format!("{name} stands"), async || {
             self.keys().await.into_iter().find(|key| key.value == name)
@@ -205,6 +213,15 @@ impl Stage {
     }
 }
 
+/// What a node does while it leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// It ends when the token is cancelled.
+    UntilLost,
+    /// It uses all the time that it has left.
+    UntilInvalid,
+}
+
 /// A session that runs for the election, on its own task, until it is stopped.
 pub(crate) struct Node {
     pub(crate) name: String,
@@ -224,10 +241,10 @@ impl Node {
     ) -> Result<Self> {
         let endpoints = endpoints.iter().map(AsRef::as_ref);
         let session = Session::connect(endpoints, options(name, stage.ttl)).await?;
-        Self::of(stage, session)
+        Self::of(stage, session, Work::UntilLost)
     }
 
-    pub(crate) fn of(stage: &Stage, session: Session) -> Result<Self> {
+    pub(crate) fn of(stage: &Stage, session: Session, kind: Work) -> Result<Self> {
         let name = session.identity().to_owned();
         stage.expect(&name);
         let election = session.election(ELECTION)?;
@@ -248,7 +265,9 @@ impl Node {
                     async move {
                         led.lost.cancelled().await;
                         led.record_loss(&recorder);
-                        drop(leadership);
+                        while kind == Work::UntilInvalid && leadership.is_valid() {
+                            tokio::time::sleep(millis(2)).await;
+                        }
                         Ok(())
                     }
                 };
@@ -323,6 +342,8 @@ pub(crate) struct Led {
     pub(crate) lost: CancellationToken,
     pub(crate) elected_at: Duration,
     lost_at: OnceLock<Duration>,
+    /// Nanoseconds; the latest deadline seen.
+    deadline: AtomicU64,
     /// Nanoseconds; the time before the last check that said yes.
     last_valid: AtomicU64,
 }
@@ -332,9 +353,12 @@ impl Led {
         self.term.fencing_token()
     }
 
-    /// Until when the term is, or was, valid at the most; for a term that was cut short, zero.
+    /// Until when the term is valid, or was before its work ended.
     pub(crate) fn deadline(&self) -> Duration {
-        self.term.valid_until().since_boot()
+        let now = self.term.valid_until().since_boot();
+        let seen = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let before = self.deadline.fetch_max(seen, Ordering::SeqCst);
+        Duration::from_nanos(before.max(seen))
     }
 
     /// When the token was seen to be cancelled, a few milliseconds late at the most.
@@ -404,6 +428,7 @@ impl Sampler {
             lost: term.lost(),
             elected_at: self.recorder.now(),
             lost_at: OnceLock::new(),
+            deadline: AtomicU64::new(0),
             last_valid: AtomicU64::new(0),
         });
         self.recorder
@@ -425,6 +450,7 @@ impl Sampler {
                 .recorder
                 .sample(&*led.node, ELECTION, led.token(), || led.term.is_valid());
             if valid {
+                led.deadline();
                 let before = u64::try_from(before.as_nanos()).unwrap_or(u64::MAX);
                 led.last_valid.store(before, Ordering::SeqCst);
             }
