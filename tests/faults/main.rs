@@ -2,5 +2,7 @@
 #![allow(clippy::disallowed_methods)] // tests run in real time
 #![allow(unreachable_pub)]
 
+mod members;
+mod operators;
 mod partitions;
 mod stage;

@@ -5,7 +5,9 @@ use std::time::Duration;
 use eldest::LostReason;
 use eldest::testing::{Etcd, EtcdCluster, Proxy, eventually};
 
-use crate::stage::{Node, Result, SOON, Stage, Work, deadline, grace, millis, options, seconds};
+use crate::stage::{
+    Node, Result, SOON, Stage, Work, deadline, grace, millis, options, pass, seconds,
+};
 
 const TTL: Duration = seconds(3);
 
@@ -139,8 +141,7 @@ async fn a_late_acknowledgement_extends_only_as_far_as_its_send_instant_allows()
         .await?;
         let sent_before = stage.now();
         assert_eq!(led.deadline(), before);
-        // What is measured is a delay, so this one waits for time to pass.
-        tokio::time::sleep(HELD).await;
+        pass(HELD).await;
         proxy.heal();
         stage.healed("a", "late answers");
         let after = eventually(SOON, "the late answer counts", async || {

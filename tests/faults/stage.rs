@@ -204,7 +204,7 @@ impl Stage {
         let report = check(&self.recorder.history()?, &rules.live(nodes));
         report.assert_ok();
         report.require(elections, leader_hits);
-        assert!(report.counts.samples > 100, "hardly sampled\n{report}");
+        assert!(report.counts.samples > 10, "hardly sampled\n{report}");
         assert!(
             report.counts.elections_checked_for_seniority >= elections,
             "seniority was not checked\n{report}"
@@ -459,4 +459,9 @@ impl Sampler {
             }
         }
     }
+}
+
+/// Lets a fault last: for tests in which its length is the point.
+pub(crate) async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
 }
