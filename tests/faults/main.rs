@@ -5,4 +5,7 @@
 mod members;
 mod operators;
 mod partitions;
+mod processes;
+mod requests;
 mod stage;
+mod watches;

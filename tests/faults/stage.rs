@@ -1,12 +1,13 @@
 //! Hides how the nodes of a test run, how their belief is sampled, and how what happened is judged.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use eldest::etcd_client::{Client, GetOptions};
 use eldest::testing::eventually;
-use eldest::testing::history::{Recorder, Report, Rules, TruthRecorder, What, check};
+use eldest::testing::history::{History, Recorder, Report, Rules, TruthRecorder, What, check};
 use eldest::{
     BoxError, CancellationToken, Election, Leadership, LostReason, Session, SessionOptions, Term,
 };
@@ -56,8 +57,9 @@ pub(crate) struct Stage {
     pub(crate) client: Client,
     pub(crate) ttl: Duration,
     truth: TruthRecorder,
-    sampler: Arc<Sampler>,
+    pub(crate) sampler: Arc<Sampler>,
     nodes: Mutex<Vec<String>>,
+    files: Mutex<Vec<PathBuf>>,
 }
 
 /// A key of the election.
@@ -84,6 +86,7 @@ impl Stage {
             ttl,
             truth,
             nodes: Mutex::default(),
+            files: Mutex::default(),
         })
     }
 
@@ -121,6 +124,12 @@ impl Stage {
     pub(crate) fn expect(&self, node: &str) {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         nodes.push(node.to_owned());
+    }
+
+    /// What another process records there belongs to the history.
+    pub(crate) fn include(&self, file: impl Into<PathBuf>) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.push(file.into());
     }
 
     /// Something breaks for that node; for everybody if the name is empty.
@@ -201,10 +210,16 @@ impl Stage {
         self.sampler.stop();
         self.truth.stop().await;
         let nodes = std::mem::take(&mut *self.nodes.lock().unwrap_or_else(PoisonError::into_inner));
-        let report = check(&self.recorder.history()?, &rules.live(nodes));
+        let files = std::mem::take(&mut *self.files.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut history = self.recorder.history()?;
+        history.extend(History::load(files)?.events().iter().cloned());
+        let report = check(&history, &rules.live(nodes));
         report.assert_ok();
         report.require(elections, leader_hits);
-        assert!(report.counts.samples > 10, "hardly sampled\n{report}");
+        assert!(
+            report.counts.samples >= elections,
+            "hardly sampled\n{report}"
+        );
         assert!(
             report.counts.elections_checked_for_seniority >= elections,
             "seniority was not checked\n{report}"
@@ -311,7 +326,10 @@ impl Node {
         self.session.close().await?;
         Ok(())
     }
+}
 
+impl Node {
+    /// Whether `run` has returned.
     pub(crate) fn has_ended(&self) -> bool {
         self.task.is_finished()
     }
@@ -392,14 +410,14 @@ impl Led {
 }
 
 /// Asks every term every 2 ms whether it is valid, on a thread of its own so that a blocked runtime is sampled too.
-struct Sampler {
+pub(crate) struct Sampler {
     recorder: Recorder,
     terms: Mutex<Vec<Arc<Led>>>,
     stopped: AtomicBool,
 }
 
 impl Sampler {
-    fn start(recorder: Recorder) -> Arc<Self> {
+    pub(crate) fn start(recorder: Recorder) -> Arc<Self> {
         let sampler = Arc::new(Self {
             recorder,
             terms: Mutex::default(),
@@ -420,7 +438,7 @@ impl Sampler {
         self.stopped.store(true, Ordering::SeqCst);
     }
 
-    fn add(&self, node: &str, term: &Term) -> Arc<Led> {
+    pub(crate) fn add(&self, node: &str, term: &Term) -> Arc<Led> {
         let token = term.fencing_token();
         let led = Arc::new(Led {
             node: node.to_owned(),
