@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use eldest::etcd_client::{AlarmAction, AlarmType, CompactionOptions};
+use eldest::etcd_client::{AlarmAction, AlarmOptions, AlarmType, CompactionOptions};
 use eldest::testing::history::{History, Recorder, What};
 use eldest::testing::{Etcd, eventually};
 use eldest::{CancellationToken, ErrorKind, LostReason, Session};
@@ -271,8 +271,13 @@ async fn a_full_etcd_keeps_its_leader_refuses_a_joiner_clearly_and_lets_run_wait
     let physical = Some(CompactionOptions::new().with_physical());
     client.compact(revision, physical).await?;
     client.defragment().await?;
-    let alarm = client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, None);
-    alarm.await?;
+    let alarms = client.alarm(AlarmAction::Get, AlarmType::Nospace, None);
+    for alarm in alarms.await?.alarms() {
+        let mut member = AlarmOptions::new();
+        member.with_member(alarm.member_id());
+        let disarmed = client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(member));
+        disarmed.await?;
+    }
     stage.queue(&["a", "c"], SOON).await?;
     stage.healed("", "no space");
     // What was refused left nothing behind that blocks the next attempt.
