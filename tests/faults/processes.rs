@@ -6,7 +6,9 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use eldest::etcd_client::{AlarmAction, AlarmOptions, AlarmType, CompactionOptions};
+use eldest::etcd_client::{
+    AlarmAction, AlarmOptions, AlarmType, CompactionOptions, ResponseHeader,
+};
 use eldest::testing::history::{History, Recorder, What};
 use eldest::testing::{Etcd, eventually};
 use eldest::{CancellationToken, ErrorKind, LostReason, Session};
@@ -244,7 +246,7 @@ async fn a_full_etcd_keeps_its_leader_refuses_a_joiner_clearly_and_lets_run_wait
     let mut revision = 0;
     let full = loop {
         match client.put("filler", filler.clone(), None).await {
-            Ok(put) => revision = put.header().map_or(0, |header| header.revision()),
+            Ok(put) => revision = put.header().map_or(0, ResponseHeader::revision),
             Err(error) => break error.to_string(),
         }
         assert!(revision < 1000, "never full");

@@ -160,6 +160,8 @@ fn records_release(stage: &Stage, node: &str, leadership: &Leadership) {
         .record(node, ELECTION, What::Released { token });
 }
 
+const ROUNDS: usize = 6;
+
 /// The first request to delete is stuck on its connection; another one deletes the key; the node stands again, under
 /// the same path; then the first one arrives.
 #[tokio::test]
@@ -171,7 +173,6 @@ async fn a_delete_that_arrives_late_never_hits_a_newer_key() -> Result {
     stage.fault("a", "requests stuck");
     let answered = "grpc_server_handled_total{grpc_method=\"Txn\"}";
     let mut arrived = 0.0;
-    const ROUNDS: usize = 6;
     for _ in 0..ROUNDS {
         let (candidate, leadership) = leads(&stage, &warm.session).await?;
         let old = stage.stands("a").await?;
