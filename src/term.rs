@@ -170,11 +170,6 @@ impl Shared {
         self.until.store(0, Ordering::Release);
     }
 
-    /// The holder let go of the term, so its key may go at any moment: whatever grace is left, it is not valid any more.
-    pub(crate) fn let_go(&self) {
-        self.until.store(0, Ordering::Release);
-    }
-
     /// When work that goes on is dropped; far away while the term is not over.
     pub(crate) fn cutoff(&self) -> Time {
         Time::from_nanos(self.cutoff.load(Ordering::Acquire)).min(self.belief.deadline())
