@@ -1,6 +1,9 @@
 //! Hides the wait for one's turn.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 
@@ -82,7 +85,8 @@ pub struct Candidate {
     handle: Handle,
     slot: SlotId,
     status: watch::Receiver<Status>,
-    elected: mpsc::UnboundedReceiver<Leadership>,
+    // Behind a lock so that `leave` may empty it through a shared reference.
+    elected: Mutex<mpsc::UnboundedReceiver<Leadership>>,
 }
 
 impl Candidate {
@@ -92,7 +96,7 @@ impl Candidate {
             handle,
             slot,
             status: seated.status,
-            elected: seated.elected,
+            elected: Mutex::new(seated.elected),
         };
         match seated.registered.await {
             Ok(Ok(())) => Ok(candidate),
@@ -119,7 +123,8 @@ impl Candidate {
     /// Cancel safe: the place in the queue is kept, and a leadership won meanwhile is returned by the next call.
     pub async fn elected(&mut self) -> Result<Leadership> {
         loop {
-            match self.elected.recv().await {
+            let mailbox = self.elected.get_mut();
+            match mailbox.unwrap_or_else(PoisonError::into_inner).recv().await {
                 Some(leadership) => {
                     if leadership.is_valid() && leadership.lost_reason().is_none() {
                         return Ok(leadership);
@@ -154,8 +159,9 @@ impl Candidate {
 
     /// Leaves the queue; returns when etcd confirmed that the key is gone.
     ///
-    /// A leadership that this candidate holds is not ended by it, but will not be followed by another: resign it.
-    /// The call then returns when that term has ended.
+    /// A leadership that [`Candidate::elected`] returned is not ended by it, but will not be followed by another:
+    /// resign it. The call then returns when that term has ended. One that was won meanwhile and not taken up is
+    /// given back.
     ///
     /// # Errors
     ///
@@ -167,7 +173,26 @@ impl Candidate {
     /// Cancel safe: leaving goes on in the background.
     pub async fn leave(&self) -> Result<()> {
         self.handle.send(Command::Leave { slot: self.slot })?;
-        self.handle.ended(self.slot, self.handle.patience()).await
+        let ended = self.handle.ended(self.slot, self.handle.patience());
+        tokio::select! {
+            biased;
+            result = ended => result,
+            never = self.refuse() => match never {},
+        }
+    }
+
+    /// Gives back what was won and not taken up, for ever: nobody else can resign it.
+    async fn refuse(&self) -> Infallible {
+        let next = || {
+            poll_fn(|cx| {
+                let mut mailbox = self.elected.lock().unwrap_or_else(PoisonError::into_inner);
+                mailbox.poll_recv(cx)
+            })
+        };
+        while let Some(leadership) = next().await {
+            drop(leadership);
+        }
+        std::future::pending().await
     }
 }
 

@@ -350,7 +350,18 @@ impl Driver {
     }
 
     fn condition(&mut self, condition: Condition) {
-        tracing::debug!(target: "eldest::session", identity = &*self.identity, ?condition, "session state");
+        let identity = &*self.identity;
+        match condition {
+            Condition::Lost { reason } => {
+                tracing::warn!(target: "eldest::session", identity, reason = reason.as_str(), "lease lost");
+            }
+            Condition::Closed => {
+                tracing::info!(target: "eldest::session", identity, "session closed");
+            }
+            _ => {
+                tracing::debug!(target: "eldest::session", identity, ?condition, "session state");
+            }
+        }
         let state = match condition {
             Condition::Connecting => SessionState::Connecting,
             Condition::Ready => SessionState::Ready,
@@ -387,6 +398,18 @@ impl Driver {
             Note::RenewedLate { left } => {
                 tracing::warn!(target: "eldest::session", identity, ?left, "renewed late");
             }
+            Note::Joined {
+                slot,
+                key,
+                create_revision,
+                again,
+            } => {
+                let election = self.seats.get(slot).map_or("", |seat| &*seat.election);
+                tracing::info!(
+                    target: "eldest::election", identity, election,
+                    key = %String::from_utf8_lossy(key), create_revision, again, "joined",
+                );
+            }
             Note::JoinFailed { slot, trouble } => {
                 let election = self.seats.get(slot).map_or("", |seat| &*seat.election);
                 tracing::warn!(target: "eldest::election", identity, election, class = ?trouble.class, why = trouble.message, "join failed");
@@ -413,7 +436,7 @@ impl Drop for Driver {
         let now = self.env.now();
         let deadline = self.beliefs.present().map_or(now, |b| b.deadline());
         for seat in self.seats.values_mut() {
-            seat.abandoned(deadline);
+            seat.abandoned(&self.identity, deadline);
         }
         self.beliefs.end();
         if !self.closed {

@@ -232,6 +232,13 @@ pub(crate) enum Note {
     RenewedLate {
         left: Duration,
     },
+    /// The candidate's key stands, for the first time or `again` after it was lost.
+    Joined {
+        slot: SlotId,
+        key: Arc<[u8]>,
+        create_revision: i64,
+        again: bool,
+    },
     JoinFailed {
         slot: SlotId,
         trouble: Trouble,

@@ -77,6 +77,8 @@ pub(crate) struct Candidacy {
     pub(crate) registered: bool,
     /// A join was lost on the way: a key may stand, or come to stand, that we do not know of.
     pub(crate) uncertain: bool,
+    /// The key that went with the last lease; if it stands all the same, somebody wrote over it unseen.
+    pub(crate) former: Option<Own>,
     pub(crate) failures: u32,
     pub(crate) trouble: Option<Trouble>,
     pub(crate) view: View,
@@ -115,6 +117,7 @@ impl Candidacy {
             persistent,
             registered: false,
             uncertain: false,
+            former: None,
             failures: 0,
             trouble: None,
             phase: Phase::Joining {
@@ -212,7 +215,7 @@ pub(crate) enum Purpose {
     Renew,
     Verify { subject: Option<(SlotId, i64)> },
     Probe,
-    Join { slot: SlotId, key: Arc<[u8]> },
+    Join { slot: SlotId },
     List { slot: SlotId },
     Remove { key: Arc<[u8]> },
     Proclaim { ticket: Option<u64> },

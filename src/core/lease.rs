@@ -190,16 +190,20 @@ impl Lease {
         }
     }
 
+    /// Whether the answer to `request` is what this lease waits for.
+    pub(crate) fn awaits(&self, request: RequestId) -> bool {
+        match self.link {
+            Link::Opening(r)
+            | Link::Renewing { request: r, .. }
+            | Link::Verifying { request: r } => r == request,
+            Link::Closed | Link::Idle => false,
+        }
+    }
+
     /// The stream or the read failed: reopen, elsewhere, at once and then ever more slowly.
     /// Whether the stream must be hung up.
     pub(crate) fn failed(&mut self, now: Time, request: RequestId) -> bool {
-        let awaited = match self.link {
-            Link::Opening(r)
-            | Link::Renewing { request: r, .. }
-            | Link::Verifying { request: r } => r,
-            Link::Closed | Link::Idle => return false,
-        };
-        if awaited != request {
+        if !self.awaits(request) {
             return false;
         }
         self.link = Link::Closed;

@@ -123,9 +123,6 @@ pub(crate) struct Machine {
     pub(crate) stream: Stream,
     pub(crate) lists: Gate,
     pub(crate) joins: Gate,
-    /// Keys with a join under way, and who waits to join under the same key: a second join could find, and
-    /// take for its own, a key that the first one's candidate has already given up.
-    pub(crate) joining: BTreeMap<Arc<[u8]>, Vec<SlotId>>,
     pub(crate) timers: Timers<Timer>,
     actions: VecDeque<Action>,
     condition: Condition,
@@ -156,7 +153,6 @@ impl Machine {
             stream: Stream::default(),
             lists: Gate::default(),
             joins: Gate::default(),
-            joining: BTreeMap::new(),
             timers: Timers::default(),
             actions: VecDeque::new(),
             condition: Condition::Connecting,
@@ -329,11 +325,9 @@ impl Machine {
                     self.compare_stream(now, header.revision);
                 }
             }
-            Purpose::Join { slot, key } => {
+            Purpose::Join { slot } => {
                 self.joins.under_way -= 1;
-                let waiting = self.joining.remove(&key);
                 self.joined(now, slot, request, answer);
-                self.joins.queue.extend(waiting.into_iter().flatten());
                 self.start_joins(now);
             }
             Purpose::List { slot } => {
@@ -519,7 +513,10 @@ impl Machine {
                     _ => {}
                 }
             }
-            Answer::Failed(trouble) if trouble.class == Class::LeaseGone => {
+            // About this lease: the stream of an earlier one may answer late.
+            Answer::Failed(trouble)
+                if trouble.class == Class::LeaseGone && lease.awaits(request) =>
+            {
                 self.lose_lease(now, LostReason::LeaseLost);
             }
             Answer::Failed(trouble) if lease.failed(now, request) => {
@@ -629,12 +626,11 @@ impl Machine {
 
     /// The lease is gone, or given up: its keys with it.
     pub(crate) fn lose_lease(&mut self, now: Time, reason: LostReason) {
-        let Holding::Held(lease) = std::mem::replace(
-            &mut self.holding,
-            Holding::None {
-                not_before: Time::ZERO,
-            },
-        ) else {
+        if self.lease().is_none() {
+            return;
+        }
+        // Not `None` before it is revoked: a closing session would count as closed meanwhile.
+        let Holding::Held(lease) = std::mem::replace(&mut self.holding, Holding::Granting) else {
             return;
         };
         self.act(Action::HangUp);

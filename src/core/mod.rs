@@ -12,6 +12,8 @@ pub(crate) mod reason;
 mod removal;
 pub(crate) mod roster;
 mod slots;
-pub mod time;
+#[cfg(test)]
+mod tests;
+pub(crate) mod time;
 mod timers;
 mod view;

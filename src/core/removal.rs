@@ -21,6 +21,9 @@ pub(crate) struct Removal {
     waiting: Vec<SlotId>,
 }
 
+/// Not to be started before the join that is under way is answered.
+const HELD: Time = Time::MAX;
+
 /// All keys that must go.
 pub(crate) type Removals = BTreeMap<Arc<[u8]>, Removal>;
 
@@ -51,10 +54,25 @@ impl Machine {
             waiting: Vec::new(),
         });
         removal.waiting.extend(slot);
+        if removal.not_before == HELD {
+            removal.not_before = now;
+        }
         if removal.create_revision < create_revision {
             removal.create_revision = create_revision;
         }
         self.start_removal(key, now);
+    }
+
+    /// No join may use `key` until it was removed: one of a candidate that has left is still under way, and if it
+    /// succeeds its key must go, whoever else would find it. [`Machine::remove`] follows for certain.
+    pub(crate) fn hold(&mut self, key: Arc<[u8]>) {
+        self.removals.entry(key).or_insert(Removal {
+            create_revision: None,
+            request: None,
+            failures: 0,
+            not_before: HELD,
+            waiting: Vec::new(),
+        });
     }
 
     /// Whether `slot` must wait until `key` is gone.
@@ -148,11 +166,15 @@ impl Machine {
         self.release_waiting(waiting.unwrap_or_default(), now);
     }
 
-    /// The lease is gone and every key of it.
+    /// The lease is gone and every key of it: nobody need wait. What was asked to go goes on being asked for, for
+    /// a key that somebody wrote over is not bound to the lease any more.
     pub(crate) fn removals_moot(&mut self, now: Time) {
-        for (_, removal) in std::mem::take(&mut self.removals) {
-            self.release_waiting(removal.waiting, now);
-        }
+        self.removals.retain(|_, r| r.create_revision.is_some());
+        let waiting = self.removals.values_mut();
+        let waiting: Vec<_> = waiting
+            .flat_map(|r| std::mem::take(&mut r.waiting))
+            .collect();
+        self.release_waiting(waiting, now);
     }
 
     fn release_waiting(&mut self, waiting: Vec<SlotId>, now: Time) {

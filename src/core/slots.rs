@@ -108,11 +108,12 @@ impl Machine {
         match candidate.phase().clone() {
             Phase::Joining { request: None, .. } => {
                 let uncertain = candidate.uncertain;
-                let prefix = Arc::clone(&candidate.prefix);
+                let key = lease.map(|lease| key_of(&candidate.prefix, lease));
                 candidate.enter(Phase::Leaving { reason });
-                match lease {
-                    Some(lease) if uncertain => {
-                        self.remove(now, &key_of(&prefix, lease), None, Some(slot));
+                match key {
+                    // It may stand, or the one before it is not gone yet.
+                    Some(key) if uncertain || self.removals.contains_key(&key) => {
+                        self.remove(now, &key, None, Some(slot));
                     }
                     _ => self.finish(slot, now),
                 }
@@ -121,8 +122,15 @@ impl Machine {
                 candidate.enter(Phase::Leaving { reason });
                 self.remove(now, &own.key, Some(own.create_revision), Some(slot));
             }
-            // The answer decides; until then the key may or may not stand.
-            Phase::Joining { .. } | Phase::Leading { .. } | Phase::Leaving { .. } => {}
+            // The answer decides; until then the key may or may not stand, and nobody else may join by it.
+            Phase::Joining {
+                request: Some((_, lease)),
+                ..
+            } => {
+                let key = key_of(&candidate.prefix, lease);
+                self.hold(key);
+            }
+            Phase::Leading { .. } | Phase::Leaving { .. } => {}
             Phase::Ending {
                 own,
                 term,
@@ -318,14 +326,13 @@ impl Machine {
             },
             Slot::Onlooker(_) => false,
         });
-        if busy {
+        if busy || !self.removals.is_empty() {
             return;
         }
         match std::mem::replace(&mut self.holding, super::machine::Holding::Closed) {
             super::machine::Holding::Held(lease) => {
                 self.act(Action::HangUp);
                 self.trusted = None;
-                self.removals.clear();
                 self.revoke(now, lease.id(), lease.ttl());
             }
             granting @ super::machine::Holding::Granting => self.holding = granting,
@@ -383,19 +390,11 @@ impl Machine {
         if self.awaits_removal(&key, slot) {
             return false;
         }
-        if let Some(waiting) = self.joining.get_mut(&key) {
-            waiting.push(slot);
-            return false;
-        }
-        self.joining.insert(Arc::clone(&key), Vec::new());
         self.renew_view(slot);
         // The watch goes out beside the join, so that it costs no round trip of its own.
         self.watch_slot(slot);
         let request = self.ask(
-            Purpose::Join {
-                slot,
-                key: Arc::clone(&key),
-            },
+            Purpose::Join { slot },
             Ask::Join {
                 key,
                 value,
@@ -455,8 +454,23 @@ impl Machine {
                 candidate.failures = 0;
                 let key = key_of(&candidate.prefix, lease);
                 let standing = entries.iter().find(|e| e.key == key);
+                if !candidate.wanted {
+                    let reason = if self.closing {
+                        EndReason::SessionClosed
+                    } else {
+                        EndReason::Left
+                    };
+                    let create_revision = standing.map(|e| e.create_revision);
+                    if let Some(candidate) = self.candidate(slot) {
+                        candidate.enter(Phase::Leaving { reason });
+                    }
+                    self.remove(now, &key, create_revision, Some(slot));
+                    return;
+                }
                 let (create_revision, same_value, ours) = match standing {
-                    _ if created => (header.revision, true, true),
+                    // What is announced may have changed since the join was sent.
+                    Some(e) if created => (header.revision, e.value == candidate.value, true),
+                    None if created => (header.revision, true, true),
                     // No handle holds this key and we never asked to delete it: it is from a join
                     // of ours whose answer was lost.
                     Some(e) => (
@@ -480,21 +494,20 @@ impl Machine {
                     create_revision,
                     lease,
                 };
-                if !candidate.wanted {
-                    let reason = if self.closing {
-                        EndReason::SessionClosed
-                    } else {
-                        EndReason::Left
-                    };
-                    if let Some(candidate) = self.candidate(slot) {
-                        candidate.enter(Phase::Leaving { reason });
-                    }
-                    self.remove(now, &own.key, Some(create_revision), Some(slot));
-                    return;
-                }
                 candidate.enter(Phase::Waiting { own: own.clone() });
+                let former = candidate.former.take();
+                let left = former.and_then(|f| {
+                    let stands = |e: &&Entry| e.key == f.key && e.lease != f.lease;
+                    entries.iter().find(stands).cloned()
+                });
                 let first_time = !std::mem::replace(&mut candidate.registered, true);
                 let value = Arc::clone(&candidate.value);
+                self.note(Note::Joined {
+                    slot,
+                    key: Arc::clone(&own.key),
+                    create_revision,
+                    again: !first_time,
+                });
                 // When no key stands, this one is read to verify renewals: here we are known to be permitted.
                 self.config.probe_key = Arc::clone(&own.key);
                 if first_time {
@@ -502,6 +515,10 @@ impl Machine {
                 }
                 if !same_value {
                     self.send_proclaim(&own, value, None);
+                }
+                if let Some(left) = left {
+                    // It would sit in the queue for ever.
+                    self.remove(now, &left.key, Some(left.create_revision), None);
                 }
                 self.take_snapshot(slot, header.revision, entries, true, now);
             }
@@ -769,6 +786,9 @@ impl Machine {
 
     /// The lease is gone, and this candidate's key with it.
     pub(crate) fn lease_lost(&mut self, slot: SlotId, reason: LostReason, now: Time) {
+        if let Some(candidate) = self.candidate(slot) {
+            candidate.former = candidate.own().cloned().or(candidate.former.take());
+        }
         self.end_term(slot, now, reason, End::Void);
         let Some(candidate) = self.candidate(slot) else {
             return;
@@ -788,14 +808,16 @@ impl Machine {
                 self.finish(slot, now);
             }
             Phase::Ending {
+                own,
                 term,
                 reason,
                 cutoff,
                 next,
-                ..
             } => {
+                // Written over by somebody it does not go with the lease.
+                let own = own.filter(|_| reason == LostReason::KeyOverwritten);
                 candidate.enter(Phase::Ending {
-                    own: None,
+                    own,
                     term,
                     reason,
                     cutoff,

@@ -254,7 +254,7 @@ pub(crate) struct PredecessorView {
     pub(crate) discarded: Vec<WatchId>,
     older: BTreeMap<i64, Arc<[u8]>>,
     known_at: i64,
-    own_present: bool,
+    own_fate: Fate,
     stale: bool,
 }
 
@@ -268,7 +268,7 @@ impl PredecessorView {
             discarded: Vec::new(),
             older: BTreeMap::new(),
             known_at: 0,
-            own_present: false,
+            own_fate: Fate::Gone,
             stale: true,
         }
     }
@@ -297,12 +297,10 @@ impl PredecessorView {
             return;
         }
         self.known_at = revision;
-        self.own_present = false;
+        self.own_fate = own.read(entries.iter().find(|e| e.key == own.key));
         self.older.clear();
         for entry in entries {
-            if entry.key == own.key && own.read(Some(entry)) == Fate::Ours {
-                self.own_present = true;
-            } else if entry.create_revision < own.create_revision
+            if entry.create_revision < own.create_revision
                 && is_direct_child(&self.prefix, &entry.key)
             {
                 self.older
@@ -395,8 +393,8 @@ impl PredecessorView {
         if self.stale {
             return Place::Unknown;
         }
-        if !self.own_present {
-            return Place::Lost(Fate::Gone);
+        if self.own_fate != Fate::Ours {
+            return Place::Lost(self.own_fate);
         }
         match self.older.len() {
             0 => Place::First,

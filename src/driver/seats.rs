@@ -41,6 +41,17 @@ struct WeakHandle {
     shared: std::sync::Weak<crate::session::SessionShared>,
 }
 
+/// Stable, for logs; in the words of [`LostReason::as_str`] where they mean the same.
+const fn name_of(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Left => "left",
+        EndReason::Resigned => "resigned",
+        EndReason::Shutdown => "shutdown",
+        EndReason::SessionClosed => "session_closed",
+        EndReason::Refused => "refused",
+    }
+}
+
 impl WeakHandle {
     fn upgrade(&self) -> Option<Handle> {
         Some(Handle {
@@ -123,10 +134,21 @@ impl Seat {
             return;
         };
         if shared.end(reason, cutoff, valid) {
-            tracing::info!(
-                target: "eldest::election", identity, election = &*self.election,
-                token = shared.token, reason = reason.as_str(), "term ended",
-            );
+            self.tell_end(identity, shared.token, reason);
+        }
+    }
+
+    /// Whoever did not ask for the end of the term is warned of it.
+    fn tell_end(&self, identity: &str, token: i64, reason: LostReason) {
+        let asked_for = matches!(
+            reason,
+            LostReason::Resigned | LostReason::Shutdown | LostReason::SessionClosed
+        );
+        let (election, reason) = (&*self.election, reason.as_str());
+        if asked_for {
+            tracing::info!(target: "eldest::election", identity, election, token, reason, "term ended");
+        } else {
+            tracing::warn!(target: "eldest::election", identity, election, token, reason, "term ended");
         }
     }
 
@@ -143,12 +165,20 @@ impl Seat {
             Standing::Ending { reason } => Status::Ending { reason },
             Standing::Ended { reason } => Status::Ended { reason },
         };
-        tracing::debug!(target: "eldest::election", identity, election = &*self.election, ?status, "standing");
+        let election = &*self.election;
+        if let Status::Waiting { rank, ahead } = status {
+            tracing::debug!(target: "eldest::election", identity, election, rank, ahead, "rank changed");
+        } else {
+            tracing::debug!(target: "eldest::election", identity, election, ?status, "standing");
+        }
         self.status.send_replace(status);
     }
 
     pub(super) fn ended(mut self, identity: &str, reason: EndReason, trouble: Option<&Trouble>) {
-        tracing::debug!(target: "eldest::election", identity, election = &*self.election, ?reason, "candidacy ended");
+        tracing::info!(
+            target: "eldest::election", identity, election = &*self.election,
+            reason = name_of(reason), "candidacy ended",
+        );
         self.registered(Err(
             trouble.map_or_else(|| Error::closed_by(reason), Error::from_trouble)
         ));
@@ -158,9 +188,12 @@ impl Seat {
         }
     }
 
-    pub(super) fn abandoned(&mut self, deadline: Time) {
+    pub(super) fn abandoned(&mut self, identity: &str, deadline: Time) {
         if let Some((_, shared)) = self.term.take() {
-            shared.end(LostReason::RuntimeGone, deadline, true);
+            // One that was over before is not over again.
+            if shared.end(LostReason::RuntimeGone, deadline, true) {
+                self.tell_end(identity, shared.token, LostReason::RuntimeGone);
+            }
         }
     }
 }

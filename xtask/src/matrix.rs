@@ -1,6 +1,5 @@
 //! Hides where the other versions of etcd come from and what is tested against each.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -64,53 +63,11 @@ fn vendored(stage: &Stage, series: &str) -> Result<PathBuf> {
     Ok(etcd)
 }
 
-/// The binary of Debian's package, unpacked and not installed.
+/// The etcd of Debian's package.
 fn debian(stage: &Stage) -> Result<PathBuf> {
-    let folder = setup::target().join("etcd/debian");
-    let etcd = folder.join("usr/bin/etcd");
-    if !etcd.is_file() {
-        for program in ["apt-get", "dpkg-deb"] {
-            ensure!(
-                packages::find(program).is_some(),
-                "there is no {program} here"
-            );
-        }
-        download(stage, &folder).context("apt-get cannot download etcd-server")?;
-        let unpacked = folder.join("unpacked");
-        let deb = package_in(&folder)?;
-        stage.output(setup::program("dpkg-deb").arg("-x").args([&deb, &unpacked]))?;
-        // Moved into place last, so that what is there is whole.
-        fs::rename(unpacked.join("usr"), folder.join("usr"))?;
-    }
+    let etcd = packages::unpack(stage, "etcd-server", "usr/bin/etcd")?;
     verify(stage, &etcd, DEBIAN)?;
     Ok(etcd)
-}
-
-fn download(stage: &Stage, folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder)?;
-    let mut get = setup::program("apt-get");
-    get.args(["download", "-qq", "etcd-server"])
-        .current_dir(folder);
-    if stage.output(&mut get).is_ok() {
-        return Ok(());
-    }
-    // A fresh machine has no package lists yet.
-    ensure!(
-        packages::is_root(),
-        "no package lists, and only root can run `apt-get update`"
-    );
-    stage.output(setup::program("apt-get").args(["update", "-qq"]))?;
-    stage.output(&mut get)?;
-    Ok(())
-}
-
-fn package_in(folder: &Path) -> Result<PathBuf> {
-    let files = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut packages =
-        files.filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
-    packages
-        .next()
-        .with_context(|| format!("no package in {}", folder.display()))
 }
 
 /// A wrong binary would make a green row that says nothing.

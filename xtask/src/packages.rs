@@ -1,9 +1,10 @@
 //! Hides how programs of the system are found, and installed where that is possible.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::setup;
 use crate::stage::Stage;
@@ -45,6 +46,53 @@ pub(crate) fn ensure(stage: &mut Stage, packages: &[&str]) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// One file of a Debian package that is downloaded and unpacked below `target/`, not installed.
+pub(crate) fn unpack(stage: &Stage, package: &str, file: &str) -> Result<PathBuf> {
+    let folder = setup::target().join("debian").join(package);
+    let path = folder.join(file);
+    if path.is_file() {
+        return Ok(path);
+    }
+    for program in ["apt-get", "dpkg-deb"] {
+        ensure!(find(program).is_some(), "there is no {program} here");
+    }
+    download(stage, package, &folder)
+        .with_context(|| format!("apt-get cannot download {package}"))?;
+    let unpacked = folder.join("unpacked");
+    let deb = package_in(&folder)?;
+    stage.output(setup::program("dpkg-deb").arg("-x").args([&deb, &unpacked]))?;
+    // Moved into place last, so that what is there is whole.
+    fs::rename(unpacked.join("usr"), folder.join("usr"))?;
+    ensure!(path.is_file(), "there is no {file} in {package}");
+    Ok(path)
+}
+
+fn download(stage: &Stage, package: &str, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    let mut get = setup::program("apt-get");
+    get.args(["download", "-qq", package]).current_dir(folder);
+    if stage.output(&mut get).is_ok() {
+        return Ok(());
+    }
+    // A fresh machine has no package lists yet.
+    ensure!(
+        is_root(),
+        "no package lists, and only root can run `apt-get update`"
+    );
+    stage.output(setup::program("apt-get").args(["update", "-qq"]))?;
+    stage.output(&mut get)?;
+    Ok(())
+}
+
+fn package_in(folder: &Path) -> Result<PathBuf> {
+    let files = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut packages =
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
+    packages
+        .next()
+        .with_context(|| format!("no package in {}", folder.display()))
 }
 
 /// Where a program is, going by PATH.

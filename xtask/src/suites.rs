@@ -1,12 +1,12 @@
 //! Hides how the library's tests are called.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 
 use crate::metadata::Metadata;
-use crate::setup;
 use crate::stage::Stage;
+use crate::{packages, setup};
 
 /// The package everything here is about.
 pub(crate) const LIBRARY: &str = "eldest";
@@ -14,6 +14,11 @@ pub(crate) const LIBRARY: &str = "eldest";
 pub(crate) const CONTAINERS: &str = "containers";
 /// The test file that is enough for old versions of etcd.
 pub(crate) const SMOKE: &str = "smoke";
+
+/// Names the etcdctl that tests use.
+const ETCDCTL: &str = "ELDEST_ETCDCTL";
+/// Set to 1, the tests with etcdctl are left out.
+const NO_ETCDCTL: &str = "ELDEST_NO_ETCDCTL";
 
 /// Each integration test has an etcd of its own and mostly waits for its deadlines: on two cores, four at
 /// a time keep both busy without making the deadlines late.
@@ -71,8 +76,28 @@ pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     if let Some(etcd) = etcd {
         cargo.env("ELDEST_ETCD_BIN", etcd);
     }
+    if let Some(etcdctl) = etcdctl(stage) {
+        cargo.env(ETCDCTL, etcdctl);
+    }
     stage.tests(cargo.args(["--", THREADS]))?;
     Ok(())
+}
+
+/// The etcdctl for the tests that share an election with it: theirs to find, unless there is none on this machine
+/// and Debian's can be had. Without one those tests fail and name the remedy.
+fn etcdctl(stage: &Stage) -> Option<PathBuf> {
+    let wanted = std::env::var_os(NO_ETCDCTL).is_none_or(|value| value != "1");
+    let found = std::env::var_os(ETCDCTL).is_some() || packages::find("etcdctl").is_some();
+    if !wanted || found {
+        return None;
+    }
+    match packages::unpack(stage, "etcd-client", "usr/bin/etcdctl") {
+        Ok(etcdctl) => Some(etcdctl),
+        Err(error) => {
+            stage.say(&format!("no etcdctl: {error:#}"));
+            None
+        }
+    }
 }
 
 /// The smoke test, against the vendored etcd or the one given.

@@ -1,0 +1,270 @@
+//! A model of etcd, one store in virtual time: revisions, leases, transactions and operators.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::core::action::{Answer, Ask, Class, Trouble};
+use crate::core::roster::is_direct_child;
+use crate::core::time::Time;
+use crate::facts::{Change, Entry, Header};
+
+pub(super) type Key = Arc<[u8]>;
+
+/// How long a change of etcd's leader takes at most; every TTL starts again with that much more.
+pub(super) const ELECTION: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone)]
+pub(super) struct Lease {
+    pub(super) ttl: Duration,
+    pub(super) expires: Time,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Store {
+    pub(super) cluster: u64,
+    pub(super) term: u64,
+    pub(super) revision: i64,
+    pub(super) keys: BTreeMap<Key, Entry>,
+    pub(super) leases: BTreeMap<i64, Lease>,
+    /// What watchers have not been told yet, in order.
+    pub(super) news: Vec<Change>,
+}
+
+/// One write of a revision.
+pub(super) enum Write {
+    Put { key: Key, value: Key, lease: i64 },
+    Delete { key: Key },
+}
+
+pub(super) fn failed(class: Class, ambiguous: bool) -> Answer {
+    Answer::Failed(Trouble {
+        class,
+        ambiguous,
+        message: format!("model: {class:?}"),
+    })
+}
+
+impl Store {
+    pub(super) fn new() -> Self {
+        Self {
+            cluster: 7,
+            term: 2,
+            revision: 1,
+            keys: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            news: Vec::new(),
+        }
+    }
+
+    pub(super) fn header(&self) -> Header {
+        Header {
+            cluster: self.cluster,
+            member: 1,
+            revision: self.revision,
+            term: self.term,
+        }
+    }
+
+    /// All writes in one revision; nothing happens if none has an effect.
+    pub(super) fn write(&mut self, writes: impl IntoIterator<Item = Write>) {
+        let revision = self.revision + 1;
+        let mut changed = false;
+        for write in writes {
+            match write {
+                Write::Put { key, value, lease } => {
+                    let create_revision =
+                        self.keys.get(&key).map_or(revision, |e| e.create_revision);
+                    let entry = Entry {
+                        key: Arc::clone(&key),
+                        value,
+                        create_revision,
+                        mod_revision: revision,
+                        lease,
+                    };
+                    self.keys.insert(key, entry.clone());
+                    self.news.push(Change::Put(entry));
+                    changed = true;
+                }
+                Write::Delete { key } => {
+                    if self.keys.remove(&key).is_some() {
+                        self.news.push(Change::Delete { key, revision });
+                        changed = true;
+                    }
+                }
+            }
+        }
+        if changed {
+            self.revision = revision;
+        }
+    }
+
+    pub(super) fn put(&mut self, key: &Key, value: &[u8], lease: i64) {
+        self.write([Write::Put {
+            key: Arc::clone(key),
+            value: value.into(),
+            lease,
+        }]);
+    }
+
+    pub(super) fn delete(&mut self, key: &Key) {
+        self.write([Write::Delete {
+            key: Arc::clone(key),
+        }]);
+    }
+
+    /// Whether there was such a lease.
+    pub(super) fn revoke(&mut self, lease: i64) -> bool {
+        let known = self.leases.remove(&lease).is_some();
+        let keys = self.keys_of(lease);
+        if known {
+            self.write(keys.into_iter().map(|key| Write::Delete { key }));
+        }
+        known
+    }
+
+    pub(super) fn keys_of(&self, lease: i64) -> Vec<Key> {
+        let bound = self.keys.values().filter(|e| e.lease == lease);
+        bound.map(|e| Arc::clone(&e.key)).collect()
+    }
+
+    pub(super) fn next_expiry(&self) -> Option<Time> {
+        self.leases.values().map(|l| l.expires).min()
+    }
+
+    pub(super) fn expire(&mut self, now: Time) {
+        let due = self.leases.iter().filter(|(_, l)| l.expires <= now);
+        for id in due.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.revoke(id);
+        }
+    }
+
+    /// Another member leads; every lease starts again.
+    pub(super) fn change_leader(&mut self, now: Time) {
+        self.term += 1;
+        for lease in self.leases.values_mut() {
+            lease.expires = now.after(lease.ttl + ELECTION);
+        }
+    }
+
+    /// The direct children of a prefix in the order of their keys.
+    pub(super) fn children(&self, prefix: &[u8]) -> Vec<Entry> {
+        let all = self
+            .keys
+            .values()
+            .filter(|e| is_direct_child(prefix, &e.key));
+        all.cloned().collect()
+    }
+
+    /// The direct children, eldest first.
+    pub(super) fn queue(&self, prefix: &[u8]) -> Vec<Entry> {
+        let mut queue = self.children(prefix);
+        queue.sort_by_key(|e| e.create_revision);
+        queue
+    }
+
+    fn renew(&mut self, now: Time, lease: i64) -> Option<Duration> {
+        let lease = self.leases.get_mut(&lease)?;
+        lease.expires = now.after(lease.ttl);
+        Some(lease.ttl)
+    }
+
+    fn holds(&self, key: &[u8], create_revision: i64) -> bool {
+        self.keys
+            .get(key)
+            .is_some_and(|e| e.create_revision == create_revision)
+    }
+
+    /// Does what is asked. `stream` is the lease of the keepalive stream the request came on.
+    pub(super) fn perform(&mut self, now: Time, ask: &Ask, stream: Option<i64>) -> Answer {
+        match ask {
+            Ask::Grant { lease, ttl } => {
+                let expires = now.after(*ttl);
+                if self.leases.contains_key(lease) {
+                    return failed(Class::Invalid, false);
+                }
+                self.leases.insert(*lease, Lease { ttl: *ttl, expires });
+                Answer::Granted {
+                    ttl: *ttl,
+                    header: self.header(),
+                }
+            }
+            Ask::Open { lease } => match self.renew(now, *lease) {
+                Some(_) => Answer::Opened,
+                None => failed(Class::LeaseGone, false),
+            },
+            Ask::Renew => Answer::Renewed {
+                ttl: stream.and_then(|l| self.renew(now, l)).unwrap_or_default(),
+                header: self.header(),
+            },
+            Ask::Verify { key } | Ask::Probe { key } | Ask::Find { key } => Answer::Read {
+                header: self.header(),
+                entry: self.keys.get(key).cloned(),
+            },
+            Ask::Join {
+                key,
+                value,
+                lease,
+                prefix,
+            } => {
+                let created = !self.keys.contains_key(key);
+                if created && !self.leases.contains_key(lease) {
+                    return failed(Class::LeaseGone, false);
+                }
+                if created {
+                    self.put(key, value, *lease);
+                }
+                Answer::Joined {
+                    header: self.header(),
+                    created,
+                    entries: self.children(prefix),
+                }
+            }
+            Ask::List { prefix } => Answer::Listed {
+                header: self.header(),
+                entries: self.children(prefix),
+            },
+            Ask::Older {
+                prefix,
+                create_revision,
+            } => {
+                let mut entries = self.children(prefix);
+                entries.retain(|e| e.create_revision <= *create_revision);
+                Answer::Listed {
+                    header: self.header(),
+                    entries,
+                }
+            }
+            Ask::Delete {
+                key,
+                create_revision,
+            } => {
+                if self.holds(key, *create_revision) {
+                    self.delete(key);
+                }
+                Answer::Deleted {
+                    header: self.header(),
+                }
+            }
+            Ask::Proclaim {
+                key,
+                create_revision,
+                lease,
+                value,
+            } => {
+                let held = self.holds(key, *create_revision) && self.keys[key].lease == *lease;
+                if held {
+                    self.put(key, value, *lease);
+                }
+                Answer::Proclaimed { held }
+            }
+            Ask::Revoke { lease } => {
+                self.revoke(*lease);
+                Answer::Revoked
+            }
+            Ask::Sweep { lease } => Answer::Swept {
+                keys: self.keys_of(*lease),
+            },
+        }
+    }
+}

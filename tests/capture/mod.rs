@@ -1,0 +1,171 @@
+//! Everything that is logged, by whatever crate and at whatever level, kept for a test to look at.
+#![allow(dead_code)] // each test file uses its own part
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Debug, Write as _};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+/// One event, or the attributes of a span.
+#[derive(Clone)]
+pub(crate) struct Line {
+    /// Stable, for those of ours.
+    pub(crate) target: String,
+    /// How loud.
+    pub(crate) level: Level,
+    /// What happened.
+    pub(crate) message: String,
+    /// Everything else that was said.
+    pub(crate) fields: BTreeMap<String, String>,
+}
+
+impl Line {
+    /// A field that must be there.
+    #[track_caller]
+    pub(crate) fn field(&self, name: &str) -> &str {
+        let field = self.fields.get(name);
+        field.unwrap_or_else(|| panic!("no field {name} in {self:?}"))
+    }
+
+    /// Whether these fields have these values.
+    pub(crate) fn says(&self, fields: &[(&str, &str)]) -> bool {
+        let has = |(name, value): &(&str, &str)| self.fields.get(*name).is_some_and(|v| v == value);
+        fields.iter().all(has)
+    }
+
+    fn of(metadata: &tracing::Metadata<'_>, record: impl FnOnce(&mut Line)) -> Self {
+        let mut line = Self {
+            target: metadata.target().to_owned(),
+            level: *metadata.level(),
+            message: String::new(),
+            fields: BTreeMap::new(),
+        };
+        record(&mut line);
+        line
+    }
+}
+
+impl Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.level, self.target, self.message)?;
+        let mut fields = self.fields.iter();
+        fields.try_for_each(|(name, value)| write!(f, " {name}={value}"))
+    }
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let value = format!("{value:?}");
+        if field.name() == "message" {
+            self.message = value;
+        } else {
+            self.fields.insert(field.name().to_owned(), value);
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+}
+
+/// What was logged by this thread since [`Logs::capture`]; tests run each on one thread.
+#[derive(Clone, Default)]
+pub(crate) struct Logs {
+    lines: Arc<Mutex<Vec<Line>>>,
+}
+
+impl Logs {
+    /// Begins; ends when the guard is dropped.
+    pub(crate) fn capture() -> (Self, DefaultGuard) {
+        let logs = Self::default();
+        let subscriber = tracing_subscriber::registry().with(logs.clone());
+        (logs, tracing::subscriber::set_default(subscriber))
+    }
+
+    /// All lines so far.
+    pub(crate) fn lines(&self) -> Vec<Line> {
+        self.lock().clone()
+    }
+
+    /// The lines of ours with this target and message that say these fields.
+    pub(crate) fn of(&self, target: &str, message: &str, fields: &[(&str, &str)]) -> Vec<Line> {
+        let mut lines = self.lines();
+        lines.retain(|l| l.target == target && l.message == message && l.says(fields));
+        lines
+    }
+
+    /// The one line that [`Logs::of`] finds.
+    #[track_caller]
+    pub(crate) fn one(&self, target: &str, message: &str, fields: &[(&str, &str)]) -> Line {
+        let mut found = self.of(target, message, fields);
+        assert_eq!(
+            found.len(),
+            1,
+            "one {message:?} of {target} with {fields:?} in\n{self:?}"
+        );
+        found.remove(0)
+    }
+
+    /// Every transition of ours that was logged, as (target, level, message, names of its fields).
+    pub(crate) fn kinds(&self) -> BTreeSet<(String, String, String, Vec<String>)> {
+        let ours = |line: &Line| line.target.starts_with("eldest::");
+        let lines = self.lines().into_iter().filter(ours);
+        let kind = |line: Line| {
+            let fields = line.fields.into_keys().collect();
+            (line.target, line.level.to_string(), line.message, fields)
+        };
+        lines.map(kind).collect()
+    }
+
+    /// Whether anything that was logged contains this text.
+    pub(crate) fn contain(&self, text: &str) -> bool {
+        self.lines()
+            .iter()
+            .any(|line| format!("{line:?}").contains(text))
+    }
+
+    fn push(&self, line: Line) {
+        self.lock().push(line);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Line>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Debug for Logs {
+    /// Ours only; the rest is for searching.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        for line in self.lines() {
+            if line.target.starts_with("eldest::") {
+                writeln!(text, "{line:?}")?;
+            }
+        }
+        f.write_str(&text)
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Logs {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        self.push(Line::of(event.metadata(), |line| event.record(line)));
+    }
+
+    fn on_new_span(&self, attributes: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+        self.push(Line::of(attributes.metadata(), |line| {
+            attributes.record(line);
+        }));
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        if let Some(span) = context.span(id) {
+            self.push(Line::of(span.metadata(), |line| values.record(line)));
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Every example is started against an etcd of its own: what it prints, how it ends, and that it leaves nothing.
+//!
+//! The test builds the examples itself, with cargo and the features it was built with: what it starts is never old.
+#![cfg(unix)] // one of them is ended by a signal
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use eldest::testing::{Etcd, eventually};
+use eldest::{BoxError, Session, SessionOptions};
+use etcd_client::GetOptions;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::TcpStream;
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+type Result<T = ()> = std::result::Result<T, BoxError>;
+
+/// Longer than anything here takes on a busy machine.
+const LONG: Duration = Duration::from_secs(30);
+
+/// All there are; each has a test below.
+const EXAMPLES: [&str; 5] = [
+    "fenced_writes",
+    "http_service",
+    "observe",
+    "run_a_task",
+    "step_by_step",
+];
+
+/// The folder of the built examples.
+static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+    let here = std::env::current_exe().expect("a path");
+    let profile = here.ancestors().nth(2).expect("target/profile/deps/test");
+    let mut cargo = std::process::Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo.args(["build", "--quiet", "--package", "eldest", "--examples"]);
+    let features = [
+        ("testing", cfg!(feature = "testing")),
+        ("tls", cfg!(feature = "tls")),
+        ("unstable-sim", cfg!(feature = "unstable-sim")),
+    ];
+    for (feature, _) in features.iter().filter(|(_, on)| *on) {
+        cargo.args(["--features", feature]);
+    }
+    match profile.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => {}
+        Some(profile) => drop(cargo.args(["--profile", profile])),
+    }
+    let status = cargo.status().expect("cargo runs");
+    assert!(status.success(), "the examples do not build: {status}");
+    profile.join("examples")
+});
+
+/// An example that runs.
+struct Running {
+    child: Child,
+    output: Lines<BufReader<ChildStdout>>,
+    seen: Vec<String>,
+}
+
+impl Running {
+    fn start(name: &str, etcd: &Etcd, variables: &[(&str, &str)]) -> Result<Self> {
+        let mut command = Command::new(BUILT.join(name));
+        command
+            .env_remove("EXAMPLE_SECONDS")
+            .env("ETCD_ENDPOINTS", etcd.endpoint())
+            .envs(variables.iter().copied())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child = command.spawn()?;
+        let output = child.stdout.take().ok_or("its output")?;
+        Ok(Self {
+            child,
+            output: BufReader::new(output).lines(),
+            seen: Vec::new(),
+        })
+    }
+
+    /// The next line that contains this.
+    async fn says(&mut self, text: &str) -> Result<String> {
+        let found = timeout(LONG, async {
+            while let Some(line) = self.output.next_line().await? {
+                self.seen.push(line.clone());
+                if line.contains(text) {
+                    return Result::Ok(line);
+                }
+            }
+            Err(format!("ended without {text:?}").into())
+        });
+        let found = found.await.unwrap_or_else(|_| Err("silent".into()));
+        found.map_err(|error| format!("{error}, not {text:?} after {:#?}", self.seen).into())
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) -> Result {
+        let pid = self.child.id().ok_or("it has ended")?;
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).ok_or("no process")?;
+        Ok(rustix::process::kill_process(pid, signal)?)
+    }
+
+    async fn ended(mut self) -> Result<ExitStatus> {
+        Ok(timeout(LONG, self.child.wait()).await??)
+    }
+
+    async fn ends_well(self) -> Result {
+        let status = self.ended().await?;
+        assert!(status.success(), "{status}");
+        Ok(())
+    }
+}
+
+async fn keys(etcd: &Etcd) -> Result<Vec<String>> {
+    let all = GetOptions::new().with_all_keys().with_keys_only();
+    let answer = etcd.client().await.get("", Some(all)).await?;
+    let keys = answer.kvs().iter().map(etcd_client::KeyValue::key_str);
+    Ok(keys
+        .map(|key| key.map(str::to_owned))
+        .collect::<std::result::Result<_, _>>()?)
+}
+
+#[test]
+fn every_example_has_a_test_and_is_short() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).expect("examples/") {
+        let path = entry.expect("readable").path();
+        let text = std::fs::read_to_string(&path).expect("text");
+        assert!(text.lines().count() < 90, "too long: {}", path.display());
+        names.insert(
+            path.file_stem()
+                .expect("a name")
+                .to_string_lossy()
+                .into_owned(),
+        );
+    }
+    assert_eq!(names, EXAMPLES.map(str::to_owned).into());
+}
+
+#[tokio::test]
+async fn run_a_task_works_hands_over_and_ends() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut first = Running::start("run_a_task", &etcd, &[])?;
+    first.says("report 2").await?;
+    let seconds = [("EXAMPLE_SECONDS", "3")];
+    let mut second = Running::start("run_a_task", &etcd, &seconds)?;
+    second.says("connected").await?;
+    eventually(LONG, "the second waits", async || {
+        keys(&etcd)
+            .await
+            .is_ok_and(|keys| keys.len() == 2)
+            .then_some(())
+    })
+    .await?;
+    first.signal(rustix::process::Signal::INT)?;
+    first.says("stopped working: Some(Shutdown)").await?;
+    first.says("gone").await?;
+    first.ends_well().await?;
+    second.says("leading, fencing token").await?;
+    second.says("stopped working: Some(Shutdown)").await?;
+    second.says("gone").await?;
+    second.ends_well().await?;
+    assert_eq!(keys(&etcd).await?, [""; 0]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn step_by_step_tells_each_step() -> Result {
+    let etcd = Etcd::start().await?;
+    let seconds = [("EXAMPLE_SECONDS", "1")];
+    let mut example = Running::start("step_by_step", &etcd, &seconds)?;
+    for step in ["standing", "leading, token", "1. node-", "resigned"] {
+        example.says(step).await?;
+    }
+    example.ends_well().await?;
+    assert_eq!(keys(&etcd).await?, [""; 0]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn observe_tells_who_leads_and_who_is_blocked() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut example = Running::start("observe", &etcd, &[])?;
+    example.says("nobody leads").await?;
+    let session = Session::connect([etcd.endpoint()], SessionOptions::new("ruth")).await?;
+    let candidate = session.election("reports")?.campaign().await?;
+    example.says("ruth leads, fencing token").await?;
+    candidate.leave().await?;
+    example.says("nobody leads").await?;
+    let mut client = etcd.client().await;
+    client.put("eldest/reports/stone", "", None).await?;
+    example.says("blocked by eldest/reports/stone").await?;
+    client.delete("eldest/reports/stone", None).await?;
+    example.says("nobody leads").await?;
+    example.signal(rustix::process::Signal::INT)?;
+    example.says("looked on long enough").await?;
+    example.ends_well().await
+}
+
+#[tokio::test]
+async fn fenced_writes_are_made_once_and_refused_to_the_old_leader() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut example = Running::start("fenced_writes", &etcd, &[])?;
+    for text in [
+        "counter is 1",
+        "counter is 3",
+        "etcd, to the old leader: leadership lost",
+        "the resource, to the old leader: token",
+        "counter is still 3",
+    ] {
+        example.says(text).await?;
+    }
+    example.ends_well().await?;
+    assert_eq!(keys(&etcd).await?, ["eldest/example-counter"]);
+    Ok(())
+}
+
+/// Status and body of a GET.
+async fn get(address: &str, path: &str) -> Result<(u16, String)> {
+    let answer = async {
+        let mut stream = TcpStream::connect(address).await?;
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Result::Ok(answer)
+    };
+    let answer = timeout(LONG, answer).await??;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("no body")?;
+    let status = head.split(' ').nth(1).ok_or("no status")?;
+    Ok((status.parse()?, body.trim().to_owned()))
+}
+
+/// Whether it answers like that, soon.
+async fn answers(address: &str, path: &str, wanted: (u16, &str)) -> Result {
+    eventually(
+        LONG,
+        format!("{path} at {address}: {wanted:?}"),
+        async || {
+            let (status, body) = get(address, path).await.ok()?;
+            ((status, body.as_str()) == wanted).then_some(())
+        },
+    )
+    .await
+}
+
+#[tokio::test]
+async fn http_service_tells_who_leads_and_resigns_on_sigterm() -> Result {
+    let etcd = Etcd::start().await?;
+    let listen = [("LISTEN", "127.0.0.1:0")];
+    let mut first = Running::start("http_service", &etcd, &listen)?;
+    let line = first.says("listening on http://").await?;
+    let one = line.trim_start_matches("listening on http://").to_owned();
+    first.says("active").await?;
+    answers(&one, "/active", (200, "active")).await?;
+    answers(&one, "/leader", (200, &one)).await?;
+
+    let mut second = Running::start("http_service", &etcd, &listen)?;
+    let line = second.says("listening on http://").await?;
+    let two = line.trim_start_matches("listening on http://").to_owned();
+    answers(&two, "/leader", (200, &one)).await?;
+    answers(&two, "/active", (503, "passive")).await?;
+    eventually(LONG, "the second waits", async || {
+        keys(&etcd)
+            .await
+            .is_ok_and(|keys| keys.len() == 2)
+            .then_some(())
+    })
+    .await?;
+
+    first.signal(rustix::process::Signal::TERM)?;
+    first.says("passive: Some(Shutdown)").await?;
+    first.says("resigned and gone").await?;
+    first.ends_well().await?;
+    answers(&two, "/active", (200, "active")).await?;
+    answers(&two, "/leader", (200, &two)).await?;
+    second.signal(rustix::process::Signal::INT)?;
+    second.says("resigned and gone").await?;
+    second.ends_well().await?;
+    assert_eq!(keys(&etcd).await?, [""; 0]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_etcd_an_example_says_so_and_fails() -> Result {
+    let mut etcd = Etcd::start().await?;
+    etcd.kill();
+    let mut example = Command::new(BUILT.join("run_a_task"));
+    example.env("ETCD_ENDPOINTS", etcd.endpoint());
+    let output = timeout(LONG, example.output()).await??;
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("etcd is unavailable"), "{error}");
+    assert!(error.contains(&etcd.endpoint()), "{error}");
+    Ok(())
+}

@@ -1,0 +1,373 @@
+//! Other programs stand in the same election: the v3election RPC and `etcdctl elect`, in both orders.
+#![cfg(unix)] // etcdctl is ended by signals
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use eldest::testing::{Etcd, eventually};
+use eldest::{BoxError, Candidate, Leadership, Observer, Roster, Session, SessionOptions, Status};
+use etcd_client::{Client, GetOptions, LeaderKey, ProclaimOptions, ResignOptions};
+use futures::StreamExt;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+type Result<T = ()> = std::result::Result<T, BoxError>;
+
+/// Longer than anything here takes on a busy machine.
+const LONG: Duration = Duration::from_secs(30);
+
+async fn ours(etcd: &Etcd, namespace: &str, identity: &str) -> Result<Session> {
+    let options = SessionOptions::new(identity)
+        .namespace(namespace)
+        .ttl(Duration::from_secs(5));
+    Ok(Session::connect([etcd.endpoint()], options).await?)
+}
+
+async fn leads(candidate: &mut Candidate) -> Result<Leadership> {
+    Ok(timeout(LONG, candidate.elected()).await??)
+}
+
+async fn waits_behind(candidate: &Candidate, wanted: usize) -> Result {
+    let mut status = candidate.status();
+    let there = status.wait_for(|s| matches!(s, Status::Waiting { ahead, .. } if *ahead == wanted));
+    timeout(LONG, there).await??;
+    Ok(())
+}
+
+fn names(roster: &Roster) -> Vec<&str> {
+    let members = roster.members().iter();
+    members.map(eldest::Member::identity).collect()
+}
+
+/// The next state in which these stand, eldest first.
+async fn standing(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
+    let mut last = Vec::new();
+    let there = async {
+        loop {
+            let roster = observer.next().await.ok_or("the observer ended")??;
+            if names(&roster) == wanted {
+                return Result::Ok(roster);
+            }
+            last = names(&roster).into_iter().map(str::to_owned).collect();
+        }
+    };
+    let there = timeout(LONG, there).await;
+    there.map_err(|_| format!("not {wanted:?} but {last:?}"))?
+}
+
+async fn nothing_is_left(etcd: &Etcd) -> Result {
+    let all = GetOptions::new().with_all_keys().with_keys_only();
+    let keys = etcd.client().await.get("", Some(all)).await?;
+    assert!(keys.kvs().is_empty(), "left: {:?}", keys.kvs());
+    Ok(())
+}
+
+// ---- the RPC
+
+/// Campaigns through the RPC, in the background; the answer comes when it leads.
+async fn rpc_campaign(
+    etcd: &Etcd,
+    name: &'static str,
+    value: &'static str,
+) -> Result<(
+    i64,
+    JoinHandle<std::result::Result<LeaderKey, etcd_client::Error>>,
+)> {
+    let mut client = etcd.client().await;
+    let lease = client.lease_grant(60, None).await?.id();
+    let campaign = tokio::spawn(async move {
+        let mut answer = client.campaign(name, value, lease).await?;
+        Ok(answer.take_leader().expect("an answer names the leader"))
+    });
+    Ok((lease, campaign))
+}
+
+async fn rpc_resign(client: &mut Client, key: LeaderKey) -> Result {
+    let resign = ResignOptions::new().with_leader(key);
+    client.resign(Some(resign)).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_older_candidate_of_the_rpc_leads_ours_until_it_resigns() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    // The namespace that is none: the name is the whole prefix.
+    let (lease, campaign) = rpc_campaign(&etcd, "jobs", "theirs").await?;
+    let theirs = timeout(LONG, campaign).await???;
+
+    let session = ours(&etcd, "", "ours").await?;
+    let election = session.election("jobs")?;
+    let mut observer = election.observe().await?;
+    let mut candidate = election.campaign().await?;
+    waits_behind(&candidate, 1).await?;
+    let seen = election.leader().await?.expect("somebody leads");
+    assert_eq!((seen.identity(), seen.value()), ("theirs", &b"theirs"[..]));
+    assert_eq!((seen.key(), seen.lease_id()), (theirs.key(), lease));
+    assert_eq!(seen.create_revision(), theirs.rev());
+    standing(&mut observer, &["theirs", "ours"]).await?;
+
+    let proclaim = ProclaimOptions::new().with_leader(theirs.clone());
+    client.proclaim("theirs, renamed", Some(proclaim)).await?;
+    standing(&mut observer, &["theirs, renamed", "ours"]).await?;
+
+    let mut elections = client.observe("jobs").await?;
+    let first = timeout(LONG, elections.message()).await??.ok_or("ended")?;
+    assert_eq!(
+        first.kv().map(etcd_client::KeyValue::value),
+        Some(&b"theirs, renamed"[..])
+    );
+    rpc_resign(&mut client, theirs).await?;
+    let leadership = leads(&mut candidate).await?;
+    standing(&mut observer, &["ours"]).await?;
+
+    // They see us.
+    let second = timeout(LONG, elections.message()).await??.ok_or("ended")?;
+    let seen = client.leader("jobs").await?;
+    for kv in [second.kv(), seen.kv()] {
+        let kv = kv.ok_or("nobody leads")?;
+        assert_eq!((kv.key(), kv.value()), (leadership.key(), &b"ours"[..]));
+        assert_eq!(kv.create_revision(), leadership.fencing_token());
+    }
+    leadership.proclaim("ours, renamed").await?;
+    let renamed = timeout(LONG, elections.message()).await??.ok_or("ended")?;
+    assert_eq!(
+        renamed.kv().map(etcd_client::KeyValue::value),
+        Some(&b"ours, renamed"[..])
+    );
+
+    leadership.resign().await?;
+    assert!(client.leader("jobs").await.is_err(), "nobody leads");
+    session.close().await?;
+    nothing_is_left(&etcd).await
+}
+
+#[tokio::test]
+async fn a_younger_candidate_of_the_rpc_follows_ours_and_ours_follow_it() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (a, c) = (
+        ours(&etcd, "eldest", "a").await?,
+        ours(&etcd, "eldest", "c").await?,
+    );
+    let election = a.election("jobs")?;
+    let mut observer = election.observe().await?;
+    let mut first = election.campaign().await?;
+    let leadership = leads(&mut first).await?;
+    let (_, campaign) = rpc_campaign(&etcd, "eldest/jobs", "b").await?;
+    standing(&mut observer, &["a", "b"]).await?;
+    let mut third = c.election("jobs")?.campaign().await?;
+    waits_behind(&third, 2).await?;
+    standing(&mut observer, &["a", "b", "c"]).await?;
+    let seen = client.leader("eldest/jobs").await?;
+    assert_eq!(seen.kv().map(etcd_client::KeyValue::value), Some(&b"a"[..]));
+    assert!(!campaign.is_finished(), "it waits for us");
+
+    leadership.resign().await?;
+    let theirs = timeout(LONG, campaign).await???;
+    waits_behind(&third, 1).await?;
+    let seen = election.leader().await?.expect("somebody leads");
+    assert_eq!(
+        (seen.identity(), seen.create_revision()),
+        ("b", theirs.rev())
+    );
+    assert!(theirs.rev() > leadership.fencing_token());
+
+    rpc_resign(&mut client, theirs).await?;
+    let leadership = leads(&mut third).await?;
+    standing(&mut observer, &["c"]).await?;
+    leadership.resign().await?;
+    a.close().await?;
+    c.close().await?;
+    nothing_is_left(&etcd).await
+}
+
+#[tokio::test]
+async fn a_candidate_of_the_rpc_whose_lease_ends_makes_way() -> Result {
+    let etcd = Etcd::start().await?;
+    let (leader_lease, campaign) = rpc_campaign(&etcd, "eldest/jobs", "theirs").await?;
+    timeout(LONG, campaign).await???;
+    let (waiting_lease, waiting) = rpc_campaign(&etcd, "eldest/jobs", "theirs too").await?;
+    let session = ours(&etcd, "eldest", "ours").await?;
+    let election = session.election("jobs")?;
+    let mut observer = election.observe().await?;
+    standing(&mut observer, &["theirs", "theirs too"]).await?;
+    let mut candidate = election.campaign().await?;
+    waits_behind(&candidate, 2).await?;
+    // The one in the middle goes: nobody becomes leader by it.
+    let mut client = etcd.client().await;
+    client.lease_revoke(waiting_lease).await?;
+    waits_behind(&candidate, 1).await?;
+    waiting.abort();
+    client.lease_revoke(leader_lease).await?;
+    leads(&mut candidate).await?.resign().await?;
+    session.close().await?;
+    nothing_is_left(&etcd).await
+}
+
+// ---- etcdctl
+
+const REMEDY: &str = "there is no etcdctl: install it (Debian: `apt-get install etcd-client`), or name one by \
+    ELDEST_ETCDCTL, or run `cargo xtask test integration`, which fetches one, or set ELDEST_NO_ETCDCTL=1 to leave \
+    these tests out";
+
+/// `None`: these tests are not wanted.
+fn etcdctl() -> Option<PathBuf> {
+    if std::env::var_os("ELDEST_NO_ETCDCTL").is_some_and(|value| value == "1") {
+        println!("left out: ELDEST_NO_ETCDCTL=1");
+        return None;
+    }
+    if let Some(named) = std::env::var_os("ELDEST_ETCDCTL") {
+        return Some(named.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let files = std::env::split_paths(&path).map(|folder| folder.join("etcdctl"));
+    let found = { files }.find(|file| file.is_file());
+    Some(found.expect(REMEDY))
+}
+
+/// An `etcdctl elect` that runs.
+struct Elect {
+    child: Child,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Elect {
+    fn start(etcdctl: &PathBuf, etcd: &Etcd, args: &[&str]) -> Result<Self> {
+        let mut command = Command::new(etcdctl);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("ETCDCTL_") {
+                command.env_remove(name); // each would count as an argument
+            }
+        }
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &etcd.endpoint(), "elect"])
+            .args(args)
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        let spawned = command.spawn();
+        let mut child = spawned.map_err(|e| format!("{}: {e}", etcdctl.display()))?;
+        let output = child.stdout.take().ok_or("its output")?;
+        Ok(Self {
+            child,
+            output: BufReader::new(output).lines(),
+        })
+    }
+
+    /// The next line: a key, or the value after it.
+    async fn line(&mut self) -> Result<String> {
+        let line = timeout(LONG, self.output.next_line()).await??;
+        Ok(line.ok_or("it ended")?)
+    }
+
+    /// The key and value of the leader that it tells of.
+    async fn leader(&mut self) -> Result<(Vec<u8>, String)> {
+        Ok((self.line().await?.into_bytes(), self.line().await?))
+    }
+
+    async fn end(mut self, signal: Signal) -> Result<ExitStatus> {
+        let pid = self.child.id().ok_or("it has ended")?;
+        kill_process(
+            Pid::from_raw(pid.cast_signed()).ok_or("no process")?,
+            signal,
+        )?;
+        Ok(timeout(LONG, self.child.wait()).await??)
+    }
+}
+
+#[tokio::test]
+async fn an_older_etcdctl_leads_ours_until_it_is_interrupted() -> Result {
+    let Some(etcdctl) = etcdctl() else {
+        return Ok(());
+    };
+    let etcd = Etcd::start().await?;
+    let mut theirs = Elect::start(&etcdctl, &etcd, &["eldest/jobs", "theirs"])?;
+    let (key, value) = theirs.leader().await?;
+    assert_eq!(value, "theirs");
+
+    let session = ours(&etcd, "eldest", "ours").await?;
+    let election = session.election("jobs")?;
+    let mut observer = election.observe().await?;
+    let mut candidate = election.campaign().await?;
+    waits_behind(&candidate, 1).await?;
+    let roster = standing(&mut observer, &["theirs", "ours"]).await?;
+    assert_eq!(roster.leader().map(eldest::Member::key), Some(&*key));
+
+    let mut listening = Elect::start(&etcdctl, &etcd, &["--listen", "eldest/jobs"])?;
+    assert_eq!(listening.leader().await?, (key, "theirs".to_owned()));
+    theirs.end(Signal::INT).await?;
+    let leadership = leads(&mut candidate).await?;
+    let seen = listening.leader().await?;
+    assert_eq!(seen, (leadership.key().to_vec(), "ours".to_owned()));
+    leadership.resign().await?;
+    drop(listening);
+    session.close().await?;
+    nothing_is_left(&etcd).await
+}
+
+#[tokio::test]
+async fn a_younger_etcdctl_follows_ours_and_ours_follow_it() -> Result {
+    let Some(etcdctl) = etcdctl() else {
+        return Ok(());
+    };
+    let etcd = Etcd::start().await?;
+    let (a, c) = (ours(&etcd, "", "a").await?, ours(&etcd, "", "c").await?);
+    let mut observer = a.election("jobs")?.observe().await?;
+    let mut first = a.election("jobs")?.campaign().await?;
+    let leadership = leads(&mut first).await?;
+    let mut theirs = Elect::start(&etcdctl, &etcd, &["jobs", "b"])?;
+    standing(&mut observer, &["a", "b"]).await?;
+    let mut third = c.election("jobs")?.campaign().await?;
+    waits_behind(&third, 2).await?;
+
+    leadership.resign().await?;
+    let (key, value) = theirs.leader().await?;
+    assert_eq!(value, "b");
+    let leader = c.election("jobs")?.leader().await?.expect("somebody leads");
+    assert_eq!((leader.key(), leader.identity()), (&*key, "b"));
+    waits_behind(&third, 1).await?;
+    theirs.end(Signal::INT).await?;
+    leads(&mut third).await?.resign().await?;
+    a.close().await?;
+    c.close().await?;
+    nothing_is_left(&etcd).await
+}
+
+#[tokio::test]
+async fn a_killed_etcdctl_leads_until_its_lease_ends() -> Result {
+    let Some(etcdctl) = etcdctl() else {
+        return Ok(());
+    };
+    let etcd = Etcd::start().await?;
+    let mut theirs = Elect::start(&etcdctl, &etcd, &["eldest/jobs", "theirs"])?;
+    theirs.leader().await?;
+    let session = ours(&etcd, "eldest", "ours").await?;
+    let election = session.election("jobs")?;
+    let mut candidate = election.campaign().await?;
+    waits_behind(&candidate, 1).await?;
+    theirs.end(Signal::KILL).await?;
+
+    // Dead, but its key stands, so it leads; in its place for as long as its lease of 60 s lives.
+    let leader = election.leader().await?.expect("its key stands");
+    assert_eq!(leader.identity(), "theirs");
+    assert!(matches!(
+        *candidate.status().borrow(),
+        Status::Waiting { ahead: 1, .. }
+    ));
+    etcd.client().await.lease_revoke(leader.lease_id()).await?;
+    let leadership = leads(&mut candidate).await?;
+    eventually(LONG, "ours leads", async || {
+        let leader = election.leader().await.ok()??;
+        (leader.key() == leadership.key()).then_some(())
+    })
+    .await?;
+    leadership.resign().await?;
+    session.close().await?;
+    nothing_is_left(&etcd).await
+}

@@ -1,0 +1,61 @@
+//! A view of a term outlives the work: it says no before the key is given to anybody else.
+#![cfg(feature = "testing")]
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use eldest::testing::Etcd;
+use eldest::{CancellationToken, Session, SessionOptions, Term};
+
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+const GUARD: Duration = Duration::from_secs(30);
+
+async fn session(etcd: &Etcd) -> Result<Session> {
+    let options = SessionOptions::new("node").ttl(Duration::from_secs(20));
+    Ok(Session::connect([etcd.endpoint()], options).await?)
+}
+
+#[tokio::test]
+async fn once_a_shut_down_run_has_returned_no_view_of_its_term_is_valid() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = session(&etcd).await?;
+    let election = session.election("jobs")?;
+    let shutdown = CancellationToken::new();
+    let kept: Arc<Mutex<Option<Term>>> = Arc::default();
+    let run = election.run(shutdown.clone(), |leadership| {
+        *kept.lock().unwrap() = Some(leadership.term());
+        shutdown.cancel();
+        async move {
+            leadership.lost().cancelled().await;
+            assert!(leadership.is_valid(), "the work may still wind up");
+            Ok(())
+        }
+    });
+    tokio::time::timeout(GUARD, run).await??;
+    let term = kept.lock().unwrap().take().expect("it led");
+    assert!(!term.is_valid(), "the key is gone, another may lead: {term:?}");
+    assert_eq!(election.leader().await?, None);
+    session.close().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn once_the_leadership_of_a_closing_session_is_dropped_no_view_of_it_is_valid() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = session(&etcd).await?;
+    let mut candidate = session.election("jobs")?.campaign().await?;
+    let leadership = tokio::time::timeout(GUARD, candidate.elected()).await??;
+    let term = leadership.term();
+    let close = tokio::spawn({
+        let session = session.clone();
+        async move { session.close().await }
+    });
+    tokio::time::timeout(GUARD, term.lost().cancelled()).await?;
+    assert!(term.is_valid(), "its work may still wind up");
+    drop(leadership);
+    assert!(!term.is_valid(), "nobody works under it any more");
+    tokio::time::timeout(GUARD, close).await???;
+    Ok(())
+}
