@@ -113,7 +113,7 @@ async fn a_leader_whose_key_is_deleted_is_told_at_once_and_stands_again_at_the_b
     stage.fault("a", "key deleted");
     stage.deletes(scene.led.token());
     let mut client = stage.client.clone();
-    let deleted = client.delete(&*scene.keys[0].key, None).await?;
+    let deleted = client.delete(&*scene.keys[0].path, None).await?;
     assert_eq!(deleted.deleted(), 1);
     stage.healed("a", "key deleted");
     scene.handed_over(since, &[LostReason::KeyDeleted]).await?;
@@ -124,7 +124,7 @@ async fn a_leader_whose_key_is_deleted_is_told_at_once_and_stands_again_at_the_b
 async fn a_waiting_node_whose_key_is_deleted_stands_again_at_the_back() -> Result {
     let scene = Scene::new().await?;
     let mut client = scene.stage.client.clone();
-    client.delete(&*scene.keys[1].key, None).await?;
+    client.delete(&*scene.keys[1].path, None).await?;
     let keys = scene.stage.queue(&["a", "c", "b"], PROMPT).await?;
     assert_eq!(
         keys[2].lease, scene.keys[1].lease,
@@ -152,7 +152,7 @@ async fn a_leader_whose_key_is_overwritten_steps_down_and_removes_it() -> Result
     stage.fault("a", "key overwritten");
     // Without a lease: it would stand for ever.
     let mut client = stage.client.clone();
-    client.put(&*scene.keys[0].key, "somebody", None).await?;
+    client.put(&*scene.keys[0].path, "somebody", None).await?;
     stage.healed("a", "key overwritten");
     scene
         .handed_over(since, &[LostReason::KeyOverwritten])
@@ -164,14 +164,15 @@ async fn a_leader_whose_key_is_overwritten_steps_down_and_removes_it() -> Result
 async fn a_waiting_node_whose_key_is_overwritten_removes_it_and_stands_again() -> Result {
     let scene = Scene::new().await?;
     let mut client = scene.stage.client.clone();
-    client.put(&*scene.keys[1].key, "somebody", None).await?;
+    client.put(&*scene.keys[1].path, "somebody", None).await?;
     scene.stage.queue(&["a", "c", "b"], PROMPT).await?;
     assert!(scene.led.term.is_valid() && scene.b.terms().is_empty());
     scene.ends_well(["a", "c", "b"], 3, 0).await
 }
 
-/// The leader sees both events at once, and then a key of its own name: it is another one.
-async fn a_key_deleted_and_created_again(same_lease: bool) -> Result {
+/// The leader finds a key under the path of its own: it is another one. It hears of it by both events, or was away
+/// and reads it.
+async fn a_key_deleted_and_created_again(same_lease: bool, away: bool) -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
@@ -182,14 +183,18 @@ async fn a_key_deleted_and_created_again(same_lease: bool) -> Result {
 
     stage.fault("a", "key exchanged");
     stage.deletes(led.token());
-    proxy.hold_responses();
+    if away {
+        proxy.cut();
+    } else {
+        proxy.hold_responses();
+    }
     let mut client = stage.client.clone();
-    client.delete(&*own.key, None).await?;
+    client.delete(&*own.path, None).await?;
     let lease = if same_lease { own.lease } else { 0 };
     let options = Some(PutOptions::new().with_lease(lease));
-    client.put(&*own.key, "somebody", options).await?;
+    client.put(&*own.path, "somebody", options).await?;
     eventually(SOON, "both events are on their way", async || {
-        (proxy.held_responses() > 0).then_some(())
+        (away || proxy.held_responses() > 0).then_some(())
     })
     .await?;
     proxy.heal();
@@ -213,12 +218,17 @@ async fn a_key_deleted_and_created_again(same_lease: bool) -> Result {
 
 #[tokio::test]
 async fn a_key_deleted_and_created_again_under_its_lease_is_not_the_leaders() -> Result {
-    a_key_deleted_and_created_again(true).await
+    a_key_deleted_and_created_again(true, false).await
+}
+
+#[tokio::test]
+async fn a_key_exchanged_while_its_leader_was_away_is_not_the_leaders() -> Result {
+    a_key_deleted_and_created_again(true, true).await
 }
 
 #[tokio::test]
 async fn a_key_deleted_and_created_again_without_a_lease_is_not_the_leaders() -> Result {
-    a_key_deleted_and_created_again(false).await
+    a_key_deleted_and_created_again(false, false).await
 }
 
 #[tokio::test]

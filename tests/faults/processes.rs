@@ -14,8 +14,7 @@ use eldest::testing::{Etcd, eventually};
 use eldest::{CancellationToken, ErrorKind, LostReason, Session};
 
 use crate::stage::{
-    ELECTION, Led, Node, Result, SOON, Sampler, Stage, Work, deadline, grace, millis, options,
-    pass, seconds,
+    ELECTION, Led, Node, Result, SOON, Stage, Work, deadline, grace, millis, options, pass, seconds,
 };
 
 /// The leader's work blocks the only thread of its runtime.
@@ -126,11 +125,22 @@ const CHILD: &str = "ELDEST_TEST_CHILD";
 /// What the other process does: it leads, and records what it believes.
 async fn child(endpoint: &str, file: &str, ttl: Duration) -> Result {
     let recorder = Recorder::boottime().to_file(file)?;
-    let sampler = Sampler::start(recorder);
     let session = Session::connect([endpoint], options("p", ttl)).await?;
     let election = session.election(ELECTION)?;
     let work = |leadership: eldest::Leadership| {
-        sampler.add("p", &leadership);
+        let (term, recorder) = (leadership.term(), recorder.clone());
+        let token = term.fencing_token();
+        recorder.record("p", ELECTION, What::Elected { token });
+        // It never sleeps, so that it checks first when the process goes on, before the watchdog wakes.
+        std::thread::spawn(move || {
+            let mut no = 0;
+            while no < 200 {
+                let valid = recorder.sample("p", ELECTION, token, || term.is_valid());
+                no += usize::from(!valid);
+                let checked = recorder.now();
+                while recorder.now() < checked + millis(2) {}
+            }
+        });
         async move {
             leadership.lost().cancelled().await;
             Ok(())

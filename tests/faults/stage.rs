@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use eldest::etcd_client::{Client, GetOptions};
+use eldest::etcd_client::{Client, GetOptions, LeaseStatus};
 use eldest::testing::eventually;
 use eldest::testing::history::{History, Recorder, Report, Rules, TruthRecorder, What, check};
 use eldest::{
@@ -42,7 +42,7 @@ pub(crate) fn options(name: &str, ttl: Duration) -> SessionOptions {
 
 /// What `options(_, ttl)` believe in after a renewal that was sent at `sent`, at the most.
 pub(crate) fn deadline(sent: Duration, ttl: Duration) -> Duration {
-    sent + ttl.mul_f64(0.999) - ttl / 20
+    sent + ttl.mul_f64(0.999).saturating_sub(ttl / 20)
 }
 
 /// The time between `lost()` and the end of validity that `options(_, ttl)` keep.
@@ -65,7 +65,7 @@ pub(crate) struct Stage {
 /// A key of the election.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
-    pub(crate) key: String,
+    pub(crate) path: String,
     /// The identity, for keys of ours.
     pub(crate) value: String,
     pub(crate) create_revision: i64,
@@ -166,7 +166,7 @@ impl Stage {
             .kvs()
             .iter()
             .map(|kv| Key {
-                key: text(kv.key()),
+                path: text(kv.key()),
                 value: text(kv.value()),
                 create_revision: kv.create_revision(),
                 lease: kv.lease(),
@@ -192,7 +192,7 @@ impl Stage {
     /// How many leases etcd holds.
     pub(crate) async fn leases(&self) -> Result<Vec<i64>> {
         let answer = self.client.clone().leases().await?;
-        Ok(answer.leases().iter().map(|lease| lease.id()).collect())
+        Ok(answer.leases().iter().map(LeaseStatus::id).collect())
     }
 
     /// Checks I1 to I5, and that enough happened for it to mean anything.
