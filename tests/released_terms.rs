@@ -35,7 +35,10 @@ async fn once_a_shut_down_run_has_returned_no_view_of_its_term_is_valid() -> Res
     });
     tokio::time::timeout(GUARD, run).await??;
     let term = kept.lock().unwrap().take().expect("it led");
-    assert!(!term.is_valid(), "the key is gone, another may lead: {term:?}");
+    assert!(
+        !term.is_valid(),
+        "the key is gone, another may lead: {term:?}"
+    );
     assert_eq!(election.leader().await?, None);
     session.close().await?;
     Ok(())

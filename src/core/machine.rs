@@ -452,7 +452,7 @@ impl Machine {
                     trouble: trouble.clone(),
                 });
                 if trouble.ambiguous {
-                    self.revoke(now, lease, self.config.ttl);
+                    self.revoke(now, lease, self.config.ttl, now);
                 }
                 for slot in self.slot_ids() {
                     self.refuse_if_new(slot, &trouble, now);
@@ -644,7 +644,12 @@ impl Machine {
         }
         self.removals_moot(now);
         // etcd may not know yet that it is gone, and an abandoned one lives on: nothing of it may stay behind.
-        self.revoke(now, lease.id(), lease.ttl());
+        // A restored store still has it, with our keys: they stay for as long as work may go on under them.
+        let not_before = match reason {
+            LostReason::StoreChanged => now.after(self.config.grace),
+            _ => now,
+        };
+        self.revoke(now, lease.id(), lease.ttl(), not_before);
         self.set_condition(Condition::Lost { reason });
         // A lease that is lost as soon as it is granted must not be granted in a tight loop.
         if now.since(lease.renewed()) < lease.ttl() / 3 {

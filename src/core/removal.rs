@@ -214,14 +214,15 @@ impl Machine {
         }
     }
 
-    /// Takes the lease away from etcd; it would go by itself a TTL later.
-    pub(crate) fn revoke(&mut self, now: Time, lease: i64, ttl: Duration) {
+    /// Takes the lease away from etcd, from `not_before` on; it would go by itself a TTL later.
+    pub(crate) fn revoke(&mut self, now: Time, lease: i64, ttl: Duration, not_before: Time) {
         let until = now.after(ttl * 2);
+        self.timers.set(not_before, Timer::Revocations);
         self.revocations().push(Revocation {
             lease,
             request: None,
             failures: 0,
-            not_before: now,
+            not_before,
             until,
         });
         self.start_revocations(now);

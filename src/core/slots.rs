@@ -333,7 +333,7 @@ impl Machine {
             super::machine::Holding::Held(lease) => {
                 self.act(Action::HangUp);
                 self.trusted = None;
-                self.revoke(now, lease.id(), lease.ttl());
+                self.revoke(now, lease.id(), lease.ttl(), now);
             }
             granting @ super::machine::Holding::Granting => self.holding = granting,
             super::machine::Holding::None { .. } | super::machine::Holding::Closed => {

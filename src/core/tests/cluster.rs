@@ -142,7 +142,14 @@ impl World {
 
     pub(super) fn overwrite(&mut self, key: &Key) {
         self.touch(key);
-        self.store.put(key, b"somebody else's", 0);
+        // What they created themselves stays theirs.
+        let theirs = self
+            .store
+            .keys
+            .get(key)
+            .is_some_and(|e| *e.value == *b"anew");
+        let value: &[u8] = if theirs { b"anew" } else { b"somebody else's" };
+        self.store.put(key, value, 0);
         self.publish();
     }
 
@@ -152,6 +159,11 @@ impl World {
         self.store.delete(key);
         let value = (*b"anew").into();
         let key = Arc::clone(key);
+        let lease = if self.store.leases.contains_key(&lease) {
+            lease
+        } else {
+            0
+        };
         self.store.write([Write::Put { key, value, lease }]);
         self.publish();
     }

@@ -292,14 +292,17 @@ impl World {
         change(&mut self.nodes[node].link);
         let link = &self.nodes[node].link;
         if !link.watches_stalled && !link.answers_lost {
-            for (generation, message) in std::mem::take(&mut self.nodes[node].held) {
-                self.deliver(
-                    node,
-                    Event::Watched {
-                        generation,
-                        message,
-                    },
-                );
+            let held = std::mem::take(&mut self.nodes[node].held);
+            let held = held
+                .into_iter()
+                .map(|(generation, message)| Event::Watched {
+                    generation,
+                    message,
+                });
+            // What a paused node finds when it goes on is in the order of the stream.
+            let later = std::mem::take(&mut self.inboxes[node]);
+            for event in held.chain(later).collect::<Vec<_>>() {
+                self.deliver(node, event);
             }
         }
     }

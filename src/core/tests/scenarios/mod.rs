@@ -2,7 +2,10 @@
 
 mod ending;
 mod joining;
+mod lease;
 mod meddling;
+mod queue;
+mod watching;
 
 use std::time::Duration;
 
