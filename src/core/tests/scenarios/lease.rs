@@ -301,8 +301,16 @@ fn a_lost_grant_is_revoked_and_asked_for_under_another_id() {
 
 #[test]
 fn a_lease_that_can_be_renewed_but_never_verified_is_let_go() {
-    let mut w = World::seated(2);
-    w.the_next(60, 0, verifies, Fate::Refused(Class::Denied));
-    w.until("the next leads", TTL * 4, |w| w.leads(1));
-    w.the_next(60, 0, verifies, Fate::Slow(ms(1)));
+    let mut w = World::seated(3);
+    w.the_next(usize::MAX, 1, verifies, Fate::Refused(Class::Denied));
+    w.run(ms(1));
+    w.kill(0);
+    w.run(secs(7));
+    assert_eq!(
+        w.leader(E),
+        None,
+        "the eldest may not lead and is still there"
+    );
+    w.until("it goes out of the way", TTL * 2, |w| w.leads(2));
+    assert!(w.count(1, renews) > 5);
 }
