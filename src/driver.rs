@@ -27,6 +27,8 @@ pub(crate) use seats::{Seat, Seated};
 
 /// What handles ask of the driver.
 pub(crate) enum Command {
+    /// etcd answered, outside of what the core asks.
+    Connected,
     Campaign {
         slot: SlotId,
         value: Arc<[u8]>,
@@ -182,6 +184,7 @@ impl Driver {
     fn command(&mut self, command: Command) {
         let now = self.env.now();
         match command {
+            Command::Connected => self.machine.connected(),
             Command::Campaign {
                 slot,
                 value,

@@ -178,9 +178,9 @@ impl Claim {
         self.handle.send(Command::End { slot, term, reason })
     }
 
-    /// The work has ended: the key may go, and no view of the term says yes any more when it does.
+    /// The work has ended: the key may go, and so nobody who kept a view of the term may act on it any more.
     pub(crate) fn joined(&self) -> Result<()> {
-        self.term.shared.release();
+        self.term.shared.give_back();
         let (slot, term) = (self.slot, self.id);
         self.handle.send(Command::Joined { slot, term })
     }
@@ -241,7 +241,7 @@ impl Drop for Claim {
             async move {
                 term.lost().cancelled().await;
                 join(&term, &tasks, &stop).await;
-                term.shared.release();
+                term.shared.give_back();
                 drop(handle.send(Command::Joined { slot, term: id }));
             }
             .boxed(),

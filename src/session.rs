@@ -184,6 +184,7 @@ impl Session {
     ) -> Result<Self> {
         let session = Self::connect_lazy(endpoints, options)?;
         session.handle.shared.reach().await?;
+        session.handle.send(Command::Connected)?;
         Ok(session)
     }
 

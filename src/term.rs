@@ -154,17 +154,19 @@ impl Shared {
         })
     }
 
-    /// The driver ends the term: reason first, then the limits, then the token.
-    pub(crate) fn end(&self, reason: LostReason, cutoff: Time, valid: bool) {
-        let _ = self.reason.set(reason);
+    /// The driver ends the term: reason first, then the limits, then the token. Whether that is news; told again,
+    /// the first reason stands.
+    pub(crate) fn end(&self, reason: LostReason, cutoff: Time, valid: bool) -> bool {
+        let news = self.reason.set(reason).is_ok();
         let until = if valid { cutoff.as_nanos() } else { 0 };
         self.until.fetch_min(until, Ordering::AcqRel);
         self.cutoff.fetch_min(cutoff.as_nanos(), Ordering::AcqRel);
         self.lost.cancel();
+        news
     }
 
-    /// The holder says that its work has ended: valid no more, however much of the frozen belief is left.
-    pub(crate) fn release(&self) {
+    /// The holder gave the term back: its key may go from now on.
+    pub(crate) fn give_back(&self) {
         self.until.store(0, Ordering::Release);
     }
 

@@ -475,6 +475,30 @@ async fn a_hold_keeps_all_bytes_back_and_lets_them_flow_when_healed() -> Result 
 }
 
 #[tokio::test]
+async fn one_connection_can_be_held_while_the_others_go_on() -> Result {
+    let (echo, proxy, mut first) = proxied().await?;
+    let mut second = TcpStream::connect(proxy.address()).await?;
+    assert_echoes(&mut second).await?;
+    let open = proxy.open_connections();
+    assert_eq!(open.len(), 2);
+    proxy.hold_connection(open[0]);
+    first.write_all(b"late").await?;
+    assert_echoes(&mut second).await?;
+    assert_silent(&mut first).await;
+    proxy.release_connection(open[0]);
+    assert_eq!(answer(&mut first).await?, b"late");
+    proxy.hold_connection(open[1]);
+    proxy.heal();
+    assert_echoes(&mut second).await?;
+    assert_eq!(echo.heard(), 5 + 5 + 4 + 5 + 5);
+    drop(first);
+    eventually(GUARD, "the connection is gone", async || {
+        (proxy.open_connections() == open[1..]).then_some(())
+    })
+    .await
+}
+
+#[tokio::test]
 async fn held_requests_reach_the_server_even_if_their_client_has_gone() -> Result {
     let (echo, proxy, mut stream) = proxied().await?;
     proxy.hold_requests();

@@ -1,2 +1,70 @@
-//! The demo.
-fn main() {}
+//! The demo: three nodes in processes of their own hand a leadership on, are killed and frozen, and every promise
+//! is checked while one looks on. `cargo xtask demo` builds and starts it.
+
+use std::process::ExitCode;
+
+#[cfg(unix)]
+mod args;
+#[cfg(unix)]
+mod demo;
+#[cfg(unix)]
+mod events;
+#[cfg(unix)]
+mod fleet;
+#[cfg(unix)]
+mod model;
+#[cfg(unix)]
+mod node;
+#[cfg(unix)]
+mod script;
+#[cfg(unix)]
+mod table;
+#[cfg(unix)]
+mod view;
+#[cfg(unix)]
+mod world;
+
+#[cfg(unix)]
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let task = match args::parse(&args) {
+        Ok(task) => task,
+        Err(problem) => {
+            eprintln!("{problem}\n\n{}", args::USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    // One thread: the kernel ends the nodes with the thread that started them, which must be the main one.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = runtime.block_on(async {
+        match task {
+            args::Task::Help => {
+                println!("{}", args::USAGE);
+                Ok(ExitCode::SUCCESS)
+            }
+            args::Task::Node(setup) => Box::pin(node::run(setup)).await.map(|()| ExitCode::SUCCESS),
+            args::Task::Demo(options) => Box::pin(demo::run(options)).await,
+        }
+    });
+    // A node's pending read of its input would keep the runtime from ending.
+    runtime.shutdown_background();
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+#[cfg(not(unix))]
+fn main() -> ExitCode {
+    eprintln!("the demo stops and continues processes by Unix signals; it does not run here");
+    ExitCode::FAILURE
+}

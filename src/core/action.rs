@@ -181,7 +181,7 @@ pub(crate) enum Action {
         token: i64,
     },
     /// A term is over. Not `valid`: the key is no longer ours; otherwise valid until `cutoff` at most.
-    /// Work that goes on is dropped at `cutoff`.
+    /// Work that goes on is dropped at `cutoff`. Told again, not `valid`, if the key goes before the work has ended.
     TermEnded {
         slot: SlotId,
         term: TermId,

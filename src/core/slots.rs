@@ -765,10 +765,23 @@ impl Machine {
                     cutoff,
                     next,
                 });
+                self.void_term(slot, term, reason, cutoff);
+                self.close_if_done(now);
             }
             _ => {}
         }
         self.tell(slot);
+    }
+
+    /// A term that was valid until its work had ended has lost its key before that.
+    fn void_term(&mut self, slot: SlotId, term: TermId, reason: LostReason, cutoff: Time) {
+        self.act(Action::TermEnded {
+            slot,
+            term,
+            reason,
+            cutoff,
+            valid: false,
+        });
     }
 
     /// The lease is gone, and this candidate's key with it.
@@ -810,6 +823,7 @@ impl Machine {
                     cutoff,
                     next,
                 });
+                self.void_term(slot, term, reason, cutoff);
             }
             Phase::Leaving { .. } | Phase::Leading { .. } => {}
         }

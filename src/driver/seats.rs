@@ -129,8 +129,11 @@ impl Seat {
         cutoff: Time,
         valid: bool,
     ) {
-        if let Some((_, shared)) = self.term.take_if(|(t, _)| *t == term) {
-            shared.end(reason, cutoff, valid);
+        // Kept, for it may be told again: a term that winds up can lose its key.
+        let Some((_, shared)) = self.term.as_ref().filter(|(t, _)| *t == term) else {
+            return;
+        };
+        if shared.end(reason, cutoff, valid) {
             self.tell_end(identity, shared.token, reason);
         }
     }
@@ -187,8 +190,10 @@ impl Seat {
 
     pub(super) fn abandoned(&mut self, identity: &str, deadline: Time) {
         if let Some((_, shared)) = self.term.take() {
-            shared.end(LostReason::RuntimeGone, deadline, true);
-            self.tell_end(identity, shared.token, LostReason::RuntimeGone);
+            // One that was over before is not over again.
+            if shared.end(LostReason::RuntimeGone, deadline, true) {
+                self.tell_end(identity, shared.token, LostReason::RuntimeGone);
+            }
         }
     }
 }

@@ -30,7 +30,7 @@ mod wait;
 
 pub use cluster::EtcdCluster;
 pub use etcd::{Etcd, EtcdBuilder};
-pub use proxy::Proxy;
+pub use proxy::{ConnectionId, Proxy};
 pub use wait::eventually;
 
 use crate::BoxError;

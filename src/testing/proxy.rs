@@ -1,9 +1,10 @@
 //! Hides how bytes between a client and a server are delayed, held back or cut off.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -44,19 +45,33 @@ struct Shared {
     mode: watch::Sender<Mode>,
     /// None while cut.
     listener: Mutex<Option<TcpListener>>,
-    connections: AtomicUsize,
+    /// How many connections there ever were: the next one's number.
+    accepted: AtomicU64,
+    connections: Mutex<BTreeSet<ConnectionId>>,
     /// Bytes read and not yet passed on, per direction.
     held: [AtomicUsize; 2],
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+/// One connection through a [`Proxy`]; later ones are greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(u64);
+
+#[derive(Debug, Clone, Default)]
 struct Mode {
     cut: bool,
     /// Per direction.
     hold: [bool; 2],
+    /// Single connections that are held, both ways.
+    held: BTreeSet<ConnectionId>,
     delay: Duration,
     /// Connections of an earlier epoch are closed.
     epoch: u64,
+}
+
+impl Mode {
+    fn holds(&self, direction: usize, connection: ConnectionId) -> bool {
+        self.hold[direction] || self.held.contains(&connection)
+    }
 }
 
 const REQUESTS: usize = 0;
@@ -84,7 +99,8 @@ impl Proxy {
             runtime: Handle::current(),
             mode: watch::Sender::new(Mode::default()),
             listener: Mutex::new(Some(listener)),
-            connections: AtomicUsize::new(0),
+            accepted: AtomicU64::new(0),
+            connections: Mutex::default(),
             held: [AtomicUsize::new(0), AtomicUsize::new(0)],
         });
         let accepting = tokio::spawn(accept(Arc::clone(&shared)));
@@ -124,6 +140,23 @@ impl Proxy {
         self.shared.change(|mode| mode.hold[RESPONSES] = true);
     }
 
+    /// Keeps back all bytes of one connection, both ways; the others go on. [`release_connection`] ends it, and so does
+    /// [`heal`](Self::heal).
+    ///
+    /// [`release_connection`]: Self::release_connection
+    pub fn hold_connection(&self, connection: ConnectionId) {
+        self.shared.change(|mode| {
+            mode.held.insert(connection);
+        });
+    }
+
+    /// Ends [`hold_connection`](Self::hold_connection): bytes kept back flow at once, even if one side has closed.
+    pub fn release_connection(&self, connection: ConnectionId) {
+        self.shared.change(|mode| {
+            mode.held.remove(&connection);
+        });
+    }
+
     /// Passes every byte on this much later, in each direction; a round trip takes twice as long.
     pub fn delay(&self, each_way: Duration) {
         self.shared.change(|mode| mode.delay = each_way);
@@ -148,7 +181,12 @@ impl Proxy {
 
     /// How many connections are open.
     pub fn connections(&self) -> usize {
-        self.shared.connections.load(Ordering::SeqCst)
+        self.shared.connections().len()
+    }
+
+    /// The connections that are open, oldest first.
+    pub fn open_connections(&self) -> Vec<ConnectionId> {
+        self.shared.connections().iter().copied().collect()
     }
 
     /// How many bytes from clients have arrived here and are not yet passed on.
@@ -173,6 +211,11 @@ impl Drop for Proxy {
 impl Shared {
     fn listener(&self) -> MutexGuard<'_, Option<TcpListener>> {
         self.listener.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connections(&self) -> MutexGuard<'_, BTreeSet<ConnectionId>> {
+        let connections = self.connections.lock();
+        connections.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change(&self, change: impl FnOnce(&mut Mode)) {
@@ -228,14 +271,17 @@ async fn accept(shared: Arc<Shared>) {
 /// One open connection and its bytes in the counters.
 struct Counted {
     shared: Arc<Shared>,
+    id: ConnectionId,
     held: [AtomicUsize; 2],
 }
 
 impl Counted {
     fn new(shared: &Arc<Shared>) -> Self {
-        shared.connections.fetch_add(1, Ordering::SeqCst);
+        let id = ConnectionId(shared.accepted.fetch_add(1, Ordering::SeqCst));
+        shared.connections().insert(id);
         Self {
             shared: Arc::clone(shared),
+            id,
             held: [AtomicUsize::new(0), AtomicUsize::new(0)],
         }
     }
@@ -256,7 +302,7 @@ impl Drop for Counted {
         for direction in [REQUESTS, RESPONSES] {
             self.passed(direction, self.held[direction].load(Ordering::SeqCst));
         }
-        self.shared.connections.fetch_sub(1, Ordering::SeqCst);
+        self.shared.connections().remove(&self.id);
     }
 }
 
@@ -357,7 +403,7 @@ impl<A: Fn(&Mode) -> bool> Pump<'_, A> {
             while let Some((since, piece)) = kept.recv().await {
                 let mut rest = &piece[..];
                 loop {
-                    passes(&mut mode, direction, since).await?;
+                    passes(&mut mode, direction, counted.id, since).await?;
                     if rest.is_empty() {
                         break;
                     }
@@ -367,7 +413,7 @@ impl<A: Fn(&Mode) -> bool> Pump<'_, A> {
                     if !alive(&now) {
                         return Err(std::io::ErrorKind::ConnectionReset.into());
                     }
-                    if now.hold[direction] {
+                    if now.holds(direction, counted.id) {
                         continue;
                     }
                     match to.try_write(rest) {
@@ -399,17 +445,20 @@ impl<A: Fn(&Mode) -> bool> Pump<'_, A> {
 async fn passes(
     mode: &mut watch::Receiver<Mode>,
     direction: usize,
+    connection: ConnectionId,
     since: Instant,
 ) -> std::io::Result<()> {
     loop {
-        let now = *mode.borrow_and_update();
-        let due = since + now.delay;
-        if !now.hold[direction] && Instant::now() >= due {
+        let (holds, due) = {
+            let now = mode.borrow_and_update();
+            (now.holds(direction, connection), since + now.delay)
+        };
+        if !holds && Instant::now() >= due {
             return Ok(());
         }
         tokio::select! {
             changed = mode.changed() => changed.map_err(std::io::Error::other)?,
-            () = tokio::time::sleep_until(due), if !now.hold[direction] => {}
+            () = tokio::time::sleep_until(due), if !holds => {}
         }
     }
 }

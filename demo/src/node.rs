@@ -1,0 +1,254 @@
+//! Hides what one node does: stand in the election, act as leader while it leads, and tell all of it.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use eldest::etcd_client::{Client, PutOptions, Txn, TxnOp};
+use eldest::testing::history::{Outcome, Recorder};
+use eldest::{Candidate, Election, ErrorKind, Leadership, Session, SessionOptions, Status, Term};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::args::{ELECTION, Setup, TTL};
+use crate::events::{Event, Said};
+
+/// What the demo may write to a node's input, one a line. The end of the input ends the node.
+pub(crate) const RESIGN: &str = "resign";
+/// To write with the guard of the last term, without asking whether it is still valid.
+pub(crate) const WRITE_LATE: &str = "write late";
+
+/// How often a leader checks that it still leads,
+const CHECK: Duration = Duration::from_millis(20);
+/// ... and writes.
+const WRITE: Duration = Duration::from_millis(200);
+/// Patience with etcd where the library is not asked.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub(crate) async fn run(setup: Setup) -> Result<()> {
+    die_with_the_demo();
+    let options = SessionOptions::new(&setup.name)
+        .namespace(&setup.namespace)
+        .ttl(TTL)
+        .grace(TTL / 10);
+    let session = Session::connect(&setup.endpoints, options).await?;
+    let election = session.election(ELECTION)?;
+    let node = Node {
+        client: Client::connect(&setup.endpoints, None).await?,
+        clock: Recorder::boottime(),
+        setup,
+        value: None,
+        term: None,
+        said_invalid: false,
+    };
+    node.stand(&election).await?;
+    session.close().await?;
+    Ok(())
+}
+
+struct Node {
+    setup: Setup,
+    client: Client,
+    clock: Recorder,
+    /// The number last written, if it is known for certain.
+    value: Option<u64>,
+    /// The present or last term.
+    term: Option<Term>,
+    said_invalid: bool,
+}
+
+impl Node {
+    /// Takes part until the input ends.
+    async fn stand(mut self, election: &Election) -> Result<()> {
+        let mut commands = BufReader::new(tokio::io::stdin()).lines();
+        loop {
+            let candidate = election.campaign().await.context("campaigning")?;
+            if self.candidacy(candidate, &mut commands).await?.is_none() {
+                return Ok(());
+            }
+            // It resigned, and stands again.
+        }
+    }
+
+    /// One stay in the queue, with as many terms as it brings. `None`: the input ended.
+    async fn candidacy(
+        &mut self,
+        mut candidate: Candidate,
+        commands: &mut Lines<BufReader<Stdin>>,
+    ) -> Result<Option<()>> {
+        let mut status = candidate.status();
+        status.mark_changed();
+        let mut leadership: Option<Leadership> = None;
+        let mut checks = interval(CHECK);
+        let mut writes = interval(WRITE);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        writes.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            let lost = leadership.as_ref().map(|leading| leading.lost());
+            tokio::select! {
+                // In this order: whatever else is due, a leader that was frozen first looks whether it leads.
+                biased;
+                _ = checks.tick() => self.check()?,
+                () = async { lost.unwrap_or_default().cancelled().await }, if leadership.is_some() => {
+                    self.check()?;
+                    if let Some(leading) = leadership.take() {
+                        let reason = leading.lost_reason().map_or("unknown", |reason| reason.as_str());
+                        self.tell(Said::Lost { token: leading.fencing_token(), reason: reason.to_owned() })?;
+                        // Nothing is done as leader from here on, so nothing is asked either; dropping it lets the
+                        // candidate stand again.
+                        self.said_invalid = true;
+                    }
+                }
+                line = commands.next_line() => match line?.as_deref() {
+                    None => return Ok(None),
+                    Some(RESIGN) => if let Some(leading) = leadership.take() {
+                        self.tell(Said::Resigns { token: leading.fencing_token() })?;
+                        self.term = None;
+                        leading.resign().await.context("resigning")?;
+                        return Ok(Some(()));
+                    },
+                    Some(WRITE_LATE) => self.write_late().await?,
+                    Some(other) => self.tell(Said::Trouble { text: format!("unknown command: {other}") })?,
+                },
+                changed = status.changed() => {
+                    changed.context("the session is gone")?;
+                    let now = *status.borrow_and_update();
+                    if let Status::Waiting { ahead, .. } = now {
+                        self.tell(Said::Queued { ahead })?;
+                    }
+                }
+                elected = candidate.elected(), if leadership.is_none() => {
+                    let leading = elected?;
+                    self.tell(Said::Elected { token: leading.fencing_token() })?;
+                    self.term = Some(leading.term());
+                    self.said_invalid = false;
+                    self.value = None;
+                    leadership = Some(leading);
+                    self.check()?;
+                }
+                _ = writes.tick(), if leadership.is_some() => self.write().await?,
+            }
+        }
+    }
+
+    /// Asks whether it may act as leader, until the answer is no.
+    fn check(&mut self) -> Result<()> {
+        let Some(term) = self.term.as_ref().filter(|_| !self.said_invalid) else {
+            return Ok(());
+        };
+        let before = self.clock.now();
+        let valid = term.is_valid();
+        // A process that is stopped between check and stamp would otherwise seem to believe while it did nothing.
+        let at = if valid { before } else { self.clock.now() };
+        let checked = Said::Checked {
+            token: term.fencing_token(),
+            valid,
+            until: term.valid_until().since_boot(),
+        };
+        self.said_invalid = !valid;
+        self.tell_at(at, checked)
+    }
+
+    /// Counts up by one, fenced.
+    async fn write(&mut self) -> Result<()> {
+        let Some(term) = self.term.clone() else {
+            return Ok(());
+        };
+        let token = term.fencing_token();
+        let Some(value) = self.known_value().await else {
+            return Ok(());
+        };
+        self.value = None;
+        let outcome = match term.txn([self.put(value + 1)]).await {
+            Ok(_) => {
+                self.value = Some(value + 1);
+                Outcome::Admitted { value: value + 1 }
+            }
+            Err(error) if error.kind() == ErrorKind::LeadershipLost => {
+                return self.tell(Said::NotSent { token });
+            }
+            Err(error) if error.kind() == ErrorKind::GuardLost => Outcome::Refused,
+            Err(_) => Outcome::Unknown,
+        };
+        self.tell(Said::Wrote {
+            token,
+            outcome,
+            late: false,
+        })
+    }
+
+    /// What a careless leader would do: writes with its last term's guard, whatever `is_valid` says.
+    async fn write_late(&mut self) -> Result<()> {
+        let Some(term) = self.term.clone() else {
+            let text = "it never led, so it has nothing to write with".to_owned();
+            return self.tell(Said::Trouble { text });
+        };
+        self.check()?;
+        let token = term.fencing_token();
+        let put = self.put(0);
+        match term.txn([put.clone()]).await {
+            Err(error) if error.kind() == ErrorKind::LeadershipLost => {
+                self.tell(Said::NotSent { token })?;
+            }
+            Ok(_) => self.tell(Said::Trouble {
+                text: "the library sent a write of a term that has ended".to_owned(),
+            })?,
+            Err(error) => self.tell(Said::Trouble {
+                text: error.to_string(),
+            })?,
+        }
+        // Past the library, straight to etcd: the guard alone has to hold.
+        let guarded = Txn::new().when([term.guard()]).and_then([put]);
+        let outcome = match timeout(PATIENCE, self.client.kv_client().txn(guarded)).await {
+            Ok(Ok(answer)) if answer.succeeded() => Outcome::Admitted { value: 0 },
+            Ok(Ok(_)) => Outcome::Refused,
+            Ok(Err(_)) | Err(_) => Outcome::Unknown,
+        };
+        self.tell(Said::Wrote {
+            token,
+            outcome,
+            late: true,
+        })
+    }
+
+    fn put(&self, value: u64) -> TxnOp {
+        let options = PutOptions::new().with_lease(self.setup.lease);
+        TxnOp::put(self.setup.written_key(), value.to_string(), Some(options))
+    }
+
+    /// The number that was written last, by whichever leader.
+    async fn known_value(&self) -> Option<u64> {
+        if self.value.is_some() {
+            return self.value;
+        }
+        let mut kv = self.client.kv_client();
+        let read = timeout(PATIENCE, kv.get(self.setup.written_key(), None)).await;
+        match read.ok()?.ok()?.kvs().first() {
+            Some(kv) => kv.value_str().ok()?.parse().ok(),
+            None => Some(0),
+        }
+    }
+
+    fn tell(&self, said: Said) -> Result<()> {
+        self.tell_at(self.clock.now(), said)
+    }
+
+    /// Fails once the demo is gone, which ends the node.
+    fn tell_at(&self, at: Duration, said: Said) -> Result<()> {
+        let node = self.setup.name.clone();
+        let line = Event { at, node, said }.to_line();
+        let mut out = std::io::stdout().lock();
+        out.write_all(line.as_bytes())?;
+        Ok(out.flush()?)
+    }
+}
+
+/// A frozen process would not see the end of its input: the kernel kills it with the demo.
+fn die_with_the_demo() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Signal, set_parent_process_death_signal};
+        // Without it, a node that is frozen when the demo is killed stays until somebody continues it.
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    }
+}

@@ -1,0 +1,151 @@
+//! The demo as its users start it: it keeps what it promises, and leaves nothing behind however it ends.
+#![cfg(target_os = "linux")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use eldest::testing::Etcd;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// For what takes no longer than a moment on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Demo {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    /// What was printed up to now.
+    text: String,
+    /// The processes of the nodes it told of.
+    nodes: Vec<u32>,
+}
+
+impl Demo {
+    fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_eldest-demo"))
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self {
+            child,
+            output,
+            text: String::new(),
+            nodes: Vec::new(),
+        }
+    }
+
+    /// Reads until a line says `what`.
+    fn until(&mut self, what: &str) {
+        loop {
+            let mut line = String::new();
+            let read = self.output.read_line(&mut line).unwrap();
+            assert!(read > 0, "it ended before it said {what:?}:\n{}", self.text);
+            if let Some((_, pid)) = line.split_once(", process ") {
+                self.nodes.push(pid.trim().parse().unwrap());
+            }
+            self.text.push_str(&line);
+            if line.contains(what) {
+                return;
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Everything it printed, and how it ended.
+    fn end(mut self) -> (String, ExitStatus) {
+        self.output.read_to_string(&mut self.text).unwrap();
+        (self.text, self.child.wait().unwrap())
+    }
+
+    /// `127.0.0.1:PORT` of the etcd that it started.
+    fn etcd(&self) -> String {
+        let after = self
+            .text
+            .split("http://")
+            .nth(1)
+            .expect("the title names it");
+        after.split([',', ' ']).next().unwrap().to_owned()
+    }
+}
+
+/// Waits until neither the nodes nor the etcd run.
+fn nothing_is_left(nodes: &[u32], etcd: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // Whoever adopts them may take its time to bury them: a zombie is dead.
+        let running = |pid: &&u32| {
+            let stat =
+                std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
+            stat.is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        let left: Vec<&u32> = nodes.iter().filter(running).collect();
+        let serves = std::net::TcpStream::connect(etcd).is_ok();
+        if left.is_empty() && !serves {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "nodes left: {left:?}; etcd serves: {serves}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_given_etcd_every_step_is_ok_and_no_key_and_no_lease_is_left() {
+    let etcd = Etcd::start().await.unwrap();
+    let endpoint = etcd.endpoint();
+    let demo = Demo::start(&["--plain", "--endpoints", &endpoint]);
+    let (text, status) = tokio::task::spawn_blocking(|| demo.end()).await.unwrap();
+    assert!(status.success(), "{text}");
+    assert_eq!(text.matches("\n   ok: ").count(), 6, "{text}");
+    assert!(!text.contains('\x1b'), "plain lines have no colours");
+    let mut client = etcd.client().await;
+    let all = eldest::etcd_client::GetOptions::new().with_all_keys();
+    assert_eq!(client.get("", Some(all)).await.unwrap().count(), 0);
+    assert!(client.leases().await.unwrap().leases().is_empty());
+}
+
+#[test]
+fn a_demo_that_is_killed_takes_its_nodes_with_it_even_a_frozen_one() {
+    let mut demo = Demo::start(&["--plain"]);
+    demo.until("is frozen;");
+    assert_eq!(demo.nodes.len(), 4, "three, and one once more");
+    demo.signal(Signal::KILL);
+    let (nodes, etcd) = (demo.nodes.clone(), demo.etcd());
+    demo.end();
+    nothing_is_left(&nodes, &etcd);
+}
+
+#[test]
+fn an_interrupted_demo_ends_its_nodes_and_says_so() {
+    let mut demo = Demo::start(&["--plain"]);
+    demo.until("LEADS");
+    demo.until("carol");
+    demo.signal(Signal::INT);
+    let (nodes, etcd) = (demo.nodes.clone(), demo.etcd());
+    let (text, status) = demo.end();
+    assert_eq!(status.code(), Some(130), "{text}");
+    assert!(text.contains("interrupted"), "{text}");
+    nothing_is_left(&nodes, &etcd);
+}
+
+#[test]
+fn an_etcd_out_of_reach_is_a_failure_that_names_the_reason() {
+    let output = Command::new(env!("CARGO_BIN_EXE_eldest-demo"))
+        // The discard port of a machine that runs no such service.
+        .args(["--endpoints", "127.0.0.1:9"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("connecting to etcd"), "{told}");
+}

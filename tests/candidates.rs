@@ -1,0 +1,498 @@
+//! Candidates: waiting, leaving, proclaiming, and standing again after their key was taken away.
+#![cfg(feature = "testing")]
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{
+    Key, Result, SOON, WHILE, elected, keys, only_key, options, session, short, soon, stand,
+    stands, status, stays,
+};
+use eldest::etcd_client::Client;
+use eldest::testing::{Etcd, Proxy, eventually};
+use eldest::{EndReason, ErrorKind, LostReason, Session, Status};
+
+fn behind(ahead: usize) -> Status {
+    Status::Waiting {
+        rank: ahead + 1,
+        ahead,
+    }
+}
+
+/// The key whose value is that identity.
+async fn key_of(client: &mut Client, identity: &str) -> Option<Key> {
+    let mut all = keys(client, "eldest/e/").await;
+    all.retain(|key| key.value == identity);
+    all.pop()
+}
+
+/// Waits until that identity stands with a key younger than `created`.
+async fn stands_anew(client: &mut Client, identity: &str, created: i64) -> Result<Key> {
+    eventually(SOON, format!("{identity} stands anew"), async || {
+        key_of(client, identity)
+            .await
+            .filter(|key| key.created > created)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_candidate_tells_where_it_stands_from_joining_to_the_end() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_b, _, b) = stand(&etcd, "b").await?;
+    let first = elected(&mut a).await?;
+
+    let (_c, _, mut c) = stand(&etcd, "c").await?;
+    let told = c.status();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let recording = tokio::spawn({
+        let (mut told, seen) = (told.clone(), Arc::clone(&seen));
+        async move {
+            loop {
+                let status = *told.borrow_and_update();
+                seen.lock().expect("no panic").push(status);
+                if told.changed().await.is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    status(&c, |s| *s == behind(2)).await?;
+    soon("leave", b.leave()).await?;
+    status(&c, |s| *s == behind(1)).await?;
+    soon("resign", first.resign()).await?;
+    let leadership = elected(&mut c).await?;
+    let leading = Status::Leading {
+        fencing_token: leadership.fencing_token(),
+    };
+    assert_eq!(*told.borrow(), leading);
+    soon("resign", leadership.resign()).await?;
+    let ended = Status::Ended {
+        reason: EndReason::Resigned,
+    };
+    assert_eq!(*told.borrow(), ended);
+    soon("the recorder", recording).await?;
+    // A watch channel may skip what was soon over, but never goes back.
+    let order = |s: &Status| match s {
+        Status::Joining => 0,
+        Status::Waiting { ahead, .. } => 4 - ahead,
+        Status::Leading { .. } => 5,
+        Status::Ending { .. } => 6,
+        Status::Ended { .. } => 7,
+        other => panic!("{other:?}"),
+    };
+    let seen = seen.lock().expect("no panic").clone();
+    assert!(seen.is_sorted_by_key(order), "{seen:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_candidate_whose_etcd_is_away_is_joining() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let leadership = elected(&mut candidate).await?;
+    client.delete(leadership.key(), None).await?;
+    soon("the token", leadership.lost().cancelled()).await;
+    let ending = Status::Ending {
+        reason: LostReason::KeyDeleted,
+    };
+    assert_eq!(*candidate.status().borrow(), ending);
+    proxy.cut();
+    drop(leadership);
+    status(&candidate, |s| *s == Status::Joining).await?;
+    proxy.heal();
+    assert!(elected(&mut candidate).await?.is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_wait_that_is_dropped_again_and_again_loses_neither_place_nor_victory() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let first = elected(&mut a).await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let created = key_of(&mut client, "b").await.expect("b stands").created;
+    for _ in 0..100 {
+        let waiting = tokio::time::timeout(Duration::from_micros(200), b.elected()).await;
+        assert!(waiting.is_err(), "a leads");
+    }
+    drop(first);
+    // Won while nobody waits for it, and waits dropped in the middle of the victory.
+    for _ in 0..20 {
+        if let Ok(won) = tokio::time::timeout(Duration::ZERO, b.elected()).await {
+            assert_eq!(won?.fencing_token(), created);
+            return Ok(());
+        }
+    }
+    status(&b, |s| matches!(s, Status::Leading { .. })).await?;
+    let leadership = elected(&mut b).await?;
+    assert!(leadership.is_valid());
+    assert_eq!(leadership.fencing_token(), created);
+    Ok(())
+}
+
+#[tokio::test]
+async fn leaving_returns_when_the_key_is_gone_for_certain() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, _, _first) = stand(&etcd, "a").await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    soon("leave", b.leave()).await?;
+    assert_eq!(key_of(&mut client, "b").await, None);
+    let ended = Status::Ended {
+        reason: EndReason::Left,
+    };
+    assert_eq!(*b.status().borrow(), ended);
+    soon("leaving again is no error", b.leave()).await?;
+    let error = soon("elected", b.elected()).await.expect_err("it left");
+    assert_eq!(error.kind(), ErrorKind::Ended);
+    let error = soon("proclaim", b.proclaim("x"))
+        .await
+        .expect_err("it left");
+    assert_eq!(error.kind(), ErrorKind::Ended);
+    Ok(())
+}
+
+#[tokio::test]
+async fn leaving_does_not_return_before_etcd_confirmed_it() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    client.put("eldest/e/stuck", "in front", None).await?;
+    let candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    proxy.hold();
+    let early = tokio::time::timeout(WHILE, candidate.leave()).await;
+    assert!(early.is_err(), "etcd has not heard of it: {early:?}");
+    proxy.heal();
+    soon("leave", candidate.leave()).await?;
+    assert_eq!(key_of(&mut client, "a").await, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn leaving_while_leading_leads_on_to_the_end_of_that_term() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let leadership = elected(&mut a).await?;
+    let error = tokio::time::timeout(WHILE, a.leave()).await;
+    assert!(error.is_err(), "the term goes on: {error:?}");
+    assert!(leadership.is_valid());
+    client.delete(leadership.key(), None).await?;
+    soon("the token", leadership.lost().cancelled()).await;
+    drop(leadership);
+    soon("leave", a.leave()).await?;
+    let error = soon("elected", a.elected())
+        .await
+        .expect_err("no other term");
+    assert_eq!(error.kind(), ErrorKind::Ended);
+    assert_eq!(keys(&mut client, "eldest/").await, []);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_waiting_candidate_that_is_dropped_leaves_at_once() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let _leads = elected(&mut a).await?;
+    let (_b, _, b) = stand(&etcd, "b").await?;
+    drop(b);
+    // The session lives on, so it is not its closing that removes the key; the TTL is longer than the deadline.
+    eventually(SOON, "b is gone", async || {
+        key_of(&mut client, "b").await.is_none().then_some(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_candidate_dropped_with_its_victory_not_taken_up_lets_the_next_lead() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, _, a) = stand(&etcd, "a").await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    status(&a, |s| matches!(s, Status::Leading { .. })).await?;
+    drop(a);
+    assert!(elected(&mut b).await?.is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_campaign_dropped_midway_leaves_no_key() -> Result {
+    // Complaint 4. Behind a leader, for a term that nobody takes up would be given back anyway.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let leads = elected(&mut b).await?;
+    let session = session(&etcd, "a").await?;
+    let election = session.election("e")?;
+    for step in 0..40u64 {
+        let patience = Duration::from_micros(step * 250);
+        drop(tokio::time::timeout(patience, election.campaign()).await);
+        eventually(SOON, "a is gone", async || {
+            key_of(&mut client, "a").await.is_none().then_some(())
+        })
+        .await?;
+    }
+    stays(WHILE, "no key comes late", async || {
+        keys(&mut client, "eldest/").await.len() == 1
+    })
+    .await?;
+    let mut candidate = soon("campaign", election.campaign()).await?;
+    drop(leads);
+    assert!(elected(&mut candidate).await?.is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_campaign_after_one_dropped_midway_never_takes_over_the_key_that_is_going() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    // So that there is a lease, and the join is all that is under way.
+    let other = session.election("other")?;
+    let _other = soon("campaign", other.campaign()).await?;
+    let election = session.election("e")?;
+    proxy.hold_responses();
+    let mut first = Box::pin(election.campaign());
+    eventually(SOON, "the first join is done, unheard", async || {
+        let _ = tokio::time::timeout(Duration::ZERO, &mut first).await;
+        (!keys(&mut client, "eldest/e/").await.is_empty()).then_some(())
+    })
+    .await?;
+    let orphan = only_key(&mut client, "eldest/e/").await;
+    drop(first);
+    let mut second = Box::pin(election.campaign());
+    // The second one is on its way before the first one's answer is heard.
+    let early = tokio::time::timeout(WHILE, &mut second).await;
+    assert!(early.is_err(), "{early:?}");
+    proxy.heal();
+    let mut candidate = soon("campaign", second).await?;
+    let leadership = elected(&mut candidate).await?;
+    assert!(
+        leadership.fencing_token() > orphan.created,
+        "a key that was given up came back"
+    );
+    stays(WHILE, "the second one leads", async || {
+        leadership.lost_reason().is_none()
+            && stands(&mut client, leadership.key(), leadership.fencing_token()).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn what_is_proclaimed_while_waiting_and_leading_is_kept_after_a_rejoin() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let first = elected(&mut a).await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let place = key_of(&mut client, "b").await.expect("b stands");
+    soon("proclaim", b.proclaim("b2")).await?;
+    let key = key_of(&mut client, "b2").await.expect("proclaimed");
+    assert_eq!(
+        (key.created, key.lease),
+        (place.created, place.lease),
+        "the same place"
+    );
+
+    client.delete(key.path, None).await?;
+    let again = stands_anew(&mut client, "b2", key.created).await?;
+    drop(first);
+    let leadership = elected(&mut b).await?;
+    assert_eq!(leadership.fencing_token(), again.created);
+    soon("proclaim", leadership.proclaim("b3")).await?;
+    let key = key_of(&mut client, "b3").await.expect("proclaimed");
+    assert_eq!(key.created, leadership.fencing_token(), "the same term");
+    assert!(leadership.is_valid());
+
+    client.delete(key.path, None).await?;
+    soon("the token", leadership.lost().cancelled()).await;
+    let error = soon("proclaim", leadership.proclaim("b4")).await.err();
+    if let Some(error) = error {
+        assert_eq!(error.kind(), ErrorKind::GuardLost);
+    }
+    let error = leadership.txn([]).await.expect_err("the term is over");
+    assert_eq!(error.kind(), ErrorKind::LeadershipLost);
+    soon("proclaim", b.proclaim("b5")).await?;
+    drop(leadership);
+    stands_anew(&mut client, "b5", key.created).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_waiting_candidate_keeps_its_place_longer_than_the_ttl() -> Result {
+    // Complaint 2.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let first = elected(&mut a).await?;
+    let session = Session::connect([etcd.endpoint()], short("b")).await?;
+    let mut b = soon("campaign", session.election("e")?.campaign()).await?;
+    let created = key_of(&mut client, "b").await.expect("b stands").created;
+    stays(Duration::from_secs(7), "b keeps its place", async || {
+        key_of(&mut client, "b")
+            .await
+            .is_some_and(|key| key.created == created)
+    })
+    .await?;
+    drop(first);
+    assert_eq!(elected(&mut b).await?.fencing_token(), created);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_middle_candidate_leaving_does_not_make_the_third_leader() -> Result {
+    // Complaint 9.
+    let etcd = Etcd::start().await?;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_b, _, b) = stand(&etcd, "b").await?;
+    let (_c, _, mut c) = stand(&etcd, "c").await?;
+    let first = elected(&mut a).await?;
+    status(&c, |s| *s == behind(2)).await?;
+    soon("leave", b.leave()).await?;
+    status(&c, |s| *s == behind(1)).await?;
+    let told = c.status();
+    stays(WHILE, "a leads, c waits", async || {
+        first.is_valid() && *told.borrow() == behind(1)
+    })
+    .await?;
+    drop(first);
+    assert!(elected(&mut c).await?.is_valid());
+    Ok(())
+}
+
+/// What an operator does to a candidate's key.
+#[derive(Debug, Clone, Copy)]
+enum Operator {
+    DeletesKey,
+    RevokesLease,
+    Overwrites,
+}
+
+impl Operator {
+    async fn act(self, client: &mut Client, key: &Key) -> Result {
+        match self {
+            Operator::DeletesKey => {
+                client.delete(&*key.path, None).await?;
+            }
+            Operator::RevokesLease => {
+                client.lease_revoke(key.lease).await?;
+            }
+            Operator::Overwrites => {
+                client.put(&*key.path, "graffiti", None).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A waits behind nobody but is no leader's rival: B loses its key while it waits, and stands behind C afterwards.
+async fn loses_its_key_while_waiting(operator: Operator) -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let first = elected(&mut a).await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_c, _, mut c) = stand(&etcd, "c").await?;
+    let old = key_of(&mut client, "b").await.expect("b stands");
+    operator.act(&mut client, &old).await?;
+    let new = stands_anew(&mut client, "b", old.created).await?;
+    assert_eq!(
+        new.lease == old.lease,
+        !matches!(operator, Operator::RevokesLease)
+    );
+    status(&b, |s| *s == behind(2)).await?;
+    assert_eq!(
+        keys(&mut client, "eldest/e/").await.len(),
+        3,
+        "nothing of the old one is left"
+    );
+    drop(first);
+    let second = elected(&mut c).await?;
+    drop(second);
+    assert_eq!(elected(&mut b).await?.fencing_token(), new.created);
+    Ok(())
+}
+
+/// A loses its key while it leads; B leads; A stands again behind B as soon as its work has ended.
+async fn loses_its_key_while_leading(operator: Operator, reasons: &[LostReason]) -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let first = elected(&mut a).await?;
+    let old = key_of(&mut client, "a").await.expect("a stands");
+    operator.act(&mut client, &old).await?;
+    soon("the token", first.lost().cancelled()).await;
+    let reason = first.lost_reason().expect("there is one");
+    assert!(reasons.contains(&reason), "{reason}");
+    assert!(!first.is_valid());
+    let ending = status(&a, |s| matches!(s, Status::Ending { .. })).await?;
+    assert_eq!(ending, Status::Ending { reason });
+    if matches!(operator, Operator::Overwrites) {
+        drop(first);
+        let second = elected(&mut b).await?;
+        status(&a, |s| *s == behind(1)).await?;
+        assert_eq!(key_of(&mut client, "graffiti").await, None);
+        drop(second);
+        let again = elected(&mut a).await?;
+        assert!(again.fencing_token() > old.created);
+    } else {
+        // Its work has not ended, yet the key is gone: the next one leads, and it does not stand again.
+        let second = elected(&mut b).await?;
+        assert!(second.fencing_token() > first.fencing_token());
+        stays(WHILE, "no second key while the work goes on", async || {
+            key_of(&mut client, "a").await.is_none()
+        })
+        .await?;
+        drop(first);
+        let new = stands_anew(&mut client, "a", old.created).await?;
+        status(&a, |s| *s == behind(1)).await?;
+        drop(second);
+        let again = elected(&mut a).await?;
+        assert_eq!(again.fencing_token(), new.created);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_waiting_candidate_whose_key_is_deleted_stands_again_at_the_back() -> Result {
+    loses_its_key_while_waiting(Operator::DeletesKey).await
+}
+
+#[tokio::test]
+async fn a_waiting_candidate_whose_lease_is_revoked_stands_again_at_the_back() -> Result {
+    loses_its_key_while_waiting(Operator::RevokesLease).await
+}
+
+#[tokio::test]
+async fn a_waiting_candidate_whose_key_is_overwritten_stands_again_at_the_back() -> Result {
+    loses_its_key_while_waiting(Operator::Overwrites).await
+}
+
+#[tokio::test]
+async fn a_leader_whose_key_is_deleted_is_told_and_stands_again_at_the_back() -> Result {
+    loses_its_key_while_leading(Operator::DeletesKey, &[LostReason::KeyDeleted]).await
+}
+
+#[tokio::test]
+async fn a_leader_whose_lease_is_revoked_is_told_and_stands_again_at_the_back() -> Result {
+    // The watch, which sees only that the key is gone, is usually faster than the lease.
+    let reasons = [LostReason::KeyDeleted, LostReason::LeaseLost];
+    loses_its_key_while_leading(Operator::RevokesLease, &reasons).await
+}
+
+#[tokio::test]
+async fn a_leader_whose_key_is_overwritten_is_told_and_takes_the_writing_away() -> Result {
+    loses_its_key_while_leading(Operator::Overwrites, &[LostReason::KeyOverwritten]).await
+}

@@ -1,0 +1,182 @@
+//! What the tests of the API share: sessions, what stands in etcd, and ways to wait.
+#![allow(dead_code)] // every test crate uses a part of it
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use eldest::etcd_client::{Client, GetOptions, PutOptions};
+use eldest::testing::{Etcd, eventually};
+use eldest::{BoxError, Candidate, Election, Leadership, Session, SessionOptions, Status};
+
+pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
+
+/// Deadline of whatever must happen; far below the TTL of [`options`].
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+/// How long something is watched not to happen.
+pub(crate) const WHILE: Duration = Duration::from_millis(300);
+
+/// A TTL so long that nothing a test waits for is an expiry, and no renewal is due within it.
+pub(crate) fn options(identity: &str) -> SessionOptions {
+    SessionOptions::new(identity)
+        .ttl(Duration::from_secs(60))
+        .grace(Duration::from_secs(1))
+}
+
+/// A TTL that a test can wait for, with as much patience for a busy machine as it allows.
+pub(crate) fn short(identity: &str) -> SessionOptions {
+    SessionOptions::new(identity)
+        .ttl(Duration::from_secs(3))
+        .request_timeout(Duration::from_millis(500))
+        .grace(Duration::from_millis(500))
+}
+
+pub(crate) async fn session(etcd: &Etcd, identity: &str) -> Result<Session> {
+    Ok(Session::connect([etcd.endpoint()], options(identity)).await?)
+}
+
+/// Awaits what must happen.
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, future)
+        .await
+        .unwrap_or_else(|_| panic!("not within {SOON:?}: {what}"))
+}
+
+/// Checks, again and again, that something stays as it is.
+pub(crate) async fn stays(
+    during: Duration,
+    what: &str,
+    mut condition: impl AsyncFnMut() -> bool,
+) -> Result {
+    let end = Instant::now() + during;
+    eventually(during + SOON, what, async || {
+        assert!(condition().await, "no longer: {what}");
+        (Instant::now() >= end).then_some(())
+    })
+    .await
+}
+
+/// Stands in the election "e" of a new session.
+pub(crate) async fn stand(etcd: &Etcd, identity: &str) -> Result<(Session, Election, Candidate)> {
+    let session = session(etcd, identity).await?;
+    let election = session.election("e")?;
+    let candidate = soon("campaign", election.campaign()).await?;
+    Ok((session, election, candidate))
+}
+
+pub(crate) async fn elected(candidate: &mut Candidate) -> Result<Leadership> {
+    Ok(soon("elected", candidate.elected()).await?)
+}
+
+/// Waits until the candidate's status is as wanted, and returns it.
+pub(crate) async fn status(
+    candidate: &Candidate,
+    wanted: impl FnMut(&Status) -> bool,
+) -> Result<Status> {
+    let mut status = candidate.status();
+    let status = soon("status", status.wait_for(wanted)).await?;
+    Ok(*status)
+}
+
+/// A key as it stands in etcd.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Key {
+    pub(crate) path: String,
+    pub(crate) value: String,
+    pub(crate) created: i64,
+    pub(crate) lease: i64,
+}
+
+/// Everything under a prefix, in order of the keys.
+pub(crate) async fn keys(client: &mut Client, prefix: &str) -> Vec<Key> {
+    let all = GetOptions::new().with_prefix();
+    let answer = client.get(prefix, Some(all)).await.expect("etcd answers");
+    let keys = answer.kvs().iter().map(|kv| Key {
+        path: String::from_utf8_lossy(kv.key()).into_owned(),
+        value: String::from_utf8_lossy(kv.value()).into_owned(),
+        created: kv.create_revision(),
+        lease: kv.lease(),
+    });
+    keys.collect()
+}
+
+/// The one key under a prefix.
+pub(crate) async fn only_key(client: &mut Client, prefix: &str) -> Key {
+    let keys = keys(client, prefix).await;
+    assert_eq!(keys.len(), 1, "{keys:?}");
+    keys.into_iter().next().expect("there is one")
+}
+
+/// Whether the very key of a term, and no later one of that name, stands.
+pub(crate) async fn stands(client: &mut Client, key: &[u8], created: i64) -> bool {
+    let answer = client.get(key, None).await.expect("etcd answers");
+    answer
+        .kvs()
+        .first()
+        .is_some_and(|kv| kv.create_revision() == created)
+}
+
+/// Waits until nothing is left under a prefix.
+pub(crate) async fn nothing_under(client: &mut Client, prefix: &str) -> Result {
+    eventually(SOON, format!("nothing under {prefix}"), async || {
+        keys(client, prefix).await.is_empty().then_some(())
+    })
+    .await
+}
+
+/// How many leases etcd has.
+pub(crate) async fn leases(client: &mut Client) -> usize {
+    client.leases().await.expect("etcd answers").leases().len()
+}
+
+/// A candidate of somebody else's: a key with a lease of its own.
+pub(crate) async fn foreign(client: &mut Client, key: &str, value: &str) -> Result<i64> {
+    let lease = client.lease_grant(60, None).await?.id();
+    let with_lease = PutOptions::new().with_lease(lease);
+    client.put(key, value, Some(with_lease)).await?;
+    Ok(lease)
+}
+
+/// Dropped, it records whether a key stood while it was being dropped: for the order of work and release.
+///
+/// It keeps its thread busy for a while, so that a release under way elsewhere would be seen; so the test needs a
+/// runtime with several threads.
+pub(crate) struct Probe {
+    endpoint: String,
+    key: Vec<u8>,
+    seen: Arc<Mutex<Vec<bool>>>,
+}
+
+impl Probe {
+    pub(crate) fn new(endpoint: &str, key: &[u8], seen: &Arc<Mutex<Vec<bool>>>) -> Self {
+        Self {
+            endpoint: endpoint.to_owned(),
+            key: key.to_vec(),
+            seen: Arc::clone(seen),
+        }
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let (endpoint, key) = (self.endpoint.clone(), self.key.clone());
+        let look = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                let mut client = Client::connect([endpoint], None).await.expect("no I/O");
+                let end = Instant::now() + Duration::from_millis(150);
+                while Instant::now() < end {
+                    let answer = client.get(&*key, None).await.expect("etcd answers");
+                    if answer.kvs().is_empty() {
+                        return false;
+                    }
+                }
+                true
+            })
+        };
+        let stood = std::thread::spawn(look).join().expect("no panic");
+        self.seen.lock().expect("no panic").push(stood);
+    }
+}

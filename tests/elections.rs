@@ -1,0 +1,287 @@
+//! Elections: what stands in etcd, who leads, and what everybody sees.
+#![cfg(feature = "testing")]
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+mod common;
+
+use std::time::{Duration, SystemTime};
+
+use common::{
+    Result, WHILE, elected, foreign, keys, leases, nothing_under, only_key, options, session, soon,
+    stand, status, stays,
+};
+use eldest::testing::Etcd;
+use eldest::{Announcement, ErrorKind, Session, Status};
+
+#[tokio::test]
+async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_the_identity() -> Result
+{
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_session, election, mut candidate) = stand(&etcd, "node-a").await?;
+    let key = only_key(&mut client, "eldest/").await;
+    assert_eq!(key.path, format!("{}{:x}", election.prefix(), key.lease));
+    assert_eq!(key.value, "node-a");
+    let leadership = elected(&mut candidate).await?;
+    assert_eq!(leadership.key(), key.path.as_bytes());
+    assert_eq!(leadership.fencing_token(), key.created);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_longest_running_leads_and_everybody_sees_the_same_order() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut nodes = Vec::new();
+    for identity in ["a", "b", "c"] {
+        nodes.push(stand(&etcd, identity).await?);
+    }
+    let onlooker = session(&etcd, "onlooker").await?;
+    for eldest in 0..3 {
+        let leadership = elected(&mut nodes[eldest].2).await?;
+        let roster = onlooker.election("e")?.roster().await?;
+        let order: Vec<_> = roster
+            .members()
+            .iter()
+            .map(|m| m.identity().to_owned())
+            .collect();
+        assert_eq!(order, &["a", "b", "c"][eldest..]);
+        let ranks: Vec<_> = roster.members().iter().map(eldest::Member::rank).collect();
+        assert_eq!(ranks, (1..=3 - eldest).collect::<Vec<_>>());
+        let leader = roster.leader().expect("somebody leads");
+        assert_eq!(leader.create_revision(), leadership.fencing_token());
+        assert_eq!(leader.key(), leadership.key());
+        assert_eq!(
+            onlooker.election("e")?.leader().await?.as_ref(),
+            Some(leader)
+        );
+        assert!(roster.revision() >= leadership.fencing_token());
+        for (ahead, (_, _, waiting)) in nodes[eldest..].iter().enumerate().skip(1) {
+            let place = Status::Waiting {
+                rank: ahead + 1,
+                ahead,
+            };
+            status(waiting, |s| *s == place).await?;
+        }
+        soon("resign", leadership.resign()).await?;
+    }
+    assert!(onlooker.election("e")?.leader().await?.is_none());
+    assert!(onlooker.election("e")?.roster().await?.is_vacant());
+    Ok(())
+}
+
+#[tokio::test]
+async fn announcements_are_seen_whether_structured_plain_or_foreign() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let full = Announcement::new("node-a")
+        .address("10.0.0.1:8080")
+        .data_center("dc1")
+        .metadata("zone", "a");
+    let a = Session::connect([etcd.endpoint()], options("a").announce(full)).await?;
+    let b = Session::connect([etcd.endpoint()], options("b").announce("just text")).await?;
+    let election = a.election("e")?;
+    let _a = soon("campaign", election.campaign()).await?;
+    let _b = soon("campaign", b.election("e")?.campaign()).await?;
+    foreign(&mut client, "eldest/e/694d", "go-node").await?;
+
+    let roster = election.roster().await?;
+    let [first, second, third] = roster.members() else {
+        panic!("{roster:?}");
+    };
+    let told = first.announcement();
+    assert_eq!(first.identity(), "node-a");
+    assert_eq!(told.get_address(), Some("10.0.0.1:8080"));
+    assert_eq!(told.get_data_center(), Some("dc1"));
+    assert_eq!(told.get("zone"), Some("a"));
+    let since = first.since().expect("structured ones say since when");
+    assert!(since <= SystemTime::now() + Duration::from_secs(1));
+    assert!(first.value().starts_with(b"{"));
+    assert_eq!(
+        (second.identity(), second.value()),
+        ("just text", &b"just text"[..])
+    );
+    assert_eq!((third.identity(), third.since()), ("go-node", None));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_foreign_candidate_counts_and_leads_like_any_other() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let lease = foreign(&mut client, "eldest/e/694d", "go-node").await?;
+    let (_session, election, mut candidate) = stand(&etcd, "a").await?;
+    let leader = election.leader().await?.expect("the foreigner");
+    assert_eq!((leader.identity(), leader.lease_id()), ("go-node", lease));
+    let waits = status(&candidate, |s| matches!(s, Status::Waiting { .. })).await?;
+    assert_eq!(waits, Status::Waiting { rank: 2, ahead: 1 });
+    client.lease_revoke(lease).await?;
+    assert!(elected(&mut candidate).await?.is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_key_without_lease_that_sits_first_is_reported_and_nobody_leads_until_it_goes() -> Result
+{
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    client.put("eldest/e/stuck", "who?", None).await?;
+    let (_session, election, mut candidate) = stand(&etcd, "a").await?;
+    let roster = election.roster().await?;
+    let blocker = roster.blocker().expect("the key without lease");
+    assert_eq!(
+        (blocker.key(), blocker.identity()),
+        (&b"eldest/e/stuck"[..], "who?")
+    );
+    assert!(roster.leader().is_none() && !roster.is_vacant());
+    assert!(election.leader().await?.is_none());
+    let told = candidate.status();
+    stays(WHILE, "nobody leads", async || {
+        matches!(*told.borrow(), Status::Waiting { rank: 2, ahead: 1 })
+    })
+    .await?;
+    client.delete("eldest/e/stuck", None).await?;
+    let leadership = elected(&mut candidate).await?;
+    // Behind a leader it blocks nobody yet.
+    client.put("eldest/e/stuck", "who?", None).await?;
+    let roster = election.roster().await?;
+    assert!(roster.blocker().is_none() && leadership.is_valid());
+    assert_eq!(roster.members().len(), 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn deeper_keys_and_longer_names_never_count() -> Result {
+    // Complaint 8 for the names.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    for key in [
+        "eldest/e/x/y",
+        "eldest/e//",
+        "eldest/e/",
+        "eldest/e",
+        "eldest/ef/1",
+    ] {
+        client.put(key, "not a candidate", None).await?;
+    }
+    let (_session, election, mut candidate) = stand(&etcd, "a").await?;
+    let leadership = elected(&mut candidate).await?;
+    assert_eq!(election.roster().await?.members().len(), 1);
+    // Nor when the watch tells of them.
+    let (_other, _, mut second) = stand(&etcd, "b").await?;
+    let place = Status::Waiting { rank: 2, ahead: 1 };
+    status(&second, |s| *s == place).await?;
+    client.put("eldest/e/x/z", "still none", None).await?;
+    client.put("eldest/e/x/y", "older than b", None).await?;
+    leadership.resign().await?;
+    assert!(elected(&mut second).await?.is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn with_an_empty_namespace_the_election_is_shared_with_programs_that_know_none() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let lease = foreign(&mut client, "svc/leader/1a2b", "go-node").await?;
+    let session = Session::connect([etcd.endpoint()], options("a").namespace("")).await?;
+    let election = session.election("svc/leader")?;
+    let mut candidate = soon("campaign", election.campaign()).await?;
+    assert_eq!(election.leader().await?.expect("one").identity(), "go-node");
+    client.lease_revoke(lease).await?;
+    let leadership = elected(&mut candidate).await?;
+    assert!(leadership.key().starts_with(b"svc/leader/"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn too_large_an_announcement_is_refused_with_nothing_left_in_etcd() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let big = "x".repeat(32 * 1024 + 1);
+    let session = Session::connect([etcd.endpoint()], options("a").announce(big.as_str())).await?;
+    let election = session.election("e")?;
+    let error = soon("campaign", election.campaign())
+        .await
+        .expect_err("too large");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("32768"), "{error}");
+    assert_eq!(keys(&mut client, "").await, []);
+    assert_eq!(leases(&mut client).await, 0);
+
+    let largest = "x".repeat(32 * 1024);
+    let (_session, _, mut candidate) = stand(&etcd, "b").await?;
+    candidate.proclaim(largest.as_str()).await?;
+    let error = candidate
+        .proclaim(big.as_str())
+        .await
+        .expect_err("too large");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let leadership = elected(&mut candidate).await?;
+    let error = leadership.proclaim(big).await.expect_err("too large");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(only_key(&mut client, "eldest/").await.value, largest);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_stands_once_in_an_election_and_again_after_leaving() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (session, election, mut candidate) = stand(&etcd, "a").await?;
+    let refused = async |what: &str| {
+        let error = soon("campaign", election.campaign()).await.expect_err(what);
+        assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning, "{error}");
+        assert!(error.to_string().contains("\"e\""), "{error}");
+    };
+    let leadership = elected(&mut candidate).await?;
+    refused("it leads").await;
+    let other_handle = session.election("e")?;
+    let error = soon("campaign", other_handle.campaign())
+        .await
+        .expect_err("the same election");
+    assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning);
+    drop(candidate);
+    refused("a term lives on without its candidate").await;
+    soon("resign", leadership.resign()).await?;
+
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let leads = elected(&mut b).await?;
+    let mut last = 0;
+    for _ in 0..3 {
+        let candidate = soon("after resigning, leaving, dropping", election.campaign()).await?;
+        refused("it waits").await;
+        soon("leave", candidate.leave()).await?;
+        let candidate = soon("after leaving", election.campaign()).await?;
+        drop(candidate);
+        let candidate = soon("after dropping", election.campaign()).await?;
+        let roster = election.roster().await?;
+        let created = roster.members().last().expect("we stand").create_revision();
+        assert_eq!(roster.members().len(), 2, "never two of ours: {roster:?}");
+        assert!(created > last, "at the back");
+        last = created;
+        drop(candidate);
+    }
+    drop(election);
+    soon("close", session.close()).await?;
+    drop(leads);
+    nothing_under(&mut client, "eldest/e/").await
+}
+
+#[tokio::test]
+async fn fencing_tokens_only_grow_over_twenty_hand_overs() -> Result {
+    // I2. Three nodes pass it around; each rejoins behind the others.
+    let etcd = Etcd::start().await?;
+    let mut nodes = Vec::new();
+    for identity in ["a", "b", "c"] {
+        nodes.push(stand(&etcd, identity).await?);
+    }
+    let mut last = 0;
+    for turn in 0..20 {
+        let (_, election, candidate) = &mut nodes[turn % 3];
+        let leadership = elected(candidate).await?;
+        assert!(leadership.fencing_token() > last, "turn {turn}");
+        last = leadership.fencing_token();
+        drop(leadership);
+        *candidate = soon("campaign", election.campaign()).await?;
+    }
+    Ok(())
+}

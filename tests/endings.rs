@@ -1,0 +1,488 @@
+//! Leaderships: validity, fencing, and every way in which a term ends.
+#![cfg(feature = "testing")]
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{
+    Probe, Result, SOON, WHILE, elected, nothing_under, only_key, options, short, soon, stand,
+    stands, status, stays,
+};
+use eldest::etcd_client::{Client, Txn, TxnOp};
+use eldest::testing::{Etcd, Proxy, eventually};
+use eldest::{ErrorKind, LostReason, Session, Status};
+use tokio::sync::oneshot;
+
+async fn value(client: &mut Client, key: &str) -> Option<String> {
+    let answer = client.get(key, None).await.expect("etcd answers");
+    let kv = answer.kvs().first()?;
+    Some(String::from_utf8_lossy(kv.value()).into_owned())
+}
+
+// ---- validity
+
+#[tokio::test]
+async fn validity_moves_later_with_every_renewal_and_never_beyond_the_ttl() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], short("a")).await?;
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let leadership = elected(&mut candidate).await?;
+    let term = leadership.term();
+    let mut last = term.valid_until().since_boot();
+    for renewal in 0..4 {
+        last = eventually(SOON, format!("renewal {renewal}"), async || {
+            assert!(term.is_valid() && term.lost_reason().is_none());
+            assert!(term.valid_until().time_left() <= Duration::from_secs(3));
+            let until = term.valid_until().since_boot();
+            assert!(until >= last, "never earlier");
+            (until > last).then_some(until)
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn cancelling_a_returned_token_harms_nobody() -> Result {
+    let etcd = Etcd::start().await?;
+    let (session, _, mut candidate) = stand(&etcd, "a").await?;
+    let other = session.election("other")?;
+    let mut other = soon("campaign", other.campaign()).await?;
+    let (first, second) = (elected(&mut candidate).await?, elected(&mut other).await?);
+    let token = first.lost();
+    token.cancel();
+    assert!(!first.lost().is_cancelled() && !first.term().lost().is_cancelled());
+    assert!(first.is_valid() && first.lost_reason().is_none());
+    assert!(second.is_valid() && !second.lost().is_cancelled());
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_term_ending_leaves_the_others_of_the_session_alone() -> Result {
+    let etcd = Etcd::start().await?;
+    let (session, _, mut candidate) = stand(&etcd, "a").await?;
+    let other = session.election("other")?;
+    let mut other = soon("campaign", other.campaign()).await?;
+    let (first, second) = (elected(&mut candidate).await?, elected(&mut other).await?);
+    soon("resign", first.resign()).await?;
+    assert!(first.lost().is_cancelled() && !first.is_valid());
+    assert!(second.is_valid() && !second.lost().is_cancelled());
+    second.txn([TxnOp::put("x", "1", None)]).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_leader_cut_off_is_told_a_grace_period_before_its_validity_ends() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let session = Session::connect([proxy.endpoint()], short("a")).await?;
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let leadership = elected(&mut candidate).await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    proxy.hold();
+    soon("the token", leadership.lost().cancelled()).await;
+    let left = leadership.valid_until().time_left();
+    assert!(left <= Duration::from_millis(500), "{left:?}");
+    assert_eq!(leadership.lost_reason(), Some(LostReason::LeaseExpiring));
+    eventually(SOON, "validity ends", async || {
+        (!leadership.is_valid()).then_some(())
+    })
+    .await?;
+    assert!(
+        stands(&mut client, leadership.key(), leadership.fencing_token()).await,
+        "before the key goes"
+    );
+    assert_eq!(leadership.valid_until().time_left(), Duration::ZERO);
+    let successor = elected(&mut b).await?;
+    assert!(successor.fencing_token() > leadership.fencing_token());
+    proxy.heal();
+    assert!(!leadership.is_valid(), "once false, for ever false");
+    drop(leadership);
+    status(&candidate, |s| *s == Status::Waiting { rank: 2, ahead: 1 }).await?;
+    Ok(())
+}
+
+// ---- fencing
+
+#[tokio::test]
+async fn the_guard_works_in_a_transaction_of_ones_own() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let leadership = elected(&mut a).await?;
+    assert!(leadership.fencing_token() > 0);
+    let put = |value: &str| {
+        let put = TxnOp::put("x", value, None);
+        Txn::new().when([leadership.guard()]).and_then([put])
+    };
+    assert!(client.txn(put("1")).await?.succeeded());
+    client.delete(leadership.key(), None).await?;
+    assert!(!client.txn(put("2")).await?.succeeded());
+    // Somebody recreates the key: it is another one.
+    client.put(leadership.key(), "a", None).await?;
+    assert!(!client.txn(put("3")).await?.succeeded());
+    assert_eq!(value(&mut client, "x").await.as_deref(), Some("1"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_fenced_transaction_is_applied_while_leading_and_never_sent_after_resigning() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let leadership = elected(&mut a).await?;
+    let answer = leadership
+        .txn([TxnOp::put("x", "1", None), TxnOp::get("x", None)])
+        .await?;
+    assert_eq!(answer.op_responses().len(), 2);
+    assert_eq!(value(&mut client, "x").await.as_deref(), Some("1"));
+    let term = leadership.term();
+    soon("resign", leadership.resign()).await?;
+    let txns = r#"grpc_server_started_total{grpc_method="Txn"}"#;
+    let before = etcd.metric(txns).await;
+    let error = term
+        .txn([TxnOp::put("x", "2", None)])
+        .await
+        .expect_err("it is over");
+    assert_eq!(error.kind(), ErrorKind::LeadershipLost);
+    assert!(error.to_string().contains("resigned"), "{error}");
+    assert!(
+        (etcd.metric(txns).await - before).abs() < 0.5,
+        "nothing is sent"
+    );
+    assert_eq!(value(&mut client, "x").await.as_deref(), Some("1"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_fenced_transaction_is_refused_when_the_key_went_behind_our_back() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let leadership = elected(&mut candidate).await?;
+    // The watch must not tell before the transaction arrives.
+    proxy.hold_responses();
+    client.delete(leadership.key(), None).await?;
+    assert!(leadership.is_valid(), "we do not know yet");
+    let term = leadership.term();
+    let begun = etcd
+        .metric(r#"grpc_server_handled_total{grpc_method="Txn"}"#)
+        .await;
+    let writing = tokio::spawn(async move { term.txn([TxnOp::put("x", "stale", None)]).await });
+    eventually(SOON, "the transaction is refused, unheard", async || {
+        let handled = etcd
+            .metric(r#"grpc_server_handled_total{grpc_method="Txn"}"#)
+            .await;
+        (handled > begun).then_some(())
+    })
+    .await?;
+    proxy.heal();
+    let error = soon("txn", writing).await?.expect_err("the key is gone");
+    assert_eq!(error.kind(), ErrorKind::GuardLost, "{error}");
+    assert_eq!(value(&mut client, "x").await, None);
+    soon("the token", leadership.lost().cancelled()).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_fenced_transaction_without_an_answer_is_ambiguous_and_sent_once() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let leadership = elected(&mut candidate).await?;
+    proxy.hold_responses();
+    let error = soon("txn", leadership.txn([TxnOp::put("x", "1", None)])).await;
+    let error = error.expect_err("no answer");
+    assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+    let answer = client.get("x", None).await?;
+    assert_eq!(
+        answer
+            .kvs()
+            .first()
+            .map(eldest::etcd_client::KeyValue::version),
+        Some(1),
+        "once, and unheard"
+    );
+    proxy.heal();
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_etcd_refuses_of_itself_is_not_said_to_be_a_lost_guard() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let leadership = elected(&mut a).await?;
+    let twice = [TxnOp::put("x", "1", None), TxnOp::put("x", "2", None)];
+    let error = leadership.txn(twice).await.expect_err("the same key twice");
+    assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+    assert!(leadership.is_valid());
+    Ok(())
+}
+
+// ---- resigning and dropping
+
+#[tokio::test]
+async fn resigning_is_confirmed_and_may_be_repeated() -> Result {
+    // Complaint 5.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let leadership = elected(&mut a).await?;
+    soon("resign", leadership.resign()).await?;
+    assert!(!stands(&mut client, leadership.key(), leadership.fencing_token()).await);
+    assert_eq!(leadership.lost_reason(), Some(LostReason::Resigned));
+    assert!(leadership.lost().is_cancelled() && !leadership.is_valid());
+    soon("resign again", leadership.resign()).await?;
+    let error = soon("elected", a.elected()).await.expect_err("it resigned");
+    assert_eq!(error.kind(), ErrorKind::Ended);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_resignation_that_etcd_did_not_confirm_is_retried_until_it_does() -> Result {
+    // Complaint 5.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let patient = options("a").request_timeout(Duration::from_millis(500));
+    let session = Session::connect([proxy.endpoint()], patient).await?;
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let leadership = elected(&mut candidate).await?;
+    proxy.cut();
+    let error = soon("resign", leadership.resign())
+        .await
+        .expect_err("cut off");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(
+        leadership.lost_reason(),
+        Some(LostReason::Resigned),
+        "it is not forgotten"
+    );
+    assert!(!leadership.is_valid());
+    assert!(stands(&mut client, leadership.key(), leadership.fencing_token()).await);
+    proxy.heal();
+    soon("resign", leadership.resign()).await?;
+    assert!(!stands(&mut client, leadership.key(), leadership.fencing_token()).await);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_dropped_leadership_is_released_at_once() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let leadership = elected(&mut a).await?;
+    let term = leadership.term();
+    drop(leadership);
+    // Far below the TTL of a minute.
+    assert!(elected(&mut b).await?.is_valid());
+    assert!(!term.is_valid() && term.lost().is_cancelled());
+    assert_eq!(term.lost_reason(), Some(LostReason::Resigned));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_panic_that_unwinds_through_a_leadership_releases_it_at_once() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let leadership = elected(&mut a).await?;
+    let work = tokio::spawn(async move {
+        assert!(!leadership.is_valid(), "on purpose");
+    });
+    assert!(
+        soon("the panic", work)
+            .await
+            .expect_err("panics")
+            .is_panic()
+    );
+    assert!(elected(&mut b).await?.is_valid());
+    Ok(())
+}
+
+/// Closes A's session, lets its work wind up, and looks at a view of the term when B leads.
+async fn closes_beside_a_view(with_task: bool) -> Result {
+    let etcd = Etcd::start().await?;
+    let (session, _, mut a) = stand(&etcd, "a").await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let leadership = elected(&mut a).await?;
+    let term = leadership.term();
+    if with_task {
+        let lost = leadership.lost();
+        let mut client = etcd.client().await;
+        leadership.spawn(async move {
+            lost.cancelled().await;
+            for _ in 0..50 {
+                let _ = client.get("something to wait for", None).await;
+            }
+        });
+    }
+    let winding_up = tokio::spawn(async move { leadership.lost().cancelled().await });
+    soon("close", session.close()).await?;
+    soon("the work", winding_up).await?;
+    let successor = elected(&mut b).await?;
+    assert!(
+        successor.is_valid() && !term.is_valid(),
+        "two leaders at once"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_view_says_that_a_term_is_over_when_its_key_may_go() -> Result {
+    closes_beside_a_view(false).await
+}
+
+#[tokio::test]
+async fn a_view_says_that_a_term_is_over_when_its_tasks_have_ended_and_its_key_may_go() -> Result {
+    closes_beside_a_view(true).await
+}
+
+#[tokio::test]
+async fn a_term_that_winds_up_is_over_at_once_when_its_key_goes() -> Result {
+    // Complaint 13.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    for revoked in [false, true] {
+        let (session, _, mut a) = stand(&etcd, "a").await?;
+        let leadership = elected(&mut a).await?;
+        let closing = tokio::spawn(async move { session.close().await });
+        soon("the token", leadership.lost().cancelled()).await;
+        assert!(leadership.is_valid(), "it may wind up");
+        if revoked {
+            let key = only_key(&mut client, "eldest/e/").await;
+            client.lease_revoke(key.lease).await?;
+        } else {
+            client.delete(leadership.key(), None).await?;
+        }
+        let (_b, _, mut b) = stand(&etcd, "b").await?;
+        let successor = elected(&mut b).await?;
+        eventually(SOON, "the old term is over", async || {
+            (!leadership.is_valid()).then_some(())
+        })
+        .await?;
+        assert!(successor.is_valid());
+        assert_eq!(leadership.lost_reason(), Some(LostReason::SessionClosed));
+        soon("close", closing).await??;
+    }
+    Ok(())
+}
+
+// ---- tasks of the term
+
+#[tokio::test]
+async fn tasks_of_the_term_are_joined_before_the_key_goes() -> Result {
+    // Complaint 16.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    for resigns in [true, false] {
+        let slow = options("a").grace(Duration::from_secs(10));
+        let session = Session::connect([etcd.endpoint()], slow).await?;
+        let mut a = soon("campaign", session.election("e")?.campaign()).await?;
+        let leadership = elected(&mut a).await?;
+        let (finish, finished) = oneshot::channel::<()>();
+        let (told, hears) = oneshot::channel();
+        let lost = leadership.lost();
+        leadership.spawn(async move {
+            lost.cancelled().await;
+            let _ = told.send(());
+            let _ = finished.await;
+        });
+        let term = leadership.term();
+        let ending = tokio::spawn(async move {
+            if resigns {
+                leadership.resign().await
+            } else {
+                drop(leadership);
+                Ok(())
+            }
+        });
+        soon("the task is told", hears).await?;
+        stays(WHILE, "the key stands while the task runs", async || {
+            stands(&mut client, term.key(), term.fencing_token()).await
+        })
+        .await?;
+        finish.send(()).expect("the task waits");
+        soon("the end", ending).await??;
+        nothing_under(&mut client, "eldest/e/").await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_that_ignore_the_token_are_dropped_at_the_frozen_deadline() -> Result {
+    // Complaint 18.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let grace = Duration::from_millis(700);
+    let session = Session::connect([etcd.endpoint()], options("a").grace(grace)).await?;
+    let mut a = soon("campaign", session.election("e")?.campaign()).await?;
+    let leadership = elected(&mut a).await?;
+    let dropped = Arc::new(AtomicBool::new(false));
+    let guard = SetOnDrop(Arc::clone(&dropped));
+    leadership.spawn(async move {
+        let _guard = guard;
+        std::future::pending::<()>().await;
+    });
+    let (key, token) = (leadership.key().to_vec(), leadership.fencing_token());
+    let begun = Instant::now();
+    drop(leadership);
+    eventually(SOON, "the key goes", async || {
+        (!stands(&mut client, &key, token).await).then_some(())
+    })
+    .await?;
+    assert!(
+        begun.elapsed() >= grace,
+        "the task had its time: {:?}",
+        begun.elapsed()
+    );
+    eventually(SOON, "the task is dropped", async || {
+        dropped.load(Ordering::SeqCst).then_some(())
+    })
+    .await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_are_dropped_before_the_key_goes_when_the_holder_panics() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let leadership = elected(&mut a).await?;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let probe = Probe::new(&etcd.endpoint(), leadership.key(), &seen);
+    let lost = leadership.lost();
+    leadership.spawn(async move {
+        let _probe = probe;
+        lost.cancelled().await;
+    });
+    let work = tokio::spawn(async move {
+        assert!(!leadership.is_valid(), "on purpose");
+    });
+    assert!(
+        soon("the panic", work)
+            .await
+            .expect_err("panics")
+            .is_panic()
+    );
+    let mut client = etcd.client().await;
+    nothing_under(&mut client, "eldest/").await?;
+    assert_eq!(*seen.lock().expect("no panic"), [true]);
+    Ok(())
+}
+
+struct SetOnDrop(Arc<AtomicBool>);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,11 @@
+//! Faults on a real etcd: every test records what its nodes believed and is judged by the history checker.
+#![allow(clippy::disallowed_methods)] // tests run in real time
+#![allow(clippy::large_futures)] // a test's whole scene lives in its future, once
+
+mod members;
+mod operators;
+mod partitions;
+mod processes;
+mod requests;
+mod stage;
+mod watches;

@@ -1,0 +1,228 @@
+//! Servers of etcd that die, stop or come back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use eldest::LostReason;
+use eldest::testing::{Etcd, EtcdCluster, eventually};
+
+use crate::stage::{Led, Node, Result, SOON, Stage, deadline, millis, one_leads, pass, seconds};
+
+/// Long enough to survive a change of etcd's leader.
+const TTL: Duration = seconds(5);
+/// What a takeover may take: TTL, election timeout and slack, and the same again for a machine that is busy.
+const TAKEOVER: Duration = seconds(20);
+
+/// Three servers and two nodes: `a` leads, and uses etcd's leader; `b` waits, and uses another.
+struct Scene {
+    cluster: EtcdCluster,
+    stage: Stage,
+    a: Node,
+    b: Node,
+    led: Arc<Led>,
+    etcd_leader: usize,
+}
+
+impl Scene {
+    async fn new() -> Result<Self> {
+        let cluster = EtcdCluster::start(3).await?;
+        let etcd_leader = cluster.leader().await;
+        let mut endpoints = cluster.endpoints();
+        let stage = Stage::new(&endpoints, TTL).await?;
+        endpoints.rotate_left(etcd_leader);
+        let a = stage.node("a", &endpoints).await?;
+        endpoints.rotate_left(1);
+        let b = stage.node("b", &endpoints).await?;
+        let led = a.elected(SOON).await?;
+        Ok(Self {
+            cluster,
+            stage,
+            a,
+            b,
+            led,
+            etcd_leader,
+        })
+    }
+
+    /// Exactly one leads, and if it is a new term, the old one ended for a reason that fits.
+    async fn settles(&self) -> Result {
+        let (_, now) = one_leads(&[&self.a, &self.b], TAKEOVER).await?;
+        if now.token() == self.led.token() {
+            assert_eq!(self.a.terms().len() + self.b.terms().len(), 1);
+        } else {
+            let reason = self.led.reason().expect("the old term has ended");
+            let fits = [
+                LostReason::LeaseExpiring,
+                LostReason::LeaseLost,
+                LostReason::KeyDeleted,
+            ];
+            assert!(fits.contains(&reason), "{reason} does not fit");
+            assert!(now.token() > self.led.token());
+        }
+        Ok(())
+    }
+
+    /// Both nodes stand, and lead in turn.
+    async fn ends_well(self) -> Result {
+        eventually(TAKEOVER, "both nodes stand", async || {
+            (self.stage.keys().await.len() == 2).then_some(())
+        })
+        .await?;
+        let (first, second) = match one_leads(&[&self.a, &self.b], TAKEOVER).await?.0 {
+            node if node.name == "a" => (self.a, self.b),
+            _ => (self.b, self.a),
+        };
+        first.stop().await?;
+        second.elected(SOON).await?;
+        second.stop().await?;
+        self.stage.judge(2, 1).await?;
+        drop(self.cluster);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_death_of_etcds_leader_costs_at_most_an_orderly_change() -> Result {
+    let mut scene = Scene::new().await?;
+    let dies = scene.etcd_leader;
+    scene.stage.fault("", "etcd's leader killed");
+    scene.cluster.member(dies).kill();
+    assert_ne!(scene.cluster.leader().await, dies);
+    scene.stage.healed("", "etcd's leader killed");
+    scene.settles().await?;
+    // Whoever leads is renewed by the new leader of etcd.
+    let (_, led) = one_leads(&[&scene.a, &scene.b], TAKEOVER).await?;
+    let now = scene.stage.now();
+    eventually(TAKEOVER, "renewed", async || {
+        (led.deadline() > deadline(now, TTL)).then_some(())
+    })
+    .await?;
+    scene.cluster.restart().await?;
+    scene.ends_well().await
+}
+
+/// It believes that it leads when it goes on, and that leases have expired which the new leader renewed.
+#[tokio::test]
+async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_and_goes_on_makes_no_second_leader()
+-> Result {
+    let scene = Scene::new().await?;
+    let stops = scene.etcd_leader;
+    scene.stage.fault("", "etcd's leader stopped");
+    scene.cluster.members()[stops].pause();
+    assert_ne!(scene.cluster.leader().await, stops);
+    pass(TTL + millis(1500)).await;
+    scene.settles().await?;
+    scene.cluster.members()[stops].resume();
+    pass(seconds(2)).await;
+    scene.stage.healed("", "etcd's leader stopped");
+    one_leads(&[&scene.a, &scene.b], TAKEOVER).await?;
+    scene.ends_well().await
+}
+
+#[tokio::test]
+async fn without_a_quorum_nobody_leads_and_afterwards_exactly_one() -> Result {
+    let scene = Scene::new().await?;
+    scene.stage.fault("", "no quorum");
+    // Not the member that `a` talks to: it must not take an answer for a proof.
+    for (index, member) in scene.cluster.members().iter().enumerate() {
+        if index != scene.etcd_leader {
+            member.pause();
+        }
+    }
+    let broken = scene.stage.now();
+    let lost = scene.led.is_lost(TTL * 2).await?;
+    assert!(scene.led.deadline() <= deadline(broken, TTL));
+    assert!(lost < scene.led.deadline());
+    eventually(TTL, "nobody leads", async || {
+        (scene.a.leads().is_none() && scene.b.leads().is_none()).then_some(())
+    })
+    .await?;
+    // Long enough for a lease to expire, were there anybody to say so.
+    pass(TTL).await;
+    assert_eq!((scene.a.terms().len(), scene.b.terms().len()), (1, 0));
+    for member in scene.cluster.members() {
+        member.resume();
+    }
+    scene.cluster.leader().await;
+    scene.stage.healed("", "no quorum");
+    scene.settles().await?;
+    assert!(scene.led.reason() == Some(LostReason::LeaseExpiring));
+    scene.ends_well().await
+}
+
+#[tokio::test]
+async fn after_a_restart_of_the_whole_cluster_exactly_one_leads() -> Result {
+    let mut scene = Scene::new().await?;
+    scene.stage.fault("", "all servers killed");
+    for index in 0..3 {
+        scene.cluster.member(index).kill();
+    }
+    let broken = scene.stage.now();
+    scene.led.is_lost(TTL * 2).await?;
+    assert!(scene.led.deadline() <= deadline(broken, TTL));
+    scene.cluster.restart().await?;
+    scene.cluster.leader().await;
+    scene.stage.healed("", "all servers killed");
+    scene.settles().await?;
+    scene.ends_well().await
+}
+
+#[tokio::test]
+async fn a_quick_restart_of_etcd_costs_no_term() -> Result {
+    let mut etcd = Etcd::start().await?;
+    let stage = Stage::new(&[etcd.endpoint()], seconds(10)).await?;
+    let a = stage.node("a", &[etcd.endpoint()]).await?;
+    let b = stage.node("b", &[etcd.endpoint()]).await?;
+    let led = a.elected(SOON).await?;
+    let keys = stage.keys().await;
+    stage.fault("", "etcd restarted");
+    etcd.kill();
+    etcd.restart().await?;
+    stage.healed("", "etcd restarted");
+    let now = stage.now();
+    eventually(SOON, "renewed", async || {
+        assert!(!led.lost.is_cancelled(), "lost: {:?}", led.reason());
+        (led.deadline() > deadline(now, seconds(10))).then_some(())
+    })
+    .await?;
+    assert_eq!(stage.keys().await, keys, "the same keys");
+    // Watches stand again too.
+    a.stop().await?;
+    b.elected(SOON).await?;
+    b.stop().await?;
+    stage.judge(2, 1).await?;
+    Ok(())
+}
+
+/// etcd counts no time while it is down: keys older than every belief in them come back, and their order with them.
+#[tokio::test]
+async fn after_a_long_outage_of_etcd_the_old_leader_gives_way_and_the_queue_keeps_its_order()
+-> Result {
+    const TTL: Duration = seconds(3);
+    let mut etcd = Etcd::start().await?;
+    let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
+    let a = stage.node("a", &[etcd.endpoint()]).await?;
+    let b = stage.node("b", &[etcd.endpoint()]).await?;
+    let c = stage.node("c", &[etcd.endpoint()]).await?;
+    let led = a.elected(SOON).await?;
+    let keys = stage.keys().await;
+    stage.fault("", "etcd down");
+    etcd.kill();
+    led.is_lost(TTL * 2).await?;
+    assert_eq!(led.reason(), Some(LostReason::LeaseExpiring));
+    pass(TTL * 3).await;
+    assert_eq!((b.terms().len(), c.terms().len()), (0, 0));
+    etcd.restart().await?;
+    stage.healed("", "etcd down");
+    let second = b.elected(TAKEOVER).await?;
+    assert_eq!(second.token(), keys[1].create_revision);
+    stage.queue(&["b", "c", "a"], SOON).await?;
+    assert!(!led.term.is_valid());
+    for node in [b, c] {
+        node.elected(SOON).await?;
+        node.stop().await?;
+    }
+    a.elected(SOON).await?;
+    stage.judge(4, 1).await?;
+    Ok(())
+}

@@ -1,0 +1,305 @@
+//! Processes that stop, runtimes that are blocked, and an etcd that is full.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use eldest::etcd_client::{
+    AlarmAction, AlarmOptions, AlarmType, CompactionOptions, ResponseHeader,
+};
+use eldest::testing::history::{History, Recorder, What};
+use eldest::testing::{Etcd, eventually};
+use eldest::{CancellationToken, ErrorKind, LostReason, Session};
+
+use crate::stage::{
+    ELECTION, Led, Node, Result, SOON, Stage, Work, deadline, grace, millis, options, pass, seconds,
+};
+
+/// The leader's work blocks the only thread of its runtime.
+#[tokio::test]
+async fn a_leader_whose_runtime_is_blocked_is_told_by_the_watchdog_in_time() -> Result {
+    const TTL: Duration = seconds(3);
+    let etcd = Etcd::start().await?;
+    let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
+    stage.expect("a");
+    let shutdown = CancellationToken::new();
+    let (unblock, blocked) = mpsc::channel::<()>();
+    let led: Arc<Mutex<Vec<Arc<Led>>>> = Arc::default();
+    let thread = {
+        let (endpoint, shutdown, led) = (etcd.endpoint(), shutdown.clone(), Arc::clone(&led));
+        let sampler = Arc::clone(&stage.sampler);
+        std::thread::spawn(move || -> Result {
+            let runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = { runtime }.enable_all().build()?;
+            runtime.block_on(async {
+                let session = Session::connect([endpoint], options("a", TTL)).await?;
+                let election = session.election(ELECTION)?;
+                let work = |leadership: eldest::Leadership| {
+                    let term = sampler.add("a", &leadership);
+                    led.lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(term);
+                    // Returns at once, for ever, once the other side is gone.
+                    let _ = blocked.recv();
+                    async move {
+                        leadership.lost().cancelled().await;
+                        Ok(())
+                    }
+                };
+                election.run(shutdown, work).await?;
+                session.close().await?;
+                Ok(())
+            })
+        })
+    };
+    let first = eventually(SOON, "a leads", async || {
+        let led = led.lock().unwrap_or_else(PoisonError::into_inner);
+        led.first().cloned()
+    })
+    .await?;
+    stage.fault("a", "runtime blocked");
+    let broken = stage.now();
+    let b = stage.node("b", &[etcd.endpoint()]).await?;
+
+    let lost = first.is_lost(TTL + SOON).await?;
+    let end = first.deadline();
+    assert!(end <= deadline(broken, TTL));
+    let warning = end.saturating_sub(grace(TTL));
+    assert!(
+        lost >= warning && lost < end,
+        "told at {lost:?}, which is not from {warning:?} to {end:?}"
+    );
+    assert_eq!(first.reason(), Some(LostReason::LeaseExpiring));
+    let second = b.elected(TTL + SOON).await?;
+    assert!(second.elected_at > end);
+    assert!(
+        second.elected_at <= broken + TTL + millis(3500),
+        "a late takeover"
+    );
+    assert!(first.last_valid() < end);
+
+    drop(unblock);
+    stage.healed("a", "runtime blocked");
+    stage.queue(&["b", "a"], SOON).await?;
+    assert!(!first.term.is_valid());
+    b.stop().await?;
+    eventually(SOON, "a leads again", async || {
+        let led = led.lock().unwrap_or_else(PoisonError::into_inner);
+        (led.len() == 2 && led[1].term.is_valid()).then_some(())
+    })
+    .await?;
+    stage.recorder.record("a", ELECTION, What::Left);
+    shutdown.cancel();
+    eventually(SOON, "a shuts down", async || {
+        thread.is_finished().then_some(())
+    })
+    .await?;
+    thread.join().expect("no panic")?;
+    stage.judge(3, 1).await?;
+    Ok(())
+}
+
+/// Another process: this test's program, started again.
+struct Process(Child);
+
+impl Process {
+    fn signal(&self, signal: &str) -> Result {
+        let pid = self.0.id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status()?;
+        assert!(sent.success());
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const CHILD: &str = "ELDEST_TEST_CHILD";
+
+/// What the other process does: it leads, and records what it believes.
+async fn child(endpoint: &str, file: &str, ttl: Duration) -> Result {
+    let recorder = Recorder::boottime().to_file(file)?;
+    let session = Session::connect([endpoint], options("p", ttl)).await?;
+    let election = session.election(ELECTION)?;
+    let work = |leadership: eldest::Leadership| {
+        let (term, recorder) = (leadership.term(), recorder.clone());
+        let token = term.fencing_token();
+        recorder.record("p", ELECTION, What::Elected { token });
+        // It never sleeps, so that it checks first when the process goes on, before the watchdog wakes.
+        std::thread::spawn(move || {
+            let mut no = 0;
+            while no < 200 {
+                let valid = recorder.sample("p", ELECTION, token, || term.is_valid());
+                no += usize::from(!valid);
+                let checked = recorder.now();
+                while recorder.now() < checked + millis(2) {}
+            }
+        });
+        async move {
+            leadership.lost().cancelled().await;
+            Ok(())
+        }
+    };
+    election.run(CancellationToken::new(), work).await?;
+    Ok(())
+}
+
+fn samples(file: &Path, since: Duration) -> Result<Vec<What>> {
+    let history = History::load([file])?;
+    let later = history.events().iter().filter(|event| event.at >= since);
+    let samples = later.map(|event| event.what.clone());
+    Ok(samples
+        .filter(|what| matches!(what, What::Valid { .. } | What::Invalid { .. }))
+        .collect())
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check() -> Result {
+    const TTL: Duration = seconds(5);
+    if let Ok(told) = std::env::var(CHILD) {
+        let (endpoint, file) = told.split_once(' ').expect("two words");
+        return child(endpoint, file, TTL).await;
+    }
+    let etcd = Etcd::start().await?;
+    let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("p.jsonl");
+    let child = Command::new(std::env::current_exe()?)
+        .args(["--exact", "--nocapture"])
+        .arg("processes::a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check")
+        .env(CHILD, format!("{} {}", etcd.endpoint(), file.display()))
+        .stdout(Stdio::null())
+        .spawn()?;
+    let child = Process(child);
+    stage.expect("p");
+    let own = stage.stands("p").await?;
+    let token = own.create_revision;
+    let answered = async |since: Duration| {
+        eventually(SOON, "the process checks its term", async || {
+            samples(&file, since)
+                .ok()
+                .filter(|samples| !samples.is_empty())
+        })
+        .await
+    };
+    answered(Duration::ZERO).await?;
+    let b = stage.node("b", &[etcd.endpoint()]).await?;
+
+    // Shorter than what is left: kept.
+    let stop = |signal: &str, what: What| -> Result<Duration> {
+        match what {
+            What::Resumed => stage.recorder.record("p", ELECTION, what),
+            what => {
+                child.signal(signal)?;
+                stage.recorder.record("p", ELECTION, what);
+                return Ok(stage.now());
+            }
+        }
+        let at = stage.now();
+        child.signal(signal)?;
+        Ok(at)
+    };
+    stop("-STOP", What::Paused)?;
+    pass(millis(500)).await;
+    let resumed = stop("-CONT", What::Resumed)?;
+    assert_eq!(answered(resumed).await?[0], What::Valid { token });
+    assert!(b.terms().is_empty());
+
+    // Longer than the TTL.
+    stop("-STOP", What::Paused)?;
+    let led = b.elected(TTL + SOON).await?;
+    assert!(led.token() > token);
+    pass(seconds(1)).await;
+    let resumed = stop("-CONT", What::Resumed)?;
+    let after = answered(resumed).await?;
+    assert!(
+        after.iter().all(|what| *what == What::Invalid { token }),
+        "believed after the stop: {after:?}"
+    );
+    let keys = stage.queue(&["b", "p"], SOON).await?;
+    assert!(keys[1].create_revision > led.token());
+    b.stop().await?;
+    let again = What::Valid {
+        token: keys[1].create_revision,
+    };
+    eventually(SOON, "the process leads again", async || {
+        let samples = samples(&file, resumed).ok()?;
+        samples.contains(&again).then_some(())
+    })
+    .await?;
+    drop(child);
+    stage.recorder.record("p", ELECTION, What::Killed);
+    stage.include(&file);
+    let report = stage.judge(3, 1).await?;
+    assert_eq!(report.counts.overlaps_while_stopped, 1, "{report}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_full_etcd_keeps_its_leader_refuses_a_joiner_clearly_and_lets_run_wait() -> Result {
+    const TTL: Duration = seconds(3);
+    let builder = Etcd::builder().arg("--quota-backend-bytes=8000000");
+    let etcd = builder.start().await?;
+    let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
+    let a = stage.node("a", &[etcd.endpoint()]).await?;
+    let led = a.elected(SOON).await?;
+    let mut client = stage.client.clone();
+    let filler = vec![b'x'; 1_000_000];
+    stage.fault("", "no space");
+    let mut revision = 0;
+    let full = loop {
+        match client.put("filler", filler.clone(), None).await {
+            Ok(put) => revision = put.header().map_or(0, ResponseHeader::revision),
+            Err(error) => break error.to_string(),
+        }
+        assert!(revision < 1000, "never full");
+    };
+    assert!(full.contains("database space exceeded"), "{full}");
+
+    // One that is new to etcd, and needs a lease; and one that has its lease.
+    let session = Session::connect([etcd.endpoint()], options("b", TTL)).await?;
+    let error = session.election(ELECTION)?.campaign().await;
+    let error = error.expect_err("a clear error");
+    assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
+    let c = Node::start(&stage, "c", &[etcd.endpoint()]).await?;
+
+    // The leader goes on beyond what it was promised before.
+    let broken = stage.now();
+    eventually(TTL * 3, "the lease is renewed all the same", async || {
+        assert!(!led.lost.is_cancelled(), "lost: {:?}", led.reason());
+        (led.deadline() > deadline(broken, TTL) + TTL / 2).then_some(())
+    })
+    .await?;
+    assert_eq!(stage.keys().await.len(), 1);
+    assert!(!c.has_ended(), "run gave up");
+
+    let physical = Some(CompactionOptions::new().with_physical());
+    client.compact(revision, physical).await?;
+    client.defragment().await?;
+    let alarms = client.alarm(AlarmAction::Get, AlarmType::Nospace, None);
+    for alarm in alarms.await?.alarms() {
+        let mut member = AlarmOptions::new();
+        member.with_member(alarm.member_id());
+        let disarmed = client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(member));
+        disarmed.await?;
+    }
+    stage.queue(&["a", "c"], SOON).await?;
+    stage.healed("", "no space");
+    // What was refused left nothing behind that blocks the next attempt.
+    let b = Node::of(&stage, session, Work::UntilLost)?;
+    stage.queue(&["a", "c", "b"], SOON).await?;
+    for node in [a, c, b] {
+        node.elected(SOON).await?;
+        node.stop().await?;
+    }
+    assert_eq!(stage.leases().await?, [0; 0]);
+    stage.judge(3, 1).await?;
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! Watches that fall silent, and history that is gone.
+
+use eldest::LostReason;
+use eldest::etcd_client::CompactionOptions;
+use eldest::testing::{Etcd, Proxy, eventually};
+
+use crate::stage::{Result, SOON, Stage, pass, seconds};
+
+/// The connection of the session behind this proxy that carries the watch: the first, made by `connect`. The other is
+/// the lease's own.
+fn stall_the_watch(proxy: &Proxy) {
+    let open = proxy.open_connections();
+    assert_eq!(
+        open.len(),
+        2,
+        "one connection for the lease, one for the rest"
+    );
+    proxy.hold_connection(open[0]);
+}
+
+#[tokio::test]
+async fn a_watch_that_is_stalled_while_renewals_work_is_noticed_and_the_hand_over_happens() -> Result
+{
+    const TTL: std::time::Duration = seconds(3);
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
+    let a = stage.node("a", &[etcd.endpoint()]).await?;
+    let b = stage.node("b", &[proxy.endpoint()]).await?;
+    a.elected(SOON).await?;
+    let own = stage.stands("b").await?;
+    stage.fault("b", "watch stalled");
+    stall_the_watch(&proxy);
+    a.stop().await?;
+    let vacant = stage.now();
+    let led = b.elected(SOON * 2).await?;
+    // Three verifying reads, a third of the TTL apart, and twice that for a busy machine. Pings of the connection,
+    // every 6 s with 3 s for an answer, come later.
+    let took = led.elected_at.saturating_sub(vacant);
+    assert!(took < TTL * 2, "noticed after {took:?}");
+    assert_eq!(
+        led.token(),
+        own.create_revision,
+        "with the key it had all along"
+    );
+    proxy.heal();
+    stage.healed("b", "watch stalled");
+    b.stop().await?;
+    stage.judge(2, 0).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_leader_whose_watch_is_stalled_learns_from_a_renewal_that_its_key_is_deleted() -> Result {
+    const TTL: std::time::Duration = seconds(9);
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
+    let a = stage.node("a", &[proxy.endpoint()]).await?;
+    let b = stage.node("b", &[etcd.endpoint()]).await?;
+    let led = a.elected(SOON).await?;
+    let own = stage.stands("a").await?;
+    let before = led.deadline();
+    eventually(
+        SOON,
+        "a renewal, the next of which is a third of the TTL away",
+        async || (led.deadline() > before).then_some(()),
+    )
+    .await?;
+    stage.fault("a", "watch stalled, key deleted");
+    stall_the_watch(&proxy);
+    stage.deletes(led.token());
+    stage.client.clone().delete(&*own.path, None).await?;
+    let deleted = stage.now();
+    b.elected(SOON).await?;
+    let lost = led.is_lost(TTL).await?;
+    assert_eq!(led.reason(), Some(LostReason::KeyDeleted));
+    // From the key that the next verifying read reads; the stalled stream as such shows at the one after that.
+    let took = lost.saturating_sub(deleted);
+    assert!(took < TTL / 2, "noticed after {took:?}");
+    assert!(!led.term.is_valid());
+    proxy.heal();
+    stage.healed("a", "watch stalled, key deleted");
+    stage.queue(&["b", "a"], SOON).await?;
+    b.stop().await?;
+    a.elected(SOON).await?;
+    let report = stage.judge(3, 1).await?;
+    assert_eq!(report.counts.deleted_early, 1, "{report}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_node_that_was_away_during_a_compaction_reads_the_queue_anew() -> Result {
+    const TTL: std::time::Duration = seconds(15);
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
+    let a = stage.node("a", &[etcd.endpoint()]).await?;
+    let b = stage.node("b", &[etcd.endpoint()]).await?;
+    let c = stage.node("c", &[proxy.endpoint()]).await?;
+    let own = stage.stands("c").await?;
+    a.elected(SOON).await?;
+    stage.fault("c", "cut");
+    proxy.cut();
+    a.stop().await?;
+    b.elected(SOON).await?;
+    b.stop().await?;
+    let mut client = stage.client.clone();
+    let mut revision = 0;
+    for _ in 0..100 {
+        let put = client.put("elsewhere", "x", None).await?;
+        revision = put
+            .header()
+            .map_or(0, eldest::etcd_client::ResponseHeader::revision);
+    }
+    let physical = Some(CompactionOptions::new().with_physical());
+    client.compact(revision, physical).await?;
+    pass(seconds(1)).await;
+    assert!(c.terms().is_empty());
+    proxy.heal();
+    stage.healed("c", "cut");
+    let led = c.elected(SOON).await?;
+    assert_eq!(led.token(), own.create_revision);
+    // And its watch stands again.
+    stage.fault("c", "key deleted");
+    stage.deletes(led.token());
+    client.delete(&*own.path, None).await?;
+    led.is_lost(seconds(4)).await?;
+    stage.healed("c", "key deleted");
+    c.elected(SOON).await?;
+    stage.judge(4, 1).await?;
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! What elections leave behind: nothing. A process of its own, because it counts the threads and files of its process.
+#![cfg(target_os = "linux")]
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+use std::time::Duration;
+
+use eldest::etcd_client::Client;
+use eldest::testing::history::{Recorder, Resources, Rules, What, check};
+use eldest::testing::{Etcd, eventually};
+use eldest::{BoxError, CancellationToken, Session, SessionOptions};
+use tokio::runtime::Handle;
+
+type Result<T = ()> = std::result::Result<T, BoxError>;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Long, so that what is gone was given back and has not expired.
+const TTL: Duration = Duration::from_secs(60);
+
+fn entries(folder: &str) -> Result<u64> {
+    Ok(std::fs::read_dir(folder)?.count() as u64)
+}
+
+/// Everything that is held now, here and in etcd.
+async fn held(etcd: &Etcd, client: &Client) -> Result<Resources> {
+    let mut client = client.clone();
+    let leases = client.leases().await?.leases().len() as u64;
+    let all = eldest::etcd_client::GetOptions::new().with_all_keys();
+    let keys = client.get("", Some(all.with_count_only())).await?.count() as u64;
+    let watchers = etcd.metric("etcd_debugging_mvcc_watcher_total").await as u64;
+    Ok(Resources {
+        leases,
+        keys,
+        watchers,
+        tasks: Handle::current().metrics().num_alive_tasks() as u64,
+        threads: entries("/proc/self/task")?,
+        fds: entries("/proc/self/fd")?,
+    })
+}
+
+/// Waits until no more is held than `allowed`: things end in the background.
+async fn settled(etcd: &Etcd, client: &Client, allowed: Resources) -> Result<Resources> {
+    let mut last = Resources::default();
+    let waited = eventually(PATIENCE, "all is given back", async || {
+        last = held(etcd, client).await.ok()?;
+        let fits = last.leases <= allowed.leases
+            && last.keys <= allowed.keys
+            && last.watchers <= allowed.watchers
+            && last.tasks <= allowed.tasks
+            && last.threads <= allowed.threads
+            && last.fds <= allowed.fds;
+        fits.then_some(())
+    });
+    // If not, the history says what.
+    drop(waited.await);
+    Ok(last)
+}
+
+async fn session(etcd: &Etcd, name: &str) -> Result<Session> {
+    let options = SessionOptions::new(name).ttl(TTL);
+    Ok(Session::connect([etcd.endpoint()], options).await?)
+}
+
+/// The ways in which a stay in an election ends.
+async fn cycle(session: &Session, way: usize) -> Result {
+    let election = session.election(format!("e{}", way % 7))?;
+    match way % 6 {
+        0 => {
+            let mut candidate = election.campaign().await?;
+            let leadership = candidate.elected().await?;
+            let lost = leadership.lost();
+            leadership.spawn(async move { lost.cancelled().await });
+            drop((leadership, candidate));
+        }
+        1 => {
+            let mut candidate = election.campaign().await?;
+            let leadership = candidate.elected().await?;
+            leadership.resign().await?;
+        }
+        2 => {
+            let mut candidate = election.campaign().await?;
+            let leadership = candidate.elected().await?;
+            drop(candidate);
+            drop(leadership);
+        }
+        3 => drop(election.campaign().await?),
+        4 => {
+            // Given up as soon as it has been asked for, or a little later.
+            let pause = Duration::from_micros(300 * (way as u64 % 10));
+            let campaign = tokio::time::timeout(pause, election.campaign());
+            drop(campaign.await);
+        }
+        _ => {
+            let shutdown = CancellationToken::new();
+            let work = |leadership: eldest::Leadership| {
+                shutdown.cancel();
+                async move {
+                    leadership.lost().cancelled().await;
+                    Ok(())
+                }
+            };
+            election.run(shutdown.clone(), work).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Starts the next cycle in an election only when the last one has left it.
+async fn cycles(client: &Client, session: &Session, ways: std::ops::Range<usize>) -> Result {
+    let mut client = client.clone();
+    for way in ways {
+        cycle(session, way).await?;
+        let prefix = format!("eldest/e{}/", way % 7);
+        eventually(
+            PATIENCE,
+            format!("cycle {way} leaves nothing"),
+            async || {
+                let options = eldest::etcd_client::GetOptions::new().with_prefix();
+                let found = client.get(&*prefix, Some(options.with_count_only())).await;
+                (found.ok()?.count() == 0).then_some(())
+            },
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_stays_in_elections_leave_nothing_behind() -> Result {
+    let etcd = Etcd::start().await?;
+    // One for all counts, so that none counts another's connection.
+    let mut client = etcd.client().await;
+    client.status().await?;
+    let own = held(&etcd, &client).await?;
+    let recorder = Recorder::boottime();
+    // What a process has once for all: the watchdog's thread, the runtime's own.
+    session(&etcd, "first").await?.close().await?;
+    cycles(&client, &session(&etcd, "second").await?, 0..12).await?;
+    let idle = Resources {
+        leases: 0,
+        keys: 0,
+        watchers: 0,
+        tasks: own.tasks,
+        threads: u64::MAX,
+        fds: u64::MAX,
+    };
+    let baseline = settled(&etcd, &client, idle).await?;
+    recorder.record("", "", What::Baseline(baseline));
+
+    // One session for many stays: it holds no more after the last than after the first.
+    let long = session(&etcd, "long").await?;
+    cycles(&client, &long, 0..12).await?;
+    let idle = Resources {
+        leases: 1,
+        tasks: u64::MAX,
+        ..idle
+    };
+    let before = settled(&etcd, &client, idle).await?;
+    assert_eq!(
+        (before.leases, before.keys, before.watchers),
+        (1, 0, 0),
+        "{before:?}"
+    );
+    recorder.record("long", "", What::Baseline(before));
+    cycles(&client, &long, 12..120).await?;
+    recorder.record(
+        "long",
+        "",
+        What::Final(settled(&etcd, &client, before).await?),
+    );
+    long.close().await?;
+    drop(long);
+
+    // Many sessions, given up in different ways, with an onlooker each.
+    for way in 0..40 {
+        let short = session(&etcd, "short").await?;
+        let observer = short.election("e8")?.observe().await?;
+        cycles(&client, &short, way..way + 2).await?;
+        match way % 3 {
+            0 => short.close().await?,
+            1 => drop((short, observer)),
+            _ => {
+                // With a candidate that still stands, and a leadership.
+                let mut candidate = short.election("e9")?.campaign().await?;
+                let leadership = candidate.elected().await?;
+                drop(short);
+                drop((observer, candidate, leadership));
+            }
+        }
+        eventually(
+            PATIENCE,
+            format!("session {way} leaves nothing"),
+            async || {
+                let now = held(&etcd, &client).await.ok()?;
+                (now.leases == 0 && now.keys == 0).then_some(())
+            },
+        )
+        .await?;
+    }
+    let end = settled(&etcd, &client, baseline).await?;
+    recorder.record("", "", What::Final(end));
+    check(&recorder.history()?, &Rules::new(TTL)).assert_ok();
+    assert_eq!((end.leases, end.keys, end.watchers), (0, 0, 0), "{end:?}");
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! Observers: the current state first, then every change, whatever happens on the way.
+#![cfg(feature = "testing")]
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+mod common;
+
+use common::{Result, SOON, elected, keys, options, session, soon, stand};
+use eldest::etcd_client::{Client, CompactionOptions};
+use eldest::testing::{Etcd, Proxy, eventually};
+use eldest::{Observer, Roster, Session};
+use futures::{FutureExt, StreamExt};
+
+async fn next(observer: &mut Observer) -> Result<Roster> {
+    let item = soon("a change", observer.next()).await;
+    Ok(item.ok_or("the stream ended")??)
+}
+
+fn who(roster: &Roster) -> Vec<&str> {
+    roster
+        .members()
+        .iter()
+        .map(eldest::Member::identity)
+        .collect()
+}
+
+/// Reads on until the roster is as wanted; revisions must rise all the while.
+async fn until(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
+    let mut last = 0;
+    loop {
+        let roster = next(observer).await?;
+        assert!(
+            roster.revision() > last,
+            "{} after {last}",
+            roster.revision()
+        );
+        if who(&roster) == wanted {
+            return Ok(roster);
+        }
+        last = roster.revision();
+    }
+}
+
+#[tokio::test]
+async fn the_current_state_comes_first_then_every_change_in_order_and_vacancy_aloud() -> Result {
+    // Complaints 7 and 21.
+    let etcd = Etcd::start().await?;
+    let onlooker = session(&etcd, "onlooker").await?;
+    let mut early = onlooker.election("e")?.observe().await?;
+    let vacant = next(&mut early).await?;
+    assert!(vacant.is_vacant() && vacant.leader().is_none());
+
+    let (_a, election, mut a) = stand(&etcd, "a").await?;
+    let first = elected(&mut a).await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let mut late = election.observe().await?;
+    assert_eq!(who(&next(&mut late).await?), ["a", "b"]);
+    soon("proclaim", b.proclaim("b2")).await?;
+    soon("resign", first.resign()).await?;
+    let second = elected(&mut b).await?;
+    soon("resign", second.resign()).await?;
+
+    let expected: [&[&str]; 5] = [&["a"], &["a", "b"], &["a", "b2"], &["b2"], &[]];
+    let mut last = vacant.revision();
+    for (index, wanted) in expected.iter().enumerate() {
+        let roster = next(&mut early).await?;
+        assert_eq!(who(&roster), *wanted);
+        assert!(roster.revision() > last);
+        last = roster.revision();
+        let leader = roster.leader().map(eldest::Member::identity);
+        assert_eq!(leader, wanted.first().copied());
+        assert_eq!(roster.is_vacant(), wanted.is_empty());
+        if index >= 2 {
+            assert_eq!(next(&mut late).await?, roster, "both see the same");
+        }
+    }
+    assert!(early.next().now_or_never().is_none() && late.next().now_or_never().is_none());
+    Ok(())
+}
+
+#[tokio::test]
+async fn many_observers_see_the_same() -> Result {
+    // Complaint 21.
+    let etcd = Etcd::start().await?;
+    let onlooker = session(&etcd, "onlooker").await?;
+    let (_a, election, mut a) = stand(&etcd, "a").await?;
+    let mut observers = Vec::new();
+    for _ in 0..50 {
+        observers.push(onlooker.election("e")?.observe().await?);
+        observers.push(election.observe().await?);
+    }
+    for observer in &mut observers {
+        assert_eq!(who(&next(observer).await?), ["a"]);
+    }
+    let first = elected(&mut a).await?;
+    soon("resign", first.resign()).await?;
+    let (_b, _, _candidate) = stand(&etcd, "b").await?;
+    for observer in &mut observers {
+        assert!(next(observer).await?.is_vacant());
+        assert_eq!(who(&next(observer).await?), ["b"]);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_observer_sees_a_blocker_and_nothing_of_other_elections() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let onlooker = session(&etcd, "onlooker").await?;
+    let mut observer = onlooker.election("e")?.observe().await?;
+    next(&mut observer).await?;
+    for key in ["eldest/ef/1", "eldest/e/deep/1", "eldest/e"] {
+        client.put(key, "x", None).await?;
+    }
+    client.put("eldest/e/stuck", "who?", None).await?;
+    let roster = next(&mut observer).await?;
+    assert_eq!(who(&roster), ["who?"]);
+    assert!(roster.leader().is_none() && roster.blocker().is_some() && !roster.is_vacant());
+    Ok(())
+}
+
+/// Puts and deletes some keys that have nothing to do with it, and forgets all of it.
+async fn compact(client: &mut Client) -> Result {
+    for number in 0..20 {
+        client.put("noise", number.to_string(), None).await?;
+    }
+    let now = client.get("noise", None).await?;
+    let revision = now.header().ok_or("no header")?.revision();
+    let physical = CompactionOptions::new().with_physical();
+    client.compact(revision, Some(physical)).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_observer_survives_changes_and_a_compaction_that_it_could_not_see() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let first = elected(&mut a).await?;
+    let onlooker = Session::connect([proxy.endpoint()], options("onlooker")).await?;
+    let mut observer = onlooker.election("e")?.observe().await?;
+    assert_eq!(who(&next(&mut observer).await?), ["a"]);
+    proxy.cut();
+    let (_b, _, _b_candidate) = stand(&etcd, "b").await?;
+    soon("resign", first.resign()).await?;
+    let (_c, _, _c_candidate) = stand(&etcd, "c").await?;
+    compact(&mut client).await?;
+    proxy.heal();
+    let roster = until(&mut observer, &["b", "c"]).await?;
+    assert_eq!(roster.leader().expect("b").identity(), "b");
+    // And it goes on.
+    let (_d, _, _d_candidate) = stand(&etcd, "d").await?;
+    assert_eq!(who(&next(&mut observer).await?), ["b", "c", "d"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn observers_candidates_and_leaders_survive_a_compaction_and_a_restart_of_etcd() -> Result {
+    let mut etcd = Etcd::start().await?;
+    let (_a, election, mut a) = stand(&etcd, "a").await?;
+    let first = elected(&mut a).await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let onlooker = session(&etcd, "onlooker").await?;
+    let mut observer = onlooker.election("e")?.observe().await?;
+    let mut own = election.observe().await?;
+    assert_eq!(who(&next(&mut observer).await?), ["a", "b"]);
+    assert_eq!(who(&next(&mut own).await?), ["a", "b"]);
+    compact(&mut etcd.client().await).await?;
+    etcd.restart().await?;
+    assert!(first.is_valid(), "the lease has time left");
+    let mut client = etcd.client().await;
+    assert_eq!(keys(&mut client, "eldest/e/").await.len(), 2);
+    let (_c, _, _c_candidate) = stand(&etcd, "c").await?;
+    for observer in [&mut observer, &mut own] {
+        until(observer, &["a", "b", "c"]).await?;
+    }
+    soon("resign", first.resign()).await?;
+    let second = elected(&mut b).await?;
+    for observer in [&mut observer, &mut own] {
+        let roster = until(observer, &["b", "c"]).await?;
+        let leader = roster.leader().expect("b leads");
+        assert_eq!(leader.create_revision(), second.fencing_token());
+    }
+    Ok(())
+}
+
+/// More than an observer may be behind.
+const CHANGES: usize = 400;
+
+#[tokio::test]
+async fn an_observer_that_lags_skips_but_ends_at_the_newest_state() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let onlooker = session(&etcd, "onlooker").await?;
+    let election = onlooker.election("e")?;
+    let mut lagging = election.observe().await?;
+    let mut keen = election.observe().await?;
+    next(&mut keen).await?;
+    for number in 0..CHANGES {
+        client.put("eldest/e/x", number.to_string(), None).await?;
+    }
+    let newest = (CHANGES - 1).to_string();
+    let mut seen = 0;
+    while {
+        seen += 1;
+        who(&next(&mut keen).await?) != [&*newest]
+    } {}
+    assert!(seen <= CHANGES);
+    // It saw nothing yet; everything it missed is there, but for the oldest.
+    let mut items = 0;
+    eventually(SOON, "the newest state", async || {
+        let roster = lagging.next().await?.ok()?;
+        items += 1;
+        (who(&roster) == [&*newest]).then_some(())
+    })
+    .await?;
+    assert!(items <= 256, "{items}");
+    assert!(lagging.next().now_or_never().is_none());
+    Ok(())
+}

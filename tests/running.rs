@@ -1,0 +1,483 @@
+//! `Election::run`: work while leading, in every order of things that can end it.
+#![cfg(feature = "testing")]
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+mod common;
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{
+    Probe, Result, SOON, WHILE, elected, keys, nothing_under, session, short, soon, stand, stands,
+    status, stays,
+};
+use eldest::testing::{Etcd, eventually};
+use eldest::{
+    CancellationToken, Election, ErrorKind, Leadership, LostReason, Session, Status, Term,
+};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+#[derive(Debug, PartialEq)]
+struct Broken(u8);
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "broken {}", self.0)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// A run in a task of its own, which hands out the term of every call of its work.
+struct Running {
+    shutdown: CancellationToken,
+    terms: mpsc::UnboundedReceiver<Term>,
+    task: JoinHandle<eldest::Result<()>>,
+}
+
+impl Running {
+    fn start<W, F>(election: &Election, mut work: W) -> Self
+    where
+        W: FnMut(Leadership) -> F + Send + 'static,
+        F: Future<Output = Result> + Send + 'static,
+    {
+        let (told, terms) = mpsc::unbounded_channel();
+        let (election, shutdown) = (election.clone(), CancellationToken::new());
+        let stop = shutdown.clone();
+        let task = tokio::spawn(async move {
+            let work = move |leadership: Leadership| {
+                let _ = told.send(leadership.term());
+                work(leadership)
+            };
+            election.run(stop, work).await
+        });
+        Self {
+            shutdown,
+            terms,
+            task,
+        }
+    }
+
+    async fn term(&mut self) -> Term {
+        soon("work begins", self.terms.recv())
+            .await
+            .expect("it runs")
+    }
+
+    async fn end(self) -> eldest::Result<()> {
+        soon("run returns", self.task).await.expect("no panic")
+    }
+}
+
+async fn until_lost(leadership: Leadership) -> Result {
+    leadership.lost().cancelled().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn work_runs_while_leading_and_never_while_waiting() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let first = elected(&mut a).await?;
+    let b = session(&etcd, "b").await?;
+    let mut running = Running::start(&b.election("e")?, until_lost);
+    eventually(SOON, "b stands", async || {
+        let roster = b.election("e").ok()?.roster().await.ok()?;
+        (roster.members().len() == 2).then_some(())
+    })
+    .await?;
+    stays(WHILE, "no work while waiting", async || {
+        running.terms.is_empty()
+    })
+    .await?;
+    drop(first);
+    let term = running.term().await;
+    assert!(term.is_valid());
+    running.shutdown.cancel();
+    running.end().await?;
+    assert!(!term.is_valid(), "the key is gone, and every view says so");
+    assert_eq!(term.lost_reason(), Some(LostReason::Shutdown));
+    Ok(())
+}
+
+#[tokio::test]
+async fn work_that_is_done_ends_the_run_after_the_release() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let election = session.election("e")?;
+    let run = election.run(CancellationToken::new(), async |_leadership| Ok(()));
+    soon("run", run).await?;
+    assert_eq!(keys(&mut client, "eldest/").await, []);
+    // And it may run again.
+    let run = election.run(CancellationToken::new(), async |_leadership| Ok(()));
+    soon("run", run).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn work_that_fails_ends_the_run_with_its_own_error_after_the_release() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let election = session.election("e")?;
+    let run = election.run(CancellationToken::new(), async |_leadership| {
+        Err(Broken(7).into())
+    });
+    let error = soon("run", run).await.expect_err("the work failed");
+    assert_eq!(error.kind(), ErrorKind::Work);
+    let source = std::error::Error::source(&error).expect("a source");
+    assert_eq!(source.downcast_ref::<Broken>(), Some(&Broken(7)));
+    assert!(error.to_string().contains("broken 7"), "{error}");
+    assert_eq!(keys(&mut client, "eldest/").await, []);
+    Ok(())
+}
+
+#[tokio::test]
+async fn work_that_returns_after_its_term_was_lost_is_called_again_at_its_next_turn() -> Result {
+    // Complaint 17.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let mut calls = 0;
+    let mut running = Running::start(&session.election("e")?, move |leadership| {
+        calls += 1;
+        let failing = calls % 2 == 0;
+        async move {
+            leadership.lost().cancelled().await;
+            // Neither ends the run: the term was over.
+            if failing {
+                Err(Broken(1).into())
+            } else {
+                Ok(())
+            }
+        }
+    });
+    let mut last = 0;
+    for _ in 0..5 {
+        let term = running.term().await;
+        assert!(term.fencing_token() > last);
+        last = term.fencing_token();
+        client.delete(term.key(), None).await?;
+    }
+    let term = running.term().await;
+    running.shutdown.cancel();
+    running.end().await?;
+    assert!(!stands(&mut client, term.key(), term.fencing_token()).await);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lost_leader_stands_again_behind_those_who_waited() -> Result {
+    // Complaint 17.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let a = session(&etcd, "a").await?;
+    let mut running = Running::start(&a.election("e")?, until_lost);
+    let first = running.term().await;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    client.delete(first.key(), None).await?;
+    let second = elected(&mut b).await?;
+    eventually(SOON, "a stands again", async || {
+        (keys(&mut client, "eldest/").await.len() == 2).then_some(())
+    })
+    .await?;
+    assert!(running.terms.is_empty());
+    drop(second);
+    assert!(running.term().await.fencing_token() > first.fencing_token());
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_calls_of_work_never_overlap() -> Result {
+    // Complaint 13.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let at_work = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
+    let (counter, highest) = (Arc::clone(&at_work), Arc::clone(&most));
+    let works = client.clone();
+    let mut running = Running::start(&session.election("e")?, move |leadership| {
+        let (counter, highest) = (Arc::clone(&counter), Arc::clone(&highest));
+        let mut client = works.clone();
+        async move {
+            highest.fetch_max(counter.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            leadership.lost().cancelled().await;
+            // Winds up for longer than a rejoin takes.
+            for _ in 0..50 {
+                client.get("something to wait for", None).await?;
+            }
+            counter.fetch_sub(1, Ordering::SeqCst);
+            Ok(())
+        }
+    });
+    for _ in 0..5 {
+        let term = running.term().await;
+        client.delete(term.key(), None).await?;
+    }
+    running.term().await;
+    assert_eq!(most.load(Ordering::SeqCst), 1);
+    running.shutdown.cancel();
+    running.end().await?;
+    assert_eq!(at_work.load(Ordering::SeqCst), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn on_shutdown_the_work_is_told_then_awaited_and_only_then_the_key_goes() -> Result {
+    // Complaint 16.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let finish = CancellationToken::new();
+    let (told, mut tells) = mpsc::unbounded_channel();
+    let finished = finish.clone();
+    let mut running = Running::start(&session.election("e")?, move |leadership| {
+        let (told, finished) = (told.clone(), finished.clone());
+        async move {
+            leadership.lost().cancelled().await;
+            let _ = told.send(leadership.lost_reason());
+            finished.cancelled().await;
+            Err(Broken(2).into())
+        }
+    });
+    let term = running.term().await;
+    running.shutdown.cancel();
+    let reason = soon("the work is told", tells.recv()).await;
+    assert_eq!(reason, Some(Some(LostReason::Shutdown)));
+    stays(
+        WHILE,
+        "the key stands while the work winds up",
+        async || {
+            term.is_valid()
+                && stands(&mut client, term.key(), term.fencing_token()).await
+                && !running.task.is_finished()
+        },
+    )
+    .await?;
+    finish.cancel();
+    running.end().await?;
+    assert!(!stands(&mut client, term.key(), term.fencing_token()).await);
+    assert!(!term.is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn shutdown_while_waiting_leaves_the_queue() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let _leads = elected(&mut a).await?;
+    let b = session(&etcd, "b").await?;
+    let running = Running::start(&b.election("e")?, until_lost);
+    eventually(SOON, "b stands", async || {
+        (keys(&mut client, "eldest/").await.len() == 2).then_some(())
+    })
+    .await?;
+    running.shutdown.cancel();
+    running.end().await?;
+    assert_eq!(keys(&mut client, "eldest/").await.len(), 1);
+
+    let cancelled = CancellationToken::new();
+    cancelled.cancel();
+    let run = b.election("e")?;
+    soon("run", run.run(cancelled, until_lost)).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_key_goes() -> Result
+{
+    // Complaint 18.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = Session::connect([etcd.endpoint()], short("a")).await?;
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&dropped);
+    let mut running = Running::start(&session.election("e")?, move |leadership| {
+        let guard = CountOnDrop(Arc::clone(&counter));
+        async move {
+            let _held = (guard, leadership);
+            std::future::pending().await
+        }
+    });
+    let term = running.term().await;
+    running.shutdown.cancel();
+    soon("the token", term.lost().cancelled()).await;
+    let frozen = term.valid_until().since_boot();
+    let begun = Instant::now();
+    let left = term.valid_until().time_left();
+    eventually(SOON, "the work is dropped", async || {
+        assert!(
+            term.valid_until().since_boot() <= frozen,
+            "renewals extend it no more"
+        );
+        (dropped.load(Ordering::SeqCst) == 1).then_some(())
+    })
+    .await?;
+    assert!(
+        begun.elapsed() + Duration::from_millis(100) >= left,
+        "it had its time"
+    );
+    running.end().await?;
+    assert!(!term.is_valid());
+    assert!(!stands(&mut client, term.key(), term.fencing_token()).await);
+    // The session and its lease live on.
+    let mut again = soon("campaign", session.election("e")?.campaign()).await?;
+    assert!(elected(&mut again).await?.is_valid());
+    Ok(())
+}
+
+struct CountOnDrop(Arc<AtomicUsize>);
+
+impl Drop for CountOnDrop {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn work_that_ignores_the_loss_of_its_key_is_dropped_and_called_again() -> Result {
+    // Complaint 18.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&dropped);
+    let mut running = Running::start(&session.election("e")?, move |leadership| {
+        let guard = CountOnDrop(Arc::clone(&counter));
+        async move {
+            let _held = (guard, leadership);
+            std::future::pending().await
+        }
+    });
+    let first = running.term().await;
+    client.delete(first.key(), None).await?;
+    let second = running.term().await;
+    assert_eq!(dropped.load(Ordering::SeqCst), 1, "the first call is over");
+    assert!(second.fencing_token() > first.fencing_token());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_panic_releases_the_key_and_goes_on() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let running = Running::start(&session.election("e")?, async |_leadership| {
+        panic!("on purpose")
+    });
+    let error = soon("run", running.task)
+        .await
+        .expect_err("the panic goes on");
+    let panic = error.into_panic();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
+    assert_eq!(keys(&mut client, "eldest/").await, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropping_the_run_drops_the_work_first_and_then_releases() -> Result {
+    // Complaint 16.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (endpoint, probes) = (etcd.endpoint(), Arc::clone(&seen));
+    let mut running = Running::start(&session.election("e")?, move |leadership| {
+        let probe = Probe::new(&endpoint, leadership.key(), &probes);
+        async move {
+            // The leadership is dropped before the rest of the work.
+            let _work = probe;
+            let _held = leadership;
+            std::future::pending().await
+        }
+    });
+    running.term().await;
+    running.task.abort();
+    assert!(
+        soon("the task", running.task)
+            .await
+            .expect_err("aborted")
+            .is_cancelled()
+    );
+    nothing_under(&mut client, "eldest/").await?;
+    assert_eq!(
+        *seen.lock().expect("no panic"),
+        [true],
+        "the key stood while the work was dropped"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn resigning_inside_the_work_ends_the_run() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let election = session.election("e")?;
+    let calls = AtomicUsize::new(0);
+    let run = election.run(CancellationToken::new(), async |leadership| {
+        calls.fetch_add(1, Ordering::SeqCst);
+        leadership.resign().await?;
+        Err(Broken(3).into())
+    });
+    soon("run", run).await?;
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    assert_eq!(keys(&mut client, "eldest/").await, []);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_leadership_dropped_inside_the_work_keeps_the_key_until_the_work_has_ended() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let finish = CancellationToken::new();
+    let finished = finish.clone();
+    let mut running = Running::start(&session.election("e")?, move |leadership| {
+        drop(leadership);
+        let finished = finished.clone();
+        async move {
+            finished.cancelled().await;
+            Ok(())
+        }
+    });
+    let term = running.term().await;
+    stays(WHILE, "the key stands while the work runs", async || {
+        term.is_valid() && stands(&mut client, term.key(), term.fencing_token()).await
+    })
+    .await?;
+    finish.cancel();
+    running.end().await?;
+    assert_eq!(keys(&mut client, "eldest/").await, []);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_beside_a_candidate_of_the_same_session_is_refused() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, election, candidate) = stand(&etcd, "a").await?;
+    let run = election.run(CancellationToken::new(), until_lost);
+    let error = soon("run", run).await.expect_err("it stands already");
+    assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning);
+    status(&candidate, |s| matches!(s, Status::Leading { .. })).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_whose_session_closes_ends_its_work_and_says_so() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = session(&etcd, "a").await?;
+    let mut running = Running::start(&session.election("e")?, until_lost);
+    let term = running.term().await;
+    soon("close", session.close()).await?;
+    assert_eq!(term.lost_reason(), Some(LostReason::SessionClosed));
+    let error = running.end().await.expect_err("closed");
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    Ok(())
+}

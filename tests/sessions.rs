@@ -1,0 +1,397 @@
+//! Sessions: connecting, options, one lease, states, and how they end.
+#![cfg(feature = "testing")]
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{
+    Result, SOON, WHILE, elected, keys, leases, nothing_under, options, session, short, soon,
+    stand, stands, stays,
+};
+use eldest::testing::{Etcd, eventually};
+use eldest::{EndReason, ErrorKind, LostReason, Session, SessionOptions, SessionState, Status};
+use futures::StreamExt;
+
+// ---- connecting
+
+#[tokio::test]
+async fn an_etcd_that_is_down_is_reported_after_the_timeout_with_its_endpoint() -> Result {
+    let mut etcd = Etcd::start().await?;
+    etcd.kill();
+    let patience = Duration::from_millis(400);
+    let begun = Instant::now();
+    let connecting = Session::connect([etcd.endpoint()], options("a").connect_timeout(patience));
+    let error = soon("an error", connecting)
+        .await
+        .expect_err("etcd is down");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains(&etcd.address()), "{error}");
+    assert!(begun.elapsed() >= patience, "gave up early");
+    Ok(())
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn an_etcd_that_does_not_answer_is_reported_with_its_endpoint() -> Result {
+    let etcd = Etcd::start().await?;
+    etcd.pause();
+    let patience = Duration::from_millis(400);
+    let connecting = Session::connect([etcd.endpoint()], options("a").connect_timeout(patience));
+    let error = soon("an error", connecting)
+        .await
+        .expect_err("it is paused");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains(&etcd.address()), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lazy_session_waits_for_etcd_and_works_once_it_comes() -> Result {
+    let mut etcd = Etcd::start().await?;
+    etcd.kill();
+    let session = Session::connect_lazy([etcd.endpoint()], options("a"))?;
+    let election = session.election("e")?;
+    let campaign = tokio::spawn(async move { election.campaign().await });
+    let state = session.state();
+    stays(WHILE, "waiting for etcd", async || {
+        matches!(*state.borrow(), SessionState::Connecting) && !campaign.is_finished()
+    })
+    .await?;
+    etcd.restart().await?;
+    let mut candidate = soon("campaign", campaign).await??;
+    assert!(elected(&mut candidate).await?.is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn options_that_cannot_work_are_refused_at_the_door() -> Result {
+    let refused = [
+        (SessionOptions::new(""), "identity"),
+        (options("a").ttl(Duration::from_secs(1)), "ttl"),
+        (options("a").ttl(Duration::from_secs(301)), "ttl"),
+        (options("a").ttl(Duration::from_millis(2500)), "ttl"),
+        (options("a").grace(Duration::from_secs(40)), "grace"),
+        (options("a").margin(Duration::from_secs(60)), "margin"),
+        (
+            options("a").request_timeout(Duration::ZERO),
+            "request_timeout",
+        ),
+        (
+            options("a").connect_timeout(Duration::ZERO),
+            "connect_timeout",
+        ),
+        (options("a").clock_drift_ppm(200_000), "clock_drift_ppm"),
+        (options("a").namespace("a//b"), "a//b"),
+        (options("a").namespace("a/"), "a/"),
+    ];
+    for (options, named) in refused {
+        let error = Session::connect_lazy(["http://127.0.0.1:1"], options).expect_err(named);
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains(named), "{error}");
+    }
+    let none: [&str; 0] = [];
+    let error = Session::connect_lazy(none, options("a")).expect_err("no endpoint");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let error = Session::connect_lazy(["not an endpoint"], options("a")).expect_err("nonsense");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
+    for name in ["", "/a", "a/", "a//b", "a\nb", &"x".repeat(513)] {
+        let error = session.election(name).expect_err(name);
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_session_outside_of_a_runtime_is_refused_and_not_a_panic() {
+    let error =
+        Session::connect_lazy(["http://127.0.0.1:1"], options("a")).expect_err("no runtime");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[tokio::test]
+async fn identity_and_namespace_are_told() -> Result {
+    let lazy = |options| Session::connect_lazy(["http://127.0.0.1:1"], options);
+    let session = lazy(options("node-a"))?;
+    assert_eq!(
+        (session.identity(), session.namespace()),
+        ("node-a", "eldest")
+    );
+    assert_eq!(session.election("x/y")?.prefix(), "eldest/x/y/");
+    assert_eq!(session.election("x/y")?.name(), "x/y");
+    let session = lazy(options("node-a").namespace("/mine"))?;
+    assert_eq!(session.namespace(), "/mine");
+    assert_eq!(session.election("e")?.prefix(), "/mine/e/");
+    let session = lazy(options("node-a").namespace(""))?;
+    assert_eq!(session.election("e")?.prefix(), "e/");
+    Ok(())
+}
+
+#[tokio::test]
+async fn names_that_nest_are_refused_for_as_long_as_the_other_is_in_use() -> Result {
+    let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
+    let outer = session.election("a")?;
+    let same = session.election("a")?;
+    let _alike = session.election("ab")?;
+    let _sibling = session.election("a-b")?;
+    for inner in ["a/b", "a/b/c"] {
+        let error = session.election(inner).expect_err(inner);
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("\"a\""), "{error}");
+    }
+    drop((outer, same));
+    let inner = session.election("a/b/c")?;
+    for outer in ["a", "a/b"] {
+        let error = session.election(outer).expect_err(outer);
+        assert!(error.to_string().contains("\"a/b/c\""), "{error}");
+    }
+    drop(inner);
+    session.election("a")?;
+    Ok(())
+}
+
+// ---- the lease
+
+#[tokio::test]
+async fn all_elections_of_a_session_share_one_lease() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    assert_eq!(leases(&mut client).await, 0, "nobody campaigns yet");
+    let mut candidates = Vec::new();
+    for number in 0..20 {
+        let election = session.election(format!("e{number}"))?;
+        candidates.push(soon("campaign", election.campaign()).await?);
+    }
+    let state = session.state().borrow().clone();
+    let SessionState::Live(lease) = state else {
+        panic!("{state:?}");
+    };
+    assert!(lease.time_left() <= Duration::from_secs(60));
+    assert!(lease.time_left() > Duration::from_secs(10));
+    let standing = keys(&mut client, "eldest/").await;
+    assert_eq!(standing.len(), 20);
+    assert!(standing.iter().all(|key| key.lease == lease.lease_id()));
+    assert_eq!(leases(&mut client).await, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn onlookers_hold_no_lease() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let election = session.election("e")?;
+    let mut observer = election.observe().await?;
+    assert!(
+        soon("state", observer.next())
+            .await
+            .expect("open")?
+            .is_vacant()
+    );
+    assert_eq!(election.leader().await?, None);
+    assert!(election.roster().await?.is_vacant());
+    assert_eq!(leases(&mut client).await, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_goes_from_connecting_over_ready_and_live_to_closed() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = Session::connect_lazy([etcd.endpoint()], options("a"))?;
+    let mut state = session.state();
+    assert!(matches!(
+        *state.borrow_and_update(),
+        SessionState::Connecting
+    ));
+    let election = session.election("e")?;
+    let observer = election.observe().await?;
+    soon(
+        "ready",
+        state.wait_for(|s| matches!(s, SessionState::Ready)),
+    )
+    .await?;
+    let candidate = soon("campaign", election.campaign()).await?;
+    soon(
+        "live",
+        state.wait_for(|s| matches!(s, SessionState::Live(_))),
+    )
+    .await?;
+    drop((observer, candidate));
+    soon("close", session.close()).await?;
+    assert!(matches!(*state.borrow(), SessionState::Closed));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_that_connected_is_ready() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = session(&etcd, "a").await?;
+    let mut state = session.state();
+    soon(
+        "ready",
+        state.wait_for(|s| matches!(s, SessionState::Ready)),
+    )
+    .await?;
+    Ok(())
+}
+
+// ---- the end
+
+#[tokio::test]
+async fn closing_leaves_nothing_and_may_be_repeated() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_other, _, mut leader) = stand(&etcd, "other").await?;
+    let _leads = elected(&mut leader).await?;
+    let (session, election, mut waiting) = stand(&etcd, "a").await?;
+    let mine = session.election("mine")?;
+    let mut leading = soon("campaign", mine.campaign()).await?;
+    drop(elected(&mut leading).await?);
+    let mut again = soon("campaign", mine.campaign()).await?;
+    let leadership = elected(&mut again).await?;
+    let observer = election.observe().await?;
+
+    let term = leadership.term();
+    let lost = term.lost();
+    let holds = tokio::spawn(async move {
+        leadership.lost().cancelled().await;
+    });
+    soon("close", session.close()).await?;
+    soon("the holder", holds).await?;
+    assert!(lost.is_cancelled() && !term.is_valid());
+    assert_eq!(term.lost_reason(), Some(LostReason::SessionClosed));
+    assert_eq!(keys(&mut client, "eldest/mine/").await, []);
+    assert_eq!(keys(&mut client, "eldest/e/").await.len(), 1, "the other's");
+    assert_eq!(leases(&mut client).await, 1, "the other's");
+
+    soon("close again", session.close()).await?;
+    let ended = |c: &eldest::Candidate| *c.status().borrow();
+    let closed = Status::Ended {
+        reason: EndReason::SessionClosed,
+    };
+    assert_eq!((ended(&waiting), ended(&again)), (closed, closed));
+    let error = soon("elected", waiting.elected())
+        .await
+        .expect_err("closed");
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    let error = soon("campaign", election.campaign())
+        .await
+        .expect_err("closed");
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    let error = election.observe().await.expect_err("closed");
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    let rest = soon("the observer's end", observer.collect::<Vec<_>>()).await;
+    assert!(rest.iter().all(std::result::Result::is_ok));
+    Ok(())
+}
+
+#[tokio::test]
+async fn closing_awaits_the_work_of_every_term_before_its_key_goes() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (session, _, mut candidate) = stand(&etcd, "a").await?;
+    let leadership = elected(&mut candidate).await?;
+    let closing = tokio::spawn({
+        let session = session.clone();
+        async move { session.close().await }
+    });
+    soon("the token", leadership.lost().cancelled()).await;
+    let (key, token) = (leadership.key().to_vec(), leadership.fencing_token());
+    stays(
+        WHILE,
+        "the key stands while the work winds up",
+        async || stands(&mut client, &key, token).await && !closing.is_finished(),
+    )
+    .await?;
+    assert!(leadership.is_valid(), "work may end in peace");
+    drop(leadership);
+    soon("close", closing).await??;
+    assert_eq!(keys(&mut client, "eldest/").await, []);
+    assert_eq!(leases(&mut client).await, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn dropping_the_last_handle_closes_the_session_in_the_background() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (session, election, mut candidate) = stand(&etcd, "a").await?;
+    let leadership = elected(&mut candidate).await?;
+    let mut state = session.state();
+    drop((session, election, candidate));
+    stays(WHILE, "a leadership keeps its session alive", async || {
+        leadership.is_valid() && keys(&mut client, "eldest/").await.len() == 1
+    })
+    .await?;
+    drop(leadership);
+    soon(
+        "closed",
+        state.wait_for(|s| matches!(s, SessionState::Closed)),
+    )
+    .await?;
+    assert_eq!(keys(&mut client, "eldest/").await, []);
+    assert_eq!(leases(&mut client).await, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn when_the_runtime_goes_tokens_are_cancelled_and_keys_expire() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let endpoint = etcd.endpoint();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    let leading = runtime.spawn(async move {
+        let session = Session::connect([endpoint], short("a")).await?;
+        let mut candidate = session.election("e")?.campaign().await?;
+        let leadership = candidate.elected().await?;
+        Ok::<_, eldest::Error>((session, candidate, leadership))
+    });
+    let (session, candidate, leadership) = soon("leading", leading).await??;
+    assert!(leadership.is_valid());
+    let begun = Instant::now();
+    runtime.shutdown_background();
+    soon("the token", leadership.lost().cancelled()).await;
+    assert_eq!(leadership.lost_reason(), Some(LostReason::RuntimeGone));
+    let mut state = session.state();
+    let closed = state.wait_for(|s| matches!(s, SessionState::Closed));
+    soon("closed", closed).await?;
+    let error = leadership.resign().await.expect_err("nobody to do it");
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    soon("close is no error", session.close()).await?;
+    let term = leadership.term();
+    drop((candidate, leadership));
+    nothing_under(&mut client, "eldest/").await?;
+    assert!(!term.is_valid(), "not while somebody else may lead");
+    let bound = Duration::from_millis(3000 + 500) + SOON / 4;
+    assert!(
+        begun.elapsed() < bound,
+        "gone within the TTL and etcd's half second"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_that_closes_while_etcd_is_away_says_so_and_goes_on_trying() -> Result {
+    let mut etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], short("a")).await?;
+    let candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    etcd.kill();
+    let error = soon("close", session.close())
+        .await
+        .expect_err("etcd is away");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    drop(candidate);
+    etcd.restart().await?;
+    let mut client = etcd.client().await;
+    eventually(SOON, "nothing left", async || {
+        (keys(&mut client, "eldest/").await.is_empty() && leases(&mut client).await == 0)
+            .then_some(())
+    })
+    .await
+}
