@@ -25,7 +25,7 @@ fn sent(w: &World, node: usize, what: fn(&Ask) -> bool) -> Time {
 }
 
 fn believed(sent: Time) -> Time {
-    sent.after(TTL - TTL.mul_f64(0.001) - MARGIN)
+    sent.after(TTL.mul_f64(0.999).saturating_sub(MARGIN))
 }
 
 fn refused(note: &Note) -> bool {
