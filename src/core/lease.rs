@@ -20,6 +20,8 @@ enum Link {
     Renewing { request: RequestId, sent: Time },
     /// Left by the linearizable read, or its failure.
     Verifying { request: RequestId },
+    /// No stream; a read finds out whether etcd can be heard. Left by its answer, or its failure.
+    Sounding(RequestId),
 }
 
 /// What to ask of etcd next.
@@ -55,6 +57,11 @@ pub(crate) struct Lease {
     renewed: Time,
     failures: u32,
     refusals: u32,
+    /// Not believed in: renewed only where etcd was just heard. Renewals that arrive, while no answer does, would
+    /// keep our keys in the queue, and everybody behind them waiting, for as long as the network is broken.
+    doubted: bool,
+    /// A read was answered since the last failure.
+    heard: bool,
 }
 
 /// Refusals in a row that are retried at once; later ones are paced, so that a cluster whose terms
@@ -81,6 +88,8 @@ impl Lease {
             renewed: sent,
             failures: 0,
             refusals: 0,
+            doubted: false,
+            heard: false,
         }
     }
 
@@ -112,6 +121,10 @@ impl Lease {
             return None;
         }
         match self.link {
+            Link::Closed if self.doubted && !self.heard => {
+                self.link = Link::Sounding(request);
+                Some(Next::Verify)
+            }
             Link::Closed => {
                 self.link = Link::Opening(request);
                 Some(Next::Open)
@@ -168,6 +181,7 @@ impl Lease {
             Verdict::Accepted(deadline) => {
                 self.failures = 0;
                 self.refusals = 0;
+                self.doubted = false;
                 self.next_at = self.renewed.after(self.ttl / 3).max(now);
                 Outcome::Extended(deadline)
             }
@@ -184,10 +198,20 @@ impl Lease {
     }
 
     /// The verifying read is answered, whatever [`Lease::confirm`] made of it.
-    pub(crate) fn verified(&mut self, request: RequestId) {
+    pub(crate) fn verified(&mut self, now: Time, request: RequestId) {
         if self.link == (Link::Verifying { request }) {
             self.link = Link::Idle;
+        } else if self.link == Link::Sounding(request) {
+            self.link = Link::Closed;
+            self.heard = true;
+            self.next_at = now;
         }
+    }
+
+    /// The belief in this lease has ended; a verified renewal restores it.
+    pub(crate) fn doubt(&mut self) {
+        self.doubted = true;
+        self.heard = false;
     }
 
     /// Whether the answer to `request` is what this lease waits for.
@@ -195,7 +219,8 @@ impl Lease {
         match self.link {
             Link::Opening(r)
             | Link::Renewing { request: r, .. }
-            | Link::Verifying { request: r } => r == request,
+            | Link::Verifying { request: r }
+            | Link::Sounding(r) => r == request,
             Link::Closed | Link::Idle => false,
         }
     }
@@ -207,6 +232,7 @@ impl Lease {
             return false;
         }
         self.link = Link::Closed;
+        self.heard = false;
         self.failures += 1;
         self.next_at = now.after(pause(self.failures, self.request_timeout));
         true

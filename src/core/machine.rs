@@ -210,7 +210,9 @@ impl Machine {
 
     fn distrust(&mut self, now: Time) {
         self.trusted = None;
-        self.act(Action::Distrust);
+        if let Holding::Held(lease) = &mut self.holding {
+            lease.doubt();
+        }
         for slot in self.slot_ids() {
             self.end_term(
                 slot,
@@ -219,6 +221,8 @@ impl Machine {
                 super::slots::End::Fading,
             );
         }
+        // After the reasons were told, for this cancels whatever is left.
+        self.act(Action::Distrust);
         self.set_condition(Condition::Lost {
             reason: LostReason::LeaseExpiring,
         });
@@ -397,9 +401,8 @@ impl Machine {
                     self.counter = request;
                     match next {
                         Next::Open => self.ask_as(request, Purpose::Open, Ask::Open { lease: id }),
-                        Next::Renew | Next::Verify => {
-                            self.ask_as(request, Purpose::Renew, Ask::Renew);
-                        }
+                        Next::Renew => self.ask_as(request, Purpose::Renew, Ask::Renew),
+                        Next::Verify => self.verify(request),
                     }
                 }
                 self.set_renewal_timer();
@@ -576,6 +579,7 @@ impl Machine {
             Outcome::Refused => {
                 self.note(Note::RenewalRefused);
                 self.set_renewal_timer();
+                self.abandon_if_hopeless(now);
             }
             Outcome::None | Outcome::Gone => {}
         }
@@ -591,7 +595,7 @@ impl Machine {
         match answer {
             Answer::Read { header, entry } => {
                 if let Holding::Held(lease) = &mut self.holding {
-                    lease.verified(request);
+                    lease.verified(now, request);
                 }
                 self.keep_lease(now);
                 if let Some((slot, create_revision)) = subject {
@@ -604,8 +608,11 @@ impl Machine {
                     && lease.failed(now, request)
                 {
                     self.act(Action::HangUp);
+                    let heard = trouble.class != Class::Retry;
                     self.note(Note::RenewalFailed { trouble });
-                    self.abandon_if_hopeless(now);
+                    if heard {
+                        self.abandon_if_hopeless(now);
+                    }
                     self.keep_lease(now);
                 }
             }
@@ -613,8 +620,8 @@ impl Machine {
         }
     }
 
-    /// A lease that we renew but can never verify would keep our keys, and so everybody behind them, waiting
-    /// for ever: let it go after a TTL without belief.
+    /// A lease that we renew but can never verify, although etcd answers, would keep our keys, and so everybody
+    /// behind them, waiting for ever: let it go after a TTL without belief.
     fn abandon_if_hopeless(&mut self, now: Time) {
         if self.trusted.is_none()
             && let Some(lease) = self.lease()

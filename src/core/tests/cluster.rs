@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::store::{Key, Write};
 use super::world::{Elected, Fate, Rule, World};
-use crate::core::action::{Ask, Note, SlotId};
+use crate::core::action::{Ask, Note, SlotId, Standing};
 use crate::core::candidacy::Follow;
 use crate::core::reason::{EndReason, LostReason};
 use crate::core::slots::key_of;
@@ -249,7 +249,6 @@ impl World {
             "token {token} of node {node} after {newest}"
         );
         self.elected.push(Elected {
-            at: self.now,
             node,
             prefix,
             token,
@@ -289,9 +288,10 @@ impl World {
             for (prefix, slot) in &node.stood {
                 let seat = &node.seats[slot];
                 let place = node.machine.stands(*slot).then_some(seat.standing);
-                use crate::core::action::Standing::{Leading, Waiting};
                 match place {
-                    Some(Some(Waiting { .. } | Leading { .. })) => owned.extend(node.key(prefix)),
+                    Some(Some(Standing::Waiting { .. } | Standing::Leading { .. })) => {
+                        owned.extend(node.key(prefix));
+                    }
                     Some(other) => panic!("node {index} is stuck: {other:?}"),
                     None => assert!(seat.ended.is_some(), "node {index} never left: {seat:?}"),
                 }

@@ -173,7 +173,7 @@ impl World {
     /// etcd cancels every watch of a node, or the node's stream breaks.
     pub(super) fn disturb_watches(&mut self, node: usize, broken: bool) {
         let mine = (0..self.watchers.len()).filter(|w| self.watchers[*w].node == node);
-        if let Some(at) = mine.last() {
+        if let Some(at) = mine.max() {
             let id = self.watchers[at].id;
             let message = if broken {
                 Message::Broken

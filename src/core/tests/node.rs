@@ -193,6 +193,12 @@ impl Node {
         }
     }
 
+    fn distrust_unless(&mut self, stands: bool, now: Time) {
+        if !stands {
+            self.machine.distrusted(now);
+        }
+    }
+
     /// The term that is valid for `prefix`, by this node's clock.
     pub(super) fn valid(&self, prefix: &[u8], world: Time) -> Option<&Term> {
         let local = self.local(world);
@@ -266,11 +272,9 @@ impl Node {
                 self.stream = None;
             }
             Action::Trust { deadline, fresh } => {
-                if !self.trust(deadline, fresh) {
-                    // The driver reads the clock again; no time passes here.
-                    let now = deadline.before(TTL);
-                    self.machine.distrusted(now);
-                }
+                let stands = self.trust(deadline, fresh);
+                // The driver reads the clock again; no time passes here.
+                self.distrust_unless(stands, deadline.before(TTL));
             }
             Action::Distrust => {
                 if let Some(belief) = self.belief.take() {

@@ -145,7 +145,7 @@ impl Schedule {
         }
         for fault in self.faults.clone() {
             let follow = self.follow(fault.node);
-            let most = HEALED - Duration::from_millis(fault.at_ms);
+            let most = HEALED.saturating_sub(Duration::from_millis(fault.at_ms));
             let lasts = Duration::from_millis(fault.for_ms).min(most);
             w.after(Duration::from_millis(fault.at_ms), move |w| {
                 if !w.nodes[fault.node].paused {
@@ -252,7 +252,11 @@ fn meddle(w: &mut World, step: Step<Meddling>) {
     match (step.what, key, lease) {
         (Meddling::Delete, Some(key), _) => w.delete(&key),
         (Meddling::Recreate, Some(key), Some(lease)) => {
-            let lease = if step.for_ms % 2 == 0 { 0 } else { lease };
+            let lease = if step.for_ms.is_multiple_of(2) {
+                0
+            } else {
+                lease
+            };
             w.recreate(&key, lease);
         }
         (Meddling::Overwrite, Some(key), _) => w.overwrite(&key),

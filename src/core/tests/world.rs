@@ -90,7 +90,6 @@ pub(super) struct Watcher {
 /// A term that began.
 #[derive(Debug, Clone)]
 pub(super) struct Elected {
-    pub(super) at: Time,
     pub(super) node: usize,
     pub(super) prefix: Key,
     pub(super) token: i64,

@@ -134,7 +134,7 @@ fn a_closing_session_gives_up_after_two_ttl() {
     let mut w = World::seated(2);
     w.relink(0, |l| (l.requests_lost, l.answers_lost) = (true, true));
     w.close(0);
-    w.run(TTL * 2 - ms(10));
+    w.run((TTL * 2).saturating_sub(ms(10)));
     assert!(!w.nodes[0].closed());
     w.run(ms(20));
     assert!(w.nodes[0].closed());

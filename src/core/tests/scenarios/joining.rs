@@ -246,7 +246,7 @@ fn answers_of_an_earlier_attempt_are_dropped() {
     w.until("sent", secs(1), |w| w.count(0, joins) == 1);
     w.run(ms(20));
     w.give(0, |m, now| {
-        m.lose_lease(now, crate::core::reason::LostReason::LeaseLost)
+        m.lose_lease(now, crate::core::reason::LostReason::LeaseLost);
     });
     w.run(secs(20));
     w.check_settled();
