@@ -1,9 +1,7 @@
 //! Hides the wait for one's turn.
 
-use std::convert::Infallible;
 use std::fmt;
-use std::future::poll_fn;
-use std::sync::{Mutex, PoisonError};
+use std::pin::pin;
 
 use tokio::sync::{mpsc, watch};
 
@@ -85,8 +83,7 @@ pub struct Candidate {
     handle: Handle,
     slot: SlotId,
     status: watch::Receiver<Status>,
-    // Behind a lock so that `leave` may empty it through a shared reference.
-    elected: Mutex<mpsc::UnboundedReceiver<Leadership>>,
+    elected: mpsc::UnboundedReceiver<Leadership>,
 }
 
 impl Candidate {
@@ -96,7 +93,7 @@ impl Candidate {
             handle,
             slot,
             status: seated.status,
-            elected: Mutex::new(seated.elected),
+            elected: seated.elected,
         };
         match seated.registered.await {
             Ok(Ok(())) => Ok(candidate),
@@ -123,8 +120,7 @@ impl Candidate {
     /// Cancel safe: the place in the queue is kept, and a leadership won meanwhile is returned by the next call.
     pub async fn elected(&mut self) -> Result<Leadership> {
         loop {
-            let mailbox = self.elected.get_mut();
-            match mailbox.unwrap_or_else(PoisonError::into_inner).recv().await {
+            match self.elected.recv().await {
                 Some(leadership) => {
                     if leadership.is_valid() && leadership.lost_reason().is_none() {
                         return Ok(leadership);
@@ -171,28 +167,17 @@ impl Candidate {
     /// # Cancellation safety
     ///
     /// Cancel safe: leaving goes on in the background.
-    pub async fn leave(&self) -> Result<()> {
+    pub async fn leave(&mut self) -> Result<()> {
         self.handle.send(Command::Leave { slot: self.slot })?;
-        let ended = self.handle.ended(self.slot, self.handle.patience());
-        tokio::select! {
-            biased;
-            result = ended => result,
-            never = self.refuse() => match never {},
+        let mut ended = pin!(self.handle.ended(self.slot, self.handle.patience()));
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut ended => return result,
+                // Won and not taken up: nobody else can give it back.
+                Some(leadership) = self.elected.recv() => drop(leadership),
+            }
         }
-    }
-
-    /// Gives back what was won and not taken up, for ever: nobody else can resign it.
-    async fn refuse(&self) -> Infallible {
-        let next = || {
-            poll_fn(|cx| {
-                let mut mailbox = self.elected.lock().unwrap_or_else(PoisonError::into_inner);
-                mailbox.poll_recv(cx)
-            })
-        };
-        while let Some(leadership) = next().await {
-            drop(leadership);
-        }
-        std::future::pending().await
     }
 }
 

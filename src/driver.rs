@@ -377,6 +377,7 @@ impl Driver {
         self.closed = matches!(state, SessionState::Closed);
         self.state.send_replace(state);
         if self.closed {
+            self.pool.hang_up();
             for closer in self.closers.drain(..) {
                 let _ = closer.send(());
             }

@@ -186,7 +186,7 @@ async fn observe_tells_who_leads_and_who_is_blocked() -> Result {
     let mut example = Running::start("observe", &etcd, &[])?;
     example.says("nobody leads").await?;
     let session = Session::connect([etcd.endpoint()], SessionOptions::new("ruth")).await?;
-    let candidate = session.election("reports")?.campaign().await?;
+    let mut candidate = session.election("reports")?.campaign().await?;
     example.says("ruth leads, fencing token").await?;
     candidate.leave().await?;
     example.says("nobody leads").await?;

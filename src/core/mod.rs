@@ -5,13 +5,19 @@
 
 pub(crate) mod action;
 pub(crate) mod candidacy;
+mod commands;
+mod joining;
+mod keeping;
 mod lease;
 pub(crate) mod lease_clock;
+mod looking;
 pub(crate) mod machine;
+mod place;
 pub(crate) mod reason;
 mod removal;
 pub(crate) mod roster;
 mod slots;
+mod stream;
 #[cfg(test)]
 mod tests;
 pub(crate) mod time;

@@ -250,6 +250,17 @@ impl Pool {
         );
     }
 
+    /// Drops the connections; a later call would open new ones.
+    pub(crate) fn hang_up(&self) {
+        for connection in [&self.lease, &self.data] {
+            let _given_up = {
+                let mut current = connection.lock();
+                current.generation += 1;
+                current.client.take()
+            };
+        }
+    }
+
     /// Leaves the lane's present endpoint for a reason that no call told.
     pub(crate) fn leave(&self, lane: Lane, why: &str) {
         let ticket = self.ticket(lane);

@@ -1,6 +1,4 @@
 //! An onlooker that may not look is told so.
-#![cfg(feature = "testing")]
-#![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::time::Duration;
 

@@ -1,12 +1,8 @@
 //! What it costs: requests counted by etcd itself, and the time of a hand-over.
-#![cfg(feature = "testing")]
-#![allow(clippy::disallowed_methods)] // tests run in real time
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Result, SOON, WHILE, elected, nothing_under, short, soon, stays};
+use crate::common::{Result, SOON, WHILE, elected, nothing_under, short, soon, stays};
 use eldest::testing::{Etcd, eventually};
 use eldest::{Candidate, Follow, Session, SessionOptions, Status};
 

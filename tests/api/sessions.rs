@@ -1,12 +1,8 @@
 //! Sessions: connecting, options, one lease, states, and how they end.
-#![cfg(feature = "testing")]
-#![allow(clippy::disallowed_methods)] // tests run in real time
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{
+use crate::common::{
     Result, SOON, WHILE, elected, keys, leases, nothing_under, options, session, short, soon,
     stand, stands, stays,
 };

@@ -1,14 +1,10 @@
 //! Leaderships: validity, fencing, and every way in which a term ends.
-#![cfg(feature = "testing")]
-#![allow(clippy::disallowed_methods)] // tests run in real time
-
-mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{
+use crate::common::{
     Probe, Result, SOON, WHILE, elected, nothing_under, only_key, options, short, soon, stand,
     stands, status, stays,
 };

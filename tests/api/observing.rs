@@ -1,10 +1,6 @@
 //! Observers: the current state first, then every change, whatever happens on the way.
-#![cfg(feature = "testing")]
-#![allow(clippy::disallowed_methods)] // tests run in real time
 
-mod common;
-
-use common::{Result, SOON, elected, keys, options, session, soon, stand};
+use crate::common::{Result, SOON, elected, keys, options, session, soon, stand};
 use eldest::etcd_client::{Client, CompactionOptions};
 use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{Observer, Roster, Session};

@@ -1,15 +1,11 @@
 //! `Election::run`: work while leading, in every order of things that can end it.
-#![cfg(feature = "testing")]
-#![allow(clippy::disallowed_methods)] // tests run in real time
-
-mod common;
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{
+use crate::common::{
     Probe, Result, SOON, WHILE, elected, keys, nothing_under, session, short, soon, stand, stands,
     status, stays,
 };

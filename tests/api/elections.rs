@@ -1,12 +1,8 @@
 //! Elections: what stands in etcd, who leads, and what everybody sees.
-#![cfg(feature = "testing")]
-#![allow(clippy::disallowed_methods)] // tests run in real time
-
-mod common;
 
 use std::time::{Duration, SystemTime};
 
-use common::{
+use crate::common::{
     Result, WHILE, elected, foreign, keys, leases, nothing_under, only_key, options, session, soon,
     stand, status, stays,
 };
@@ -247,7 +243,7 @@ async fn a_session_stands_once_in_an_election_and_again_after_leaving() -> Resul
     let leads = elected(&mut b).await?;
     let mut last = 0;
     for _ in 0..3 {
-        let candidate = soon("after resigning, leaving, dropping", election.campaign()).await?;
+        let mut candidate = soon("after resigning, leaving, dropping", election.campaign()).await?;
         refused("it waits").await;
         soon("leave", candidate.leave()).await?;
         let candidate = soon("after leaving", election.campaign()).await?;

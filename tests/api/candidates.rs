@@ -1,13 +1,9 @@
 //! Candidates: waiting, leaving, proclaiming, and standing again after their key was taken away.
-#![cfg(feature = "testing")]
-#![allow(clippy::disallowed_methods)] // tests run in real time
-
-mod common;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{
+use crate::common::{
     Key, Result, SOON, WHILE, elected, keys, only_key, options, session, short, soon, stand,
     stands, status, stays,
 };
@@ -43,7 +39,7 @@ async fn stands_anew(client: &mut Client, identity: &str, created: i64) -> Resul
 async fn a_candidate_tells_where_it_stands_from_joining_to_the_end() -> Result {
     let etcd = Etcd::start().await?;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
     let first = elected(&mut a).await?;
 
     let (_c, _, mut c) = stand(&etcd, "c").await?;
@@ -168,7 +164,7 @@ async fn leaving_does_not_return_before_etcd_confirmed_it() -> Result {
     let proxy = Proxy::start(etcd.address()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
     client.put("eldest/e/stuck", "in front", None).await?;
-    let candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     proxy.hold();
     let early = tokio::time::timeout(WHILE, candidate.leave()).await;
     assert!(early.is_err(), "etcd has not heard of it: {early:?}");
@@ -355,7 +351,7 @@ async fn the_middle_candidate_leaving_does_not_make_the_third_leader() -> Result
     // Complaint 9.
     let etcd = Etcd::start().await?;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
     let (_c, _, mut c) = stand(&etcd, "c").await?;
     let first = elected(&mut a).await?;
     status(&c, |s| *s == behind(2)).await?;

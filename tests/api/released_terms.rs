@@ -1,6 +1,4 @@
 //! A view of a term outlives the work: it says no before the key is given to anybody else.
-#![cfg(feature = "testing")]
-#![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,5 +1,4 @@
 //! What the tests of the API share: sessions, what stands in etcd, and ways to wait.
-#![allow(dead_code)] // every test crate uses a part of it
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -1,0 +1,338 @@
+//! Hides what the user's commands do to a candidate or onlooker, up to the closing of the session.
+
+use std::sync::Arc;
+
+use super::action::{Action, Answer, Ask, SlotId, TermId};
+use super::candidacy::{Afterwards, Candidacy, Follow, Phase, Purpose};
+use super::lease::Lease;
+use super::machine::{Machine, Onlooker, Slot, Timer};
+use super::reason::{EndReason, LostReason};
+use super::slots::{End, key_of};
+use super::time::Time;
+use super::view::{Own, PrefixView};
+
+impl Machine {
+    /// Whether that candidacy still counts as one: it has not left, and is not about to.
+    pub(crate) fn stands(&self, slot: SlotId) -> bool {
+        matches!(self.slots.get(&slot), Some(Slot::Candidate(c)) if c.looks() && (c.wanted || c.own().is_some()))
+    }
+
+    /// Stands as a candidate.
+    pub(crate) fn campaign(
+        &mut self,
+        now: Time,
+        slot: SlotId,
+        prefix: Arc<[u8]>,
+        value: Arc<[u8]>,
+        follow: Follow,
+        persistent: bool,
+    ) {
+        self.expire(now);
+        if self.closing {
+            self.act(Action::Ended {
+                slot,
+                reason: EndReason::SessionClosed,
+                trouble: None,
+            });
+            return;
+        }
+        let candidate = Candidacy::new(prefix, value, follow, persistent);
+        self.slots
+            .insert(slot, Slot::Candidate(Box::new(candidate)));
+        self.keep_lease(now);
+        self.queue_join(slot, now);
+        self.tell(slot);
+    }
+
+    /// Looks on.
+    pub(crate) fn observe(&mut self, now: Time, slot: SlotId, prefix: Arc<[u8]>) {
+        self.expire(now);
+        if self.closing {
+            return;
+        }
+        let onlooker = Onlooker {
+            view: PrefixView::onlooker(Arc::clone(&prefix)),
+            prefix,
+            failures: 0,
+            not_before: now,
+            shown: 0,
+        };
+        self.slots.insert(slot, Slot::Onlooker(Box::new(onlooker)));
+        self.watch_slot(slot);
+        self.want_read(slot, now);
+        self.probe_later(now);
+    }
+
+    /// Nobody looks on any more.
+    pub(crate) fn unobserve(&mut self, slot: SlotId) {
+        if matches!(self.slots.get(&slot), Some(Slot::Onlooker(_))) {
+            self.forget(slot);
+        }
+    }
+
+    /// The candidate gives up its place. A term that runs is not ended; it will not be followed by another.
+    pub(crate) fn leave(&mut self, now: Time, slot: SlotId, reason: EndReason) {
+        self.expire(now);
+        let lease = self.lease().map(Lease::id);
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        candidate.wanted = false;
+        match candidate.phase().clone() {
+            Phase::Joining { request: None, .. } => {
+                let uncertain = candidate.uncertain;
+                let key = lease.map(|lease| key_of(&candidate.prefix, lease));
+                candidate.enter(Phase::Leaving { reason });
+                match key {
+                    // It may stand, or the one before it is not gone yet.
+                    Some(key) if uncertain || self.removals.contains_key(&key) => {
+                        self.remove(now, &key, None, Some(slot));
+                    }
+                    _ => self.finish(slot, now),
+                }
+            }
+            Phase::Waiting { own } => {
+                candidate.enter(Phase::Leaving { reason });
+                self.remove(now, &own.key, Some(own.create_revision), Some(slot));
+            }
+            // The answer decides; until then the key may or may not stand, and nobody else may join by it.
+            Phase::Joining {
+                request: Some((_, lease)),
+                ..
+            } => {
+                let key = key_of(&candidate.prefix, lease);
+                self.hold(key);
+            }
+            Phase::Leading { .. } | Phase::Leaving { .. } => {}
+            Phase::Ending {
+                own,
+                term,
+                reason: lost,
+                cutoff,
+                next: _,
+            } => {
+                candidate.enter(Phase::Ending {
+                    own,
+                    term,
+                    reason: lost,
+                    cutoff,
+                    next: Afterwards::Leave(reason),
+                });
+            }
+        }
+        self.tell(slot);
+    }
+
+    /// The leader ends its term: resigning (its work is done) or shutting down (its work winds up).
+    pub(crate) fn end_by_leader(
+        &mut self,
+        now: Time,
+        slot: SlotId,
+        term: TermId,
+        reason: LostReason,
+    ) {
+        self.expire(now);
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let leads = matches!(candidate.phase(), Phase::Leading { term: t, .. } if *t == term);
+        if !leads {
+            return;
+        }
+        candidate.wanted = false;
+        let end = if reason == LostReason::Resigned {
+            End::Void
+        } else {
+            End::Fading
+        };
+        self.end_term(slot, now, reason, end);
+    }
+
+    /// The term's work has ended, or the leadership was dropped: now its key may go.
+    pub(crate) fn work_joined(&mut self, now: Time, slot: SlotId, term: TermId) {
+        self.end_by_leader(now, slot, term, LostReason::Resigned);
+        let closing = self.closing;
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let Phase::Ending {
+            own,
+            term: ending,
+            next,
+            ..
+        } = candidate.phase().clone()
+        else {
+            return;
+        };
+        if ending != term {
+            return;
+        }
+        match next {
+            Afterwards::Rejoin if candidate.wanted && !closing => {
+                candidate.enter(Phase::Joining {
+                    request: None,
+                    not_before: now,
+                });
+                if let Some(own) = own {
+                    self.remove(now, &own.key, Some(own.create_revision), Some(slot));
+                } else {
+                    self.queue_join(slot, now);
+                }
+            }
+            next => {
+                let reason = match next {
+                    Afterwards::Leave(reason) => reason,
+                    Afterwards::Rejoin if closing => EndReason::SessionClosed,
+                    Afterwards::Rejoin => EndReason::Left,
+                };
+                candidate.enter(Phase::Leaving { reason });
+                if let Some(own) = own {
+                    self.remove(now, &own.key, Some(own.create_revision), Some(slot));
+                } else {
+                    self.leave_when_removed(slot, now);
+                }
+            }
+        }
+        self.tell(slot);
+    }
+
+    /// The key was released before the work ended; wait for the release if it is still under way.
+    pub(super) fn leave_when_removed(&mut self, slot: SlotId, now: Time) {
+        let lease = self.lease().map(Lease::id);
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let prefix = Arc::clone(&candidate.prefix);
+        let waits = lease.is_some_and(|lease| self.awaits_removal(&key_of(&prefix, lease), slot));
+        if !waits {
+            self.finish(slot, now);
+        }
+    }
+
+    /// Replaces what the candidate announces, now and after every rejoin.
+    pub(crate) fn proclaim(&mut self, slot: SlotId, value: Arc<[u8]>, ticket: u64) {
+        let Some(candidate) = self.candidate(slot) else {
+            self.act(Action::Proclaimed {
+                ticket,
+                result: Ok(false),
+            });
+            return;
+        };
+        candidate.value = Arc::clone(&value);
+        match candidate.own().cloned() {
+            Some(own) => self.send_proclaim(&own, value, Some(ticket)),
+            // It will be announced with the key.
+            None => self.act(Action::Proclaimed {
+                ticket,
+                result: Ok(true),
+            }),
+        }
+    }
+
+    pub(super) fn send_proclaim(&mut self, own: &Own, value: Arc<[u8]>, ticket: Option<u64>) {
+        let ask = Ask::Proclaim {
+            key: Arc::clone(&own.key),
+            create_revision: own.create_revision,
+            lease: own.lease,
+            value,
+        };
+        self.ask(Purpose::Proclaim { ticket }, ask);
+    }
+
+    pub(crate) fn proclaimed(&mut self, ticket: Option<u64>, answer: Answer) {
+        let result = match answer {
+            Answer::Proclaimed { held } => Ok(held),
+            Answer::Failed(trouble) => Err(trouble),
+            _ => return,
+        };
+        match (ticket, result) {
+            (Some(ticket), result) => self.act(Action::Proclaimed { ticket, result }),
+            (None, Err(trouble)) => self.fail_request("proclaim", trouble),
+            (None, Ok(_)) => {}
+        }
+    }
+
+    /// Ends every term, leaves every election and gives the lease back.
+    pub(crate) fn close(&mut self, now: Time) {
+        self.expire(now);
+        if self.closing {
+            return;
+        }
+        self.closing = true;
+        // By then the lease has expired by itself, whatever could not be confirmed.
+        self.timers
+            .set(now.after(self.config.ttl * 2), Timer::GiveUp);
+        for slot in self.slot_ids() {
+            match self.slots.get(&slot) {
+                Some(Slot::Onlooker(_)) => self.forget(slot),
+                Some(Slot::Candidate(candidate)) => match candidate.phase() {
+                    Phase::Leading { .. } => {
+                        self.end_term(slot, now, LostReason::SessionClosed, End::Fading);
+                        self.leave(now, slot, EndReason::SessionClosed);
+                    }
+                    // Waiting keys go with the lease, in one request.
+                    Phase::Waiting { .. } => {
+                        if let Some(candidate) = self.candidate(slot) {
+                            candidate.enter(Phase::Leaving {
+                                reason: EndReason::SessionClosed,
+                            });
+                        }
+                        self.finish(slot, now);
+                    }
+                    _ => self.leave(now, slot, EndReason::SessionClosed),
+                },
+                None => {}
+            }
+        }
+        self.close_if_done(now);
+    }
+
+    /// While closing: when every term has ended, the lease goes, and then the session is closed.
+    pub(crate) fn close_if_done(&mut self, now: Time) {
+        if !self.closing {
+            return;
+        }
+        let busy = self.slots.values().any(|slot| match slot {
+            Slot::Candidate(c) => match c.phase() {
+                Phase::Ending { own, .. } => own.is_some(),
+                _ => true,
+            },
+            Slot::Onlooker(_) => false,
+        });
+        if busy || !self.removals.is_empty() {
+            return;
+        }
+        match std::mem::replace(&mut self.holding, super::machine::Holding::Closed) {
+            super::machine::Holding::Held(lease) => {
+                self.act(Action::HangUp);
+                self.trusted = None;
+                self.revoke(now, lease.id(), lease.ttl(), now);
+            }
+            granting @ super::machine::Holding::Granting => self.holding = granting,
+            super::machine::Holding::None { .. } | super::machine::Holding::Closed => {
+                if self.revocations().is_empty() {
+                    self.set_closed();
+                }
+            }
+        }
+    }
+
+    /// The candidacy is over and nothing of it is left.
+    pub(crate) fn finish(&mut self, slot: SlotId, now: Time) {
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let Phase::Leaving { reason } = *candidate.phase() else {
+            return;
+        };
+        let trouble = candidate.trouble.take();
+        self.tell(slot);
+        self.forget(slot);
+        self.act(Action::Ended {
+            slot,
+            reason,
+            trouble,
+        });
+        self.close_if_done(now);
+    }
+}

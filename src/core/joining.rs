@@ -1,0 +1,276 @@
+//! Hides how a candidate's key comes to stand in etcd, once, whatever answers are lost.
+
+use std::sync::Arc;
+
+use super::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
+use super::candidacy::{Phase, Purpose, new_view};
+use super::lease::Lease;
+use super::machine::{Machine, Slot, Timer};
+use super::reason::{EndReason, LostReason};
+use super::slots::key_of;
+use super::time::Time;
+use super::view::{Own, View};
+use crate::facts::Entry;
+
+impl Machine {
+    /// Sends the join if everything it needs is there; otherwise whatever is missing will call again.
+    pub(crate) fn start_join(&mut self, slot: SlotId, now: Time) -> bool {
+        let Some(lease) = self.trusted_lease().map(Lease::id) else {
+            return false;
+        };
+        let Some(candidate) = self.candidate(slot) else {
+            return false;
+        };
+        let Phase::Joining {
+            request: None,
+            not_before,
+        } = *candidate.phase()
+        else {
+            return false;
+        };
+        if now < not_before {
+            self.timers.set(not_before, Timer::Slot(slot));
+            return false;
+        }
+        let prefix = Arc::clone(&candidate.prefix);
+        let value = Arc::clone(&candidate.value);
+        let key = key_of(&prefix, lease);
+        if self.awaits_removal(&key, slot) {
+            return false;
+        }
+        self.renew_view(slot);
+        // The watch goes out beside the join, so that it costs no round trip of its own.
+        self.watch_slot(slot);
+        let request = self.ask(
+            Purpose::Join { slot },
+            Ask::Join {
+                key,
+                value,
+                lease,
+                prefix,
+            },
+        );
+        if let Some(candidate) = self.candidate(slot) {
+            candidate.enter(Phase::Joining {
+                request: Some((request, lease)),
+                not_before,
+            });
+        }
+        true
+    }
+
+    /// A new key has a new place: what the old one's neighbours do is of no interest.
+    pub(super) fn renew_view(&mut self, slot: SlotId) {
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let View::Predecessor(view) = &candidate.view else {
+            return;
+        };
+        let watchers = view.watchers();
+        candidate.view = new_view(&candidate.prefix, candidate.follow);
+        for watch in watchers {
+            self.unwatch(watch);
+        }
+    }
+
+    pub(crate) fn joined(&mut self, now: Time, slot: SlotId, request: RequestId, answer: Answer) {
+        let current = self.lease().map(Lease::id);
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let Phase::Joining {
+            request: Some((awaited, lease)),
+            ..
+        } = *candidate.phase()
+        else {
+            return;
+        };
+        if awaited != request || Some(lease) != current {
+            return;
+        }
+        candidate.enter(Phase::Joining {
+            request: None,
+            not_before: now,
+        });
+        match answer {
+            Answer::Joined {
+                header,
+                created,
+                entries,
+            } => {
+                candidate.failures = 0;
+                let key = key_of(&candidate.prefix, lease);
+                let standing = entries.iter().find(|e| e.key == key);
+                if !candidate.wanted {
+                    let reason = if self.closing {
+                        EndReason::SessionClosed
+                    } else {
+                        EndReason::Left
+                    };
+                    let create_revision = standing.map(|e| e.create_revision);
+                    if let Some(candidate) = self.candidate(slot) {
+                        candidate.enter(Phase::Leaving { reason });
+                    }
+                    self.remove(now, &key, create_revision, Some(slot));
+                    return;
+                }
+                let (create_revision, same_value, ours) = match standing {
+                    // What is announced may have changed since the join was sent.
+                    Some(e) if created => (header.revision, e.value == candidate.value, true),
+                    None if created => (header.revision, true, true),
+                    // No handle holds this key and we never asked to delete it: it is from a join
+                    // of ours whose answer was lost.
+                    Some(e) => (
+                        e.create_revision,
+                        e.value == candidate.value,
+                        e.lease == lease,
+                    ),
+                    None => {
+                        self.retry_join(slot, now, Class::Retry);
+                        return;
+                    }
+                };
+                if !ours {
+                    // Somebody else's at our path: it blocks us and serves nobody.
+                    self.remove(now, &key, Some(create_revision), Some(slot));
+                    return;
+                }
+                candidate.uncertain = false;
+                let own = Own {
+                    key,
+                    create_revision,
+                    lease,
+                };
+                candidate.enter(Phase::Waiting { own: own.clone() });
+                let former = candidate.former.take();
+                let left = former.and_then(|f| {
+                    let stands = |e: &&Entry| e.key == f.key && e.lease != f.lease;
+                    entries.iter().find(stands).cloned()
+                });
+                let first_time = !std::mem::replace(&mut candidate.registered, true);
+                let value = Arc::clone(&candidate.value);
+                self.note(Note::Joined {
+                    slot,
+                    key: Arc::clone(&own.key),
+                    create_revision,
+                    again: !first_time,
+                });
+                // When no key stands, this one is read to verify renewals: here we are known to be permitted.
+                self.config.probe_key = Arc::clone(&own.key);
+                if first_time {
+                    self.act(Action::Registered { slot });
+                }
+                if !same_value {
+                    self.send_proclaim(&own, value, None);
+                }
+                if let Some(left) = left {
+                    // It would sit in the queue for ever.
+                    self.remove(now, &left.key, Some(left.create_revision), None);
+                }
+                self.take_snapshot(slot, header.revision, entries, true, now);
+            }
+            Answer::Failed(trouble) => self.join_failed(slot, now, &trouble),
+            _ => {}
+        }
+    }
+
+    pub(super) fn join_failed(&mut self, slot: SlotId, now: Time, trouble: &Trouble) {
+        if trouble.ambiguous {
+            self.suspicion.get_or_insert(0);
+        }
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        candidate.uncertain |= trouble.ambiguous;
+        let class = trouble.class;
+        self.note(Note::JoinFailed {
+            slot,
+            trouble: trouble.clone(),
+        });
+        if class == Class::LeaseGone {
+            self.lose_lease(now, LostReason::LeaseLost);
+            return;
+        }
+        let wanted = self.candidate(slot).is_some_and(|c| c.wanted);
+        if !wanted {
+            let reason = if self.closing {
+                EndReason::SessionClosed
+            } else {
+                EndReason::Left
+            };
+            self.leave(now, slot, reason);
+            return;
+        }
+        if !self.refuse_if_new(slot, trouble, now) {
+            self.retry_join(slot, now, class);
+        }
+    }
+
+    pub(super) fn retry_join(&mut self, slot: SlotId, now: Time, class: Class) {
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        candidate.failures += 1;
+        let failures = candidate.failures;
+        let not_before = now.after(self.pause(failures, class));
+        if let Some(candidate) = self.candidate(slot) {
+            candidate.enter(Phase::Joining {
+                request: None,
+                not_before,
+            });
+        }
+        self.timers.set(not_before, Timer::Slot(slot));
+    }
+
+    /// A candidate that never stood is told what is wrong instead of waiting for it to go away.
+    pub(crate) fn refuse_if_new(&mut self, slot: SlotId, trouble: &Trouble, now: Time) -> bool {
+        let Some(candidate) = self.candidate(slot) else {
+            return false;
+        };
+        let hopeless = match trouble.class {
+            Class::Denied | Class::Invalid => true,
+            Class::Auth | Class::Backoff => !candidate.persistent,
+            Class::Retry | Class::LeaseGone => false,
+        };
+        let joining = matches!(candidate.phase(), Phase::Joining { .. });
+        if candidate.registered || !hopeless || !joining {
+            return false;
+        }
+        candidate.trouble = Some(trouble.clone());
+        self.leave(now, slot, EndReason::Refused);
+        true
+    }
+
+    pub(crate) fn slot_due(&mut self, slot: SlotId, now: Time) {
+        match self.slots.get(&slot) {
+            Some(Slot::Candidate(candidate)) => match candidate.phase().clone() {
+                Phase::Joining { request: None, .. } => self.queue_join(slot, now),
+                Phase::Ending {
+                    own: Some(own),
+                    term,
+                    reason,
+                    cutoff,
+                    next,
+                } if now >= cutoff => {
+                    // The work ignores its token; the key does not wait for it.
+                    if let Some(candidate) = self.candidate(slot) {
+                        candidate.enter(Phase::Ending {
+                            own: None,
+                            term,
+                            reason,
+                            cutoff,
+                            next,
+                        });
+                    }
+                    self.remove(now, &own.key, Some(own.create_revision), None);
+                    self.close_if_done(now);
+                }
+                Phase::Waiting { .. } | Phase::Leading { .. } => self.want_read(slot, now),
+                _ => {}
+            },
+            Some(Slot::Onlooker(_)) => self.want_read(slot, now),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Hides how the session's lease is granted, kept, verified, doubted and given up.
+
+use std::sync::Arc;
+
+use super::action::{Action, Answer, Ask, Class, Condition, Note, RequestId, SlotId};
+use super::candidacy::Purpose;
+use super::lease::{Lease, Next, Outcome, pause};
+use super::machine::{Holding, LONGEST_PAUSE, Machine, Slot, Timer};
+use super::reason::LostReason;
+use super::time::Time;
+use crate::facts::Header;
+
+/// After a lost join, the lease's keys are swept every so many verified renewals.
+const SWEEP_EVERY: u32 = 3;
+
+impl Machine {
+    /// Grants, opens, renews: whatever is due.
+    pub(crate) fn keep_lease(&mut self, now: Time) {
+        match &mut self.holding {
+            Holding::Granting | Holding::Closed => {}
+            Holding::None { not_before } => {
+                let not_before = *not_before;
+                if self.closing || !self.wants_lease() {
+                    return;
+                }
+                if now < not_before {
+                    self.timers.set(not_before, Timer::Grant);
+                    return;
+                }
+                self.holding = Holding::Granting;
+                let lease = self.fresh_lease_id();
+                let ttl = self.config.ttl;
+                self.ask(
+                    Purpose::Grant { lease, sent: now },
+                    Ask::Grant { lease, ttl },
+                );
+            }
+            Holding::Held(lease) => {
+                let request = self.counter + 1;
+                let id = lease.id();
+                if let Some(next) = lease.start(now, request) {
+                    self.counter = request;
+                    match next {
+                        Next::Open => self.ask_as(request, Purpose::Open, Ask::Open { lease: id }),
+                        Next::Renew => self.ask_as(request, Purpose::Renew, Ask::Renew),
+                        Next::Verify => self.verify(request),
+                    }
+                }
+                self.set_renewal_timer();
+            }
+        }
+    }
+
+    pub(super) fn wants_lease(&self) -> bool {
+        self.slots
+            .values()
+            .any(|slot| matches!(slot, Slot::Candidate(c) if c.looks()))
+    }
+
+    pub(super) fn set_renewal_timer(&mut self) {
+        if let Some(at) = self.lease().and_then(Lease::next_at) {
+            self.timers.set(at, Timer::Renewal);
+        }
+    }
+
+    pub(super) fn granted(&mut self, now: Time, lease: i64, sent: Time, answer: Answer) {
+        match answer {
+            Answer::Granted { ttl, header } => {
+                self.grant_failures = 0;
+                let lease = Lease::granted(
+                    lease,
+                    ttl,
+                    self.config.trust,
+                    self.config.request_timeout,
+                    sent,
+                    header,
+                );
+                self.note(Note::LeaseGranted {
+                    lease: lease.id(),
+                    ttl,
+                });
+                let deadline = lease.deadline();
+                self.holding = Holding::Held(Box::new(lease));
+                self.set_renewal_timer();
+                self.trust(now, deadline);
+                self.close_if_done(now);
+            }
+            Answer::Failed(trouble) => {
+                self.grant_failures += 1;
+                let pause = self.pause(self.grant_failures, trouble.class);
+                let not_before = now.after(pause);
+                self.holding = Holding::None { not_before };
+                self.timers.set(not_before, Timer::Grant);
+                self.note(Note::RequestFailed {
+                    what: "grant",
+                    trouble: trouble.clone(),
+                });
+                if trouble.ambiguous {
+                    self.revoke(now, lease, self.config.ttl, now);
+                }
+                for slot in self.slot_ids() {
+                    self.refuse_if_new(slot, &trouble, now);
+                }
+                self.close_if_done(now);
+            }
+            _ => {}
+        }
+    }
+
+    /// A fresh id for every attempt: 'already exists' could be our own lost grant, older than we think, or
+    /// somebody else's, and is never adopted. (`SplitMix64` over the session's random seed.)
+    pub(super) fn fresh_lease_id(&mut self) -> i64 {
+        self.config.seed = self.config.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.config.seed;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        ((z >> 1) as i64).max(1)
+    }
+
+    /// The lease may be believed in until `deadline`.
+    pub(super) fn trust(&mut self, now: Time, deadline: Time) {
+        if now >= deadline.before(self.config.grace) {
+            return;
+        }
+        let fresh = self.trusted.is_none();
+        self.trusted = Some(deadline);
+        self.last_deadline = deadline;
+        self.timers
+            .set(deadline.before(self.config.grace), Timer::Trust);
+        self.act(Action::Trust { deadline, fresh });
+        if let Some(lease) = self.lease().map(Lease::id) {
+            self.set_condition(Condition::Live { lease });
+        }
+        if fresh {
+            for slot in self.slot_ids() {
+                self.look(slot, now);
+            }
+        }
+    }
+
+    pub(super) fn renewed(&mut self, now: Time, request: RequestId, answer: Answer) {
+        let verify = self.counter + 1;
+        let received = self.counter;
+        let Holding::Held(lease) = &mut self.holding else {
+            return;
+        };
+        match answer {
+            Answer::Opened => {
+                lease.opened(now, request);
+                self.keep_lease(now);
+            }
+            Answer::Renewed { ttl, header } => {
+                match lease.acknowledged(request, received, ttl, header, verify) {
+                    (Outcome::Gone, _) => self.lose_lease(now, LostReason::LeaseLost),
+                    (_, Some(Next::Verify)) => self.verify(verify),
+                    _ => {}
+                }
+            }
+            // About this lease: the stream of an earlier one may answer late.
+            Answer::Failed(trouble)
+                if trouble.class == Class::LeaseGone && lease.awaits(request) =>
+            {
+                self.lose_lease(now, LostReason::LeaseLost);
+            }
+            Answer::Failed(trouble) if lease.failed(now, request) => {
+                self.act(Action::HangUp);
+                self.note(Note::RenewalFailed { trouble });
+                self.keep_lease(now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Reads a live key of ours, another each time; leaders' keys and waiting ones alike.
+    pub(super) fn verify(&mut self, request: RequestId) {
+        self.counter = self.counter.max(request);
+        let after = self.verified_slot;
+        let chosen = self
+            .slots
+            .range(after + 1..)
+            .chain(self.slots.range(..=after))
+            .find_map(|(id, slot)| match slot {
+                Slot::Candidate(c) => c
+                    .own()
+                    .map(|own| (*id, own.create_revision, Arc::clone(&own.key))),
+                Slot::Onlooker(_) => None,
+            });
+        let (subject, key) = match chosen {
+            Some((slot, revision, key)) => {
+                self.verified_slot = slot;
+                (Some((slot, revision)), key)
+            }
+            None => (None, Arc::clone(&self.config.probe_key)),
+        };
+        self.ask_as(request, Purpose::Verify { subject }, Ask::Verify { key });
+    }
+
+    /// Any linearizable answer may verify the last acknowledgement.
+    pub(super) fn confirm(&mut self, now: Time, begun: RequestId, header: Header) {
+        let Holding::Held(lease) = &mut self.holding else {
+            return;
+        };
+        let before = lease.deadline();
+        match lease.confirm(now, begun, header) {
+            Outcome::Extended(deadline) => {
+                let left = before.since(now);
+                if left
+                    < self
+                        .config
+                        .grace
+                        .saturating_add(self.config.request_timeout)
+                {
+                    self.note(Note::RenewedLate { left });
+                }
+                self.set_renewal_timer();
+                self.trust(now, deadline);
+                self.count_renewal();
+            }
+            Outcome::Refused => {
+                self.note(Note::RenewalRefused);
+                self.set_renewal_timer();
+                self.abandon_if_hopeless(now);
+            }
+            Outcome::None | Outcome::Gone => {}
+        }
+    }
+
+    pub(super) fn verified(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        subject: Option<(SlotId, i64)>,
+        answer: Answer,
+    ) {
+        match answer {
+            Answer::Read { header, entry } => {
+                if let Holding::Held(lease) = &mut self.holding {
+                    lease.verified(now, request);
+                }
+                self.keep_lease(now);
+                if let Some((slot, create_revision)) = subject {
+                    self.own_key_read(slot, create_revision, entry.as_ref(), now);
+                }
+                self.compare_stream(now, header.revision);
+            }
+            Answer::Failed(trouble) => {
+                if let Holding::Held(lease) = &mut self.holding
+                    && lease.failed(now, request)
+                {
+                    self.act(Action::HangUp);
+                    let heard = trouble.class != Class::Retry;
+                    self.note(Note::RenewalFailed { trouble });
+                    if heard {
+                        self.abandon_if_hopeless(now);
+                    }
+                    self.keep_lease(now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A lease that we renew but can never verify, although etcd answers, would keep our keys, and so everybody
+    /// behind them, waiting for ever: let it go after a TTL without belief.
+    pub(super) fn abandon_if_hopeless(&mut self, now: Time) {
+        if self.trusted.is_none()
+            && let Some(lease) = self.lease()
+            && now > lease.deadline().after(lease.ttl())
+        {
+            self.lose_lease(now, LostReason::LeaseLost);
+        }
+    }
+
+    /// The lease is gone, or given up: its keys with it.
+    pub(crate) fn lose_lease(&mut self, now: Time, reason: LostReason) {
+        if self.lease().is_none() {
+            return;
+        }
+        // Not `None` before it is revoked: a closing session would count as closed meanwhile.
+        let Holding::Held(lease) = std::mem::replace(&mut self.holding, Holding::Granting) else {
+            return;
+        };
+        self.act(Action::HangUp);
+        self.suspicion = None;
+        let trusted = self.trusted.take().is_some();
+        for slot in self.slot_ids() {
+            self.lease_lost(slot, reason, now);
+        }
+        if trusted {
+            self.act(Action::Distrust);
+        }
+        self.removals_moot(now);
+        // etcd may not know yet that it is gone, and an abandoned one lives on: nothing of it may stay behind.
+        // A restored store still has it, with our keys: they stay for as long as work may go on under them.
+        let not_before = match reason {
+            LostReason::StoreChanged => now.after(self.config.grace),
+            _ => now,
+        };
+        self.revoke(now, lease.id(), lease.ttl(), not_before);
+        self.set_condition(Condition::Lost { reason });
+        // A lease that is lost as soon as it is granted must not be granted in a tight loop.
+        if now.since(lease.renewed()) < lease.ttl() / 3 {
+            self.grant_failures += 1;
+        }
+        let not_before = now.after(pause(self.grant_failures, LONGEST_PAUSE));
+        self.holding = Holding::None { not_before };
+        self.keep_lease(now);
+    }
+
+    pub(super) fn count_renewal(&mut self) {
+        if let Some(count) = &mut self.suspicion {
+            *count += 1;
+            if count.is_multiple_of(SWEEP_EVERY)
+                && let Some(lease) = self.lease().map(Lease::id)
+            {
+                self.ask(Purpose::Sweep { lease }, Ask::Sweep { lease });
+            }
+        }
+    }
+
+    pub(crate) fn revocations(&mut self) -> &mut Vec<super::removal::Revocation> {
+        &mut self.revocations
+    }
+}

@@ -1,0 +1,357 @@
+//! Hides how a slot's watches and reads are opened, renewed and fed into its view.
+
+use std::sync::Arc;
+
+use super::action::{Action, Answer, Ask, Class, RequestId, SlotId, Trouble, WatchId};
+use super::candidacy::{Follow, LONG_QUEUE, Phase, Purpose, new_view};
+use super::machine::{Machine, Slot, Timer};
+use super::time::Time;
+use super::view::{Fate, Own, PredecessorView, PrefixView, View};
+use crate::facts::{Change, Entry};
+
+impl Machine {
+    /// Opens the watches that the slot's view needs and does not have.
+    pub(crate) fn watch_slot(&mut self, slot: SlotId) {
+        let (prefix, needs) = match self.slots.get(&slot) {
+            Some(Slot::Onlooker(o)) => (Arc::clone(&o.prefix), o.view.watcher.is_none()),
+            Some(Slot::Candidate(c)) if c.looks() => match &c.view {
+                View::Prefix(view) => (Arc::clone(&c.prefix), view.watcher.is_none()),
+                View::Predecessor(_) => {
+                    self.watch_neighbours(slot);
+                    return;
+                }
+            },
+            _ => return,
+        };
+        if !needs {
+            return;
+        }
+        let watcher = self.watch(slot, prefix, true);
+        match self.slots.get_mut(&slot) {
+            Some(Slot::Onlooker(o)) => o.view.watcher = watcher,
+            Some(Slot::Candidate(c)) => {
+                if let View::Prefix(view) = &mut c.view {
+                    view.watcher = watcher;
+                }
+            }
+            None => {}
+        }
+    }
+
+    pub(super) fn watch_neighbours(&mut self, slot: SlotId) {
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let own = candidate.own().map(|own| Arc::clone(&own.key));
+        let View::Predecessor(view) = &mut candidate.view else {
+            return;
+        };
+        let discarded = std::mem::take(&mut view.discarded);
+        let own = own.filter(|_| view.own.is_none());
+        let neighbour = view
+            .predecessor
+            .as_ref()
+            .filter(|p| p.watcher.is_none())
+            .map(|p| Arc::clone(&p.key));
+        for watch in discarded {
+            self.unwatch(watch);
+        }
+        let own = own.and_then(|key| self.watch(slot, key, false));
+        let neighbour = neighbour.and_then(|key| self.watch(slot, key, false));
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        if let View::Predecessor(view) = &mut candidate.view {
+            view.own = view.own.or(own);
+            if let Some(predecessor) = &mut view.predecessor {
+                predecessor.watcher = predecessor.watcher.or(neighbour);
+            }
+        }
+    }
+
+    /// What was read so far was another store's.
+    pub(crate) fn forget_store(&mut self, slot: SlotId) {
+        match self.slots.get_mut(&slot) {
+            Some(Slot::Onlooker(o)) => {
+                o.view = PrefixView::onlooker(Arc::clone(&o.prefix));
+                o.shown = 0;
+            }
+            Some(Slot::Candidate(c)) => c.view = new_view(&c.prefix, c.follow),
+            None => {}
+        }
+    }
+
+    /// The stream broke: what the slot knows may be old.
+    pub(crate) fn slot_unwatched(&mut self, slot: SlotId) {
+        match self.slots.get_mut(&slot) {
+            Some(Slot::Onlooker(o)) => o.view.unwatched(),
+            Some(Slot::Candidate(c)) => match &mut c.view {
+                View::Prefix(view) => view.unwatched(),
+                View::Predecessor(view) => view.unwatched(),
+            },
+            None => {}
+        }
+    }
+
+    pub(crate) fn slot_watched(&mut self, slot: SlotId, watch: WatchId, revision: i64, now: Time) {
+        match self.slots.get_mut(&slot) {
+            Some(Slot::Onlooker(o)) => {
+                o.view.created(revision);
+                self.show(slot);
+                self.want_read(slot, now);
+            }
+            Some(Slot::Candidate(c)) => {
+                match &mut c.view {
+                    View::Prefix(view) => view.created(revision),
+                    View::Predecessor(view) => view.created(watch, revision),
+                }
+                self.look(slot, now);
+            }
+            None => {}
+        }
+    }
+
+    pub(crate) fn slot_changed(&mut self, slot: SlotId, changes: Vec<Change>, now: Time) {
+        match self.slots.get_mut(&slot) {
+            Some(Slot::Onlooker(o)) => {
+                let mut shown = Vec::new();
+                o.view.changes(changes, |roster| {
+                    shown.push((roster.revision(), roster.in_order().cloned().collect()));
+                });
+                if let Some((revision, _)) = shown.last() {
+                    o.shown = *revision;
+                }
+                for (revision, entries) in shown {
+                    self.act(Action::Observed {
+                        slot,
+                        revision,
+                        entries,
+                    });
+                }
+            }
+            Some(Slot::Candidate(c)) => {
+                // Our own key is judged on every event, even while a gap is being closed.
+                let fate = c.own().and_then(|own| {
+                    changes
+                        .iter()
+                        .map(|change| own.fate(change))
+                        .find(|fate| *fate != Fate::Ours)
+                });
+                match &mut c.view {
+                    View::Prefix(view) => view.changes(changes, |_| {}),
+                    View::Predecessor(view) => view.changes(&changes),
+                }
+                if let Some(fate) = fate {
+                    self.key_lost(slot, fate, now);
+                }
+                self.look(slot, now);
+            }
+            None => {}
+        }
+    }
+
+    /// Tells an onlooker what is known, once it is known without a gap.
+    pub(super) fn show(&mut self, slot: SlotId) {
+        let Some(Slot::Onlooker(o)) = self.slots.get_mut(&slot) else {
+            return;
+        };
+        let roster = o.view.roster();
+        if o.view.is_synced() && roster.revision() > o.shown {
+            o.shown = roster.revision();
+            let revision = roster.revision();
+            let entries = roster.in_order().cloned().collect();
+            self.act(Action::Observed {
+                slot,
+                revision,
+                entries,
+            });
+        }
+    }
+
+    pub(crate) fn want_read(&mut self, slot: SlotId, now: Time) {
+        let wants = match self.slots.get(&slot) {
+            Some(Slot::Onlooker(o)) => o.view.wants_list(),
+            Some(Slot::Candidate(c)) => match (c.phase(), &c.view) {
+                // A join under way reads the prefix anyway.
+                (Phase::Joining { .. } | Phase::Leaving { .. }, _) => false,
+                (_, View::Prefix(view)) => view.wants_list(),
+                (_, View::Predecessor(view)) => c.own().is_some() && view.wants_read(),
+            },
+            None => false,
+        };
+        if wants {
+            self.queue_list(slot, now);
+        }
+    }
+
+    pub(crate) fn start_list(&mut self, slot: SlotId, now: Time) -> bool {
+        let ask = match self.slots.get(&slot) {
+            Some(Slot::Onlooker(o)) if o.view.wants_list() => {
+                if now < o.not_before {
+                    let at = o.not_before;
+                    self.timers.set(at, Timer::Slot(slot));
+                    return false;
+                }
+                Ask::List {
+                    prefix: Arc::clone(&o.prefix),
+                }
+            }
+            Some(Slot::Candidate(c)) => match (&c.view, c.own()) {
+                (View::Prefix(view), _) if view.wants_list() => Ask::List {
+                    prefix: Arc::clone(&c.prefix),
+                },
+                (View::Predecessor(view), Some(own)) if view.wants_read() => Ask::Older {
+                    prefix: Arc::clone(&c.prefix),
+                    create_revision: own.create_revision,
+                },
+                _ => return false,
+            },
+            _ => return false,
+        };
+        let request = self.ask(Purpose::List { slot }, ask);
+        self.set_list(slot, Some(request));
+        true
+    }
+
+    pub(super) fn set_list(&mut self, slot: SlotId, request: Option<RequestId>) {
+        match self.slots.get_mut(&slot) {
+            Some(Slot::Onlooker(o)) => o.view.list = request,
+            Some(Slot::Candidate(c)) => match &mut c.view {
+                View::Prefix(view) => view.list = request,
+                View::Predecessor(view) => view.read = request,
+            },
+            None => {}
+        }
+    }
+
+    pub(crate) fn listed(&mut self, now: Time, slot: SlotId, request: RequestId, answer: Answer) {
+        // A read begun before the watch broke proves nothing about the watch that stands now. A refusal still
+        // proves that looking is not permitted, and is what refused the watch too.
+        let refused = matches!(self.slots.get(&slot), Some(Slot::Onlooker(_)))
+            && matches!(&answer, Answer::Failed(trouble) if trouble.class == Class::Denied);
+        if self.list_of(slot) != Some(request) && !refused {
+            return;
+        }
+        match answer {
+            Answer::Listed { header, entries } => {
+                self.set_list(slot, None);
+                self.take_snapshot(slot, header.revision, entries, false, now);
+            }
+            Answer::Failed(trouble) => self.list_failed(slot, now, request, trouble),
+            _ => {}
+        }
+    }
+
+    pub(super) fn list_failed(
+        &mut self,
+        slot: SlotId,
+        now: Time,
+        request: RequestId,
+        trouble: Trouble,
+    ) {
+        if matches!(trouble.class, Class::Denied | Class::Invalid)
+            && let Some(Slot::Onlooker(_)) = self.slots.get(&slot)
+        {
+            self.act(Action::ObserveFailed { slot, trouble });
+            self.forget(slot);
+            return;
+        }
+        let class = trouble.class;
+        self.fail_request("list", trouble);
+        let failures = match self.slots.get_mut(&slot) {
+            Some(Slot::Onlooker(o)) => {
+                o.failures += 1;
+                o.failures
+            }
+            Some(Slot::Candidate(c)) => {
+                c.failures += 1;
+                c.failures
+            }
+            None => return,
+        };
+        let not_before = now.after(self.pause(failures, class));
+        if let Some(Slot::Onlooker(o)) = self.slots.get_mut(&slot) {
+            o.not_before = not_before;
+        }
+        // The list stays 'under way' until then, so that nothing else starts it.
+        self.timers.set(not_before, Timer::Relist(slot, request));
+    }
+
+    /// The pause after a failed list is over.
+    pub(crate) fn relist(&mut self, slot: SlotId, request: RequestId, now: Time) {
+        if self.list_of(slot) == Some(request) {
+            self.set_list(slot, None);
+            self.want_read(slot, now);
+        }
+    }
+
+    pub(super) fn list_of(&self, slot: SlotId) -> Option<RequestId> {
+        match self.slots.get(&slot)? {
+            Slot::Onlooker(o) => o.view.list,
+            Slot::Candidate(c) => match &c.view {
+                View::Prefix(view) => view.list,
+                View::Predecessor(view) => view.read,
+            },
+        }
+    }
+
+    pub(super) fn take_snapshot(
+        &mut self,
+        slot: SlotId,
+        revision: i64,
+        entries: Vec<Entry>,
+        joined: bool,
+        now: Time,
+    ) {
+        match self.slots.get_mut(&slot) {
+            Some(Slot::Onlooker(o)) => {
+                o.failures = 0;
+                o.view.snapshot(revision, entries);
+                self.show(slot);
+                self.want_read(slot, now);
+            }
+            Some(Slot::Candidate(c)) => {
+                c.failures = 0;
+                let own = c.own().cloned();
+                let mut dropped = None;
+                if let (Some(own), View::Prefix(view)) = (&own, &c.view)
+                    && joined
+                    && c.follow == Follow::Auto
+                    && ahead(&entries, own) > LONG_QUEUE
+                {
+                    dropped = view.watcher.map(|w| w.id);
+                    c.view = View::Predecessor(PredecessorView::new(Arc::clone(&c.prefix)));
+                }
+                // A read that shows our key first is proof by itself: nothing older can come to be.
+                let first = own.as_ref().is_some_and(|own| {
+                    own.read(entries.iter().find(|e| e.key == own.key)) == Fate::Ours
+                        && ahead(&entries, own) == 0
+                });
+                match (&mut c.view, &own) {
+                    (View::Prefix(view), _) => view.snapshot(revision, entries),
+                    (View::Predecessor(view), Some(own)) => view.snapshot(revision, &entries, own),
+                    (View::Predecessor(_), None) => {}
+                }
+                if let Some(watch) = dropped {
+                    self.unwatch(watch);
+                }
+                let may_lead = first && self.trusted.is_some() && !self.closing;
+                if may_lead
+                    && let Some(Phase::Waiting { own }) =
+                        self.candidate(slot).map(|c| c.phase().clone())
+                {
+                    self.lead(slot, own);
+                }
+                self.look(slot, now);
+            }
+            None => {}
+        }
+    }
+}
+
+fn ahead(entries: &[Entry], own: &Own) -> usize {
+    entries
+        .iter()
+        .filter(|e| e.create_revision < own.create_revision)
+        .count()
+}

@@ -1,0 +1,158 @@
+//! Hides how all watches share one stream, and how a broken or stalled one is noticed and opened anew.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::action::{Action, Ask, Note, SlotId, WatchId};
+use super::candidacy::Purpose;
+use super::lease::pause;
+use super::machine::{LONGEST_PAUSE, Machine, Slot, Timer};
+use super::time::Time;
+use super::view::Watcher;
+use crate::facts::Change;
+
+impl Machine {
+    /// Watches `key`, or everything under it, for `slot`, unless the stream is down.
+    pub(crate) fn watch(&mut self, slot: SlotId, key: Arc<[u8]>, prefix: bool) -> Option<Watcher> {
+        if self.stream.down_until.is_some() {
+            return None;
+        }
+        let watch = self.next_id() as WatchId;
+        self.watches.insert(watch, slot);
+        self.act(Action::Watch { watch, key, prefix });
+        Some(Watcher::new(watch))
+    }
+
+    pub(crate) fn unwatch(&mut self, watch: WatchId) {
+        if self.watches.remove(&watch).is_some() {
+            self.act(Action::Unwatch { watch });
+        }
+    }
+
+    /// The watch stands since `revision`.
+    pub(crate) fn watch_created(&mut self, now: Time, watch: WatchId, revision: i64) {
+        self.expire(now);
+        self.stream.failures = 0;
+        self.saw(revision);
+        if let Some(slot) = self.watches.get(&watch).copied() {
+            self.slot_watched(slot, watch, revision, now);
+        }
+    }
+
+    /// Events of one watch, in order, up to `revision`.
+    pub(crate) fn watch_events(&mut self, now: Time, watch: WatchId, changes: Vec<Change>) {
+        self.expire(now);
+        if let Some(last) = changes.last() {
+            self.saw(last.revision());
+        }
+        if let Some(slot) = self.watches.get(&watch).copied() {
+            self.slot_changed(slot, changes, now);
+        }
+    }
+
+    /// Every watch of the stream has delivered everything up to `revision`.
+    pub(crate) fn watch_progress(&mut self, revision: i64) {
+        self.saw(revision);
+    }
+
+    /// etcd cancelled one watch (compaction, permission): the stream lives on, silent.
+    pub(crate) fn watch_canceled(&mut self, now: Time, watch: WatchId, reason: String) {
+        self.expire(now);
+        if self.watches.contains_key(&watch) {
+            self.note(Note::WatchLost { why: reason });
+            self.restart_watches(now, true);
+        }
+    }
+
+    /// The stream broke.
+    pub(crate) fn watch_lost(&mut self, now: Time, why: String) {
+        self.expire(now);
+        self.note(Note::WatchLost { why });
+        self.restart_watches(now, false);
+    }
+
+    pub(super) fn restart_watches(&mut self, now: Time, elsewhere: bool) {
+        self.act(Action::HangUpWatches { elsewhere });
+        self.watches.clear();
+        self.stream.behind = None;
+        self.stream.seen = 0;
+        self.stream.failures += 1;
+        let until = now.after(pause(self.stream.failures, LONGEST_PAUSE));
+        self.stream.down_until = Some(until);
+        self.timers.set(until, Timer::Watches);
+        for slot in self.slot_ids() {
+            self.slot_unwatched(slot);
+        }
+    }
+
+    pub(super) fn open_watches(&mut self, now: Time) {
+        if self.stream.down_until.is_some_and(|until| now >= until) {
+            self.stream.down_until = None;
+            for slot in self.slot_ids() {
+                self.watch_slot(slot);
+                self.want_read(slot, now);
+            }
+        }
+    }
+
+    pub(super) fn saw(&mut self, revision: i64) {
+        self.stream.seen = self.stream.seen.max(revision);
+        if self
+            .stream
+            .behind
+            .is_some_and(|(_, at)| self.stream.seen >= at)
+        {
+            self.stream.behind = None;
+        }
+    }
+
+    /// A linearizable read showed `revision`: a stream that stays behind it for longer than a bound is stalled.
+    pub(super) fn compare_stream(&mut self, now: Time, revision: i64) {
+        if self.watches.is_empty() || self.stream.down_until.is_some() {
+            return;
+        }
+        if self.stream.seen >= revision {
+            return;
+        }
+        let (since, _) = *self.stream.behind.get_or_insert((now, revision));
+        if now.since(since) >= self.stall_bound() {
+            self.note(Note::WatchLost {
+                why: format!(
+                    "stalled: reads show revision {revision}, the stream only {}",
+                    self.stream.seen
+                ),
+            });
+            self.restart_watches(now, true);
+        } else {
+            self.act(Action::Progress);
+        }
+    }
+
+    pub(super) fn stall_bound(&self) -> Duration {
+        (self.config.request_timeout * 2).max(Duration::from_millis(500))
+    }
+
+    /// Sessions that renew nothing have no verifying read; their watches are compared with a read of their own.
+    pub(super) fn probe(&mut self, now: Time) {
+        self.probing = false;
+        let looks_on = self
+            .slots
+            .values()
+            .any(|slot| matches!(slot, Slot::Onlooker(_)));
+        if !looks_on {
+            return;
+        }
+        self.probe_later(now);
+        if self.lease().is_none() {
+            let key = Arc::clone(&self.config.probe_key);
+            self.ask(Purpose::Probe, Ask::Probe { key });
+        }
+    }
+
+    pub(crate) fn probe_later(&mut self, now: Time) {
+        if !std::mem::replace(&mut self.probing, true) {
+            self.timers
+                .set(now.after(self.config.ttl / 3), Timer::Probe);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The API against one real etcd: what README and the crate's documentation promise, one test each.
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+mod candidates;
+mod common;
+mod denied_observer;
+mod elections;
+mod endings;
+mod observing;
+mod released_terms;
+mod requests;
+mod running;
+mod sessions;
