@@ -6,6 +6,7 @@ use std::pin::Pin;
 
 use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::core::reason::LostReason;
 use crate::election::Election;
@@ -125,8 +126,14 @@ where
         Some(LostReason::Shutdown) => End::Shutdown,
         _ => End::Lost,
     };
-    let mut running: Pin<Box<_>> =
-        Box::pin(AssertUnwindSafe(async { work(leadership).await }).catch_unwind());
+    // What the work logs tells which term it was.
+    let span = tracing::info_span!(
+        target: "eldest::election", "term",
+        election = term.election(), token = term.fencing_token(),
+    );
+    let mut running: Pin<Box<_>> = Box::pin(
+        AssertUnwindSafe(async { work(leadership).await }.instrument(span)).catch_unwind(),
+    );
     let early = tokio::select! {
         biased;
         result = &mut running => Some(result),

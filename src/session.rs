@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
+use tracing::Instrument;
 
 use crate::announcement::Announced;
 use crate::core::action::SlotId;
@@ -242,6 +243,11 @@ impl Session {
             seed: env.random(),
             probe_key: probe_key.into(),
         };
+        // Whatever the session's tasks log lies within it.
+        let span = tracing::info_span!(
+            target: "eldest::session", "session",
+            identity = settings.identity, namespace = settings.namespace,
+        );
         env.spawn(
             Driver::run(Parts {
                 env: Arc::clone(&env),
@@ -252,6 +258,7 @@ impl Session {
                 commands: commands_in,
                 identity: settings.identity.as_str().into(),
             })
+            .instrument(span)
             .boxed(),
         );
         let shared = SessionShared {

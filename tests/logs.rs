@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use capture::Logs;
 use eldest::testing::{Etcd, Proxy, eventually};
-use eldest::{Candidate, LostReason, Session, SessionOptions, Status};
+use eldest::{CancellationToken, Candidate, LostReason, Session, SessionOptions, Status};
 use etcd_client::{Client, DeleteOptions};
 use tokio::time::timeout;
 use tracing::Level;
@@ -161,6 +161,24 @@ async fn a_life_in_an_election_is_told_step_by_step() -> Result {
 }
 
 /// A candidate alone, leading.
+#[tokio::test]
+async fn what_the_work_logs_lies_in_the_span_of_its_term() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let work = async |leadership: eldest::Leadership| {
+        tracing::info!(target: "work", token = leadership.fencing_token(), "working");
+        Ok(())
+    };
+    let run = session.election("jobs")?;
+    timeout(LONG, run.run(CancellationToken::new(), work)).await??;
+    let working = logs.one("work", "working", &[]);
+    assert_eq!(working.within, ["term"]);
+    let span = logs.one(ELECTION, "term", &[("election", "jobs")]);
+    assert_eq!(span.field("token"), working.field("token"));
+    Ok(())
+}
+
 async fn leader(etcd: &Etcd) -> Result<(Session, Candidate, eldest::Leadership)> {
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let mut candidate = session.election("jobs")?.campaign().await?;
@@ -319,6 +337,11 @@ async fn a_switched_endpoint_is_told_with_both_names() -> Result {
         assert_eq!(switched.level, Level::WARN);
         assert!(switched.says(&[("from", &endpoints[0]), ("to", &endpoints[1])]));
         assert!(!switched.field("why").is_empty());
+        assert_eq!(
+            switched.within,
+            ["session"],
+            "whose endpoint, is in the span"
+        );
     }
     let lost = logs.of(SESSION, "watch lost", &[("identity", "a")]);
     assert!(!lost.is_empty(), "{logs:?}");

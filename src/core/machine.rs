@@ -82,6 +82,8 @@ pub(crate) enum Slot {
 pub(crate) struct Stream {
     /// Broken; watches are opened again from then on.
     pub(crate) down_until: Option<Time>,
+    /// Since when it works.
+    pub(crate) opened: Option<Time>,
     pub(crate) failures: u32,
     /// The newest revision it told of.
     pub(crate) seen: i64,

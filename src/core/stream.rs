@@ -32,7 +32,7 @@ impl Machine {
     /// The watch stands since `revision`.
     pub(crate) fn watch_created(&mut self, now: Time, watch: WatchId, revision: i64) {
         self.expire(now);
-        self.stream.failures = 0;
+        self.stream.opened.get_or_insert(now);
         self.saw(revision);
         if let Some(slot) = self.watches.get(&watch).copied() {
             self.slot_watched(slot, watch, revision, now);
@@ -76,6 +76,11 @@ impl Machine {
         self.watches.clear();
         self.stream.behind = None;
         self.stream.seen = 0;
+        // One that breaks as soon as it is open is not opened again in a tight loop.
+        let opened = self.stream.opened.take();
+        if opened.is_some_and(|at| now.since(at) >= LONGEST_PAUSE) {
+            self.stream.failures = 0;
+        }
         self.stream.failures += 1;
         let until = now.after(pause(self.stream.failures, LONGEST_PAUSE));
         self.stream.down_until = Some(until);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Instrument;
 
 use crate::core::action::{Answer, Ask, RequestId, Trouble, WatchId};
 use crate::core::machine::Machine;
@@ -135,6 +136,7 @@ impl Io {
                             .unwrap_or_else(|failure| Answer::Failed(trouble(&failure)));
                         drop(events.send(Event::Answered { request, answer }));
                     }
+                    .in_current_span()
                     .boxed(),
                 );
             }
@@ -158,6 +160,7 @@ impl Io {
                     stream,
                 }));
             }
+            .in_current_span()
             .boxed(),
         );
     }
@@ -190,6 +193,7 @@ impl Io {
                     stream,
                 }));
             }
+            .in_current_span()
             .boxed(),
         );
     }
@@ -269,7 +273,8 @@ impl Io {
                     }
                 };
                 // Never one task that both sends and reads: with many watchers it would deadlock.
-                env.spawn(read(receiver, generation, events.clone(), stop.clone()).boxed());
+                let reader = read(receiver, generation, events.clone(), stop.clone());
+                env.spawn(reader.in_current_span().boxed());
                 loop {
                     let request = tokio::select! {
                         () = stop.cancelled() => return,
@@ -282,6 +287,7 @@ impl Io {
                     }
                 }
             }
+            .in_current_span()
             .boxed(),
         );
     }

@@ -23,6 +23,8 @@ pub(crate) struct Line {
     pub(crate) message: String,
     /// Everything else that was said.
     pub(crate) fields: BTreeMap<String, String>,
+    /// The spans it lies in, outermost first.
+    pub(crate) within: Vec<&'static str>,
 }
 
 impl Line {
@@ -45,6 +47,7 @@ impl Line {
             level: *metadata.level(),
             message: String::new(),
             fields: BTreeMap::new(),
+            within: Vec::new(),
         };
         record(&mut line);
         line
@@ -153,12 +156,20 @@ impl Debug for Logs {
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Logs {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        self.push(Line::of(event.metadata(), |line| event.record(line)));
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        self.push(Line::of(event.metadata(), |line| {
+            event.record(line);
+            let scope = context.event_scope(event).into_iter();
+            line.within = scope
+                .flat_map(|s| s.from_root())
+                .map(|s| s.name())
+                .collect();
+        }));
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
         self.push(Line::of(attributes.metadata(), |line| {
+            attributes.metadata().name().clone_into(&mut line.message);
             attributes.record(line);
         }));
     }
