@@ -64,7 +64,7 @@ pub enum Status {
 /// # let elder = other.election("billing/scheduler")?.campaign().await?;
 /// use eldest::Status;
 ///
-/// let candidate = session.election("billing/scheduler")?.campaign().await?;
+/// let mut candidate = session.election("billing/scheduler")?.campaign().await?;
 /// let mut status = candidate.status();
 /// let waits = status.wait_for(|s| matches!(s, Status::Waiting { .. })).await?;
 /// if let Status::Waiting { rank, ahead } = *waits {
