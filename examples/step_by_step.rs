@@ -10,9 +10,10 @@ use eldest::{Announcement, Session, SessionOptions, Status};
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let me = format!("node-{}", std::process::id());
+    let announcement = Announcement::new(&me).address("10.0.0.1:8080");
     let options = SessionOptions::new(&me)
         .ttl(Duration::from_secs(5))
-        .announce(Announcement::new(&me).address("10.0.0.1:8080"));
+        .announce(announcement.clone());
     let session = Session::connect(endpoints(), options).await?;
     let election = session.election("steps")?;
 
@@ -38,7 +39,7 @@ async fn main() -> anyhow::Result<()> {
     loop {
         let leadership = candidate.elected().await?;
         leadership
-            .proclaim(Announcement::new(&me).metadata("state", "serving"))
+            .proclaim(announcement.metadata("state", "serving"))
             .await?;
         for member in election.roster().await?.members() {
             println!("{:>3}. {}", member.rank(), member.identity());

@@ -139,7 +139,7 @@ impl Candidate {
         }
     }
 
-    /// Replaces what this candidate announces, now and after every rejoin. At most 32 KiB. Its place stays.
+    /// Replaces all that this candidate announces, now and after every rejoin. At most 32 KiB. Its place stays.
     ///
     /// # Errors
     ///

@@ -95,7 +95,7 @@ impl Leadership {
         self.claim.handle.shared.env.spawn(task.boxed());
     }
 
-    /// Replaces what this leader announces, now and after every rejoin. At most 32 KiB. The term and its token stay.
+    /// Replaces all that this leader announces, now and after every rejoin. At most 32 KiB. The term and its token stay.
     ///
     /// # Errors
     ///

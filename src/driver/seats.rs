@@ -182,7 +182,10 @@ impl Seat {
         self.registered(Err(
             trouble.map_or_else(|| Error::closed_by(reason), Error::from_trouble)
         ));
-        self.status.send_replace(Status::Ended { reason });
+        // Told already, unless it never came to be; nobody is told twice.
+        let ended = Status::Ended { reason };
+        self.status
+            .send_if_modified(|status| std::mem::replace(status, ended) != ended);
         for reply in self.awaiting_end.drain(..) {
             let _ = reply.send(());
         }
