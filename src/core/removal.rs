@@ -169,11 +169,11 @@ impl Machine {
     /// The lease is gone and every key of it: nobody need wait. What was asked to go goes on being asked for, for
     /// a key that somebody wrote over is not bound to the lease any more.
     pub(crate) fn removals_moot(&mut self, now: Time) {
-        self.removals.retain(|_, r| r.create_revision.is_some());
         let waiting = self.removals.values_mut();
         let waiting: Vec<_> = waiting
             .flat_map(|r| std::mem::take(&mut r.waiting))
             .collect();
+        self.removals.retain(|_, r| r.create_revision.is_some());
         self.release_waiting(waiting, now);
     }
 

@@ -178,3 +178,18 @@ fn who_campaigns_in_a_closing_session_is_told_so() {
     assert_eq!(w.nodes[0].conditions.last(), Some(&Condition::Closed));
     assert!(w.store.leases.is_empty() && w.store.keys.is_empty());
 }
+
+#[test]
+fn who_waits_for_a_key_to_be_found_has_left_when_the_lease_is_lost() {
+    let mut w = World::new(1, 1);
+    w.next(0, joins, Fate::AnswerLost);
+    w.the_next(usize::MAX, 0, joins, Fate::RequestLost);
+    w.the_next(usize::MAX, 0, finds, Fate::RequestLost);
+    w.campaign(0);
+    w.until("a join is lost", secs(2), |w| w.count(0, joins) == 2);
+    w.leave(0, E);
+    w.until("its key is looked for", secs(2), |w| w.count(0, finds) == 1);
+    w.revoke(w.nodes[0].lease().unwrap());
+    w.run(secs(10));
+    assert_eq!(ended(&w, 0), Some(EndReason::Left));
+}
