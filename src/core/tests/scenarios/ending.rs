@@ -193,3 +193,25 @@ fn who_waits_for_a_key_to_be_found_has_left_when_the_lease_is_lost() {
     w.run(secs(10));
     assert_eq!(ended(&w, 0), Some(EndReason::Left));
 }
+
+#[test]
+fn who_resigns_or_shuts_down_after_the_term_was_lost_does_not_stand_again() {
+    for (reason, end) in [
+        (LostReason::Resigned, EndReason::Resigned),
+        (LostReason::Shutdown, EndReason::Shutdown),
+    ] {
+        let mut w = World::seated(2);
+        w.nodes[0].work = Work::Never;
+        w.relink(0, |l| l.answers_lost = true);
+        w.until("over", TTL, |w| {
+            w.nodes[0].term_of(E).unwrap().reason.is_some()
+        });
+        w.relink(0, |l| l.answers_lost = false);
+        w.end(0, E, reason);
+        w.drop_leadership(0, E);
+        w.run(secs(3));
+        assert_eq!(ended(&w, 0), Some(end));
+        assert_eq!(w.count(0, joins), 1);
+        w.check_settled();
+    }
+}
