@@ -161,6 +161,22 @@ impl Machine {
         }
     }
 
+    /// The answer was another store's, and proves nothing about the key.
+    pub(super) fn remove_again(&mut self, key: &Arc<[u8]>, request: RequestId, now: Time) {
+        if let Some(removal) = self.removals.get_mut(key)
+            && removal.request == Some(request)
+        {
+            removal.request = None;
+            removal.failures += 1;
+            let failures = removal.failures;
+            let not_before = now.after(self.pause(failures, Class::Retry));
+            if let Some(removal) = self.removals.get_mut(key) {
+                removal.not_before = not_before;
+            }
+            self.timers.set(not_before, Timer::Removals);
+        }
+    }
+
     fn removal_done(&mut self, key: &[u8], now: Time) {
         let waiting = self.removals.remove(key).map(|r| r.waiting);
         self.release_waiting(waiting.unwrap_or_default(), now);

@@ -1,7 +1,7 @@
 //! Resigning, leaving, closing: what is given up, and in which order.
 
 use super::*;
-use crate::core::action::{Class, Condition, Standing};
+use crate::core::action::{Class, Condition, Note, Standing};
 use crate::core::candidacy::Follow;
 use crate::core::reason::{EndReason, LostReason};
 use crate::core::tests::cluster::E;
@@ -214,4 +214,19 @@ fn who_resigns_or_shuts_down_after_the_term_was_lost_does_not_stand_again() {
         assert_eq!(w.count(0, joins), 1);
         w.check_settled();
     }
+}
+
+#[test]
+fn a_deletion_answered_by_another_store_is_asked_for_again() {
+    let mut w = World::seated(1);
+    w.run(ms(50));
+    w.restored = true;
+    w.drop_leadership(0, E);
+    w.store = crate::core::tests::store::Store::new();
+    w.store.cluster = 8;
+    w.run(ms(50));
+    assert!(w.nodes[0].noted(|n| matches!(n, Note::StoreChanged { .. })) == 1);
+    w.run(secs(5));
+    w.close(0);
+    w.until("closed", secs(1), |w| w.nodes[0].closed());
 }
