@@ -232,7 +232,10 @@ impl Drop for Claim {
             return;
         }
         // Tasks of the term still run: the same order as ever, in the background.
-        drop(self.end(LostReason::Resigned));
+        // After a lost term the candidate stands again.
+        if self.term.lost_reason().is_none() {
+            drop(self.end(LostReason::Resigned));
+        }
         let (slot, id) = (self.slot, self.id);
         let (handle, term) = (self.handle.clone(), self.term.clone());
         let (tasks, stop) = (self.tasks.clone(), self.stop.clone());

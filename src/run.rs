@@ -75,8 +75,11 @@ impl Election {
             };
             let claim = leadership.claim();
             let end = term(leadership, &shutdown, &mut work).await;
-            if let End::Done(_) | End::Panicked(_) = end {
-                drop(claim.end(LostReason::Resigned));
+            match end {
+                End::Done(_) | End::Panicked(_) => drop(claim.end(LostReason::Resigned)),
+                // It may have come after the term was lost: the candidate is not to stand again.
+                End::Shutdown => drop(claim.end(LostReason::Shutdown)),
+                End::Lost | End::Resigned => {}
             }
             claim.term().lost().cancelled().await;
             claim.join_tasks().await;

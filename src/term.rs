@@ -56,6 +56,19 @@ impl Belief {
         self.word.fetch_or(FROZEN, Ordering::AcqRel);
         self.over.cancel();
     }
+
+    /// [`Belief::end`] for whoever saw `deadline` pass. False: it was extended meanwhile and lives on.
+    fn end_at(&self, deadline: Time) -> bool {
+        let seen = |word: u64| (word & !FROZEN == deadline.as_nanos()).then_some(word | FROZEN);
+        let ended = self
+            .word
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, seen)
+            .is_ok();
+        if ended {
+            self.over.cancel();
+        }
+        ended
+    }
 }
 
 /// The session's present belief, watched by the watchdog.
@@ -107,10 +120,12 @@ impl Watched for Beliefs {
     }
 
     fn fire(&self, now: Time) {
-        if let Some(belief) = self.present()
-            && now >= belief.deadline().before(self.grace)
-        {
-            belief.end();
+        if let Some(belief) = self.present() {
+            let deadline = belief.deadline();
+            if now >= deadline.before(self.grace) {
+                // Extended this moment, it names another due time.
+                belief.end_at(deadline);
+            }
         }
     }
 }
@@ -180,16 +195,19 @@ impl Shared {
     }
 
     fn is_valid(&self) -> bool {
-        // The clock is read last: a pause before it is seen, only one after it is not.
-        let limit = self.limit();
-        let now = self.env.now();
-        if now < limit {
-            return true;
+        loop {
+            // The clock is read last: a pause before it is seen, only one after it is not.
+            let until = Time::from_nanos(self.until.load(Ordering::Acquire));
+            let deadline = self.belief.deadline();
+            let now = self.env.now();
+            if now < until.min(deadline) {
+                return true;
+            }
+            // Extended while the clock was read, it must not be said to be over: look again.
+            if now < deadline || self.belief.end_at(deadline) {
+                return false;
+            }
         }
-        if now >= self.belief.deadline() {
-            self.belief.end();
-        }
-        false
     }
 }
 
@@ -380,6 +398,64 @@ mod tests {
         belief.end();
         assert!(!belief.extend(at(300)));
         assert_eq!(belief.deadline(), at(200));
+        assert!(belief.over.is_cancelled());
+    }
+
+    /// A clock that is read while the driver extends the belief from 100 to 200.
+    struct Late(Mutex<Option<Arc<Belief>>>);
+
+    impl crate::env::Env for Late {
+        fn now(&self) -> Time {
+            if let Some(belief) = self.0.lock().unwrap().take() {
+                assert!(belief.extend(at(200)));
+            }
+            at(100)
+        }
+        fn unix_time(&self) -> Duration {
+            Duration::ZERO
+        }
+        fn sleep(&self, _: Duration) -> futures::future::BoxFuture<'static, ()> {
+            Box::pin(std::future::pending())
+        }
+        fn spawn(&self, _: futures::future::BoxFuture<'static, ()>) {}
+        fn random(&self) -> u64 {
+            0
+        }
+        fn connect(
+            &self,
+            _: String,
+            _: etcd_client::ConnectOptions,
+        ) -> futures::future::BoxFuture<
+            'static,
+            std::result::Result<etcd_client::Client, etcd_client::Error>,
+        > {
+            Box::pin(std::future::pending())
+        }
+        fn watch(&self, _: std::sync::Weak<dyn Watched>) {}
+        fn rewatch(&self) {}
+    }
+
+    #[test]
+    fn a_check_during_an_extension_does_not_say_no_and_then_yes() {
+        let belief = Belief::until(at(100));
+        let env: SharedEnv = Arc::new(Late(Mutex::new(Some(Arc::clone(&belief)))));
+        let options = etcd_client::ConnectOptions::new();
+        let endpoints = vec!["http://127.0.0.1:1".to_owned()];
+        let pool = Pool::new(Arc::clone(&env), endpoints, options, Duration::from_secs(1));
+        let pool = Arc::new(pool.unwrap_or_else(|e| panic!("{e}")));
+        let shared = Shared::new(env, pool, belief, "e".into(), (*b"e/1").into(), 1);
+        let first = shared.is_valid();
+        assert_eq!((first, shared.is_valid()), (true, true));
+    }
+
+    #[test]
+    fn whoever_saw_an_older_deadline_pass_does_not_end_the_belief() {
+        let belief = Belief::until(at(100));
+        belief.extend(at(200));
+        assert!(!belief.end_at(at(100)));
+        assert!(!belief.is_frozen() && !belief.over.is_cancelled());
+        assert!(belief.end_at(at(200)));
+        assert!(belief.end_at(at(200)), "it stays ended");
         assert!(belief.over.is_cancelled());
     }
 

@@ -135,9 +135,31 @@ impl Machine {
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
-        let leads = matches!(candidate.phase(), Phase::Leading { term: t, .. } if *t == term);
-        if !leads {
-            return;
+        match candidate.phase().clone() {
+            Phase::Leading { term: t, .. } if t == term => {}
+            // It was lost before the leader's word arrived, which still means that no other term is to follow.
+            Phase::Ending {
+                own,
+                term: t,
+                reason: lost,
+                cutoff,
+                next: Afterwards::Rejoin,
+            } if t == term => {
+                candidate.wanted = false;
+                let next = Afterwards::Leave(match reason {
+                    LostReason::Resigned => EndReason::Resigned,
+                    _ => EndReason::Shutdown,
+                });
+                candidate.enter(Phase::Ending {
+                    own,
+                    term,
+                    reason: lost,
+                    cutoff,
+                    next,
+                });
+                return;
+            }
+            _ => return,
         }
         candidate.wanted = false;
         let end = if reason == LostReason::Resigned {
@@ -150,7 +172,12 @@ impl Machine {
 
     /// The term's work has ended, or the leadership was dropped: now its key may go.
     pub(crate) fn work_joined(&mut self, now: Time, slot: SlotId, term: TermId) {
-        self.end_by_leader(now, slot, term, LostReason::Resigned);
+        self.expire(now);
+        let leads =
+            |c: &mut Candidacy| matches!(c.phase(), Phase::Leading { term: t, .. } if *t == term);
+        if self.candidate(slot).is_some_and(leads) {
+            self.end_by_leader(now, slot, term, LostReason::Resigned);
+        }
         let closing = self.closing;
         let Some(candidate) = self.candidate(slot) else {
             return;

@@ -66,7 +66,6 @@ impl Machine {
     pub(super) fn granted(&mut self, now: Time, lease: i64, sent: Time, answer: Answer) {
         match answer {
             Answer::Granted { ttl, header } => {
-                self.grant_failures = 0;
                 let lease = Lease::granted(
                     lease,
                     ttl,
@@ -214,6 +213,8 @@ impl Machine {
                     self.note(Note::RenewedLate { left });
                 }
                 self.set_renewal_timer();
+                // Not when it was granted: one that is lost at once must not be granted in a tight loop.
+                self.grant_failures = 0;
                 self.trust(now, deadline);
                 self.count_renewal();
             }

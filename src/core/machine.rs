@@ -316,6 +316,9 @@ impl Machine {
                 // The answer is the new store's; what was asked for was the old one's. It is asked for anew.
                 self.joins.under_way -= usize::from(matches!(purpose, Purpose::Join { .. }));
                 self.lists.under_way -= usize::from(matches!(purpose, Purpose::List { .. }));
+                if let Purpose::Remove { key } = purpose {
+                    self.remove_again(&key, request, now);
+                }
                 return;
             }
             self.confirm(now, request, *header);

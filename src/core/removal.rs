@@ -161,6 +161,22 @@ impl Machine {
         }
     }
 
+    /// The answer was another store's, and proves nothing about the key.
+    pub(super) fn remove_again(&mut self, key: &Arc<[u8]>, request: RequestId, now: Time) {
+        if let Some(removal) = self.removals.get_mut(key)
+            && removal.request == Some(request)
+        {
+            removal.request = None;
+            removal.failures += 1;
+            let failures = removal.failures;
+            let not_before = now.after(self.pause(failures, Class::Retry));
+            if let Some(removal) = self.removals.get_mut(key) {
+                removal.not_before = not_before;
+            }
+            self.timers.set(not_before, Timer::Removals);
+        }
+    }
+
     fn removal_done(&mut self, key: &[u8], now: Time) {
         let waiting = self.removals.remove(key).map(|r| r.waiting);
         self.release_waiting(waiting.unwrap_or_default(), now);
@@ -169,11 +185,11 @@ impl Machine {
     /// The lease is gone and every key of it: nobody need wait. What was asked to go goes on being asked for, for
     /// a key that somebody wrote over is not bound to the lease any more.
     pub(crate) fn removals_moot(&mut self, now: Time) {
-        self.removals.retain(|_, r| r.create_revision.is_some());
         let waiting = self.removals.values_mut();
         let waiting: Vec<_> = waiting
             .flat_map(|r| std::mem::take(&mut r.waiting))
             .collect();
+        self.removals.retain(|_, r| r.create_revision.is_some());
         self.release_waiting(waiting, now);
     }
 

@@ -1,7 +1,7 @@
 //! Resigning, leaving, closing: what is given up, and in which order.
 
 use super::*;
-use crate::core::action::{Class, Condition, Standing};
+use crate::core::action::{Class, Condition, Note, Standing};
 use crate::core::candidacy::Follow;
 use crate::core::reason::{EndReason, LostReason};
 use crate::core::tests::cluster::E;
@@ -177,4 +177,56 @@ fn who_campaigns_in_a_closing_session_is_told_so() {
     w.until("closed", TTL * 2, |w| w.nodes[0].closed());
     assert_eq!(w.nodes[0].conditions.last(), Some(&Condition::Closed));
     assert!(w.store.leases.is_empty() && w.store.keys.is_empty());
+}
+
+#[test]
+fn who_waits_for_a_key_to_be_found_has_left_when_the_lease_is_lost() {
+    let mut w = World::new(1, 1);
+    w.next(0, joins, Fate::AnswerLost);
+    w.the_next(usize::MAX, 0, joins, Fate::RequestLost);
+    w.the_next(usize::MAX, 0, finds, Fate::RequestLost);
+    w.campaign(0);
+    w.until("a join is lost", secs(2), |w| w.count(0, joins) == 2);
+    w.leave(0, E);
+    w.until("its key is looked for", secs(2), |w| w.count(0, finds) == 1);
+    w.revoke(w.nodes[0].lease().unwrap());
+    w.run(secs(10));
+    assert_eq!(ended(&w, 0), Some(EndReason::Left));
+}
+
+#[test]
+fn who_resigns_or_shuts_down_after_the_term_was_lost_does_not_stand_again() {
+    for (reason, end) in [
+        (LostReason::Resigned, EndReason::Resigned),
+        (LostReason::Shutdown, EndReason::Shutdown),
+    ] {
+        let mut w = World::seated(2);
+        w.nodes[0].work = Work::Never;
+        w.relink(0, |l| l.answers_lost = true);
+        w.until("over", TTL, |w| {
+            w.nodes[0].term_of(E).unwrap().reason.is_some()
+        });
+        w.relink(0, |l| l.answers_lost = false);
+        w.end(0, E, reason);
+        w.drop_leadership(0, E);
+        w.run(secs(3));
+        assert_eq!(ended(&w, 0), Some(end));
+        assert_eq!(w.count(0, joins), 1);
+        w.check_settled();
+    }
+}
+
+#[test]
+fn a_deletion_answered_by_another_store_is_asked_for_again() {
+    let mut w = World::seated(1);
+    w.run(ms(50));
+    w.restored = true;
+    w.drop_leadership(0, E);
+    w.store = crate::core::tests::store::Store::new();
+    w.store.cluster = 8;
+    w.run(ms(50));
+    assert!(w.nodes[0].noted(|n| matches!(n, Note::StoreChanged { .. })) == 1);
+    w.run(secs(5));
+    w.close(0);
+    w.until("closed", secs(1), |w| w.nodes[0].closed());
 }

@@ -314,3 +314,14 @@ fn a_lease_that_can_be_renewed_but_never_verified_is_let_go() {
     w.until("it goes out of the way", TTL * 2, |w| w.leads(2));
     assert!(w.count(1, renews) > 5);
 }
+
+#[test]
+fn a_lease_that_is_lost_as_soon_as_it_is_granted_is_not_granted_in_a_tight_loop() {
+    let mut w = World::new(1, 1);
+    // The endpoints belong to two clusters: one grants, the other knows nothing of it.
+    w.the_next(usize::MAX, 0, joins, Fate::Refused(Class::LeaseGone));
+    w.campaign(0);
+    w.run(secs(10));
+    let tried = w.count(0, grants);
+    assert!((5..20).contains(&tried), "{tried} leases in ten seconds");
+}
