@@ -84,11 +84,17 @@ impl Leadership {
     /// # }
     /// ```
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let stop = self.claim.stop.clone();
+        let (stop, term) = (self.claim.stop.clone(), self.term());
         let task = self.claim.tasks.track_future(async move {
+            // By itself, for the holder may go on holding a term that is lost.
+            let overdue = async {
+                term.lost().cancelled().await;
+                cutoff(&term).await;
+            };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
+                () = overdue => {}
                 () = task => {}
             }
         });

@@ -132,6 +132,11 @@ impl Candidacy {
         &self.phase
     }
 
+    /// A term is over, and its work may not have ended.
+    pub(crate) fn is_ending(&self) -> bool {
+        matches!(self.phase, Phase::Ending { .. })
+    }
+
     /// Our key, while we hold one and may still act on it.
     pub(crate) fn own(&self) -> Option<&Own> {
         match &self.phase {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::action::{Action, Answer, Ask, SlotId, TermId};
 use super::candidacy::{Afterwards, Candidacy, Follow, Phase, Purpose};
 use super::lease::Lease;
-use super::machine::{Machine, Onlooker, Slot, Timer};
+use super::machine::{Holding, Machine, Onlooker, Slot, Timer};
 use super::reason::{EndReason, LostReason};
 use super::slots::{End, key_of};
 use super::time::Time;
@@ -286,7 +286,6 @@ impl Machine {
             return;
         }
         self.closing = true;
-        // By then the lease has expired by itself, whatever could not be confirmed.
         self.timers
             .set(now.after(self.config.ttl * 2), Timer::GiveUp);
         for slot in self.slot_ids() {
@@ -314,6 +313,16 @@ impl Machine {
         self.close_if_done(now);
     }
 
+    /// A closing session has waited long enough. What could not be confirmed goes with the lease: now if etcd can be
+    /// reached, by itself otherwise, for nobody renews it any more.
+    pub(super) fn give_up(&mut self) {
+        if let Holding::Held(lease) = std::mem::replace(&mut self.holding, Holding::Closed) {
+            let lease = lease.id();
+            self.ask(Purpose::Revoke { lease }, Ask::Revoke { lease });
+        }
+        self.set_closed();
+    }
+
     /// While closing: when every term has ended, the lease goes, and then the session is closed.
     pub(crate) fn close_if_done(&mut self, now: Time) {
         if !self.closing {
@@ -329,14 +338,14 @@ impl Machine {
         if busy || !self.removals.is_empty() {
             return;
         }
-        match std::mem::replace(&mut self.holding, super::machine::Holding::Closed) {
-            super::machine::Holding::Held(lease) => {
+        match std::mem::replace(&mut self.holding, Holding::Closed) {
+            Holding::Held(lease) => {
                 self.act(Action::HangUp);
                 self.trusted = None;
                 self.revoke(now, lease.id(), lease.ttl(), now);
             }
-            granting @ super::machine::Holding::Granting => self.holding = granting,
-            super::machine::Holding::None { .. } | super::machine::Holding::Closed => {
+            granting @ Holding::Granting => self.holding = granting,
+            Holding::None { .. } | Holding::Closed => {
                 if self.revocations().is_empty() {
                     self.set_closed();
                 }

@@ -243,6 +243,7 @@ impl Machine {
     }
 
     pub(crate) fn slot_due(&mut self, slot: SlotId, now: Time) {
+        let overdue = |cutoff| now >= self.release_at(cutoff);
         match self.slots.get(&slot) {
             Some(Slot::Candidate(candidate)) => match candidate.phase().clone() {
                 Phase::Joining { request: None, .. } => self.queue_join(slot, now),
@@ -252,7 +253,7 @@ impl Machine {
                     reason,
                     cutoff,
                     next,
-                } if now >= cutoff => {
+                } if overdue(cutoff) => {
                     // The work ignores its token; the key does not wait for it.
                     if let Some(candidate) = self.candidate(slot) {
                         candidate.enter(Phase::Ending {

@@ -293,10 +293,12 @@ impl Machine {
         }
         self.removals_moot(now);
         // etcd may not know yet that it is gone, and an abandoned one lives on: nothing of it may stay behind.
-        // A restored store still has it, with our keys: they stay for as long as work may go on under them.
-        let not_before = match reason {
-            LostReason::StoreChanged => now.after(self.config.grace),
-            _ => now,
+        // If it has it after all, as a restored store does, its keys stay for as long as work may go on under them.
+        let working = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.is_ending());
+        let not_before = if self.slots.values().any(working) {
+            now.after(self.config.grace)
+        } else {
+            now
         };
         self.revoke(now, lease.id(), lease.ttl(), not_before);
         self.set_condition(Condition::Lost { reason });

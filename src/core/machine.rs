@@ -187,7 +187,7 @@ impl Machine {
                 Timer::Relist(slot, request) => self.relist(slot, request, now),
                 Timer::Removals => self.start_removals(now),
                 Timer::Revocations => self.start_revocations(now),
-                Timer::GiveUp => self.set_closed(),
+                Timer::GiveUp => self.give_up(),
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Hides how a candidate's place becomes leadership, and how a term ends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::action::{Action, SlotId, TermId};
 use super::candidacy::{Afterwards, Candidacy, Phase, Turn};
@@ -10,6 +11,9 @@ use super::slots::End;
 use super::time::Time;
 use super::view::{Fate, Own, Place};
 use crate::facts::Entry;
+
+/// How late a task may be that drops work at its deadline, before the key goes all the same.
+const MOST_LATE: Duration = Duration::from_millis(250);
 
 impl Machine {
     /// Looks again at where the candidate stands; what is missing is asked for.
@@ -99,7 +103,8 @@ impl Machine {
             cutoff,
         } = turn
         {
-            self.timers.set(cutoff, Timer::Slot(slot));
+            let release = self.release_at(cutoff);
+            self.timers.set(release, Timer::Slot(slot));
             self.act(Action::TermEnded {
                 slot,
                 term,
@@ -109,6 +114,12 @@ impl Machine {
             });
             self.tell(slot);
         }
+    }
+
+    /// When the key goes although its work goes on: a little after that work was dropped at `cutoff` by another task,
+    /// and still within the margin that etcd keeps the key for.
+    pub(super) fn release_at(&self, cutoff: Time) -> Time {
+        cutoff.after((self.config.trust.margin / 2).min(MOST_LATE))
     }
 
     /// Our key is gone, or no longer ours.

@@ -60,3 +60,25 @@ async fn once_the_leadership_of_a_closing_session_is_dropped_no_view_of_it_is_va
     tokio::time::timeout(GUARD, close).await???;
     Ok(())
 }
+
+#[tokio::test]
+async fn a_task_is_dropped_at_the_deadline_though_its_lost_term_is_still_held() -> Result {
+    let etcd = Etcd::start().await?;
+    let options = SessionOptions::new("node").ttl(Duration::from_secs(3));
+    let session = Session::connect([etcd.endpoint()], options).await?;
+    let mut candidate = session.election("jobs")?.campaign().await?;
+    let leadership = tokio::time::timeout(GUARD, candidate.elected()).await??;
+    let (alive, dropped) = tokio::sync::oneshot::channel::<()>();
+    leadership.spawn(async move {
+        let _alive = alive;
+        std::future::pending::<()>().await;
+    });
+    etcd.pause();
+    let ended = tokio::time::timeout(GUARD, dropped).await?;
+    assert!(ended.is_err(), "dropped, not told anything");
+    assert!(!leadership.is_valid(), "not before the deadline");
+    etcd.resume();
+    drop(leadership);
+    session.close().await?;
+    Ok(())
+}

@@ -161,7 +161,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Logs {
             event.record(line);
             let scope = context.event_scope(event).into_iter();
             line.within = scope
-                .flat_map(|s| s.from_root())
+                .flat_map(tracing_subscriber::registry::Scope::from_root)
                 .map(|s| s.name())
                 .collect();
         }));
