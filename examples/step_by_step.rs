@@ -39,7 +39,7 @@ async fn main() -> anyhow::Result<()> {
     loop {
         let leadership = candidate.elected().await?;
         leadership
-            .proclaim(announcement.metadata("state", "serving"))
+            .proclaim(announcement.clone().metadata("state", "serving"))
             .await?;
         for member in election.roster().await?.members() {
             println!("{:>3}. {}", member.rank(), member.identity());

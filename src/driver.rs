@@ -418,6 +418,10 @@ impl Driver {
             Note::RequestFailed { what, trouble } => {
                 tracing::warn!(target: "eldest::session", identity, what, class = ?trouble.class, why = trouble.message, "request failed");
             }
+            Note::Blocked { slot, key } => {
+                let election = self.seats.get(slot).map_or("", |seat| &*seat.election);
+                tracing::warn!(target: "eldest::election", identity, election, key = %String::from_utf8_lossy(key), "blocked by a key without a lease");
+            }
             Note::OrphanFound { key } => {
                 tracing::info!(target: "eldest::election", identity, key = %String::from_utf8_lossy(key), "orphaned key found");
             }

@@ -187,6 +187,34 @@ async fn leader(etcd: &Etcd) -> Result<(Session, Candidate, eldest::Leadership)>
 }
 
 #[tokio::test]
+async fn a_key_that_blocks_the_election_is_told_once() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    client.put("eldest/jobs/stale", "nobody", None).await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let mut candidate = session.election("jobs")?.campaign().await?;
+    let of_a = [("identity", "a"), ("election", "jobs")];
+    let told = eventually(LONG, "it is told", async || {
+        let lines = logs.of(ELECTION, "blocked by a key without a lease", &of_a);
+        lines.into_iter().next()
+    })
+    .await?;
+    assert_eq!(
+        (told.level, told.field("key")),
+        (Level::WARN, "eldest/jobs/stale")
+    );
+    client
+        .put("eldest/jobs/stale", "still nobody", None)
+        .await?;
+    client.delete("eldest/jobs/stale", None).await?;
+    drop(timeout(LONG, candidate.elected()).await??);
+    logs.one(ELECTION, "blocked by a key without a lease", &of_a);
+    all_documented(&logs);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_deleted_key_is_told_and_so_is_the_way_back() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;

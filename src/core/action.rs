@@ -247,6 +247,10 @@ pub(crate) enum Note {
         what: &'static str,
         trouble: Trouble,
     },
+    Blocked {
+        slot: SlotId,
+        key: Arc<[u8]>,
+    },
     OrphanFound {
         key: Arc<[u8]>,
     },

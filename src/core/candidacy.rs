@@ -77,6 +77,8 @@ pub(crate) struct Candidacy {
     pub(crate) registered: bool,
     /// A join was lost on the way: a key may stand, or come to stand, that we do not know of.
     pub(crate) uncertain: bool,
+    /// The key without a lease that was last told to block the election.
+    pub(crate) blocker: Option<Arc<[u8]>>,
     /// The key that went with the last lease; if it stands all the same, somebody wrote over it unseen.
     pub(crate) former: Option<Own>,
     pub(crate) failures: u32,
@@ -117,6 +119,7 @@ impl Candidacy {
             persistent,
             registered: false,
             uncertain: false,
+            blocker: None,
             former: None,
             failures: 0,
             trouble: None,
@@ -130,6 +133,19 @@ impl Candidacy {
 
     pub(crate) fn phase(&self) -> &Phase {
         &self.phase
+    }
+
+    /// The key that blocks the election, if that is news.
+    pub(crate) fn blocked(&mut self) -> Option<Arc<[u8]>> {
+        let blocker = match &self.view {
+            View::Prefix(view) => view.blocker().map(|entry| Arc::clone(&entry.key)),
+            View::Predecessor(_) => None,
+        };
+        let news = blocker
+            .clone()
+            .filter(|key| self.blocker.as_ref() != Some(key));
+        self.blocker = blocker;
+        news
     }
 
     /// A term is over, and its work may not have ended.

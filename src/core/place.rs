@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{Action, SlotId, TermId};
+use super::action::{Action, Note, SlotId, TermId};
 use super::candidacy::{Afterwards, Candidacy, Phase, Turn};
 use super::machine::{Machine, Timer};
 use super::reason::{EndReason, LostReason};
@@ -42,6 +42,9 @@ impl Machine {
     }
 
     pub(super) fn tell(&mut self, slot: SlotId) {
+        if let Some(key) = self.candidate(slot).and_then(Candidacy::blocked) {
+            self.note(Note::Blocked { slot, key });
+        }
         if let Some(standing) = self.candidate(slot).and_then(Candidacy::news) {
             self.act(Action::Standing { slot, standing });
         }

@@ -66,7 +66,6 @@ impl Roster {
     }
 
     /// The eldest leads: the entry with the smallest create revision.
-    #[cfg(test)]
     pub(crate) fn eldest(&self) -> Option<&Entry> {
         let (_, key) = self.order.first()?;
         self.entries.get(key)

@@ -403,6 +403,14 @@ impl PredecessorView {
     }
 }
 
+impl PrefixView {
+    /// A key without a lease at the head: no live candidate, it will never go by itself, and nobody can lead.
+    pub(crate) fn blocker(&self) -> Option<&Entry> {
+        let first = self.synced.then(|| self.roster.eldest()).flatten();
+        first.filter(|entry| entry.lease == 0)
+    }
+}
+
 /// How a candidate looks at the queue.
 #[derive(Debug, Clone)]
 pub(crate) enum View {
