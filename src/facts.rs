@@ -61,3 +61,12 @@ impl Change {
         }
     }
 }
+
+/// Whether `key` lies exactly one level below `prefix` (which ends in `/`).
+///
+/// etcd's own election recipe counts every key under the prefix, so every direct child counts here too,
+/// whatever its shape; deeper keys belong to somebody else.
+pub(crate) fn is_direct_child(prefix: &[u8], key: &[u8]) -> bool {
+    key.strip_prefix(prefix)
+        .is_some_and(|rest| !rest.is_empty() && !rest.contains(&b'/'))
+}

@@ -3,16 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::facts::{Change, Entry};
-
-/// Whether `key` lies exactly one level below `prefix` (which ends in `/`).
-///
-/// etcd's own election recipe counts every key under the prefix, so every direct child counts here too,
-/// whatever its shape; deeper keys belong to somebody else.
-pub(crate) fn is_direct_child(prefix: &[u8], key: &[u8]) -> bool {
-    key.strip_prefix(prefix)
-        .is_some_and(|rest| !rest.is_empty() && !rest.contains(&b'/'))
-}
+use crate::facts::{Change, Entry, is_direct_child};
 
 /// The candidates of one election at one revision, in order of their create revision.
 #[derive(Debug, Clone, Default)]

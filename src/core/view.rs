@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::action::{RequestId, WatchId};
-use super::roster::{Roster, is_direct_child};
-use crate::facts::{Change, Entry};
+use super::roster::Roster;
+use crate::facts::{Change, Entry, is_direct_child};
 
 /// A candidate's own key.
 #[derive(Debug, Clone, PartialEq, Eq)]

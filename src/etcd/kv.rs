@@ -9,7 +9,7 @@ use etcd_client::{
 
 use super::failure::Failure;
 use super::pool::{Lane, Pool, Trouble, header, kv};
-use crate::facts::{Entry, Header};
+use crate::facts::{Entry, Header, is_direct_child};
 
 /// Keys in one answer: 512 announcements of 1 KiB are half a megabyte.
 const PAGE: i64 = 512;
@@ -168,7 +168,7 @@ impl Pool {
             let candidates = page
                 .found
                 .into_iter()
-                .filter(|found| is_candidate(found.key(), prefix));
+                .filter(|found| is_direct_child(prefix, found.key()));
             entries.extend(candidates.map(entry));
             match next {
                 Some(from) if page.more => {
@@ -213,12 +213,6 @@ fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     vec![0]
 }
 
-/// Whether the key is exactly one level below the prefix: etcd's own recipe counts those, whatever their shape.
-fn is_candidate(key: &[u8], prefix: &[u8]) -> bool {
-    key.strip_prefix(prefix)
-        .is_some_and(|rest| !rest.is_empty() && !rest.contains(&b'/'))
-}
-
 fn entry(found: KeyValue) -> Entry {
     let (create_revision, mod_revision) = (found.create_revision(), found.mod_revision());
     let lease = found.lease();
@@ -256,11 +250,11 @@ mod tests {
 
     #[test]
     fn only_keys_one_level_below_the_prefix_are_candidates() {
-        assert!(is_candidate(b"ns/e/1f", b"ns/e/"));
-        assert!(is_candidate(b"ns/e/\xff\0", b"ns/e/"));
-        assert!(!is_candidate(b"ns/e/", b"ns/e/"));
-        assert!(!is_candidate(b"ns/e/deeper/1f", b"ns/e/"));
-        assert!(!is_candidate(b"ns/e/1f/", b"ns/e/"));
-        assert!(!is_candidate(b"ns/x/1f", b"ns/e/"));
+        assert!(is_direct_child(b"ns/e/", b"ns/e/1f"));
+        assert!(is_direct_child(b"ns/e/", b"ns/e/\xff\0"));
+        assert!(!is_direct_child(b"ns/e/", b"ns/e/"));
+        assert!(!is_direct_child(b"ns/e/", b"ns/e/deeper/1f"));
+        assert!(!is_direct_child(b"ns/e/", b"ns/e/1f/"));
+        assert!(!is_direct_child(b"ns/e/", b"ns/x/1f"));
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::action::{Answer, Ask, Class, Trouble};
-use crate::core::roster::is_direct_child;
 use crate::core::time::Time;
+use crate::facts::is_direct_child;
 use crate::facts::{Change, Entry, Header};
 
 pub(super) type Key = Arc<[u8]>;
