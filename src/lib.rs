@@ -215,7 +215,9 @@
 //! | feature | adds |
 //! |---|---|
 //! | `tls` | `https` endpoints, configured through [`SessionOptions::connect_options`] |
-//! | `testing` | the module `testing`: a real etcd for tests, clusters of it, a proxy that breaks connections, and a checker of recorded histories |
+//! | `history` | the module `testing::history`: a recorder of what nodes believe and do, and a checker of it |
+//! | `testing` | all of the module `testing`: that, a real etcd for tests, clusters of it, and a proxy that breaks connections |
+//! | `docker` | with it, the module `testing::docker`: freezes, kills and cuts containers of a test, and records it |
 //!
 //! None is on by default. Building needs `protoc` and the include files of protobuf, because `etcd-client` does:
 //! Debian's packages `protobuf-compiler` and `libprotobuf-dev`, or the variables `PROTOC` and `PROTOC_INCLUDE`.
@@ -257,7 +259,7 @@ mod roster;
 mod run;
 mod session;
 mod term;
-#[cfg(feature = "testing")]
+#[cfg(feature = "history")]
 pub mod testing;
 
 pub use announcement::{Announced, Announcement};
@@ -287,3 +289,8 @@ pub mod sim {
 #[cfg(all(doctest, feature = "testing"))]
 #[doc = include_str!("../README.md")]
 pub struct Readme;
+
+/// ... and so are those of the page about tests.
+#[cfg(all(doctest, feature = "docker"))]
+#[doc = include_str!("../docs/testing.md")]
+pub struct TestingYourOwnService;

@@ -64,6 +64,7 @@ use std::time::Duration;
 mod belief;
 mod check;
 mod counter;
+mod follow;
 mod json;
 mod liveness;
 mod overlap;
@@ -198,6 +199,9 @@ pub enum What {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
+    /// It is about to be sent, and what became of it follows; if nothing follows, the process was killed before it
+    /// knew, and it counts as unknown. Not needed where nobody kills the writer.
+    Sent,
     /// It was admitted.
     Admitted {
         /// The counter as this write left it: 1 for the first write ever.
@@ -356,6 +360,7 @@ impl fmt::Display for What {
             What::Fault { name } => write!(f, "FAULT {name}"),
             What::Healed { name } => write!(f, "HEALED {name}"),
             What::FencedWrite { token, outcome } => match outcome {
+                Outcome::Sent => write!(f, "writes with {token}"),
                 Outcome::Admitted { value } => write!(f, "wrote {value} with {token}"),
                 Outcome::Refused => write!(f, "refused with {token}"),
                 Outcome::Unknown => write!(f, "no answer with {token}"),

@@ -1,5 +1,7 @@
 //! I3: the counter that only fenced writes raise.
 
+use std::collections::BTreeMap;
+
 use super::belief::{View, admitted};
 use super::report::{Counts, Invariant, Violation};
 use super::{Event, Outcome, What};
@@ -15,14 +17,23 @@ pub(super) fn check(view: &View<'_>, counts: &mut Counts, violations: &mut Vec<V
     };
     let mut writes: Vec<(u64, i64, &Event)> = Vec::new();
     let mut unknown: u64 = 0;
+    // Writes that were sent and whose end was not written down yet, by node.
+    let mut sent: BTreeMap<&str, u64> = BTreeMap::new();
     let mut end: Option<(u64, &Event)> = None;
     for event in view.events.iter().copied() {
         match &event.what {
-            What::FencedWrite { outcome, .. } => match outcome {
-                Outcome::Refused => counts.writes_refused += 1,
-                Outcome::Unknown => unknown += 1,
-                Outcome::Admitted { .. } => {}
-            },
+            What::FencedWrite { outcome, .. } => {
+                let open = sent.entry(&event.node).or_default();
+                match outcome {
+                    Outcome::Sent => *open += 1,
+                    _ => *open = open.saturating_sub(1),
+                }
+                match outcome {
+                    Outcome::Refused => counts.writes_refused += 1,
+                    Outcome::Unknown => unknown += 1,
+                    Outcome::Sent | Outcome::Admitted { .. } => {}
+                }
+            }
             What::FinalCounter { value } => end = Some((*value, event)),
             _ => {}
         }
@@ -30,6 +41,7 @@ pub(super) fn check(view: &View<'_>, counts: &mut Counts, violations: &mut Vec<V
             writes.push((value, token, event));
         }
     }
+    unknown += sent.values().sum::<u64>();
     counts.writes_admitted += writes.len();
     counts.writes_unknown += unknown as usize;
 

@@ -69,6 +69,7 @@ fn what(what: &What) -> Value {
             Outcome::Admitted { value } => {
                 json!({"what": "admitted", "token": token, "value": value})
             }
+            Outcome::Sent => json!({"what": "sent", "token": token}),
             Outcome::Refused => json!({"what": "refused", "token": token}),
             Outcome::Unknown => json!({"what": "unanswered", "token": token}),
         },
@@ -172,6 +173,7 @@ fn event(map: &Map<String, Value>) -> Option<Event> {
         "admitted" => write(Outcome::Admitted {
             value: count("value")?,
         })?,
+        "sent" => write(Outcome::Sent)?,
         "refused" => write(Outcome::Refused)?,
         "unanswered" => write(Outcome::Unknown)?,
         "final_counter" => What::FinalCounter {

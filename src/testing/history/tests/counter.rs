@@ -61,3 +61,19 @@ fn the_final_counter_lies_between_the_sure_and_the_possible() {
 fn a_counter_that_skips_breaks_fencing() {
     breaks(Invariant::Fencing, [on(0, "a", wrote(5, 2))]);
 }
+
+#[test]
+fn a_write_whose_end_nobody_wrote_down_may_have_been_admitted() {
+    let sent = |at, outcome| on(at, "a", What::FencedWrite { token: 5, outcome });
+    let killed = |value| {
+        [
+            sent(0, Outcome::Sent),
+            sent(1, Outcome::Admitted { value: 1 }),
+            sent(2, Outcome::Sent),
+            on(3, "resource", What::FinalCounter { value }),
+        ]
+    };
+    assert_eq!(holds(killed(1)).counts.writes_unknown, 1);
+    holds(killed(2));
+    breaks(Invariant::Fencing, killed(3));
+}

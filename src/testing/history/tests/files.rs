@@ -40,7 +40,7 @@ fn every_kind() -> Vec<Event> {
         lease(22, -105, None),
         truth(23, 9, Change::Gap { since: 7 }),
     ];
-    for outcome in [Outcome::Refused, Outcome::Unknown] {
+    for outcome in [Outcome::Sent, Outcome::Refused, Outcome::Unknown] {
         events.push(on(24, "a", What::FencedWrite { token: 5, outcome }));
     }
     let reason = "LeaseLost".to_owned();

@@ -1,0 +1,435 @@
+//! Freezes, kills and cuts containers of a test, and records it in a history (feature `docker`).
+//!
+//! Who started a container does not matter: testcontainers, docker-compose or `docker run`. It is found by its id or
+//! its name.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! use eldest::testing::docker::Container;
+//! use eldest::testing::history::Recorder;
+//!
+//! let recorder = Recorder::boottime();
+//! let node = Container::find("billing-1").await?.recorded(&recorder, "billing-1");
+//! node.freeze().await?; // every process in it stands still
+//! node.thaw().await?;
+//! node.cut("backend").await?; // from that network, others stay
+//! node.heal().await?; // back under the same names
+//! node.kill().await?; // SIGKILL; on return it is dead
+//! node.start().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is left behind
+//!
+//! A test that is killed cannot tidy up. Give everything that it makes the label [`owner_label`], and let the next run
+//! call [`sweep`]: it removes what belongs to processes that are no more.
+//!
+//! # The engine
+//!
+//! `DOCKER_HOST` names it, as it does for the command `docker`; by default it is the local socket. Histories need the
+//! containers to run on this machine: events of different clocks cannot be compared.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bollard::Docker;
+use bollard::errors::Error;
+use bollard::models::{
+    ContainerInspectResponse, EndpointSettings, NetworkConnectRequest, NetworkDisconnectRequest,
+};
+use bollard::query_parameters::{
+    KillContainerOptionsBuilder, StopContainerOptionsBuilder, WaitContainerOptionsBuilder,
+};
+use futures::StreamExt as _;
+
+use super::BoxError;
+use super::history::{Recorder, What};
+
+mod engine;
+mod network;
+mod owner;
+
+#[cfg(test)]
+mod tests;
+
+pub use network::Network;
+pub use owner::{OWNER_LABEL, owner_label, sweep};
+
+/// A container that somebody started, and what a test may do to it.
+///
+/// It is neither stopped nor removed when this is dropped.
+pub struct Container {
+    docker: Docker,
+    id: String,
+    name: String,
+    record: Option<Record>,
+    /// What it was cut from and not yet connected to again, and how it was connected.
+    cuts: Mutex<Vec<(String, EndpointSettings)>>,
+}
+
+/// Where events go, and whom they hit.
+struct Record {
+    recorder: Recorder,
+    /// A node of the election, or `None` for what all nodes depend on.
+    node: Option<String>,
+}
+
+impl Container {
+    /// The container of that id (or the beginning of one) or name.
+    ///
+    /// # Errors
+    ///
+    /// The engine cannot be reached; there is no such container.
+    pub async fn find(id_or_name: impl AsRef<str>) -> Result<Self, BoxError> {
+        Self::find_by(engine::connect().await?, id_or_name.as_ref()).await
+    }
+
+    async fn find_by(docker: Docker, id_or_name: &str) -> Result<Self, BoxError> {
+        let found = docker.inspect_container(id_or_name, None).await;
+        let found = found.map_err(|error| engine::failed("find container", id_or_name, &error))?;
+        let id = found.id.unwrap_or_else(|| id_or_name.to_owned());
+        let name = found.name.unwrap_or_else(|| id.clone());
+        Ok(Self {
+            docker,
+            id,
+            name: name.trim_start_matches('/').to_owned(),
+            record: None,
+            cuts: Mutex::default(),
+        })
+    }
+
+    /// From now on records what is done to it, as done to that node of the election: [`What::Paused`] and
+    /// [`What::Resumed`], [`What::Killed`], and a [`What::Fault`] for each network it is cut from. The stamps are
+    /// what [`What`] asks for: no belief is hidden or invented.
+    pub fn recorded(mut self, recorder: &Recorder, node: impl Into<String>) -> Self {
+        self.record = Some(Record {
+            recorder: recorder.clone(),
+            node: Some(node.into()),
+        });
+        self
+    }
+
+    /// From now on records what is done to it as a fault that hits every node: for a container of etcd. A kill is
+    /// over once it was [started](Self::start) again; that it serves again takes a moment longer.
+    pub fn recorded_for_all(mut self, recorder: &Recorder) -> Self {
+        self.record = Some(Record {
+            recorder: recorder.clone(),
+            node: None,
+        });
+        self
+    }
+
+    /// Its full id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Its name, as `docker ps` shows it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where this machine reaches the TCP port that the container publishes. Ask again after every start, kill or
+    /// cut: a port that the engine chose is another afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The port is not published, or the container does not run.
+    pub async fn address(&self, port: u16) -> Result<SocketAddr, BoxError> {
+        let ports = self.inspect().await?.network_settings;
+        let ports = ports
+            .and_then(|settings| settings.ports)
+            .unwrap_or_default();
+        let bindings = ports.get(&format!("{port}/tcp")).cloned().flatten();
+        let published = bindings.into_iter().flatten().find_map(|binding| {
+            let ip = binding.host_ip.filter(|ip| !ip.is_empty());
+            let ip = ip.unwrap_or_else(|| "0.0.0.0".to_owned());
+            let mut address = SocketAddr::new(ip.parse().ok()?, binding.host_port?.parse().ok()?);
+            if address.ip().is_unspecified() {
+                address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+            }
+            Some(address)
+        });
+        published.ok_or_else(|| format!("{self} does not publish port {port} now").into())
+    }
+
+    /// The names of the networks that it is connected to.
+    ///
+    /// # Errors
+    ///
+    /// The engine did not answer.
+    pub async fn networks(&self) -> Result<Vec<String>, BoxError> {
+        let mut names: Vec<String> = self.endpoints().await?.into_keys().collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Stops every process in it, as `docker pause` does. On return none of them runs, and none of them notices until
+    /// [`thaw`](Self::thaw). Its published ports go on accepting connections, which then hang.
+    ///
+    /// # Errors
+    ///
+    /// The engine refused: it does not run, or is frozen already.
+    pub async fn freeze(&self) -> Result<(), BoxError> {
+        self.fault_for_all("frozen");
+        let done = self.docker.pause_container(&self.id).await;
+        done.map_err(|error| self.failed("freeze", &error))?;
+        self.happened(What::Paused);
+        Ok(())
+    }
+
+    /// Lets a frozen container go on.
+    ///
+    /// # Errors
+    ///
+    /// The engine refused: it is not frozen.
+    pub async fn thaw(&self) -> Result<(), BoxError> {
+        self.happened(What::Resumed);
+        let done = self.docker.unpause_container(&self.id).await;
+        done.map_err(|error| self.failed("thaw", &error))?;
+        self.healed_for_all("frozen");
+        Ok(())
+    }
+
+    /// Kills it (SIGKILL), also when it is frozen. On return it is dead.
+    ///
+    /// # Errors
+    ///
+    /// The engine refused: it does not run.
+    pub async fn kill(&self) -> Result<(), BoxError> {
+        self.fault_for_all("down");
+        let signal = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
+        let done = self.docker.kill_container(&self.id, Some(signal)).await;
+        done.map_err(|error| self.failed("kill", &error))?;
+        let until = WaitContainerOptionsBuilder::new()
+            .condition("not-running")
+            .build();
+        match self
+            .docker
+            .wait_container(&self.id, Some(until))
+            .next()
+            .await
+        {
+            // How it ended is an error to this client, and what we wanted.
+            Some(Ok(_) | Err(Error::DockerContainerWaitError { .. })) => {}
+            Some(Err(error)) => return Err(self.failed("await the end of", &error)),
+            None => return Err(format!("{self} was killed, and nobody says that it ended").into()),
+        }
+        self.happened(What::Killed);
+        // Frozen processes are dead, too.
+        self.healed_for_all("frozen");
+        Ok(())
+    }
+
+    /// Asks it to end (SIGTERM, or the signal that its image names) and kills it after `grace`, which is rounded up
+    /// to seconds. On return it has ended.
+    ///
+    /// [`What::Killed`] is recorded then, for the process is dead. A node that shuts down by itself before that
+    /// records [`What::Left`], if a test is to measure how fast it hands over.
+    ///
+    /// # Errors
+    ///
+    /// The engine refused.
+    pub async fn stop(&self, grace: Duration) -> Result<(), BoxError> {
+        self.fault_for_all("down");
+        let seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
+        let seconds = i32::try_from(seconds).unwrap_or(i32::MAX);
+        let options = StopContainerOptionsBuilder::new().t(seconds).build();
+        let docker = self.docker.clone();
+        // The client's own limit must not be the shorter one.
+        let docker = docker.with_timeout(grace + engine::PATIENCE);
+        let done = docker.stop_container(&self.id, Some(options)).await;
+        done.map_err(|error| self.failed("stop", &error))?;
+        self.happened(What::Killed);
+        Ok(())
+    }
+
+    /// Starts it again after it has ended. It has its files of before; a published port may have become another, see
+    /// [`address`](Self::address). What it was cut from it stays cut from.
+    ///
+    /// # Errors
+    ///
+    /// The engine refused.
+    pub async fn start(&self) -> Result<(), BoxError> {
+        let done = self.docker.start_container(&self.id, None).await;
+        done.map_err(|error| self.failed("start", &error))?;
+        self.healed_for_all("down");
+        Ok(())
+    }
+
+    /// Cuts it from one network, named as the engine names it (compose prepends the project: `shop_backend`).
+    ///
+    /// Its interface is gone: its own requests there fail at once, where a broken cable would swallow them, and
+    /// what others send to it is swallowed. Its published ports go with the network they came by; a
+    /// [`Proxy`](super::Proxy) breaks single connections, and one direction of them.
+    ///
+    /// # Errors
+    ///
+    /// It is not connected to that network, which the text says with those that it is connected to; the engine
+    /// refused.
+    pub async fn cut(&self, network: &str) -> Result<(), BoxError> {
+        let mut endpoints = self.endpoints().await?;
+        let Some(endpoint) = endpoints.remove(network) else {
+            let mut others: Vec<String> = endpoints.into_keys().collect();
+            others.sort();
+            return Err(format!("{self} is not connected to {network}, but to {others:?}").into());
+        };
+        self.disconnect(network, endpoint).await
+    }
+
+    /// Cuts it from every network that it is connected to.
+    ///
+    /// # Errors
+    ///
+    /// It is connected to none; the engine refused.
+    pub async fn cut_all(&self) -> Result<(), BoxError> {
+        let endpoints = self.endpoints().await?;
+        if endpoints.is_empty() {
+            return Err(format!("{self} is not connected to any network").into());
+        }
+        for (network, endpoint) in endpoints {
+            self.disconnect(&network, endpoint).await?;
+        }
+        Ok(())
+    }
+
+    /// Connects it to all that this value cut it from, with the aliases and the fixed addresses it had there; after a
+    /// plain `docker network connect`, names that docker-compose gave would be missing. An address that the
+    /// engine chose may be another.
+    ///
+    /// # Errors
+    ///
+    /// The engine refused; what is left can be tried again.
+    pub async fn heal(&self) -> Result<(), BoxError> {
+        loop {
+            let next = self.cuts().last().cloned();
+            let Some((network, endpoint)) = next else {
+                return Ok(());
+            };
+            let request = NetworkConnectRequest {
+                container: self.id.clone(),
+                endpoint_config: Some(endpoint),
+            };
+            let done = self.docker.connect_network(&network, request).await;
+            done.map_err(|error| self.failed(&format!("connect network {network} to"), &error))?;
+            self.cuts().retain(|(other, _)| *other != network);
+            self.fault(&cut_from(&network), true);
+        }
+    }
+
+    async fn disconnect(&self, network: &str, endpoint: EndpointSettings) -> Result<(), BoxError> {
+        let request = NetworkDisconnectRequest {
+            container: self.id.clone(),
+            force: None,
+        };
+        self.fault(&cut_from(network), false);
+        // Before the request: whoever drops this future halfway can still heal.
+        let endpoint = asked_for(endpoint, &self.id);
+        self.cuts().push((network.to_owned(), endpoint));
+        let done = self.docker.disconnect_network(network, request).await;
+        if let Err(Error::DockerResponseServerError { .. }) = &done {
+            // Refused: it is connected as before.
+            self.cuts().retain(|(other, _)| other != network);
+            self.fault(&cut_from(network), true);
+        }
+        done.map_err(|error| self.failed(&format!("disconnect network {network} from"), &error))
+    }
+
+    fn cuts(&self) -> std::sync::MutexGuard<'_, Vec<(String, EndpointSettings)>> {
+        self.cuts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn inspect(&self) -> Result<ContainerInspectResponse, BoxError> {
+        let found = self.docker.inspect_container(&self.id, None).await;
+        found.map_err(|error| self.failed("inspect", &error))
+    }
+
+    async fn endpoints(&self) -> Result<HashMap<String, EndpointSettings>, BoxError> {
+        let settings = self.inspect().await?.network_settings;
+        Ok(settings
+            .and_then(|settings| settings.networks)
+            .unwrap_or_default())
+    }
+
+    /// Happened to the process of a node.
+    fn happened(&self, what: What) {
+        if let Some(record) = &self.record
+            && let Some(node) = &record.node
+        {
+            record.recorder.record(node, "", what);
+        }
+    }
+
+    fn fault_for_all(&self, state: &str) {
+        if self.hits_all() {
+            self.fault(state, false);
+        }
+    }
+
+    fn healed_for_all(&self, state: &str) {
+        if self.hits_all() {
+            self.fault(state, true);
+        }
+    }
+
+    fn hits_all(&self) -> bool {
+        matches!(&self.record, Some(record) if record.node.is_none())
+    }
+
+    fn fault(&self, state: &str, healed: bool) {
+        let Some(record) = &self.record else { return };
+        let name = format!("{} {state}", self.name);
+        let what = if healed {
+            What::Healed { name }
+        } else {
+            What::Fault { name }
+        };
+        let node = record.node.as_deref().unwrap_or_default();
+        record.recorder.record(node, "", what);
+    }
+
+    fn failed(&self, doing: &str, error: &Error) -> BoxError {
+        engine::failed(doing, &self.to_string(), error)
+    }
+}
+
+fn cut_from(network: &str) -> String {
+    format!("cut from {network}")
+}
+
+/// Of how a container is connected, what somebody asked for; the rest is the engine's answer to it.
+fn asked_for(endpoint: EndpointSettings, id: &str) -> EndpointSettings {
+    // Engines before 26 show the short id as an alias, and add it by themselves.
+    let aliases = endpoint.aliases.map(|mut aliases| {
+        aliases.retain(|alias| !id.starts_with(alias.as_str()));
+        aliases
+    });
+    EndpointSettings {
+        aliases,
+        ipam_config: endpoint.ipam_config,
+        links: endpoint.links,
+        driver_opts: endpoint.driver_opts,
+        gw_priority: endpoint.gw_priority,
+        ..EndpointSettings::default()
+    }
+}
+
+impl fmt::Display for Container {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let short = self.id.get(..12).unwrap_or(&self.id);
+        write!(f, "container {} ({short})", self.name)
+    }
+}
+
+impl fmt::Debug for Container {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Container")
+            .field("id", &self.id)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,74 @@
+//! Hides how the engine is found, and how its errors are told.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use bollard::Docker;
+use bollard::errors::Error;
+
+use super::BoxError;
+
+/// With one request to the engine.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A client of the engine that `DOCKER_HOST` names, which has answered.
+pub(super) async fn connect() -> Result<Docker, BoxError> {
+    let docker = Docker::connect_with_defaults().map_err(|error| out_of_reach(&error))?;
+    let docker = docker.with_timeout(PATIENCE);
+    // An engine refuses a client that speaks of a newer version than its own.
+    let docker = docker.negotiate_version().await;
+    docker.map_err(|error| out_of_reach(&error))
+}
+
+fn out_of_reach(error: &Error) -> BoxError {
+    let host = std::env::var("DOCKER_HOST");
+    let host = host
+        .as_deref()
+        .unwrap_or("the local socket (DOCKER_HOST is not set)");
+    format!(
+        "no Docker Engine answers at {host}: {}. Start it (`systemctl start docker`, or `dockerd` as root), \
+         see that this user may use its socket (group `docker`), or let DOCKER_HOST name another",
+        whole(error)
+    )
+    .into()
+}
+
+pub(super) fn failed(doing: &str, on: &str, error: &Error) -> BoxError {
+    format!("cannot {doing} {on}: {}", whole(error)).into()
+}
+
+/// Whether what was asked for is gone already.
+pub(super) fn is_gone(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::DockerResponseServerError {
+            status_code: 404,
+            ..
+        }
+    )
+}
+
+/// Whether somebody else is removing it at this moment.
+pub(super) fn is_going(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::DockerResponseServerError { status_code: 409, message } if message.contains("in progress")
+    )
+}
+
+/// An error with its causes: "client error (Connect)" alone helps nobody.
+fn whole(error: &Error) -> String {
+    if let Error::DockerResponseServerError { message, .. } = error {
+        return message.trim().to_owned();
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}

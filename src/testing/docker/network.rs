@@ -1,0 +1,100 @@
+//! Hides how a network of a test is made, and how it goes with the test.
+
+use bollard::models::{EndpointSettings, NetworkConnectRequest, NetworkCreateRequest};
+
+use super::{BoxError, Container, engine, owner_label};
+
+/// A network of this test, with the [label](super::owner_label) of this process. testcontainers makes networks too,
+/// but gives them no labels: name this one in `with_network`.
+///
+/// Dropping it removes it. Containers must be gone by then: declare it before them.
+#[derive(Debug)]
+pub struct Network {
+    name: String,
+}
+
+impl Network {
+    /// Makes a bridge network of that name.
+    ///
+    /// # Errors
+    ///
+    /// The engine cannot be reached, or refuses: the name is taken.
+    pub async fn create(name: impl Into<String>) -> Result<Self, BoxError> {
+        Self::of(name.into(), false).await
+    }
+
+    /// Makes a bridge network without a way out: no port is published through it, so that a container which is cut
+    /// from it keeps those that it published through another.
+    ///
+    /// # Errors
+    ///
+    /// As for [`create`](Self::create).
+    pub async fn internal(name: impl Into<String>) -> Result<Self, BoxError> {
+        Self::of(name.into(), true).await
+    }
+
+    async fn of(name: String, internal: bool) -> Result<Self, BoxError> {
+        let docker = engine::connect().await?;
+        // Old engines allow two networks of one name unless they are told not to, and newer ones never do; only the
+        // look beforehand works with all.
+        if docker.inspect_network(&name, None).await.is_ok() {
+            return Err(format!("there is a network {name} already").into());
+        }
+        let (key, value) = owner_label();
+        let request = NetworkCreateRequest {
+            name: name.clone(),
+            internal: Some(internal),
+            labels: Some([(key.to_owned(), value)].into()),
+            ..NetworkCreateRequest::default()
+        };
+        let done = docker.create_network(request).await;
+        done.map_err(|error| engine::failed("create network", &name, &error))?;
+        Ok(Self { name })
+    }
+
+    /// Connects one more container to it, where the others reach it by `alias` too.
+    ///
+    /// # Errors
+    ///
+    /// The engine refused.
+    pub async fn connect(&self, container: &Container, alias: &str) -> Result<(), BoxError> {
+        let request = NetworkConnectRequest {
+            container: container.id().to_owned(),
+            endpoint_config: Some(EndpointSettings {
+                aliases: Some(vec![alias.to_owned()]),
+                ..EndpointSettings::default()
+            }),
+        };
+        let docker = engine::connect().await?;
+        let done = docker.connect_network(&self.name, request).await;
+        done.map_err(|error| engine::failed("connect to a network", container.name(), &error))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let name = std::mem::take(&mut self.name);
+        // A thread of its own: a runtime cannot be waited for within itself.
+        let removal = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            runtime.block_on(async {
+                match engine::connect().await?.remove_network(&name).await {
+                    Err(error) if !engine::is_gone(&error) => {
+                        Err(engine::failed("remove network", &name, &error))
+                    }
+                    _ => Ok(()),
+                }
+            })
+        });
+        if let Ok(Err(error)) = removal.join() {
+            tracing::warn!(%error, "a network of a test is left for the next sweep");
+        }
+    }
+}

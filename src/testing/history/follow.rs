@@ -1,0 +1,83 @@
+//! Hides how one term is watched from within the node that leads.
+
+// The observer's timers are real ones, whatever clock the library under test is given.
+#![allow(clippy::disallowed_methods)]
+
+use std::time::Duration;
+
+use super::{Recorder, What};
+use crate::{LostReason, Term};
+
+/// How often the term is asked whether it is valid.
+const EVERY: Duration = Duration::from_millis(10);
+
+impl Recorder {
+    /// Records one term from the node's side: that it was elected, now; then every 10 ms whether it is valid, until
+    /// it is not; and that its token was cancelled, with the reason. The returned future is for a task of its own,
+    /// started first thing in the work:
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// # #[cfg(feature = "testing")] #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # use eldest::testing::history::{Recorder, What};
+    /// # let etcd = eldest::testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("n1")).await?;
+    /// # let election = session.election("jobs")?;
+    /// # let shutdown = eldest::CancellationToken::new();
+    /// let recorder = Recorder::boottime(); // or `.to_file(path)?`, to be read by the test
+    /// # let stop = &shutdown;
+    /// let work = async |leadership: eldest::Leadership| {
+    ///     tokio::spawn(recorder.follow("n1", leadership.term()));
+    ///     // ... the work ...
+    /// #   let valid = |event: &eldest::testing::history::Event| matches!(event.what, What::Valid { .. });
+    /// #   while !recorder.history()?.events().iter().any(valid) { tokio::task::yield_now().await; }
+    /// #   stop.cancel();
+    ///     Ok(())
+    /// };
+    /// election.run(shutdown.clone(), work).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Not for [`Leadership::spawn`](crate::Leadership::spawn): tasks started there are awaited before the key is
+    /// given back, and this one ends only then. Work that blocks every thread of the runtime keeps it from looking;
+    /// what it did not see is not checked.
+    ///
+    /// Left to the service: to record [`What::Left`] before it shuts down, if a test is to measure how fast it hands
+    /// over; and [`What::FencedWrite`] for what it writes.
+    ///
+    /// # Panics
+    ///
+    /// As [`record`](Recorder::record), now or in the task.
+    pub fn follow(&self, node: &str, term: Term) -> impl Future<Output = ()> + Send + use<> {
+        let (recorder, node) = (self.clone(), node.to_owned());
+        let token = term.fencing_token();
+        recorder.record(&*node, term.election(), What::Elected { token });
+        async move {
+            let election = term.election();
+            let lost = term.lost();
+            let record_loss = || {
+                let reason = term.lost_reason().map_or("unknown", LostReason::as_str);
+                let reason = reason.to_owned();
+                recorder.record(&*node, election, What::LostToken { token, reason });
+            };
+            let mut told = false;
+            while recorder.sample(&*node, election, token, || term.is_valid()) {
+                tokio::select! {
+                    biased;
+                    () = lost.cancelled(), if !told => {
+                        told = true;
+                        record_loss();
+                    }
+                    () = tokio::time::sleep(EVERY) => {}
+                }
+            }
+            if !told {
+                lost.cancelled().await; // it follows the end of validity at once
+                record_loss();
+            }
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Hides how several nodes are asked at once which of them leads.
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use futures::future::join_all;
+
+use super::BoxError;
+
+/// With one answer of one node; a frozen one never answers.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Between two rounds.
+const PAUSE: Duration = Duration::from_millis(20);
+/// A leader that is busy may be late with its last word.
+const LAST_WORD: Duration = Duration::from_secs(2);
+
+/// Waits until exactly one of the nodes says that it leads, and answers with it.
+///
+/// `leads` asks one node; all are asked at the same time, again and again. An error, and an answer that takes longer
+/// than half a second, counts as "no": a killed node refuses connections, a frozen one never answers. Leave out nodes
+/// that are cut off from etcd but not from you: an old leader says "yes" until its own deadline.
+///
+/// ```no_run
+/// # struct Node { name: &'static str, url: String }
+/// # impl std::fmt::Display for Node {
+/// #     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str(self.name) }
+/// # }
+/// # async fn http_status(_: &str) -> Result<u16, std::io::Error> { Ok(200) }
+/// # async fn example(nodes: Vec<Node>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use std::time::Duration;
+/// use eldest::testing::one_leader;
+///
+/// // `nodes` are whatever the test knows of them; `Display` names them.
+/// let leads = async |node: &Node| http_status(&node.url).await.map(|status| status == 200);
+/// let leader = one_leader(Duration::from_secs(10), &nodes, leads).await?;
+/// println!("{} leads", leader.name);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Which answer is true for how long it does not say: two nodes that say "yes" one after the other may both be right.
+/// That no two lead at once shows a [history](super::history).
+///
+/// # Errors
+///
+/// The deadline passed first; the text tells what each node said last.
+pub async fn one_leader<'n, N, E>(
+    deadline: Duration,
+    nodes: impl IntoIterator<Item = &'n N>,
+    leads: impl AsyncFn(&'n N) -> Result<bool, E>,
+) -> Result<&'n N, BoxError>
+where
+    N: Display + 'n,
+    E: Display,
+{
+    let nodes: Vec<&N> = nodes.into_iter().collect();
+    let mut last = String::from("nobody was asked");
+    let one = tokio::time::timeout(deadline, async {
+        loop {
+            let said = ask(&nodes, &leads).await;
+            last = told(&said);
+            let mut leaders = said.iter().filter(|said| said.leads());
+            if let (Some(leader), None) = (leaders.next(), leaders.next()) {
+                return leader.node;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    });
+    let one = one.await;
+    one.map_err(|_| format!("not within {deadline:?}: exactly one node leads; {last}").into())
+}
+
+/// Watches for some time that `leader` goes on leading and no other of the nodes says that it does: that a node which
+/// came back does not preempt, for example. `leader` may be among `nodes`; a late answer of it is no "no".
+///
+/// # Errors
+///
+/// Another node says "yes" or the leader says "no", at once; the leader does not say "yes" at the end.
+pub async fn one_leader_stays<'n, N, E>(
+    during: Duration,
+    leader: &'n N,
+    nodes: impl IntoIterator<Item = &'n N>,
+    leads: impl AsyncFn(&'n N) -> Result<bool, E>,
+) -> Result<(), BoxError>
+where
+    N: Display + 'n,
+    E: Display,
+{
+    let mut nodes: Vec<&N> = nodes.into_iter().collect();
+    nodes.retain(|node| !std::ptr::eq(*node, leader));
+    nodes.push(leader);
+    let mut last = String::new();
+    let begin = tokio::time::Instant::now();
+    while begin.elapsed() <= during + LAST_WORD {
+        let over = begin.elapsed() >= during;
+        let said = ask(&nodes, &leads).await;
+        last = told(&said);
+        for said in &said {
+            if said.leads() != std::ptr::eq(said.node, leader) && said.answered() {
+                return Err(format!("{leader} should go on leading, but {last}").into());
+            }
+        }
+        if over && said.iter().any(Said::leads) {
+            return Ok(());
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Err(format!("{leader} should lead at the end, but {last}").into())
+}
+
+/// What a node answered.
+struct Said<'n, N> {
+    node: &'n N,
+    /// The text is for people.
+    answer: Result<bool, String>,
+}
+
+impl<N> Said<'_, N> {
+    fn leads(&self) -> bool {
+        matches!(self.answer, Ok(true))
+    }
+
+    fn answered(&self) -> bool {
+        self.answer.is_ok()
+    }
+}
+
+async fn ask<'n, N, E: Display>(
+    nodes: &[&'n N],
+    leads: &impl AsyncFn(&'n N) -> Result<bool, E>,
+) -> Vec<Said<'n, N>> {
+    let asked = nodes.iter().map(|&node| async move {
+        let answer = match tokio::time::timeout(PATIENCE, leads(node)).await {
+            Ok(answer) => answer.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+        };
+        Said { node, answer }
+    });
+    join_all(asked).await
+}
+
+fn told<N: Display>(said: &[Said<'_, N>]) -> String {
+    let said = said.iter().map(|Said { node, answer }| match answer {
+        Ok(true) => format!("{node} says that it leads"),
+        Ok(false) => format!("{node} says that it does not"),
+        Err(error) => format!("{node}: {error}"),
+    });
+    said.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(10);
+    /// Long enough for two rounds that nobody delays.
+    const BRIEFLY: Duration = Duration::from_millis(100);
+
+    /// What they answer in each round; the last answer stays.
+    struct Node {
+        name: &'static str,
+        answers: &'static [Answer],
+        asked: AtomicUsize,
+    }
+
+    #[derive(Clone, Copy)]
+    enum Answer {
+        Yes,
+        No,
+        Refuses,
+        Hangs,
+    }
+    use Answer::{Hangs, No, Refuses, Yes};
+
+    impl Display for Node {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.name)
+        }
+    }
+
+    fn node(name: &'static str, answers: &'static [Answer]) -> Node {
+        let asked = AtomicUsize::new(0);
+        Node {
+            name,
+            answers,
+            asked,
+        }
+    }
+
+    async fn leads(node: &Node) -> Result<bool, &'static str> {
+        let round = node.asked.fetch_add(1, SeqCst).min(node.answers.len() - 1);
+        match node.answers[round] {
+            Yes => Ok(true),
+            No => Ok(false),
+            Refuses => Err("connection refused"),
+            Hangs => pending().await,
+        }
+    }
+
+    #[tokio::test]
+    async fn the_only_one_that_says_yes_leads() -> Result<(), BoxError> {
+        let nodes = [
+            node("n1", &[Refuses]),
+            node("n2", &[Yes, Yes, No]),
+            node("n3", &[No, Yes, Yes]),
+        ];
+        let leader = one_leader(SOON, &nodes, leads).await?;
+        assert_eq!(leader.name, "n2", "n3 does not say so yet");
+        let leader = one_leader(SOON, &nodes, leads).await?;
+        assert_eq!(leader.name, "n3", "while both say so, it asks on");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn who_never_answers_delays_nobody_for_long() -> Result<(), BoxError> {
+        let nodes = [
+            node("n1", &[Hangs]),
+            node("n2", &[Hangs]),
+            node("n3", &[Hangs]),
+            node("n4", &[Yes]),
+        ];
+        // One after another they would take three times as long.
+        let leader = one_leader(PATIENCE * 2, &nodes, leads).await?;
+        assert_eq!(leader.name, "n4");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn the_error_tells_what_each_said() {
+        let nodes = [node("n1", &[Yes]), node("n2", &[Yes]), node("n3", &[No])];
+        let error = one_leader(BRIEFLY, &nodes, leads).await;
+        assert_eq!(
+            error.err().map(|error| error.to_string()).as_deref(),
+            Some(
+                "not within 100ms: exactly one node leads; n1 says that it leads, n2 says that it leads, \
+                 n3 says that it does not"
+            )
+        );
+        let nodes = [node("n1", &[Refuses])];
+        let error = one_leader(BRIEFLY, &nodes, leads).await.err();
+        let error = error.expect("nobody leads").to_string();
+        assert!(error.ends_with("n1: connection refused"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_leader_stays_though_it_is_late_now_and_then() -> Result<(), BoxError> {
+        let nodes = [node("n1", &[Yes, Refuses, Yes]), node("n2", &[No, Refuses])];
+        one_leader_stays(BRIEFLY, &nodes[0], &nodes, leads).await?;
+        assert!(nodes[1].asked.load(SeqCst) >= 2);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_second_leader_or_a_denial_ends_the_watch() {
+        let nodes = [node("n1", &[Yes]), node("n2", &[No, No, Yes])];
+        let error = one_leader_stays(SOON, &nodes[0], &nodes, leads).await;
+        assert_eq!(
+            error.err().map(|error| error.to_string()).as_deref(),
+            Some("n1 should go on leading, but n2 says that it leads, n1 says that it leads")
+        );
+        let nodes = [node("n1", &[Yes, No]), node("n2", &[No])];
+        let error = one_leader_stays(SOON, &nodes[0], &nodes, leads).await;
+        assert!(error.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_leader_that_is_silent_at_the_end_did_not_stay() {
+        let nodes = [node("n1", &[Yes, Refuses])];
+        let error = one_leader_stays(BRIEFLY, &nodes[0], [], leads).await;
+        let error = error.expect_err("silent").to_string();
+        assert!(error.contains("connection refused"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn it_may_be_awaited_in_a_task() -> Result<(), BoxError> {
+        let task = tokio::spawn(async {
+            let nodes = [node("n1", &[Yes])];
+            let leader = one_leader(SOON, &nodes, leads).await?;
+            one_leader_stays(BRIEFLY, leader, &nodes, leads).await
+        });
+        task.await?
+    }
+}
