@@ -1,0 +1,113 @@
+//! Hides how the environment becomes the node's settings.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+/// Where the node stands, and as whom.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    /// `ETCD_ENDPOINTS`: all members of etcd, with commas between them.
+    pub(crate) endpoints: Vec<String>,
+    /// `NODE_NAME`; the host's name if there is none.
+    pub(crate) name: String,
+    /// `DATA_CENTER`: where the node runs; may be missing.
+    pub(crate) data_center: Option<String>,
+    /// `ELECTION`; `demo` if there is none.
+    pub(crate) election: String,
+    /// `TTL_SECONDS`: how long its lease lives without a renewal; 5 if there is none.
+    pub(crate) ttl: Duration,
+    /// `LISTEN`: where it answers HTTP; `0.0.0.0:8080` if there is none.
+    pub(crate) listen: String,
+    /// `ADVERTISE`: where the others are told that it answers; `http://NODE_NAME:8080` if there is none.
+    pub(crate) advertise: String,
+    /// `HISTORY`: the file to which it writes what it does, if it was built with the feature `history`.
+    pub(crate) history: Option<PathBuf>,
+}
+
+impl Config {
+    pub(crate) fn from_env() -> Result<Self> {
+        Self::from(|name| std::env::var(name).ok())
+    }
+
+    /// An empty variable is the same as none: compose files pass them on like that.
+    fn from(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let variable = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
+        let endpoints = variable("ETCD_ENDPOINTS")
+            .context("ETCD_ENDPOINTS names no member of etcd, such as http://etcd1:2379")?;
+        let endpoints: Vec<String> = endpoints
+            .split(',')
+            .map(|endpoint| endpoint.trim().to_owned())
+            .collect();
+        let name = variable("NODE_NAME")
+            .or_else(host_name)
+            .context("NODE_NAME is not set, and this host tells no name")?;
+        let ttl = variable("TTL_SECONDS").unwrap_or_else(|| "5".to_owned());
+        let seconds: f64 = ttl
+            .parse()
+            .with_context(|| format!("TTL_SECONDS={ttl} is no number"))?;
+        ensure!(
+            (1.0..=300.0).contains(&seconds),
+            "TTL_SECONDS={ttl} is not between 1 and 300"
+        );
+        Ok(Self {
+            endpoints,
+            data_center: variable("DATA_CENTER"),
+            election: variable("ELECTION").unwrap_or_else(|| "demo".to_owned()),
+            ttl: Duration::from_secs_f64(seconds),
+            listen: variable("LISTEN").unwrap_or_else(|| "0.0.0.0:8080".to_owned()),
+            advertise: variable("ADVERTISE").unwrap_or_else(|| format!("http://{name}:8080")),
+            history: variable("HISTORY").map(PathBuf::from),
+            name,
+        })
+    }
+}
+
+fn host_name() -> Option<String> {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = kernel.or_else(|| std::env::var("HOSTNAME").ok())?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(set: &[(&str, &str)]) -> Result<Config> {
+        Config::from(|name| {
+            let found = set.iter().find(|(set, _)| *set == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn what_is_not_set_has_a_default() {
+        let endpoints = ("ETCD_ENDPOINTS", "http://a:2379, http://b:2379");
+        let config = config(&[endpoints, ("NODE_NAME", "n"), ("DATA_CENTER", "")]).unwrap();
+        assert_eq!(config.endpoints, ["http://a:2379", "http://b:2379"]);
+        assert_eq!(
+            (config.election.as_str(), config.data_center),
+            ("demo", None)
+        );
+        assert_eq!(config.ttl, Duration::from_secs(5));
+        assert_eq!(
+            (config.listen.as_str(), config.advertise.as_str()),
+            ("0.0.0.0:8080", "http://n:8080")
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        let refused = |set: &[(&str, &str)]| config(set).unwrap_err().to_string();
+        assert!(refused(&[]).contains("ETCD_ENDPOINTS"));
+        for ttl in ["soon", "0", "NaN", "-1", "301"] {
+            let told = refused(&[
+                ("ETCD_ENDPOINTS", "http://a:1"),
+                ("NODE_NAME", "n"),
+                ("TTL_SECONDS", ttl),
+            ]);
+            assert!(told.contains("TTL_SECONDS"), "{told}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Hides whether anybody writes down what the node believes and does: only with the feature `history`.
+
+use eldest::{Member, Term};
+
+#[cfg(feature = "history")]
+mod file;
+#[cfg(not(feature = "history"))]
+mod none;
+
+#[cfg(feature = "history")]
+pub(crate) use file::History;
+#[cfg(not(feature = "history"))]
+pub(crate) use none::History;
+
+/// What is worth writing down.
+#[cfg_attr(
+    not(feature = "history"),
+    expect(dead_code, reason = "nobody reads what is not written down")
+)]
+#[derive(Clone, Copy)]
+pub(crate) enum Event<'a> {
+    /// What the process holds, before it has anything to do with etcd.
+    Baseline,
+    /// Its own key, as the roster shows it.
+    Joined(&'a Member),
+    Elected(&'a Term),
+    /// The token is cancelled.
+    Lost(&'a Term),
+    /// The work has ended, and the library is about to delete the key.
+    Released(&'a Term),
+    Wrote(&'a Term, Write),
+    /// It is about to leave.
+    Left,
+}
+
+/// What became of a fenced write.
+#[cfg_attr(
+    not(feature = "history"),
+    expect(dead_code, reason = "nobody reads what is not written down")
+)]
+#[derive(Clone, Copy)]
+pub(crate) enum Write {
+    /// It goes out now: if the process is killed, nobody writes down what became of it.
+    Sent,
+    /// The count is this now.
+    Admitted(u64),
+    Refused,
+    Unknown,
+}

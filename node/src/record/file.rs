@@ -1,0 +1,190 @@
+//! Hides how events reach the history's file, and how belief is sampled while the runtime may stand still.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use eldest::testing::history::{Outcome, Recorder, Resources, What};
+use eldest::{LostReason, Session, SessionOptions, Term};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+
+use super::{Event, Write};
+use crate::config::Config;
+
+/// How often a term is asked whether it is valid.
+const SAMPLE: Duration = Duration::from_millis(10);
+/// How long the last things may take to be given back, in the background: the system's resolver, when a name server
+/// does not answer, keeps its thread for two tries of five seconds.
+const SETTLE: Duration = Duration::from_secs(12);
+
+/// The history of this node, if anybody asked for it.
+#[derive(Clone)]
+pub(crate) struct History(Option<Arc<Book>>);
+
+struct Book {
+    recorder: Recorder,
+    node: String,
+    election: String,
+    held: Mutex<Resources>,
+    joined: Mutex<BTreeSet<i64>>,
+    terms: Mutex<Vec<Sampled>>,
+}
+
+struct Sampled {
+    term: Term,
+    /// A no was recorded; another would say nothing new.
+    ended: bool,
+}
+
+impl History {
+    pub(crate) async fn open(config: &Config) -> Result<Self> {
+        let Some(path) = &config.history else {
+            return Ok(Self(None));
+        };
+        let recorder = Recorder::boottime().to_file(path);
+        let recorder = recorder.with_context(|| format!("HISTORY={}", path.display()))?;
+        // The library's watchdog is one thread per process, and stays: it belongs to the baseline.
+        let first = Session::connect_lazy(&config.endpoints, SessionOptions::new(&config.name))?;
+        first.close().await?;
+        drop(first);
+        let until = Instant::now() + SETTLE;
+        while held().tasks > 0 && Instant::now() < until {
+            sleep(SAMPLE).await;
+        }
+        let book = Arc::new(Book {
+            recorder,
+            node: config.name.clone(),
+            election: config.election.clone(),
+            held: Mutex::default(),
+            joined: Mutex::default(),
+            terms: Mutex::default(),
+        });
+        let sampled = Arc::downgrade(&book);
+        std::thread::Builder::new()
+            .name("sampler".to_owned())
+            .spawn(move || sample(&sampled))?;
+        Ok(Self(Some(book)))
+    }
+
+    pub(crate) fn record(&self, event: Event<'_>) {
+        if let Some(book) = &self.0 {
+            book.record(event);
+        }
+    }
+
+    /// The last entry: what the process holds at its end.
+    pub(crate) async fn finish(self) {
+        let Some(book) = self.0 else {
+            return;
+        };
+        // Terms are handles of the session.
+        lock(&book.terms).clear();
+        let before = *lock(&book.held);
+        let until = Instant::now() + SETTLE;
+        while exceeds(held(), before) && Instant::now() < until {
+            sleep(SAMPLE).await;
+        }
+        book.write(What::Final(held()));
+    }
+}
+
+impl Book {
+    fn record(&self, event: Event<'_>) {
+        match event {
+            Event::Baseline => {
+                let held = held();
+                *lock(&self.held) = held;
+                self.write(What::Baseline(held));
+            }
+            Event::Joined(member) => {
+                let create_revision = member.create_revision();
+                if lock(&self.joined).insert(create_revision) {
+                    let key = member.key().escape_ascii().to_string();
+                    self.write(What::Joined {
+                        key,
+                        create_revision,
+                    });
+                }
+            }
+            Event::Elected(term) => {
+                self.write(What::Elected {
+                    token: term.fencing_token(),
+                });
+                let term = term.clone();
+                lock(&self.terms).push(Sampled { term, ended: false });
+            }
+            Event::Lost(term) => {
+                let reason = term.lost_reason().map_or("unknown", LostReason::as_str);
+                let (token, reason) = (term.fencing_token(), reason.to_owned());
+                self.write(What::LostToken { token, reason });
+            }
+            Event::Released(term) => self.write(What::Released {
+                token: term.fencing_token(),
+            }),
+            Event::Wrote(term, write) => {
+                let outcome = match write {
+                    Write::Sent => Outcome::Sent,
+                    Write::Admitted(value) => Outcome::Admitted { value },
+                    Write::Refused => Outcome::Refused,
+                    Write::Unknown => Outcome::Unknown,
+                };
+                let token = term.fencing_token();
+                self.write(What::FencedWrite { token, outcome });
+            }
+            Event::Left => self.write(What::Left),
+        }
+    }
+
+    fn write(&self, what: What) {
+        self.recorder
+            .record(self.node.as_str(), self.election.as_str(), what);
+    }
+
+    /// A yes counts from before the check, a no from after it: a process that is stopped in between did nothing.
+    fn sample(&self, sampled: &mut Sampled) {
+        let token = sampled.term.fencing_token();
+        let before = self.recorder.now();
+        if sampled.term.is_valid() {
+            let (node, election) = (self.node.as_str(), self.election.as_str());
+            self.recorder
+                .record_at(before, node, election, What::Valid { token });
+        } else if !sampled.ended {
+            sampled.ended = true;
+            self.write(What::Invalid { token });
+        }
+    }
+}
+
+/// On a thread of its own, so that a node whose runtime is blocked is sampled too.
+fn sample(book: &Weak<Book>) {
+    while let Some(book) = book.upgrade() {
+        for sampled in lock(&book.terms).iter_mut() {
+            book.sample(sampled);
+        }
+        drop(book);
+        std::thread::sleep(SAMPLE);
+    }
+}
+
+/// What this process holds; zero for what this system does not tell.
+fn held() -> Resources {
+    let entries =
+        |folder: &str| std::fs::read_dir(Path::new(folder)).map_or(0, |found| found.count() as u64);
+    Resources {
+        tasks: Handle::current().metrics().num_alive_tasks() as u64,
+        threads: entries("/proc/self/task"),
+        fds: entries("/proc/self/fd"),
+        ..Resources::default()
+    }
+}
+
+fn exceeds(now: Resources, before: Resources) -> bool {
+    now.tasks > before.tasks || now.threads > before.threads || now.fds > before.fds
+}
+
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
