@@ -25,6 +25,9 @@ pub(crate) fn lint(stage: &mut Stage) -> Result<()> {
         }
         stage.step(alone.args(DENY_WARNINGS))?;
     }
+    // The image is built without features.
+    let mut node = setup::cargo(["clippy", "--package", "eldest-node", "--all-targets"])?;
+    stage.step(node.args(DENY_WARNINGS))?;
     Ok(())
 }
 

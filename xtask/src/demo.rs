@@ -6,9 +6,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
 
-use crate::setup;
+use crate::{metadata, setup};
 
 const PACKAGE: &str = "eldest-demo";
 
@@ -44,22 +43,13 @@ fn build() -> Result<PathBuf> {
     let stdout = child.stdout.take().context("cargo's output")?;
     let mut binary = None;
     for line in std::io::BufReader::new(stdout).lines() {
-        binary = executable(&line?).or(binary);
+        binary = metadata::executable(&line?, PACKAGE).or(binary);
     }
     let status = child.wait()?;
     if !status.success() {
         bail!("the demo does not build ({status}); cargo's message is above");
     }
     binary.context("cargo built the demo but named no executable")
-}
-
-/// The demo's binary, if this line of cargo's JSON output names it.
-fn executable(line: &str) -> Option<PathBuf> {
-    let message: Value = serde_json::from_str(line).ok()?;
-    if message["reason"] != "compiler-artifact" || message["target"]["name"] != PACKAGE {
-        return None;
-    }
-    message["executable"].as_str().map(PathBuf::from)
 }
 
 #[cfg(unix)]
@@ -72,25 +62,4 @@ fn become_it(command: &mut Command) -> Result<ExitCode> {
 fn become_it(command: &mut Command) -> Result<ExitCode> {
     let code = command.status()?.code().unwrap_or(1);
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::executable;
-    use std::path::PathBuf;
-
-    #[test]
-    fn only_the_artifact_of_the_demo_names_the_binary() {
-        let line = r#"{"reason":"compiler-artifact","target":{"name":"eldest-demo"},"executable":"/t/debug/eldest-demo"}"#;
-        assert_eq!(
-            executable(line),
-            Some(PathBuf::from("/t/debug/eldest-demo"))
-        );
-        let other = r#"{"reason":"compiler-artifact","target":{"name":"build-script-build"},"executable":"/t/b"}"#;
-        assert_eq!(executable(other), None);
-        let library =
-            r#"{"reason":"compiler-artifact","target":{"name":"eldest-demo"},"executable":null}"#;
-        assert_eq!(executable(library), None);
-        assert_eq!(executable("not JSON"), None);
-    }
 }

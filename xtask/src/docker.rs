@@ -9,12 +9,15 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::{self, End};
 use crate::stage::Stage;
-use crate::{packages, setup, suites};
+use crate::{compose, images, packages, setup, suites, sweep};
 
 /// How long one question to the engine may take.
 const ANSWER: Duration = Duration::from_secs(10);
 /// How long the engine may take to start.
 const START: Duration = Duration::from_secs(60);
+
+/// What the Dockerfile's first stage leaves behind without `BuildKit`, once it can hardly serve as cache any more.
+const OLD_BUILDS: (&str, &str) = ("label=eldest.stage=builder", "until=24h");
 
 /// The stage `containers`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
@@ -24,8 +27,25 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
         return Ok(());
     }
     ensure_engine(stage)?;
+    sweep::run(stage)?;
+    let result = in_containers(stage, tests);
+    // Whatever the result, and the stage's limit.
+    result.and(sweep::run(stage))
+}
+
+fn in_containers(stage: &mut Stage, tests: bool) -> Result<()> {
+    let compose = compose::find(stage)?;
+    images::make_all(stage)?;
+    suites::sweep(stage)?;
+    // The image that the compose file names, by the older program: it builds with what every engine has.
+    let mut build = setup::program(&compose.v1.to_string_lossy());
+    stage.step(build.args(["build", "--quiet", "node1"]))?;
+    let mut prune = setup::program("docker");
+    prune.args(["image", "prune", "--force", "--filter", OLD_BUILDS.0]);
+    stage.output(prune.args(["--filter", OLD_BUILDS.1]))?;
     if tests {
-        suites::containers(stage)?;
+        suites::containers(stage, &compose)?;
+        suites::failover(stage)?;
     }
     Ok(())
 }

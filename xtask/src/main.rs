@@ -1,9 +1,12 @@
 //! The project's own commands, `cargo xtask …`. This file hides how a command line becomes a command.
 
 mod checks;
+mod compose;
 mod consumer;
 mod demo;
 mod docker;
+mod images;
+mod manifests;
 mod matrix;
 mod metadata;
 mod packages;
@@ -11,6 +14,7 @@ mod process;
 mod setup;
 mod stage;
 mod suites;
+mod sweep;
 mod tally;
 mod test;
 mod version;
@@ -34,6 +38,7 @@ fn dispatch(args: &[String]) -> Result<ExitCode> {
     let rest = args.get(1..).unwrap_or_default();
     match args.first().map(String::as_str) {
         Some("demo") => demo::run(rest),
+        Some("images") => images::run(rest),
         Some("test") => test::run(rest),
         None | Some("help" | "--help" | "-h") => {
             print!("{}", help());
@@ -49,7 +54,12 @@ fn help() -> String {
 
   cargo xtask demo [-- ARGS]                     build the demo and run it
   cargo xtask test [--limit SECONDS] [STAGE …]   run the stages named, or all in this order
+  cargo xtask images [IMAGE …]                   make the container images named, or all, without a registry
   cargo xtask help                               this text
+
+Images:
+{}
+An image that is there and was not made here, such as one that was pulled, is left alone.
 
 Stages:
 {}
@@ -59,6 +69,7 @@ The exit code is 0 if no test and no stage failed.
 To use plain cargo, set PROTOC and PROTOC_INCLUDE, or install protobuf-compiler and libprotobuf-dev.
 A PROTOC that is set already is left alone.
 ",
+        images::DESCRIPTION,
         test::describe(),
         stage::DEFAULT_LIMIT.as_secs() / 60,
     )

@@ -8,7 +8,9 @@ use crate::stage::Stage;
 use crate::version::Version;
 use crate::{packages, setup, suites};
 
-/// The newest vendored releases of these get everything in `tests/`. 3.7 is the stage `integration`.
+/// The stage `integration` tests with this one.
+const CURRENT: &str = "3.7";
+/// The newest vendored releases of these get everything in `tests/` as well.
 const IN_FULL: [&str; 2] = ["3.5", "3.6"];
 /// Out of support, so only the smoke test.
 const OLD: &str = "3.4";
@@ -19,7 +21,7 @@ const DEBIAN: &str = "3.4.23";
 #[expect(clippy::unnecessary_wraps, reason = "every stage has this shape")]
 pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
     for series in IN_FULL {
-        let result = vendored(stage, series).and_then(|etcd| suites::all(stage, Some(&etcd)));
+        let result = vendored(stage, series).and_then(|(etcd, _)| suites::all(stage, Some(&etcd)));
         record(stage, series, result);
     }
     old(stage);
@@ -33,7 +35,7 @@ pub(crate) fn smoke(stage: &mut Stage) -> Result<()> {
 }
 
 fn old(stage: &mut Stage) {
-    let result = vendored(stage, OLD).and_then(|etcd| suites::smoke(stage, Some(&etcd)));
+    let result = vendored(stage, OLD).and_then(|(etcd, _)| suites::smoke(stage, Some(&etcd)));
     record(stage, OLD, result);
     match debian(stage) {
         Ok(etcd) => {
@@ -51,16 +53,27 @@ fn record(stage: &mut Stage, version: &str, result: Result<()>) {
 }
 
 /// The binary of the newest vendored release: each series has a manifest and a lock file of its own.
-fn vendored(stage: &Stage, series: &str) -> Result<PathBuf> {
+pub(crate) fn vendored(stage: &Stage, series: &str) -> Result<(PathBuf, Version)> {
     let manifest = format!("xtask/etcd/{series}/Cargo.toml");
+    ensure!(
+        setup::root().join(&manifest).is_file(),
+        "etcd {series} is not among those in xtask/etcd/"
+    );
     let mut cargo = setup::cargo(["run", "--quiet", "--locked", "--manifest-path", &manifest])?;
     cargo.env(
         "CARGO_TARGET_DIR",
         setup::target().join("etcd").join(series),
     );
     let etcd = PathBuf::from(stage.output(&mut cargo)?.trim());
-    verify(stage, &etcd, series)?;
-    Ok(etcd)
+    let version = verify(stage, &etcd, series)?;
+    Ok((etcd, version))
+}
+
+/// The etcd that the library is tested with, of the version in the workspace's lock file.
+pub(crate) fn current(stage: &Stage) -> Result<(PathBuf, Version)> {
+    let etcd = etcd_bin_vendored::etcd_bin_path().context("looking for the vendored etcd")?;
+    let version = verify(stage, etcd, CURRENT)?;
+    Ok((etcd.to_owned(), version))
 }
 
 /// The etcd of Debian's package.
@@ -71,7 +84,7 @@ fn debian(stage: &Stage) -> Result<PathBuf> {
 }
 
 /// A wrong binary would make a green row that says nothing.
-fn verify(stage: &Stage, etcd: &Path, series: &str) -> Result<()> {
+fn verify(stage: &Stage, etcd: &Path, series: &str) -> Result<Version> {
     let output = stage.output(setup::program(&etcd.to_string_lossy()).arg("--version"))?;
     let version =
         Version::of_etcd(&output).with_context(|| format!("{} is no etcd", etcd.display()))?;
@@ -81,5 +94,5 @@ fn verify(stage: &Stage, etcd: &Path, series: &str) -> Result<()> {
         etcd.display()
     );
     stage.say(&format!("etcd {version}"));
-    Ok(())
+    Ok(version)
 }

@@ -1,6 +1,8 @@
-//! Hides the shape of `cargo metadata`: what the library is made of and what it depends on.
+//! Hides the shape of what cargo prints for programs: what the library is made of and what it depends on, and where
+//! a binary was put.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -21,10 +23,10 @@ impl Metadata {
     /// With every dependency of this machine's platform. Without that filter cargo downloads the
     /// binaries of etcd for all platforms.
     pub(crate) fn with_dependencies(stage: &Stage) -> Result<Self> {
-        let rustc = stage.output(setup::program("rustc").arg("-vV"))?;
-        let host = rustc.lines().find_map(|line| line.strip_prefix("host: "));
-        let host = host.context("`rustc -vV` names no host")?;
-        Self::read(stage, &["--all-features", "--filter-platform", host])
+        Self::read(
+            stage,
+            &["--all-features", "--filter-platform", &host(stage)?],
+        )
     }
 
     fn read(stage: &Stage, args: &[&str]) -> Result<Self> {
@@ -112,6 +114,22 @@ impl Metadata {
     }
 }
 
+/// This machine, as a target to compile for.
+pub(crate) fn host(stage: &Stage) -> Result<String> {
+    let rustc = stage.output(setup::program("rustc").arg("-vV"))?;
+    let host = rustc.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("`rustc -vV` names no host")?.to_owned())
+}
+
+/// The binary of this name, if this line of `cargo build --message-format=json` says where it is.
+pub(crate) fn executable(line: &str, name: &str) -> Option<PathBuf> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    if message["reason"] != "compiler-artifact" || message["target"]["name"] != name {
+        return None;
+    }
+    message["executable"].as_str().map(PathBuf::from)
+}
+
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
@@ -130,9 +148,10 @@ fn is_needed_to_build(dependency: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Metadata;
+    use super::{Metadata, executable};
     use crate::version::Version;
     use serde_json::json;
+    use std::path::PathBuf;
 
     fn sample() -> Metadata {
         Metadata(json!({
@@ -173,5 +192,20 @@ mod tests {
         assert_eq!(sample.requirement("a").unwrap(), "^1.2");
         assert!(sample.requirement("c").is_err());
         assert_eq!(sample.rust_version().unwrap(), Version(1, 88, 0));
+    }
+
+    #[test]
+    fn only_the_artifact_of_the_demo_names_the_binary() {
+        let line = r#"{"reason":"compiler-artifact","target":{"name":"eldest-demo"},"executable":"/t/debug/eldest-demo"}"#;
+        assert_eq!(
+            executable(line, "eldest-demo"),
+            Some(PathBuf::from("/t/debug/eldest-demo"))
+        );
+        let other = r#"{"reason":"compiler-artifact","target":{"name":"build-script-build"},"executable":"/t/b"}"#;
+        assert_eq!(executable(other, "eldest-demo"), None);
+        let library =
+            r#"{"reason":"compiler-artifact","target":{"name":"eldest-demo"},"executable":null}"#;
+        assert_eq!(executable(library, "eldest-demo"), None);
+        assert_eq!(executable("not JSON", "eldest-demo"), None);
     }
 }

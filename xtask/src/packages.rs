@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::setup;
 use crate::stage::Stage;
+
+/// Debian's own keys, of every release.
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Packages whose programs may also come from elsewhere: all of these there means nothing to install.
 const PROGRAMS: &[(&str, &[&str])] = &[
@@ -51,6 +54,30 @@ pub(crate) fn ensure(stage: &mut Stage, packages: &[&str]) -> Result<()> {
 /// One file of a Debian package that is downloaded and unpacked below `target/`, not installed.
 pub(crate) fn unpack(stage: &Stage, package: &str, file: &str) -> Result<PathBuf> {
     let folder = setup::target().join("debian").join(package);
+    unpack_in(stage, &folder, file, || download(stage, package, &folder))
+        .with_context(|| format!("apt-get cannot download {package}"))
+}
+
+/// The same from a release of Debian that need not be this machine's. Its lists are kept below `target/` too, so that
+/// no package of it can ever be installed by accident.
+pub(crate) fn unpack_of(stage: &Stage, suite: &str, package: &str, file: &str) -> Result<PathBuf> {
+    let release = setup::target().join("debian").join(suite);
+    let folder = release.join(package);
+    let download = || {
+        let mut get = apt_of(stage, suite, &release)?;
+        stage.output(get.args(["download", "-qq", package]).current_dir(&folder))?;
+        Ok(())
+    };
+    unpack_in(stage, &folder, file, download)
+        .with_context(|| format!("apt-get cannot download {package} of Debian {suite}"))
+}
+
+fn unpack_in(
+    stage: &Stage,
+    folder: &Path,
+    file: &str,
+    download: impl FnOnce() -> Result<()>,
+) -> Result<PathBuf> {
     let path = folder.join(file);
     if path.is_file() {
         return Ok(path);
@@ -58,19 +85,18 @@ pub(crate) fn unpack(stage: &Stage, package: &str, file: &str) -> Result<PathBuf
     for program in ["apt-get", "dpkg-deb"] {
         ensure!(find(program).is_some(), "there is no {program} here");
     }
-    download(stage, package, &folder)
-        .with_context(|| format!("apt-get cannot download {package}"))?;
+    fs::create_dir_all(folder)?;
+    download()?;
     let unpacked = folder.join("unpacked");
-    let deb = package_in(&folder)?;
+    let deb = package_in(folder)?;
     stage.output(setup::program("dpkg-deb").arg("-x").args([&deb, &unpacked]))?;
     // Moved into place last, so that what is there is whole.
     fs::rename(unpacked.join("usr"), folder.join("usr"))?;
-    ensure!(path.is_file(), "there is no {file} in {package}");
+    ensure!(path.is_file(), "there is no {file} in {}", deb.display());
     Ok(path)
 }
 
 fn download(stage: &Stage, package: &str, folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder)?;
     let mut get = setup::program("apt-get");
     get.args(["download", "-qq", package]).current_dir(folder);
     if stage.output(&mut get).is_ok() {
@@ -86,6 +112,39 @@ fn download(stage: &Stage, package: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// An apt-get with sources, lists and cache of its own: one release, from this machine's mirror.
+fn apt_of(stage: &Stage, suite: &str, folder: &Path) -> Result<Command> {
+    let mirror = mirror(stage)?;
+    fs::create_dir_all(folder.join("lists/partial"))?;
+    fs::create_dir_all(folder.join("cache/archives/partial"))?;
+    let sources = folder.join("sources.list");
+    fs::write(
+        &sources,
+        format!("deb [signed-by={KEYS}] {mirror} {suite} main\n"),
+    )?;
+    let settings = [
+        ("Dir::Etc::sourcelist", sources),
+        ("Dir::Etc::sourceparts", PathBuf::from("/dev/null")),
+        ("Dir::Etc::preferences", PathBuf::from("/dev/null")),
+        ("Dir::Etc::preferencesparts", PathBuf::from("/dev/null")),
+        ("Dir::State::lists", folder.join("lists")),
+        ("Dir::Cache", folder.join("cache")),
+    ];
+    let mut text = settings.iter().fold(String::new(), |text, (name, path)| {
+        text + &format!("{name} {:?};\n", path.display().to_string())
+    });
+    text += "Acquire::Languages \"none\";\nAPT::Sandbox::User \"\";\n";
+    let configuration = folder.join("apt.conf");
+    fs::write(&configuration, text)?;
+    let apt = || {
+        let mut apt = setup::program("apt-get");
+        apt.env("APT_CONFIG", &configuration);
+        apt
+    };
+    stage.output(apt().args(["update", "-qq"]))?;
+    Ok(apt())
+}
+
 fn package_in(folder: &Path) -> Result<PathBuf> {
     let files = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
     let mut packages =
@@ -93,6 +152,17 @@ fn package_in(folder: &Path) -> Result<PathBuf> {
     packages
         .next()
         .with_context(|| format!("no package in {}", folder.display()))
+}
+
+/// The Debian mirror that this machine's package sources name.
+pub(crate) fn mirror(stage: &Stage) -> Result<String> {
+    let mut targets = setup::program("apt-get");
+    targets.args(["indextargets", "--format", "$(REPO_URI)"]);
+    let mirrors = stage.output(targets.args(["Created-By: Packages", "Label: Debian"]))?;
+    let mirror = mirrors.lines().next();
+    let mirror =
+        mirror.context("apt's sources name no mirror of Debian, or `apt-get update` never ran")?;
+    Ok(mirror.trim_end_matches('/').to_owned())
 }
 
 /// Where a program is, going by PATH.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 
+use crate::compose::Compose;
 use crate::metadata::Metadata;
 use crate::stage::Stage;
 use crate::{packages, setup};
@@ -23,6 +24,17 @@ const NO_ETCDCTL: &str = "ELDEST_NO_ETCDCTL";
 /// Each integration test has an etcd of its own and mostly waits for its deadlines: on two cores, four at
 /// a time keep both busy without making the deadlines late.
 const THREADS: &str = "--test-threads=4";
+
+/// Each of these waits longer still, and has six containers or more.
+const CONTAINER_THREADS: &str = "--test-threads=3";
+
+/// Name the two generations of docker-compose.
+const COMPOSE_V1: &str = "ELDEST_COMPOSE_V1";
+const COMPOSE_V2: &str = "ELDEST_COMPOSE_V2";
+/// Names the image of the nodes of README's walk; without it, the tests' own.
+const NODE_IMAGE: &str = "ELDEST_NODE_IMAGE";
+/// The image that the compose file names and the Dockerfile makes.
+pub(crate) const COMPOSE_IMAGE: &str = "eldest-node:0.1.0";
 
 const TEST_LIBRARY: [&str; 5] = [
     "test",
@@ -54,6 +66,10 @@ pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
         "--no-fail-fast",
         "--package",
         "eldest-demo",
+        "--package",
+        "eldest-node",
+        "--features",
+        "eldest-node/history",
         "--package",
         "xtask",
     ])?)?;
@@ -112,14 +128,39 @@ pub(crate) fn smoke(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// The tests that need the Docker Engine, one after another: they share its networks and its processor.
-pub(crate) fn containers(stage: &mut Stage) -> Result<()> {
-    stage.tests(setup::cargo(TEST_LIBRARY)?.args([
-        "--test",
-        CONTAINERS,
+/// The tests that need the Docker Engine.
+pub(crate) fn containers(stage: &mut Stage, compose: &Compose) -> Result<()> {
+    let mut cargo = setup::cargo(TEST_LIBRARY)?;
+    cargo.args(["--test", CONTAINERS, "--", CONTAINER_THREADS]);
+    cargo
+        .env(COMPOSE_V1, &compose.v1)
+        .env(NODE_IMAGE, COMPOSE_IMAGE);
+    stage.tests(cargo.env(COMPOSE_V2, &compose.v2))?;
+    Ok(())
+}
+
+/// The example of a team's own failover tests, which builds its image by itself.
+pub(crate) fn failover(stage: &mut Stage) -> Result<()> {
+    stage.tests(&mut setup::cargo([
+        "test",
+        "--no-fail-fast",
+        "--package",
+        "eldest-failover-example",
+        "--all-features",
+    ])?)?;
+    Ok(())
+}
+
+/// The test of the sweep, which cannot be run without the engine.
+pub(crate) fn sweep(stage: &mut Stage) -> Result<()> {
+    stage.tests(&mut setup::cargo([
+        "test",
+        "--package",
+        "xtask",
+        "sweep",
         "--",
-        "--test-threads=1",
-    ]))?;
+        "--ignored",
+    ])?)?;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::stage::{DEFAULT_LIMIT, Report, Stage};
 use crate::tally::Tally;
-use crate::{checks, consumer, docker, matrix, suites};
+use crate::{checks, consumer, docker, manifests, matrix, suites};
 
 struct Entry {
     name: &'static str,
@@ -45,6 +45,11 @@ const STAGES: &[Entry] = &[
         "a crate outside the workspace builds README's program; dependencies counted",
         consumer::run,
     ),
+    stage(
+        "manifests",
+        "kubernetes.yaml against the schema, if Python is there",
+        manifests::stage,
+    ),
     stage("package", "cargo publish --dry-run", checks::package),
     stage(
         "versions",
@@ -59,7 +64,7 @@ const STAGES: &[Entry] = &[
     },
     stage(
         "containers",
-        "tests/containers.rs on the Docker Engine, which is started if need be",
+        "images, then tests/containers on the Docker Engine, which is started if need be",
         docker::stage,
     ),
 ];

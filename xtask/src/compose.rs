@@ -1,0 +1,96 @@
+//! Hides where the two generations of docker-compose come from.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::stage::Stage;
+use crate::version::Version;
+use crate::{packages, setup};
+
+/// The first generation, whose last release is still what Debian 12 and Ubuntu 22.04 install.
+const OLD: &str = "1.29";
+/// The second generation.
+const NEW: &str = "2";
+/// Where Docker's own packages and Debian's put the second generation, a plugin of the client that also runs alone.
+const PLUGINS: [&str; 4] = [
+    "/usr/local/lib/docker/cli-plugins/docker-compose",
+    "/usr/local/libexec/docker/cli-plugins/docker-compose",
+    "/usr/lib/docker/cli-plugins/docker-compose",
+    "/usr/libexec/docker/cli-plugins/docker-compose",
+];
+/// The first release of Debian whose package is of the second generation.
+const SUITE: &str = "trixie";
+
+/// Both programs.
+pub(crate) struct Compose {
+    pub(crate) v1: PathBuf,
+    pub(crate) v2: PathBuf,
+}
+
+/// Finds both. Neither is left out in silence: the compose file is promised to work with each.
+pub(crate) fn find(stage: &Stage) -> Result<Compose> {
+    let installed = packages::find("docker-compose").into_iter();
+    let plugins = PLUGINS.iter().map(PathBuf::from);
+    let found: Vec<(PathBuf, Version)> = installed
+        .chain(plugins)
+        .filter_map(|path| Some((path.clone(), version(stage, &path)?)))
+        .collect();
+    let v1 = first_of(&found, OLD).with_context(|| {
+        format!(
+            "there is no docker-compose {OLD} in PATH. Debian 12 and Ubuntu 22.04 have it: \
+             `apt-get install docker-compose`"
+        )
+    })?;
+    let v2 = match first_of(&found, NEW) {
+        Some(v2) => v2,
+        None => fetched(stage).context(
+            "there is no Compose v2, neither docker-compose in PATH nor a plugin of docker. Install \
+             docker-compose-plugin (Docker's package) or docker-compose-v2 (Ubuntu's)",
+        )?,
+    };
+    for (path, version) in [&v1, &v2] {
+        stage.say(&format!("docker-compose {version}: {}", path.display()));
+    }
+    Ok(Compose { v1: v1.0, v2: v2.0 })
+}
+
+fn first_of(found: &[(PathBuf, Version)], series: &str) -> Option<(PathBuf, Version)> {
+    let mut found = found.iter();
+    found.find(|(_, version)| version.is_of(series)).cloned()
+}
+
+/// Debian's, which is not installed for it.
+fn fetched(stage: &Stage) -> Result<(PathBuf, Version)> {
+    let path = packages::unpack_of(stage, SUITE, "docker-compose", "usr/bin/docker-compose")?;
+    let version = version(stage, &path);
+    let version = version.filter(|version| version.is_of(NEW));
+    let version = version.with_context(|| format!("{} is no Compose v2", path.display()))?;
+    Ok((path, version))
+}
+
+fn version(stage: &Stage, program: &Path) -> Option<Version> {
+    if !program.is_file() {
+        return None;
+    }
+    let mut command = setup::program(&program.to_string_lossy());
+    let version = stage.output(command.args(["version", "--short"])).ok()?;
+    Version::parse(&version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NEW, OLD, first_of};
+    use crate::version::Version;
+    use std::path::PathBuf;
+
+    #[test]
+    fn each_generation_is_known_by_its_version_wherever_it_is() {
+        let installed = (PathBuf::from("/usr/bin/docker-compose"), Version(1, 29, 2));
+        let plugin = (PathBuf::from("/plugins/docker-compose"), Version(2, 26, 1));
+        let found = [installed.clone(), plugin.clone()];
+        assert_eq!(first_of(&found, OLD), Some(installed.clone()));
+        assert_eq!(first_of(&found, NEW), Some(plugin));
+        assert_eq!(first_of(&[installed], NEW), None);
+    }
+}

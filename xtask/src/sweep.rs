@@ -1,0 +1,233 @@
+//! Hides which containers, networks and volumes a killed test run has left behind, and how they are removed.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::setup;
+use crate::stage::Stage;
+
+/// Everything that a test makes has this label. Its value is `<process id>-<start time>` of the test's process, the
+/// latter in clock ticks since boot (field 22 of /proc/PID/stat), for process ids are used again.
+const OWNER: &str = "eldest.test.owner";
+
+/// Something labelled, of one kind.
+#[derive(Debug, PartialEq, Eq)]
+struct Thing {
+    id: String,
+    owner: String,
+}
+
+/// One kind of thing, and how docker is asked for it.
+struct Kind {
+    name: &'static str,
+    list: &'static [&'static str],
+    id: &'static str,
+    remove: &'static [&'static str],
+}
+
+/// In this order: what is in use cannot be removed.
+const KINDS: [Kind; 3] = [
+    Kind {
+        name: "container",
+        list: &["container", "ls", "--all"],
+        id: "{{.ID}}",
+        remove: &["container", "rm", "--force", "--volumes"],
+    },
+    Kind {
+        name: "network",
+        list: &["network", "ls"],
+        id: "{{.ID}}",
+        remove: &["network", "rm"],
+    },
+    Kind {
+        name: "volume",
+        list: &["volume", "ls"],
+        id: "{{.Name}}",
+        remove: &["volume", "rm", "--force"],
+    },
+];
+
+/// Removes what belongs to processes that are no more. What a living one made is left, for tests of another checkout
+/// may run beside ours; and what has no such label is none of our business.
+///
+/// It knows no time limit of a stage's, for it cleans up after those that reached theirs.
+pub(crate) fn run(stage: &Stage) -> Result<()> {
+    if !Path::new("/proc/self/stat").is_file() {
+        stage.say("no sweep: without /proc nobody can say whose process still lives");
+        return Ok(());
+    }
+    for kind in &KINDS {
+        for thing in kind.left()? {
+            // Somebody else may sweep as well, so what counts is that it is gone.
+            let removed = docker(kind.remove, &[&thing.id]);
+            let gone = kind.left()?.iter().all(|left| left.id != thing.id);
+            ensure!(
+                gone,
+                "{} {} of process {} cannot be removed: {}",
+                kind.name,
+                thing.id,
+                thing.owner,
+                removed
+                    .err()
+                    .map_or(String::new(), |error| error.to_string())
+            );
+            stage.say(&format!(
+                "removed {} {} of {}",
+                kind.name, thing.id, thing.owner
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl Kind {
+    /// The things whose owner is dead.
+    fn left(&self) -> Result<Vec<Thing>> {
+        let filter = format!("label={OWNER}");
+        let format = format!("{} {{{{.Label {OWNER:?}}}}}", self.id);
+        let list = docker(self.list, &["--filter", &filter, "--format", &format])?;
+        let things = list.lines().filter_map(thing);
+        Ok(things.filter(|thing| is_dead(&thing.owner)).collect())
+    }
+}
+
+fn thing(line: &str) -> Option<Thing> {
+    let (id, owner) = line.split_once(' ')?;
+    Some(Thing {
+        id: id.to_owned(),
+        owner: owner.to_owned(),
+    })
+}
+
+/// Whether that owner is certainly no more. A label that nobody can read proves nothing.
+fn is_dead(owner: &str) -> bool {
+    let number = |text: &str| text.parse::<u64>().ok();
+    let Some((pid, start)) = owner.split_once('-') else {
+        return false;
+    };
+    match (number(pid), number(start)) {
+        (Some(pid), Some(start)) => started(pid) != Some(start),
+        _ => false,
+    }
+}
+
+/// When the process of this number began, if there is one that still runs.
+fn started(pid: u64) -> Option<u64> {
+    started_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn started_in(stat: &str) -> Option<u64> {
+    // The second field is the program's name in brackets, which may contain both blanks and brackets.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    let state = fields.next()?;
+    let ticks = fields.nth(18)?.parse().ok();
+    // One that was killed and not yet waited for.
+    ticks.filter(|_| state != "Z" && state != "X")
+}
+
+fn docker(command: &[&str], args: &[&str]) -> Result<String> {
+    let mut docker = setup::program("docker");
+    docker.args(command).args(args).stdin(Stdio::null());
+    let output = docker.output().context("starting docker")?;
+    let message = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "docker: {}", message.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::{KINDS, OWNER, docker, is_dead, run, started, started_in};
+    use crate::images;
+    use crate::stage::{DEFAULT_LIMIT, Stage};
+    use std::process::{Command, Stdio};
+
+    /// This process, as an owner.
+    fn alive() -> String {
+        let pid = std::process::id();
+        format!("{pid}-{}", started(pid.into()).unwrap())
+    }
+
+    /// A process that has ended, as an owner.
+    fn dead() -> String {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let owner = format!("{}-{}", child.id(), started(child.id().into()).unwrap());
+        assert!(!is_dead(&owner));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        owner
+    }
+
+    #[test]
+    fn an_owner_lives_while_its_process_does_and_not_as_another_of_the_same_number() {
+        assert!(!is_dead(&alive()));
+        assert!(is_dead(&dead()));
+        assert!(is_dead(&format!("{}-1", std::process::id())));
+    }
+
+    #[test]
+    fn who_cannot_be_read_is_not_dead() {
+        for owner in ["", "-", "4711", "a-b", "4711-", "4711-x"] {
+            assert!(!is_dead(owner), "{owner:?}");
+        }
+    }
+
+    #[test]
+    fn the_start_is_read_past_any_name_and_a_zombie_is_no_more() {
+        let stat = |name, state| {
+            format!("7 ({name}) {state} 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 10 11")
+        };
+        assert_eq!(started_in(&stat("a", "S")), Some(98765));
+        assert_eq!(started_in(&stat("a) R (b", "S")), Some(98765));
+        assert_eq!(started_in(&stat("a", "Z")), None);
+    }
+
+    /// Makes one thing of each kind with this owner, and gives their ids.
+    fn things(name: &str, owner: Option<&str>) -> [String; 3] {
+        let label = owner.map(|owner| format!("--label={OWNER}={owner}"));
+        let create = |command: &[&str], last: &[&str]| {
+            let args: Vec<&str> = label
+                .as_deref()
+                .into_iter()
+                .chain(last.iter().copied())
+                .collect();
+            docker(command, &args).unwrap().trim().to_owned()
+        };
+        let pid = std::process::id();
+        [
+            create(&["container", "create"], &[images::node::NAME]),
+            create(
+                &["network", "create"],
+                &[&format!("eldest-sweep-{pid}-{name}")],
+            ),
+            create(&["volume", "create"], &[]),
+        ]
+    }
+
+    fn there(things: &[String; 3]) -> [bool; 3] {
+        let kinds = ["container", "network", "volume"];
+        std::array::from_fn(|n| docker(&[kinds[n], "inspect"], &[&things[n]]).is_ok())
+    }
+
+    #[test]
+    #[ignore = "needs the Docker Engine and the image of the node; the stage `containers` runs it"]
+    fn only_what_dead_owners_left_is_swept() {
+        let (of_dead, of_alive, nobodys) = (
+            things("dead", Some(&dead())),
+            things("alive", Some(&alive())),
+            things("nobody", None),
+        );
+        let result = run(&Stage::start("sweep", true, DEFAULT_LIMIT));
+        let left = [&of_dead, &of_alive, &nobodys].map(there);
+        for things in [&of_alive, &nobodys] {
+            for (kind, id) in KINDS.iter().zip(things) {
+                docker(kind.remove, &[id]).unwrap();
+            }
+        }
+        result.unwrap();
+        assert_eq!(left, [[false; 3], [true; 3], [true; 3]]);
+    }
+}
