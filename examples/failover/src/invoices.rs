@@ -1,0 +1,64 @@
+//! The work that must never be done by two at once.
+
+use std::time::Duration;
+
+use eldest::etcd_client::TxnOp;
+use eldest::{BoxError, Error, ErrorKind, Leadership};
+
+use crate::Witness;
+
+/// The key that holds the last number given.
+pub const INVOICES: &str = "billing/invoices/last";
+
+/// Gives numbers for as long as this instance leads.
+pub(crate) async fn number_them(
+    leadership: &Leadership,
+    witness: &Witness,
+) -> Result<(), BoxError> {
+    let lost = leadership.lost();
+    let mut known = None;
+    while !lost.is_cancelled() {
+        // A new leader, and one that does not know what became of its last write, first looks.
+        let before = match known {
+            Some(known) => Some(known),
+            None => read(leadership).await.ok(),
+        };
+        if let Some(before) = before {
+            let next = before + 1;
+            let put = TxnOp::put(INVOICES, next.to_string(), None);
+            let write = witness.writes(leadership.fencing_token(), next);
+            let written = leadership.txn([put]).await;
+            write.ended(&written);
+            known = match written {
+                Ok(_) => Some(next),
+                Err(error) if must_stop(&error) => break,
+                Err(_) => None,
+            };
+        }
+        tokio::select! {
+            () = lost.cancelled() => {}
+            () = tokio::time::sleep(Duration::from_millis(50)) => {}
+        }
+    }
+    // Returning gives the key back at once, so that the next instance need not wait.
+    Ok(())
+}
+
+fn must_stop(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::LeadershipLost | ErrorKind::GuardLost
+    )
+}
+
+/// Under the guard as well: who reads does so as the leader.
+async fn read(leadership: &Leadership) -> Result<u64, BoxError> {
+    let answer = leadership.txn([TxnOp::get(INVOICES, None)]).await?;
+    let Some(eldest::etcd_client::TxnOpResponse::Get(found)) = answer.op_responses().pop() else {
+        return Err("an answer to another question".into());
+    };
+    match found.kvs().first() {
+        Some(entry) => Ok(entry.value_str()?.parse()?),
+        None => Ok(0),
+    }
+}

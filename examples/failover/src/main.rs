@@ -1,0 +1,50 @@
+//! One instance of the service, set up by `NAME`, `ETCD_ENDPOINTS`, `LISTEN` and `TTL_SECONDS`; a build for the tests
+//! of its failover also by `HISTORY`, the file that it records to.
+#![allow(clippy::disallowed_methods)] // an application has no injected clock
+
+use std::env;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use eldest::{CancellationToken, SessionOptions};
+use eldest_failover_example::{Witness, serve};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let name = env::var("NAME").context("NAME")?;
+    let endpoints = env::var("ETCD_ENDPOINTS").context("ETCD_ENDPOINTS")?;
+    let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();
+    let ttl = env::var("TTL_SECONDS").map_or(Ok(10), |seconds| seconds.parse());
+    let ttl = Duration::from_secs(ttl.context("TTL_SECONDS")?);
+    let listen = env::var("LISTEN").unwrap_or_else(|_| "0.0.0.0:8080".to_owned());
+    let listener = TcpListener::bind(listen).await?;
+
+    let witness = witness(&name)?;
+    let shutdown = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::spawn({
+        let (witness, shutdown) = (witness.clone(), shutdown.clone());
+        async move {
+            terminate.recv().await;
+            witness.leaves();
+            shutdown.cancel();
+        }
+    });
+    let options = SessionOptions::new(&name).ttl(ttl);
+    serve(listener, &endpoints, options, witness, shutdown).await
+}
+
+#[cfg(feature = "failover-test")]
+fn witness(name: &str) -> Result<Witness> {
+    let file = env::var("HISTORY").context("HISTORY")?;
+    let recorder = eldest::testing::history::Recorder::boottime().to_file(file)?;
+    Ok(Witness::new(&recorder, name))
+}
+
+#[cfg(not(feature = "failover-test"))]
+#[allow(clippy::unnecessary_wraps)]
+fn witness(_: &str) -> Result<Witness> {
+    Ok(Witness)
+}

@@ -1,0 +1,97 @@
+//! What the tests of the failover want to know: with the feature `failover-test` it is recorded, without it nothing is.
+
+pub use with::Witness;
+
+#[cfg(not(feature = "failover-test"))]
+mod with {
+    use eldest::{Error, Term};
+
+    /// Sees nothing.
+    #[derive(Debug, Clone, Default)]
+    pub struct Witness;
+
+    pub(crate) struct Write;
+
+    #[allow(clippy::unused_self)] // the other one needs it
+    impl Witness {
+        pub(crate) fn elected(&self, _: Term) {}
+
+        pub(crate) fn writes(&self, _: i64, _: u64) -> Write {
+            Write
+        }
+
+        /// It is about to shut down.
+        pub fn leaves(&self) {}
+    }
+
+    #[allow(clippy::unused_self)]
+    impl Write {
+        pub(crate) fn ended<T>(self, _: &Result<T, Error>) {}
+    }
+}
+
+#[cfg(feature = "failover-test")]
+mod with {
+    use eldest::testing::history::{Outcome, Recorder, What};
+    use eldest::{Error, ErrorKind, Term};
+
+    use crate::ELECTION;
+
+    /// Sees what an instance believes and does, and records it under the instance's name.
+    #[derive(Debug, Clone)]
+    pub struct Witness {
+        recorder: Recorder,
+        name: String,
+    }
+
+    /// A write that is under way. If it never ends, nobody knows whether it was applied.
+    pub(crate) struct Write {
+        witness: Witness,
+        token: i64,
+        value: u64,
+    }
+
+    impl Witness {
+        /// Records for the instance of that name.
+        pub fn new(recorder: &Recorder, name: &str) -> Self {
+            Self {
+                recorder: recorder.clone(),
+                name: name.to_owned(),
+            }
+        }
+
+        pub(crate) fn elected(&self, term: Term) {
+            tokio::spawn(self.recorder.follow(&self.name, term));
+        }
+
+        pub(crate) fn writes(&self, token: i64, value: u64) -> Write {
+            self.wrote(token, Outcome::Sent);
+            Write {
+                witness: self.clone(),
+                token,
+                value,
+            }
+        }
+
+        fn wrote(&self, token: i64, outcome: Outcome) {
+            let what = What::FencedWrite { token, outcome };
+            self.recorder.record(&*self.name, ELECTION, what);
+        }
+
+        /// It is about to shut down.
+        pub fn leaves(&self) {
+            self.recorder.record(&*self.name, ELECTION, What::Left);
+        }
+    }
+
+    impl Write {
+        pub(crate) fn ended<T>(self, result: &Result<T, Error>) {
+            let outcome = match result {
+                Ok(_) => Outcome::Admitted { value: self.value },
+                Err(error) if error.kind() == ErrorKind::Ambiguous => Outcome::Unknown,
+                Err(_) => Outcome::Refused,
+            };
+            self.witness.wrote(self.token, outcome);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The failover of this service without Docker: an etcd of the test's own, and every instance in this process, behind a
+//! proxy that goes silent on request.
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+mod common;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use eldest::testing::history::{Recorder, Rules, TruthRecorder, What, check};
+use eldest::testing::{Etcd, Proxy, one_leader};
+use eldest::{BoxError, CancellationToken, SessionOptions};
+use eldest_failover_example::{ELECTION, Witness, serve};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+const TTL: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(10);
+
+struct Node {
+    name: &'static str,
+    address: SocketAddr,
+    proxy: Proxy,
+    task: JoinHandle<anyhow::Result<()>>,
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_hears_nothing_from_etcd_stops_before_another_leads() -> Result<(), BoxError>
+{
+    let etcd = Etcd::start().await?;
+    let recorder = Recorder::boottime();
+    let prefix = format!("eldest/{ELECTION}/");
+    let client = etcd.client().await;
+    let truth = TruthRecorder::start(client, recorder.clone(), ELECTION, prefix).await?;
+    let shutdown = CancellationToken::new();
+    let mut nodes = Vec::new();
+    for name in ["n1", "n2", "n3"] {
+        let proxy = Proxy::start(etcd.address()).await?;
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let (endpoint, witness) = ([proxy.endpoint()], Witness::new(&recorder, name));
+        let (options, stop) = (SessionOptions::new(name).ttl(TTL), shutdown.clone());
+        let task = async move { serve(listener, &endpoint, options, witness, stop).await };
+        nodes.push(Node {
+            name,
+            address,
+            proxy,
+            task: tokio::spawn(task),
+        });
+    }
+    let leads = async |node: &Node| common::says_that_it_leads(node.address).await;
+
+    let old = one_leader(SOON, &nodes, leads).await?;
+    let name = "silent".to_owned();
+    recorder.record(old.name, ELECTION, What::Fault { name: name.clone() });
+    old.proxy.hold();
+    // The old one can still be asked, and says "yes" until its own deadline: both must not.
+    let other = async |node: &Node| Ok::<_, BoxError>(leads(node).await? && node.name != old.name);
+    let new = one_leader(TTL + Duration::from_secs(4), &nodes, other).await?;
+    assert!(!leads(old).await?, "{new} leads");
+    old.proxy.heal();
+    recorder.record(old.name, ELECTION, What::Healed { name });
+
+    for node in &nodes {
+        recorder.record(node.name, ELECTION, What::Left);
+    }
+    shutdown.cancel();
+    for node in nodes {
+        node.task.await??;
+    }
+    truth.stop().await;
+    let report = check(&recorder.history()?, &Rules::new(TTL));
+    report.assert_ok();
+    report.require(2, 1);
+    assert!(report.counts.elections_checked_for_seniority >= 2);
+    assert!(report.counts.writes_admitted >= 2);
+    Ok(())
+}

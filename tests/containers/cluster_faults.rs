@@ -1,0 +1,112 @@
+//! etcd as a whole: no quorum, all members restarted, a member replaced.
+
+use std::time::Duration;
+
+use eldest::testing::eventually;
+
+use crate::lab::{Key, Lab, Leads, Result, SOON, seconds};
+
+/// Short, so that a quorum is missing for longer.
+const TTL: Duration = seconds(5);
+/// What a takeover may take: TTL, election timeout and slack, and the same again for a machine that is busy.
+const TAKEOVER: Duration = seconds(20);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_quorum_nobody_leads_and_afterwards_exactly_one() -> Result {
+    let lab = Lab::start(TTL).await?;
+    let old = lab.one_leads(SOON).await?;
+    let stood = lab.keys().await?;
+    lab.fault("no quorum");
+    // The eye's member stays, and etcd's leader, to which the node `a` talks, is one of those that go.
+    let others = (0..lab.members.len()).filter(|index| *index != lab.eye);
+    for member in others.clone() {
+        lab.members[member].control.kill().await?;
+    }
+    let broken = lab.now();
+    let (lost, reason) = lab.lost(&old, TTL * 2).await?;
+    assert_eq!(reason, "lease_expiring");
+    lab.nobody_leads(TTL * 2).await?;
+    assert!(lost < broken + TTL && lab.last_valid(&old)? < broken + TTL);
+    for member in others {
+        lab.members[member].control.start().await?;
+    }
+    lab.etcd_leader().await?;
+    lab.healed("no quorum");
+    after_the_outage(lab, &old, &stood).await
+}
+
+/// The old leader gave its key up. Those who waited keep theirs, if etcd was fast enough to hear of them before their
+/// leases ran out; then the eldest of them leads.
+async fn after_the_outage(lab: Lab, old: &Leads, stood: &[Key]) -> Result {
+    let led = lab.one_leads(TAKEOVER).await?;
+    assert!(led.token > old.token);
+    lab.all_stand().await?;
+    let keys = lab.keys().await?;
+    let kept = |node: &str| {
+        stood
+            .iter()
+            .any(|key| key.node == node && keys.contains(key))
+    };
+    assert!(!kept("a"), "the term ended, but its key stands");
+    if kept("b") {
+        assert_eq!(led.node, "b");
+    }
+    lab.judge(4, 1).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_restart_of_the_whole_cluster_exactly_one_leads() -> Result {
+    let lab = Lab::start(TTL).await?;
+    let old = lab.one_leads(SOON).await?;
+    let stood = lab.keys().await?;
+    lab.fault("all members killed");
+    for member in &lab.members {
+        member.control.kill().await?;
+    }
+    let broken = lab.now();
+    lab.lost(&old, TTL * 2).await?;
+    lab.nobody_leads(TTL * 2).await?;
+    assert!(lab.last_valid(&old)? < broken + TTL);
+    for member in &lab.members {
+        member.control.start().await?;
+    }
+    lab.etcd_leader().await?;
+    lab.healed("all members killed");
+    after_the_outage(lab, &old, &stood).await
+}
+
+/// Once from the first to the last renewal: the member that leads etcd and serves the leading node is taken out and
+/// comes back empty, and then it is the only one that the nodes can reach.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replaced_member_costs_no_term_and_serves_like_the_old_one() -> Result {
+    let mut lab = Lab::start(seconds(10)).await?;
+    let before = lab.one_leads(SOON).await?;
+    let goes = lab.etcd_leader().await?;
+    lab.fault("a member replaced");
+    lab.replace(goes).await?;
+    lab.healed("a member replaced");
+    let others = (0..lab.members.len()).filter(|index| *index != goes);
+    let alone = lab.now();
+    for member in others.clone() {
+        lab.members[member].control.cut(lab.clients.name()).await?;
+    }
+    lab.until(
+        seconds(10) * 2 + SOON,
+        "the term goes on through the new member",
+        |lab| Ok((lab.last_valid(&before)? > alone + seconds(10)).then_some(())),
+    )
+    .await?;
+    for member in others {
+        lab.members[member].control.heal().await?;
+    }
+    // Their ports are published through that network.
+    eventually(SOON, "etcd answers the eye again", async || {
+        lab.keys().await.ok()
+    })
+    .await?;
+    assert_eq!(lab.one_leads(SOON).await?, before);
+    assert_eq!(lab.elections()?, 1);
+    lab.judge(3, 1).await?;
+    Ok(())
+}

@@ -1,0 +1,321 @@
+//! The container tools do to real containers what they say, whoever started them.
+
+use std::time::Duration;
+
+use eldest::BoxError;
+use eldest::etcd_client::Client;
+use eldest::testing::docker::{Container, Network, OWNER_LABEL, owner_label, sweep};
+use eldest::testing::eventually;
+use testcontainers::bollard::Docker;
+use testcontainers::bollard::models::{
+    EndpointIpamConfig, EndpointSettings, Ipam, IpamConfig, NetworkConnectRequest,
+    NetworkCreateRequest, VolumeCreateRequest,
+};
+use testcontainers::bollard::query_parameters::RemoveVolumeOptions;
+use testcontainers::core::{ExecCommand, IntoContainerPort};
+use testcontainers::runners::AsyncRunner;
+use testcontainers::{ContainerAsync, ContainerRequest, GenericImage, ImageExt};
+
+use crate::images::{ETCD, etcd_tag};
+
+type Result<T = ()> = std::result::Result<T, BoxError>;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A name that no other test and no other run has.
+fn name(of: &str) -> String {
+    format!("eldest-docker-{of}-{}", std::process::id())
+}
+
+/// An etcd of its own, labelled as ours.
+fn etcd(name: &str) -> ContainerRequest<GenericImage> {
+    let (key, value) = owner_label();
+    GenericImage::new(ETCD, &etcd_tag())
+        .with_exposed_port(2379.tcp())
+        .with_container_name(name)
+        .with_label(key, value)
+        .with_env_var("ETCD_LISTEN_CLIENT_URLS", "http://0.0.0.0:2379")
+        .with_env_var("ETCD_ADVERTISE_CLIENT_URLS", "http://0.0.0.0:2379")
+}
+
+/// Whether the etcd in it answers through its published port.
+async fn answers(container: &Container) -> Option<()> {
+    let ask = async {
+        let endpoint = format!("http://{}", container.address(2379).await.ok()?);
+        let mut client = Client::connect([endpoint], None).await.ok()?;
+        client.status().await.ok()
+    };
+    let answer = tokio::time::timeout(Duration::from_millis(500), ask).await;
+    answer.ok().flatten().map(|_| ())
+}
+
+/// Whether the etcd at that name answers to a program in this container.
+async fn reaches(from: &ContainerAsync<GenericImage>, host: &str) -> Option<()> {
+    let endpoint = format!("--endpoints=http://{host}:2379");
+    let command = [
+        "etcdctl",
+        &endpoint,
+        "--command-timeout=1s",
+        "--dial-timeout=1s",
+    ];
+    let command = command.into_iter().chain(["endpoint", "health"]);
+    let mut result = from.exec(ExecCommand::new(command)).await.ok()?;
+    result.stdout_to_vec().await.ok()?; // its end is the program's
+    (result.exit_code().await.ok()? == Some(0)).then_some(())
+}
+
+#[tokio::test]
+async fn a_frozen_container_stands_still_and_a_killed_one_starts_again() -> Result {
+    let name = name("stops");
+    let started = etcd(&name).start().await?;
+    let container = Container::find(&name).await?;
+    assert_eq!((container.id(), container.name()), (started.id(), &*name));
+    eventually(SOON, "it answers", async || answers(&container).await).await?;
+
+    container.freeze().await?;
+    assert_eq!(answers(&container).await, None);
+    let error = container.freeze().await.expect_err("frozen already");
+    assert!(error.to_string().contains(&name), "{error}");
+    container.thaw().await?;
+    eventually(SOON, "it answers again", async || answers(&container).await).await?;
+
+    container.kill().await?;
+    assert_eq!(started.exit_code().await?, Some(137));
+    container.start().await?;
+    eventually(SOON, "it is back", async || answers(&container).await).await?;
+
+    container.freeze().await?;
+    container.kill().await?;
+    assert_eq!(started.exit_code().await?, Some(137), "killed while frozen");
+    container.start().await?;
+    eventually(SOON, "it is back", async || answers(&container).await).await?;
+
+    container.stop(Duration::from_secs(10)).await?;
+    assert!(!started.is_running().await?);
+    let error = container.kill().await.expect_err("nothing to kill");
+    assert!(
+        error.to_string().starts_with("cannot kill container"),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_comes_back_under_the_name_and_address_it_had() -> Result {
+    let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
+    let front = Network::create(name("front")).await?;
+    let back = Subnet::create(name("back")).await?;
+    let other = etcd(&name("other"))
+        .with_network(front.name())
+        .start()
+        .await?;
+    let started = etcd(&name("cut"))
+        .with_network(front.name())
+        .start()
+        .await?;
+    // As docker-compose does it: an alias that is not the container's name, and an address of its own.
+    for (network, ip) in [(&back.name, None), (&back.name, Some(&back.address))] {
+        let container = if ip.is_some() {
+            started.id()
+        } else {
+            other.id()
+        };
+        let request = NetworkConnectRequest {
+            container: container.to_owned(),
+            endpoint_config: Some(EndpointSettings {
+                aliases: ip.map(|_| vec!["database".to_owned()]),
+                ipam_config: ip.map(|ip| EndpointIpamConfig {
+                    ipv4_address: Some(ip.clone()),
+                    ..EndpointIpamConfig::default()
+                }),
+                ..EndpointSettings::default()
+            }),
+        };
+        docker.connect_network(network, request).await?;
+    }
+    let container = Container::find(started.id()).await?;
+    let there = async || reaches(&other, "database").await;
+    eventually(SOON, "the other finds it by its alias", there).await?;
+    eventually(SOON, "and at its address", async || {
+        reaches(&other, &back.address).await
+    })
+    .await?;
+
+    container.cut(&back.name).await?;
+    assert_eq!(container.networks().await?, [front.name()]);
+    assert_eq!(reaches(&other, "database").await, None);
+    assert_eq!(
+        reaches(&other, &name("cut")).await,
+        Some(()),
+        "by the network in front"
+    );
+    container.heal().await?;
+    eventually(SOON, "found by its alias after the cut", there).await?;
+    eventually(SOON, "and at its address", async || {
+        reaches(&other, &back.address).await
+    })
+    .await?;
+
+    container.cut_all().await?;
+    assert!(container.networks().await?.is_empty());
+    assert_eq!(reaches(&other, &name("cut")).await, None);
+    assert_eq!(
+        answers(&container).await,
+        None,
+        "its published port is gone"
+    );
+    container.kill().await?;
+    container.start().await?;
+    assert!(container.networks().await?.is_empty(), "it stays cut off");
+    container.heal().await?;
+    eventually(SOON, "found by its alias after a start", there).await?;
+    eventually(SOON, "its port is back", async || answers(&container).await).await?;
+
+    let error = container.cut("nowhere").await.expect_err("no such network");
+    assert!(error.to_string().contains(front.name()), "{error}");
+    drop((started, other));
+    Ok(())
+}
+
+/// A network whose addresses we choose.
+struct Subnet {
+    docker: Docker,
+    name: String,
+    address: String,
+}
+
+impl Subnet {
+    async fn create(name: String) -> Result<Self> {
+        let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
+        let (key, value) = owner_label();
+        // Somebody else may have the first ones.
+        for third in 0..=255 {
+            let request = NetworkCreateRequest {
+                name: name.clone(),
+                ipam: Some(Ipam {
+                    config: Some(vec![IpamConfig {
+                        subnet: Some(format!("10.213.{third}.0/24")),
+                        ..IpamConfig::default()
+                    }]),
+                    ..Ipam::default()
+                }),
+                labels: Some([(key.to_owned(), value.clone())].into()),
+                ..NetworkCreateRequest::default()
+            };
+            match docker.create_network(request).await {
+                Ok(_) => {
+                    let address = format!("10.213.{third}.77");
+                    return Ok(Self {
+                        docker,
+                        name,
+                        address,
+                    });
+                }
+                Err(error) if error.to_string().contains("overlaps") => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err("no free addresses".into())
+    }
+}
+
+impl Drop for Subnet {
+    fn drop(&mut self) {
+        let (docker, name) = (self.docker.clone(), std::mem::take(&mut self.name));
+        let removal = async move { docker.remove_network(&name).await };
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(removal))
+            .expect("nobody uses it");
+    }
+}
+
+#[tokio::test]
+async fn a_sweep_takes_what_dead_owners_left_and_nothing_else() -> Result {
+    let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
+    let (key, own) = owner_label();
+    let pid = std::process::id();
+    let dead = format!("{pid}-1"); // this number, but another process
+    let names = |of: &str| name(&format!("sweep-{of}"));
+    let mut kept = Vec::new();
+    for (of, owner) in [("dead", Some(&dead)), ("own", Some(&own)), ("nobody", None)] {
+        let labels: std::collections::HashMap<String, String> = owner
+            .map(|owner| (key.to_owned(), owner.clone()))
+            .into_iter()
+            .collect();
+        let network = NetworkCreateRequest {
+            name: names(of),
+            labels: Some(labels.clone()),
+            ..NetworkCreateRequest::default()
+        };
+        docker.create_network(network).await?;
+        let volume = VolumeCreateRequest {
+            name: Some(names(of)),
+            labels: Some(labels.clone()),
+            ..VolumeCreateRequest::default()
+        };
+        docker.create_volume(volume).await?;
+        let container = GenericImage::new(ETCD, &etcd_tag())
+            .with_container_name(names(of))
+            .with_network(names(of))
+            .with_labels(labels)
+            .start()
+            .await?;
+        kept.push(container);
+    }
+
+    let swept = sweep().await?;
+    let ours: Vec<&String> = swept
+        .iter()
+        .filter(|what| what.contains("-sweep-"))
+        .collect();
+    let expected =
+        ["container", "network", "volume"].map(|kind| format!("{kind} {}", names("dead")));
+    let expected: Vec<&String> = expected.iter().collect();
+    let there = async |of: &str| {
+        let name = names(of);
+        [
+            docker.inspect_container(&name, None).await.is_ok(),
+            docker.inspect_network(&name, None).await.is_ok(),
+            docker.inspect_volume(&name).await.is_ok(),
+        ]
+    };
+    let left = [
+        there("dead").await,
+        there("own").await,
+        there("nobody").await,
+    ];
+    // Tidy up before judging.
+    drop(kept);
+    for of in ["own", "nobody"] {
+        let _ = docker.remove_network(&names(of)).await;
+        let _ = docker
+            .remove_volume(&names(of), None::<RemoveVolumeOptions>)
+            .await;
+    }
+    assert_eq!(left, [[false; 3], [true; 3], [true; 3]]);
+    // Another test's sweep may have come first.
+    assert!(ours == expected || ours.is_empty(), "{swept:?}");
+    assert_eq!(key, OWNER_LABEL);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_network_goes_with_its_test() -> Result {
+    let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
+    let name = name("network");
+    let network = Network::create(&name).await?;
+    let found = docker.inspect_network(&name, None).await?;
+    let (key, value) = owner_label();
+    assert_eq!(found.labels.unwrap_or_default().get(key), Some(&value));
+    let error = Network::create(&name).await.expect_err("taken");
+    assert!(error.to_string().contains(&name), "{error}");
+    drop(network);
+    assert!(docker.inspect_network(&name, None).await.is_err());
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_is_not_there_is_named() {
+    let error = Container::find("eldest-no-such-container").await;
+    let error = error.expect_err("nobody").to_string();
+    assert!(error.contains("eldest-no-such-container"), "{error}");
+}

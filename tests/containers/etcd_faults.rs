@@ -1,0 +1,105 @@
+//! etcd's own leader, to which the leading node talks, dies, stops, or loses the other members.
+
+use std::time::Duration;
+
+use crate::lab::{Lab, Leads, Result, SOON, seconds};
+
+/// The default: long enough that another leader of etcd is found in time.
+const TTL: Duration = seconds(10);
+/// With this TTL a term outlasts so long a time without a leader of etcd (see `SessionOptions::ttl`), and the requests
+/// that fail meanwhile.
+const OUTLASTED: Duration = seconds(3);
+
+/// Waits until etcd has another leader than `old` at fault since `broken`, and checks that this cost no term, if it was
+/// quick enough; else that the term ended for a reason that fits. Whoever leads then, renewed by the new leader.
+async fn goes_on(lab: &Lab, before: &Leads, old: usize, broken: Duration) -> Result<Leads> {
+    let took = lab.another_leads_etcd(old, broken).await?;
+    // A renewal that was sent before the fault is good for a TTL at the most: whoever leads later was renewed since.
+    let led = lab
+        .until(
+            SOON,
+            "somebody's lease was renewed by etcd's new leader",
+            |lab| {
+                let believers = lab.believers()?;
+                let [one] = &believers[..] else {
+                    return Ok(None);
+                };
+                Ok((lab.last_valid(one)? > broken + TTL).then(|| one.clone()))
+            },
+        )
+        .await?;
+    if took <= OUTLASTED {
+        assert_eq!(
+            &led, before,
+            "a term was lost though etcd was led again after {took:?}"
+        );
+        assert_eq!(lab.elections()?, 1);
+    } else if led != *before {
+        let (_, reason) = lab.lost(before, SOON).await?;
+        assert_eq!(reason, "lease_expiring", "after {took:?}");
+    }
+    Ok(led)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_death_of_etcds_leader_costs_no_term() -> Result {
+    let lab = Lab::start(TTL).await?;
+    let before = lab.one_leads(SOON).await?;
+    let dies = lab.etcd_leader().await?;
+    lab.fault("etcd's leader killed");
+    let broken = lab.now();
+    lab.members[dies].control.kill().await?;
+    let led = goes_on(&lab, &before, dies, broken).await?;
+    lab.members[dies].control.start().await?;
+    lab.members[dies].id().await?;
+    lab.healed("etcd's leader killed");
+    assert_eq!(lab.one_leads(SOON).await?, led);
+    lab.judge(3, 1).await?;
+    Ok(())
+}
+
+/// When it goes on, it takes itself for the leader still, and leases for expired that another renewed meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_makes_no_second_leader() -> Result {
+    let lab = Lab::start(TTL).await?;
+    let before = lab.one_leads(SOON).await?;
+    let stops = lab.etcd_leader().await?;
+    lab.fault("etcd's leader stopped");
+    let broken = lab.now();
+    lab.members[stops].control.freeze().await?;
+    goes_on(&lab, &before, stops, broken).await?;
+    let woken = lab.now();
+    lab.members[stops].control.thaw().await?;
+    // It may propose to revoke what it believes expired: that is what the checker excuses, if etcd's side shows it.
+    lab.until(SOON, "somebody leads a TTL after it woke up", |lab| {
+        let believers = lab.believers()?;
+        let [one] = &believers[..] else {
+            return Ok(None);
+        };
+        Ok((lab.last_valid(one)? > woken + TTL).then_some(()))
+    })
+    .await?;
+    lab.healed("etcd's leader stopped");
+    lab.all_stand().await?;
+    lab.judge(3, 1).await?;
+    Ok(())
+}
+
+/// It goes on to confirm renewals of which the others know nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_of_etcd_that_lost_the_others_is_not_believed_by_its_clients() -> Result {
+    let lab = Lab::start(TTL).await?;
+    let before = lab.one_leads(SOON).await?;
+    let alone = lab.etcd_leader().await?;
+    lab.fault("etcd's leader cut off from its peers");
+    let broken = lab.now();
+    lab.members[alone].control.cut(lab.peers.name()).await?;
+    goes_on(&lab, &before, alone, broken).await?;
+    // It still answers its clients: it was reachable all the time.
+    assert!(lab.members[alone].id().await? != 0);
+    lab.members[alone].control.heal().await?;
+    lab.healed("etcd's leader cut off from its peers");
+    lab.all_stand().await?;
+    lab.judge(3, 1).await?;
+    Ok(())
+}

@@ -1,0 +1,707 @@
+//! Hides how three etcd members and three nodes become containers on two networks, and how what they did is judged.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use eldest::BoxError;
+use eldest::etcd_client::{Client, GetOptions};
+use eldest::testing::docker::{Container, Network, owner_label};
+use eldest::testing::eventually;
+use eldest::testing::history::{
+    History, Recorder, Report, Resources, Rules, TruthRecorder, What, check,
+};
+use tempfile::TempDir;
+use testcontainers::core::{IntoContainerPort, Mount};
+use testcontainers::runners::AsyncRunner;
+use testcontainers::{ContainerAsync, ContainerRequest, GenericImage, ImageExt};
+
+use crate::images::{ETCD, etcd_tag};
+
+pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
+
+/// The election of the nodes.
+const ELECTION: &str = "demo";
+/// Its keys.
+const PREFIX: &str = "eldest/demo/";
+/// How many etcd members there are, and how many nodes.
+const SIZE: usize = 3;
+/// The names of the nodes, in the order in which they join.
+pub(crate) const NODES: [&str; SIZE] = ["a", "b", "c"];
+
+/// Patience with what ought to happen at once; far more than that, because the machine may be busy.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+/// etcd looks for expired leases every 500 ms; the rest is room for the way to the successor.
+const EXPIRY: Duration = Duration::from_millis(1500);
+/// A leader samples every 10 ms: one that is silent for so long is stopped, or cut short.
+const SILENCE: Duration = Duration::from_millis(500);
+
+pub(crate) const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Three etcd members in containers, three nodes in containers, and the independent eye on both.
+pub(crate) struct Lab {
+    // Containers before networks: a network in use cannot be removed.
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) members: Vec<Member>,
+    pub(crate) clients: Network,
+    pub(crate) peers: Network,
+    pub(crate) recorder: Recorder,
+    ttl: Duration,
+    /// Its client asks one member only: the one before etcd's leader, whom no test hits alone.
+    truth: TruthRecorder,
+    pub(crate) eye: usize,
+    folder: TempDir,
+}
+
+/// One member of etcd.
+pub(crate) struct Member {
+    name: String,
+    port: u16,
+    container: ContainerAsync<GenericImage>,
+    pub(crate) control: Container,
+}
+
+/// One node.
+pub(crate) struct Node {
+    pub(crate) name: &'static str,
+    history: PathBuf,
+    container: ContainerAsync<GenericImage>,
+    pub(crate) control: Container,
+}
+
+/// A term that somebody is in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Leads {
+    pub(crate) node: &'static str,
+    pub(crate) token: i64,
+    /// When it was told that it leads.
+    pub(crate) since: Duration,
+}
+
+/// A key of the election.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) node: String,
+    pub(crate) create_revision: i64,
+}
+
+impl Lab {
+    /// Starts everything; the node `a` leads, and talks to etcd's leader.
+    pub(crate) async fn start(ttl: Duration) -> Result<Self> {
+        let name = unique_name();
+        let clients = Network::create(format!("{name}-clients")).await?;
+        let peers = Network::internal(format!("{name}-peers")).await?;
+        let folder = tempfile::tempdir()?;
+        let names: Vec<String> = (1..=SIZE).map(|i| format!("{name}-etcd{i}")).collect();
+        let start = |index| Member::start(&names, index, "new", &clients, &peers);
+        let (one, two, three) = tokio::try_join!(start(0), start(1), start(2))?;
+        let members = vec![one, two, three];
+        let leader = leader_of(&members, SOON).await?;
+        let eye = (leader + 1) % SIZE;
+        let recorder = Recorder::boottime();
+        let client = members[eye].client().await?;
+        // The leader was just elected: its first answer may take a moment.
+        let truth = eventually(SOON, "etcd answers", async || {
+            let started =
+                TruthRecorder::start(client.clone(), recorder.clone(), ELECTION, PREFIX).await;
+            started.ok()
+        })
+        .await?;
+        let mut lab = Self {
+            nodes: Vec::new(),
+            members,
+            clients,
+            peers,
+            recorder,
+            ttl,
+            truth,
+            eye,
+            folder,
+        };
+        // The eye's own watch is part of the baseline.
+        let held = eventually(SOON, "one watch, the eye's", async || {
+            lab.held().await.ok().filter(|held| held.watchers == 1)
+        })
+        .await?;
+        lab.record("etcd", What::Baseline(held));
+        for name in NODES {
+            let node = lab.node(name, leader).await?;
+            lab.nodes.push(node);
+            lab.stands(name).await?;
+        }
+        let first = lab.leads(NODES[0], SOON).await?;
+        assert_eq!(first.token, lab.keys().await?[0].create_revision);
+        Ok(lab)
+    }
+
+    async fn node(&self, name: &'static str, first: usize) -> Result<Node> {
+        let mut endpoints: Vec<String> = self.members.iter().map(Member::endpoint).collect();
+        endpoints.rotate_left(first);
+        let container = GenericImage::new("eldest-node-test", "latest")
+            .with_network(self.clients.name())
+            .with_env_var("ETCD_ENDPOINTS", endpoints.join(","))
+            .with_env_var("NODE_NAME", name)
+            .with_env_var("ELECTION", ELECTION)
+            .with_env_var("TTL_SECONDS", self.ttl.as_secs().to_string())
+            .with_env_var("HISTORY", format!("/history/{name}.jsonl"))
+            .with_env_var("RUST_LOG", "eldest=debug")
+            .with_mount(Mount::bind_mount(
+                self.folder.path().display().to_string(),
+                "/history",
+            ));
+        let container = owned(container).start().await?;
+        let control = Container::find(container.id()).await?;
+        Ok(Node {
+            name,
+            history: self.folder.path().join(format!("{name}.jsonl")),
+            control: control.recorded(&self.recorder, name),
+            container,
+        })
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.recorder.now()
+    }
+
+    pub(crate) fn record(&self, node: &str, what: What) {
+        self.recorder.record(node, ELECTION, what);
+    }
+
+    /// Something breaks that concerns everybody.
+    pub(crate) fn fault(&self, name: &str) {
+        let name = name.to_owned();
+        self.record("", What::Fault { name });
+    }
+
+    pub(crate) fn healed(&self, name: &str) {
+        let name = name.to_owned();
+        self.record("", What::Healed { name });
+    }
+
+    pub(crate) fn get(&self, name: &str) -> &Node {
+        let found = self.nodes.iter().find(|node| node.name == name);
+        found.expect("a node of that name")
+    }
+
+    /// All that was recorded up to now, by everybody.
+    pub(crate) fn history(&self) -> Result<History> {
+        let mut history = self.recorder.history()?;
+        let files = self.nodes.iter().map(|node| &node.history);
+        let files: Vec<_> = files.filter(|file| file.exists()).collect();
+        history.extend(History::load(files)?.events().iter().cloned());
+        Ok(history)
+    }
+
+    /// Who believes now that it leads, going by the nodes' own histories.
+    pub(crate) fn believers(&self) -> Result<Vec<Leads>> {
+        let now = self.now();
+        let mut found = Vec::new();
+        for node in self.nodes.iter().filter(|node| node.history.exists()) {
+            found.extend(node.leads(now)?);
+        }
+        Ok(found)
+    }
+
+    /// Waits until that node leads, and no other believes that it does.
+    pub(crate) async fn leads(&self, name: &str, deadline: Duration) -> Result<Leads> {
+        let what = format!("{name} leads, and nobody else");
+        self.until(deadline, &what, |lab| {
+            let believers = lab.believers()?;
+            Ok(match &believers[..] {
+                [one] if one.node == name => Some(one.clone()),
+                _ => None,
+            })
+        })
+        .await
+    }
+
+    /// Waits until exactly one leads.
+    pub(crate) async fn one_leads(&self, deadline: Duration) -> Result<Leads> {
+        self.until(deadline, "exactly one node leads", |lab| {
+            let believers = lab.believers()?;
+            Ok(match &believers[..] {
+                [one] => Some(one.clone()),
+                _ => None,
+            })
+        })
+        .await
+    }
+
+    /// Waits for something that the histories tell.
+    pub(crate) async fn until<T>(
+        &self,
+        deadline: Duration,
+        what: &str,
+        condition: impl Fn(&Self) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let found = eventually(deadline, what, async || match condition(self) {
+            Ok(Some(found)) => Some(Ok(found)),
+            Ok(None) => {
+                // Each look reads whole files.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                None
+            }
+            Err(error) => Some(Err(error)),
+        })
+        .await;
+        match found {
+            Ok(found) => found,
+            Err(error) => {
+                let believers = self.believers()?;
+                let keys = self.keys().await;
+                Err(format!(
+                    "{error}; these believe that they lead: {believers:?}; in etcd: {keys:?}\n{}",
+                    self.logs().await
+                )
+                .into())
+            }
+        }
+    }
+
+    /// Waits until a term has ended for its node: when, and why.
+    pub(crate) async fn lost(
+        &self,
+        term: &Leads,
+        deadline: Duration,
+    ) -> Result<(Duration, String)> {
+        let what = format!("{} says that its term {} ends", term.node, term.token);
+        self.until(deadline, &what, |lab| {
+            let history = lab.get(term.node).events()?;
+            Ok(history.events().iter().find_map(|event| match &event.what {
+                What::LostToken { token, reason } if *token == term.token => {
+                    Some((event.at, reason.clone()))
+                }
+                _ => None,
+            }))
+        })
+        .await
+    }
+
+    /// Waits until nobody believes that it leads.
+    pub(crate) async fn nobody_leads(&self, deadline: Duration) -> Result {
+        self.until(deadline, "nobody leads", |lab| {
+            Ok(lab.believers()?.is_empty().then_some(()))
+        })
+        .await
+    }
+
+    /// The last time at which that term was believed in.
+    pub(crate) fn last_valid(&self, term: &Leads) -> Result<Duration> {
+        let history = self.get(term.node).events()?;
+        let yes = history.events().iter().filter(|event| {
+            matches!(event.what, What::Valid { token } | What::Elected { token } if token == term.token)
+        });
+        Ok(yes.map(|event| event.at).max().unwrap_or_default())
+    }
+
+    /// How often anybody was elected.
+    pub(crate) fn elections(&self) -> Result<usize> {
+        let history = self.history()?;
+        let elected = history.events().iter();
+        Ok(elected
+            .filter(|event| matches!(event.what, What::Elected { .. }))
+            .count())
+    }
+
+    /// The leader was gone without a word at `gone`: `next` leads in time, though not before the end of the old belief.
+    pub(crate) async fn takeover(&self, old: &Leads, gone: Duration, next: &str) -> Result<Leads> {
+        let bound = self.ttl + EXPIRY;
+        let led = self.leads(next, bound + SOON).await?;
+        let took = led.since.saturating_sub(gone);
+        assert!(
+            took <= bound,
+            "{next} led only {took:?} after {} was gone",
+            old.node
+        );
+        assert!(led.token > old.token, "tokens only grow");
+        assert!(led.since >= self.last_valid(old)?, "two leaders");
+        Ok(led)
+    }
+
+    async fn stands(&self, name: &str) -> Result {
+        eventually(SOON, format!("{name} stands"), async || {
+            let keys = self.keys().await.ok()?;
+            keys.iter().any(|key| key.node == name).then_some(())
+        })
+        .await
+    }
+
+    /// The keys of the election, eldest first.
+    pub(crate) async fn keys(&self) -> Result<Vec<Key>> {
+        let mut client = self.members[self.eye].client().await?;
+        let options = Some(GetOptions::new().with_prefix());
+        let answer = tokio::time::timeout(seconds(2), client.get(PREFIX, options)).await??;
+        let mut keys = Vec::new();
+        for kv in answer.kvs() {
+            let value: serde_json::Value = serde_json::from_slice(kv.value())?;
+            keys.push(Key {
+                node: value["identity"].as_str().unwrap_or_default().to_owned(),
+                create_revision: kv.create_revision(),
+            });
+        }
+        keys.sort_by_key(|key| key.create_revision);
+        Ok(keys)
+    }
+
+    /// Waits until those nodes, and nobody else, stand in that order.
+    pub(crate) async fn queue(&self, names: &[&str]) -> Result<Vec<Key>> {
+        let mut last = Vec::new();
+        let found = eventually(SOON, format!("the queue is {names:?}"), async || {
+            last = self.keys().await.ok()?;
+            let order = last.iter().map(|key| key.node.as_str());
+            order.eq(names.iter().copied()).then(|| last.clone())
+        })
+        .await;
+        found.map_err(|error| format!("{error}; it is {last:?}").into())
+    }
+
+    /// Which member leads etcd.
+    pub(crate) async fn etcd_leader(&self) -> Result<usize> {
+        leader_of(&self.members, SOON).await
+    }
+
+    /// Waits until another member than this leads etcd, and says how long after `since` that was seen.
+    pub(crate) async fn another_leads_etcd(
+        &self,
+        than: usize,
+        since: Duration,
+    ) -> Result<Duration> {
+        eventually(SOON, "etcd has another leader", async || {
+            let leader = agreed_leader(&self.members).await?;
+            (leader != than).then_some(())
+        })
+        .await?;
+        Ok(self.now().saturating_sub(since))
+    }
+
+    /// Takes a member out of the cluster, and puts a new and empty one of the same name in its place.
+    pub(crate) async fn replace(&mut self, index: usize) -> Result {
+        let names: Vec<String> = self
+            .members
+            .iter()
+            .map(|member| member.name.clone())
+            .collect();
+        let id = self.members[index].id().await?;
+        let mut client = self.members[self.eye].client().await?;
+        // Refused for the first seconds of a cluster's life, until its members count as connected.
+        eventually(SOON, "the old member is taken out", async || {
+            let listed = async {
+                drop(client.member_remove(id).await);
+                client.member_list().await
+            };
+            let listed = tokio::time::timeout(seconds(2), listed).await.ok()?.ok()?;
+            listed
+                .members()
+                .iter()
+                .all(|member| member.id() != id)
+                .then_some(())
+        })
+        .await?;
+        let gone = self.members.remove(index);
+        gone.container.rm().await?;
+        // The others elect a leader first, if it was theirs that went.
+        eventually(SOON, "the new member is added", async || {
+            let added = client.member_add([peer_url(&names[index])], None);
+            let added = tokio::time::timeout(seconds(2), added).await;
+            added.ok()?.ok()
+        })
+        .await?;
+        let new = Member::start(&names, index, "existing", &self.clients, &self.peers).await?;
+        let new_id = eventually(SOON, "the new member tells its id", async || {
+            // It looks for the others at once, and ends if it was not yet among them.
+            if !new.container.is_running().await.ok()? {
+                new.control.start().await.ok()?;
+            }
+            Some(new.view().await?.id)
+        })
+        .await?;
+        assert_ne!(new_id, id);
+        self.members.insert(index, new);
+        // It serves once it has caught up.
+        let mut client = self.members[index].client().await?;
+        eventually(SOON, "the new member serves", async || {
+            let read = tokio::time::timeout(seconds(2), client.get(PREFIX, None)).await;
+            read.ok()?.ok()
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Waits until all nodes stand, in whatever order.
+    pub(crate) async fn all_stand(&self) -> Result {
+        for name in NODES {
+            self.stands(name).await?;
+        }
+        Ok(())
+    }
+
+    /// What etcd holds: leases, keys of the election, watches.
+    async fn held(&self) -> Result<Resources> {
+        let mut client = self.members[self.eye].client().await?;
+        let leases = client.leases().await?.leases().len();
+        let mut watchers = 0.0;
+        for member in &self.members {
+            watchers += member.metric("etcd_debugging_mvcc_watcher_total").await?;
+        }
+        Ok(Resources {
+            leases: leases as u64,
+            keys: self.keys().await?.len() as u64,
+            watchers: watchers as u64,
+            ..Resources::default()
+        })
+    }
+
+    /// Ends the nodes one by one, the leader always first, and checks I1 to I6 on all that was recorded.
+    ///
+    /// `elections` and `hits` are the least numbers of elections, and of faults that hit a leader, that this must have
+    /// seen to mean anything.
+    pub(crate) async fn judge(self, elections: usize, hits: usize) -> Result<Report> {
+        for _ in 0..SIZE {
+            let leader = self.one_leads(SOON).await?;
+            self.get(leader.node)
+                .control
+                .stop(self.ttl * 2 + seconds(5))
+                .await?;
+        }
+        // Whatever the nodes held is to be gone by now, or with the leases of those that were killed.
+        let nothing = eventually(self.ttl + SOON, "nothing is held", async || {
+            let held = self.held().await.ok()?;
+            (held.leases == 0 && held.keys == 0 && held.watchers <= 1).then_some(held)
+        })
+        .await;
+        let held = match nothing {
+            Ok(held) => held,
+            Err(_) => self.held().await?,
+        };
+        self.record("etcd", What::Final(held));
+        let logs = self.logs().await;
+        let history = self.history()?;
+        let (recorder, truth) = (self.recorder.clone(), self.truth);
+        truth.stop().await;
+        let mut whole = recorder.history()?;
+        whole.extend(
+            history
+                .events()
+                .iter()
+                .filter(|event| NODES.contains(&&*event.node))
+                .cloned(),
+        );
+        let report = check(&whole, &Rules::new(self.ttl).live(NODES));
+        println!("{report}");
+        assert!(report.is_ok(), "{report}\n{logs}");
+        report.require(elections, hits);
+        let seen = report.counts.elections_checked_for_seniority;
+        assert!(seen >= elections, "seniority was not checked\n{report}");
+        Ok(report)
+    }
+
+    /// What the nodes printed.
+    async fn logs(&self) -> String {
+        let mut text = String::new();
+        for node in &self.nodes {
+            let printed = node.container.stdout_to_vec().await.unwrap_or_default();
+            let logged = node.container.stderr_to_vec().await.unwrap_or_default();
+            for part in [printed, logged] {
+                let part = String::from_utf8_lossy(&part).into_owned();
+                for line in part.lines() {
+                    // Writing to a String cannot fail.
+                    let _ = writeln!(text, "{} | {line}", node.name);
+                }
+            }
+        }
+        text
+    }
+}
+
+impl Member {
+    /// The member `names[index]` of the cluster `names`, on both networks. Does not wait until it serves.
+    pub(crate) async fn start(
+        names: &[String],
+        index: usize,
+        state: &str,
+        clients: &Network,
+        peers: &Network,
+    ) -> Result<Self> {
+        let name = names[index].clone();
+        let cluster: Vec<String> = names
+            .iter()
+            .map(|name| format!("{name}={}", peer_url(name)))
+            .collect();
+        let mut attempts = 0;
+        loop {
+            let port = free_port()?;
+            let image = GenericImage::new(ETCD, &etcd_tag())
+                .with_network(clients.name())
+                .with_container_name(&name)
+                .with_hostname(&name)
+                .with_mapped_port(port, 2379.tcp())
+                .with_env_var("ETCD_NAME", &name)
+                .with_env_var("ETCD_INITIAL_CLUSTER", cluster.join(","))
+                .with_env_var("ETCD_INITIAL_CLUSTER_STATE", state)
+                .with_env_var("ETCD_INITIAL_ADVERTISE_PEER_URLS", peer_url(&name))
+                .with_env_var("ETCD_LISTEN_PEER_URLS", "http://0.0.0.0:2380")
+                .with_env_var("ETCD_LISTEN_CLIENT_URLS", "http://0.0.0.0:2379")
+                .with_env_var("ETCD_ADVERTISE_CLIENT_URLS", format!("http://{name}:2379"))
+                .with_env_var("ETCD_DATA_DIR", "/var/lib/etcd")
+                // What is tested is never the loss of power.
+                .with_env_var("ETCD_UNSAFE_NO_FSYNC", "true")
+                // The watches of a client that was cut off count until its connection is given up.
+                .with_env_var("ETCD_GRPC_KEEPALIVE_INTERVAL", "2s")
+                .with_env_var("ETCD_GRPC_KEEPALIVE_TIMEOUT", "2s");
+            let container = match owned(image).start().await {
+                Ok(container) => container,
+                // Somebody else took the port between our look and the engine's.
+                Err(error) if error.to_string().contains("port is already") && attempts < 5 => {
+                    attempts += 1;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let control = Container::find(container.id()).await?;
+            // By a name of its own: the container's would lead to either network.
+            peers.connect(&control, &peer(&name)).await?;
+            return Ok(Self {
+                name,
+                port,
+                container,
+                control,
+            });
+        }
+    }
+
+    /// As the nodes reach it.
+    fn endpoint(&self) -> String {
+        format!("http://{}:2379", self.name)
+    }
+
+    /// A client of this member alone.
+    pub(crate) async fn client(&self) -> Result<Client> {
+        let endpoint = format!("http://127.0.0.1:{}", self.port);
+        Ok(Client::connect([endpoint], None).await?)
+    }
+
+    /// Who leads etcd in which term, by this member; and its own id.
+    async fn view(&self) -> Option<View> {
+        let mut client = self.client().await.ok()?;
+        let status = tokio::time::timeout(Duration::from_millis(500), client.status());
+        let status = status.await.ok()?.ok()?;
+        Some(View {
+            id: status.header()?.member_id(),
+            leader: status.leader(),
+            term: status.raft_term(),
+        })
+    }
+
+    pub(crate) async fn id(&self) -> Result<u64> {
+        eventually(SOON, format!("{} tells its id", self.name), async || {
+            Some(self.view().await?.id)
+        })
+        .await
+    }
+
+    /// The sum over all samples of that name.
+    async fn metric(&self, name: &str) -> Result<f64> {
+        let page = get(&format!("127.0.0.1:{}", self.port), "/metrics").await?;
+        let samples = page.lines().filter_map(|line| line.strip_prefix(name));
+        let values = samples.filter_map(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok());
+        Ok(values.sum())
+    }
+}
+
+impl Node {
+    fn events(&self) -> Result<History> {
+        Ok(History::load([&self.history])?)
+    }
+
+    /// The term that it is in at `now`, as it sees it.
+    fn leads(&self, now: Duration) -> Result<Option<Leads>> {
+        let history = self.events()?;
+        let mut leads = None;
+        let mut heard = Duration::ZERO;
+        for event in history.events() {
+            match event.what {
+                What::Elected { token } => {
+                    let (node, since) = (self.name, event.at);
+                    leads = Some(Leads { node, token, since });
+                    heard = event.at;
+                }
+                What::Valid { .. } => heard = event.at,
+                What::Invalid { .. } | What::Left => leads = None,
+                _ => {}
+            }
+        }
+        Ok(leads.filter(|_| now.saturating_sub(heard) < SILENCE))
+    }
+}
+
+/// What one member believes.
+#[derive(Clone, Copy)]
+struct View {
+    id: u64,
+    leader: u64,
+    term: u64,
+}
+
+/// The member that a majority, itself included, takes for etcd's leader.
+async fn agreed_leader(members: &[Member]) -> Option<usize> {
+    let views = futures::future::join_all(members.iter().map(Member::view)).await;
+    let index = views
+        .iter()
+        .position(|view| view.is_some_and(|view| view.id == view.leader))?;
+    let leader = views[index]?;
+    let agree = views.iter().flatten();
+    let agree = agree.filter(|view| (view.leader, view.term) == (leader.id, leader.term));
+    (agree.count() > members.len() / 2).then_some(index)
+}
+
+async fn leader_of(members: &[Member], deadline: Duration) -> Result<usize> {
+    eventually(
+        deadline,
+        "a majority of etcd agrees on a leader",
+        async || agreed_leader(members).await,
+    )
+    .await
+}
+
+/// With the label by which the leftovers of a killed run are found.
+fn owned(request: impl Into<ContainerRequest<GenericImage>>) -> ContainerRequest<GenericImage> {
+    let (key, value) = owner_label();
+    request.into().with_label(key, value)
+}
+
+/// What a member is called among its peers.
+fn peer(name: &str) -> String {
+    format!("{name}-peer")
+}
+
+fn peer_url(name: &str) -> String {
+    format!("http://{}:2380", peer(name))
+}
+
+fn unique_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("eldest-{}-{number}", std::process::id())
+}
+
+/// A port that is free now. It stays the same when a container starts again; one that the engine chooses does not.
+fn free_port() -> Result<u16> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    Ok(listener.local_addr()?.port())
+}
+
+async fn get(address: &str, path: &str) -> Result<String> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let asked = tokio::time::timeout(seconds(2), async {
+        let mut stream = tokio::net::TcpStream::connect(address).await?;
+        let request = format!("GET {path} HTTP/1.0\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut page = String::new();
+        stream.read_to_string(&mut page).await?;
+        Ok::<_, std::io::Error>(page)
+    });
+    Ok(asked.await??)
+}

@@ -1,0 +1,12 @@
+//! The demo and the library among containers. Needs the Docker Engine and images that `cargo xtask images` makes;
+//! `cargo xtask test containers` sees to both.
+#![cfg(target_os = "linux")]
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+mod cluster_faults;
+mod docker;
+mod etcd_faults;
+mod images;
+mod lab;
+mod node_faults;
+mod walk;

@@ -1,0 +1,92 @@
+//! The leading node dies, stops, or loses its network.
+
+use crate::lab::{Lab, Result, SOON, seconds};
+
+/// Long enough that only what a test breaks ends a term.
+const TTL: std::time::Duration = seconds(5);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_leader_is_succeeded_by_the_next_eldest_and_does_not_preempt_it() -> Result {
+    let lab = Lab::start(TTL).await?;
+    let old = lab.one_leads(SOON).await?;
+    lab.get("a").control.kill().await?;
+    let led = lab.takeover(&old, lab.now(), "b").await?;
+    lab.get("a").control.start().await?;
+    lab.queue(&["b", "c", "a"]).await?;
+    // Somebody who comes back does not even unsettle the leader: it is renewed, in the same term.
+    let back = lab.now();
+    lab.until(SOON, "b leads a TTL later", |lab| {
+        Ok((lab.last_valid(&led)? > back + TTL).then_some(()))
+    })
+    .await?;
+    assert_eq!(lab.elections()?, 2);
+    lab.judge(4, 1).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_stops_for_longer_than_the_ttl_never_believes_again_in_that_term() -> Result {
+    let lab = Lab::start(TTL).await?;
+    let old = lab.one_leads(SOON).await?;
+    let stopped = lab.now();
+    lab.get("a").control.freeze().await?;
+    let led = lab.takeover(&old, stopped, "b").await?;
+    let woken = lab.now();
+    lab.get("a").control.thaw().await?;
+    let (lost, reason) = lab.lost(&old, SOON).await?;
+    assert!(lost >= woken, "it cannot have noticed before");
+    let fits = [
+        "lease_expiring",
+        "lease_lost",
+        "lease_expired",
+        "key_deleted",
+    ];
+    assert!(fits.contains(&&*reason), "{reason} does not fit");
+    lab.queue(&["b", "c", "a"]).await?;
+    assert!(
+        lab.last_valid(&old)? < woken,
+        "a check said yes after the stop"
+    );
+    assert_eq!(lab.one_leads(SOON).await?, led);
+    lab.judge(4, 1).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_cut_off_gives_up_before_another_leads() -> Result {
+    let lab = Lab::start(TTL).await?;
+    let old = lab.one_leads(SOON).await?;
+    let cut = lab.now();
+    lab.get("a").control.cut(lab.clients.name()).await?;
+    let led = lab.takeover(&old, cut, "b").await?;
+    let (lost, reason) = lab.lost(&old, SOON).await?;
+    assert_eq!(reason, "lease_expiring");
+    assert!(
+        lost < led.since,
+        "the old leader was told only after the new one"
+    );
+    assert!(
+        lab.last_valid(&old)? < cut + TTL,
+        "it believed for longer than its lease"
+    );
+    lab.get("a").control.heal().await?;
+    lab.queue(&["b", "c", "a"]).await?;
+    assert_eq!(lab.one_leads(SOON).await?, led);
+    lab.judge(4, 1).await?;
+    Ok(())
+}
+
+/// Whoever waits may come and go; its place is lost, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_node_that_is_cut_off_costs_only_its_place() -> Result {
+    let lab = Lab::start(TTL).await?;
+    let led = lab.one_leads(SOON).await?;
+    lab.get("b").control.cut(lab.clients.name()).await?;
+    lab.queue(&["a", "c"]).await?;
+    lab.get("b").control.heal().await?;
+    lab.queue(&["a", "c", "b"]).await?;
+    assert_eq!(lab.one_leads(SOON).await?, led);
+    assert_eq!(lab.elections()?, 1);
+    lab.judge(3, 0).await?;
+    Ok(())
+}
