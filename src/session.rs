@@ -21,6 +21,7 @@ use crate::etcd::Pool;
 use crate::lock::Lock;
 use crate::names::{Names, Use};
 use crate::options::{SessionOptions, Settings, check_name};
+use crate::partitions::Partitions;
 use crate::resource::Resource;
 use crate::semaphore::{Semaphore, check_capacity};
 use crate::term::{Belief, Beliefs};
@@ -312,6 +313,18 @@ impl Session {
         let (name, _) = shared.names.register(name, Use::Election)?;
         let prefix = shared.settings.prefix(&name);
         Ok(Election::new(self.handle.clone(), name, prefix.into()))
+    }
+
+    /// So many partitions by name, 1 to 65,536, which all sessions that [join](Partitions::join) share among them. Sends
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: the count is out of bounds, or the name is as it must not be for [`Session::election`]. Partitions
+    /// have names of their own, apart from those of elections, locks and semaphores. `CountMismatch`: this session uses
+    /// the name with another count.
+    pub fn partitions(&self, name: impl AsRef<str>, count: u32) -> Result<Partitions> {
+        Partitions::new(self.handle.clone(), name.as_ref(), count)
     }
 
     /// A lock by name. Sends nothing.

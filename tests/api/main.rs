@@ -8,6 +8,7 @@ mod elections;
 mod endings;
 mod locks;
 mod observing;
+mod partitions;
 mod released_terms;
 mod requests;
 mod running;

@@ -6,6 +6,7 @@ mod locks;
 mod members;
 mod operators;
 mod partitions;
+mod partitions_shared;
 mod processes;
 mod requests;
 mod stage;
