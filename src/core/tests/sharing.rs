@@ -292,7 +292,6 @@ fn a_key_that_is_deleted_while_the_view_has_a_gap_is_lost_at_once() {
         |ask| matches!(ask, Ask::List { .. }),
         Fate::RequestLost,
     );
-    w.run(ms(5));
     // Missed: only a read could tell that it does not matter.
     w.store.put(&(*b"p/4/garbage").into(), b"", 0);
     w.run(ms(150));
