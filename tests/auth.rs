@@ -154,6 +154,14 @@ async fn read_and_write_below_the_namespace_suffices_for_everything() -> Result 
     permit.release().await?;
     guard.release().await?;
 
+    let partitions = me.partitions("p", 3)?;
+    let mut member = timeout(LONG, partitions.join()).await??;
+    let partition = timeout(LONG, member.owned()).await??;
+    assert_eq!(partitions.holders().await?.members().len(), 1);
+    partition.txn([TxnOp::get("ns/state", None)]).await?;
+    drop(partition);
+    timeout(LONG, member.leave()).await??;
+
     let shutdown = CancellationToken::new();
     let more = other.election("more")?;
     let run = more.run(shutdown.clone(), |leadership| {

@@ -1,6 +1,7 @@
 //! The shortest check that says something: a life in an election, on every version of etcd there is, old ones too.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use eldest::testing::{Etcd, Proxy, eventually};
@@ -174,6 +175,44 @@ async fn a_lock_and_a_semaphore_are_passed_on() -> Result {
     for session in [a, b, other] {
         session.close().await?;
     }
+    nothing_is_left(&mut etcd.client().await).await
+}
+
+#[tokio::test]
+async fn partitions_are_shared_and_handed_over() -> Result {
+    const COUNT: u32 = 150; // more than one transaction takes
+    let etcd = Etcd::start().await?;
+    let a = session(etcd.endpoint(), "a").await?;
+    let b = session(etcd.endpoint(), "b").await?;
+    let mut tokens = BTreeMap::new();
+    let mut owned = Vec::new();
+    let mut first = a.partitions("p", COUNT)?.join().await?;
+    while owned.len() < COUNT as usize {
+        owned.push(timeout(LONG, first.owned()).await??);
+    }
+    for partition in &owned {
+        tokens.insert(partition.number(), partition.fencing_token());
+    }
+    let shared = b.partitions("p", COUNT)?;
+    let mut second = shared.join().await?;
+    let mut moved = Vec::new();
+    while moved.len() < COUNT as usize / 2 {
+        // What is to move is given back when its work has ended.
+        owned.retain(|partition| !partition.lost().is_cancelled());
+        let next = timeout(Duration::from_millis(50), second.owned()).await;
+        if let Ok(partition) = next {
+            moved.push(partition?);
+        }
+    }
+    for partition in &moved {
+        assert!(partition.fencing_token() > tokens[&partition.number()]);
+        assert!(partition.is_valid());
+    }
+    let holders = shared.holders().await?;
+    assert_eq!((holders.members().len(), holders.unowned().count()), (2, 0));
+    drop((owned, moved));
+    a.close().await?;
+    b.close().await?;
     nothing_is_left(&mut etcd.client().await).await
 }
 

@@ -336,6 +336,8 @@ impl Machine {
         let busy = self.slots.values().any(|slot| match slot {
             Slot::Candidate(c) => match c.phase() {
                 Phase::Ending { own, .. } => own.is_some(),
+                // It waits for the work of its partitions, whose keys count by themselves.
+                Phase::Leaving { .. } if c.is_member() => false,
                 _ => true,
             },
             Slot::Onlooker(_) => false,

@@ -282,6 +282,16 @@ fn who_closes_hands_each_partition_over_when_its_own_work_has_ended() {
 }
 
 #[test]
+fn a_session_closes_though_work_on_partitions_goes_on() {
+    let mut w = World::sharing(2, 8);
+    w.nodes[0].work = Work::Never;
+    w.close(0);
+    w.until("closed", GRACE + secs(1), |w| w.nodes[0].closed());
+    w.until("handed over", ms(50), |w| w.loads(8)[1] == 8);
+    w.check_shared(8);
+}
+
+#[test]
 fn a_key_that_is_deleted_while_the_view_has_a_gap_is_lost_at_once() {
     let mut w = World::sharing(1, 4);
     let (partition, key) = w.any_of(0, 4);
