@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::pin::pin;
+use std::sync::{Arc, OnceLock};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use crate::announcement::Announced;
 use crate::core::action::SlotId;
+use crate::core::candidacy::Manner;
 use crate::core::reason::{EndReason, LostReason};
-use crate::driver::{Command, Seated};
+use crate::driver::{Command, Seat};
 use crate::error::{Error, ErrorKind, Result};
 use crate::leadership::{Leadership, proclaim};
 use crate::session::Handle;
@@ -84,16 +86,34 @@ pub struct Candidate {
     slot: SlotId,
     status: watch::Receiver<Status>,
     elected: mpsc::UnboundedReceiver<Leadership>,
+    failure: Arc<OnceLock<Error>>,
 }
 
 impl Candidate {
-    /// Registers; returns once the key stands in etcd.
-    pub(crate) async fn register(handle: Handle, slot: SlotId, seated: Seated) -> Result<Self> {
+    /// Stands in the manner that is made for its slot; returns once the key stands in etcd. `turn` is given back when
+    /// the key is gone.
+    pub(crate) async fn stand(
+        handle: &Handle,
+        name: Arc<str>,
+        prefix: Arc<[u8]>,
+        turn: Option<OwnedSemaphorePermit>,
+        manner: impl FnOnce(SlotId) -> Manner,
+    ) -> Result<Self> {
+        let value = handle.announced(&handle.shared.settings.announced)?;
+        let slot = handle.new_slot();
+        let (seat, seated) = Seat::new(handle, name, prefix, turn);
+        handle.send(Command::Campaign {
+            slot,
+            value,
+            manner: manner(slot),
+            seat,
+        })?;
         let candidate = Self {
-            handle,
+            handle: handle.clone(),
             slot,
             status: seated.status,
             elected: seated.elected,
+            failure: seated.failure,
         };
         match seated.registered.await {
             Ok(Ok(())) => Ok(candidate),
@@ -133,10 +153,11 @@ impl Candidate {
     }
 
     fn ended(&self) -> Error {
-        match *self.status.borrow() {
+        let failure = self.failure.get().cloned();
+        failure.unwrap_or_else(|| match *self.status.borrow() {
             Status::Ended { reason } => Error::closed_by(reason),
             _ => Error::closed(),
-        }
+        })
     }
 
     /// Replaces all that this candidate announces, now and after every rejoin. At most 32 KiB. Its place stays.
@@ -184,7 +205,7 @@ impl Candidate {
 impl Drop for Candidate {
     fn drop(&mut self) {
         // Nobody will take up what was won meanwhile; the leaderships in the mailbox are released with it.
-        drop(self.handle.send(Command::Leave { slot: self.slot }));
+        drop(self.handle.send(Command::Dropped { slot: self.slot }));
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::core::action::{Action, Condition, Note, SlotId, TermId};
-use crate::core::candidacy::Follow;
+use crate::core::candidacy::Manner;
 use crate::core::machine::{Config, Machine};
 use crate::core::reason::{EndReason, LostReason};
 use crate::env::SharedEnv;
@@ -23,7 +23,7 @@ use crate::term::Beliefs;
 
 use io::Event;
 pub(crate) use io::several;
-pub(crate) use seats::{Seat, Seated};
+pub(crate) use seats::Seat;
 
 /// What handles ask of the driver.
 pub(crate) enum Command {
@@ -32,11 +32,14 @@ pub(crate) enum Command {
     Campaign {
         slot: SlotId,
         value: Arc<[u8]>,
-        follow: Follow,
-        persistent: bool,
+        manner: Manner,
         seat: Box<Seat>,
     },
     Leave {
+        slot: SlotId,
+    },
+    /// The candidate was dropped: it leaves, and nobody will take up what it won.
+    Dropped {
         slot: SlotId,
     },
     /// Answered when the candidacy is over and its key gone.
@@ -188,26 +191,33 @@ impl Driver {
             Command::Campaign {
                 slot,
                 value,
-                follow,
-                persistent,
+                manner,
                 seat,
             } => {
                 let prefix = Arc::clone(&seat.prefix);
-                if self
-                    .standing
-                    .get(&prefix)
-                    .is_some_and(|other| self.machine.stands(*other))
-                {
-                    let error = Error::already_campaigning(&seat.election);
-                    seat.refused(error);
-                    return;
+                // A semaphore's permits have keys of their own.
+                if manner.share.is_none() {
+                    if self
+                        .standing
+                        .get(&prefix)
+                        .is_some_and(|other| self.machine.stands(*other))
+                    {
+                        let error = Error::already_campaigning(&seat.election);
+                        seat.refused(error);
+                        return;
+                    }
+                    self.standing.insert(Arc::clone(&prefix), slot);
                 }
-                self.standing.insert(Arc::clone(&prefix), slot);
                 self.seats.insert(slot, *seat);
-                self.machine
-                    .campaign(now, slot, prefix, value, follow, persistent);
+                self.machine.campaign(now, slot, prefix, value, manner);
             }
             Command::Leave { slot } => self.machine.leave(now, slot, EndReason::Left),
+            Command::Dropped { slot } => {
+                if let Some(seat) = self.seats.get_mut(&slot) {
+                    seat.close_mailbox();
+                }
+                self.machine.leave(now, slot, EndReason::Left);
+            }
             Command::AwaitEnd { slot, reply } => match self.seats.get_mut(&slot) {
                 Some(seat) => seat.awaiting_end.push(reply),
                 None => drop(reply.send(())),
@@ -405,11 +415,9 @@ impl Driver {
                 create_revision,
                 again,
             } => {
-                let election = self.seats.get(slot).map_or("", |seat| &*seat.election);
-                tracing::info!(
-                    target: "eldest::election", identity, election,
-                    key = %String::from_utf8_lossy(key), create_revision, again, "joined",
-                );
+                if let Some(seat) = self.seats.get(slot) {
+                    seat.joined(identity, key, *create_revision, *again);
+                }
             }
             Note::JoinFailed { slot, trouble } => {
                 let election = self.seats.get(slot).map_or("", |seat| &*seat.election);

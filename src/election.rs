@@ -2,13 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::candidate::Candidate;
-use crate::core::candidacy::Follow;
-use crate::driver::{Command, Seat};
+use crate::core::candidacy::{Follow, Manner};
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::Class;
 use crate::observer::Observer;
 use crate::roster::{Member, Roster};
 use crate::session::Handle;
@@ -73,19 +70,13 @@ impl Election {
     }
 
     pub(crate) async fn stand(&self, persistent: bool) -> Result<Candidate> {
-        let value = self
-            .handle
-            .announced(&self.handle.shared.settings.announced)?;
-        let slot = self.handle.new_slot();
-        let (seat, seated) = Seat::new(&self.handle, Arc::clone(&self.name), self.prefix_bytes());
-        self.handle.send(Command::Campaign {
-            slot,
-            value,
+        let manner = Manner {
             follow: self.follow,
             persistent,
-            seat,
-        })?;
-        Candidate::register(self.handle.clone(), slot, seated).await
+            ..Manner::default()
+        };
+        let name = Arc::clone(&self.name);
+        Candidate::stand(&self.handle, name, self.prefix_bytes(), None, |_| manner).await
     }
 
     /// Who leads, by one linearizable read. `None`: nobody, or a key without a lease is in the way (see
@@ -130,20 +121,7 @@ impl Election {
     /// # }
     /// ```
     pub async fn roster(&self) -> Result<Roster> {
-        let shared = &self.handle.shared;
-        let end = shared.env.now().after(shared.settings.connect_timeout);
-        loop {
-            match shared.pool.list(self.prefix.as_bytes()).await {
-                Ok(listed) => return Ok(Roster::new(listed.header.revision, listed.entries)),
-                Err(failure) => {
-                    let again = matches!(failure.class, Class::Retry | Class::Compacted);
-                    if !again || shared.env.now() >= end {
-                        return Err(Error::from_failure(&failure));
-                    }
-                }
-            }
-            shared.env.sleep(Duration::from_millis(20)).await;
-        }
+        Roster::read(&self.handle.shared, self.prefix.as_bytes()).await
     }
 
     /// Looks on: the current state first, then every change. Needs no lease, and only the permission to read. While

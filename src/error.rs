@@ -29,6 +29,9 @@ pub enum ErrorKind {
     Overloaded,
     /// etcd will never accept this request, for example because it is too large. Change it.
     Rejected,
+    /// Others use this semaphore with another capacity; the message names both. Use theirs, or wait until none of
+    /// them holds or awaits a permit.
+    CapacityMismatch,
     /// This session already stands in that election. Use the candidate it has, or another session.
     AlreadyCampaigning,
     /// The leadership is over, or was over before this call: stop the work.
@@ -54,6 +57,7 @@ impl ErrorKind {
             ErrorKind::Unauthenticated => "not authenticated",
             ErrorKind::Overloaded => "etcd is overloaded",
             ErrorKind::Rejected => "etcd rejects the request",
+            ErrorKind::CapacityMismatch => "the semaphore has another capacity",
             ErrorKind::AlreadyCampaigning => "already campaigning",
             ErrorKind::LeadershipLost => "leadership lost",
             ErrorKind::GuardLost => "guard lost",
@@ -104,6 +108,7 @@ impl Error {
             EndReason::Resigned => Self::new(ErrorKind::Ended, "it resigned"),
             EndReason::Shutdown => Self::new(ErrorKind::Ended, "it was shut down"),
             EndReason::Refused => Self::new(ErrorKind::Ended, "etcd refused it"),
+            EndReason::Taken => Self::new(ErrorKind::Ended, "others stood already"),
         }
     }
 
@@ -128,6 +133,7 @@ fn kind_of(class: Class) -> ErrorKind {
         Class::Auth => ErrorKind::Unauthenticated,
         Class::Denied => ErrorKind::PermissionDenied,
         Class::Invalid => ErrorKind::Rejected,
+        Class::Mismatch => ErrorKind::CapacityMismatch,
     }
 }
 

@@ -182,6 +182,32 @@
 //! A node's own state comes from [`Candidate::status`] and [`Session::state`]. Everything of importance is also
 //! logged with `tracing`, under the targets `eldest::session`, `eldest::election` and `eldest::etcd`.
 //!
+//! # Locks and semaphores
+//!
+//! [`Session::lock`] and [`Session::semaphore`] are the same queue with short holders: whoever asked first holds first,
+//! and of a semaphore as many hold as it has permits. A [`LockGuard`] or [`Permit`] is a term: it has the deadline, the
+//! token [`lost`](Term::lost), the checks and the fencing of a leader's, and ends in the same order. It is not joined
+//! again by itself after it was lost.
+//!
+//! ```
+//! # #[cfg(not(feature = "testing"))] fn main() {}
+//! # #[cfg(feature = "testing")] #[tokio::main]
+//! # async fn main() -> Result<(), eldest::BoxError> {
+//! # use eldest::{Session, SessionOptions};
+//! # let etcd = eldest::testing::Etcd::start().await?;
+//! # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+//! let lock = session.lock("billing/invoices")?;
+//! if let Some(guard) = lock.try_acquire().await? {
+//!     // ... short work, as long as `guard.is_valid()` ...
+//!     guard.release().await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The keys of a lock are those of etcd's own lock recipe, `<namespace>/<name>/<lease id in hex>`, and so those of an
+//! election of the same name: give them different ones. Semaphores have keys apart, `<namespace>/~semaphore/...`.
+//!
 //! # Errors
 //!
 //! There is one [`Error`]; its [kind](ErrorKind) says what to do next. Losing a leadership is no error of
@@ -195,6 +221,7 @@
 //! | [`Unauthenticated`](ErrorKind::Unauthenticated) | correct user and password |
 //! | [`Overloaded`](ErrorKind::Overloaded) | wait; see to etcd's alarms, such as a full database |
 //! | [`Rejected`](ErrorKind::Rejected) | change the request: etcd will never accept it |
+//! | [`CapacityMismatch`](ErrorKind::CapacityMismatch) | use the capacity that the message names, or wait until none of those who use it holds or awaits a permit |
 //! | [`AlreadyCampaigning`](ErrorKind::AlreadyCampaigning) | use the candidate that this session has, or another session |
 //! | [`LeadershipLost`](ErrorKind::LeadershipLost) | stop the work; nothing was sent |
 //! | [`GuardLost`](ErrorKind::GuardLost) | stop the work; nothing was applied |
@@ -206,6 +233,7 @@
 //! # Cancellation safety
 //!
 //! Every future of this crate may be dropped at any time without a key, a lease or a task being left behind.
+//! Dropping [`Lock::acquire`] gives up the place in the queue and takes the key away.
 //! Dropping [`Candidate::elected`] loses nothing: what was won meanwhile is returned by the next call. Dropping
 //! [`Election::run`] drops the work and releases the key. The exceptions are writes: after [`Term::txn`] or a
 //! `proclaim` was dropped midway, etcd may or may not have applied it.
@@ -253,10 +281,14 @@ mod error;
 mod etcd;
 mod facts;
 mod leadership;
+mod lock;
+mod names;
 mod observer;
 mod options;
+mod resource;
 mod roster;
 mod run;
+mod semaphore;
 mod session;
 mod term;
 #[cfg(feature = "history")]
@@ -270,9 +302,11 @@ pub use election::Election;
 pub use error::{BoxError, Error, ErrorKind, Result};
 pub use etcd_client;
 pub use leadership::Leadership;
+pub use lock::{Lock, LockGuard};
 pub use observer::Observer;
 pub use options::SessionOptions;
 pub use roster::{Member, Roster};
+pub use semaphore::{Permit, Semaphore};
 pub use session::{LeaseView, Session, SessionState};
 pub use term::{Deadline, Term};
 pub use tokio_util::sync::CancellationToken;

@@ -16,7 +16,7 @@ const MAX_TTL: Duration = Duration::from_secs(300);
 /// etcd's election timeout unless it was configured otherwise.
 const ETCD_ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_IDENTITY: usize = 1024;
-/// Longest namespace or election name, in bytes.
+/// Longest namespace or name, in bytes.
 const MAX_NAME: usize = 512;
 
 /// How a session behaves: who it is, where its keys live, and how long it may be out of touch.
@@ -87,8 +87,8 @@ impl SessionOptions {
     /// Where all keys of the session live, `eldest` by default: an etcd role with `readwrite` on the prefix
     /// `<namespace>/` suffices. At most 512 bytes; it may begin with a `/`, but not end with one.
     ///
-    /// Empty: election names are whole prefixes, to stand in one election with programs that know no namespace; the
-    /// role then needs the prefixes of the elections. `/` likewise, for programs whose names begin with a slash.
+    /// Empty: names are whole prefixes, to stand in one election or to share a lock with programs that know no
+    /// namespace; the role then needs the prefixes of the elections and locks, and `~semaphore/` for semaphores. `/` likewise, for programs whose names begin with a slash.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
@@ -308,9 +308,16 @@ fn check_namespace(namespace: &str) -> Result<()> {
     check_path("namespace", namespace, rest)
 }
 
-/// Election names become part of keys: no empty level, so that every prefix ends where its name ends.
+/// Names of elections, locks and semaphores become part of keys: no empty level, so that every prefix ends where its name ends.
+/// What begins with `~` is this crate's own.
 pub(crate) fn check_name(name: &str) -> Result<()> {
-    check_path("election name", name, name)
+    check_path("name", name, name)?;
+    if name.starts_with('~') {
+        return Err(invalid(format!(
+            "the name {name:?} must not begin with '~'"
+        )));
+    }
+    Ok(())
 }
 
 fn check_path(what: &str, whole: &str, rest: &str) -> Result<()> {
@@ -395,6 +402,7 @@ mod tests {
             ("a/", "begin or end"),
             ("a//b", "'//'"),
             ("a\nb", "control"),
+            ("~a", "begin with '~'"),
         ] {
             let message = check_name(name).unwrap_err().to_string();
             assert!(message.contains(rule), "{message}");

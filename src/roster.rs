@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::announcement::Announcement;
+use crate::error::{Error, Result};
+use crate::etcd::Class;
 use crate::facts::Entry;
+use crate::session::SessionShared;
 
 /// The candidates of an election at one revision of etcd, eldest first.
 #[derive(Clone, PartialEq)]
@@ -29,6 +32,23 @@ impl Roster {
         Self {
             revision,
             members: members.collect(),
+        }
+    }
+
+    /// What stands under the prefix, by a linearizable read that is repeated for as long as connecting may take.
+    pub(crate) async fn read(shared: &SessionShared, prefix: &[u8]) -> Result<Self> {
+        let end = shared.env.now().after(shared.settings.connect_timeout);
+        loop {
+            match shared.pool.list(prefix).await {
+                Ok(listed) => return Ok(Self::new(listed.header.revision, listed.entries)),
+                Err(failure) => {
+                    let again = matches!(failure.class, Class::Retry | Class::Compacted);
+                    if !again || shared.env.now() >= end {
+                        return Err(Error::from_failure(&failure));
+                    }
+                }
+            }
+            shared.env.sleep(Duration::from_millis(20)).await;
         }
     }
 

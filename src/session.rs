@@ -1,9 +1,8 @@
 //! Hides how many handles share one lease, one keepalive stream and one watch stream.
 
-use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -19,15 +18,20 @@ use crate::election::Election;
 use crate::env::{SharedEnv, System, Watched, timeout};
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Pool;
+use crate::lock::Lock;
+use crate::names::{Names, Use};
 use crate::options::{SessionOptions, Settings, check_name};
+use crate::resource::Resource;
+use crate::semaphore::{Semaphore, check_capacity};
 use crate::term::{Belief, Beliefs};
 
-/// One node's stay in etcd: one lease, one keepalive stream and one watch stream for every election of a process.
+/// One node's stay in etcd: one lease, one keepalive stream and one watch stream for every election and lock of a
+/// process.
 ///
-/// A cheap handle; clone it freely. The lease is granted at the first campaign, so a session that only looks on
+/// A cheap handle; clone it freely. The lease is granted at the first campaign or lock, so a session that only looks on
 /// holds none. A lost lease is replaced, and candidates rejoin at the back of their queues, by themselves.
 ///
-/// When the last handle is dropped (sessions, elections, candidates, leaderships and observers all are handles),
+/// When the last handle is dropped (sessions, elections, candidates, leaderships, locks and observers all are handles),
 /// the session closes itself in the background, as [`Session::close`] does, for as long as the runtime lives. A
 /// process that ends right afterwards leaves its keys to expire: call [`Session::close`] and await it.
 ///
@@ -126,7 +130,7 @@ pub(crate) struct SessionShared {
     pub(crate) settings: Settings,
     state: watch::Receiver<SessionState>,
     slots: AtomicU64,
-    names: Mutex<BTreeMap<String, Weak<str>>>,
+    pub(crate) names: Names,
     // The watchdog holds it weakly: with the session gone, nobody is watched.
     _beliefs: Arc<Beliefs>,
 }
@@ -267,7 +271,7 @@ impl Session {
             settings,
             state: state_seen,
             slots: AtomicU64::new(1),
-            names: Mutex::new(BTreeMap::new()),
+            names: Names::default(),
             _beliefs: beliefs,
         };
         Self {
@@ -298,18 +302,44 @@ impl Session {
     /// # Errors
     ///
     /// `InvalidInput`: the name is empty, begins or ends with `/`, contains `//` or control characters, is longer
-    /// than 512 bytes, or lies inside (or around) another election of this session that is in use: `a` and `a/b` may
-    /// not be used together, because other programs would count the keys of `a/b` in `a`.
+    /// than 512 bytes, begins with `~` (this crate's own keys do), is in use for a [`Lock`] of this session, or lies
+    /// inside (or around) another election or lock of this session that is in use: `a` and `a/b` may not be used
+    /// together, because other programs would count the keys of `a/b` in `a`.
     pub fn election(&self, name: impl AsRef<str>) -> Result<Election> {
         let name = name.as_ref();
         check_name(name)?;
-        let name = self.handle.shared.register(name)?;
-        let prefix = self.handle.shared.settings.prefix(&name);
+        let shared = &self.handle.shared;
+        let (name, _) = shared.names.register(name, Use::Election)?;
+        let prefix = shared.settings.prefix(&name);
         Ok(Election::new(self.handle.clone(), name, prefix.into()))
     }
 
-    /// Ends every term (tokens cancelled, work awaited until its frozen deadline), leaves every election and revokes
-    /// the lease. Handles of this session answer [`ErrorKind::Closed`] afterwards. Calling it again is no error.
+    /// A lock by name. Sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: as for [`Session::election`]. Elections and locks share their names.
+    pub fn lock(&self, name: impl AsRef<str>) -> Result<Lock> {
+        let resource = Resource::new(self.handle.clone(), name.as_ref(), Use::Lock)?;
+        Ok(Lock::new(resource))
+    }
+
+    /// A semaphore by name, with 1 to 1024 permits. Sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: the capacity is out of bounds, or the name is as it must not be for [`Session::election`].
+    /// Semaphores have names of their own, apart from those of elections and locks. `CapacityMismatch`: this session uses
+    /// it with another capacity.
+    pub fn semaphore(&self, name: impl AsRef<str>, capacity: usize) -> Result<Semaphore> {
+        check_capacity(capacity)?;
+        let what = Use::Semaphore { capacity };
+        let resource = Resource::new(self.handle.clone(), name.as_ref(), what)?;
+        Ok(Semaphore::new(resource, capacity))
+    }
+
+    /// Ends every term (tokens cancelled, work awaited until its frozen deadline), of locks too, leaves every queue and
+    /// revokes the lease. Handles of this session answer [`ErrorKind::Closed`] afterwards. Calling it again is no error.
     ///
     /// # Errors
     ///
@@ -372,42 +402,6 @@ impl SessionShared {
             let pause = Duration::from_millis(20 * failures.min(10));
             self.env.sleep(pause.min(left)).await;
         }
-    }
-
-    /// Names in use may not lie inside one another.
-    fn register(&self, name: &str) -> Result<Arc<str>> {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        names.retain(|_, in_use| in_use.strong_count() > 0);
-        let inside = |outer: &str, inner: &str| {
-            inner
-                .strip_prefix(outer)
-                .is_some_and(|rest| rest.starts_with('/'))
-        };
-        let below = format!("{name}/");
-        let outer = name
-            .match_indices('/')
-            .map(|(at, _)| &name[..at])
-            .find(|outer| names.contains_key(*outer));
-        let inner = names
-            .range(below..)
-            .next()
-            .map(|(inner, _)| inner.as_str())
-            .filter(|inner| inside(name, inner));
-        if let Some(other) = outer.or(inner) {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!(
-                    "the election name {name:?} nests with {other:?}, which this session uses: \
-                     programs that count every key under a prefix would mix the two"
-                ),
-            ));
-        }
-        if let Some(same) = names.get(name).and_then(Weak::upgrade) {
-            return Ok(same);
-        }
-        let name: Arc<str> = name.into();
-        names.insert(name.to_string(), Arc::downgrade(&name));
-        Ok(name)
     }
 }
 

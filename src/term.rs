@@ -271,7 +271,7 @@ impl Term {
         &self.shared.key
     }
 
-    /// The name of the election.
+    /// The name of the election, or of the lock or semaphore.
     pub fn election(&self) -> &str {
         &self.shared.election
     }

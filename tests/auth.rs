@@ -145,6 +145,15 @@ async fn read_and_write_below_the_namespace_suffices_for_everything() -> Result 
     let third = timeout(LONG, elder.elected()).await??;
     third.resign().await?;
 
+    // Conditions on a whole prefix are reads of it.
+    let (lock, semaphore) = (me.lock("l")?, me.semaphore("s", 2)?);
+    let guard = timeout(LONG, lock.try_acquire()).await??.ok_or("free")?;
+    let permit = timeout(LONG, semaphore.acquire()).await??;
+    let another = timeout(LONG, semaphore.try_acquire()).await??;
+    another.ok_or("one is free")?.release().await?;
+    permit.release().await?;
+    guard.release().await?;
+
     let shutdown = CancellationToken::new();
     let more = other.election("more")?;
     let run = more.run(shutdown.clone(), |leadership| {

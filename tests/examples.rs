@@ -24,9 +24,10 @@ type Result<T = ()> = std::result::Result<T, BoxError>;
 const LONG: Duration = Duration::from_secs(30);
 
 /// All there are; each has a test below.
-const EXAMPLES: [&str; 5] = [
+const EXAMPLES: [&str; 6] = [
     "fenced_writes",
     "http_service",
+    "lock",
     "observe",
     "run_a_task",
     "step_by_step",
@@ -68,6 +69,7 @@ impl Running {
         let mut command = Command::new(BUILT.join(name));
         command
             .env_remove("EXAMPLE_SECONDS")
+            .env_remove("EXAMPLE_ROUNDS")
             .env("ETCD_ENDPOINTS", etcd.endpoint())
             .envs(variables.iter().copied())
             .stdout(Stdio::piped())
@@ -221,6 +223,30 @@ async fn fenced_writes_are_made_once_and_refused_to_the_old_leader() -> Result {
     }
     example.ends_well().await?;
     assert_eq!(keys(&etcd).await?, ["eldest/example-counter"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn lock_numbers_invoices_of_several_nodes_without_a_gap() -> Result {
+    let etcd = Etcd::start().await?;
+    let rounds = [("EXAMPLE_ROUNDS", "3")];
+    let mut nodes = [
+        Running::start("lock", &etcd, &rounds)?,
+        Running::start("lock", &etcd, &rounds)?,
+    ];
+    let mut numbers = BTreeSet::new();
+    for node in &mut nodes {
+        for _ in 0..3 {
+            let line = node.says("printed invoice").await?;
+            let number = line.rsplit(' ').next().ok_or("a number")?;
+            assert!(numbers.insert(number.parse::<u32>()?), "twice: {line}");
+        }
+    }
+    assert_eq!(numbers, (1..=6).collect());
+    for node in nodes {
+        node.ends_well().await?;
+    }
+    assert_eq!(keys(&etcd).await?, ["eldest/example-invoice"]);
     Ok(())
 }
 

@@ -1,4 +1,5 @@
-//! Other programs stand in the same election: the v3election RPC and `etcdctl elect`, in both orders.
+//! Other programs stand in the same election or wait for the same lock: the v3election and v3lock RPCs, `etcdctl elect`
+//! and `etcdctl lock`, in both orders.
 #![cfg(unix)] // etcdctl is ended by signals
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
@@ -231,13 +232,13 @@ fn etcdctl() -> Option<PathBuf> {
     Some(found.expect(REMEDY))
 }
 
-/// An `etcdctl elect` that runs.
-struct Elect {
+/// An `etcdctl elect` or `etcdctl lock` that runs.
+struct Etcdctl {
     child: Child,
     output: Lines<BufReader<ChildStdout>>,
 }
 
-impl Elect {
+impl Etcdctl {
     fn start(etcdctl: &PathBuf, etcd: &Etcd, args: &[&str]) -> Result<Self> {
         let mut command = Command::new(etcdctl);
         for (name, _) in std::env::vars_os() {
@@ -247,7 +248,7 @@ impl Elect {
         }
         command
             .env("ETCDCTL_API", "3")
-            .args(["--endpoints", &etcd.endpoint(), "elect"])
+            .args(["--endpoints", &etcd.endpoint()])
             .args(args)
             .stdout(Stdio::piped())
             .kill_on_drop(true);
@@ -287,7 +288,7 @@ async fn an_older_etcdctl_leads_ours_until_it_is_interrupted() -> Result {
         return Ok(());
     };
     let etcd = Etcd::start().await?;
-    let mut theirs = Elect::start(&etcdctl, &etcd, &["eldest/jobs", "theirs"])?;
+    let mut theirs = Etcdctl::start(&etcdctl, &etcd, &["elect", "eldest/jobs", "theirs"])?;
     let (key, value) = theirs.leader().await?;
     assert_eq!(value, "theirs");
 
@@ -299,7 +300,7 @@ async fn an_older_etcdctl_leads_ours_until_it_is_interrupted() -> Result {
     let roster = standing(&mut observer, &["theirs", "ours"]).await?;
     assert_eq!(roster.leader().map(eldest::Member::key), Some(&*key));
 
-    let mut listening = Elect::start(&etcdctl, &etcd, &["--listen", "eldest/jobs"])?;
+    let mut listening = Etcdctl::start(&etcdctl, &etcd, &["elect", "--listen", "eldest/jobs"])?;
     assert_eq!(listening.leader().await?, (key, "theirs".to_owned()));
     theirs.end(Signal::INT).await?;
     let leadership = leads(&mut candidate).await?;
@@ -321,7 +322,7 @@ async fn a_younger_etcdctl_follows_ours_and_ours_follow_it() -> Result {
     let mut observer = a.election("jobs")?.observe().await?;
     let mut first = a.election("jobs")?.campaign().await?;
     let leadership = leads(&mut first).await?;
-    let mut theirs = Elect::start(&etcdctl, &etcd, &["jobs", "b"])?;
+    let mut theirs = Etcdctl::start(&etcdctl, &etcd, &["elect", "jobs", "b"])?;
     standing(&mut observer, &["a", "b"]).await?;
     let mut third = c.election("jobs")?.campaign().await?;
     waits_behind(&third, 2).await?;
@@ -345,7 +346,7 @@ async fn a_killed_etcdctl_leads_until_its_lease_ends() -> Result {
         return Ok(());
     };
     let etcd = Etcd::start().await?;
-    let mut theirs = Elect::start(&etcdctl, &etcd, &["eldest/jobs", "theirs"])?;
+    let mut theirs = Etcdctl::start(&etcdctl, &etcd, &["elect", "eldest/jobs", "theirs"])?;
     theirs.leader().await?;
     let session = ours(&etcd, "eldest", "ours").await?;
     let election = session.election("jobs")?;
@@ -368,6 +369,122 @@ async fn a_killed_etcdctl_leads_until_its_lease_ends() -> Result {
     })
     .await?;
     leadership.resign().await?;
+    session.close().await?;
+    nothing_is_left(&etcd).await
+}
+
+// ---- locks
+
+async fn keys_of(client: &mut Client, prefix: &str) -> Result<Vec<String>> {
+    let options = GetOptions::new().with_prefix().with_keys_only();
+    let answer = client.get(prefix, Some(options)).await?;
+    let keys = answer.kvs().iter().map(etcd_client::KeyValue::key_str);
+    Ok(keys
+        .map(|key| key.map(str::to_owned))
+        .collect::<std::result::Result<_, _>>()?)
+}
+
+async fn queue_of(client: &mut Client, prefix: &str, length: usize) -> Result<Vec<String>> {
+    eventually(LONG, format!("{length} keys under {prefix}"), async || {
+        let keys = keys_of(&mut client.clone(), prefix).await.ok()?;
+        (keys.len() == length).then_some(keys)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_etcdctl_that_holds_a_lock_is_waited_for() -> Result {
+    let Some(etcdctl) = etcdctl() else {
+        return Ok(());
+    };
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let mut theirs = Etcdctl::start(&etcdctl, &etcd, &["lock", "eldest/l"])?;
+    let key = theirs.line().await?;
+    assert_eq!(keys_of(&mut client, "").await?, [key]);
+
+    let session = ours(&etcd, "eldest", "ours").await?;
+    let lock = session.lock("l")?;
+    assert!(timeout(LONG, lock.try_acquire()).await??.is_none());
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    queue_of(&mut client, "eldest/l/", 2).await?;
+    assert!(!waiting.is_finished(), "it waits for theirs");
+    theirs.end(Signal::INT).await?;
+    let guard = timeout(LONG, waiting).await???;
+    guard.release().await?;
+    session.close().await?;
+    nothing_is_left(&etcd).await
+}
+
+#[tokio::test]
+async fn an_etcdctl_waits_for_our_lock_and_ours_behind_it_wait_for_it() -> Result {
+    let Some(etcdctl) = etcdctl() else {
+        return Ok(());
+    };
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (a, c) = (ours(&etcd, "", "a").await?, ours(&etcd, "", "c").await?);
+    let guard = timeout(LONG, a.lock("l")?.acquire()).await??;
+    let token = guard.fencing_token();
+    // It runs a command while it holds the lock, which ends at once.
+    let endpoint = etcd.endpoint();
+    let put = [
+        &*etcdctl.to_string_lossy(),
+        "--endpoints",
+        &endpoint,
+        "put",
+        "ran",
+        "yes",
+    ];
+    let mut theirs = Etcdctl::start(&etcdctl, &etcd, &[&["lock", "--", "l"], &put[..]].concat())?;
+    queue_of(&mut client, "l/", 2).await?;
+    let last = c.lock("l")?;
+    let waiting = tokio::spawn(async move { last.acquire().await });
+    queue_of(&mut client, "l/", 3).await?;
+    assert!(
+        client.get("ran", None).await?.kvs().is_empty(),
+        "it waits for us"
+    );
+    assert!(guard.is_valid() && !waiting.is_finished());
+
+    guard.release().await?;
+    assert_eq!(theirs.line().await?, "OK", "its command has run");
+    let guard = timeout(LONG, waiting).await???;
+    assert!(guard.fencing_token() > token);
+    let ran = client.get("ran", None).await?;
+    assert_eq!(ran.kvs().len(), 1, "before ours held it");
+    guard.release().await?;
+    client.delete("ran", None).await?;
+    a.close().await?;
+    c.close().await?;
+    nothing_is_left(&etcd).await
+}
+
+#[tokio::test]
+async fn the_rpc_and_ours_wait_for_one_another() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = ours(&etcd, "eldest", "ours").await?;
+    let lock = session.lock("l")?;
+    let guard = timeout(LONG, lock.acquire()).await??;
+    let lease = client.lease_grant(60, None).await?.id();
+    let mut theirs = client.clone();
+    let options = etcd_client::LockOptions::new().with_lease(lease);
+    let waiting = tokio::spawn(async move { theirs.lock("eldest/l", Some(options)).await });
+    queue_of(&mut client, "eldest/l/", 2).await?;
+    assert!(!waiting.is_finished(), "it waits for us");
+    guard.release().await?;
+    let theirs = timeout(LONG, waiting).await???;
+    assert_eq!(
+        keys_of(&mut client, "eldest/l/").await?,
+        [std::str::from_utf8(theirs.key())?]
+    );
+    assert!(timeout(LONG, lock.try_acquire()).await??.is_none());
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    queue_of(&mut client, "eldest/l/", 2).await?;
+    client.unlock(theirs.key()).await?;
+    timeout(LONG, waiting).await???.release().await?;
+    client.lease_revoke(lease).await?;
     session.close().await?;
     nothing_is_left(&etcd).await
 }

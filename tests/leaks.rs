@@ -1,4 +1,4 @@
-//! What elections leave behind: nothing. A process of its own, because it counts the threads and files of its process.
+//! What elections, locks and semaphores leave behind: nothing. A process of its own, because it counts the threads and files of its process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
@@ -62,7 +62,11 @@ async fn session(etcd: &Etcd, name: &str) -> Result<Session> {
 
 /// The ways in which a stay in an election ends.
 async fn cycle(session: &Session, way: usize) -> Result {
-    let election = session.election(format!("e{}", way % 7))?;
+    let name = format!("e{}", way % 7);
+    if way % 9 > 5 {
+        return hold(session, &name, way).await;
+    }
+    let election = session.election(name)?;
     match way % 6 {
         0 => {
             let mut candidate = election.campaign().await?;
@@ -104,22 +108,40 @@ async fn cycle(session: &Session, way: usize) -> Result {
     Ok(())
 }
 
+/// The ways in which a lock or a permit is let go of, or the wait for it.
+async fn hold(session: &Session, name: &str, way: usize) -> Result {
+    let (lock, semaphore) = (session.lock(name)?, session.semaphore(name, 2)?);
+    let (guard, permit) = (lock.acquire().await?, semaphore.acquire().await?);
+    let pause = Duration::from_micros(300 * (way as u64 % 10));
+    assert!(lock.acquire_timeout(pause).await?.is_none());
+    assert!(lock.try_acquire().await?.is_none());
+    let second = semaphore.acquire_timeout(pause).await?;
+    if way.is_multiple_of(2) {
+        guard.release().await?;
+        permit.release().await?;
+    }
+    drop(second);
+    Ok(())
+}
+
 /// Starts the next cycle in an election only when the last one has left it.
 async fn cycles(client: &Client, session: &Session, ways: std::ops::Range<usize>) -> Result {
     let mut client = client.clone();
     for way in ways {
         cycle(session, way).await?;
-        let prefix = format!("eldest/e{}/", way % 7);
-        eventually(
-            PATIENCE,
-            format!("cycle {way} leaves nothing"),
-            async || {
-                let options = eldest::etcd_client::GetOptions::new().with_prefix();
-                let found = client.get(&*prefix, Some(options.with_count_only())).await;
-                (found.ok()?.count() == 0).then_some(())
-            },
-        )
-        .await?;
+        for prefix in ["eldest/", "eldest/~semaphore/"] {
+            let prefix = format!("{prefix}e{}/", way % 7);
+            eventually(
+                PATIENCE,
+                format!("cycle {way} leaves nothing"),
+                async || {
+                    let options = eldest::etcd_client::GetOptions::new().with_prefix();
+                    let found = client.get(&*prefix, Some(options.with_count_only())).await;
+                    (found.ok()?.count() == 0).then_some(())
+                },
+            )
+            .await?;
+        }
     }
     Ok(())
 }

@@ -148,6 +148,36 @@ async fn a_leader_out_of_reach_stops_believing_before_the_next_one_leads() -> Re
 }
 
 #[tokio::test]
+async fn a_lock_and_a_semaphore_are_passed_on() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = session(etcd.endpoint(), "a").await?;
+    let b = session(etcd.endpoint(), "b").await?;
+    let (ours, theirs) = (a.lock("l")?, b.lock("l")?);
+    let guard = timeout(LONG, ours.try_acquire()).await??.ok_or("free")?;
+    assert!(timeout(LONG, theirs.try_acquire()).await??.is_none());
+    let token = guard.fencing_token();
+    drop(guard);
+    let guard = timeout(LONG, theirs.acquire()).await??;
+    assert!(guard.fencing_token() > token);
+    guard.release().await?;
+
+    let (ours, theirs) = (a.semaphore("s", 2)?, b.semaphore("s", 2)?);
+    let first = timeout(LONG, ours.acquire()).await??;
+    let second = timeout(LONG, theirs.try_acquire())
+        .await??
+        .ok_or("one is free")?;
+    assert!(timeout(LONG, theirs.try_acquire()).await??.is_none());
+    let other = session(etcd.endpoint(), "c").await?;
+    let error = timeout(LONG, other.semaphore("s", 3)?.acquire()).await?;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::CapacityMismatch);
+    drop((first, second));
+    for session in [a, b, other] {
+        session.close().await?;
+    }
+    nothing_is_left(&mut etcd.client().await).await
+}
+
+#[tokio::test]
 async fn work_runs_while_its_node_leads_and_ends_on_shutdown() -> Result {
     let etcd = Etcd::start().await?;
     let a = session(etcd.endpoint(), "a").await?;

@@ -29,12 +29,13 @@ pub(crate) enum Ask {
     Verify { key: Arc<[u8]> },
     /// Linearizable read that tells how far the store is, for a session that renews nothing.
     Probe { key: Arc<[u8]> },
-    /// Put the key if absent, and read the prefix, in one transaction.
+    /// Put the key if it is absent and the admission holds, and read the prefix, in one transaction.
     Join {
         key: Arc<[u8]>,
         value: Arc<[u8]>,
         lease: i64,
         prefix: Arc<[u8]>,
+        admission: Admission,
     },
     /// Linearizable read of the prefix.
     List { prefix: Arc<[u8]> },
@@ -63,6 +64,15 @@ pub(crate) enum Ask {
     Sweep { lease: i64 },
 }
 
+/// What a join demands beside the absence of its key.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Admission {
+    /// No key under the prefix was created after that revision.
+    pub(crate) none_after: Option<i64>,
+    /// Below this no key stands outside of the prefix.
+    pub(crate) nothing_else_in: Option<Arc<[u8]>>,
+}
+
 /// How etcd, or the way to it, failed us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
@@ -78,6 +88,8 @@ pub(crate) enum Class {
     Denied,
     /// etcd will never accept this request.
     Invalid,
+    /// Others use this semaphore with another capacity.
+    Mismatch,
 }
 
 /// A failed request.
@@ -112,6 +124,8 @@ pub(crate) enum Answer {
         header: Header,
         created: bool,
         entries: Vec<Entry>,
+        /// A key that the admission does not allow beside the prefix.
+        other: Option<Arc<[u8]>>,
     },
     Listed {
         header: Header,

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::action::{RequestId, SlotId, Standing, TermId, Trouble};
+use super::action::{Admission, Class, RequestId, SlotId, Standing, TermId, Trouble};
 use super::reason::{EndReason, LostReason};
+use super::slots::{key_of, numbered_key_of};
 use super::time::Time;
 use super::view::{Own, Place, PredecessorView, PrefixView, View};
 
@@ -23,6 +24,47 @@ pub enum Follow {
 
 /// With [`Follow::Auto`], more candidates than this ahead at joining mean following the predecessor.
 pub(crate) const LONG_QUEUE: usize = 64;
+
+/// How a candidate stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Manner {
+    pub(crate) follow: Follow,
+    /// Retries what else would be told the caller of `campaign`.
+    pub(crate) persistent: bool,
+    /// Stands only where it leads at once; otherwise no key is put, and the candidacy ends as `Taken`.
+    pub(crate) at_once: bool,
+    /// Of a semaphore, whose permits several hold at once.
+    pub(crate) share: Option<Share>,
+}
+
+/// A candidate for one of several permits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// So many of the eldest hold.
+    pub(crate) seats: usize,
+    /// The capacity is the level below it. While a key of another capacity stands, nobody joins.
+    pub(crate) family: Arc<[u8]>,
+    /// Tells apart the keys of one session.
+    pub(crate) number: u64,
+}
+
+impl Share {
+    /// What is told who asks for another capacity than others, one of whose keys is `other`.
+    pub(crate) fn mismatch(&self, other: &[u8]) -> Trouble {
+        let below = other.strip_prefix(&*self.family).unwrap_or(other);
+        let theirs = below.split(|byte| *byte == b'/').next().unwrap_or(below);
+        Trouble {
+            class: Class::Mismatch,
+            ambiguous: false,
+            message: format!(
+                "capacity {} was asked for, but others hold or await permits of capacity {}, as the key {}",
+                self.seats,
+                String::from_utf8_lossy(theirs),
+                String::from_utf8_lossy(other),
+            ),
+        }
+    }
+}
 
 /// What a candidate is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,13 +110,13 @@ pub(crate) enum Afterwards {
 pub(crate) struct Candidacy {
     pub(crate) prefix: Arc<[u8]>,
     pub(crate) value: Arc<[u8]>,
-    pub(crate) follow: Follow,
+    pub(crate) manner: Manner,
     /// Rejoins after a lost term; false once the candidate was dropped or left.
     pub(crate) wanted: bool,
-    /// Retries what else would be told the caller of `campaign`.
-    pub(crate) persistent: bool,
     /// It stood in etcd once; from then on everything is retried.
     pub(crate) registered: bool,
+    /// With `at_once`: whoever joined up to this revision is known, and leaves a seat free.
+    pub(crate) free_at: i64,
     /// A join was lost on the way: a key may stand, or come to stand, that we do not know of.
     pub(crate) uncertain: bool,
     /// The key without a lease that was last told to block the election.
@@ -104,20 +146,15 @@ pub(crate) enum Turn {
 }
 
 impl Candidacy {
-    pub(crate) fn new(
-        prefix: Arc<[u8]>,
-        value: Arc<[u8]>,
-        follow: Follow,
-        persistent: bool,
-    ) -> Self {
+    pub(crate) fn new(prefix: Arc<[u8]>, value: Arc<[u8]>, manner: Manner) -> Self {
         Self {
-            view: new_view(&prefix, follow),
+            view: new_view(&prefix, manner.follow),
             prefix,
             value,
-            follow,
+            manner,
             wanted: true,
-            persistent,
             registered: false,
+            free_at: 0,
             uncertain: false,
             blocker: None,
             former: None,
@@ -135,11 +172,38 @@ impl Candidacy {
         &self.phase
     }
 
+    /// How many of the eldest lead.
+    pub(crate) fn seats(&self) -> usize {
+        self.manner.share.as_ref().map_or(1, |share| share.seats)
+    }
+
+    /// Its key under that lease.
+    pub(crate) fn key(&self, lease: i64) -> Arc<[u8]> {
+        match &self.manner.share {
+            None => key_of(&self.prefix, lease),
+            Some(share) => numbered_key_of(&self.prefix, lease, share.number),
+        }
+    }
+
+    /// What its join demands.
+    pub(crate) fn admission(&self) -> Admission {
+        let share = self.manner.share.as_ref();
+        Admission {
+            none_after: self.manner.at_once.then_some(self.free_at),
+            nothing_else_in: share.map(|share| Arc::clone(&share.family)),
+        }
+    }
+
+    /// Its place, as far as its view can tell.
+    pub(crate) fn place(&self, own: &Own) -> Place {
+        self.view.place(own, self.seats())
+    }
+
     /// The key that blocks the election, if that is news.
     pub(crate) fn blocked(&mut self) -> Option<Arc<[u8]>> {
         let blocker = match &self.view {
             View::Prefix(view) => view.blocker().map(|entry| Arc::clone(&entry.key)),
-            View::Predecessor(_) => None,
+            View::Predecessor(view) => view.blocker().cloned(),
         };
         let news = blocker
             .clone()
@@ -197,7 +261,7 @@ impl Candidacy {
     pub(crate) fn news(&mut self) -> Option<Standing> {
         let standing = match &self.phase {
             Phase::Joining { .. } => Standing::Joining,
-            Phase::Waiting { own } => match self.view.place(own) {
+            Phase::Waiting { own } => match self.place(own) {
                 Place::Behind(ahead) => Standing::Waiting { ahead },
                 Place::First => Standing::Waiting { ahead: 0 },
                 // Not known: keep to what was said.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::action::{Action, Answer, Ask, SlotId, TermId};
-use super::candidacy::{Afterwards, Candidacy, Follow, Phase, Purpose};
+use super::candidacy::{Afterwards, Candidacy, Manner, Phase, Purpose};
 use super::lease::Lease;
 use super::machine::{Holding, Machine, Onlooker, Slot, Timer};
 use super::reason::{EndReason, LostReason};
-use super::slots::{End, key_of};
+use super::slots::End;
 use super::time::Time;
 use super::view::{Own, PrefixView};
 
@@ -24,8 +24,7 @@ impl Machine {
         slot: SlotId,
         prefix: Arc<[u8]>,
         value: Arc<[u8]>,
-        follow: Follow,
-        persistent: bool,
+        manner: Manner,
     ) {
         self.expire(now);
         if self.closing {
@@ -36,7 +35,7 @@ impl Machine {
             });
             return;
         }
-        let candidate = Candidacy::new(prefix, value, follow, persistent);
+        let candidate = Candidacy::new(prefix, value, manner);
         self.slots
             .insert(slot, Slot::Candidate(Box::new(candidate)));
         self.keep_lease(now);
@@ -81,7 +80,7 @@ impl Machine {
         match candidate.phase().clone() {
             Phase::Joining { request: None, .. } => {
                 let uncertain = candidate.uncertain;
-                let key = lease.map(|lease| key_of(&candidate.prefix, lease));
+                let key = lease.map(|lease| candidate.key(lease));
                 candidate.enter(Phase::Leaving { reason });
                 match key {
                     // It may stand, or the one before it is not gone yet.
@@ -100,7 +99,7 @@ impl Machine {
                 request: Some((_, lease)),
                 ..
             } => {
-                let key = key_of(&candidate.prefix, lease);
+                let key = candidate.key(lease);
                 self.hold(key);
             }
             Phase::Leading { .. } | Phase::Leaving { .. } => {}
@@ -229,8 +228,8 @@ impl Machine {
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
-        let prefix = Arc::clone(&candidate.prefix);
-        let waits = lease.is_some_and(|lease| self.awaits_removal(&key_of(&prefix, lease), slot));
+        let key = lease.map(|lease| candidate.key(lease));
+        let waits = key.is_some_and(|key| self.awaits_removal(&key, slot));
         if !waits {
             self.finish(slot, now);
         }

@@ -7,7 +7,6 @@ use super::candidacy::{Phase, Purpose, new_view};
 use super::lease::Lease;
 use super::machine::{Machine, Slot, Timer};
 use super::reason::{EndReason, LostReason};
-use super::slots::key_of;
 use super::time::Time;
 use super::view::{Own, View};
 use crate::facts::Entry;
@@ -34,7 +33,8 @@ impl Machine {
         }
         let prefix = Arc::clone(&candidate.prefix);
         let value = Arc::clone(&candidate.value);
-        let key = key_of(&prefix, lease);
+        let key = candidate.key(lease);
+        let admission = candidate.admission();
         if self.awaits_removal(&key, slot) {
             return false;
         }
@@ -48,6 +48,7 @@ impl Machine {
                 value,
                 lease,
                 prefix,
+                admission,
             },
         );
         if let Some(candidate) = self.candidate(slot) {
@@ -68,7 +69,7 @@ impl Machine {
             return;
         };
         let watchers = view.watchers();
-        candidate.view = new_view(&candidate.prefix, candidate.follow);
+        candidate.view = new_view(&candidate.prefix, candidate.manner.follow);
         for watch in watchers {
             self.unwatch(watch);
         }
@@ -98,9 +99,10 @@ impl Machine {
                 header,
                 created,
                 entries,
+                other,
             } => {
                 candidate.failures = 0;
-                let key = key_of(&candidate.prefix, lease);
+                let key = candidate.key(lease);
                 let standing = entries.iter().find(|e| e.key == key);
                 if !candidate.wanted {
                     let reason = if self.closing {
@@ -127,7 +129,8 @@ impl Machine {
                         e.lease == lease,
                     ),
                     None => {
-                        self.retry_join(slot, now, Class::Retry);
+                        let standing = entries.len();
+                        self.not_admitted(slot, header.revision, standing, other, now);
                         return;
                     }
                 };
@@ -172,6 +175,35 @@ impl Machine {
             }
             Answer::Failed(trouble) => self.join_failed(slot, now, &trouble),
             _ => {}
+        }
+    }
+
+    /// No key was put: others stand that the join does not allow beside it.
+    fn not_admitted(
+        &mut self,
+        slot: SlotId,
+        revision: i64,
+        standing: usize,
+        other: Option<Arc<[u8]>>,
+        now: Time,
+    ) {
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let share = candidate.manner.share.as_ref();
+        if let (Some(share), Some(other)) = (share, other) {
+            let trouble = share.mismatch(&other);
+            candidate.trouble = Some(trouble.clone());
+            self.note(Note::JoinFailed { slot, trouble });
+            self.leave(now, slot, EndReason::Refused);
+        } else if !candidate.manner.at_once {
+            self.retry_join(slot, now, Class::Retry);
+        } else if standing >= candidate.seats() {
+            self.leave(now, slot, EndReason::Taken);
+        } else {
+            // A seat is free of those who stood then; whoever joins before us is seen by the transaction.
+            candidate.free_at = revision;
+            self.queue_join(slot, now);
         }
     }
 
@@ -229,8 +261,8 @@ impl Machine {
             return false;
         };
         let hopeless = match trouble.class {
-            Class::Denied | Class::Invalid => true,
-            Class::Auth | Class::Backoff => !candidate.persistent,
+            Class::Denied | Class::Invalid | Class::Mismatch => true,
+            Class::Auth | Class::Backoff => !candidate.manner.persistent,
             Class::Retry | Class::LeaseGone => false,
         };
         let joining = matches!(candidate.phase(), Phase::Joining { .. });

@@ -76,7 +76,10 @@ impl Machine {
                 o.view = PrefixView::onlooker(Arc::clone(&o.prefix));
                 o.shown = 0;
             }
-            Some(Slot::Candidate(c)) => c.view = new_view(&c.prefix, c.follow),
+            Some(Slot::Candidate(c)) => {
+                c.view = new_view(&c.prefix, c.manner.follow);
+                c.free_at = 0;
+            }
             None => {}
         }
     }
@@ -316,16 +319,16 @@ impl Machine {
                 let mut dropped = None;
                 if let (Some(own), View::Prefix(view)) = (&own, &c.view)
                     && joined
-                    && c.follow == Follow::Auto
+                    && c.manner.follow == Follow::Auto
                     && ahead(&entries, own) > LONG_QUEUE
                 {
                     dropped = view.watcher.map(|w| w.id);
                     c.view = View::Predecessor(PredecessorView::new(Arc::clone(&c.prefix)));
                 }
-                // A read that shows our key first is proof by itself: nothing older can come to be.
+                // A read that shows our key first is proof by itself: nothing older can come to be, however many seats.
                 let first = own.as_ref().is_some_and(|own| {
                     own.read(entries.iter().find(|e| e.key == own.key)) == Fate::Ours
-                        && ahead(&entries, own) == 0
+                        && ahead(&entries, own) < c.seats()
                 });
                 match (&mut c.view, &own) {
                     (View::Prefix(view), _) => view.snapshot(revision, entries),

@@ -24,13 +24,13 @@ impl Machine {
         };
         match candidate.phase().clone() {
             Phase::Joining { request: None, .. } => self.queue_join(slot, now),
-            Phase::Waiting { own } => match candidate.view.place(&own) {
+            Phase::Waiting { own } => match candidate.place(&own) {
                 Place::First if may_lead => self.lead(slot, own),
                 Place::Lost(fate) => self.key_lost(slot, fate, now),
                 _ => {}
             },
             Phase::Leading { own, .. } | Phase::Ending { own: Some(own), .. } => {
-                if let Place::Lost(fate) = candidate.view.place(&own) {
+                if let Place::Lost(fate) = candidate.place(&own) {
                     self.key_lost(slot, fate, now);
                 }
             }

@@ -65,4 +65,7 @@ pub enum EndReason {
     SessionClosed,
     /// etcd refused the registration; `campaign` returned the error.
     Refused,
+    /// It was to hold at once or not at all, as [`Lock::try_acquire`](crate::Lock::try_acquire) wants it, and others
+    /// stood already.
+    Taken,
 }

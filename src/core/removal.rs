@@ -219,7 +219,7 @@ impl Machine {
             .slots
             .values()
             .filter_map(|slot| match slot {
-                Slot::Candidate(c) if c.looks() => Some(super::slots::key_of(&c.prefix, lease)),
+                Slot::Candidate(c) if c.looks() => Some(c.key(lease)),
                 _ => None,
             })
             .collect();

@@ -22,6 +22,13 @@ pub(crate) fn key_of(prefix: &[u8], lease: i64) -> Arc<[u8]> {
     key.into()
 }
 
+/// `<prefix><lease in lower-case hex>-<number>`: a semaphore knows several keys of one session.
+pub(crate) fn numbered_key_of(prefix: &[u8], lease: i64, number: u64) -> Arc<[u8]> {
+    let mut key = key_of(prefix, lease).to_vec();
+    key.extend_from_slice(format!("-{number}").as_bytes());
+    key.into()
+}
+
 impl Machine {
     pub(super) fn candidate(&mut self, slot: SlotId) -> Option<&mut Candidacy> {
         match self.slots.get_mut(&slot) {

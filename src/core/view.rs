@@ -64,7 +64,7 @@ impl Own {
 pub(crate) enum Place {
     /// Not to be told now.
     Unknown,
-    /// Nothing older is alive.
+    /// Nothing older is alive, or fewer than there are seats.
     First,
     /// So many older keys, at most.
     Behind(usize),
@@ -215,7 +215,7 @@ impl PrefixView {
         }
     }
 
-    fn place(&self, own: &Own) -> Place {
+    fn place(&self, own: &Own, seats: usize) -> Place {
         if !self.synced {
             return Place::Unknown;
         }
@@ -224,7 +224,7 @@ impl PrefixView {
         }
         match own.read(self.roster.get(&own.key)) {
             Fate::Ours => match self.roster.ahead_of(own.create_revision) {
-                0 => Place::First,
+                ahead if ahead < seats => Place::First,
                 ahead => Place::Behind(ahead),
             },
             lost => Place::Lost(lost),
@@ -253,6 +253,8 @@ pub(crate) struct PredecessorView {
     /// Watchers no longer needed, for the machine to cancel.
     pub(crate) discarded: Vec<WatchId>,
     older: BTreeMap<i64, Arc<[u8]>>,
+    /// The eldest, if it has no lease.
+    blocker: Option<Arc<[u8]>>,
     known_at: i64,
     own_fate: Fate,
     stale: bool,
@@ -267,6 +269,7 @@ impl PredecessorView {
             read: None,
             discarded: Vec::new(),
             older: BTreeMap::new(),
+            blocker: None,
             known_at: 0,
             own_fate: Fate::Gone,
             stale: true,
@@ -298,15 +301,17 @@ impl PredecessorView {
         }
         self.known_at = revision;
         self.own_fate = own.read(entries.iter().find(|e| e.key == own.key));
-        self.older.clear();
-        for entry in entries {
-            if entry.create_revision < own.create_revision
-                && is_direct_child(&self.prefix, &entry.key)
-            {
-                self.older
-                    .insert(entry.create_revision, Arc::clone(&entry.key));
-            }
-        }
+        let older = |entry: &&Entry| {
+            entry.create_revision < own.create_revision && is_direct_child(&self.prefix, &entry.key)
+        };
+        let older = entries.iter().filter(older);
+        let eldest = older.clone().min_by_key(|entry| entry.create_revision);
+        self.blocker = eldest
+            .filter(|entry| entry.lease == 0)
+            .map(|entry| Arc::clone(&entry.key));
+        self.older = older
+            .map(|entry| (entry.create_revision, Arc::clone(&entry.key)))
+            .collect();
         self.stale = false;
         self.follow();
     }
@@ -389,6 +394,11 @@ impl PredecessorView {
         });
     }
 
+    /// A key without a lease at the head of the queue, when that was last read.
+    pub(crate) fn blocker(&self) -> Option<&Arc<[u8]>> {
+        self.blocker.as_ref().filter(|_| !self.older.is_empty())
+    }
+
     fn place(&self) -> Place {
         if self.stale {
             return Place::Unknown;
@@ -419,9 +429,10 @@ pub(crate) enum View {
 }
 
 impl View {
-    pub(crate) fn place(&self, own: &Own) -> Place {
+    /// `seats` of the eldest are first; who follows the predecessor alone knows of one.
+    pub(crate) fn place(&self, own: &Own, seats: usize) -> Place {
         match self {
-            View::Prefix(view) => view.place(own),
+            View::Prefix(view) => view.place(own, seats),
             View::Predecessor(view) => view.place(),
         }
     }
@@ -474,7 +485,7 @@ mod tests {
         let mut view = watched(9);
         view.snapshot(10, queue());
         assert!(!view.wants_list());
-        assert_eq!(view.place(&own(10)), Place::Behind(2));
+        assert_eq!(view.place(&own(10), 1), Place::Behind(2));
     }
 
     #[test]
@@ -483,22 +494,22 @@ mod tests {
         view.snapshot(10, queue());
         assert!(view.wants_list());
         assert_eq!(
-            view.place(&own(10)),
+            view.place(&own(10), 1),
             Place::Unknown,
             "a delete at 11 would have been missed"
         );
         view.snapshot(12, queue());
-        assert_eq!(view.place(&own(10)), Place::Behind(2));
+        assert_eq!(view.place(&own(10), 1), Place::Behind(2));
     }
 
     #[test]
     fn events_that_arrive_before_the_read_are_applied_after_it() {
         let mut view = watched(9);
         view.changes(vec![delete("e/a", 11), delete("e/b", 9)], |_| {});
-        assert_eq!(view.place(&own(10)), Place::Unknown);
+        assert_eq!(view.place(&own(10), 1), Place::Unknown);
         view.snapshot(10, queue());
         assert_eq!(
-            view.place(&own(10)),
+            view.place(&own(10), 1),
             Place::Behind(1),
             "the event at 9 is part of the read"
         );
@@ -510,9 +521,9 @@ mod tests {
         let mut view = watched(9);
         view.snapshot(10, queue());
         view.changes(vec![delete("e/b", 11)], |_| {});
-        assert_eq!(view.place(&own(10)), Place::Behind(1));
+        assert_eq!(view.place(&own(10), 1), Place::Behind(1));
         view.changes(vec![delete("e/a", 12)], |_| {});
-        assert_eq!(view.place(&own(10)), Place::First);
+        assert_eq!(view.place(&own(10), 1), Place::First);
     }
 
     #[test]
@@ -525,7 +536,7 @@ mod tests {
             |r| seen.push((r.revision(), r.in_order().count())),
         );
         assert_eq!(seen, [(11, 1), (12, 0)]);
-        assert_eq!(view.place(&own(10)), Place::Lost(Fate::Gone));
+        assert_eq!(view.place(&own(10), 1), Place::Lost(Fate::Gone));
     }
 
     #[test]
@@ -536,7 +547,7 @@ mod tests {
         again.mod_revision = 12;
         assert_eq!(own(10).fate(&Change::Put(again.clone())), Fate::Gone);
         view.changes(vec![Change::Put(again)], |_| {});
-        assert_eq!(view.place(&own(10)), Place::Lost(Fate::Gone));
+        assert_eq!(view.place(&own(10), 1), Place::Lost(Fate::Gone));
     }
 
     #[test]

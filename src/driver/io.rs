@@ -13,7 +13,9 @@ use crate::core::machine::Machine;
 use crate::core::time::Time;
 use crate::env::SharedEnv;
 use crate::error::class_of;
-use crate::etcd::{Failure, KeepAlive, Lane, Pool, WatchMessage, WatchReceiver, WatchRequest};
+use crate::etcd::{
+    Failure, KeepAlive, Lane, Pool, Unless, WatchMessage, WatchReceiver, WatchRequest,
+};
 
 /// What happened outside.
 pub(crate) enum Event {
@@ -351,12 +353,18 @@ async fn send(pool: &Pool, ask: Ask) -> Result<Answer, Failure> {
             value,
             lease,
             prefix,
+            admission,
         } => {
-            let joined = pool.join(&key, &value, lease, &prefix).await?;
+            let unless = Unless {
+                created_after: admission.none_after,
+                beside_in: admission.nothing_else_in.as_deref(),
+            };
+            let joined = pool.join(&key, &value, lease, &prefix, unless).await?;
             Answer::Joined {
                 header: joined.header,
                 created: joined.created,
                 entries: joined.entries,
+                other: joined.other,
             }
         }
         Ask::List { prefix } => {

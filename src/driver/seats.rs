@@ -1,8 +1,8 @@
 //! Hides how one candidate's handles are told what the core decided.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use super::Command;
 use crate::candidate::Status;
@@ -16,6 +16,17 @@ use crate::leadership::{Claim, Leadership};
 use crate::session::Handle;
 use crate::term::{Belief, Shared, Term};
 
+/// Tells what a seat has come to: of an election it is news, of a lock a detail.
+macro_rules! tell {
+    ($seat:expr, $($event:tt)*) => {
+        if $seat.brief {
+            tracing::debug!($($event)*);
+        } else {
+            tracing::info!($($event)*);
+        }
+    };
+}
+
 /// The driver's side of a candidate.
 pub(crate) struct Seat {
     pub(crate) election: Arc<str>,
@@ -24,8 +35,13 @@ pub(crate) struct Seat {
     handle: WeakHandle,
     status: watch::Sender<Status>,
     registered: Option<oneshot::Sender<Result<()>>>,
-    elected: mpsc::UnboundedSender<Leadership>,
+    elected: Option<mpsc::UnboundedSender<Leadership>>,
     term: Option<(TermId, Arc<Shared>)>,
+    failure: Arc<OnceLock<Error>>,
+    /// A lock's or a semaphore's: its short terms are told as details.
+    brief: bool,
+    /// The next task of this session may stand when the key of this one is gone.
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 /// The user's side of a candidate.
@@ -33,6 +49,8 @@ pub(crate) struct Seated {
     pub(crate) status: watch::Receiver<Status>,
     pub(crate) registered: oneshot::Receiver<Result<()>>,
     pub(crate) elected: mpsc::UnboundedReceiver<Leadership>,
+    /// Why etcd refused it.
+    pub(crate) failure: Arc<OnceLock<Error>>,
 }
 
 /// Does not keep the session alive: the driver must see when every handle is gone.
@@ -49,6 +67,7 @@ const fn name_of(reason: EndReason) -> &'static str {
         EndReason::Shutdown => "shutdown",
         EndReason::SessionClosed => "session_closed",
         EndReason::Refused => "refused",
+        EndReason::Taken => "taken",
     }
 }
 
@@ -66,10 +85,12 @@ impl Seat {
         handle: &Handle,
         election: Arc<str>,
         prefix: Arc<[u8]>,
+        turn: Option<OwnedSemaphorePermit>,
     ) -> (Box<Self>, Seated) {
         let (status, status_seen) = watch::channel(Status::Joining);
         let (registered, registration) = oneshot::channel();
         let (elected, mailbox) = mpsc::unbounded_channel();
+        let failure = Arc::new(OnceLock::new());
         let seat = Self {
             election,
             prefix,
@@ -80,13 +101,17 @@ impl Seat {
             },
             status,
             registered: Some(registered),
-            elected,
+            elected: Some(elected),
             term: None,
+            failure: Arc::clone(&failure),
+            brief: turn.is_some(),
+            turn,
         };
         let seated = Seated {
             status: status_seen,
             registered: registration,
             elected: mailbox,
+            failure,
         };
         (Box::new(seat), seated)
     }
@@ -95,6 +120,13 @@ impl Seat {
         if let Some(registered) = self.registered.take() {
             drop(registered.send(result));
         }
+    }
+
+    pub(super) fn joined(&self, identity: &str, key: &[u8], create_revision: i64, again: bool) {
+        tell!(
+            self, target: "eldest::election", identity, election = &*self.election,
+            key = %String::from_utf8_lossy(key), create_revision, again, "joined",
+        );
     }
 
     /// It never came to be.
@@ -111,14 +143,25 @@ impl Seat {
         key: Arc<[u8]>,
         token: i64,
     ) {
-        tracing::info!(target: "eldest::election", identity, election = &*self.election, token, "elected");
+        tell!(self, target: "eldest::election", identity, election = &*self.election, token, "elected");
         let shared = Shared::new(env, pool, belief, Arc::clone(&self.election), key, token);
         self.term = Some((term, Arc::clone(&shared)));
         if let Some(handle) = self.handle.upgrade() {
             let claim = Claim::new(handle, slot, term, Term { shared });
             // Nobody to receive it: dropping it releases the key.
-            drop(self.elected.send(Leadership::new(claim)));
+            let leadership = Leadership::new(claim);
+            drop(
+                self.elected
+                    .as_ref()
+                    .map(|mailbox| mailbox.send(leadership)),
+            );
         }
+    }
+
+    /// What was sent while the other end was being dropped lies there until this end is dropped too, and so would its
+    /// key.
+    pub(super) fn close_mailbox(&mut self) {
+        self.elected = None;
     }
 
     pub(super) fn term_ended(
@@ -146,7 +189,7 @@ impl Seat {
         );
         let (election, reason) = (&*self.election, reason.as_str());
         if asked_for {
-            tracing::info!(target: "eldest::election", identity, election, token, reason, "term ended");
+            tell!(self, target: "eldest::election", identity, election, token, reason, "term ended");
         } else {
             tracing::warn!(target: "eldest::election", identity, election, token, reason, "term ended");
         }
@@ -175,13 +218,15 @@ impl Seat {
     }
 
     pub(super) fn ended(mut self, identity: &str, reason: EndReason, trouble: Option<&Trouble>) {
-        tracing::info!(
-            target: "eldest::election", identity, election = &*self.election,
+        tell!(
+            self, target: "eldest::election", identity, election = &*self.election,
             reason = name_of(reason), "candidacy ended",
         );
-        self.registered(Err(
-            trouble.map_or_else(|| Error::closed_by(reason), Error::from_trouble)
-        ));
+        let error = trouble.map_or_else(|| Error::closed_by(reason), Error::from_trouble);
+        drop(self.failure.set(error.clone()));
+        // Whoever is told of the end finds the next one's turn begun.
+        drop(self.turn.take());
+        self.registered(Err(error));
         // Told already, unless it never came to be; nobody is told twice.
         let ended = Status::Ended { reason };
         self.status

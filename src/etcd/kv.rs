@@ -23,6 +23,17 @@ pub(crate) struct Joined {
     pub(crate) created: bool,
     /// The candidates at the header's revision, in the order of their keys, our own included.
     pub(crate) entries: Vec<Entry>,
+    /// Refused: a key that stands where none may.
+    pub(crate) other: Option<Arc<[u8]>>,
+}
+
+/// What a registration demands beside the absence of its key.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Unless<'a> {
+    /// No key below the candidates' prefix was created after that revision.
+    pub(crate) created_after: Option<i64>,
+    /// Below this no key stands outside of the candidates' prefix, which lies in it.
+    pub(crate) beside_in: Option<&'a [u8]>,
 }
 
 /// The candidates at one revision.
@@ -42,7 +53,8 @@ struct Page {
 }
 
 impl Pool {
-    /// Creates `key` with the lease unless it exists, and reads the candidates below `prefix` at that revision.
+    /// Creates `key` with the lease unless it or what `unless` names exists, and reads the candidates below `prefix`
+    /// at that revision.
     ///
     /// Any failure may come after the key was created.
     pub(crate) async fn join(
@@ -51,21 +63,42 @@ impl Pool {
         value: &[u8],
         lease: i64,
         prefix: &[u8],
+        unless: Unless<'_>,
     ) -> Result<Joined, Failure> {
         let read = TxnOp::get(prefix, Some(range(prefix, None, None)));
         let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
-        let txn = Txn::new()
-            .when([Compare::create_revision(key, CompareOp::Equal, 0)])
-            .and_then([put, read.clone()])
-            .or_else([read]);
-        let (created, page) = self
+        let mut when = vec![Compare::create_revision(key, CompareOp::Equal, 0)];
+        when.extend(unless.created_after.map(|revision| {
+            Compare::create_revision(prefix, CompareOp::Less, revision.saturating_add(1))
+                .with_range(prefix_end(prefix))
+        }));
+        let mut or_else = Vec::new();
+        for (from, to) in unless
+            .beside_in
+            .map(|all| around(prefix, all))
+            .into_iter()
+            .flatten()
+        {
+            let none = Compare::create_revision(&*from, CompareOp::Equal, 0);
+            when.push(none.with_range(&*to));
+            let one = GetOptions::new().with_range(to).with_limit(1);
+            or_else.push(TxnOp::get(from, Some(one.with_keys_only())));
+        }
+        or_else.push(read.clone());
+        let txn = Txn::new().when(when).and_then([put, read]).or_else(or_else);
+        let (created, page, other) = self
             .call(Lane::Data, async |client| {
                 let answer = kv(&client).txn(txn).await?;
                 let header = header(answer.header())?;
-                let Some(TxnOpResponse::Get(read)) = answer.op_responses().pop() else {
+                let mut reads = answer.op_responses();
+                let Some(TxnOpResponse::Get(read)) = reads.pop() else {
                     return Err(Trouble::Odd("a join without the candidates"));
                 };
-                Ok((answer.succeeded(), Page::new(header, read)))
+                let other = reads.iter().find_map(|read| match read {
+                    TxnOpResponse::Get(read) => read.kvs().first().map(|kv| Arc::from(kv.key())),
+                    _ => None,
+                });
+                Ok((answer.succeeded(), Page::new(header, read), other))
             })
             .await?;
         let listed = self
@@ -76,6 +109,7 @@ impl Pool {
             header: listed.header,
             created,
             entries: listed.entries,
+            other,
         })
     }
 
@@ -211,6 +245,14 @@ fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     }
     // etcd's sign for "no end".
     vec![0]
+}
+
+/// What lies below `all` before and after the keys below `prefix`, which lies in it.
+fn around(prefix: &[u8], all: &[u8]) -> [(Vec<u8>, Vec<u8>); 2] {
+    [
+        (all.to_vec(), prefix.to_vec()),
+        (prefix_end(prefix), prefix_end(all)),
+    ]
 }
 
 fn entry(found: KeyValue) -> Entry {

@@ -12,6 +12,7 @@ mod tests;
 mod watch;
 
 pub(crate) use failure::{Class, Failure};
+pub(crate) use kv::Unless;
 pub(crate) use lease::KeepAlive;
 #[cfg(test)]
 use lease::LeaseKeys;

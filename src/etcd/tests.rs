@@ -197,7 +197,7 @@ fn sendable<T: Send>(_: T) {}
 
 #[allow(dead_code)] // Only compiled.
 async fn every_call_may_move_between_threads(pool: Arc<Pool>) {
-    sendable(pool.join(b"", b"", 0, b""));
+    sendable(pool.join(b"", b"", 0, b"", Unless::default()));
     sendable(pool.list(b""));
     sendable(pool.older(b"", 0));
     sendable(pool.read(Lane::Data, b""));

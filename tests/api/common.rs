@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use eldest::etcd_client::{Client, GetOptions, PutOptions};
 use eldest::testing::{Etcd, eventually};
-use eldest::{BoxError, Candidate, Election, Leadership, Session, SessionOptions, Status};
+use eldest::{
+    BoxError, Candidate, Election, Leadership, Member, Roster, Session, SessionOptions, Status,
+};
+use tokio::task::JoinHandle;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
@@ -178,4 +181,28 @@ impl Drop for Probe {
         let stood = std::thread::spawn(look).join().expect("no panic");
         self.seen.lock().expect("no panic").push(stood);
     }
+}
+
+/// etcd's revision.
+pub(crate) async fn revision(client: &mut Client) -> Result<i64> {
+    let answer = client.get("nothing", None).await?;
+    Ok(answer.header().ok_or("a header")?.revision())
+}
+
+/// Waits until so many keys stand under a prefix.
+pub(crate) async fn queue_of(client: &mut Client, prefix: &str, length: usize) -> Result {
+    eventually(SOON, format!("{length} keys under {prefix}"), async || {
+        (keys(client, prefix).await.len() == length).then_some(())
+    })
+    .await
+}
+
+/// Whose keys stand, eldest first.
+pub(crate) fn identities(roster: &Roster) -> Vec<&str> {
+    roster.members().iter().map(Member::identity).collect()
+}
+
+/// What a task that waited for a lock or a permit has come to hold.
+pub(crate) async fn held<T>(waiting: JoinHandle<eldest::Result<T>>) -> Result<T> {
+    Ok(soon("its turn", waiting).await??)
 }

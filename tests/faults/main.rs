@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods)] // tests run in real time
 #![allow(clippy::large_futures)] // a test's whole scene lives in its future, once
 
+mod locks;
 mod members;
 mod operators;
 mod partitions;

@@ -6,11 +6,23 @@ use std::time::Duration;
 use super::store::{Key, Write};
 use super::world::{Elected, Fate, Rule, World};
 use crate::core::action::{Ask, Note, SlotId, Standing};
-use crate::core::candidacy::Follow;
+use crate::core::candidacy::{Follow, Manner, Share};
 use crate::core::reason::{EndReason, LostReason};
 use crate::core::slots::key_of;
 
 pub(super) const E: &[u8] = b"e/";
+
+/// The permits of a semaphore, of which two may be held, and what lies around them.
+pub(super) const PERMITS: &[u8] = b"s/2/";
+pub(super) const FAMILY: &[u8] = b"s/";
+
+/// How many may hold what lies under that prefix.
+pub(super) fn seats_of(prefix: &[u8]) -> usize {
+    let capacity = prefix.strip_prefix(FAMILY).unwrap_or(b"1/");
+    let capacity = capacity.split(|byte| *byte == b'/').next();
+    let capacity = capacity.and_then(|text| std::str::from_utf8(text).ok());
+    capacity.and_then(|text| text.parse().ok()).unwrap_or(1)
+}
 
 pub(super) fn key(name: &str) -> Key {
     name.as_bytes().into()
@@ -47,9 +59,82 @@ impl World {
         self.stands_for(&prefix);
         self.give(node, |m, now| {
             let value = format!("v{slot}").into_bytes().into();
-            m.campaign(now, slot, prefix, value, follow, persistent);
+            let manner = Manner {
+                follow,
+                persistent,
+                ..Manner::default()
+            };
+            m.campaign(now, slot, prefix, value, manner);
         });
         Some(slot)
+    }
+
+    /// Asks for a lock, or for one of the permits of `PERMITS`. Whoever gets it does not stand again by itself.
+    pub(super) fn acquire(&mut self, node: usize, prefix: &[u8], at_once: bool) -> Option<SlotId> {
+        let prefix: Key = prefix.into();
+        let n = &mut self.nodes[node];
+        let slot = n.seats.keys().next_back().map_or(1, |last| last + 1);
+        let share = prefix.starts_with(FAMILY).then(|| Share {
+            seats: seats_of(&prefix),
+            family: FAMILY.into(),
+            number: slot,
+        });
+        if share.is_some() {
+            n.permits.push(slot);
+        } else {
+            // As the session's own queue: the next task stands when nothing is left of the one before.
+            let before = n.stood.get(&prefix).map(|other| &n.seats[other]);
+            if before.is_some_and(|seat| seat.ended.is_none()) {
+                return None;
+            }
+            n.stood.insert(Arc::clone(&prefix), slot);
+        }
+        let seat = super::node::Seat {
+            prefix: Arc::clone(&prefix),
+            brief: true,
+            ..super::node::Seat::default()
+        };
+        n.seats.insert(slot, seat);
+        self.stands_for(&prefix);
+        self.give(node, |m, now| {
+            let follow = if share.is_some() {
+                Follow::Everyone
+            } else {
+                Follow::Predecessor
+            };
+            let manner = Manner {
+                follow,
+                persistent: false,
+                at_once,
+                share,
+            };
+            m.campaign(now, slot, prefix, (*b"held").into(), manner);
+        });
+        Some(slot)
+    }
+
+    /// Gives back what the node got first.
+    pub(super) fn release(&mut self, node: usize, prefix: &[u8]) {
+        let mut terms = self.nodes[node].terms.iter();
+        let first = terms.find(|t| &*t.prefix == prefix && !t.joined);
+        if let Some((slot, term)) = first.map(|t| (t.slot, t.id)) {
+            self.joined(node, slot, term);
+        }
+    }
+
+    /// The tasks that wait are dropped.
+    pub(super) fn give_up(&mut self, node: usize, prefix: &[u8]) {
+        let seats = self.nodes[node].seats.iter();
+        let waiting = seats.filter(|(_, seat)| &*seat.prefix == prefix && seat.ended.is_none());
+        for slot in waiting.map(|(slot, _)| *slot).collect::<Vec<_>>() {
+            self.give(node, |m, now| m.leave(now, slot, EndReason::Left));
+        }
+    }
+
+    /// How many hold, each by its own clock.
+    pub(super) fn holders(&self, prefix: &[u8]) -> usize {
+        let held = |n: &super::node::Node| n.held(prefix, self.now).count();
+        self.nodes.iter().map(held).sum()
     }
 
     /// Stands in the one election of most scenarios.
@@ -214,38 +299,42 @@ impl World {
         for prefix in self.prefixes() {
             let valid = self.nodes.iter().enumerate();
             let mut valid: Vec<_> = valid
-                .filter_map(|(i, n)| Some((n.valid(&prefix, self.now)?.token, i)))
+                .flat_map(|(i, n)| n.held(&prefix, self.now).map(move |t| (t.token, i)))
                 .collect();
             valid.sort_unstable();
-            let Some((_, older)) = valid.split_last() else {
-                continue;
-            };
-            for (token, _) in older {
+            let seats = seats_of(&prefix);
+            let mut older = 0;
+            for (index, (token, _)) in valid.iter().enumerate() {
                 assert!(
-                    self.touched.contains(token) || self.restored,
-                    "{:?}: two leaders of {}: {valid:?} as (token, node)",
+                    older < seats || self.restored,
+                    "{:?}: too many hold {}: {valid:?} as (token, node)",
                     self.now,
                     String::from_utf8_lossy(&prefix),
                 );
-                let (_, last) = self.overlaps.entry(*token).or_insert((self.now, self.now));
-                *last = self.now;
+                let touched = self.touched.contains(token);
+                older += usize::from(!touched);
+                if touched && index + seats < valid.len() {
+                    let (_, last) = self.overlaps.entry(*token).or_insert((self.now, self.now));
+                    *last = self.now;
+                }
             }
         }
     }
 
     /// I2 and I4. Whose key somebody took away may still see itself first in events that reach it late.
     pub(super) fn check_election(&mut self, node: usize, prefix: Key, token: i64) {
-        let older = self.store.queue(&prefix);
-        let first = older.first().filter(|e| e.create_revision <= token);
+        let queue = self.store.queue(&prefix);
+        let older = queue.iter().filter(|e| e.create_revision < token).count();
+        let stands = queue.iter().any(|e| e.create_revision == token);
         let gone = self.touched.contains(&token) || self.restored;
         assert!(
-            first.is_some_and(|e| e.create_revision == token) || (first.is_none() && gone),
-            "node {node} leads with {token}, the eldest is {first:?}"
+            older < seats_of(&prefix) && (stands || gone),
+            "node {node} leads with {token}, behind {older} in {queue:?}"
         );
         let before = self.elected.iter().filter(|e| e.prefix == prefix);
         let newest = before.map(|e| e.token).max().unwrap_or_default();
         assert!(
-            newest < token || gone,
+            newest < token || gone || seats_of(&prefix) > 1,
             "token {token} of node {node} after {newest}"
         );
         self.elected.push(Elected {
@@ -285,12 +374,12 @@ impl World {
     pub(super) fn check_settled(&self) {
         let mut owned = Vec::new();
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, n)| !n.closed()) {
-            for (prefix, slot) in &node.stood {
+            for slot in node.stood.values().chain(&node.permits) {
                 let seat = &node.seats[slot];
                 let place = node.machine.stands(*slot).then_some(seat.standing);
                 match place {
                     Some(Some(Standing::Waiting { .. } | Standing::Leading { .. })) => {
-                        owned.extend(node.key(prefix));
+                        owned.extend(node.own_key(*slot));
                     }
                     Some(other) => panic!("node {index} is stuck: {other:?}"),
                     None => assert!(seat.ended.is_some(), "node {index} never left: {seat:?}"),
@@ -302,14 +391,12 @@ impl World {
             for entry in &queue {
                 assert!(owned.contains(&entry.key), "nobody's key: {entry:?}");
             }
-            let leader = self
-                .leader(&prefix)
-                .and_then(|n| self.nodes[n].key(&prefix));
-            assert_eq!(
-                leader,
-                queue.first().map(|e| Arc::clone(&e.key)),
-                "the eldest leads"
-            );
+            let held = self.nodes.iter().flat_map(|n| n.held(&prefix, self.now));
+            let mut held: Vec<_> = held.map(|t| t.token).collect();
+            held.sort_unstable();
+            let eldest = queue.iter().take(seats_of(&prefix));
+            let eldest: Vec<_> = eldest.map(|e| e.create_revision).collect();
+            assert_eq!(held, eldest, "the eldest lead");
         }
         assert_eq!(
             self.store.keys.len(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::store::Key;
 use crate::core::action::{Action, Condition, Note, SlotId, Standing, TermId, Trouble, WatchId};
 use crate::core::lease_clock::Trust;
-use crate::core::machine::{Config, Machine};
+use crate::core::machine::{Config, Machine, Slot};
 use crate::core::reason::{EndReason, LostReason};
 use crate::core::time::Time;
 use crate::facts::{Change, Entry};
@@ -87,6 +87,8 @@ pub(super) struct Seat {
     pub(super) prefix: Key,
     pub(super) standing: Option<Standing>,
     pub(super) registered: bool,
+    /// Of a lock or semaphore: its holder does not stand again by itself.
+    pub(super) brief: bool,
     pub(super) ended: Option<(EndReason, Option<Trouble>)>,
 }
 
@@ -108,6 +110,8 @@ pub(super) struct Node {
     pub(super) terms: Vec<Term>,
     pub(super) seats: BTreeMap<SlotId, Seat>,
     pub(super) stood: BTreeMap<Key, SlotId>,
+    /// Slots of a semaphore, of which one session has several.
+    pub(super) permits: Vec<SlotId>,
     pub(super) conditions: Vec<Condition>,
     pub(super) notes: Vec<Note>,
     pub(super) proclaimed: Vec<(u64, Result<bool, Trouble>)>,
@@ -143,6 +147,7 @@ impl Node {
             terms: Vec::new(),
             seats: BTreeMap::new(),
             stood: BTreeMap::new(),
+            permits: Vec::new(),
             conditions: Vec::new(),
             notes: Vec::new(),
             proclaimed: Vec::new(),
@@ -201,10 +206,22 @@ impl Node {
 
     /// The term that is valid for `prefix`, by this node's clock.
     pub(super) fn valid(&self, prefix: &[u8], world: Time) -> Option<&Term> {
+        self.held(prefix, world).next()
+    }
+
+    /// All terms that are.
+    pub(super) fn held(&self, prefix: &[u8], world: Time) -> impl Iterator<Item = &Term> {
         let local = self.local(world);
-        self.terms
-            .iter()
-            .find(|t| &*t.prefix == prefix && local < t.limit())
+        let terms = self.terms.iter();
+        terms.filter(move |t| &*t.prefix == prefix && local < t.limit())
+    }
+
+    /// The key that a candidate holds, as its machine knows.
+    pub(super) fn own_key(&self, slot: SlotId) -> Option<Key> {
+        match self.machine.slots.get(&slot)? {
+            Slot::Candidate(candidate) => candidate.own().map(|own| Arc::clone(&own.key)),
+            Slot::Onlooker(_) => None,
+        }
     }
 
     pub(super) fn seat(&self, prefix: &[u8]) -> Option<(SlotId, &Seat)> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::cluster::PERMITS;
 use super::node::{TTL, Work};
 use super::store::ELECTION;
 use super::world::World;
@@ -265,6 +266,41 @@ fn meddle(w: &mut World, step: Step<Meddling>) {
     }
 }
 
+/// What tasks want of the lock and of the semaphore that the nodes share.
+#[derive(Debug, Clone, Copy)]
+enum Want {
+    Acquire,
+    Try,
+    Release,
+    GiveUp,
+}
+
+const WANTS: &[Want] = &[
+    Want::Acquire,
+    Want::Acquire,
+    Want::Acquire,
+    Want::Try,
+    Want::Release,
+    Want::Release,
+    Want::GiveUp,
+];
+
+/// The lock and the semaphore, in the place of the elections of a step.
+const HELD: [&[u8]; 2] = [b"l/", PERMITS];
+
+fn want(w: &mut World, step: Step<Want>) {
+    let (node, prefix) = (step.node, HELD[step.election]);
+    if w.nodes[node].paused {
+        return;
+    }
+    match step.what {
+        Want::Acquire => drop(w.acquire(node, prefix, false)),
+        Want::Try => drop(w.acquire(node, prefix, true)),
+        Want::Release => w.release(node, prefix),
+        Want::GiveUp => w.give_up(node, prefix),
+    }
+}
+
 fn cases(debug: u32) -> ProptestConfig {
     let cases = std::env::var("ELDEST_CASES")
         .ok()
@@ -283,6 +319,42 @@ proptest! {
     #[test]
     fn whatever_fails_one_leads_at_most_and_in_the_end_the_eldest(schedule in schedule()) {
         let mut w = schedule.world();
+        schedule.settle(&mut w);
+    }
+
+    /// The same of locks and semaphores, on the same leases: never more hold than may, whoever waits gets his turn, and
+    /// what was given back or given up is gone.
+    #[test]
+    fn whatever_fails_no_more_hold_than_may(
+        schedule in schedule(),
+        wants in proptest::collection::vec(step(WANTS), 4..40),
+    ) {
+        let mut w = schedule.world();
+        for step in wants {
+            w.after(Duration::from_millis(step.at_ms), move |w| want(w, step));
+        }
+        schedule.settle(&mut w);
+    }
+
+    /// And when keys are taken away, those who lost them are no more in the way than leaders are.
+    #[test]
+    fn whatever_is_deleted_no_more_hold_than_may_beside_those_who_lost_their_keys(
+        schedule in schedule(),
+        wants in proptest::collection::vec(step(WANTS), 4..40),
+        losses in proptest::collection::vec(step(MEDDLING), 1..6),
+    ) {
+        let mut w = schedule.world();
+        for step in wants {
+            w.after(Duration::from_millis(step.at_ms), move |w| want(w, step));
+        }
+        for step in losses {
+            w.after(Duration::from_millis(step.at_ms), move |w| {
+                let held = w.store.queue(HELD[step.election]);
+                if let Some(entry) = held.first() {
+                    w.delete(&entry.key);
+                }
+            });
+        }
         schedule.settle(&mut w);
     }
 

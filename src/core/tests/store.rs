@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::core::action::{Answer, Ask, Class, Trouble};
+use crate::core::action::{Admission, Answer, Ask, Class, Trouble};
 use crate::core::time::Time;
 use crate::facts::is_direct_child;
 use crate::facts::{Change, Entry, Header};
@@ -175,6 +175,23 @@ impl Store {
             .is_some_and(|e| e.create_revision == create_revision)
     }
 
+    fn other(&self, prefix: &[u8], admission: &Admission) -> Option<Key> {
+        let all = admission.nothing_else_in.as_ref()?;
+        let mut others = self.keys.keys();
+        others
+            .find(|key| key.starts_with(all) && !key.starts_with(prefix))
+            .cloned()
+    }
+
+    fn newer(&self, prefix: &[u8], admission: &Admission) -> bool {
+        let mut below = self.keys.values().filter(|e| e.key.starts_with(prefix));
+        below.any(|e| {
+            admission
+                .none_after
+                .is_some_and(|revision| e.create_revision > revision)
+        })
+    }
+
     /// Does what is asked. `stream` is the lease of the keepalive stream the request came on.
     pub(super) fn perform(&mut self, now: Time, ask: &Ask, stream: Option<i64>) -> Answer {
         match ask {
@@ -206,8 +223,12 @@ impl Store {
                 value,
                 lease,
                 prefix,
+                admission,
             } => {
-                let created = !self.keys.contains_key(key);
+                let other = self.other(prefix, admission);
+                let created = !self.keys.contains_key(key)
+                    && other.is_none()
+                    && !self.newer(prefix, admission);
                 if created && !self.leases.contains_key(lease) {
                     return failed(Class::LeaseGone, false);
                 }
@@ -218,6 +239,7 @@ impl Store {
                     header: self.header(),
                     created,
                     entries: self.children(prefix),
+                    other,
                 }
             }
             Ask::List { prefix } => Answer::Listed {

@@ -8,6 +8,7 @@ use super::node::{Message, Node, Work};
 use super::store::{Key, Store};
 use crate::core::action::{Action, Answer, Ask, Class, RequestId, SlotId, TermId, WatchId};
 use crate::core::machine::Machine;
+use crate::core::reason::EndReason;
 use crate::core::time::Time;
 
 /// What becomes of one request.
@@ -380,9 +381,13 @@ impl World {
                 }
                 self.nodes[node].told(action);
             }
-            Action::Elected { .. } => {
+            Action::Elected { slot, .. } => {
                 if let Some((prefix, token)) = self.nodes[node].elected(&action) {
                     self.check_election(node, prefix, token);
+                }
+                // As `Resource::elected`: the candidate is dropped when it has what it waited for.
+                if self.nodes[node].seats[&slot].brief {
+                    self.give(node, |m, now| m.leave(now, slot, EndReason::Left));
                 }
             }
             other => self.nodes[node].told(other),

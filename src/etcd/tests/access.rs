@@ -80,7 +80,9 @@ async fn an_old_token_is_replaced_for_calls_and_streams() {
     let pool = pool_of(&etcd, "me", PASSWORD);
     let id = fresh_id();
     pool.grant(id, 30).await.unwrap();
-    pool.join(b"ns/e/1", b"a", id, b"ns/e/").await.unwrap();
+    pool.join(b"ns/e/1", b"a", id, b"ns/e/", Unless::default())
+        .await
+        .unwrap();
 
     // A changed password ends the user's tokens, even if it is the same one.
     root.user_change_password("me", PASSWORD).await.unwrap();

@@ -30,7 +30,10 @@ async fn the_first_join_creates_the_key_and_the_second_finds_it() {
     pool.grant(lease, 30).await.unwrap();
     fill(&pool, ["ns/e/0".to_owned()]).await;
 
-    let first = pool.join(b"ns/e/1", b"a", lease, b"ns/e/").await.unwrap();
+    let first = pool
+        .join(b"ns/e/1", b"a", lease, b"ns/e/", Unless::default())
+        .await
+        .unwrap();
     assert!(first.created);
     assert_eq!(key_names(&first.entries), ["ns/e/0", "ns/e/1"]);
     let own = &first.entries[1];
@@ -40,10 +43,74 @@ async fn the_first_join_creates_the_key_and_the_second_finds_it() {
     assert_eq!(&*own.value, b"a");
     assert_eq!(first.entries[0].lease, 0);
 
-    let second = pool.join(b"ns/e/1", b"b", lease, b"ns/e/").await.unwrap();
+    let second = pool
+        .join(b"ns/e/1", b"b", lease, b"ns/e/", Unless::default())
+        .await
+        .unwrap();
     assert!(!second.created);
     assert_eq!(second.entries, first.entries);
     assert_eq!(second.header, first.header);
+}
+
+#[tokio::test]
+async fn a_join_is_refused_if_somebody_joined_after_a_revision() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let lease = fresh_id();
+    pool.grant(lease, 30).await.unwrap();
+    let join = async |key: &'static str, created_after: i64| {
+        let unless = Unless {
+            created_after: Some(created_after),
+            ..Unless::default()
+        };
+        let joined = pool.join(key.as_bytes(), b"a", lease, b"ns/e/", unless);
+        joined.await.unwrap()
+    };
+    // A neighbour does not count.
+    fill(&pool, ["ns/f/0", "ns/e", "ns/d/9"].map(String::from)).await;
+    let first = join("ns/e/1", 0).await;
+    assert!(first.created, "nobody stands");
+    let second = join("ns/e/2", 0).await;
+    assert!(!second.created && second.other.is_none());
+    assert_eq!(key_names(&second.entries), ["ns/e/1"]);
+    assert!(!join("ns/e/2", first.header.revision - 1).await.created);
+    assert!(join("ns/e/2", first.header.revision).await.created);
+    let third = join("ns/e/3", first.header.revision).await;
+    assert!(!third.created, "the second is younger");
+    // Written again is not joined again.
+    pool.txn(Txn::new().and_then([TxnOp::put("ns/e/1", "b", None)]))
+        .await
+        .unwrap();
+    assert!(join("ns/e/3", third.header.revision).await.created);
+}
+
+#[tokio::test]
+async fn a_join_is_refused_if_a_key_stands_beside_its_prefix() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let lease = fresh_id();
+    pool.grant(lease, 30).await.unwrap();
+    let join = async |key: &'static str, prefix: &'static str| {
+        let unless = Unless {
+            beside_in: Some(b"ns/s/"),
+            ..Unless::default()
+        };
+        let joined = pool.join(key.as_bytes(), b"a", lease, prefix.as_bytes(), unless);
+        joined.await.unwrap()
+    };
+    fill(&pool, ["ns/r/3/1", "ns/t/3/1", "ns/s"].map(String::from)).await;
+    assert!(join("ns/s/2/1", "ns/s/2/").await.created);
+    let again = join("ns/s/2/2", "ns/s/2/").await;
+    assert!(again.created && again.other.is_none(), "beside its like");
+    for (key, prefix) in [
+        ("ns/s/1/3", "ns/s/1/"),
+        ("ns/s/20/3", "ns/s/20/"),
+        ("ns/s/3/3", "ns/s/3/"),
+    ] {
+        let refused = join(key, prefix).await;
+        assert!(!refused.created && refused.entries.is_empty(), "{key}");
+        assert_eq!(refused.other.as_deref(), Some(&b"ns/s/2/1"[..]));
+    }
 }
 
 #[tokio::test]
@@ -51,7 +118,7 @@ async fn a_join_with_an_unknown_lease_says_so() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let failure = pool
-        .join(b"ns/e/1", b"a", fresh_id(), b"ns/e/")
+        .join(b"ns/e/1", b"a", fresh_id(), b"ns/e/", Unless::default())
         .await
         .unwrap_err();
     assert_eq!(failure.class, Class::LeaseGone, "{failure}");
@@ -81,7 +148,7 @@ async fn more_candidates_than_a_page_are_read_whole() {
     let lease = fresh_id();
     pool.grant(lease, 30).await.unwrap();
     let joined = pool
-        .join(b"ns/e/99999", b"a", lease, b"ns/e/")
+        .join(b"ns/e/99999", b"a", lease, b"ns/e/", Unless::default())
         .await
         .unwrap();
     assert!(joined.created);
@@ -148,7 +215,7 @@ async fn a_guarded_delete_never_removes_a_recreated_key() {
     let pool = etcd.pool();
     let lease = fresh_id();
     pool.grant(lease, 30).await.unwrap();
-    let join = || pool.join(b"ns/e/1", b"a", lease, b"ns/e/");
+    let join = || pool.join(b"ns/e/1", b"a", lease, b"ns/e/", Unless::default());
     let first = join().await.unwrap().header.revision;
     let gone = pool.delete(b"ns/e/1", first).await.unwrap();
     assert_eq!(gone.revision, first + 1);
@@ -172,7 +239,10 @@ async fn a_proclamation_changes_the_value_of_our_own_key_only() {
     let (lease, other) = (fresh_id(), fresh_id());
     pool.grant(lease, 30).await.unwrap();
     pool.grant(other, 30).await.unwrap();
-    let created = pool.join(b"ns/e/1", b"a", lease, b"ns/e/").await.unwrap();
+    let created = pool
+        .join(b"ns/e/1", b"a", lease, b"ns/e/", Unless::default())
+        .await
+        .unwrap();
     let token = created.header.revision;
 
     assert!(pool.proclaim(b"ns/e/1", token, lease, b"b").await.unwrap());
@@ -195,7 +265,10 @@ async fn a_request_that_is_too_large_is_invalid() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let value = vec![0; 3 << 20];
-    let failure = pool.join(b"ns/e/1", &value, 0, b"ns/e/").await.unwrap_err();
+    let failure = pool
+        .join(b"ns/e/1", &value, 0, b"ns/e/", Unless::default())
+        .await
+        .unwrap_err();
     assert_eq!(failure.class, Class::Invalid, "{failure}");
     assert_eq!(failure.endpoint, etcd.endpoint);
 }
@@ -207,7 +280,7 @@ async fn candidates_beyond_the_default_message_size_are_read() {
     let value = vec![7; 1 << 20];
     for n in 0..6 {
         let key = format!("ns/e/{n}");
-        pool.join(key.as_bytes(), &value, 0, b"ns/none/")
+        pool.join(key.as_bytes(), &value, 0, b"ns/none/", Unless::default())
             .await
             .unwrap();
     }

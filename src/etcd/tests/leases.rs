@@ -14,7 +14,9 @@ async fn a_lease_is_granted_under_our_id_listed_and_revoked() {
     assert!(pool.grant(id, 30).await.is_err());
 
     for key in [b"ns/e/1", b"ns/f/1"] {
-        pool.join(key, b"a", id, b"ns/e/").await.unwrap();
+        pool.join(key, b"a", id, b"ns/e/", Unless::default())
+            .await
+            .unwrap();
     }
     let mut found = pool.lease_keys(id).await.unwrap();
     found.keys.sort();

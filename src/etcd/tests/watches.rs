@@ -18,7 +18,10 @@ async fn a_stream_carries_several_watches_from_creation_to_cancellation() {
     let pool = etcd.pool();
     let lease = fresh_id();
     pool.grant(lease, 30).await.unwrap();
-    let first = pool.join(b"ns/e/1", b"a", lease, b"ns/e/").await.unwrap();
+    let first = pool
+        .join(b"ns/e/1", b"a", lease, b"ns/e/", Unless::default())
+        .await
+        .unwrap();
     let base = first.header.revision;
 
     let (mut sender, mut receiver) = pool.watch((1, b"ns/e/".to_vec(), true)).await.unwrap();
@@ -29,7 +32,10 @@ async fn a_stream_carries_several_watches_from_creation_to_cancellation() {
     assert_eq!(next(&mut receiver).await, created);
 
     // A prefix watch shows a put with all its facts.
-    let second = pool.join(b"ns/e/2", b"b", lease, b"ns/e/").await.unwrap();
+    let second = pool
+        .join(b"ns/e/2", b"b", lease, b"ns/e/", Unless::default())
+        .await
+        .unwrap();
     let own = second.entries[1].clone();
     let put = WatchMessage::Events {
         id: 1,
@@ -85,7 +91,7 @@ async fn all_keys_of_a_revoked_lease_go_in_one_message() {
     pool.grant(lease, 30).await.unwrap();
     for n in 0..5 {
         let key = format!("ns/e/{n}");
-        pool.join(key.as_bytes(), b"a", lease, b"ns/e/")
+        pool.join(key.as_bytes(), b"a", lease, b"ns/e/", Unless::default())
             .await
             .unwrap();
     }

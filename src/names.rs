@@ -1,0 +1,189 @@
+//! Hides which names a session uses for what: none for two things at once, and none inside another.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::Semaphore;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Where the keys of semaphores lie; no name begins like this.
+const SEMAPHORES: &str = "~semaphore";
+
+/// What a name is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    Election,
+    Lock,
+    Semaphore { capacity: usize },
+}
+
+impl Use {
+    /// The name below the session's namespace. Those of elections and locks are those of etcd's own recipes, which
+    /// make no difference between the two.
+    pub(crate) fn path(self, name: &str) -> String {
+        match self {
+            Use::Election | Use::Lock => name.to_owned(),
+            Use::Semaphore { .. } => format!("{SEMAPHORES}/{name}"),
+        }
+    }
+
+    /// How many tasks of the session may stand or hold at once.
+    fn turns(self) -> usize {
+        match self {
+            Use::Election => 0,
+            Use::Lock => 1,
+            Use::Semaphore { capacity } => capacity,
+        }
+    }
+
+    /// Why a name that is used for `self` cannot serve `other` as well.
+    fn refuses(self, name: &str, other: Use) -> Error {
+        match (self, other) {
+            (Use::Semaphore { capacity: ours }, Use::Semaphore { capacity }) => Error::new(
+                ErrorKind::CapacityMismatch,
+                format!(
+                    "capacity {capacity} was asked for, but this session uses {name:?} with capacity {ours}"
+                ),
+            ),
+            _ => Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "this session uses {name:?} for {self}; {other} of that name would stand in the same queue"
+                ),
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Use::Election => "an election",
+            Use::Lock => "a lock",
+            Use::Semaphore { .. } => "a semaphore",
+        })
+    }
+}
+
+/// The names in use, by their paths.
+#[derive(Debug, Default)]
+pub(crate) struct Names(Mutex<BTreeMap<String, Named>>);
+
+/// In use for as long as anybody holds the name or its turns.
+#[derive(Debug)]
+struct Named {
+    name: Weak<str>,
+    what: Use,
+    turns: Weak<Semaphore>,
+}
+
+impl Names {
+    /// The one name, and the turns of the session's tasks, for everybody who uses it.
+    pub(crate) fn register(&self, name: &str, what: Use) -> Result<(Arc<str>, Arc<Semaphore>)> {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        names.retain(|_, named| named.name.strong_count() + named.turns.strong_count() > 0);
+        let path = what.path(name);
+        if let Some(other) = nested(&names, &path) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "the name {name:?} nests with {other:?}, which this session uses: \
+                     programs that count every key under a prefix would mix the two"
+                ),
+            ));
+        }
+        let known = names.get(&path);
+        if let Some(named) = known.filter(|named| named.what != what) {
+            return Err(named.what.refuses(name, what));
+        }
+        let shared = known.and_then(|named| named.name.upgrade());
+        let shared = shared.unwrap_or_else(|| name.into());
+        let turns = known.and_then(|named| named.turns.upgrade());
+        let turns = turns.unwrap_or_else(|| Arc::new(Semaphore::new(what.turns())));
+        let entry = Named {
+            name: Arc::downgrade(&shared),
+            what,
+            turns: Arc::downgrade(&turns),
+        };
+        names.insert(path, entry);
+        Ok((shared, turns))
+    }
+}
+
+/// A name in use that lies inside `path`, or around it.
+fn nested<'a>(names: &'a BTreeMap<String, Named>, path: &'a str) -> Option<&'a str> {
+    let below = format!("{path}/");
+    let inner = names.range(below.clone()..).next();
+    let inner = inner.map(|(inner, _)| inner.as_str());
+    path.match_indices('/')
+        .map(|(at, _)| &path[..at])
+        .find(|outer| names.contains_key(*outer))
+        .or(inner.filter(|inner| inner.starts_with(&below)))
+        .map(|other| {
+            other
+                .strip_prefix(SEMAPHORES)
+                .map_or(other, |rest| &rest[1..])
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(names: &Names, name: &str, what: Use) -> String {
+        names.register(name, what).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_name_serves_one_thing_at_a_time() {
+        let names = Names::default();
+        let election = names.register("a", Use::Election).unwrap();
+        let message = refused(&names, "a", Use::Lock);
+        assert!(
+            message.contains("\"a\" for an election; a lock"),
+            "{message}"
+        );
+        drop(election);
+        let lock = names.register("a", Use::Lock).unwrap();
+        assert!(names.register("a", Use::Lock).is_ok(), "two handles");
+        let message = refused(&names, "a", Use::Election);
+        assert!(message.contains("for a lock; an election"), "{message}");
+        let semaphore = Use::Semaphore { capacity: 2 };
+        let held = names.register("a", semaphore).unwrap();
+        let message = refused(&names, "a", Use::Semaphore { capacity: 3 });
+        assert!(message.contains("capacity 3 was asked for"), "{message}");
+        assert!(message.contains("with capacity 2"), "{message}");
+        drop((lock, held));
+        assert!(names.register("a", Use::Semaphore { capacity: 3 }).is_ok());
+    }
+
+    #[test]
+    fn names_do_not_nest_within_their_kind_of_keys() {
+        let names = Names::default();
+        let semaphore = Use::Semaphore { capacity: 2 };
+        let _lock = names.register("a/b", Use::Lock).unwrap();
+        let _permits = names.register("x", semaphore).unwrap();
+        for name in ["a", "a/b/c"] {
+            let message = refused(&names, name, Use::Election);
+            assert!(message.contains("nests with \"a/b\""), "{message}");
+        }
+        let message = refused(&names, "x/y", semaphore);
+        assert!(message.contains("\"x/y\" nests with \"x\""), "{message}");
+        assert!(names.register("a", semaphore).is_ok(), "keys apart");
+        assert!(names.register("a/bc", Use::Election).is_ok());
+    }
+
+    #[test]
+    fn turns_are_shared_for_as_long_as_somebody_has_one() {
+        let names = Names::default();
+        let (name, turns) = names.register("a", Use::Lock).unwrap();
+        let turn = Arc::clone(&turns).try_acquire_owned().unwrap();
+        drop((name, turns));
+        let (_, again) = names.register("a", Use::Lock).unwrap();
+        assert!(again.try_acquire().is_err(), "somebody has it");
+        drop(turn);
+        assert!(again.try_acquire().is_ok());
+    }
+}

@@ -1,0 +1,523 @@
+//! Locks: the queue between and within sessions, giving up, and how a lock is lost.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::common::{
+    Result, SOON, WHILE, foreign, held, identities, keys, leases, nothing_under, only_key, options,
+    queue_of, revision, session, soon, stands, stays,
+};
+use eldest::etcd_client::{DeleteOptions, Txn, TxnOp};
+use eldest::testing::{Etcd, Proxy, eventually};
+use eldest::{ErrorKind, Lock, LockGuard, LostReason, Session};
+use futures::FutureExt;
+use tokio::task::JoinHandle;
+
+const PREFIX: &str = "eldest/l/";
+
+/// The lock "l" of a new session.
+async fn lock(etcd: &Etcd, identity: &str) -> Result<(Session, Lock)> {
+    let session = session(etcd, identity).await?;
+    let lock = session.lock("l")?;
+    Ok((session, lock))
+}
+
+async fn acquire(lock: &Lock) -> Result<LockGuard> {
+    Ok(soon("the lock", lock.acquire()).await?)
+}
+
+/// A task that waits for the lock.
+fn waiting(lock: &Lock) -> JoinHandle<eldest::Result<LockGuard>> {
+    let lock = lock.clone();
+    tokio::spawn(async move { lock.acquire().await })
+}
+
+// ---- the queue
+
+#[tokio::test]
+async fn sessions_hold_a_lock_in_the_order_of_asking_and_tokens_rise() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, first) = lock(&etcd, "a").await?;
+    let guard = acquire(&first).await?;
+    let (mut sessions, mut waiters) = (Vec::new(), Vec::new());
+    for (number, name) in ["b", "c", "d"].into_iter().enumerate() {
+        let (session, lock) = lock(&etcd, name).await?;
+        waiters.push(waiting(&lock));
+        queue_of(&mut client, PREFIX, number + 2).await?;
+        sessions.push(session);
+    }
+    let order = first.roster().await?;
+    assert_eq!(identities(&order), ["a", "b", "c", "d"]);
+    let mut token = guard.fencing_token();
+    let mut guard = guard;
+    for (number, waiter) in waiters.into_iter().enumerate() {
+        assert!(!waiter.is_finished(), "{number} waits while another holds");
+        assert!(guard.is_valid());
+        soon("release", guard.release()).await?;
+        guard = held(waiter).await?;
+        assert!(guard.fencing_token() > token, "tokens rise");
+        token = guard.fencing_token();
+    }
+    soon("release", guard.release()).await?;
+    assert!(keys(&mut client, PREFIX).await.is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_key_is_that_of_etcds_own_recipe() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_session, lock) = lock(&etcd, "a").await?;
+    assert_eq!((lock.name(), lock.prefix()), ("l", PREFIX));
+    let guard = acquire(&lock).await?;
+    let key = only_key(&mut client, "").await;
+    assert_eq!(key.path, format!("{PREFIX}{:x}", key.lease));
+    assert_eq!(key.created, guard.fencing_token());
+    assert_eq!((guard.key(), guard.election()), (key.path.as_bytes(), "l"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn tasks_of_one_session_queue_in_it_and_do_not_starve_the_others() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, ours) = lock(&etcd, "a").await?;
+    let (_b, theirs) = lock(&etcd, "b").await?;
+    let guard = acquire(&ours).await?;
+    // Asked first, within our session; but a session has one place in etcd's queue at a time.
+    let second = waiting(&ours);
+    tokio::task::yield_now().await;
+    let third = waiting(&ours);
+    let other = waiting(&theirs);
+    queue_of(&mut client, PREFIX, 2).await?;
+    drop(guard);
+    let guard = held(other).await?;
+    stays(WHILE, "one of ours waits behind theirs", async || {
+        keys(&mut client, PREFIX).await.len() <= 2 && !second.is_finished()
+    })
+    .await?;
+    drop(guard);
+    let guard = held(second).await?;
+    assert!(!third.is_finished(), "first come, first served");
+    drop(guard);
+    drop(held(third).await?);
+    nothing_under(&mut client, PREFIX).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_of_many_sessions_never_overlap() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let busy = Arc::new(Mutex::new(Vec::<i64>::new()));
+    let (mut sessions, mut tasks) = (Vec::new(), Vec::new());
+    for name in ["a", "b", "c"] {
+        let (session, lock) = lock(&etcd, name).await?;
+        sessions.push(session);
+        for _ in 0..4 {
+            let (lock, busy) = (lock.clone(), Arc::clone(&busy));
+            tasks.push(tokio::spawn(async move {
+                for turn in 0..5 {
+                    let guard = lock.acquire().await?;
+                    {
+                        let mut tokens = busy.lock().expect("no panic");
+                        assert!(tokens.last() < Some(&guard.fencing_token()), "in order");
+                        tokens.push(guard.fencing_token());
+                    }
+                    tokio::task::yield_now().await;
+                    assert!(guard.is_valid());
+                    let last = busy.lock().expect("no panic").last().copied();
+                    assert_eq!(last, Some(guard.fencing_token()), "nobody came in between");
+                    if turn % 2 == 0 {
+                        guard.release().await?;
+                    }
+                }
+                Ok::<_, eldest::Error>(())
+            }));
+        }
+    }
+    for task in tasks {
+        soon("all turns", task).await??;
+    }
+    assert_eq!(busy.lock().expect("no panic").len(), 60);
+    nothing_under(&mut client, PREFIX).await
+}
+
+#[tokio::test]
+async fn waiting_costs_two_watched_keys_and_a_release_wakes_one_waiter() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let watchers = "etcd_debugging_mvcc_watcher_total";
+    let events = "etcd_debugging_mvcc_events_total";
+    let (_a, first) = lock(&etcd, "0").await?;
+    let mut guards = vec![acquire(&first).await?];
+    let (mut sessions, mut waiters) = (Vec::new(), Vec::new());
+    for number in 1..8 {
+        let (session, lock) = lock(&etcd, &number.to_string()).await?;
+        waiters.push(waiting(&lock));
+        queue_of(&mut client, PREFIX, number + 1).await?;
+        sessions.push(session);
+    }
+    // The holder watches its own key, everybody else that one and the one before.
+    eventually(SOON, "fifteen watched keys", async || {
+        (etcd.metric(watchers).await as i64 == 15).then_some(())
+    })
+    .await?;
+    let before = etcd.metric(events).await;
+    drop(guards.pop());
+    guards.push(held(waiters.remove(0)).await?);
+    // The deletion reached the session itself and the next one: not the other six.
+    let seen = etcd.metric(events).await - before;
+    assert!(seen <= 2.0, "{seen} events for one release");
+    Ok(())
+}
+
+// ---- giving up
+
+#[tokio::test]
+async fn dropping_the_wait_leaves_no_key_and_gives_the_place_to_the_next() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, first) = lock(&etcd, "a").await?;
+    let (_b, second) = lock(&etcd, "b").await?;
+    let guard = acquire(&first).await?;
+    let given_up = waiting(&second);
+    queue_of(&mut client, PREFIX, 2).await?;
+    given_up.abort();
+    queue_of(&mut client, PREFIX, 1).await?;
+    assert!(stands(&mut client, guard.key(), guard.fencing_token()).await);
+    // One that waits within the session has no key to leave, and does not keep the turn.
+    let local = waiting(&first);
+    tokio::task::yield_now().await;
+    local.abort();
+    let next = waiting(&first);
+    drop(guard);
+    drop(held(next).await?);
+    nothing_under(&mut client, PREFIX).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_dropped_at_any_moment_leaves_nothing() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, first) = lock(&etcd, "a").await?;
+    let (_b, second) = lock(&etcd, "b").await?;
+    for pause in 0..40 {
+        let guard = if pause % 2 == 0 {
+            Some(acquire(&first).await?)
+        } else {
+            None
+        };
+        let limit = Duration::from_micros(100 * pause);
+        drop(soon("an answer", second.acquire_timeout(limit)).await?);
+        drop(guard);
+    }
+    nothing_under(&mut client, PREFIX).await?;
+    // Nobody was left with a turn that nobody gives back.
+    drop(acquire(&first).await?);
+    drop(acquire(&second).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limited_wait_ends_in_time_and_leaves_no_key() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, first) = lock(&etcd, "a").await?;
+    let (_b, second) = lock(&etcd, "b").await?;
+    let guard = acquire(&first).await?;
+    for waiter in [&second, &first] {
+        let waited = waiter.acquire_timeout(WHILE);
+        assert!(soon("the end of the wait", waited).await?.is_none());
+        queue_of(&mut client, PREFIX, 1).await?;
+    }
+    drop(guard);
+    let got = soon("the lock", second.acquire_timeout(SOON)).await?;
+    assert!(got.expect("it is free").is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limited_wait_ends_in_time_without_etcd() -> Result {
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let lock = session.lock("l")?;
+    proxy.hold();
+    let waited = lock.acquire_timeout(WHILE);
+    assert!(soon("the end of the wait", waited).await?.is_none());
+    // Another lock: the key of the first may stand still, and its turn with it.
+    assert!(soon("an answer", lock.try_acquire()).await?.is_none());
+    let other = session.lock("m")?;
+    let tried = soon("an answer", other.try_acquire()).await;
+    assert_eq!(tried.unwrap_err().kind(), ErrorKind::Unavailable);
+    proxy.heal();
+    let mut client = etcd.client().await;
+    drop((acquire(&lock).await?, acquire(&other).await?));
+    nothing_under(&mut client, "eldest/").await
+}
+
+// ---- trying
+
+#[tokio::test]
+async fn trying_is_one_transaction_that_writes_only_if_nobody_stands() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, first) = lock(&etcd, "a").await?;
+    let (_b, second) = lock(&etcd, "b").await?;
+    let txns = "grpc_server_handled_total{grpc_method=\"Txn\"}";
+    // The lease and the connections are there.
+    drop(acquire(&first).await?);
+    drop(acquire(&second).await?);
+    nothing_under(&mut client, PREFIX).await?;
+
+    let before = (revision(&mut client).await?, etcd.metric(txns).await);
+    let guard = soon("an answer", first.try_acquire()).await?;
+    let guard = guard.expect("nobody stands");
+    assert!(guard.is_valid());
+    assert_eq!(guard.fencing_token(), before.0 + 1, "one write");
+    let sent = etcd.metric(txns).await;
+    assert!(sent - before.1 < 1.5, "one transaction");
+
+    let before = revision(&mut client).await?;
+    for lock in [&first, &second] {
+        assert!(soon("an answer", lock.try_acquire()).await?.is_none());
+    }
+    assert_eq!(revision(&mut client).await?, before, "nothing was written");
+    let sent = etcd.metric(txns).await - sent;
+    assert!(
+        sent < 1.5,
+        "one transaction, and none of the holder's session"
+    );
+    let waiter = waiting(&second);
+    queue_of(&mut client, PREFIX, 2).await?;
+    soon("release", guard.release()).await?;
+    let guard = held(waiter).await?;
+    assert!(soon("an answer", first.try_acquire()).await?.is_none());
+    soon("release", guard.release()).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_released_is_free_for_the_next_try() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, lock) = lock(&etcd, "a").await?;
+    for _ in 0..300 {
+        let guard = soon("an answer", lock.try_acquire()).await?;
+        soon("release", guard.expect("it is free").release()).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn trying_respects_others_that_wait_and_overlooks_deeper_keys() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, lock) = lock(&etcd, "a").await?;
+    client
+        .put("eldest/l/deeper/key", "not of this lock", None)
+        .await?;
+    drop(soon("an answer", lock.try_acquire()).await?.expect("free"));
+    let lease = foreign(&mut client, "eldest/l/theirs", "somebody").await?;
+    assert!(soon("an answer", lock.try_acquire()).await?.is_none());
+    client.lease_revoke(lease).await?;
+    let again = eventually(SOON, "our own key is gone", async || {
+        lock.try_acquire().await.ok()?
+    });
+    drop(again.await?);
+    Ok(())
+}
+
+// ---- holding and losing
+
+#[tokio::test]
+async fn dropping_a_guard_or_a_panic_releases_the_lock_at_once() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, first) = lock(&etcd, "a").await?;
+    let (_b, second) = lock(&etcd, "b").await?;
+    drop(acquire(&first).await?);
+    let guard = acquire(&second).await?;
+    let term = guard.term();
+    let panic = async move {
+        let _guard = guard;
+        panic!("on purpose")
+    };
+    let panic = std::panic::AssertUnwindSafe(panic).catch_unwind().await;
+    panic.expect_err("it panicked");
+    drop(acquire(&first).await?);
+    assert!(!term.is_valid());
+    assert_eq!(term.lost_reason(), Some(LostReason::Resigned));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lock_is_lost_with_its_lease_and_its_release_harms_nobody() -> Result {
+    // Complaints 1, 3 and 6.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, first) = lock(&etcd, "a").await?;
+    let (_b, second) = lock(&etcd, "b").await?;
+    let old = acquire(&first).await?;
+    let waiter = waiting(&second);
+    queue_of(&mut client, PREFIX, 2).await?;
+    let of_session = waiting(&first);
+    let lease = client.get(old.key(), None).await?.kvs()[0].lease();
+    client.lease_revoke(lease).await?;
+    soon("the loss", old.lost().cancelled()).await;
+    assert!(!old.is_valid());
+    let reason = old.lost_reason().expect("told");
+    assert!(
+        matches!(reason, LostReason::KeyDeleted | LostReason::LeaseLost),
+        "{reason}"
+    );
+    let new = held(waiter).await?;
+    assert!(new.fencing_token() > old.fencing_token());
+
+    // The old holder may not write any more, and nobody of its session takes its place before it has let go.
+    let refused = old.txn([TxnOp::put("x", "old", None)]).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::LeadershipLost);
+    let unguarded = Txn::new().when([old.guard()]);
+    let unguarded = unguarded.and_then([TxnOp::put("x", "old", None)]);
+    assert!(!client.txn(unguarded).await?.succeeded(), "stale");
+    assert!(!of_session.is_finished());
+    soon("release", old.release()).await?;
+    assert!(stands(&mut client, new.key(), new.fencing_token()).await);
+    assert!(new.is_valid());
+    new.txn([TxnOp::put("x", "new", None)]).await?;
+    queue_of(&mut client, PREFIX, 2).await?;
+    drop(new);
+    drop(held(of_session).await?);
+    nothing_under(&mut client, PREFIX).await
+}
+
+#[tokio::test]
+async fn a_lock_whose_key_was_deleted_is_lost_and_not_taken_again() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, lock) = lock(&etcd, "a").await?;
+    let guard = acquire(&lock).await?;
+    client.delete(guard.key(), None).await?;
+    soon("the loss", guard.lost().cancelled()).await;
+    assert_eq!(guard.lost_reason(), Some(LostReason::KeyDeleted));
+    assert!(!guard.is_valid());
+    drop(guard);
+    stays(WHILE, "no key by itself", async || {
+        keys(&mut client, PREFIX).await.is_empty()
+    })
+    .await?;
+    let guard = soon("an answer", lock.try_acquire()).await?;
+    assert!(guard.is_some(), "and no turn is kept");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_waiter_that_loses_its_key_joins_again_at_the_back() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, first) = lock(&etcd, "a").await?;
+    let (_b, second) = lock(&etcd, "b").await?;
+    let (_c, third) = lock(&etcd, "c").await?;
+    let guard = acquire(&first).await?;
+    let unlucky = waiting(&second);
+    queue_of(&mut client, PREFIX, 2).await?;
+    let lucky = waiting(&third);
+    queue_of(&mut client, PREFIX, 3).await?;
+    let all = first.roster().await?;
+    client.delete(all.members()[1].key(), None).await?;
+    eventually(SOON, "a new key at the back", async || {
+        let roster = first.roster().await.ok()?;
+        (identities(&roster) == ["a", "c", "b"]).then_some(())
+    })
+    .await?;
+    drop(guard);
+    drop(held(lucky).await?);
+    drop(held(unlucky).await?);
+    Ok(())
+}
+
+// ---- with the rest of the session
+
+#[tokio::test]
+async fn a_session_holds_locks_and_leads_under_one_lease_and_close_releases_all() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (session, lock) = lock(&etcd, "a").await?;
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let leadership = soon("elected", candidate.elected()).await?;
+    let guard = acquire(&lock).await?;
+    let waiter = waiting(&lock);
+    assert_eq!(leases(&mut client).await, 1);
+    assert_eq!(keys(&mut client, "eldest/").await.len(), 2);
+    let lost = guard.lost();
+    let ended = tokio::spawn(async move {
+        lost.cancelled().await;
+        let reason = guard.lost_reason();
+        assert!(guard.is_valid(), "its work may wind up");
+        drop(guard);
+        reason
+    });
+    drop((leadership, candidate));
+    soon("close", session.close()).await?;
+    let reason = soon("the end", ended).await?;
+    assert_eq!(reason, Some(LostReason::SessionClosed));
+    assert_eq!(leases(&mut client).await, 0);
+    assert!(keys(&mut client, "eldest/").await.is_empty());
+    let closed = soon("told", waiter).await?.unwrap_err();
+    assert_eq!(closed.kind(), ErrorKind::Closed);
+    let closed = soon("told", lock.try_acquire()).await.unwrap_err();
+    assert_eq!(closed.kind(), ErrorKind::Closed);
+    Ok(())
+}
+
+#[tokio::test]
+async fn names_that_would_mix_queues_are_refused() -> Result {
+    let etcd = Etcd::start().await?;
+    let (session, lock) = lock(&etcd, "a").await?;
+    let _election = session.election("e")?;
+    for (name, rule) in [
+        ("e", "for an election"),
+        ("l/m", "nests with \"l\""),
+        ("", "empty"),
+        ("/l", "begin or end"),
+        ("a//b", "'//'"),
+        ("~l", "begin with '~'"),
+    ] {
+        let error = session.lock(name).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains(rule), "{error}");
+    }
+    let error = session.election("l").unwrap_err();
+    assert!(error.to_string().contains("for a lock"), "{error}");
+    drop(lock);
+    assert!(session.election("l").is_ok(), "as soon as it is not in use");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_etcd_refuses_is_told_and_leaves_the_turn_to_the_next() -> Result {
+    let etcd = Etcd::builder()
+        .arg("--quota-backend-bytes=16777216")
+        .start()
+        .await?;
+    let mut client = etcd.client().await;
+    let (_a, lock) = lock(&etcd, "a").await?;
+    drop(acquire(&lock).await?);
+    nothing_under(&mut client, PREFIX).await?;
+    let load = vec![0; 1 << 20];
+    for number in 0..64 {
+        if client
+            .put(format!("load/{number}"), load.clone(), None)
+            .await
+            .is_err()
+        {
+            break;
+        }
+    }
+    for _ in 0..2 {
+        let error = soon("told", lock.acquire()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
+    }
+    let all = DeleteOptions::new().with_prefix();
+    client.delete("load/", Some(all)).await?;
+    Ok(())
+}

@@ -1,0 +1,310 @@
+//! Semaphores: several hold at once, never more than there are permits, and all agree on how many.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crate::common::{
+    Result, SOON, WHILE, held, identities, keys, nothing_under, options, queue_of, revision,
+    session, soon, stands, stays,
+};
+use eldest::etcd_client::{Client, TxnOp};
+use eldest::testing::{Etcd, Proxy, eventually};
+use eldest::{ErrorKind, LostReason, Permit, Semaphore, Session};
+use tokio::task::JoinHandle;
+
+const PREFIX: &str = "eldest/~semaphore/s/";
+
+/// The semaphore "s" of a new session.
+async fn semaphore(etcd: &Etcd, name: &str, capacity: usize) -> Result<(Session, Semaphore)> {
+    let session = session(etcd, name).await?;
+    let semaphore = session.semaphore("s", capacity)?;
+    Ok((session, semaphore))
+}
+
+async fn acquire(semaphore: &Semaphore) -> Result<Permit> {
+    Ok(soon("a permit", semaphore.acquire()).await?)
+}
+
+fn waiting(semaphore: &Semaphore) -> JoinHandle<eldest::Result<Permit>> {
+    let semaphore = semaphore.clone();
+    tokio::spawn(async move { semaphore.acquire().await })
+}
+
+#[tokio::test]
+async fn as_many_hold_as_there_are_permits_in_the_order_of_asking() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, a) = semaphore(&etcd, "a", 2).await?;
+    let (_b, b) = semaphore(&etcd, "b", 2).await?;
+    let (_c, c) = semaphore(&etcd, "c", 2).await?;
+    let (first, second) = (acquire(&a).await?, acquire(&b).await?);
+    assert!(first.is_valid() && second.is_valid());
+    let third = waiting(&c);
+    queue_of(&mut client, PREFIX, 3).await?;
+    let fourth = waiting(&a);
+    queue_of(&mut client, PREFIX, 4).await?;
+    let roster = a.roster().await?;
+    assert_eq!(identities(&roster), ["a", "b", "c", "a"]);
+    stays(WHILE, "two hold", async || {
+        !third.is_finished() && !fourth.is_finished()
+    })
+    .await?;
+    // Whichever permit is given back, the next eldest gets one.
+    soon("release", second.release()).await?;
+    let third = held(third).await?;
+    assert!(first.is_valid() && third.is_valid() && !fourth.is_finished());
+    drop(first);
+    let fourth = held(fourth).await?;
+    assert!(fourth.fencing_token() > third.fencing_token());
+    third.txn([TxnOp::put("x", "3", None)]).await?;
+    drop((third, fourth));
+    nothing_under(&mut client, PREFIX).await
+}
+
+#[tokio::test]
+async fn each_permit_of_a_session_has_a_key_of_its_own() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, a) = semaphore(&etcd, "a", 3).await?;
+    assert_eq!((a.name(), a.capacity()), ("s", 3));
+    assert_eq!(a.prefix(), "eldest/~semaphore/s/3/");
+    let permits = [acquire(&a).await?, acquire(&a).await?, acquire(&a).await?];
+    let keys = keys(&mut client, "").await;
+    assert_eq!(keys.len(), 3, "one for each");
+    for key in &keys {
+        let own = format!("eldest/~semaphore/s/3/{:x}-", key.lease);
+        assert!(key.path.starts_with(&own), "{key:?}");
+        assert_eq!(key.lease, keys[0].lease);
+    }
+    for permit in permits {
+        assert!(stands(&mut client, permit.key(), permit.fencing_token()).await);
+        assert!(permit.is_valid());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn another_capacity_is_refused_for_as_long_as_somebody_stands() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, two) = semaphore(&etcd, "a", 2).await?;
+    let permit = acquire(&two).await?;
+    for capacity in [1, 3, 20] {
+        let (session, other) = semaphore(&etcd, "b", capacity).await?;
+        for error in [
+            soon("told", other.acquire()).await.unwrap_err(),
+            soon("told", other.try_acquire()).await.unwrap_err(),
+            soon("told", other.acquire_timeout(SOON)).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::CapacityMismatch, "{error}");
+            let message = error.to_string();
+            assert!(
+                message.contains(&format!("capacity {capacity} was")),
+                "{error}"
+            );
+            assert!(message.contains("of capacity 2"), "{error}");
+        }
+        assert_eq!(keys(&mut client, PREFIX).await.len(), 1, "nothing was put");
+        soon("close", session.close()).await?;
+    }
+    assert!(permit.is_valid());
+    // Within one session at the door.
+    let (session, _other) = semaphore(&etcd, "c", 5).await?;
+    let error = session.semaphore("s", 4).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::CapacityMismatch, "{error}");
+
+    soon("release", permit.release()).await?;
+    let (_d, three) = semaphore(&etcd, "d", 3).await?;
+    drop(acquire(&three).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_capacity_out_of_bounds_or_an_odd_name_is_refused_at_the_door() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = session(&etcd, "a").await?;
+    for capacity in [0, 1025] {
+        let error = session.semaphore("s", capacity).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("from 1 to 1024"), "{error}");
+    }
+    assert!(session.semaphore("t", 1024).is_ok());
+    let _outer = session.semaphore("s", 2)?;
+    for name in ["", "s/t", "~x", "x//y"] {
+        let error = session.semaphore(name, 2).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn trying_takes_a_free_permit_and_writes_nothing_if_none_is() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, a) = semaphore(&etcd, "a", 2).await?;
+    let (_b, b) = semaphore(&etcd, "b", 2).await?;
+    let first = soon("told", a.try_acquire()).await?.expect("both are free");
+    let second = soon("told", b.try_acquire()).await?.expect("one is free");
+    let (_c, c) = semaphore(&etcd, "c", 2).await?;
+    // The session's lease is there.
+    let waited = c.acquire_timeout(WHILE);
+    assert!(soon("told", waited).await?.is_none());
+    queue_of(&mut client, PREFIX, 2).await?;
+    let before = revision(&mut client).await?;
+    for full in [&a, &b, &c] {
+        assert!(soon("told", full.try_acquire()).await?.is_none());
+    }
+    let after = revision(&mut client).await?;
+    assert_eq!(before, after, "nothing was written");
+    soon("release", first.release()).await?;
+    let third = soon("told", c.try_acquire()).await?.expect("one is free");
+    assert!(second.is_valid() && third.is_valid());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn never_do_more_hold_than_there_are_permits() -> Result {
+    const CAPACITY: usize = 3;
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (now, most) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicI64::new(0)));
+    let (mut sessions, mut tasks) = (Vec::new(), Vec::new());
+    for name in ["a", "b", "c"] {
+        let (session, semaphore) = semaphore(&etcd, name, CAPACITY).await?;
+        sessions.push(session);
+        for task in 0..5 {
+            let semaphore = semaphore.clone();
+            let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+            tasks.push(tokio::spawn(async move {
+                for turn in 0..4 {
+                    let permit = if (task + turn) % 3 == 0 {
+                        let Some(permit) = semaphore.try_acquire().await? else {
+                            continue;
+                        };
+                        permit
+                    } else {
+                        semaphore.acquire().await?
+                    };
+                    let holders = now.fetch_add(1, Ordering::SeqCst) + 1;
+                    most.fetch_max(holders, Ordering::SeqCst);
+                    assert!(permit.is_valid());
+                    for _ in 0..20 {
+                        tokio::task::yield_now().await;
+                    }
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    if turn % 2 == 0 {
+                        permit.release().await?;
+                    }
+                }
+                Ok::<_, eldest::Error>(())
+            }));
+        }
+    }
+    let crowd = stays(WHILE, "no session has more keys than permits", async || {
+        keys(&mut client, PREFIX).await.len() <= CAPACITY * 3
+    });
+    crowd.await?;
+    for task in tasks {
+        soon("all turns", task).await??;
+    }
+    let most = most.load(Ordering::SeqCst);
+    assert!(most <= CAPACITY as i64, "{most} held at once");
+    assert!(most > 1, "and more than one");
+    nothing_under(&mut client, PREFIX).await
+}
+
+#[tokio::test]
+async fn a_permit_that_is_lost_goes_to_the_next_and_the_others_are_kept() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, a) = semaphore(&etcd, "a", 2).await?;
+    let (_b, b) = semaphore(&etcd, "b", 2).await?;
+    let (first, second) = (acquire(&a).await?, acquire(&a).await?);
+    let waiter = waiting(&b);
+    queue_of(&mut client, PREFIX, 3).await?;
+    client.delete(first.key(), None).await?;
+    soon("the loss", first.lost().cancelled()).await;
+    assert_eq!(first.lost_reason(), Some(LostReason::KeyDeleted));
+    let third = held(waiter).await?;
+    assert!(!first.is_valid() && second.is_valid() && third.is_valid());
+    // What has gone takes nobody else's with it.
+    soon("release", first.release()).await?;
+    queue_of(&mut client, PREFIX, 2).await?;
+    assert!(second.is_valid() && third.is_valid());
+    drop((second, third));
+    nothing_under(&mut client, PREFIX).await
+}
+
+#[tokio::test]
+async fn a_waiter_given_up_frees_its_place_and_its_turn() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, a) = semaphore(&etcd, "a", 2).await?;
+    let (_b, b) = semaphore(&etcd, "b", 2).await?;
+    let held_by_a = [acquire(&a).await?, acquire(&a).await?];
+    let (one, two) = (waiting(&b), waiting(&b));
+    queue_of(&mut client, PREFIX, 4).await?;
+    let local = waiting(&b);
+    one.abort();
+    // The turn of the one that gave up is the next task's, behind the other.
+    eventually(SOON, "one key less, and a new one", async || {
+        let roster = b.roster().await.ok()?;
+        let numbers = roster.members().iter().filter(|m| m.identity() == "b");
+        (numbers.count() == 2).then_some(())
+    })
+    .await?;
+    assert!(!two.is_finished() && !local.is_finished());
+    drop(held_by_a);
+    drop((held(two).await?, held(local).await?));
+    nothing_under(&mut client, PREFIX).await
+}
+
+#[tokio::test]
+async fn a_lock_an_election_and_a_semaphore_may_have_one_name() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let (lock, semaphore) = (session.lock("s")?, session.semaphore("s", 2)?);
+    let permits = [acquire(&semaphore).await?, acquire(&semaphore).await?];
+    let guard = soon("the lock", lock.try_acquire()).await?.expect("free");
+    assert_eq!(keys(&mut client, "eldest/s/").await.len(), 1);
+    assert!(guard.is_valid() && permits.iter().all(|p| p.is_valid()));
+    let term = permits[0].term();
+    drop((guard, permits));
+    nothing_under(&mut client, "").await?;
+    assert_eq!(term.lost_reason(), Some(LostReason::Resigned));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_waiter_is_told_if_another_capacity_took_over_while_its_key_was_lost() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, a) = semaphore(&etcd, "a", 2).await?;
+    let (_c, c) = semaphore(&etcd, "c", 3).await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let session = Session::connect([proxy.endpoint()], options("b")).await?;
+    let b = session.semaphore("s", 2)?;
+    let permits = [acquire(&a).await?, acquire(&a).await?];
+    let waiter = waiting(&b);
+    queue_of(&mut client, PREFIX, 3).await?;
+    proxy.hold();
+    let lease = youngest_lease(&mut client).await?;
+    client.lease_revoke(lease).await?;
+    drop(permits);
+    nothing_under(&mut client, PREFIX).await?;
+    let permit = acquire(&c).await?;
+    proxy.heal();
+    let error = soon("told", waiter).await?.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::CapacityMismatch, "{error}");
+    assert!(error.to_string().contains("of capacity 3"), "{error}");
+    assert!(permit.is_valid());
+    queue_of(&mut client, PREFIX, 1).await
+}
+
+/// The lease of the youngest key.
+async fn youngest_lease(client: &mut Client) -> Result<i64> {
+    let keys = keys(client, PREFIX).await;
+    let youngest = keys.iter().max_by_key(|key| key.created);
+    Ok(youngest.ok_or("a key")?.lease)
+}

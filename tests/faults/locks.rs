@@ -1,0 +1,131 @@
+//! Holders of locks and permits that lose etcd: they stop before the next one begins.
+
+use std::time::Duration;
+
+use eldest::testing::history::What;
+use eldest::testing::{Etcd, Proxy, eventually};
+use eldest::{ErrorKind, LostReason, Session};
+
+use crate::stage::{
+    ELECTION, PREFIX, Result, SOON, Stage, deadline, grace, options, pass, seconds,
+};
+
+const TTL: Duration = seconds(3);
+
+/// A lock's keys are those of an election of its name, so the stage's eye sees them.
+async fn a_holder_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Result {
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
+    let a = Session::connect([proxy.endpoint()], options("a", TTL)).await?;
+    let b = Session::connect([etcd.endpoint()], options("b", TTL)).await?;
+    let (ours, theirs) = (a.lock(ELECTION)?, b.lock(ELECTION)?);
+    let guard = ours.acquire().await?;
+    let first = stage.elected("a", &guard);
+    let next = tokio::spawn(async move { theirs.acquire().await });
+    stage.stands("b").await?;
+
+    stage.fault("a", name);
+    fault(&proxy);
+    let broken = stage.now();
+    let lost = first.is_lost(TTL + seconds(5)).await?;
+    let end = first.deadline();
+    assert!(end <= deadline(broken, TTL), "no later than etcd promised");
+    assert!(
+        lost >= end.saturating_sub(grace(TTL)) && lost < end,
+        "told at {lost:?}, valid until {end:?}"
+    );
+    assert_eq!(guard.lost_reason(), Some(LostReason::LeaseExpiring));
+    first.record_loss(&stage.recorder);
+
+    // The holder goes on, against all advice; the next one begins when that cannot be valid any more.
+    let next = tokio::time::timeout(TTL + SOON, next).await???;
+    let second = stage.elected("b", &next);
+    assert!(second.elected_at > end, "before the first one's end");
+    assert!(first.last_valid() < end && !guard.is_valid());
+    assert!(second.token() > first.token());
+    let refused = guard.txn([]).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::LeadershipLost);
+
+    // What it gives back late is its own key at most.
+    proxy.heal();
+    stage.healed("a", name);
+    stage.recorder.record("a", ELECTION, What::Left);
+    guard.release().await?;
+    stage.queue(&["b"], SOON).await?;
+    assert!(next.is_valid());
+    stage.recorder.record("b", ELECTION, What::Left);
+    next.release().await?;
+    let again = ours.acquire().await?;
+    let third = stage.elected("a", &again);
+    eventually(SOON, "it is sampled", async || {
+        (third.last_valid() > Duration::ZERO).then_some(())
+    })
+    .await?;
+    drop(again);
+    stage.queue(&[], SOON).await?;
+    let report = stage.judge(3, 1).await?;
+    assert_eq!(report.counts.deleted_early, 0, "{report}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_holder_whose_connections_are_cut_stops_before_the_next_one_begins() -> Result {
+    a_holder_that_loses_etcd("cut", Proxy::cut).await
+}
+
+#[tokio::test]
+async fn a_holder_that_hears_no_answers_stops_before_the_next_one_begins() -> Result {
+    a_holder_that_loses_etcd("answers lost", Proxy::hold_responses).await
+}
+
+#[tokio::test]
+async fn holders_of_permits_that_lose_etcd_stop_before_the_next_ones_begin() -> Result {
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let a = Session::connect([proxy.endpoint()], options("a", TTL)).await?;
+    let b = Session::connect([etcd.endpoint()], options("b", TTL)).await?;
+    let (ours, theirs) = (a.semaphore("s", 2)?, b.semaphore("s", 2)?);
+    let held = [ours.acquire().await?, ours.acquire().await?];
+    let next = [theirs.clone(), theirs.clone()]
+        .map(|semaphore| tokio::spawn(async move { semaphore.acquire().await }));
+    eventually(SOON, "four stand", async || {
+        (theirs.roster().await.ok()?.members().len() == 4).then_some(())
+    })
+    .await?;
+    proxy.hold();
+    let mut got = Vec::new();
+    for next in next {
+        got.push(tokio::time::timeout(TTL + SOON, next).await???);
+        for permit in &held {
+            assert!(permit.lost().is_cancelled(), "told before the next begins");
+            assert!(!permit.is_valid(), "and over");
+            assert_eq!(permit.lost_reason(), Some(LostReason::LeaseExpiring));
+        }
+    }
+    assert!(got.iter().all(|permit| permit.is_valid()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_release_that_etcd_does_not_hear_is_repeated_until_it_does() -> Result {
+    const TTL: Duration = seconds(60);
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
+    let options = options("a", TTL).request_timeout(Duration::from_millis(300));
+    let session = Session::connect([proxy.endpoint()], options).await?;
+    let guard = session.lock(ELECTION)?.acquire().await?;
+    let term = guard.term();
+    proxy.hold();
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(!term.is_valid(), "over all the same");
+    let keys = stage.keys_under(PREFIX).await;
+    assert_eq!(keys.len(), 1, "etcd has not heard of it");
+    pass(Duration::from_millis(500)).await;
+    proxy.heal();
+    // Long before the lease ends.
+    stage.queue(&[], SOON).await?;
+    Ok(())
+}
