@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::Instrument;
 
 use crate::announcement::Announced;
-use crate::core::action::SlotId;
+use crate::core::action::{SlotId, TermId};
 use crate::core::machine::Config;
 use crate::core::reason::LostReason;
 use crate::driver::{Command, Driver, Parts, several};
@@ -124,7 +124,7 @@ pub(crate) struct SessionShared {
     pub(crate) env: SharedEnv,
     pub(crate) pool: Arc<Pool>,
     pub(crate) settings: Settings,
-    state: watch::Receiver<SessionState>,
+    pub(crate) state: watch::Receiver<SessionState>,
     slots: AtomicU64,
     names: Mutex<BTreeMap<String, Weak<str>>>,
     // The watchdog holds it weakly: with the session gone, nobody is watched.
@@ -146,9 +146,21 @@ impl Handle {
     }
 
     /// Waits until a candidacy is over and its key is gone for certain.
-    pub(crate) async fn ended(&self, slot: SlotId, patience: Duration) -> Result<()> {
+    pub(crate) async fn ended(&self, slot: SlotId) -> Result<()> {
         let (reply, done) = oneshot::channel();
         self.send(Command::AwaitEnd { slot, reply })?;
+        self.confirmed(done).await
+    }
+
+    /// Waits until the key of that term is gone for certain.
+    pub(crate) async fn released(&self, slot: SlotId, term: TermId) -> Result<()> {
+        let (reply, done) = oneshot::channel();
+        self.send(Command::AwaitRelease { slot, term, reply })?;
+        self.confirmed(done).await
+    }
+
+    async fn confirmed(&self, done: oneshot::Receiver<()>) -> Result<()> {
+        let patience = self.patience();
         match timeout(&*self.shared.env, patience, done).await {
             Some(Ok(())) => Ok(()),
             Some(Err(_)) => Err(Error::closed()),
@@ -162,7 +174,7 @@ impl Handle {
     }
 
     /// How long calls wait for etcd to confirm that a key is gone.
-    pub(crate) fn patience(&self) -> Duration {
+    fn patience(&self) -> Duration {
         several(self.shared.settings.request_timeout)
     }
 }

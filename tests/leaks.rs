@@ -62,8 +62,8 @@ async fn session(etcd: &Etcd, name: &str) -> Result<Session> {
 
 /// The ways in which a stay in an election ends.
 async fn cycle(session: &Session, way: usize) -> Result {
-    let election = session.election(format!("e{}", way % 7))?;
-    match way % 6 {
+    let election = session.election(format!("e{}", way % 8))?;
+    match way % 7 {
         0 => {
             let mut candidate = election.campaign().await?;
             let leadership = candidate.elected().await?;
@@ -89,6 +89,31 @@ async fn cycle(session: &Session, way: usize) -> Result {
             let campaign = tokio::time::timeout(pause, election.campaign());
             drop(campaign.await);
         }
+        5 => {
+            let shutdown = CancellationToken::new();
+            let runner = election.runner().follow(async |following| {
+                following.stopped().cancelled().await;
+                Ok(())
+            });
+            let runner = runner
+                .stall_timeout(TTL)
+                .health_check(TTL / 2, TTL, async || Ok(()));
+            let stop = shutdown.clone();
+            let mut terms = 0;
+            let work = move |leadership: eldest::Leadership| {
+                terms += 1;
+                let stop = (terms == 2).then(|| stop.clone());
+                async move {
+                    match stop {
+                        Some(stop) => stop.cancel(),
+                        None => leadership.step_down().await?,
+                    }
+                    leadership.lost().cancelled().await;
+                    Ok(())
+                }
+            };
+            runner.run(shutdown, work).await?;
+        }
         _ => {
             let shutdown = CancellationToken::new();
             let work = |leadership: eldest::Leadership| {
@@ -109,7 +134,7 @@ async fn cycles(client: &Client, session: &Session, ways: std::ops::Range<usize>
     let mut client = client.clone();
     for way in ways {
         cycle(session, way).await?;
-        let prefix = format!("eldest/e{}/", way % 7);
+        let prefix = format!("eldest/e{}/", way % 8);
         eventually(
             PATIENCE,
             format!("cycle {way} leaves nothing"),

@@ -71,6 +71,8 @@ pub(crate) struct Candidacy {
     pub(crate) follow: Follow,
     /// Rejoins after a lost term; false once the candidate was dropped or left.
     pub(crate) wanted: bool,
+    /// Does not join again until it is told so.
+    pub(crate) held: bool,
     /// Retries what else would be told the caller of `campaign`.
     pub(crate) persistent: bool,
     /// It stood in etcd once; from then on everything is retried.
@@ -116,6 +118,7 @@ impl Candidacy {
             value,
             follow,
             wanted: true,
+            held: false,
             persistent,
             registered: false,
             uncertain: false,
