@@ -49,7 +49,7 @@ pub enum Status {
 /// A node in the queue of an election. Its key is kept alive while it waits.
 ///
 /// After a term that was lost it rejoins at the back by itself, as soon as the [`Leadership`] of that term is
-/// dropped; await [`Candidate::elected`] again. After a term that was resigned, or whose `Leadership` was dropped while
+/// dropped; await [`Candidate::elected`] again. So it does after [`Leadership::step_down`]. After a term that was resigned, or whose `Leadership` was dropped while
 /// it was valid, it has ended.
 ///
 /// Dropping it while it waits leaves the queue at once, in the background. A `Leadership` it produced lives on without
@@ -152,6 +152,12 @@ impl Candidate {
         }
     }
 
+    /// Whether it may not join again after a term, from now on.
+    pub(crate) fn hold_back(&self, held: bool) -> Result<()> {
+        let slot = self.slot;
+        self.handle.send(Command::HoldBack { slot, held })
+    }
+
     fn ended(&self) -> Error {
         let failure = self.failure.get().cloned();
         failure.unwrap_or_else(|| match *self.status.borrow() {
@@ -190,7 +196,7 @@ impl Candidate {
     /// Cancel safe: leaving goes on in the background.
     pub async fn leave(&mut self) -> Result<()> {
         self.handle.send(Command::Leave { slot: self.slot })?;
-        let mut ended = pin!(self.handle.ended(self.slot, self.handle.patience()));
+        let mut ended = pin!(self.handle.ended(self.slot));
         loop {
             tokio::select! {
                 biased;

@@ -79,7 +79,7 @@ impl Machine {
         };
         let cutoff = match end {
             End::Fading => fading,
-            End::Void => void,
+            End::Brief | End::Void => void,
         };
         let gone = matches!(
             reason,
@@ -113,7 +113,7 @@ impl Machine {
                 term,
                 reason,
                 cutoff,
-                valid: end == End::Fading,
+                valid: end != End::Void,
             });
             self.tell(slot);
         }

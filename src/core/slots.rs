@@ -11,6 +11,8 @@ use super::machine::{Machine, Slot};
 pub(crate) enum End {
     /// The key stands and may be believed in until the frozen deadline.
     Fading,
+    /// The key stands and may be believed in for the grace period, or until the frozen deadline if that is earlier.
+    Brief,
     /// The key is no longer ours, or the leader says that its work is done.
     Void,
 }

@@ -177,7 +177,8 @@ impl Seat {
             return;
         };
         if shared.end(reason, cutoff, valid) {
-            self.tell_end(identity, shared.token, reason);
+            // The watchdog may have ended it before, for another reason.
+            self.tell_end(identity, shared.token, shared.reason().unwrap_or(reason));
         }
     }
 
@@ -185,7 +186,10 @@ impl Seat {
     fn tell_end(&self, identity: &str, token: i64, reason: LostReason) {
         let asked_for = matches!(
             reason,
-            LostReason::Resigned | LostReason::Shutdown | LostReason::SessionClosed
+            LostReason::Resigned
+                | LostReason::SteppedDown
+                | LostReason::Shutdown
+                | LostReason::SessionClosed
         );
         let (election, reason) = (&*self.election, reason.as_str());
         if asked_for {
