@@ -3,6 +3,7 @@
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
@@ -195,8 +196,16 @@ impl Candidate {
     ///
     /// Cancel safe: leaving goes on in the background.
     pub async fn leave(&mut self) -> Result<()> {
-        self.handle.send(Command::Leave { slot: self.slot })?;
-        let mut ended = pin!(self.handle.ended(self.slot));
+        self.leave_within(self.handle.patience()).await
+    }
+
+    pub(crate) fn begin_to_leave(&self) -> Result<()> {
+        self.handle.send(Command::Leave { slot: self.slot })
+    }
+
+    pub(crate) async fn leave_within(&mut self, patience: Duration) -> Result<()> {
+        self.begin_to_leave()?;
+        let mut ended = pin!(self.handle.ended_within(self.slot, patience));
         loop {
             tokio::select! {
                 biased;

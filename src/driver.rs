@@ -226,8 +226,18 @@ impl Driver {
             }
             Command::Leave { slot } => self.machine.leave(now, slot, EndReason::Left),
             Command::Dropped { slot } => {
-                if let Some(seat) = self.seats.get_mut(&slot) {
-                    seat.close_mailbox();
+                let dropped = self.seats.get(&slot).map(|seat| Arc::clone(&seat.prefix));
+                // A member's partitions send to the same end.
+                let of_it = |id: SlotId, seat: &Seat| {
+                    let below = |prefix: &Arc<[u8]>| {
+                        seat.prefix.starts_with(prefix) && seat.prefix != *prefix
+                    };
+                    id == slot || dropped.as_ref().is_some_and(below)
+                };
+                for (id, seat) in &mut self.seats {
+                    if of_it(*id, seat) {
+                        seat.close_mailbox();
+                    }
                 }
                 self.machine.leave(now, slot, EndReason::Left);
             }
@@ -282,6 +292,16 @@ impl Driver {
                     key,
                     token,
                 } => self.elected(slot, term, key, token),
+                Action::Taken {
+                    member,
+                    partition,
+                    slot,
+                } => {
+                    let seat = self.seats.get(&member);
+                    if let Some(seat) = seat.map(|seat| seat.partition(partition)) {
+                        self.seats.insert(slot, seat);
+                    }
+                }
                 Action::TermEnded {
                     slot,
                     term,
@@ -339,7 +359,8 @@ impl Driver {
             }
         }
         let (machine, releases) = (&self.machine, &mut self.releases);
-        for (.., reply) in releases.extract_if(.., |(slot, term, _)| machine.released(*slot, *term))
+        for (.., reply) in
+            releases.extract_if(.., |(slot, term, _)| machine.is_released(*slot, *term))
         {
             let _ = reply.send(());
         }

@@ -32,6 +32,9 @@ pub enum ErrorKind {
     /// Others use this semaphore with another capacity; the message names both. Use theirs, or wait until none of
     /// them holds or awaits a permit.
     CapacityMismatch,
+    /// Others share these partitions under another count; the message names both. Use theirs, or wait until none of
+    /// them is there.
+    CountMismatch,
     /// This session already stands in that election. Use the candidate it has, or another session.
     AlreadyCampaigning,
     /// The leadership is over, or was over before this call: stop the work.
@@ -59,6 +62,7 @@ impl ErrorKind {
             ErrorKind::Overloaded => "etcd is overloaded",
             ErrorKind::Rejected => "etcd rejects the request",
             ErrorKind::CapacityMismatch => "the semaphore has another capacity",
+            ErrorKind::CountMismatch => "the partitions have another count",
             ErrorKind::AlreadyCampaigning => "already campaigning",
             ErrorKind::LeadershipLost => "leadership lost",
             ErrorKind::GuardLost => "guard lost",
@@ -135,6 +139,7 @@ fn kind_of(class: Class) -> ErrorKind {
         Class::Denied => ErrorKind::PermissionDenied,
         Class::Invalid => ErrorKind::Rejected,
         Class::Mismatch => ErrorKind::CapacityMismatch,
+        Class::Miscount => ErrorKind::CountMismatch,
     }
 }
 

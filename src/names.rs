@@ -8,8 +8,10 @@ use tokio::sync::Semaphore;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Where the keys of semaphores lie; no name begins like this.
-const SEMAPHORES: &str = "~semaphore";
+/// Where the keys of semaphores lie; no name of an election or lock begins like this.
+const SEMAPHORES: &str = "~semaphore/";
+/// Likewise.
+const PARTITIONS: &str = "~partitions/";
 
 /// What a name is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +19,7 @@ pub(crate) enum Use {
     Election,
     Lock,
     Semaphore { capacity: usize },
+    Partitions { count: u32 },
 }
 
 impl Use {
@@ -25,14 +28,15 @@ impl Use {
     pub(crate) fn path(self, name: &str) -> String {
         match self {
             Use::Election | Use::Lock => name.to_owned(),
-            Use::Semaphore { .. } => format!("{SEMAPHORES}/{name}"),
+            Use::Semaphore { .. } => format!("{SEMAPHORES}{name}"),
+            Use::Partitions { .. } => format!("{PARTITIONS}{name}"),
         }
     }
 
     /// How many tasks of the session may stand or hold at once.
     fn turns(self) -> usize {
         match self {
-            Use::Election => 0,
+            Use::Election | Use::Partitions { .. } => 0,
             Use::Lock => 1,
             Use::Semaphore { capacity } => capacity,
         }
@@ -45,6 +49,12 @@ impl Use {
                 ErrorKind::CapacityMismatch,
                 format!(
                     "capacity {capacity} was asked for, but this session uses {name:?} with capacity {ours}"
+                ),
+            ),
+            (Use::Partitions { count: ours }, Use::Partitions { count }) => Error::new(
+                ErrorKind::CountMismatch,
+                format!(
+                    "{count} partitions were asked for, but this session shares {ours} under {name:?}"
                 ),
             ),
             _ => Error::new(
@@ -63,6 +73,7 @@ impl fmt::Display for Use {
             Use::Election => "an election",
             Use::Lock => "a lock",
             Use::Semaphore { .. } => "a semaphore",
+            Use::Partitions { .. } => "partitions",
         })
     }
 }
@@ -122,9 +133,9 @@ fn nested<'a>(names: &'a BTreeMap<String, Named>, path: &'a str) -> Option<&'a s
         .find(|outer| names.contains_key(*outer))
         .or(inner.filter(|inner| inner.starts_with(&below)))
         .map(|other| {
-            other
-                .strip_prefix(SEMAPHORES)
-                .map_or(other, |rest| &rest[1..])
+            let own = [SEMAPHORES, PARTITIONS];
+            let below = own.iter().find_map(|level| other.strip_prefix(level));
+            below.unwrap_or(other)
         })
 }
 

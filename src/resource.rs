@@ -38,7 +38,7 @@ impl Resource {
                 format!("{all}{capacity}/"),
                 Some((capacity, all.into_bytes().into())),
             ),
-            Use::Lock | Use::Election => (all, None),
+            Use::Lock | Use::Election | Use::Partitions { .. } => (all, None),
         };
         Ok(Self {
             handle,
@@ -91,6 +91,7 @@ impl Resource {
                 family: Arc::clone(family),
                 number,
             }),
+            sharing: None,
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix.as_bytes().into());
         let mut candidate =

@@ -120,6 +120,10 @@ impl Member {
         &self.entry.key
     }
 
+    pub(crate) fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
     /// What it announces, as it stands in etcd.
     pub fn value(&self) -> &[u8] {
         &self.entry.value

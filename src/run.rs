@@ -295,7 +295,7 @@ async fn leave(candidate: Option<Candidate>) -> Result<()> {
 }
 
 /// The key's deletion goes on in the background; that is no reason to keep the caller.
-fn unconfirmed(error: Error) -> Result<()> {
+pub(crate) fn unconfirmed(error: Error) -> Result<()> {
     match error.kind() {
         ErrorKind::Unavailable | ErrorKind::Closed => {
             tracing::warn!(target: "eldest::election", %error, "release not confirmed yet");

@@ -21,6 +21,7 @@ use crate::etcd::Pool;
 use crate::lock::Lock;
 use crate::names::{Names, Use};
 use crate::options::{SessionOptions, Settings, check_name};
+use crate::partitions::Partitions;
 use crate::resource::Resource;
 use crate::semaphore::{Semaphore, check_capacity};
 use crate::term::{Belief, Beliefs};
@@ -151,20 +152,24 @@ impl Handle {
 
     /// Waits until a candidacy is over and its key is gone for certain.
     pub(crate) async fn ended(&self, slot: SlotId) -> Result<()> {
+        self.ended_within(slot, self.patience()).await
+    }
+
+    /// As [`Handle::ended`], where work is awaited first.
+    pub(crate) async fn ended_within(&self, slot: SlotId, patience: Duration) -> Result<()> {
         let (reply, done) = oneshot::channel();
         self.send(Command::AwaitEnd { slot, reply })?;
-        self.confirmed(done).await
+        self.confirmed(done, patience).await
     }
 
     /// Waits until the key of that term is gone for certain.
     pub(crate) async fn released(&self, slot: SlotId, term: TermId) -> Result<()> {
         let (reply, done) = oneshot::channel();
         self.send(Command::AwaitRelease { slot, term, reply })?;
-        self.confirmed(done).await
+        self.confirmed(done, self.patience()).await
     }
 
-    async fn confirmed(&self, done: oneshot::Receiver<()>) -> Result<()> {
-        let patience = self.patience();
+    async fn confirmed(&self, done: oneshot::Receiver<()>, patience: Duration) -> Result<()> {
         match timeout(&*self.shared.env, patience, done).await {
             Some(Ok(())) => Ok(()),
             Some(Err(_)) => Err(Error::closed()),
@@ -324,6 +329,18 @@ impl Session {
         let (name, _) = shared.names.register(name, Use::Election)?;
         let prefix = shared.settings.prefix(&name);
         Ok(Election::new(self.handle.clone(), name, prefix.into()))
+    }
+
+    /// So many partitions by name, 1 to 65,536, which all sessions that [join](Partitions::join) share among them. Sends
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: the count is out of bounds, or the name is as it must not be for [`Session::election`]. Partitions
+    /// have names of their own, apart from those of elections, locks and semaphores. `CountMismatch`: this session uses
+    /// the name with another count.
+    pub fn partitions(&self, name: impl AsRef<str>, count: u32) -> Result<Partitions> {
+        Partitions::new(self.handle.clone(), name.as_ref(), count)
     }
 
     /// A lock by name. Sends nothing.

@@ -24,12 +24,13 @@ type Result<T = ()> = std::result::Result<T, BoxError>;
 const LONG: Duration = Duration::from_secs(30);
 
 /// All there are; each has a test below.
-const EXAMPLES: [&str; 8] = [
+const EXAMPLES: [&str; 9] = [
     "fenced_writes",
     "follower_work",
     "http_service",
     "lock",
     "observe",
+    "partitioned_consumer",
     "run_a_task",
     "stalled_leader",
     "step_by_step",
@@ -249,6 +250,58 @@ async fn lock_numbers_invoices_of_several_nodes_without_a_gap() -> Result {
         node.ends_well().await?;
     }
     assert_eq!(keys(&etcd).await?, ["eldest/example-invoice"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn partitioned_consumers_share_shards_and_count_each_item_once_though_one_is_killed() -> Result
+{
+    const SHARDS: usize = 64;
+    const ITEMS: usize = 30;
+    let etcd = Etcd::start().await?;
+    let items = [("EXAMPLE_ITEMS", "30")];
+    let mut consumers = Vec::new();
+    for _ in 0..3 {
+        consumers.push(Running::start("partitioned_consumer", &etcd, &items)?);
+    }
+    for consumer in &mut consumers {
+        consumer.says("customer-4711 are in shard").await?;
+        consumer.says("from item").await?;
+    }
+    // In the middle of its work, and without a word.
+    let mut killed = consumers.remove(1);
+    killed.child.kill().await?;
+
+    let mut client = etcd.client().await;
+    let all = || GetOptions::new().with_prefix();
+    eventually(LONG, "every item is done", async || {
+        let done = client
+            .get("eldest/example-shards/", Some(all()))
+            .await
+            .ok()?;
+        (done.kvs().len() == SHARDS * (ITEMS + 1)).then_some(())
+    })
+    .await?;
+    for consumer in &consumers {
+        consumer.signal(rustix::process::Signal::INT)?;
+    }
+    for mut consumer in consumers {
+        consumer.says("gone").await?;
+        consumer.ends_well().await?;
+    }
+    let written = client.get("eldest/example-shards/", Some(all())).await?;
+    for entry in written.kvs() {
+        // How far it came was written once for each item, and each item once.
+        let key = entry.key_str()?;
+        let times = if key.matches('/').count() == 2 {
+            ITEMS as i64
+        } else {
+            1
+        };
+        assert_eq!(entry.version(), times, "{key}");
+    }
+    let left = client.get("eldest/~partitions/", Some(all())).await?;
+    assert_eq!(left.kvs().len(), 0);
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::reason::{EndReason, LostReason};
 use super::time::Time;
+use super::view::Own;
 use crate::facts::{Entry, Header};
 
 /// One candidacy or observer of a session.
@@ -51,6 +52,14 @@ pub(crate) enum Ask {
         key: Arc<[u8]>,
         create_revision: i64,
     },
+    /// The same for several keys at once, each by itself.
+    Release { keys: Vec<(Arc<[u8]>, i64)> },
+    /// If the member key stands as it was created, put each of the keys that is absent, under its lease.
+    Take {
+        member: Own,
+        value: Arc<[u8]>,
+        keys: Vec<Arc<[u8]>>,
+    },
     /// Replace the value if the key still has that create revision and our lease.
     Proclaim {
         key: Arc<[u8]>,
@@ -90,6 +99,8 @@ pub(crate) enum Class {
     Invalid,
     /// Others use this semaphore with another capacity.
     Mismatch,
+    /// Others share these partitions under another count.
+    Miscount,
 }
 
 /// A failed request.
@@ -133,6 +144,11 @@ pub(crate) enum Answer {
     },
     Deleted {
         header: Header,
+    },
+    /// In the order of the keys.
+    Taken {
+        header: Header,
+        taken: Vec<bool>,
     },
     Proclaimed {
         held: bool,
@@ -193,6 +209,12 @@ pub(crate) enum Action {
         term: TermId,
         key: Arc<[u8]>,
         token: i64,
+    },
+    /// A member owns a partition from now on; its terms are told under that slot.
+    Taken {
+        member: SlotId,
+        partition: u32,
+        slot: SlotId,
     },
     /// A term is over. Not `valid`: the key is no longer ours; otherwise valid until `cutoff` at most.
     /// Work that goes on is dropped at `cutoff`. Told again, not `valid`, if the key goes before the work has ended.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::action::{Admission, Class, RequestId, SlotId, Standing, TermId, Trouble};
+use super::membership::{Membership, Sharing, member_key, partition_key};
 use super::reason::{EndReason, LostReason};
 use super::slots::{key_of, numbered_key_of};
 use super::time::Time;
@@ -35,6 +36,20 @@ pub(crate) struct Manner {
     pub(crate) at_once: bool,
     /// Of a semaphore, whose permits several hold at once.
     pub(crate) share: Option<Share>,
+    /// Stands to share partitions, not to lead.
+    pub(crate) sharing: Option<Sharing>,
+}
+
+/// What a candidate's key is for.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Role {
+    /// To lead when its turn comes.
+    #[default]
+    Candidate,
+    /// To say that it is there and shares partitions; it never leads.
+    Member(Box<Membership>),
+    /// To own a partition, for that member. It leads from the start, once, and looks at nothing.
+    Owner { member: SlotId, partition: u32 },
 }
 
 /// A candidate for one of several permits.
@@ -46,24 +61,6 @@ pub(crate) struct Share {
     pub(crate) family: Arc<[u8]>,
     /// Tells apart the keys of one session.
     pub(crate) number: u64,
-}
-
-impl Share {
-    /// What is told who asks for another capacity than others, one of whose keys is `other`.
-    pub(crate) fn mismatch(&self, other: &[u8]) -> Trouble {
-        let below = other.strip_prefix(&*self.family).unwrap_or(other);
-        let theirs = below.split(|byte| *byte == b'/').next().unwrap_or(below);
-        Trouble {
-            class: Class::Mismatch,
-            ambiguous: false,
-            message: format!(
-                "capacity {} was asked for, but others hold or await permits of capacity {}, as the key {}",
-                self.seats,
-                String::from_utf8_lossy(theirs),
-                String::from_utf8_lossy(other),
-            ),
-        }
-    }
 }
 
 /// What a candidate is doing.
@@ -128,6 +125,7 @@ pub(crate) struct Candidacy {
     pub(crate) failures: u32,
     pub(crate) trouble: Option<Trouble>,
     pub(crate) view: View,
+    pub(crate) role: Role,
     phase: Phase,
     standing: Option<Standing>,
 }
@@ -149,8 +147,11 @@ pub(crate) enum Turn {
 
 impl Candidacy {
     pub(crate) fn new(prefix: Arc<[u8]>, value: Arc<[u8]>, manner: Manner) -> Self {
+        let sharing = manner.sharing.clone();
+        let member = sharing.map(|sharing| Role::Member(Box::new(Membership::new(sharing))));
         Self {
             view: new_view(&prefix, manner.follow),
+            role: member.unwrap_or_default(),
             prefix,
             value,
             manner,
@@ -171,6 +172,22 @@ impl Candidacy {
         }
     }
 
+    /// The owner of a partition; its key stands.
+    pub(crate) fn owner(
+        prefix: Arc<[u8]>,
+        value: Arc<[u8]>,
+        member: SlotId,
+        partition: u32,
+    ) -> Self {
+        let role = Role::Owner { member, partition };
+        Self {
+            role,
+            wanted: false,
+            registered: true,
+            ..Self::new(prefix, value, Manner::default())
+        }
+    }
+
     pub(crate) fn phase(&self) -> &Phase {
         &self.phase
     }
@@ -182,19 +199,68 @@ impl Candidacy {
 
     /// Its key under that lease.
     pub(crate) fn key(&self, lease: i64) -> Arc<[u8]> {
-        match &self.manner.share {
-            None => key_of(&self.prefix, lease),
-            Some(share) => numbered_key_of(&self.prefix, lease, share.number),
+        match (&self.role, &self.manner.share) {
+            (Role::Member(_), _) => member_key(&self.prefix, lease),
+            (Role::Owner { partition, .. }, _) => partition_key(&self.prefix, *partition),
+            (Role::Candidate, None) => key_of(&self.prefix, lease),
+            (Role::Candidate, Some(share)) => numbered_key_of(&self.prefix, lease, share.number),
         }
     }
 
     /// What its join demands.
     pub(crate) fn admission(&self) -> Admission {
-        let share = self.manner.share.as_ref();
+        let family = self.family().map(|(family, _)| Arc::clone(family));
         Admission {
             none_after: self.manner.at_once.then_some(self.free_at),
-            nothing_else_in: share.map(|share| Arc::clone(&share.family)),
+            nothing_else_in: family,
         }
+    }
+
+    /// Whether its turn to lead may come.
+    pub(crate) fn leads(&self) -> bool {
+        matches!(self.role, Role::Candidate)
+    }
+
+    pub(crate) fn is_member(&self) -> bool {
+        matches!(self.role, Role::Member(_))
+    }
+
+    /// Whether it has an interest in what its view says.
+    pub(crate) fn watches(&self) -> bool {
+        self.looks() && !matches!(self.role, Role::Owner { .. })
+    }
+
+    /// Below that prefix all use the same number.
+    fn family(&self) -> Option<(&Arc<[u8]>, usize)> {
+        let sharing = self.manner.sharing.as_ref();
+        let sharing = sharing.map(|sharing| (&sharing.family, sharing.count as usize));
+        let share = self.manner.share.as_ref();
+        sharing.or(share.map(|share| (&share.family, share.seats)))
+    }
+
+    /// What is told who asks for another number than others, one of whose keys is `other`.
+    pub(crate) fn mismatch(&self, other: &[u8]) -> Option<Trouble> {
+        let (family, ours) = self.family()?;
+        let below = other.strip_prefix(&**family).unwrap_or(other);
+        let theirs = below.split(|byte| *byte == b'/').next().unwrap_or(below);
+        let theirs = String::from_utf8_lossy(theirs);
+        let key = String::from_utf8_lossy(other);
+        let (class, message) = if self.is_member() {
+            let message = format!(
+                "{ours} partitions were asked for, but others share {theirs} under this name, as the key {key}"
+            );
+            (Class::Miscount, message)
+        } else {
+            let message = format!(
+                "capacity {ours} was asked for, but others hold or await permits of capacity {theirs}, as the key {key}"
+            );
+            (Class::Mismatch, message)
+        };
+        Some(Trouble {
+            class,
+            ambiguous: false,
+            message,
+        })
     }
 
     /// Its place, as far as its view can tell.
@@ -205,6 +271,7 @@ impl Candidacy {
     /// The key that blocks the election, if that is news.
     pub(crate) fn blocked(&mut self) -> Option<Arc<[u8]>> {
         let blocker = match &self.view {
+            _ if !self.leads() => None,
             View::Prefix(view) => view.blocker().map(|entry| Arc::clone(&entry.key)),
             View::Predecessor(view) => view.blocker().cloned(),
         };
@@ -264,6 +331,7 @@ impl Candidacy {
     pub(crate) fn news(&mut self) -> Option<Standing> {
         let standing = match &self.phase {
             Phase::Joining { .. } => Standing::Joining,
+            Phase::Waiting { .. } if !self.leads() => Standing::Waiting { ahead: 0 },
             Phase::Waiting { own } => match self.place(own) {
                 Place::Behind(ahead) => Standing::Waiting { ahead },
                 Place::First => Standing::Waiting { ahead: 0 },
@@ -298,15 +366,39 @@ pub(crate) fn new_view(prefix: &Arc<[u8]>, follow: Follow) -> View {
 /// What a request was for; a late answer finds nobody waiting and is dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    Grant { lease: i64, sent: Time },
+    Grant {
+        lease: i64,
+        sent: Time,
+    },
     Open,
     Renew,
-    Verify { subject: Option<(SlotId, i64)> },
+    Verify {
+        subject: Option<(SlotId, i64)>,
+    },
     Probe,
-    Join { slot: SlotId },
-    List { slot: SlotId },
-    Remove { key: Arc<[u8]> },
-    Proclaim { ticket: Option<u64> },
-    Revoke { lease: i64 },
-    Sweep { lease: i64 },
+    Join {
+        slot: SlotId,
+    },
+    List {
+        slot: SlotId,
+    },
+    Remove {
+        key: Arc<[u8]>,
+    },
+    Proclaim {
+        ticket: Option<u64>,
+    },
+    Revoke {
+        lease: i64,
+    },
+    Sweep {
+        lease: i64,
+    },
+    Take {
+        slot: SlotId,
+    },
+    /// Of several keys at once.
+    Release {
+        keys: Vec<Arc<[u8]>>,
+    },
 }

@@ -14,7 +14,12 @@ use super::view::{Own, PrefixView};
 impl Machine {
     /// Whether that candidacy still counts as one: it has not left, and is not about to.
     pub(crate) fn stands(&self, slot: SlotId) -> bool {
-        matches!(self.slots.get(&slot), Some(Slot::Candidate(c)) if c.looks() && (c.wanted || c.own().is_some()))
+        let Some(Slot::Candidate(candidate)) = self.slots.get(&slot) else {
+            return false;
+        };
+        let stands = candidate.looks() && (candidate.wanted || candidate.own().is_some());
+        // The work of partitions goes on after a member has left.
+        stands || candidate.is_member()
     }
 
     /// Stands as a candidate.
@@ -72,6 +77,7 @@ impl Machine {
     /// The candidate gives up its place. A term that runs is not ended; it will not be followed by another.
     pub(crate) fn leave(&mut self, now: Time, slot: SlotId, reason: EndReason) {
         self.expire(now);
+        self.give_up_partitions(slot, reason, now);
         let lease = self.lease().map(Lease::id);
         let Some(candidate) = self.candidate(slot) else {
             return;
@@ -236,7 +242,7 @@ impl Machine {
     }
 
     /// Whether the key of that term is gone for certain.
-    pub(crate) fn released(&self, slot: SlotId, term: TermId) -> bool {
+    pub(crate) fn is_released(&self, slot: SlotId, term: TermId) -> bool {
         let Some(Slot::Candidate(candidate)) = self.slots.get(&slot) else {
             return true;
         };
@@ -325,8 +331,8 @@ impl Machine {
                         self.end_term(slot, now, LostReason::SessionClosed, End::Fading);
                         self.leave(now, slot, EndReason::SessionClosed);
                     }
-                    // Waiting keys go with the lease, in one request.
-                    Phase::Waiting { .. } => {
+                    // Waiting keys go with the lease, in one request. Members' go first: the others wait for that.
+                    Phase::Waiting { .. } if !candidate.is_member() => {
                         if let Some(candidate) = self.candidate(slot) {
                             candidate.enter(Phase::Leaving {
                                 reason: EndReason::SessionClosed,
@@ -390,6 +396,13 @@ impl Machine {
         let Phase::Leaving { reason } = *candidate.phase() else {
             return;
         };
+        if !self.nothing_left(slot, now) {
+            return;
+        }
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let role = candidate.role.clone();
         let trouble = candidate.trouble.take();
         self.tell(slot);
         self.forget(slot);
@@ -398,6 +411,7 @@ impl Machine {
             reason,
             trouble,
         });
+        self.let_go(&role, now);
         self.close_if_done(now);
     }
 }

@@ -193,9 +193,7 @@ impl Machine {
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
-        let share = candidate.manner.share.as_ref();
-        if let (Some(share), Some(other)) = (share, other) {
-            let trouble = share.mismatch(&other);
+        if let Some(trouble) = other.and_then(|other| candidate.mismatch(&other)) {
             candidate.trouble = Some(trouble.clone());
             self.note(Note::JoinFailed { slot, trouble });
             self.leave(now, slot, EndReason::Refused);
@@ -264,7 +262,7 @@ impl Machine {
             return false;
         };
         let hopeless = match trouble.class {
-            Class::Denied | Class::Invalid | Class::Mismatch => true,
+            Class::Denied | Class::Invalid | Class::Mismatch | Class::Miscount => true,
             Class::Auth | Class::Backoff => !candidate.manner.persistent,
             Class::Retry | Class::LeaseGone => false,
         };

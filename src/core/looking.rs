@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::action::{Action, Answer, Ask, Class, RequestId, SlotId, Trouble, WatchId};
-use super::candidacy::{Follow, LONG_QUEUE, Phase, Purpose, new_view};
+use super::candidacy::{Follow, LONG_QUEUE, Phase, Purpose, Role, new_view};
 use super::machine::{Machine, Slot, Timer};
 use super::time::Time;
 use super::view::{Fate, Own, PredecessorView, PrefixView, View};
@@ -14,7 +14,7 @@ impl Machine {
     pub(crate) fn watch_slot(&mut self, slot: SlotId) {
         let (prefix, needs) = match self.slots.get(&slot) {
             Some(Slot::Onlooker(o)) => (Arc::clone(&o.prefix), o.view.watcher.is_none()),
-            Some(Slot::Candidate(c)) if c.looks() => match &c.view {
+            Some(Slot::Candidate(c)) if c.watches() => match &c.view {
                 View::Prefix(view) => (Arc::clone(&c.prefix), view.watcher.is_none()),
                 View::Predecessor(_) => {
                     self.watch_neighbours(slot);
@@ -140,12 +140,19 @@ impl Machine {
                         .map(|change| own.fate(change))
                         .find(|fate| *fate != Fate::Ours)
                 });
+                let partitions = match &mut c.role {
+                    Role::Member(member) => member.judge(&c.prefix, &changes),
+                    _ => Vec::new(),
+                };
                 match &mut c.view {
                     View::Prefix(view) => view.changes(changes, |_| {}),
                     View::Predecessor(view) => view.changes(&changes),
                 }
                 if let Some(fate) = fate {
                     self.key_lost(slot, fate, now);
+                }
+                for (partition, fate) in partitions {
+                    self.key_lost(partition, fate, now);
                 }
                 self.look(slot, now);
             }
@@ -315,6 +322,9 @@ impl Machine {
             }
             Some(Slot::Candidate(c)) => {
                 c.failures = 0;
+                if let Role::Member(member) = &mut c.role {
+                    member.read_anew();
+                }
                 let own = c.own().cloned();
                 let mut dropped = None;
                 if let (Some(own), View::Prefix(view)) = (&own, &c.view)
@@ -326,7 +336,7 @@ impl Machine {
                     c.view = View::Predecessor(PredecessorView::new(Arc::clone(&c.prefix)));
                 }
                 // A read that shows our key first is proof by itself: nothing older can come to be, however many seats.
-                let first = own.as_ref().is_some_and(|own| {
+                let first = own.as_ref().filter(|_| c.leads()).is_some_and(|own| {
                     own.read(entries.iter().find(|e| e.key == own.key)) == Fate::Ours
                         && ahead(&entries, own) < c.seats()
                 });

@@ -42,6 +42,7 @@ pub(crate) enum Timer {
     Watches,
     Slot(SlotId),
     Relist(SlotId, RequestId),
+    Arrange(SlotId),
     Removals,
     Revocations,
     /// End of the patience of a closing session.
@@ -115,6 +116,9 @@ pub(crate) struct Machine {
     pub(crate) last_deadline: Time,
     pub(crate) slots: BTreeMap<SlotId, Slot>,
     pub(crate) removals: super::removal::Removals,
+    pub(super) releases: super::removal::Releases,
+    /// Operations in one transaction.
+    pub(super) batch: usize,
     /// What each request is for, and the newest revision known when it was sent.
     pub(super) requests: BTreeMap<RequestId, (Purpose, i64)>,
     /// The cluster that answers, and the newest revision of a linearizable answer.
@@ -147,6 +151,8 @@ impl Machine {
             last_deadline: Time::ZERO,
             slots: BTreeMap::new(),
             removals: super::removal::Removals::default(),
+            releases: super::removal::Releases::default(),
+            batch: super::arranging::BATCH,
             requests: BTreeMap::new(),
             store: (None, 0),
             watches: BTreeMap::new(),
@@ -185,6 +191,7 @@ impl Machine {
                 Timer::Watches => self.open_watches(now),
                 Timer::Slot(slot) => self.slot_due(slot, now),
                 Timer::Relist(slot, request) => self.relist(slot, request, now),
+                Timer::Arrange(slot) => self.arrange(slot, now),
                 Timer::Removals => self.start_removals(now),
                 Timer::Revocations => self.start_revocations(now),
                 Timer::GiveUp => self.give_up(),
@@ -310,14 +317,17 @@ impl Machine {
         if let Answer::Read { header, .. }
         | Answer::Joined { header, .. }
         | Answer::Listed { header, .. }
-        | Answer::Deleted { header } = &answer
+        | Answer::Deleted { header }
+        | Answer::Taken { header, .. } = &answer
         {
             if !self.same_store(now, *header, floor) {
                 // The answer is the new store's; what was asked for was the old one's. It is asked for anew.
                 self.joins.under_way -= usize::from(matches!(purpose, Purpose::Join { .. }));
                 self.lists.under_way -= usize::from(matches!(purpose, Purpose::List { .. }));
-                if let Purpose::Remove { key } = purpose {
-                    self.remove_again(&key, request, now);
+                match purpose {
+                    Purpose::Remove { key } => self.remove_again(&key, request, now),
+                    Purpose::Release { keys } => self.release_again(&keys, request, now),
+                    _ => {}
                 }
                 return;
             }
@@ -343,6 +353,8 @@ impl Machine {
                 self.start_lists(now);
             }
             Purpose::Remove { key } => self.removed(now, &key, request, answer),
+            Purpose::Release { keys } => self.released(now, &keys, request, answer),
+            Purpose::Take { slot } => self.taken(now, slot, request, answer),
             Purpose::Proclaim { ticket } => self.proclaimed(ticket, answer),
             Purpose::Revoke { lease } => self.revoked(now, lease, answer),
             Purpose::Sweep { lease } => self.swept(now, lease, answer),

@@ -4,6 +4,8 @@
 //! nothing and never waits, so that every rule can be tested, and whole clusters simulated, without etcd.
 
 pub(crate) mod action;
+mod arranging;
+pub(crate) mod assignment;
 pub(crate) mod candidacy;
 mod commands;
 mod joining;
@@ -12,6 +14,7 @@ mod lease;
 pub(crate) mod lease_clock;
 mod looking;
 pub(crate) mod machine;
+pub(crate) mod membership;
 mod place;
 pub(crate) mod reason;
 mod removal;

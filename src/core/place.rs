@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::action::{Action, Note, SlotId, TermId};
-use super::candidacy::{Afterwards, Candidacy, Phase, Turn};
+use super::candidacy::{Afterwards, Candidacy, Phase, Role, Turn};
 use super::machine::{Machine, Timer};
 use super::reason::{EndReason, LostReason};
 use super::slots::End;
@@ -25,7 +25,7 @@ impl Machine {
         match candidate.phase().clone() {
             Phase::Joining { request: None, .. } => self.queue_join(slot, now),
             Phase::Waiting { own } => match candidate.place(&own) {
-                Place::First if may_lead => self.lead(slot, own),
+                Place::First if may_lead && candidate.leads() => self.lead(slot, own),
                 Place::Lost(fate) => self.key_lost(slot, fate, now),
                 _ => {}
             },
@@ -39,6 +39,7 @@ impl Machine {
         self.watch_slot(slot);
         self.want_read(slot, now);
         self.tell(slot);
+        self.arrange_soon(slot, now);
     }
 
     pub(super) fn tell(&mut self, slot: SlotId) {
@@ -198,6 +199,9 @@ impl Machine {
             return;
         };
         candidate.uncertain = false;
+        if let Role::Member(member) = &mut candidate.role {
+            member.lease_lost();
+        }
         match candidate.phase().clone() {
             Phase::Joining { .. } | Phase::Waiting { .. } if candidate.wanted => {
                 candidate.enter(Phase::Joining {
@@ -229,6 +233,7 @@ impl Machine {
                 });
                 self.void_term(slot, term, reason, cutoff);
             }
+            Phase::Leaving { .. } if candidate.is_member() => self.finish(slot, now),
             Phase::Leaving { .. } | Phase::Leading { .. } => {}
         }
         self.tell(slot);

@@ -18,6 +18,9 @@ pub enum LostReason {
     /// etcd answered as another cluster, or its revision went back because a backup was restored: what this
     /// session knew no longer holds, and fencing tokens may repeat. Set a new epoch for outside resources.
     StoreChanged,
+    /// The partition goes to another member, for the sake of balance. The term stays valid for the grace period, so that
+    /// its work may wind up.
+    Reassigned,
     /// The leader resigned, or its `Leadership` was dropped.
     Resigned,
     /// The leader stepped down; it stands again at the back of the queue.
@@ -43,6 +46,7 @@ impl LostReason {
             LostReason::KeyDeleted => "key_deleted",
             LostReason::KeyOverwritten => "key_overwritten",
             LostReason::StoreChanged => "store_changed",
+            LostReason::Reassigned => "reassigned",
             LostReason::Resigned => "resigned",
             LostReason::SteppedDown => "stepped_down",
             LostReason::Stalled => "stalled",

@@ -1,7 +1,7 @@
 //! Hides how what we left in etcd is taken away for certain: keys by compare-and-delete, leases by revoking,
 //! each retried until etcd confirms it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +26,13 @@ const HELD: Time = Time::MAX;
 
 /// All keys that must go.
 pub(crate) type Removals = BTreeMap<Arc<[u8]>, Removal>;
+
+/// Keys that may go in batches. While one is under way, the next one is gathered.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Releases {
+    waiting: BTreeSet<Arc<[u8]>>,
+    under_way: bool,
+}
 
 /// A lease that must go. It expires by itself at `until`; after that nobody need be asked.
 #[derive(Debug, Clone)]
@@ -86,6 +93,10 @@ impl Machine {
         true
     }
 
+    pub(super) fn is_awaiting_removal(&self, slot: SlotId) -> bool {
+        self.removals.values().any(|r| r.waiting.contains(&slot))
+    }
+
     fn start_removal(&mut self, key: &Arc<[u8]>, now: Time) {
         let Some(removal) = self.removals.get(key) else {
             return;
@@ -94,6 +105,11 @@ impl Machine {
             return;
         }
         let key = Arc::clone(key);
+        if removal.create_revision.is_some() && is_shared(&key) {
+            self.releases.waiting.insert(key);
+            self.start_releases();
+            return;
+        }
         let purpose = Purpose::Remove {
             key: Arc::clone(&key),
         };
@@ -148,13 +164,7 @@ impl Machine {
                 None => self.removal_done(key, now),
             },
             Answer::Failed(trouble) => {
-                removal.failures += 1;
-                let failures = removal.failures;
-                let not_before = now.after(self.pause(failures, trouble.class));
-                if let Some(removal) = self.removals.get_mut(key) {
-                    removal.not_before = not_before;
-                }
-                self.timers.set(not_before, Timer::Removals);
+                self.removal_failed(key, trouble.class, now);
                 self.fail_request("delete", trouble);
             }
             _ => {}
@@ -167,19 +177,93 @@ impl Machine {
             && removal.request == Some(request)
         {
             removal.request = None;
-            removal.failures += 1;
-            let failures = removal.failures;
-            let not_before = now.after(self.pause(failures, Class::Retry));
-            if let Some(removal) = self.removals.get_mut(key) {
-                removal.not_before = not_before;
-            }
-            self.timers.set(not_before, Timer::Removals);
+            self.removal_failed(key, Class::Retry, now);
         }
+    }
+
+    fn removal_failed(&mut self, key: &[u8], class: Class, now: Time) {
+        let failures = match self.removals.get_mut(key) {
+            Some(removal) => {
+                removal.failures += 1;
+                removal.failures
+            }
+            None => return,
+        };
+        let not_before = now.after(self.pause(failures, class));
+        if let Some(removal) = self.removals.get_mut(key) {
+            removal.not_before = not_before;
+        }
+        self.timers.set(not_before, Timer::Removals);
+    }
+
+    fn start_releases(&mut self) {
+        if self.releases.under_way {
+            return;
+        }
+        let mut keys = Vec::new();
+        while keys.len() < self.batch
+            && let Some(key) = self.releases.waiting.pop_first()
+        {
+            let removal = self.removals.get(&key).filter(|r| r.request.is_none());
+            keys.extend(removal.and_then(|r| Some((key, r.create_revision?))));
+        }
+        if keys.is_empty() {
+            return;
+        }
+        let purpose = Purpose::Release {
+            keys: keys.iter().map(|(key, _)| Arc::clone(key)).collect(),
+        };
+        let asked = keys.clone();
+        let request = self.ask(purpose, Ask::Release { keys });
+        self.releases.under_way = true;
+        for (key, _) in asked {
+            if let Some(removal) = self.removals.get_mut(&key) {
+                removal.request = Some(request);
+            }
+        }
+    }
+
+    pub(super) fn released(
+        &mut self,
+        now: Time,
+        keys: &[Arc<[u8]>],
+        request: RequestId,
+        answer: Answer,
+    ) {
+        self.releases.under_way = false;
+        if let Answer::Failed(trouble) = answer {
+            self.smaller_batches(trouble.class);
+            for key in keys {
+                if let Some(removal) = self.removals.get_mut(key)
+                    && removal.request == Some(request)
+                {
+                    removal.request = None;
+                    self.removal_failed(key, trouble.class, now);
+                }
+            }
+            self.fail_request("delete", trouble);
+        } else {
+            for key in keys {
+                self.removed(now, key, request, answer.clone());
+            }
+        }
+        self.start_releases();
+    }
+
+    pub(super) fn release_again(&mut self, keys: &[Arc<[u8]>], request: RequestId, now: Time) {
+        self.releases.under_way = false;
+        for key in keys {
+            self.remove_again(key, request, now);
+        }
+        self.start_releases();
     }
 
     fn removal_done(&mut self, key: &[u8], now: Time) {
         let waiting = self.removals.remove(key).map(|r| r.waiting);
         self.release_waiting(waiting.unwrap_or_default(), now);
+        if is_shared(key) {
+            self.may_be_taken_again(key, now);
+        }
     }
 
     /// The lease is gone and every key of it: nobody need wait. What was asked to go goes on being asked for, for
@@ -224,7 +308,9 @@ impl Machine {
             })
             .collect();
         for key in keys {
-            if !owned.contains(&key) && !self.removals.contains_key(&key) {
+            // A member knows by its view what became of partitions.
+            let shared = is_shared(&key);
+            if !shared && !owned.contains(&key) && !self.removals.contains_key(&key) {
                 self.remove(now, &key, None, None);
             }
         }
@@ -288,4 +374,10 @@ impl Machine {
         self.timers.set(not_before, Timer::Revocations);
         self.fail_request("revoke", trouble);
     }
+}
+
+/// Whether the key is one of many that may go at the same time: a partition's.
+fn is_shared(key: &[u8]) -> bool {
+    let name = key.rsplit(|byte| *byte == b'/').next();
+    name.is_some_and(|name| name.starts_with(b"o-"))
 }

@@ -391,6 +391,18 @@ async fn send(pool: &Pool, ask: Ask) -> Result<Answer, Failure> {
         } => Answer::Deleted {
             header: pool.delete(&key, create_revision).await?,
         },
+        Ask::Release { keys } => Answer::Deleted {
+            header: pool.release(&keys).await?,
+        },
+        Ask::Take {
+            member,
+            value,
+            keys,
+        } => {
+            let guard = (&*member.key, member.create_revision);
+            let (header, taken) = pool.take(guard, &value, member.lease, &keys).await?;
+            Answer::Taken { header, taken }
+        }
         Ask::Proclaim {
             key,
             create_revision,

@@ -7,6 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use super::Command;
 use crate::candidate::Status;
 use crate::core::action::{SlotId, Standing, TermId, Trouble};
+use crate::core::membership::partition_key;
 use crate::core::reason::{EndReason, LostReason};
 use crate::core::time::Time;
 use crate::env::SharedEnv;
@@ -38,7 +39,7 @@ pub(crate) struct Seat {
     elected: Option<mpsc::UnboundedSender<Leadership>>,
     term: Option<(TermId, Arc<Shared>)>,
     failure: Arc<OnceLock<Error>>,
-    /// A lock's or a semaphore's: its short terms are told as details.
+    /// A lock's, a semaphore's or a partition's: its many terms are told as details.
     brief: bool,
     /// The next task of this session may stand when the key of this one is gone.
     turn: Option<OwnedSemaphorePermit>,
@@ -54,6 +55,7 @@ pub(crate) struct Seated {
 }
 
 /// Does not keep the session alive: the driver must see when every handle is gone.
+#[derive(Clone)]
 struct WeakHandle {
     commands: mpsc::WeakUnboundedSender<Command>,
     shared: std::sync::Weak<crate::session::SessionShared>,
@@ -114,6 +116,23 @@ impl Seat {
             failure,
         };
         (Box::new(seat), seated)
+    }
+
+    /// The seat of a partition that this member owns: its leaderships go to the member's handle.
+    pub(super) fn partition(&self, partition: u32) -> Self {
+        Self {
+            election: format!("{}/{partition}", self.election).into(),
+            prefix: partition_key(&self.prefix, partition),
+            awaiting_end: Vec::new(),
+            handle: self.handle.clone(),
+            status: watch::channel(Status::Joining).0,
+            registered: None,
+            elected: self.elected.clone(),
+            term: None,
+            failure: Arc::default(),
+            brief: true,
+            turn: None,
+        }
     }
 
     pub(super) fn registered(&mut self, result: Result<()>) {
@@ -186,7 +205,8 @@ impl Seat {
     fn tell_end(&self, identity: &str, token: i64, reason: LostReason) {
         let asked_for = matches!(
             reason,
-            LostReason::Resigned
+            LostReason::Reassigned
+                | LostReason::Resigned
                 | LostReason::SteppedDown
                 | LostReason::Shutdown
                 | LostReason::SessionClosed

@@ -3,6 +3,7 @@
 //! Everything is a method on [`Pool`]; each call is sent once, ends within the request timeout, and a failure
 //! that another endpoint may not have makes the next call go there. Retrying is the caller's business.
 
+mod batch;
 mod failure;
 mod kv;
 mod lease;

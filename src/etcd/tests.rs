@@ -16,6 +16,7 @@ use crate::core::time::Time;
 use crate::env::{Env, Watched};
 
 mod access;
+mod batches;
 mod endpoints;
 mod keys;
 mod leases;

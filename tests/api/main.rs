@@ -9,6 +9,7 @@ mod endings;
 mod following;
 mod locks;
 mod observing;
+mod partitions;
 mod released_terms;
 mod requests;
 mod running;

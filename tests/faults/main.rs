@@ -8,6 +8,7 @@ mod members;
 mod operators;
 mod overruns;
 mod partitions;
+mod partitions_shared;
 mod processes;
 mod requests;
 mod stage;

@@ -12,8 +12,9 @@ use crate::stage::Stage;
 use crate::suites::LIBRARY;
 use crate::tally;
 
-/// How many crates the library may add to what its user needs anyway.
-const ALLOWED: usize = 10;
+/// How many crates the library may add to what its user needs anyway. The last one is `twox-hash`, which needs none
+/// itself: the function that routes keys to partitions is published and must not be one of our own making.
+const ALLOWED: usize = 11;
 const CLIENT: &str = "etcd-client";
 /// Built while there is no README.
 const NO_README: &str = "use eldest as _;\n\nfn main() {}\n";

@@ -107,6 +107,7 @@ impl World {
                 persistent: false,
                 at_once,
                 share,
+                sharing: None,
             };
             m.campaign(now, slot, prefix, (*b"held").into(), manner);
         });
@@ -330,7 +331,11 @@ impl World {
 
     /// I2 and I4. Whose key somebody took away may still see itself first in events that reach it late.
     pub(super) fn check_election(&mut self, node: usize, prefix: Key, token: i64) {
-        let queue = self.store.queue(&prefix);
+        let mut queue = self.store.queue(&prefix);
+        // A partition's key is its own queue.
+        if let Some(own) = self.store.keys.get(&prefix) {
+            queue = vec![own.clone()];
+        }
         let older = queue.iter().filter(|e| e.create_revision < token).count();
         let stands = queue.iter().any(|e| e.create_revision == token);
         let gone = self.touched.contains(&token) || self.restored;
@@ -361,6 +366,9 @@ impl World {
                     key,
                     create_revision,
                 } => *key == term.key && *create_revision == term.token,
+                Ask::Release { keys } => keys
+                    .iter()
+                    .any(|(key, created)| *key == term.key && *created == term.token),
                 Ask::Revoke { lease } => self
                     .store
                     .keys

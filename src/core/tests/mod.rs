@@ -5,5 +5,6 @@ mod net;
 mod node;
 mod properties;
 mod scenarios;
+mod sharing;
 mod store;
 mod world;

@@ -268,6 +268,46 @@ impl Store {
                     header: self.header(),
                 }
             }
+            Ask::Release { keys } => {
+                let held: Vec<_> = keys
+                    .iter()
+                    .filter(|(k, created)| self.holds(k, *created))
+                    .map(|(key, _)| Write::Delete {
+                        key: Arc::clone(key),
+                    })
+                    .collect();
+                self.write(held);
+                Answer::Deleted {
+                    header: self.header(),
+                }
+            }
+            Ask::Take {
+                member,
+                value,
+                keys,
+            } => {
+                let stands = self.holds(&member.key, member.create_revision);
+                let absent = |key: &Key| stands && !self.keys.contains_key(key);
+                let taken: Vec<_> = keys.iter().map(absent).collect();
+                if !self.leases.contains_key(&member.lease) && taken.contains(&true) {
+                    return failed(Class::LeaseGone, false);
+                }
+                let puts: Vec<_> = keys
+                    .iter()
+                    .zip(&taken)
+                    .filter(|(_, taken)| **taken)
+                    .map(|(key, _)| Write::Put {
+                        key: Arc::clone(key),
+                        value: Arc::clone(value),
+                        lease: member.lease,
+                    })
+                    .collect();
+                self.write(puts);
+                Answer::Taken {
+                    header: self.header(),
+                    taken,
+                }
+            }
             Ask::Proclaim {
                 key,
                 create_revision,

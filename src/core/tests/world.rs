@@ -158,6 +158,14 @@ impl World {
         }
     }
 
+    /// One more, which does nothing yet.
+    pub(super) fn add_node(&mut self) {
+        let seed = self.rng.below(u64::MAX);
+        self.nodes.push(Node::new(seed));
+        self.lives.push(0);
+        self.inboxes.push(Vec::new());
+    }
+
     // ---- time
 
     pub(super) fn schedule(&mut self, at: Time, node: usize, ev: Ev) {
@@ -390,6 +398,11 @@ impl World {
                     self.give(node, |m, now| m.leave(now, slot, EndReason::Left));
                 }
             }
+            Action::Taken {
+                member,
+                partition,
+                slot,
+            } => self.taken(node, member, partition, slot),
             other => self.nodes[node].told(other),
         }
     }

@@ -17,7 +17,7 @@ fn ended(w: &World, node: usize) -> Option<EndReason> {
 /// The latest term of the node, for what the handles ask about it.
 fn released(w: &World, node: usize) -> bool {
     let term = w.nodes[node].term_of(E).unwrap();
-    w.nodes[node].machine.released(term.slot, term.id)
+    w.nodes[node].machine.is_released(term.slot, term.id)
 }
 
 #[test]
@@ -186,5 +186,5 @@ fn a_key_counts_as_released_when_etcd_confirmed_it_and_not_before() {
     w.drop_leadership(1, E);
     w.until("its next turn", ms(50), |w| w.leads(0));
     let slot = w.nodes[0].seat(E).unwrap().0;
-    assert!(w.nodes[0].machine.released(slot, first) && !released(&w, 0));
+    assert!(w.nodes[0].machine.is_released(slot, first) && !released(&w, 0));
 }

@@ -1,0 +1,87 @@
+//! Consumers that share 64 shards: each shard is read by one process at a time, and each item is counted once.
+//!
+//! Start it several times, stop or kill some: the others go on where their shards were left. How far a process came is
+//! written with what it did, in one transaction under the shard's fencing token: who was stopped changes nothing more.
+//! Each shard has `EXAMPLE_ITEMS` items, 1,000 if unset. Ends by Ctrl-C. etcd is at `ETCD_ENDPOINTS`.
+#![allow(clippy::disallowed_methods)] // an application may sleep as it likes
+
+use std::time::Duration;
+
+use eldest::etcd_client::{TxnOp, TxnOpResponse};
+use eldest::{BoxError, CancellationToken, ErrorKind, Partition, Session, SessionOptions};
+
+const WHERE: &str = "eldest/example-shards";
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let name = format!("consumer-{}", std::process::id());
+    let items = setting("EXAMPLE_ITEMS", "1000").parse()?;
+    let endpoints = setting("ETCD_ENDPOINTS", "http://127.0.0.1:2379");
+    let options = SessionOptions::new(&name).ttl(Duration::from_secs(5));
+    let session = Session::connect(endpoints.split(','), options).await?;
+    let shards = session.partitions("consumers", 64)?;
+    let of_customer = shards.partition_for("customer-4711");
+    println!("{name}: orders of customer-4711 are in shard {of_customer}");
+
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    tokio::spawn(async move { tokio::signal::ctrl_c().await.map(|()| stop.cancel()) });
+    shards.run(shutdown, |shard| consume(shard, items)).await?;
+    session.close().await?;
+    println!("{name}: gone");
+    Ok(())
+}
+
+/// One shard, for as long as it is ours.
+async fn consume(shard: Partition, items: u64) -> Result<(), BoxError> {
+    match read_on(&shard, items).await {
+        // Refused because the shard is another's, which its token may not have told yet.
+        Err(error) if !is_over(&error) => Err(error),
+        _ => {
+            shard.lost().cancelled().await;
+            Ok(())
+        }
+    }
+}
+
+async fn read_on(shard: &Partition, items: u64) -> Result<(), BoxError> {
+    let number = shard.number();
+    let mut at = position(shard).await?;
+    println!("shard {number} from item {at}");
+    while at < items {
+        tokio::time::sleep(Duration::from_millis(20)).await; // the work on an item
+        let done = TxnOp::put(format!("{WHERE}/{number}/{at}"), "done", None);
+        let next = TxnOp::put(format!("{WHERE}/{number}"), (at + 1).to_string(), None);
+        match shard.txn([done, next]).await {
+            Ok(_) => at += 1,
+            // No answer came: it was applied or not. Read back instead of doing it again.
+            Err(error) if error.kind() == ErrorKind::Ambiguous => at = position(shard).await?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn is_over(error: &BoxError) -> bool {
+    let kind = error
+        .downcast_ref::<eldest::Error>()
+        .map(eldest::Error::kind);
+    matches!(kind, Some(ErrorKind::GuardLost | ErrorKind::LeadershipLost))
+}
+
+/// How far the shard was read, under its token: whoever had it before can change that no more.
+async fn position(shard: &Partition) -> Result<u64, BoxError> {
+    let read = TxnOp::get(format!("{WHERE}/{}", shard.number()), None);
+    let answer = shard.txn([read]).await?;
+    match answer.op_responses().first() {
+        Some(TxnOpResponse::Get(got)) => match got.kvs().first() {
+            Some(entry) => Ok(entry.value_str()?.parse()?),
+            None => Ok(0),
+        },
+        _ => Err("etcd answered something else".into()),
+    }
+}
+
+fn setting(name: &str, unset: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| unset.to_owned())
+}

@@ -1,0 +1,291 @@
+//! What the assignment promises, for whatever state a watch may show.
+#![allow(clippy::disallowed_methods)] // one test measures itself in real time
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Leases of members are 1 to 9 here; whoever owns under another is no member.
+fn state() -> impl Strategy<Value = (u32, Vec<Seat>, Vec<Owned>)> {
+    (1u32..80, 1usize..9).prop_flat_map(|(count, members)| {
+        let since = Just((0..members as i64).collect::<Vec<_>>()).prop_shuffle();
+        let seats = since.prop_map(|since| {
+            let seats = (1..).zip(since);
+            seats.map(|(lease, since)| Seat { since, lease }).collect()
+        });
+        let by = prop_oneof![2 => Just(0), 6 => 1i64..=members as i64, 1 => Just(99)];
+        let owners = proptest::collection::vec((by, 0i64..20), count as usize);
+        let owned = owners.prop_map(|owners| {
+            let keys = (0..).zip(owners).filter(|(_, (lease, _))| *lease != 0);
+            let key = |(partition, (lease, since))| Owned {
+                since,
+                partition,
+                lease,
+            };
+            keys.map(key).collect()
+        });
+        (Just(count), seats, owned)
+    })
+}
+
+fn loads(members: &[Seat], target: &[i64]) -> Vec<usize> {
+    let load = |m: &Seat| target.iter().filter(|lease| **lease == m.lease).count();
+    members.iter().map(load).collect()
+}
+
+/// Partitions that a member owns and shall not keep.
+fn moved(members: &[Seat], owned: &[Owned], target: &[i64]) -> usize {
+    let by_member = |key: &&Owned| members.iter().any(|m| m.lease == key.lease);
+    let goes = |key: &&Owned| target[key.partition as usize] != key.lease;
+    owned.iter().filter(by_member).filter(goes).count()
+}
+
+fn balanced(loads: &[usize]) -> bool {
+    loads.iter().max().unwrap() - loads.iter().min().unwrap() <= 1
+}
+
+/// The fewest moves that any balanced assignment needs: all of them are tried.
+fn fewest(count: u32, members: &[Seat], owned: &[Owned]) -> usize {
+    let all = (members.len() as u64).pow(count);
+    let nth = |mut n: u64| {
+        let mut target = Vec::new();
+        for _ in 0..count {
+            target.push(members[(n % members.len() as u64) as usize].lease);
+            n /= members.len() as u64;
+        }
+        target
+    };
+    let fair = (0..all).map(nth).filter(|t| balanced(&loads(members, t)));
+    fair.map(|t| moved(members, owned, &t)).min().unwrap()
+}
+
+/// As it stands once everybody has done what the assignment says.
+fn carried_out(target: &[i64], owned: &[Owned], since: i64) -> Vec<Owned> {
+    let kept: BTreeMap<u32, Owned> = owned.iter().map(|key| (key.partition, *key)).collect();
+    let now = |(partition, lease): (u32, &i64)| {
+        let same = kept.get(&partition).filter(|key| key.lease == *lease);
+        same.copied().unwrap_or(Owned {
+            since,
+            partition,
+            lease: *lease,
+        })
+    };
+    (0..).zip(target).map(now).collect()
+}
+
+proptest! {
+    #[test]
+    fn every_partition_has_a_member_and_loads_differ_by_one_at_most((count, members, owned) in state()) {
+        let target = assign(count, &members, &owned);
+        prop_assert_eq!(target.len(), count as usize);
+        let loads = loads(&members, &target);
+        prop_assert_eq!(loads.iter().sum::<usize>(), count as usize);
+        prop_assert!(balanced(&loads), "{:?}", loads);
+    }
+
+    #[test]
+    fn the_order_in_which_things_are_told_does_not_matter(
+        (told, again) in state().prop_flat_map(|(count, members, owned)| {
+            let again = (Just(members.clone()).prop_shuffle(), Just(owned.clone()).prop_shuffle());
+            (Just((count, members, owned)), again)
+        }),
+    ) {
+        let (count, members, owned) = told;
+        prop_assert_eq!(assign(count, &members, &owned), assign(count, &again.0, &again.1));
+    }
+
+    #[test]
+    fn nothing_moves_once_it_was_carried_out((count, members, owned) in state()) {
+        let target = assign(count, &members, &owned);
+        let settled = carried_out(&target, &owned, 50);
+        prop_assert_eq!(assign(count, &members, &settled), target);
+    }
+
+    /// Whoever is first with part of what it should do does not change what the others should do.
+    #[test]
+    fn the_rest_stays_the_same_while_part_of_it_is_carried_out(
+        (count, members, owned) in state(),
+        done in proptest::collection::vec(any::<(bool, bool)>(), 80),
+    ) {
+        let target = assign(count, &members, &owned);
+        let mut partly: BTreeMap<u32, Owned> = owned.iter().map(|key| (key.partition, *key)).collect();
+        for (partition, lease) in (0..).zip(&target) {
+            let (released, taken) = done[partition as usize];
+            let member = |key: &Owned| members.iter().any(|m| m.lease == key.lease);
+            match partly.get(&partition) {
+                // Only the youngest first, as the rest of the rule says: see below.
+                Some(key) if key.lease == *lease || member(key) => {}
+                Some(_) if released => drop(partly.remove(&partition)),
+                None if taken => {
+                    let key = Owned { since: 50, partition, lease: *lease };
+                    partly.insert(partition, key);
+                }
+                _ => {}
+            }
+        }
+        let partly: Vec<_> = partly.into_values().collect();
+        prop_assert_eq!(assign(count, &members, &partly), target);
+    }
+
+    #[test]
+    fn what_is_given_up_is_the_same_whoever_of_them_gives_up_first(
+        (count, members, owned) in state(),
+        done in proptest::collection::vec(any::<bool>(), 80),
+    ) {
+        let target = assign(count, &members, &owned);
+        let goes = |key: &Owned| target[key.partition as usize] != key.lease && done[key.partition as usize];
+        let partly: Vec<_> = owned.iter().filter(|key| !goes(key)).copied().collect();
+        prop_assert_eq!(assign(count, &members, &partly), target);
+    }
+
+    #[test]
+    fn no_balanced_assignment_moves_less(
+        (count, members, owned) in state().prop_filter("small", |(count, members, _)| {
+            (members.len() as f64).powf(f64::from(*count)) < 3000.0
+        }),
+    ) {
+        let target = assign(count, &members, &owned);
+        prop_assert_eq!(moved(&members, &owned, &target), fewest(count, &members, &owned));
+    }
+
+    #[test]
+    fn who_joins_takes_its_share_and_who_leaves_moves_only_what_it_owned((count, members, owned) in state()) {
+        let settled = carried_out(&assign(count, &members, &owned), &owned, 50);
+        let mut more = members.clone();
+        more.push(Seat { since: 60, lease: 10 });
+        let target = assign(count, &more, &settled);
+        prop_assert_eq!(moved(&more, &settled, &target), count as usize / more.len());
+        let fewer = &members[1..];
+        if !fewer.is_empty() {
+            let target = assign(count, fewer, &settled);
+            prop_assert_eq!(moved(fewer, &settled, &target), 0);
+        }
+    }
+
+    /// Each acts by an old view, at random, taking only what is absent; then all see everything.
+    #[test]
+    fn members_with_old_views_settle(
+        (count, members, owned) in state(),
+        acts in proptest::collection::vec((0usize..9, 0usize..12), 0..120),
+    ) {
+        let mut world = World::new(count, members, owned);
+        for (member, behind) in acts {
+            world.act(member % world.members.len(), behind);
+        }
+        world.expire(99);
+        for round in 0.. {
+            let before = world.now.clone();
+            for member in 0..world.members.len() {
+                world.act(member, 0);
+            }
+            if world.now == before {
+                break;
+            }
+            prop_assert!(round < 6, "still moving");
+        }
+        let owners: Vec<_> = world.now.values().map(|key| key.lease).collect();
+        prop_assert_eq!(owners.len(), count as usize);
+        prop_assert!(balanced(&loads(&world.members, &owners)));
+    }
+}
+
+type Keys = BTreeMap<u32, Owned>;
+
+struct World {
+    count: u32,
+    members: Vec<Seat>,
+    now: Keys,
+    past: Vec<Keys>,
+    revision: i64,
+}
+
+impl World {
+    fn new(count: u32, members: Vec<Seat>, owned: Vec<Owned>) -> Self {
+        Self {
+            count,
+            members,
+            now: owned.into_iter().map(|key| (key.partition, key)).collect(),
+            past: Vec::new(),
+            revision: 100,
+        }
+    }
+
+    fn expire(&mut self, lease: i64) {
+        self.now.retain(|_, key| key.lease != lease);
+    }
+
+    /// The member does what the assignment says, by the state that many steps ago.
+    fn act(&mut self, member: usize, behind: usize) {
+        let me = self.members[member].lease;
+        let seen = self.past.len().checked_sub(behind);
+        let seen = seen.and_then(|at| self.past.get(at)).unwrap_or(&self.now);
+        let keys: Vec<_> = seen.values().copied().collect();
+        let target = assign(self.count, &self.members, &keys);
+        self.past.push(self.now.clone());
+        self.revision += 1;
+        let since = self.revision;
+        for (partition, lease) in (0..).zip(target) {
+            let absent = !keys.iter().any(|key| key.partition == partition);
+            if lease == me && absent {
+                let key = Owned {
+                    since,
+                    partition,
+                    lease,
+                };
+                self.now.entry(partition).or_insert(key);
+            }
+            let mine = keys
+                .iter()
+                .any(|key| (key.partition, key.lease) == (partition, me));
+            let still = self.now.get(&partition).is_some_and(|key| key.lease == me);
+            if lease != me && mine && still {
+                self.now.remove(&partition);
+            }
+        }
+    }
+}
+
+#[test]
+fn without_members_nobody_should_own_anything() {
+    assert!(assign(4, &[], &[]).is_empty());
+}
+
+#[test]
+fn more_members_than_partitions_leave_the_youngest_idle() {
+    let seat = |since| Seat {
+        since,
+        lease: since,
+    };
+    let members: Vec<_> = (1..=5).map(seat).collect();
+    assert_eq!(assign(3, &members, &[]), [1, 2, 3]);
+}
+
+#[test]
+fn keys_beyond_the_count_are_nobodys_business() {
+    let key = Owned {
+        since: 1,
+        partition: 7,
+        lease: 1,
+    };
+    let member = Seat { since: 1, lease: 1 };
+    assert_eq!(assign(2, &[member], &[key]), [1, 1]);
+}
+
+/// Far below a second even where the compiler optimises nothing; quadratic work would take minutes.
+#[test]
+fn ten_thousand_partitions_over_a_hundred_members_are_assigned_at_once() {
+    let seat = |lease| Seat {
+        since: lease,
+        lease,
+    };
+    let members: Vec<_> = (1..=100).map(seat).collect();
+    let began = Instant::now();
+    let first = assign(10_000, &members, &[]);
+    let settled = carried_out(&first, &[], 200);
+    let target = assign(10_000, &members[1..], &settled);
+    assert!(began.elapsed().as_secs() < 2, "{:?}", began.elapsed());
+    assert!(balanced(&loads(&members[1..], &target)));
+}

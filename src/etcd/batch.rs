@@ -1,0 +1,74 @@
+//! Hides how many keys are put or deleted by one transaction, each under a condition of its own.
+//!
+//! The operations are transactions within the transaction: what one key's condition says changes nothing for the
+//! others, so that a conflict over one of them costs no second attempt for the rest.
+
+use std::sync::Arc;
+
+use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
+
+use super::failure::Failure;
+use super::pool::{Lane, Pool, Trouble, header, kv};
+use crate::facts::Header;
+
+impl Pool {
+    /// Puts each of the keys that is absent, if `member` has that create revision; which of them were put.
+    ///
+    /// Any failure may come after they were.
+    pub(crate) async fn take(
+        &self,
+        (member, create_revision): (&[u8], i64),
+        value: &[u8],
+        lease: i64,
+        keys: &[Arc<[u8]>],
+    ) -> Result<(Header, Vec<bool>), Failure> {
+        let put = |key: &Arc<[u8]>| {
+            let absent = Compare::create_revision(&**key, CompareOp::Equal, 0);
+            let put = TxnOp::put(&**key, value, Some(PutOptions::new().with_lease(lease)));
+            TxnOp::txn(Txn::new().when([absent]).and_then([put]))
+        };
+        let stands = Compare::create_revision(member, CompareOp::Equal, create_revision);
+        let puts: Vec<_> = keys.iter().map(put).collect();
+        let txn = Txn::new().when([stands]).and_then(puts);
+        self.call(Lane::Data, async |client| {
+            let answer = kv(&client).txn(txn).await?;
+            let header = header(answer.header())?;
+            if !answer.succeeded() {
+                return Ok((header, vec![false; keys.len()]));
+            }
+            let taken = |response| match response {
+                TxnOpResponse::Txn(inner) => Ok(inner.succeeded()),
+                _ => Err(Trouble::Odd("a transaction without its results")),
+            };
+            let taken: Vec<_> = answer
+                .op_responses()
+                .into_iter()
+                .map(taken)
+                .collect::<Result<_, _>>()?;
+            if taken.len() != keys.len() {
+                return Err(Trouble::Odd("a transaction with fewer results than keys"));
+            }
+            Ok((header, taken))
+        })
+        .await
+    }
+
+    /// Deletes each of the keys that still is the one with its create revision; afterwards those are gone.
+    pub(crate) async fn release(&self, keys: &[(Arc<[u8]>, i64)]) -> Result<Header, Failure> {
+        let delete = |(key, create_revision): &(Arc<[u8]>, i64)| {
+            let same = Compare::create_revision(&**key, CompareOp::Equal, *create_revision);
+            TxnOp::txn(
+                Txn::new()
+                    .when([same])
+                    .and_then([TxnOp::delete(&**key, None)]),
+            )
+        };
+        let deletes: Vec<_> = keys.iter().map(delete).collect();
+        let txn = Txn::new().and_then(deletes);
+        self.call(Lane::Data, async |client| {
+            let answer = kv(&client).txn(txn).await?;
+            header(answer.header())
+        })
+        .await
+    }
+}
