@@ -96,10 +96,11 @@
 //! | [no renewal was verified in time](LostReason::LeaseExpiring) | for the [grace period](SessionOptions::grace) | at the end of validity |
 //! | its work [stalled](LostReason::Stalled), or its node is unhealthy ([`Runner`]) | for the grace period, or until the last deadline if that is earlier | at the end of validity |
 //! | [shutdown](LostReason::Shutdown), [the session closes](LostReason::SessionClosed), [the runtime is gone](LostReason::RuntimeGone) | until the last deadline, less than a TTL away | at the end of validity |
+//! | the [partition goes to another member](LostReason::Reassigned), or its member leaves | for the grace period, or until the last deadline if that is earlier | at the end of validity |
 //! | its [key](LostReason::KeyDeleted) or [lease](LostReason::LeaseLost) is gone, it is [overwritten](LostReason::KeyOverwritten), or [etcd is another](LostReason::StoreChanged) | no longer | after the grace period, or at the last deadline if that is earlier |
 //! | the leader [resigns](Leadership::resign), [steps down](Leadership::step_down) or drops its [`Leadership`] | no longer | as in the line above (tasks of [`Leadership::spawn`]) |
 //!
-//! After the reasons in the first, the second and the fourth line, and after stepping down, the node stands again by
+//! After the reasons in the first, the second and the fifth line, and after stepping down, the node stands again by
 //! itself, at the back of the queue; after a stall not before its work has ended and its health check says `Ok`. Work
 //! that blocks a thread cannot be dropped: only [`Term::is_valid`] and fencing hold it back, or the end of its process
 //! ([`OnOverrun::Abort`]).
@@ -219,6 +220,14 @@
 //! The keys of a lock are those of etcd's own lock recipe, `<namespace>/<name>/<lease id in hex>`, and so those of an
 //! election of the same name: give them different ones. Semaphores have keys apart, `<namespace>/~semaphore/...`.
 //!
+//! # Shared partitions
+//!
+//! [`Session::partitions`] splits work into a number of partitions, each with a leader of its own, and spreads them over
+//! all sessions that [join](Partitions::join): loads differ by one at most, and a member that joins or leaves moves only
+//! what balance requires. A [`Partition`] is a term as any other. [`Partitions::run`] does work for each that is owned;
+//! [`Partitions::holders`] and [`Partitions::observe`] tell which is with whom and how to reach it, and
+//! [`Partitions::partition_for`] which one a key belongs to. Their keys are `<namespace>/~partitions/...`.
+//!
 //! # Errors
 //!
 //! There is one [`Error`]; its [kind](ErrorKind) says what to do next. Losing a leadership is no error of
@@ -233,6 +242,7 @@
 //! | [`Overloaded`](ErrorKind::Overloaded) | wait; see to etcd's alarms, such as a full database |
 //! | [`Rejected`](ErrorKind::Rejected) | change the request: etcd will never accept it |
 //! | [`CapacityMismatch`](ErrorKind::CapacityMismatch) | use the capacity that the message names, or wait until none of those who use it holds or awaits a permit |
+//! | [`CountMismatch`](ErrorKind::CountMismatch) | use the count that the message names, or wait until none of its members is there |
 //! | [`AlreadyCampaigning`](ErrorKind::AlreadyCampaigning) | use the candidate that this session has, or another session |
 //! | [`LeadershipLost`](ErrorKind::LeadershipLost) | stop the work; nothing was sent |
 //! | [`GuardLost`](ErrorKind::GuardLost) | stop the work; nothing was applied |

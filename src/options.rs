@@ -88,7 +88,7 @@ impl SessionOptions {
     /// `<namespace>/` suffices. At most 512 bytes; it may begin with a `/`, but not end with one.
     ///
     /// Empty: names are whole prefixes, to stand in one election or to share a lock with programs that know no
-    /// namespace; the role then needs the prefixes of the elections and locks, and `~semaphore/` for semaphores. `/` likewise, for programs whose names begin with a slash.
+    /// namespace; the role then needs the prefixes of the elections and locks, and `~semaphore/` for semaphores, `~partitions/` for partitions. `/` likewise, for programs whose names begin with a slash.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self

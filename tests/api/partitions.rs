@@ -10,8 +10,8 @@ use crate::common::{
 use eldest::etcd_client::TxnOp;
 use eldest::testing::{Etcd, eventually};
 use eldest::{
-    Announcement, CancellationToken, ErrorKind, LostReason, Membership, Partition, Partitions,
-    Session, Term,
+    Announcement, CancellationToken, ErrorKind, LostReason, Member, Membership, Partition,
+    Partitions, Session, Term,
 };
 use futures::StreamExt;
 use tokio::sync::mpsc;
@@ -68,7 +68,6 @@ impl Running {
             Some(self.owned()).filter(|owned| owned.len() == count)
         })
         .await
-        .map_err(Into::into)
     }
 
     async fn end(self) -> eldest::Result<()> {
@@ -195,7 +194,7 @@ async fn onlookers_see_which_partition_is_with_whom_and_how_to_reach_it() -> Res
         let token = owner.terms[&number].fencing_token();
         assert_eq!(holder.fencing_token(), token);
     }
-    let names: Vec<_> = holders.members().iter().map(|m| m.identity()).collect();
+    let names: Vec<_> = holders.members().iter().map(Member::identity).collect();
     assert_eq!(names, ["a", "b"], "the longest-standing first");
     assert!(holders.holder(8).is_none());
     Ok(())
@@ -321,7 +320,7 @@ async fn a_run_that_is_dropped_drops_the_work_and_then_the_keys() -> Result {
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 3).await?;
     let stood = Arc::new(Mutex::new(Vec::new()));
-    let (endpoint, seen) = (etcd.endpoint().to_owned(), Arc::clone(&stood));
+    let (endpoint, seen) = (etcd.endpoint(), Arc::clone(&stood));
     let mut running = Running::start(&partitions, move |partition| {
         let probe = Probe::new(&endpoint, partition.key(), &seen);
         async move {
@@ -343,7 +342,7 @@ async fn keys_stand_until_the_work_has_ended_when_partitions_move() -> Result {
     let (_a, first) = partitions(&etcd, "a", 4).await?;
     let (_b, second) = partitions(&etcd, "b", 4).await?;
     let stood = Arc::new(Mutex::new(Vec::new()));
-    let (endpoint, seen) = (etcd.endpoint().to_owned(), Arc::clone(&stood));
+    let (endpoint, seen) = (etcd.endpoint(), Arc::clone(&stood));
     let mut a = Running::start(&first, move |partition| {
         let probe = Probe::new(&endpoint, partition.key(), &seen);
         async move {
