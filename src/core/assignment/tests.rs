@@ -77,6 +77,8 @@ fn carried_out(target: &[i64], owned: &[Owned], since: i64) -> Vec<Owned> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn every_partition_has_a_member_and_loads_differ_by_one_at_most((count, members, owned) in state()) {
         let target = assign(count, &members, &owned);
@@ -246,6 +248,21 @@ impl World {
             }
         }
     }
+}
+
+#[test]
+fn who_has_too_much_gives_up_what_it_took_last() {
+    let key = |partition, since| Owned {
+        since,
+        partition,
+        lease: 1,
+    };
+    let owned = [key(0, 7), key(1, 3), key(2, 5), key(3, 5)];
+    let members = [1, 2].map(|lease| Seat {
+        since: lease,
+        lease,
+    });
+    assert_eq!(assign(4, &members, &owned), [2, 1, 1, 2]);
 }
 
 #[test]

@@ -271,6 +271,36 @@ fn a_session_that_closes_hands_its_partitions_over_before_its_lease_goes() {
 }
 
 #[test]
+fn who_closes_hands_each_partition_over_when_its_own_work_has_ended() {
+    let mut w = World::sharing(2, 8);
+    w.nodes[0].work = Work::Never;
+    let (partition, key) = w.any_of(0, 8);
+    w.close(0);
+    w.drop_leadership(0, &key);
+    w.until("handed over", ms(50), |w| w.owns(1, 8, partition));
+    assert!(!w.nodes[0].closed());
+}
+
+#[test]
+fn a_key_that_is_deleted_while_the_view_has_a_gap_is_lost_at_once() {
+    let mut w = World::sharing(1, 4);
+    let (partition, key) = w.any_of(0, 4);
+    w.disturb_watches(0, true);
+    w.the_next(
+        9,
+        0,
+        |ask| matches!(ask, Ask::List { .. }),
+        Fate::RequestLost,
+    );
+    // Missed: only a read could tell that it does not matter.
+    w.store.put(&(*b"p/4/garbage").into(), b"", 0);
+    w.run(ms(150));
+    w.delete(&key);
+    w.run(ms(10));
+    assert!(!w.owns(0, 4, partition));
+}
+
+#[test]
 fn a_partition_is_not_taken_again_while_its_work_goes_on_here() {
     let mut w = World::sharing(1, 4);
     w.nodes[0].work = Work::After(secs(3));
