@@ -50,7 +50,7 @@ pub enum Status {
 /// A node in the queue of an election. Its key is kept alive while it waits.
 ///
 /// After a term that was lost it rejoins at the back by itself, as soon as the [`Leadership`] of that term is
-/// dropped; await [`Candidate::elected`] again. After a term that was resigned, or whose `Leadership` was dropped while
+/// dropped; await [`Candidate::elected`] again. So it does after [`Leadership::step_down`]. After a term that was resigned, or whose `Leadership` was dropped while
 /// it was valid, it has ended.
 ///
 /// Dropping it while it waits leaves the queue at once, in the background. A `Leadership` it produced lives on without
@@ -153,6 +153,12 @@ impl Candidate {
         }
     }
 
+    /// Whether it may not join again after a term, from now on.
+    pub(crate) fn hold_back(&self, held: bool) -> Result<()> {
+        let slot = self.slot;
+        self.handle.send(Command::HoldBack { slot, held })
+    }
+
     fn ended(&self) -> Error {
         let failure = self.failure.get().cloned();
         failure.unwrap_or_else(|| match *self.status.borrow() {
@@ -199,7 +205,7 @@ impl Candidate {
 
     pub(crate) async fn leave_within(&mut self, patience: Duration) -> Result<()> {
         self.begin_to_leave()?;
-        let mut ended = pin!(self.handle.ended(self.slot, patience));
+        let mut ended = pin!(self.handle.ended_within(self.slot, patience));
         loop {
             tokio::select! {
                 biased;

@@ -47,6 +47,17 @@ pub(crate) enum Command {
         slot: SlotId,
         reply: oneshot::Sender<()>,
     },
+    /// Answered when the key of that term is gone.
+    AwaitRelease {
+        slot: SlotId,
+        term: TermId,
+        reply: oneshot::Sender<()>,
+    },
+    /// Whether the candidate may not join again after a term.
+    HoldBack {
+        slot: SlotId,
+        held: bool,
+    },
     End {
         slot: SlotId,
         term: TermId,
@@ -103,6 +114,7 @@ pub(crate) struct Driver {
     standing: HashMap<Arc<[u8]>, SlotId>,
     proclaims: HashMap<u64, oneshot::Sender<Result<bool>>>,
     tickets: u64,
+    releases: Vec<(SlotId, TermId, oneshot::Sender<()>)>,
     closers: Vec<oneshot::Sender<()>>,
     io: io::Io,
     closed: bool,
@@ -142,6 +154,7 @@ impl Driver {
             standing: HashMap::new(),
             proclaims: HashMap::new(),
             tickets: 0,
+            releases: Vec::new(),
             closers: Vec::new(),
             closed: false,
         };
@@ -232,6 +245,8 @@ impl Driver {
                 Some(seat) => seat.awaiting_end.push(reply),
                 None => drop(reply.send(())),
             },
+            Command::AwaitRelease { slot, term, reply } => self.releases.push((slot, term, reply)),
+            Command::HoldBack { slot, held } => self.machine.hold_back(now, slot, held),
             Command::End { slot, term, reason } => {
                 self.machine.end_by_leader(now, slot, term, reason);
             }
@@ -342,6 +357,12 @@ impl Driver {
                 Action::Session(condition) => self.condition(condition),
                 Action::Note(note) => self.note(&note),
             }
+        }
+        let (machine, releases) = (&self.machine, &mut self.releases);
+        for (.., reply) in
+            releases.extract_if(.., |(slot, term, _)| machine.is_released(*slot, *term))
+        {
+            let _ = reply.send(());
         }
     }
 

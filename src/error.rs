@@ -47,7 +47,8 @@ pub enum ErrorKind {
     Ended,
     /// The session was closed, or its runtime shut down. Connect a new one.
     Closed,
-    /// The work given to [`Election::run`](crate::Election::run) failed; its error is the source.
+    /// The work given to [`Election::run`](crate::Election::run) or [`Runner`](crate::Runner) failed; its error is the
+    /// source.
     Work,
 }
 
@@ -68,7 +69,7 @@ impl ErrorKind {
             ErrorKind::Ambiguous => "outcome unknown",
             ErrorKind::Ended => "the candidacy has ended",
             ErrorKind::Closed => "the session is closed",
-            ErrorKind::Work => "the leader's work failed",
+            ErrorKind::Work => "the work failed",
         }
     }
 }

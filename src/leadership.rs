@@ -130,21 +130,79 @@ impl Leadership {
     /// # Errors
     ///
     /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is retried in the background,
-    /// and this call may be repeated.
+    /// and this call may be repeated. `LeadershipLost`: the leader [stepped down](Leadership::step_down) before.
     ///
     /// # Cancellation safety
     ///
     /// Cancel safe: resigning goes on in the background.
     pub async fn resign(&self) -> Result<()> {
         let claim = &self.claim;
+        if self.lost_reason() == Some(LostReason::SteppedDown) {
+            return Err(Error::new(
+                ErrorKind::LeadershipLost,
+                "it stepped down, and stands again; leave through the candidate",
+            ));
+        }
         claim.end(LostReason::Resigned)?;
         claim.term.lost().cancelled().await;
         claim.join_tasks().await;
         claim.joined()?;
-        claim
-            .handle
-            .ended(claim.slot, claim.handle.patience())
-            .await
+        claim.handle.ended(claim.slot).await
+    }
+
+    /// Gives up the leadership and goes to the back of the queue; returns when etcd confirmed that the key is gone.
+    ///
+    /// As with [`Leadership::resign`], the caller says by it that the work has ended: validity ends at once, and tasks
+    /// of [`Leadership::spawn`] are awaited until the frozen deadline before the key is released. Then the next eldest
+    /// leads, and this node stands again behind all who wait; if nobody does, it leads again. Await
+    /// [`Candidate::elected`](crate::Candidate::elected) for its next turn; within the work of
+    /// [`Election::run`](crate::Election::run) return, and the work is called again when it comes. A candidate that was
+    /// dropped, or has left, does not stand again.
+    ///
+    /// # Why there is no hand-over to a chosen node
+    ///
+    /// It would contradict the rule that the eldest leads, by which every node, and every program that follows etcd's
+    /// own recipe, finds the leader. Nor could the order be swapped safely: keys that are created in one transaction
+    /// share a create revision, and both would lead. To make a certain node lead, let those ahead of it resign or
+    /// restart first, or step down until it is its turn; start the node that should lead before the others; and
+    /// campaign only once a node is ready to lead.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is retried in the background,
+    /// and this call may be repeated. `Closed`: the session was closed.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: stepping down goes on in the background once the `Leadership` is dropped.
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// # #[cfg(feature = "testing")] #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest::testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let other = Session::connect([etcd.endpoint()], SessionOptions::new("node-b")).await?;
+    /// # let mut candidate = session.election("billing/scheduler")?.campaign().await?;
+    /// # let mut next = other.election("billing/scheduler")?.campaign().await?;
+    /// let leadership = candidate.elected().await?;
+    /// leadership.step_down().await?;
+    /// let behind = next.elected().await?; // another node's candidate, which waited
+    /// # assert!(behind.is_valid() && !leadership.is_valid());
+    /// # behind.resign().await?;
+    /// let again = candidate.elected().await?; // its next turn
+    /// assert!(again.fencing_token() > leadership.fencing_token());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn step_down(&self) -> Result<()> {
+        let claim = &self.claim;
+        claim.end(LostReason::SteppedDown)?;
+        claim.term.lost().cancelled().await;
+        claim.join_tasks().await;
+        claim.joined()?;
+        claim.handle.released(claim.slot, claim.id).await
     }
 }
 
@@ -189,11 +247,6 @@ impl Claim {
         self.term.shared.give_back();
         let (slot, term) = (self.slot, self.id);
         self.handle.send(Command::Joined { slot, term })
-    }
-
-    /// Waits for the end of the candidacy, that is, for the key to be gone.
-    pub(crate) async fn ended(&self) -> Result<()> {
-        self.handle.ended(self.slot, self.handle.patience()).await
     }
 
     /// Completes at the term's frozen deadline. The token must have been cancelled.

@@ -94,13 +94,24 @@
 //! | what ends it | the term stays valid | work is dropped |
 //! |---|---|---|
 //! | [no renewal was verified in time](LostReason::LeaseExpiring) | for the [grace period](SessionOptions::grace) | at the end of validity |
+//! | its work [stalled](LostReason::Stalled), or its node is unhealthy ([`Runner`]) | for the grace period, or until the last deadline if that is earlier | at the end of validity |
 //! | [shutdown](LostReason::Shutdown), [the session closes](LostReason::SessionClosed), [the runtime is gone](LostReason::RuntimeGone) | until the last deadline, less than a TTL away | at the end of validity |
 //! | the [partition goes to another member](LostReason::Reassigned), or its member leaves | for the grace period, or until the last deadline if that is earlier | at the end of validity |
 //! | its [key](LostReason::KeyDeleted) or [lease](LostReason::LeaseLost) is gone, it is [overwritten](LostReason::KeyOverwritten), or [etcd is another](LostReason::StoreChanged) | no longer | after the grace period, or at the last deadline if that is earlier |
-//! | the leader [resigns](Leadership::resign) or drops its [`Leadership`] | no longer | as in the line above (tasks of [`Leadership::spawn`]) |
+//! | the leader [resigns](Leadership::resign), [steps down](Leadership::step_down) or drops its [`Leadership`] | no longer | as in the line above (tasks of [`Leadership::spawn`]) |
 //!
-//! After the reasons in the first and the fourth line the node stands again by itself, at the back of the queue. Work
-//! that blocks a thread cannot be dropped: only [`Term::is_valid`] and fencing hold it back.
+//! After the reasons in the first, the second and the fifth line, and after stepping down, the node stands again by
+//! itself, at the back of the queue; after a stall not before its work has ended and its health check says `Ok`. Work
+//! that blocks a thread cannot be dropped: only [`Term::is_valid`] and fencing hold it back, or the end of its process
+//! ([`OnOverrun::Abort`]).
+//!
+//! # Following, and leading in good health
+//!
+//! [`Election::runner`] is `run` with options: [work while following](Runner::follow), which is told who leads and ends
+//! before the leader's work begins; a [stall timeout](Runner::stall_timeout) and a [health check](Runner::health_check),
+//! without whose signs of life a leader gives way although its lease is healthy; and what becomes of work that
+//! [outlives its term](Runner::on_overrun). `docs/rolling-restart.md` in the repository tells how to restart all nodes
+//! with one change of the leader.
 //!
 //! # Fencing
 //!
@@ -290,6 +301,8 @@ mod env;
 mod error;
 mod etcd;
 mod facts;
+mod following;
+mod health;
 mod holders;
 mod leadership;
 mod lock;
@@ -301,11 +314,13 @@ mod partitions;
 mod resource;
 mod roster;
 mod run;
+mod runner;
 mod semaphore;
 mod session;
 mod term;
 #[cfg(feature = "history")]
 pub mod testing;
+mod vigil;
 
 pub use announcement::{Announced, Announcement};
 pub use candidate::{Candidate, Status};
@@ -314,6 +329,7 @@ pub use core::reason::{EndReason, LostReason};
 pub use election::Election;
 pub use error::{BoxError, Error, ErrorKind, Result};
 pub use etcd_client;
+pub use following::Following;
 pub use holders::{Holder, Holders, HoldersObserver};
 pub use leadership::Leadership;
 pub use lock::{Lock, LockGuard};
@@ -321,6 +337,7 @@ pub use observer::Observer;
 pub use options::SessionOptions;
 pub use partitions::{Membership, Partition, Partitions};
 pub use roster::{Member, Roster};
+pub use runner::{NoCheck, NoFollower, OnOverrun, Runner};
 pub use semaphore::{Permit, Semaphore};
 pub use session::{LeaseView, Session, SessionState};
 pub use term::{Deadline, Term};
@@ -339,7 +356,12 @@ pub mod sim {
 #[doc = include_str!("../README.md")]
 pub struct Readme;
 
-/// ... and so are those of the page about tests.
+/// ... and so are those of the page about restarts.
+#[cfg(all(doctest, feature = "testing"))]
+#[doc = include_str!("../docs/rolling-restart.md")]
+pub struct RollingRestart;
+
+/// ... and of the page about tests.
 #[cfg(all(doctest, feature = "docker"))]
 #[doc = include_str!("../docs/testing.md")]
 pub struct TestingYourOwnService;

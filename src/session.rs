@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::Instrument;
 
 use crate::announcement::Announced;
-use crate::core::action::SlotId;
+use crate::core::action::{SlotId, TermId};
 use crate::core::machine::Config;
 use crate::core::reason::LostReason;
 use crate::driver::{Command, Driver, Parts, several};
@@ -129,7 +129,7 @@ pub(crate) struct SessionShared {
     pub(crate) env: SharedEnv,
     pub(crate) pool: Arc<Pool>,
     pub(crate) settings: Settings,
-    state: watch::Receiver<SessionState>,
+    pub(crate) state: watch::Receiver<SessionState>,
     slots: AtomicU64,
     pub(crate) names: Names,
     // The watchdog holds it weakly: with the session gone, nobody is watched.
@@ -151,9 +151,25 @@ impl Handle {
     }
 
     /// Waits until a candidacy is over and its key is gone for certain.
-    pub(crate) async fn ended(&self, slot: SlotId, patience: Duration) -> Result<()> {
+    pub(crate) async fn ended(&self, slot: SlotId) -> Result<()> {
+        self.ended_within(slot, self.patience()).await
+    }
+
+    /// As [`Handle::ended`], where work is awaited first.
+    pub(crate) async fn ended_within(&self, slot: SlotId, patience: Duration) -> Result<()> {
         let (reply, done) = oneshot::channel();
         self.send(Command::AwaitEnd { slot, reply })?;
+        self.confirmed(done, patience).await
+    }
+
+    /// Waits until the key of that term is gone for certain.
+    pub(crate) async fn released(&self, slot: SlotId, term: TermId) -> Result<()> {
+        let (reply, done) = oneshot::channel();
+        self.send(Command::AwaitRelease { slot, term, reply })?;
+        self.confirmed(done, self.patience()).await
+    }
+
+    async fn confirmed(&self, done: oneshot::Receiver<()>, patience: Duration) -> Result<()> {
         match timeout(&*self.shared.env, patience, done).await {
             Some(Ok(())) => Ok(()),
             Some(Err(_)) => Err(Error::closed()),

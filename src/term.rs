@@ -1,7 +1,7 @@
 //! Hides how a term is kept honest: one clock comparison tells whether it is still valid, from any thread.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -143,6 +143,12 @@ pub(crate) struct Shared {
     /// Work is dropped then; nanoseconds, only ever lowered.
     cutoff: AtomicU64,
     reason: OnceLock<LostReason>,
+    /// The driver has told of the end.
+    told: AtomicBool,
+    /// The watchdog must hear of an earlier end of the work.
+    guarded: AtomicBool,
+    /// Nanoseconds; the last sign of life of the work.
+    beat: AtomicU64,
     lost: CancellationToken,
 }
 
@@ -157,6 +163,7 @@ impl Shared {
     ) -> Arc<Self> {
         Arc::new(Self {
             lost: belief.over.child_token(),
+            beat: AtomicU64::new(env.now().as_nanos()),
             env,
             pool,
             belief,
@@ -166,18 +173,56 @@ impl Shared {
             until: AtomicU64::new(u64::MAX),
             cutoff: AtomicU64::new(u64::MAX),
             reason: OnceLock::new(),
+            told: AtomicBool::new(false),
+            guarded: AtomicBool::new(false),
         })
     }
 
-    /// The driver ends the term: reason first, then the limits, then the token. Whether that is news; told again,
-    /// the first reason stands.
+    /// The driver ends the term. Whether that is news.
     pub(crate) fn end(&self, reason: LostReason, cutoff: Time, valid: bool) -> bool {
-        let news = self.reason.set(reason).is_ok();
+        self.limit_to(reason, cutoff, valid);
+        if self.guarded.load(Ordering::Acquire) {
+            self.env.rewatch();
+        }
+        !self.told.swap(true, Ordering::AcqRel)
+    }
+
+    /// The watchdog ends the term, and leaves it to the driver to tell.
+    pub(crate) fn stall(&self, cutoff: Time) {
+        self.limit_to(LostReason::Stalled, cutoff, true);
+    }
+
+    /// Reason first, then the limits, then the token. Told again, the first reason stands.
+    fn limit_to(&self, reason: LostReason, cutoff: Time, valid: bool) {
+        let _ = self.reason.set(reason);
         let until = if valid { cutoff.as_nanos() } else { 0 };
         self.until.fetch_min(until, Ordering::AcqRel);
         self.cutoff.fetch_min(cutoff.as_nanos(), Ordering::AcqRel);
         self.lost.cancel();
-        news
+    }
+
+    /// A watched deadline hangs on the term's: it is looked at again when the term ends.
+    pub(crate) fn guard_by_watchdog(&self) {
+        self.guarded.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.is_cancelled()
+    }
+
+    pub(crate) fn last_beat(&self) -> Time {
+        Time::from_nanos(self.beat.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn beat(&self) {
+        let now = self.env.now().as_nanos();
+        self.beat.fetch_max(now, Ordering::AcqRel);
+    }
+
+    pub(crate) fn reason(&self) -> Option<LostReason> {
+        let told = self.reason.get().copied();
+        // The watchdog cancels without waiting for the driver to say why; it has one reason only.
+        told.or_else(|| self.is_lost().then_some(LostReason::LeaseExpiring))
     }
 
     /// The holder gave the term back: its key may go from now on.
@@ -241,14 +286,16 @@ impl Term {
 
     /// Why the term ended; `None` while it has not.
     pub fn lost_reason(&self) -> Option<LostReason> {
-        let told = self.shared.reason.get().copied();
-        // The watchdog cancels without waiting for the driver to say why; it has one reason only.
-        told.or_else(|| {
-            self.shared
-                .lost
-                .is_cancelled()
-                .then_some(LostReason::LeaseExpiring)
-        })
+        self.shared.reason()
+    }
+
+    /// Says that the work makes progress. With a [stall timeout](crate::Runner::stall_timeout) the term ends when this
+    /// is not said often enough; without one it changes nothing. Call it where a piece of work has been *done*, not
+    /// from a task of its own that would go on while the work hangs.
+    ///
+    /// One read of the clock and an atomic write, from any thread.
+    pub fn heartbeat(&self) {
+        self.shared.beat();
     }
 
     /// Until when the term is valid if nothing else happens; moves later with every verified renewal until the

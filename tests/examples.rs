@@ -24,13 +24,15 @@ type Result<T = ()> = std::result::Result<T, BoxError>;
 const LONG: Duration = Duration::from_secs(30);
 
 /// All there are; each has a test below.
-const EXAMPLES: [&str; 7] = [
+const EXAMPLES: [&str; 9] = [
     "fenced_writes",
+    "follower_work",
     "http_service",
     "lock",
     "observe",
     "partitioned_consumer",
     "run_a_task",
+    "stalled_leader",
     "step_by_step",
 ];
 
@@ -366,6 +368,55 @@ async fn http_service_tells_who_leads_and_resigns_on_sigterm() -> Result {
     second.signal(rustix::process::Signal::INT)?;
     second.says("resigned and gone").await?;
     second.ends_well().await?;
+    assert_eq!(keys(&etcd).await?, [""; 0]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn follower_work_is_told_where_the_leader_is_and_ends_before_it_leads() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut first = Running::start("follower_work", &etcd, &[])?;
+    first.says("orders come here, token").await?;
+    let mut second = Running::start("follower_work", &etcd, &[])?;
+    let line = second.says("orders go to node-").await?;
+    let leader = first.child.id().ok_or("it has ended")?;
+    assert!(
+        line.contains(&format!("node-{leader} at 127.0.0.1:")),
+        "{line}"
+    );
+    first.signal(rustix::process::Signal::INT)?;
+    for text in ["no longer leading", "gone"] {
+        first.says(text).await?;
+    }
+    first.ends_well().await?;
+    for text in ["no longer following", "orders come here, token"] {
+        second.says(text).await?;
+    }
+    second.signal(rustix::process::Signal::INT)?;
+    second.says("gone").await?;
+    second.ends_well().await?;
+    assert_eq!(keys(&etcd).await?, [""; 0]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stalled_leader_gives_way_and_leads_again_later() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut first = Running::start("stalled_leader", &etcd, &[])?;
+    first.says("piece 1").await?;
+    let mut second = Running::start("stalled_leader", &etcd, &[])?;
+    for text in ["hanging", "lost the term: Some(Stalled)"] {
+        first.says(text).await?;
+    }
+    for text in ["leading, token", "piece 5", "hanging"] {
+        second.says(text).await?;
+    }
+    first.says("leading, token").await?;
+    for mut example in [first, second] {
+        example.signal(rustix::process::Signal::INT)?;
+        example.says("gone").await?;
+        example.ends_well().await?;
+    }
     assert_eq!(keys(&etcd).await?, [""; 0]);
     Ok(())
 }

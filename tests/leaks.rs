@@ -62,12 +62,12 @@ async fn session(etcd: &Etcd, name: &str) -> Result<Session> {
 
 /// The ways in which a stay in an election ends.
 async fn cycle(session: &Session, way: usize) -> Result {
-    let name = format!("e{}", way % 7);
+    let name = format!("e{}", way % 8);
     if way % 9 > 5 {
         return hold(session, &name, way).await;
     }
     let election = session.election(name)?;
-    match way % 6 {
+    match way % 7 {
         0 => {
             let mut candidate = election.campaign().await?;
             let leadership = candidate.elected().await?;
@@ -92,6 +92,31 @@ async fn cycle(session: &Session, way: usize) -> Result {
             let pause = Duration::from_micros(300 * (way as u64 % 10));
             let campaign = tokio::time::timeout(pause, election.campaign());
             drop(campaign.await);
+        }
+        5 => {
+            let shutdown = CancellationToken::new();
+            let runner = election.runner().follow(async |following| {
+                following.stopped().cancelled().await;
+                Ok(())
+            });
+            let runner = runner
+                .stall_timeout(TTL)
+                .health_check(TTL / 2, TTL, async || Ok(()));
+            let stop = shutdown.clone();
+            let mut terms = 0;
+            let work = move |leadership: eldest::Leadership| {
+                terms += 1;
+                let stop = (terms == 2).then(|| stop.clone());
+                async move {
+                    match stop {
+                        Some(stop) => stop.cancel(),
+                        None => leadership.step_down().await?,
+                    }
+                    leadership.lost().cancelled().await;
+                    Ok(())
+                }
+            };
+            runner.run(shutdown, work).await?;
         }
         _ => {
             let shutdown = CancellationToken::new();
@@ -130,7 +155,7 @@ async fn cycles(client: &Client, session: &Session, ways: std::ops::Range<usize>
     for way in ways {
         cycle(session, way).await?;
         for prefix in ["eldest/", "eldest/~semaphore/"] {
-            let prefix = format!("{prefix}e{}/", way % 7);
+            let prefix = format!("{prefix}e{}/", way % 8);
             eventually(
                 PATIENCE,
                 format!("cycle {way} leaves nothing"),

@@ -421,6 +421,65 @@ async fn a_switched_endpoint_is_told_with_both_names() -> Result {
     Ok(())
 }
 
+#[tokio::test]
+async fn ill_health_a_stall_stepping_down_and_late_work_are_told() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let options = options("a").grace(Duration::from_millis(300));
+    let session = Session::connect([etcd.endpoint()], options).await?;
+    let (shutdown, mut checks, mut followed, mut terms) = (CancellationToken::new(), 0, 0, 0);
+    let runner = session.election("jobs")?.runner();
+    let runner = runner.stall_timeout(Duration::from_millis(1500));
+    let often = Duration::from_millis(20);
+    let runner = runner.health_check(often, LONG, || {
+        checks += 1;
+        std::future::ready(if checks < 3 {
+            Err("no disk".into())
+        } else {
+            Ok(())
+        })
+    });
+    let runner = runner.follow(|following| {
+        followed += 1;
+        let fails = followed == 2;
+        async move {
+            following.stopped().cancelled().await;
+            if fails {
+                return Err("too late".into());
+            }
+            std::future::pending().await
+        }
+    });
+    let run = runner.run(shutdown.clone(), |leadership| {
+        terms += 1;
+        let (term, stop) = (terms, shutdown.clone());
+        async move {
+            match term {
+                1 => leadership.lost().cancelled().await,
+                2 => leadership.step_down().await?,
+                _ => stop.cancel(),
+            }
+            Ok(())
+        }
+    });
+    timeout(LONG, run).await??;
+    let of_jobs = [("election", "jobs")];
+    let ill = logs.one(ELECTION, "unhealthy", &of_jobs);
+    assert_eq!((ill.level, ill.field("why")), (Level::WARN, "no disk"));
+    let well = logs.one(ELECTION, "healthy again", &of_jobs);
+    assert_eq!(well.level, Level::INFO);
+    let stalled = logs.one(ELECTION, "term ended", &[("reason", "stalled")]);
+    assert_eq!(stalled.level, Level::WARN);
+    let stepped_down = logs.one(ELECTION, "term ended", &[("reason", "stepped_down")]);
+    assert_eq!(stepped_down.level, Level::INFO, "it was asked for");
+    let late = logs.one(ELECTION, "follower's work failed at its end", &of_jobs);
+    assert_eq!(late.field("error"), "too late");
+    let dropped = "follower's work dropped after the grace period";
+    assert!(!logs.of(ELECTION, dropped, &of_jobs).is_empty());
+    all_documented(&logs);
+    Ok(())
+}
+
 #[test]
 fn a_runtime_that_went_down_is_told_as_the_reason() -> Result {
     let (logs, _guard) = Logs::capture();

@@ -110,6 +110,8 @@ pub(crate) struct Candidacy {
     pub(crate) manner: Manner,
     /// Rejoins after a lost term; false once the candidate was dropped or left.
     pub(crate) wanted: bool,
+    /// Does not join again until it is told so.
+    pub(crate) held: bool,
     /// It stood in etcd once; from then on everything is retried.
     pub(crate) registered: bool,
     /// With `at_once`: whoever joined up to this revision is known, and leaves a seat free.
@@ -154,6 +156,7 @@ impl Candidacy {
             value,
             manner,
             wanted: true,
+            held: false,
             registered: false,
             free_at: 0,
             uncertain: false,

@@ -128,7 +128,8 @@ impl Machine {
         self.tell(slot);
     }
 
-    /// The leader ends its term: resigning (its work is done) or shutting down (its work winds up).
+    /// The leader ends its term: resigning or stepping down (its work is done), shutting down (its work winds up), or
+    /// because its work stalled.
     pub(crate) fn end_by_leader(
         &mut self,
         now: Time,
@@ -137,6 +138,7 @@ impl Machine {
         reason: LostReason,
     ) {
         self.expire(now);
+        let leaves = matches!(reason, LostReason::Resigned | LostReason::Shutdown);
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
@@ -149,7 +151,7 @@ impl Machine {
                 reason: lost,
                 cutoff,
                 next: Afterwards::Rejoin,
-            } if t == term => {
+            } if t == term && leaves => {
                 candidate.wanted = false;
                 let next = Afterwards::Leave(match reason {
                     LostReason::Resigned => EndReason::Resigned,
@@ -166,11 +168,11 @@ impl Machine {
             }
             _ => return,
         }
-        candidate.wanted = false;
-        let end = if reason == LostReason::Resigned {
-            End::Void
-        } else {
-            End::Fading
+        candidate.wanted &= !leaves;
+        let end = match reason {
+            LostReason::Resigned | LostReason::SteppedDown => End::Void,
+            LostReason::Stalled => End::Brief,
+            _ => End::Fading,
         };
         self.end_term(slot, now, reason, end);
     }
@@ -226,6 +228,34 @@ impl Machine {
             }
         }
         self.tell(slot);
+    }
+
+    /// Whether the candidate may join again after a term: not while its node is unhealthy, or its work goes on.
+    pub(crate) fn hold_back(&mut self, now: Time, slot: SlotId, held: bool) {
+        self.expire(now);
+        if let Some(candidate) = self.candidate(slot) {
+            candidate.held = held;
+            if matches!(candidate.phase(), Phase::Joining { request: None, .. }) {
+                self.queue_join(slot, now);
+            }
+        }
+    }
+
+    /// Whether the key of that term is gone for certain.
+    pub(crate) fn is_released(&self, slot: SlotId, term: TermId) -> bool {
+        let Some(Slot::Candidate(candidate)) = self.slots.get(&slot) else {
+            return true;
+        };
+        let key = self.lease().map(|lease| candidate.key(lease.id()));
+        match candidate.phase() {
+            Phase::Leading { term: t, .. }
+            | Phase::Ending {
+                own: Some(_),
+                term: t,
+                ..
+            } => *t != term,
+            _ => key.is_none_or(|key| !self.removals.contains_key(&key)),
+        }
     }
 
     /// The key was released before the work ended; wait for the release if it is still under way.

@@ -27,6 +27,9 @@ impl Machine {
         else {
             return false;
         };
+        if candidate.held {
+            return false;
+        }
         if now < not_before {
             self.timers.set(not_before, Timer::Slot(slot));
             return false;

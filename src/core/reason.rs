@@ -23,6 +23,12 @@ pub enum LostReason {
     Reassigned,
     /// The leader resigned, or its `Leadership` was dropped.
     Resigned,
+    /// The leader stepped down; it stands again at the back of the queue.
+    SteppedDown,
+    /// The leader's work, or its health check, gave no sign of life for as long as
+    /// [`Runner`](crate::Runner) allows. The term stays valid for the grace period; the node does not stand again
+    /// before its work has ended and its health check answers.
+    Stalled,
     /// The shutdown token given to [`Election::run`](crate::Election::run) was cancelled.
     Shutdown,
     /// The session was closed.
@@ -42,6 +48,8 @@ impl LostReason {
             LostReason::StoreChanged => "store_changed",
             LostReason::Reassigned => "reassigned",
             LostReason::Resigned => "resigned",
+            LostReason::SteppedDown => "stepped_down",
+            LostReason::Stalled => "stalled",
             LostReason::Shutdown => "shutdown",
             LostReason::SessionClosed => "session_closed",
             LostReason::RuntimeGone => "runtime_gone",

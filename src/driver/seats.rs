@@ -196,7 +196,8 @@ impl Seat {
             return;
         };
         if shared.end(reason, cutoff, valid) {
-            self.tell_end(identity, shared.token, reason);
+            // The watchdog may have ended it before, for another reason.
+            self.tell_end(identity, shared.token, shared.reason().unwrap_or(reason));
         }
     }
 
@@ -206,6 +207,7 @@ impl Seat {
             reason,
             LostReason::Reassigned
                 | LostReason::Resigned
+                | LostReason::SteppedDown
                 | LostReason::Shutdown
                 | LostReason::SessionClosed
         );

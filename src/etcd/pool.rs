@@ -357,6 +357,10 @@ async fn timeout<T>(env: &dyn Env, limit: Duration, work: impl Future<Output = T
 }
 
 fn check_endpoint(endpoint: &str) -> Result<(), String> {
+    // As other programs take them, in one variable.
+    if endpoint.contains(',') {
+        return Err("one endpoint each: split the list at its commas".to_owned());
+    }
     let uri: Uri = endpoint.parse().map_err(|error| format!("{error}"))?;
     match uri.scheme_str() {
         Some("http") => {}

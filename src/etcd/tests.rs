@@ -167,8 +167,15 @@ impl Etcd {
         Client::connect([&self.endpoint], None).await.unwrap()
     }
 
+    /// On return none of its threads runs (on Linux): until then it might answer.
     fn pause(&self) {
         self.signal("STOP");
+        let threads = format!("/proc/{}/task", self.child.id());
+        let end = Instant::now() + PATIENCE;
+        while std::fs::read_dir(&threads).is_ok_and(|mut threads| threads.any(is_running)) {
+            assert!(Instant::now() < end, "it does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn resume(&self) {
@@ -186,6 +193,16 @@ impl Etcd {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether that thread, a folder in /proc, is not stopped.
+fn is_running(thread: std::io::Result<std::fs::DirEntry>) -> bool {
+    let stat = thread.and_then(|thread| std::fs::read_to_string(thread.path().join("stat")));
+    // After the program's name in brackets: the state.
+    stat.is_ok_and(|stat| {
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, state)| !state.starts_with('T'))
+    })
 }
 
 impl Drop for Etcd {

@@ -48,10 +48,12 @@ use futures::StreamExt as _;
 
 use super::BoxError;
 use super::history::{Recorder, What};
+use record::{Record, Step};
 
 mod engine;
 mod network;
 mod owner;
+mod record;
 
 #[cfg(test)]
 mod tests;
@@ -69,13 +71,6 @@ pub struct Container {
     record: Option<Record>,
     /// What it was cut from and not yet connected to again, and how it was connected.
     cuts: Mutex<Vec<(String, EndpointSettings)>>,
-}
-
-/// Where events go, and whom they hit.
-struct Record {
-    recorder: Recorder,
-    /// A node of the election, or `None` for what all nodes depend on.
-    node: Option<String>,
 }
 
 impl Container {
@@ -104,22 +99,16 @@ impl Container {
 
     /// From now on records what is done to it, as done to that node of the election: [`What::Paused`] and
     /// [`What::Resumed`], [`What::Killed`], and a [`What::Fault`] for each network it is cut from. The stamps are
-    /// what [`What`] asks for: no belief is hidden or invented.
+    /// what [`What`] asks for: no belief is hidden or invented. What the engine refused is not recorded.
     pub fn recorded(mut self, recorder: &Recorder, node: impl Into<String>) -> Self {
-        self.record = Some(Record {
-            recorder: recorder.clone(),
-            node: Some(node.into()),
-        });
+        self.record = Some(Record::of(recorder, Some(node.into())));
         self
     }
 
     /// From now on records what is done to it as a fault that hits every node: for a container of etcd. A kill is
     /// over once it was [started](Self::start) again; that it serves again takes a moment longer.
     pub fn recorded_for_all(mut self, recorder: &Recorder) -> Self {
-        self.record = Some(Record {
-            recorder: recorder.clone(),
-            node: None,
-        });
+        self.record = Some(Record::of(recorder, None));
         self
     }
 
@@ -175,9 +164,9 @@ impl Container {
     ///
     /// The engine refused: it does not run, or is frozen already.
     pub async fn freeze(&self) -> Result<(), BoxError> {
-        self.fault_for_all("frozen");
+        let frozen = self.breaks_all("frozen");
         let done = self.docker.pause_container(&self.id).await;
-        done.map_err(|error| self.failed("freeze", &error))?;
+        self.accepted("freeze", frozen, done)?.made();
         self.happened(What::Paused);
         Ok(())
     }
@@ -188,23 +177,28 @@ impl Container {
     ///
     /// The engine refused: it is not frozen.
     pub async fn thaw(&self) -> Result<(), BoxError> {
-        self.happened(What::Resumed);
+        let resumed = (!self.hits_all()).then_some(What::Resumed);
+        let resumed = Step::begin(self.record.as_ref(), resumed);
         let done = self.docker.unpause_container(&self.id).await;
-        done.map_err(|error| self.failed("thaw", &error))?;
+        self.accepted("thaw", resumed, done)?.made();
         self.healed_for_all("frozen");
         Ok(())
     }
 
-    /// Kills it (SIGKILL), also when it is frozen. On return it is dead.
+    /// Kills it (SIGKILL), also when it is frozen: then nothing in it runs again. On return it is dead.
     ///
     /// # Errors
     ///
     /// The engine refused: it does not run.
     pub async fn kill(&self) -> Result<(), BoxError> {
-        self.fault_for_all("down");
+        let down = self.breaks_all("down");
         let signal = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
         let done = self.docker.kill_container(&self.id, Some(signal)).await;
-        done.map_err(|error| self.failed("kill", &error))?;
+        let down = self.accepted("kill", down, done)?;
+        if self.is_frozen().await? {
+            // Not every engine does this by itself, and frozen processes do not even die. If it was faster, it refuses.
+            drop(self.docker.unpause_container(&self.id).await);
+        }
         let until = WaitContainerOptionsBuilder::new()
             .condition("not-running")
             .build();
@@ -219,6 +213,7 @@ impl Container {
             Some(Err(error)) => return Err(self.failed("await the end of", &error)),
             None => return Err(format!("{self} was killed, and nobody says that it ended").into()),
         }
+        down.made();
         self.happened(What::Killed);
         // Frozen processes are dead, too.
         self.healed_for_all("frozen");
@@ -226,7 +221,8 @@ impl Container {
     }
 
     /// Asks it to end (SIGTERM, or the signal that its image names) and kills it after `grace`, which is rounded up
-    /// to seconds. On return it has ended.
+    /// to seconds. On return it has ended. If it is frozen, it is [thawed](Self::thaw) first, for it could not
+    /// answer otherwise; that is recorded too.
     ///
     /// [`What::Killed`] is recorded then, for the process is dead. A node that shuts down by itself before that
     /// records [`What::Left`], if a test is to measure how fast it hands over.
@@ -235,7 +231,10 @@ impl Container {
     ///
     /// The engine refused.
     pub async fn stop(&self, grace: Duration) -> Result<(), BoxError> {
-        self.fault_for_all("down");
+        if self.is_frozen().await? {
+            self.thaw().await?;
+        }
+        let down = self.breaks_all("down");
         let seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
         let seconds = i32::try_from(seconds).unwrap_or(i32::MAX);
         let options = StopContainerOptionsBuilder::new().t(seconds).build();
@@ -243,7 +242,7 @@ impl Container {
         // The client's own limit must not be the shorter one.
         let docker = docker.with_timeout(grace + engine::PATIENCE);
         let done = docker.stop_container(&self.id, Some(options)).await;
-        done.map_err(|error| self.failed("stop", &error))?;
+        self.accepted("stop", down, done)?.made();
         self.happened(What::Killed);
         Ok(())
     }
@@ -317,7 +316,7 @@ impl Container {
             let done = self.docker.connect_network(&network, request).await;
             done.map_err(|error| self.failed(&format!("connect network {network} to"), &error))?;
             self.cuts().retain(|(other, _)| *other != network);
-            self.fault(&cut_from(&network), true);
+            self.healed(&cut_from(&network));
         }
     }
 
@@ -326,7 +325,7 @@ impl Container {
             container: self.id.clone(),
             force: None,
         };
-        self.fault(&cut_from(network), false);
+        let cut = self.breaks(&cut_from(network));
         // Before the request: whoever drops this future halfway can still heal.
         let endpoint = asked_for(endpoint, &self.id);
         self.cuts().push((network.to_owned(), endpoint));
@@ -334,9 +333,10 @@ impl Container {
         if let Err(Error::DockerResponseServerError { .. }) = &done {
             // Refused: it is connected as before.
             self.cuts().retain(|(other, _)| other != network);
-            self.fault(&cut_from(network), true);
         }
-        done.map_err(|error| self.failed(&format!("disconnect network {network} from"), &error))
+        let doing = format!("disconnect network {network} from");
+        self.accepted(&doing, cut, done)?.made();
+        Ok(())
     }
 
     fn cuts(&self) -> std::sync::MutexGuard<'_, Vec<(String, EndpointSettings)>> {
@@ -355,41 +355,67 @@ impl Container {
             .unwrap_or_default())
     }
 
+    async fn is_frozen(&self) -> Result<bool, BoxError> {
+        let state = self.inspect().await?.state;
+        Ok(state.and_then(|state| state.paused).unwrap_or(false))
+    }
+
     /// Happened to the process of a node.
     fn happened(&self, what: What) {
-        if let Some(record) = &self.record
-            && let Some(node) = &record.node
-        {
-            record.recorder.record(node, "", what);
+        if let Some(record) = self.record.as_ref().filter(|record| !record.hits_all()) {
+            record.now(what);
         }
     }
 
-    fn fault_for_all(&self, state: &str) {
-        if self.hits_all() {
-            self.fault(state, false);
+    fn hits_all(&self) -> bool {
+        self.record.as_ref().is_some_and(Record::hits_all)
+    }
+
+    fn breaks(&self, state: &str) -> Step<'_> {
+        let name = self.fault(state);
+        Step::begin(self.record.as_ref(), Some(What::Fault { name }))
+    }
+
+    /// What happens to the process of a node is told by other events.
+    fn breaks_all(&self, state: &str) -> Step<'_> {
+        let all = self.record.as_ref().filter(|record| record.hits_all());
+        let name = self.fault(state);
+        Step::begin(all, Some(What::Fault { name }))
+    }
+
+    fn healed(&self, state: &str) {
+        if let Some(record) = &self.record {
+            let name = self.fault(state);
+            record.now(What::Healed { name });
         }
     }
 
     fn healed_for_all(&self, state: &str) {
         if self.hits_all() {
-            self.fault(state, true);
+            self.healed(state);
         }
     }
 
-    fn hits_all(&self) -> bool {
-        matches!(&self.record, Some(record) if record.node.is_none())
+    fn fault(&self, state: &str) -> String {
+        format!("{} {state}", self.name)
     }
 
-    fn fault(&self, state: &str, healed: bool) {
-        let Some(record) = &self.record else { return };
-        let name = format!("{} {state}", self.name);
-        let what = if healed {
-            What::Healed { name }
-        } else {
-            What::Fault { name }
-        };
-        let node = record.node.as_deref().unwrap_or_default();
-        record.recorder.record(node, "", what);
+    /// The step that the engine was asked for, if it did not refuse it. Without an answer it may have been made.
+    fn accepted<'a>(
+        &self,
+        doing: &str,
+        step: Step<'a>,
+        done: Result<(), Error>,
+    ) -> Result<Step<'a>, BoxError> {
+        match done {
+            Ok(()) => Ok(step),
+            Err(error) => {
+                if let Error::DockerResponseServerError { .. } = &error {
+                    step.refused();
+                }
+                Err(self.failed(doing, &error))
+            }
+        }
     }
 
     fn failed(&self, doing: &str, error: &Error) -> BoxError {

@@ -146,16 +146,20 @@ pub enum What {
     },
     /// The node's process was stopped. Record it after the stop.
     Paused,
-    /// The node's process goes on. Record it before it does.
+    /// The node's process goes on. Record it before it does, and once more when it surely does, if that takes a
+    /// moment: I1 goes by the first, and the time for a takeover (I5) begins with the last.
     Resumed,
     /// The node's process is dead. Record it once it is.
     Killed,
-    /// Something was broken; while it is, a vacancy may last. Pauses and kills are faults without this.
+    /// Something was broken; while it is, a vacancy may last. Pauses and kills are faults without this. Record it
+    /// before it is, and once more when it surely is, if that takes a moment: that is one fault, which excuses from
+    /// the first on, and hit those who still led at the last.
     Fault {
         /// Which fault; [`What::Healed`] repeats it.
         name: String,
     },
-    /// The fault of that name and node is over. A fault that is over at once needs it too.
+    /// The fault of that name and node is surely over: the time for a takeover begins. A fault that is over at once
+    /// needs it too.
     Healed {
         /// Which fault.
         name: String,

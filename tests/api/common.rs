@@ -1,13 +1,17 @@
 //! What the tests of the API share: sessions, what stands in etcd, and ways to wait.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use eldest::etcd_client::{Client, GetOptions, PutOptions};
 use eldest::testing::{Etcd, eventually};
 use eldest::{
-    BoxError, Candidate, Election, Leadership, Member, Roster, Session, SessionOptions, Status,
+    BoxError, CancellationToken, Candidate, Election, Following, Leadership, Member, Roster,
+    Runner, Session, SessionOptions, Status, Term,
 };
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
@@ -205,4 +209,125 @@ pub(crate) fn identities(roster: &Roster) -> Vec<&str> {
 /// What a task that waited for a lock or a permit has come to hold.
 pub(crate) async fn held<T>(waiting: JoinHandle<eldest::Result<T>>) -> Result<T> {
     Ok(soon("its turn", waiting).await??)
+}
+
+/// Counts how often it, or what holds it, was dropped.
+pub(crate) struct CountOnDrop(pub(crate) Arc<AtomicUsize>);
+
+impl Drop for CountOnDrop {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A run in a task of its own, which hands out the term of every call of its work.
+pub(crate) struct Running {
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) terms: mpsc::UnboundedReceiver<Term>,
+    pub(crate) task: JoinHandle<eldest::Result<()>>,
+}
+
+impl Running {
+    pub(crate) fn start<W, WF>(election: &Election, work: W) -> Self
+    where
+        W: FnMut(Leadership) -> WF + Send + 'static,
+        WF: Future<Output = Result> + Send + 'static,
+    {
+        Self::with(election.runner(), work)
+    }
+
+    pub(crate) fn with<F, FF, C, CF, W, WF>(runner: Runner<F, C>, work: W) -> Self
+    where
+        F: FnMut(Following) -> FF + Send + 'static,
+        FF: Future<Output = Result> + Send + 'static,
+        C: FnMut() -> CF + Send + 'static,
+        CF: Future<Output = Result> + Send + 'static,
+        W: FnMut(Leadership) -> WF + Send + 'static,
+        WF: Future<Output = Result> + Send + 'static,
+    {
+        Self::on(&Handle::current(), runner, work)
+    }
+
+    /// On another runtime than the test's.
+    pub(crate) fn on<F, FF, C, CF, W, WF>(
+        runtime: &Handle,
+        runner: Runner<F, C>,
+        mut work: W,
+    ) -> Self
+    where
+        F: FnMut(Following) -> FF + Send + 'static,
+        FF: Future<Output = Result> + Send + 'static,
+        C: FnMut() -> CF + Send + 'static,
+        CF: Future<Output = Result> + Send + 'static,
+        W: FnMut(Leadership) -> WF + Send + 'static,
+        WF: Future<Output = Result> + Send + 'static,
+    {
+        let (told, terms) = mpsc::unbounded_channel();
+        let shutdown = CancellationToken::new();
+        let work = move |leadership: Leadership| {
+            let _ = told.send(leadership.term());
+            work(leadership)
+        };
+        let task = runtime.spawn(runner.run(shutdown.clone(), work));
+        Self {
+            shutdown,
+            terms,
+            task,
+        }
+    }
+
+    pub(crate) async fn term(&mut self) -> Term {
+        soon("work begins", self.terms.recv())
+            .await
+            .expect("it runs")
+    }
+
+    pub(crate) async fn end(self) -> eldest::Result<()> {
+        soon("run returns", self.task).await.expect("no panic")
+    }
+
+    /// Ends it and waits for it.
+    pub(crate) async fn stop(self) -> Result {
+        self.shutdown.cancel();
+        Ok(self.end().await?)
+    }
+}
+
+/// A thread with a runtime of its own, for work that blocks: a blocked thread may keep back whatever else waits for it,
+/// and how much of the session's own tasks that is, is chance.
+pub(crate) struct Thread(Option<Runtime>);
+
+impl Thread {
+    pub(crate) fn start() -> Result<Self> {
+        let mut runtime = Builder::new_multi_thread();
+        Ok(Self(Some(runtime.worker_threads(1).enable_all().build()?)))
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        self.0.as_ref().expect("until it is dropped").handle()
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Work that ends when it is told to.
+pub(crate) async fn until_lost(leadership: Leadership) -> Result {
+    leadership.lost().cancelled().await;
+    Ok(())
+}
+
+/// Waits until those nodes, and nobody else, stand in the election "e", in that order.
+pub(crate) async fn queue(election: &Election, names: &[&str]) -> Result {
+    eventually(SOON, format!("the queue is {names:?}"), async || {
+        let roster = election.roster().await.ok()?;
+        let members = roster.members().iter().map(eldest::Member::identity);
+        members.eq(names.iter().copied()).then_some(())
+    })
+    .await
 }

@@ -6,15 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Probe, Result, SOON, WHILE, elected, keys, nothing_under, session, short, soon, stand, stands,
-    status, stays,
+    CountOnDrop, Probe, Result, Running, SOON, WHILE, elected, keys, nothing_under, session, short,
+    soon, stand, stands, status, stays, until_lost,
 };
 use eldest::testing::{Etcd, eventually};
-use eldest::{
-    CancellationToken, Election, ErrorKind, Leadership, LostReason, Session, Status, Term,
-};
+use eldest::{CancellationToken, ErrorKind, LostReason, Session, Status};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 #[derive(Debug, PartialEq)]
 struct Broken(u8);
@@ -26,52 +23,6 @@ impl fmt::Display for Broken {
 }
 
 impl std::error::Error for Broken {}
-
-/// A run in a task of its own, which hands out the term of every call of its work.
-struct Running {
-    shutdown: CancellationToken,
-    terms: mpsc::UnboundedReceiver<Term>,
-    task: JoinHandle<eldest::Result<()>>,
-}
-
-impl Running {
-    fn start<W, F>(election: &Election, mut work: W) -> Self
-    where
-        W: FnMut(Leadership) -> F + Send + 'static,
-        F: Future<Output = Result> + Send + 'static,
-    {
-        let (told, terms) = mpsc::unbounded_channel();
-        let (election, shutdown) = (election.clone(), CancellationToken::new());
-        let stop = shutdown.clone();
-        let task = tokio::spawn(async move {
-            let work = move |leadership: Leadership| {
-                let _ = told.send(leadership.term());
-                work(leadership)
-            };
-            election.run(stop, work).await
-        });
-        Self {
-            shutdown,
-            terms,
-            task,
-        }
-    }
-
-    async fn term(&mut self) -> Term {
-        soon("work begins", self.terms.recv())
-            .await
-            .expect("it runs")
-    }
-
-    async fn end(self) -> eldest::Result<()> {
-        soon("run returns", self.task).await.expect("no panic")
-    }
-}
-
-async fn until_lost(leadership: Leadership) -> Result {
-    leadership.lost().cancelled().await;
-    Ok(())
-}
 
 #[tokio::test]
 async fn work_runs_while_leading_and_never_while_waiting() -> Result {
@@ -326,14 +277,6 @@ async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_k
     let mut again = soon("campaign", session.election("e")?.campaign()).await?;
     assert!(elected(&mut again).await?.is_valid());
     Ok(())
-}
-
-struct CountOnDrop(Arc<AtomicUsize>);
-
-impl Drop for CountOnDrop {
-    fn drop(&mut self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
 }
 
 #[tokio::test]

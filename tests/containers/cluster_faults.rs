@@ -16,13 +16,9 @@ async fn without_a_quorum_nobody_leads_and_afterwards_exactly_one() -> Result {
     let lab = Lab::start(TTL).await?;
     let old = lab.one_leads(SOON).await?;
     let stood = lab.keys().await?;
-    lab.fault("no quorum");
-    // The eye's member stays, and etcd's leader, to which the node `a` talks, is one of those that go.
-    let others = (0..lab.members.len()).filter(|index| *index != lab.eye);
-    for member in others.clone() {
-        lab.members[member].control.kill().await?;
-    }
-    let broken = lab.now();
+    // The eye's member stays.
+    let others: Vec<usize> = leader_last(&lab).await?.split_off(1);
+    let broken = kill(&lab, &others, "no quorum").await?;
     let (lost, reason) = lab.lost(&old, TTL * 2).await?;
     assert_eq!(reason, "lease_expiring");
     lab.nobody_leads(TTL * 2).await?;
@@ -33,6 +29,28 @@ async fn without_a_quorum_nobody_leads_and_afterwards_exactly_one() -> Result {
     lab.etcd_leader().await?;
     lab.healed("no quorum");
     after_the_outage(lab, &old, &stood).await
+}
+
+/// The members: the eye's, another, and etcd's leader, to which the leading node talks.
+async fn leader_last(lab: &Lab) -> Result<Vec<usize>> {
+    let leader = lab.etcd_leader_to_break().await?;
+    let mut members: Vec<usize> = (0..lab.members.len()).collect();
+    members.sort_by_key(|member| (*member == leader, *member != lab.eye));
+    Ok(members)
+}
+
+/// Kills those members in this order, and says when all were surely dead. One that does not lead etcd costs no renewal:
+/// however long the others take, the first surely goes while a node leads.
+async fn kill(lab: &Lab, members: &[usize], name: &str) -> Result<Duration> {
+    for (index, member) in members.iter().enumerate() {
+        let kill = lab.members[*member].control.kill();
+        if index == 0 {
+            lab.breaks(name, kill).await?;
+        } else {
+            kill.await?;
+        }
+    }
+    Ok(lab.now())
 }
 
 /// The old leader gave its key up. Those who waited keep theirs, if etcd was fast enough to hear of them before their
@@ -60,11 +78,8 @@ async fn after_a_restart_of_the_whole_cluster_exactly_one_leads() -> Result {
     let lab = Lab::start(TTL).await?;
     let old = lab.one_leads(SOON).await?;
     let stood = lab.keys().await?;
-    lab.fault("all members killed");
-    for member in &lab.members {
-        member.control.kill().await?;
-    }
-    let broken = lab.now();
+    let members = leader_last(&lab).await?;
+    let broken = kill(&lab, &members, "all members killed").await?;
     lab.lost(&old, TTL * 2).await?;
     lab.nobody_leads(TTL * 2).await?;
     assert!(lab.last_valid(&old)? < broken + TTL);
@@ -82,15 +97,16 @@ async fn after_a_restart_of_the_whole_cluster_exactly_one_leads() -> Result {
 async fn a_replaced_member_costs_no_term_and_serves_like_the_old_one() -> Result {
     let mut lab = Lab::start(seconds(10)).await?;
     let before = lab.one_leads(SOON).await?;
-    let goes = lab.etcd_leader().await?;
+    let goes = lab.etcd_leader_to_break().await?;
     lab.fault("a member replaced");
     lab.replace(goes).await?;
+    lab.fault("a member replaced"); // the old one is surely gone
     lab.healed("a member replaced");
     let others = (0..lab.members.len()).filter(|index| *index != goes);
-    let alone = lab.now();
     for member in others.clone() {
         lab.members[member].control.cut(lab.clients.name()).await?;
     }
+    let alone = lab.now();
     lab.until(
         seconds(10) * 2 + SOON,
         "the term goes on through the new member",

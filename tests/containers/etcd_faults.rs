@@ -10,10 +10,16 @@ const TTL: Duration = seconds(10);
 /// that fail meanwhile.
 const OUTLASTED: Duration = seconds(3);
 
-/// Waits until etcd has another leader than `old` at fault since `broken`, and checks that this cost no term, if it was
-/// quick enough; else that the term ended for a reason that fits. Whoever leads then, renewed by the new leader.
-async fn goes_on(lab: &Lab, before: &Leads, old: usize, broken: Duration) -> Result<Leads> {
-    let took = lab.another_leads_etcd(old, broken).await?;
+/// Waits until etcd has another leader than `old`, which broke between `whole` and `broken`, and checks that this cost
+/// no term, if it was quick enough; else that the term ended for a reason that fits. Whoever leads then, renewed by the
+/// new leader.
+async fn goes_on(
+    lab: &Lab,
+    before: &Leads,
+    old: usize,
+    (whole, broken): (Duration, Duration),
+) -> Result<Leads> {
+    let took = lab.another_leads_etcd(old, whole).await?;
     // A renewal that was sent before the fault is good for a TTL at the most: whoever leads later was renewed since.
     let led = lab
         .until(
@@ -45,10 +51,9 @@ async fn goes_on(lab: &Lab, before: &Leads, old: usize, broken: Duration) -> Res
 async fn the_death_of_etcds_leader_costs_no_term() -> Result {
     let lab = Lab::start(TTL).await?;
     let before = lab.one_leads(SOON).await?;
-    let dies = lab.etcd_leader().await?;
-    lab.fault("etcd's leader killed");
-    let broken = lab.now();
-    lab.members[dies].control.kill().await?;
+    let dies = lab.etcd_leader_to_break().await?;
+    let kill = lab.members[dies].control.kill();
+    let broken = lab.breaks("etcd's leader killed", kill).await?;
     let led = goes_on(&lab, &before, dies, broken).await?;
     lab.members[dies].control.start().await?;
     lab.members[dies].id().await?;
@@ -63,13 +68,12 @@ async fn the_death_of_etcds_leader_costs_no_term() -> Result {
 async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_makes_no_second_leader() -> Result {
     let lab = Lab::start(TTL).await?;
     let before = lab.one_leads(SOON).await?;
-    let stops = lab.etcd_leader().await?;
-    lab.fault("etcd's leader stopped");
-    let broken = lab.now();
-    lab.members[stops].control.freeze().await?;
+    let stops = lab.etcd_leader_to_break().await?;
+    let freeze = lab.members[stops].control.freeze();
+    let broken = lab.breaks("etcd's leader stopped", freeze).await?;
     goes_on(&lab, &before, stops, broken).await?;
-    let woken = lab.now();
     lab.members[stops].control.thaw().await?;
+    let woken = lab.now();
     // It may propose to revoke what it believes expired: that is what the checker excuses, if etcd's side shows it.
     lab.until(SOON, "somebody leads a TTL after it woke up", |lab| {
         let believers = lab.believers()?;
@@ -90,16 +94,33 @@ async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_makes_no_second_lea
 async fn a_leader_of_etcd_that_lost_the_others_is_not_believed_by_its_clients() -> Result {
     let lab = Lab::start(TTL).await?;
     let before = lab.one_leads(SOON).await?;
-    let alone = lab.etcd_leader().await?;
-    lab.fault("etcd's leader cut off from its peers");
-    let broken = lab.now();
-    lab.members[alone].control.cut(lab.peers.name()).await?;
+    let alone = lab.etcd_leader_to_break().await?;
+    let cut = lab.members[alone].control.cut(lab.peers.name());
+    let name = "etcd's leader cut off from its peers";
+    let broken = lab.breaks(name, cut).await?;
     goes_on(&lab, &before, alone, broken).await?;
     // It still answers its clients: it was reachable all the time.
     assert!(lab.members[alone].id().await? != 0);
     lab.members[alone].control.heal().await?;
-    lab.healed("etcd's leader cut off from its peers");
+    lab.healed(name);
     lab.all_stand().await?;
     lab.judge(3, 1).await?;
+    Ok(())
+}
+
+/// Or the truth would be lost with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_test_breaks_is_never_the_member_that_the_eye_asks() -> Result {
+    let lab = Lab::start(TTL).await?;
+    let led = lab.etcd_leader_to_break().await?;
+    let eye = lab.members[lab.eye].id().await?;
+    let mut client = lab.members[led].client().await?;
+    client.move_leader(eye).await?;
+    assert_eq!(lab.etcd_leader().await?, lab.eye);
+    let breaks = lab.etcd_leader_to_break().await?;
+    assert_eq!(breaks, lab.etcd_leader().await?);
+    assert!(breaks != lab.eye && breaks == lab.first);
+    // Nor does a change of etcd's leader cost a term.
+    lab.judge(3, 0).await?;
     Ok(())
 }

@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use eldest::BoxError;
-use eldest::etcd_client::{Client, GetOptions};
-use eldest::testing::docker::{Container, Network, owner_label};
+use eldest::etcd_client::GetOptions;
+use eldest::testing::docker::{Container, Network};
 use eldest::testing::eventually;
 use eldest::testing::history::{
     History, Recorder, Report, Resources, Rules, TruthRecorder, What, check,
 };
 use tempfile::TempDir;
-use testcontainers::core::{IntoContainerPort, Mount};
+use testcontainers::core::Mount;
 use testcontainers::runners::AsyncRunner;
-use testcontainers::{ContainerAsync, ContainerRequest, GenericImage, ImageExt};
+use testcontainers::{ContainerAsync, GenericImage, ImageExt};
 
-use crate::images::{ETCD, etcd_tag};
+use crate::member::{Member, agreed_leader, leader_of, owned, peer_url};
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
@@ -50,18 +50,13 @@ pub(crate) struct Lab {
     pub(crate) peers: Network,
     pub(crate) recorder: Recorder,
     ttl: Duration,
-    /// Its client asks one member only: the one before etcd's leader, whom no test hits alone.
+    /// Its client asks one member only, so that a member which hangs cannot hold it up.
     truth: TruthRecorder,
+    /// That member. No test hits it alone.
     pub(crate) eye: usize,
+    /// The member that the node `a` asks first.
+    pub(crate) first: usize,
     folder: TempDir,
-}
-
-/// One member of etcd.
-pub(crate) struct Member {
-    name: String,
-    port: u16,
-    container: ContainerAsync<GenericImage>,
-    pub(crate) control: Container,
 }
 
 /// One node.
@@ -119,6 +114,7 @@ impl Lab {
             ttl,
             truth,
             eye,
+            first: leader,
             folder,
         };
         // The eye's own watch is part of the baseline.
@@ -170,10 +166,24 @@ impl Lab {
         self.recorder.record(node, ELECTION, what);
     }
 
-    /// Something breaks that concerns everybody.
+    /// Something breaks that concerns everybody: recorded before it does, and again when it surely has.
     pub(crate) fn fault(&self, name: &str) {
         let name = name.to_owned();
         self.record("", What::Fault { name });
+    }
+
+    /// Breaks something that concerns everybody: when it was surely whole for the last time, and when it was surely
+    /// broken.
+    pub(crate) async fn breaks(
+        &self,
+        name: &str,
+        breaking: impl Future<Output = Result>,
+    ) -> Result<(Duration, Duration)> {
+        let whole = self.now();
+        self.fault(name);
+        breaking.await?;
+        self.fault(name);
+        Ok((whole, self.now()))
     }
 
     pub(crate) fn healed(&self, name: &str) {
@@ -306,7 +316,7 @@ impl Lab {
             .count())
     }
 
-    /// The leader was gone without a word at `gone`: `next` leads in time, though not before the end of the old belief.
+    /// The leader was surely gone, without a word, at `gone`: `next` leads in time, though not before the end of the old belief.
     pub(crate) async fn takeover(&self, old: &Leads, gone: Duration, next: &str) -> Result<Leads> {
         let bound = self.ttl + EXPIRY;
         let led = self.leads(next, bound + SOON).await?;
@@ -358,9 +368,28 @@ impl Lab {
         found.map_err(|error| format!("{error}; it is {last:?}").into())
     }
 
-    /// Which member leads etcd.
+    /// Waits until etcd has a leader, and says which member it is.
     pub(crate) async fn etcd_leader(&self) -> Result<usize> {
         leader_of(&self.members, SOON).await
+    }
+
+    /// The leader of etcd, for a test to break. A busy machine may have changed it since the start, perhaps to the
+    /// eye's member; it is made the one to which the leading node talks, and which the eye does not need.
+    pub(crate) async fn etcd_leader_to_break(&self) -> Result<usize> {
+        let first = self.members[self.first].id().await?;
+        eventually(SOON, "etcd is led by the member to break", async || {
+            let leader = agreed_leader(&self.members).await?;
+            if leader == self.first {
+                return Some(());
+            }
+            let mut client = self.members[leader].client().await.ok()?;
+            // Refused while the other is not ready for it.
+            drop(tokio::time::timeout(seconds(2), client.move_leader(first)).await);
+            None
+        })
+        .await?;
+        assert_ne!(self.first, self.eye);
+        Ok(self.first)
     }
 
     /// Waits until another member than this leads etcd, and says how long after `since` that was seen.
@@ -516,101 +545,6 @@ impl Lab {
     }
 }
 
-impl Member {
-    /// The member `names[index]` of the cluster `names`, on both networks. Does not wait until it serves.
-    pub(crate) async fn start(
-        names: &[String],
-        index: usize,
-        state: &str,
-        clients: &Network,
-        peers: &Network,
-    ) -> Result<Self> {
-        let name = names[index].clone();
-        let cluster: Vec<String> = names
-            .iter()
-            .map(|name| format!("{name}={}", peer_url(name)))
-            .collect();
-        let mut attempts = 0;
-        loop {
-            let port = free_port()?;
-            let image = GenericImage::new(ETCD, &etcd_tag())
-                .with_network(clients.name())
-                .with_container_name(&name)
-                .with_hostname(&name)
-                .with_mapped_port(port, 2379.tcp())
-                .with_env_var("ETCD_NAME", &name)
-                .with_env_var("ETCD_INITIAL_CLUSTER", cluster.join(","))
-                .with_env_var("ETCD_INITIAL_CLUSTER_STATE", state)
-                .with_env_var("ETCD_INITIAL_ADVERTISE_PEER_URLS", peer_url(&name))
-                .with_env_var("ETCD_LISTEN_PEER_URLS", "http://0.0.0.0:2380")
-                .with_env_var("ETCD_LISTEN_CLIENT_URLS", "http://0.0.0.0:2379")
-                .with_env_var("ETCD_ADVERTISE_CLIENT_URLS", format!("http://{name}:2379"))
-                .with_env_var("ETCD_DATA_DIR", "/var/lib/etcd")
-                // What is tested is never the loss of power.
-                .with_env_var("ETCD_UNSAFE_NO_FSYNC", "true")
-                // The watches of a client that was cut off count until its connection is given up.
-                .with_env_var("ETCD_GRPC_KEEPALIVE_INTERVAL", "2s")
-                .with_env_var("ETCD_GRPC_KEEPALIVE_TIMEOUT", "2s");
-            let container = match owned(image).start().await {
-                Ok(container) => container,
-                // Somebody else took the port between our look and the engine's.
-                Err(error) if error.to_string().contains("port is already") && attempts < 5 => {
-                    attempts += 1;
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
-            };
-            let control = Container::find(container.id()).await?;
-            // By a name of its own: the container's would lead to either network.
-            peers.connect(&control, &peer(&name)).await?;
-            return Ok(Self {
-                name,
-                port,
-                container,
-                control,
-            });
-        }
-    }
-
-    /// As the nodes reach it.
-    fn endpoint(&self) -> String {
-        format!("http://{}:2379", self.name)
-    }
-
-    /// A client of this member alone.
-    pub(crate) async fn client(&self) -> Result<Client> {
-        let endpoint = format!("http://127.0.0.1:{}", self.port);
-        Ok(Client::connect([endpoint], None).await?)
-    }
-
-    /// Who leads etcd in which term, by this member; and its own id.
-    async fn view(&self) -> Option<View> {
-        let mut client = self.client().await.ok()?;
-        let status = tokio::time::timeout(Duration::from_millis(500), client.status());
-        let status = status.await.ok()?.ok()?;
-        Some(View {
-            id: status.header()?.member_id(),
-            leader: status.leader(),
-            term: status.raft_term(),
-        })
-    }
-
-    pub(crate) async fn id(&self) -> Result<u64> {
-        eventually(SOON, format!("{} tells its id", self.name), async || {
-            Some(self.view().await?.id)
-        })
-        .await
-    }
-
-    /// The sum over all samples of that name.
-    async fn metric(&self, name: &str) -> Result<f64> {
-        let page = get(&format!("127.0.0.1:{}", self.port), "/metrics").await?;
-        let samples = page.lines().filter_map(|line| line.strip_prefix(name));
-        let values = samples.filter_map(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok());
-        Ok(values.sum())
-    }
-}
-
 impl Node {
     fn events(&self) -> Result<History> {
         Ok(History::load([&self.history])?)
@@ -637,71 +571,8 @@ impl Node {
     }
 }
 
-/// What one member believes.
-#[derive(Clone, Copy)]
-struct View {
-    id: u64,
-    leader: u64,
-    term: u64,
-}
-
-/// The member that a majority, itself included, takes for etcd's leader.
-async fn agreed_leader(members: &[Member]) -> Option<usize> {
-    let views = futures::future::join_all(members.iter().map(Member::view)).await;
-    let index = views
-        .iter()
-        .position(|view| view.is_some_and(|view| view.id == view.leader))?;
-    let leader = views[index]?;
-    let agree = views.iter().flatten();
-    let agree = agree.filter(|view| (view.leader, view.term) == (leader.id, leader.term));
-    (agree.count() > members.len() / 2).then_some(index)
-}
-
-async fn leader_of(members: &[Member], deadline: Duration) -> Result<usize> {
-    eventually(
-        deadline,
-        "a majority of etcd agrees on a leader",
-        async || agreed_leader(members).await,
-    )
-    .await
-}
-
-/// With the label by which the leftovers of a killed run are found.
-fn owned(request: impl Into<ContainerRequest<GenericImage>>) -> ContainerRequest<GenericImage> {
-    let (key, value) = owner_label();
-    request.into().with_label(key, value)
-}
-
-/// What a member is called among its peers.
-fn peer(name: &str) -> String {
-    format!("{name}-peer")
-}
-
-fn peer_url(name: &str) -> String {
-    format!("http://{}:2380", peer(name))
-}
-
 fn unique_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("eldest-{}-{number}", std::process::id())
-}
-
-/// A port that is free now. It stays the same when a container starts again; one that the engine chooses does not.
-fn free_port() -> Result<u16> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-    Ok(listener.local_addr()?.port())
-}
-
-async fn get(address: &str, path: &str) -> Result<String> {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let asked = tokio::time::timeout(seconds(2), async {
-        let mut stream = tokio::net::TcpStream::connect(address).await?;
-        let request = format!("GET {path} HTTP/1.0\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut page = String::new();
-        stream.read_to_string(&mut page).await?;
-        Ok::<_, std::io::Error>(page)
-    });
-    Ok(asked.await??)
 }

@@ -8,5 +8,7 @@ mod docker;
 mod etcd_faults;
 mod images;
 mod lab;
+mod member;
 mod node_faults;
+mod ports;
 mod walk;

@@ -28,8 +28,8 @@ async fn a_killed_leader_is_succeeded_by_the_next_eldest_and_does_not_preempt_it
 async fn a_leader_that_stops_for_longer_than_the_ttl_never_believes_again_in_that_term() -> Result {
     let lab = Lab::start(TTL).await?;
     let old = lab.one_leads(SOON).await?;
-    let stopped = lab.now();
     lab.get("a").control.freeze().await?;
+    let stopped = lab.now();
     let led = lab.takeover(&old, stopped, "b").await?;
     let woken = lab.now();
     lab.get("a").control.thaw().await?;
@@ -56,8 +56,8 @@ async fn a_leader_that_stops_for_longer_than_the_ttl_never_believes_again_in_tha
 async fn a_leader_that_is_cut_off_gives_up_before_another_leads() -> Result {
     let lab = Lab::start(TTL).await?;
     let old = lab.one_leads(SOON).await?;
-    let cut = lab.now();
     lab.get("a").control.cut(lab.clients.name()).await?;
+    let cut = lab.now();
     let led = lab.takeover(&old, cut, "b").await?;
     let (lost, reason) = lab.lost(&old, SOON).await?;
     assert_eq!(reason, "lease_expiring");

@@ -2,12 +2,15 @@
 #![allow(clippy::disallowed_methods)] // tests run in real time
 #![allow(clippy::large_futures)] // a test's whole scene lives in its future, once
 
+mod drain;
 mod locks;
 mod members;
 mod operators;
+mod overruns;
 mod partitions;
 mod partitions_shared;
 mod processes;
 mod requests;
 mod stage;
+mod stalls;
 mod watches;

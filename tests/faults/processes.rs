@@ -102,7 +102,7 @@ async fn a_leader_whose_runtime_is_blocked_is_told_by_the_watchdog_in_time() -> 
 }
 
 /// Another process: this test's program, started again.
-struct Process(Child);
+pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
     fn signal(&self, signal: &str) -> Result {
@@ -117,6 +117,26 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    /// One test of this program, in a process of its own, which is told something.
+    pub(crate) fn start(test: &str, told: &str) -> Result<Self> {
+        // Should it abort, it leaves no core dump behind.
+        let child = Command::new("sh")
+            .args(["-c", "ulimit -c 0; exec \"$@\"", "sh"])
+            .arg(std::env::current_exe()?)
+            .args(["--exact", "--nocapture", test])
+            .env(CHILD, told)
+            .stdout(Stdio::null())
+            .spawn()?;
+        Ok(Self(child))
+    }
+
+    /// What this process was told, if it is such a one.
+    pub(crate) fn told() -> Option<String> {
+        std::env::var(CHILD).ok()
     }
 }
 
@@ -162,7 +182,7 @@ fn samples(file: &Path, since: Duration) -> Result<Vec<What>> {
 #[tokio::test]
 async fn a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check() -> Result {
     const TTL: Duration = seconds(5);
-    if let Ok(told) = std::env::var(CHILD) {
+    if let Some(told) = Process::told() {
         let (endpoint, file) = told.split_once(' ').expect("two words");
         return child(endpoint, file, TTL).await;
     }
@@ -170,13 +190,10 @@ async fn a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check() 
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("p.jsonl");
-    let child = Command::new(std::env::current_exe()?)
-        .args(["--exact", "--nocapture"])
-        .arg("processes::a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check")
-        .env(CHILD, format!("{} {}", etcd.endpoint(), file.display()))
-        .stdout(Stdio::null())
-        .spawn()?;
-    let child = Process(child);
+    let child = Process::start(
+        "processes::a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check",
+        &format!("{} {}", etcd.endpoint(), file.display()),
+    )?;
     stage.expect("p");
     let own = stage.stands("p").await?;
     let token = own.create_revision;

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -12,6 +14,11 @@ use crate::stage::Stage;
 /// Everything that a test makes has this label. Its value is `<process id>-<start time>` of the test's process, the
 /// latter in clock ticks since boot (field 22 of /proc/PID/stat), for process ids are used again.
 const OWNER: &str = "eldest.test.owner";
+
+/// How long another sweep may take with what we want gone too.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Something labelled, of one kind.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,30 +67,33 @@ pub(crate) fn run(stage: &Stage) -> Result<()> {
         return Ok(());
     }
     for kind in &KINDS {
-        for thing in kind.left()? {
-            // Somebody else may sweep as well, so what counts is that it is gone.
-            let removed = docker(kind.remove, &[&thing.id]);
-            let gone = kind.left()?.iter().all(|left| left.id != thing.id);
-            ensure!(
-                gone,
-                "{} {} of process {} cannot be removed: {}",
-                kind.name,
-                thing.id,
-                thing.owner,
-                removed
-                    .err()
-                    .map_or(String::new(), |error| error.to_string())
-            );
-            stage.say(&format!(
-                "removed {} {} of {}",
-                kind.name, thing.id, thing.owner
-            ));
-        }
+        kind.sweep(stage)?;
     }
     Ok(())
 }
 
 impl Kind {
+    /// Others may sweep as well, and be in the middle of removing a thing or what still uses it. So who did it does
+    /// not matter; what counts is that nothing is left.
+    fn sweep(&self, stage: &Stage) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut refused = None;
+            for Thing { id, owner } in self.left()? {
+                let what = format!("{} {id} of {owner}", self.name);
+                match docker(self.remove, &[&id]) {
+                    Ok(_) => stage.say(&format!("removed {what}")),
+                    Err(error) => refused = Some(error.context(format!("cannot remove {what}"))),
+                }
+            }
+            match refused {
+                None => return Ok(()),
+                Some(error) if Instant::now() > deadline => return Err(error),
+                Some(_) => thread::sleep(PAUSE),
+            }
+        }
+    }
+
     /// The things whose owner is dead.
     fn left(&self) -> Result<Vec<Thing>> {
         let filter = format!("label={OWNER}");
@@ -229,5 +239,22 @@ mod tests {
         }
         result.unwrap();
         assert_eq!(left, [[false; 3], [true; 3], [true; 3]]);
+    }
+
+    #[test]
+    #[ignore = "needs the Docker Engine and the image of the node; the stage `containers` runs it"]
+    fn several_sweeps_at_once_wait_for_one_another() {
+        let owner = dead();
+        let all = ["one", "two", "three"].map(|name| things(name, Some(&owner)));
+        let sweep =
+            || run(&Stage::start("sweep", true, DEFAULT_LIMIT)).map(|()| all.each_ref().map(there));
+        let results = std::thread::scope(|scope| {
+            [(); 4]
+                .map(|()| scope.spawn(sweep))
+                .map(|sweep| sweep.join().unwrap())
+        });
+        for left in results {
+            assert_eq!(left.unwrap(), [[false; 3]; 3], "gone, whoever removed it");
+        }
     }
 }

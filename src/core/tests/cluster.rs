@@ -161,6 +161,13 @@ impl World {
         }
     }
 
+    /// Whether it may join again after a term.
+    pub(super) fn hold_back(&mut self, node: usize, prefix: &[u8], held: bool) {
+        if let Some((slot, _)) = self.nodes[node].seat(prefix) {
+            self.give(node, |m, now| m.hold_back(now, slot, held));
+        }
+    }
+
     /// The leadership is dropped.
     pub(super) fn drop_leadership(&mut self, node: usize, prefix: &[u8]) {
         if let Some((slot, term)) = self.nodes[node].term_of(prefix).map(|t| (t.slot, t.id)) {

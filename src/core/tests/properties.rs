@@ -38,6 +38,10 @@ enum Fault {
     /// Leaves and stands again at once, whatever is under way.
     Return,
     Resign,
+    StepDown,
+    Stall,
+    /// May not join again for a while.
+    Unwell,
     ShutDown,
     Drop,
     Close,
@@ -89,6 +93,9 @@ const FAULTS: &[Fault] = &[
     Fault::Return,
     Fault::Return,
     Fault::Resign,
+    Fault::StepDown,
+    Fault::Stall,
+    Fault::Unwell,
     Fault::ShutDown,
     Fault::Drop,
     Fault::Close,
@@ -238,6 +245,12 @@ fn inflict(w: &mut World, fault: Step<Fault>, lasts: Duration, follow: Follow) {
             stand_again(w, node, follow);
         }
         Fault::Resign => w.end(node, election, LostReason::Resigned),
+        Fault::StepDown => w.end(node, election, LostReason::SteppedDown),
+        Fault::Stall => w.end(node, election, LostReason::Stalled),
+        Fault::Unwell => {
+            w.hold_back(node, election, true);
+            w.after(lasts, move |w| w.hold_back(node, election, false));
+        }
         Fault::ShutDown => w.end(node, election, LostReason::Shutdown),
         Fault::Drop => w.drop_leadership(node, election),
         Fault::Close => w.close(node),

@@ -48,14 +48,6 @@ pub(super) fn is_gone(error: &Error) -> bool {
     )
 }
 
-/// Whether somebody else is removing it at this moment.
-pub(super) fn is_going(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::DockerResponseServerError { status_code: 409, message } if message.contains("in progress")
-    )
-}
-
 /// An error with its causes: "client error (Connect)" alone helps nobody.
 fn whole(error: &Error) -> String {
     if let Error::DockerResponseServerError { message, .. } = error {

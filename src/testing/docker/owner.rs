@@ -1,15 +1,23 @@
 //! Hides whose a container, a network or a volume is, and what is left of owners that are no more.
+#![allow(clippy::disallowed_methods)] // other sweeps take real time
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::time::Duration;
 
 use bollard::Docker;
+use bollard::errors::Error;
 use bollard::query_parameters::{
     ListContainersOptionsBuilder, ListNetworksOptionsBuilder, ListVolumesOptionsBuilder,
     RemoveContainerOptionsBuilder, RemoveVolumeOptionsBuilder,
 };
 
 use super::{BoxError, engine};
+
+/// How often one kind of thing is tried to be removed; with the pauses, half a minute.
+const TRIES: u32 = 150;
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// The label whose value says which process made a thing: `<process id>-<start time>`, the second being field 22 of
 /// `/proc/<process id>/stat`, for process ids are used again.
@@ -26,95 +34,146 @@ pub fn owner_label() -> (&'static str, String) {
 
 /// Removes the containers, networks and volumes whose [owner](OWNER_LABEL) is a process that no longer runs, and
 /// answers with their names. What has no such label stays, and what belongs to a living process: another test run
-/// beside this one is left alone.
+/// beside this one is left alone. Several sweeps at once, in whatever processes, wait for one another; each names what
+/// it removed itself.
 ///
 /// Call it only where all that use the engine see each other's processes: an owner in another container, or on
 /// another machine, looks dead.
 ///
 /// # Errors
 ///
-/// The engine cannot be reached or refuses; there is no `/proc` to look for owners in.
+/// The engine cannot be reached, or still refuses to remove something after half a minute; there is no `/proc` to look
+/// for owners in.
 pub async fn sweep() -> Result<Vec<String>, BoxError> {
     if !Path::new("/proc/self/stat").exists() {
         return Err("without /proc nobody can tell which owners still run".into());
     }
-    let docker = engine::connect().await?;
+    sweep_by(&engine::connect().await?, TRIES).await
+}
+
+pub(super) async fn sweep_by(docker: &Docker, tries: u32) -> Result<Vec<String>, BoxError> {
     let mut swept = Vec::new();
     // In this order: a network or a volume in use cannot be removed.
-    containers(&docker, &mut swept).await?;
-    networks(&docker, &mut swept).await?;
-    volumes(&docker, &mut swept).await?;
+    for kind in [Kind::Container, Kind::Network, Kind::Volume] {
+        kind.sweep(docker, tries, &mut swept).await?;
+    }
     Ok(swept)
 }
 
-async fn containers(docker: &Docker, swept: &mut Vec<String>) -> Result<(), BoxError> {
-    let all = ListContainersOptionsBuilder::new().all(true);
-    let listed = docker.list_containers(Some(all.filters(&labelled()).build()));
-    let listed = listed
-        .await
-        .map_err(|error| unlisted("containers", &error))?;
-    for container in listed {
-        let Some(id) = container.id.filter(|_| is_left(container.labels.as_ref())) else {
-            continue;
+#[derive(Clone, Copy)]
+enum Kind {
+    Container,
+    Network,
+    Volume,
+}
+
+/// Something of a dead owner, and the name that people know it by.
+struct Left {
+    id: String,
+    name: String,
+}
+
+impl Kind {
+    /// Others may sweep as well, and be in the middle of removing a thing or what still uses it. So who did it does
+    /// not matter; what counts is that nothing is left.
+    async fn sweep(
+        self,
+        docker: &Docker,
+        tries: u32,
+        swept: &mut Vec<String>,
+    ) -> Result<(), BoxError> {
+        for again in (0..tries).rev() {
+            let mut refused = None;
+            for left in self.left(docker).await? {
+                let name = format!("{} {}", self.name(), left.name);
+                match self.remove(docker, &left.id).await {
+                    Ok(()) => swept.push(name),
+                    Err(error) if engine::is_gone(&error) => {}
+                    Err(error) => refused = Some(engine::failed("remove", &name, &error)),
+                }
+            }
+            match refused {
+                None => break,
+                Some(error) if again == 0 => return Err(error),
+                Some(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+        Ok(())
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Network => "network",
+            Self::Volume => "volume",
+        }
+    }
+
+    async fn left(self, docker: &Docker) -> Result<Vec<Left>, BoxError> {
+        let left = match self {
+            Self::Container => containers(docker).await,
+            Self::Network => networks(docker).await,
+            Self::Volume => volumes(docker).await,
         };
-        let force = RemoveContainerOptionsBuilder::new().force(true).v(true);
-        let done = docker.remove_container(&id, Some(force.build())).await;
-        let names = container.names.unwrap_or_default();
-        let name = names
-            .first()
-            .map_or(&*id, |name| name.trim_start_matches('/'));
-        note("container", name, done, swept)?;
+        left.map_err(|error| engine::failed("list what is left of kind", self.name(), &error))
     }
-    Ok(())
+
+    async fn remove(self, docker: &Docker, id: &str) -> Result<(), Error> {
+        match self {
+            Self::Container => {
+                let force = RemoveContainerOptionsBuilder::new().force(true).v(true);
+                docker.remove_container(id, Some(force.build())).await
+            }
+            Self::Network => docker.remove_network(id).await,
+            Self::Volume => {
+                let force = RemoveVolumeOptionsBuilder::new().force(true).build();
+                docker.remove_volume(id, Some(force)).await
+            }
+        }
+    }
 }
 
-async fn networks(docker: &Docker, swept: &mut Vec<String>) -> Result<(), BoxError> {
+async fn containers(docker: &Docker) -> Result<Vec<Left>, Error> {
+    let all = ListContainersOptionsBuilder::new().all(true);
+    let all = all.filters(&labelled()).build();
+    let listed = docker.list_containers(Some(all)).await?;
+    let left = listed.into_iter().filter_map(|container| {
+        let id = container
+            .id
+            .filter(|_| is_left(container.labels.as_ref()))?;
+        let name = container.names.into_iter().flatten().next();
+        let name = name.map(|name| name.trim_start_matches('/').to_owned());
+        let name = name.unwrap_or_else(|| id.clone());
+        Some(Left { id, name })
+    });
+    Ok(left.collect())
+}
+
+async fn networks(docker: &Docker) -> Result<Vec<Left>, Error> {
     let options = ListNetworksOptionsBuilder::new().filters(&labelled());
-    let listed = docker.list_networks(Some(options.build())).await;
-    for network in listed.map_err(|error| unlisted("networks", &error))? {
-        if let Some(id) = network.id.filter(|_| is_left(network.labels.as_ref())) {
-            let done = docker.remove_network(&id).await;
-            note("network", &network.name.unwrap_or(id), done, swept)?;
-        }
-    }
-    Ok(())
+    let listed = docker.list_networks(Some(options.build())).await?;
+    let left = listed.into_iter().filter_map(|network| {
+        let id = network.id.filter(|_| is_left(network.labels.as_ref()))?;
+        let name = network.name.unwrap_or_else(|| id.clone());
+        Some(Left { id, name })
+    });
+    Ok(left.collect())
 }
 
-async fn volumes(docker: &Docker, swept: &mut Vec<String>) -> Result<(), BoxError> {
+async fn volumes(docker: &Docker) -> Result<Vec<Left>, Error> {
     let options = ListVolumesOptionsBuilder::new().filters(&labelled());
-    let listed = docker.list_volumes(Some(options.build())).await;
-    let listed = listed.map_err(|error| unlisted("volumes", &error))?;
-    for volume in listed.volumes.unwrap_or_default() {
-        if is_left(Some(&volume.labels)) {
-            let force = RemoveVolumeOptionsBuilder::new().force(true).build();
-            let done = docker.remove_volume(&volume.name, Some(force)).await;
-            note("volume", &volume.name, done, swept)?;
-        }
-    }
-    Ok(())
+    let listed = docker.list_volumes(Some(options.build())).await?;
+    let left = listed.volumes.into_iter().flatten();
+    let left = left.filter(|volume| is_left(Some(&volume.labels)));
+    let left = left.map(|volume| Left {
+        id: volume.name.clone(),
+        name: volume.name,
+    });
+    Ok(left.collect())
 }
 
 fn labelled() -> HashMap<&'static str, Vec<&'static str>> {
     HashMap::from([("label", vec![OWNER_LABEL])])
-}
-
-fn unlisted(what: &str, error: &bollard::errors::Error) -> BoxError {
-    engine::failed("list", what, error)
-}
-
-/// Another sweep may have been faster.
-fn note(
-    kind: &str,
-    name: &str,
-    done: Result<(), bollard::errors::Error>,
-    swept: &mut Vec<String>,
-) -> Result<(), BoxError> {
-    match done {
-        Ok(()) => swept.push(format!("{kind} {name}")),
-        Err(error) if engine::is_gone(&error) || engine::is_going(&error) => {}
-        Err(error) => return Err(engine::failed("remove", &format!("{kind} {name}"), &error)),
-    }
-    Ok(())
 }
 
 /// Whether its owner is known and no longer runs.
@@ -145,7 +204,6 @@ fn started(pid: u32) -> Option<String> {
 }
 
 #[cfg(all(test, target_os = "linux"))]
-#[allow(clippy::disallowed_methods)] // waits for the kernel
 mod tests {
     use super::*;
 

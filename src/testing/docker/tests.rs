@@ -1,71 +1,53 @@
 //! When each step is stamped, and what a network is told: against an engine that takes its time.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::testing::history::Event;
 
-/// How long the engine thinks; long enough to tell a stamp before a request from one after its answer.
-const THINKS: Duration = Duration::from_millis(30);
+mod engine;
+mod sweeps;
 
-/// A container with an alias and an address of its own, as Engine 20.10 shows it.
-const INSPECTED: &str = r#"{"Id":"0123456789abcdef","Name":"/n1","NetworkSettings":{
-    "Ports":{"2379/tcp":[{"HostIp":"0.0.0.0","HostPort":"4711"}],"2380/tcp":null},
-    "Networks":{"back":{"IPAMConfig":{"IPv4Address":"10.9.0.7"},"Aliases":["db","0123456789ab"],
-    "NetworkID":"f00","EndpointID":"f01","Gateway":"10.9.0.1","IPAddress":"10.9.0.7","IPPrefixLen":24}}}}"#;
+use engine::{Answer, Call, Engine, willing};
 
-/// A request, from its arrival to its answer.
-#[derive(Debug, Clone)]
-struct Call {
-    request: String,
-    body: String,
-    arrived: Duration,
-    answered: Duration,
-}
+/// A container that is paused, as the engine shows it.
+const FROZEN: &str =
+    r#"{"Id":"0123456789abcdef","Name":"/n1","State":{"Status":"paused","Paused":true}}"#;
 
 struct Stage {
     container: Container,
     recorder: Recorder,
-    calls: Arc<Mutex<Vec<Call>>>,
+    engine: Engine,
 }
 
 impl Stage {
-    async fn new() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address").to_string();
+    async fn new(answers: impl Fn(&str, usize) -> Answer + Send + Sync + 'static) -> Self {
         let recorder = Recorder::boottime();
-        let calls = Arc::new(Mutex::default());
-        let (told, clock) = (Arc::clone(&calls), recorder.clone());
-        // Ends with the test's runtime.
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (clock, told) = (clock.clone(), Arc::clone(&told));
-                tokio::spawn(async move { serve(stream, &clock, &told).await });
-            }
-        });
-        let docker = Docker::connect_with_http(&address, 5, bollard::API_DEFAULT_VERSION);
-        let docker = docker.expect("a client");
+        let engine = Engine::start(&recorder, answers).await;
+        let docker = engine.docker.clone();
         let container = Container::find_by(docker, "n1").await.expect("found");
         Self {
             container,
             recorder,
-            calls,
+            engine,
         }
     }
 
     async fn recorded() -> Self {
-        let stage = Self::new().await;
+        Self::recorded_by(willing).await
+    }
+
+    async fn recorded_by(answers: impl Fn(&str, usize) -> Answer + Send + Sync + 'static) -> Self {
+        let stage = Self::new(answers).await;
         let container = stage.container.recorded(&stage.recorder, "node-1");
         Self { container, ..stage }
     }
 
-    async fn recorded_for_all() -> Self {
-        let stage = Self::new().await;
+    async fn recorded_for_all(
+        answers: impl Fn(&str, usize) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let stage = Self::new(answers).await;
         let container = stage.container.recorded_for_all(&stage.recorder);
         Self { container, ..stage }
     }
@@ -75,76 +57,97 @@ impl Stage {
         history.events().to_vec()
     }
 
+    /// Who, what, in the order of the stamps.
+    fn told(&self) -> Vec<String> {
+        let events = self.events();
+        let told = events.iter();
+        told.map(|event| format!("{} {}", event.node, event.what))
+            .collect()
+    }
+
     fn call(&self, path: &str) -> Call {
-        let calls = self.calls.lock().expect("a lock");
-        let mut found = calls.iter().filter(|call| call.request.contains(path));
-        let call = found
-            .next()
-            .unwrap_or_else(|| panic!("no {path} in {calls:?}"));
-        assert!(found.next().is_none(), "more than one {path}");
-        call.clone()
+        let calls = self.engine.calls(path);
+        assert_eq!(calls.len(), 1, "{path}: {calls:?}");
+        calls[0].clone()
     }
 }
 
-async fn serve(stream: TcpStream, recorder: &Recorder, calls: &Mutex<Vec<Call>>) {
-    let mut stream = BufReader::new(stream);
-    loop {
-        let (mut request, mut length) = (String::new(), 0);
-        loop {
-            let mut line = String::new();
-            if stream.read_line(&mut line).await.unwrap_or(0) == 0 {
-                return;
-            }
-            let line = line.trim_end().to_ascii_lowercase();
-            if request.is_empty() {
-                request = line;
-            } else if let Some(value) = line.strip_prefix("content-length:") {
-                length = value.trim().parse().expect("a length");
-            } else if line.is_empty() {
-                break;
-            }
-        }
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).await.expect("a body");
-        let arrived = recorder.now();
-        tokio::time::sleep(THINKS).await;
-        let (status, answer) = if request.contains("/json") {
-            ("200 OK", INSPECTED)
-        } else if request.contains("/wait") {
-            ("200 OK", r#"{"StatusCode":137}"#)
-        } else {
-            ("204 No Content", "")
-        };
-        let answered = recorder.now();
-        let body = String::from_utf8(body).expect("text");
-        calls.lock().expect("a lock").push(Call {
-            request,
-            body,
-            arrived,
-            answered,
-        });
-        let head = format!(
-            "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            answer.len()
-        );
-        let whole = format!("{head}{answer}");
-        if stream.get_mut().write_all(whole.as_bytes()).await.is_err() {
-            return;
-        }
+/// The container is frozen.
+fn frozen(request: &str, before: usize) -> Answer {
+    if request.contains("/json") {
+        ("200 OK", FROZEN)
+    } else {
+        willing(request, before)
     }
 }
 
 #[tokio::test]
-async fn a_stop_is_stamped_after_it_and_before_it_goes_on() {
+async fn a_stop_is_stamped_after_it_and_its_end_before_and_after() {
     let stage = Stage::recorded().await;
     stage.container.freeze().await.expect("frozen");
     stage.container.thaw().await.expect("thawed");
-    let events = stage.events();
-    let what: Vec<&What> = events.iter().map(|event| &event.what).collect();
-    assert_eq!(what, [&What::Paused, &What::Resumed]);
-    assert!(events.iter().all(|event| event.node == "node-1"));
-    assert!(events[0].at >= stage.call("/pause").answered);
-    assert!(events[1].at <= stage.call("/unpause").arrived);
+    assert_eq!(
+        stage.told(),
+        ["node-1 PAUSED", "node-1 RESUMED", "node-1 RESUMED"]
+    );
+    let at: Vec<Duration> = stage.events().iter().map(|event| event.at).collect();
+    let (pause, unpause) = (stage.call("/pause"), stage.call("/unpause"));
+    assert!(pause.answered <= at[0] && at[1] <= unpause.arrived && unpause.answered <= at[2]);
+}
+
+#[tokio::test]
+async fn a_frozen_container_is_thawed_before_it_is_asked_to_end() {
+    let stage = Stage::recorded_by(frozen).await;
+    stage.container.stop(Duration::ZERO).await.expect("stopped");
+    assert_eq!(
+        stage.told(),
+        ["node-1 RESUMED", "node-1 RESUMED", "node-1 KILLED"]
+    );
+    let (unpause, stop) = (stage.call("/unpause"), stage.call("/stop"));
+    assert!(unpause.answered <= stop.arrived);
+    let at: Vec<Duration> = stage.events().iter().map(|event| event.at).collect();
+    assert!(at[0] <= unpause.arrived && unpause.answered <= at[1] && stop.answered <= at[2]);
+}
+
+#[tokio::test]
+async fn a_frozen_container_that_is_killed_runs_no_more() {
+    let stage = Stage::recorded_by(frozen).await;
+    stage.container.kill().await.expect("killed");
+    assert_eq!(stage.told(), ["node-1 KILLED"]);
+    // Engines that do not wake it leave it half dead.
+    assert!(stage.call("/kill").answered <= stage.call("/unpause").arrived);
+}
+
+#[tokio::test]
+async fn what_the_engine_refuses_was_no_fault() {
+    let refusing = |request: &str, before| {
+        if request.starts_with("post ") {
+            ("409 Conflict", r#"{"message":"no"}"#)
+        } else {
+            willing(request, before)
+        }
+    };
+    for stage in [
+        Stage::recorded_by(refusing).await,
+        Stage::recorded_for_all(refusing).await,
+    ] {
+        let container = &stage.container;
+        container.freeze().await.expect_err("refused");
+        container.thaw().await.expect_err("refused");
+        container.kill().await.expect_err("refused");
+        container.stop(Duration::ZERO).await.expect_err("refused");
+        container.cut("back").await.expect_err("refused");
+        assert_eq!(stage.told(), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn what_was_given_up_halfway_may_have_been_a_fault() {
+    let stage = Stage::recorded_for_all(willing).await;
+    let kill = stage.container.kill();
+    let given_up = tokio::time::timeout(Duration::from_millis(1), kill).await;
+    assert!(given_up.is_err());
+    assert_eq!(stage.told(), [" FAULT n1 down"]);
 }
 
 #[tokio::test]
@@ -176,14 +179,19 @@ async fn a_cut_is_a_fault_from_before_it_until_after_its_end() {
     let stage = Stage::recorded().await;
     stage.container.cut("back").await.expect("cut");
     stage.container.heal().await.expect("healed");
+    assert_eq!(
+        stage.told(),
+        [
+            "node-1 FAULT n1 cut from back",
+            "node-1 FAULT n1 cut from back",
+            "node-1 HEALED n1 cut from back"
+        ]
+    );
     let events = stage.events();
-    let name = "n1 cut from back".to_owned();
-    assert_eq!(events[0].what, What::Fault { name: name.clone() });
-    assert_eq!(events[1].what, What::Healed { name });
-    assert_eq!((events.len(), &*events[1].node), (2, "node-1"));
-    assert!(events[0].at <= stage.call("/disconnect").arrived);
+    let disconnect = stage.call("/disconnect");
+    assert!(events[0].at <= disconnect.arrived && disconnect.answered <= events[1].at);
     let connect = stage.call("/networks/back/connect");
-    assert!(events[1].at >= connect.answered);
+    assert!(events[2].at >= connect.answered);
 
     let asked: serde_json::Value = serde_json::from_str(&connect.body).expect("JSON");
     let endpoint = &asked["EndpointConfig"];
@@ -201,30 +209,29 @@ async fn a_cut_is_a_fault_from_before_it_until_after_its_end() {
 
 #[tokio::test]
 async fn what_hits_etcd_is_a_fault_for_everybody() {
-    let stage = Stage::recorded_for_all().await;
+    let stage = Stage::recorded_for_all(willing).await;
     let container = &stage.container;
     container.freeze().await.expect("frozen");
     container.kill().await.expect("killed");
     container.start().await.expect("started");
-    let told: Vec<String> = stage
-        .events()
-        .iter()
-        .map(|event| format!("{}{}", event.node, event.what))
-        .collect();
     assert_eq!(
-        told,
+        stage.told(),
         [
-            "FAULT n1 frozen",
-            "FAULT n1 down",
-            "HEALED n1 frozen",
-            "HEALED n1 down"
+            " FAULT n1 frozen",
+            " FAULT n1 frozen",
+            " FAULT n1 down",
+            " FAULT n1 down",
+            " HEALED n1 frozen",
+            " HEALED n1 down"
         ]
     );
+    let events = stage.events();
+    assert!(stage.call("/wait").answered <= events[3].at, "surely dead");
 }
 
 #[tokio::test]
 async fn a_port_is_where_this_machine_reaches_it() {
-    let stage = Stage::new().await;
+    let stage = Stage::new(willing).await;
     let address = stage.container.address(2379).await.expect("published");
     assert_eq!(address.to_string(), "127.0.0.1:4711");
     let error = stage.container.address(2380).await.expect_err("it is not");

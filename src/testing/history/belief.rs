@@ -93,6 +93,23 @@ pub(super) fn admitted(what: &What) -> Option<(i64, u64)> {
     }
 }
 
+/// Whether the same is told once more, later: it took a moment, and only then was it sure.
+pub(super) fn told_again(event: &Event, later: &[&Event]) -> bool {
+    let about_it = |other: &&&Event| {
+        let same_node = other.node == event.node;
+        match (&event.what, &other.what) {
+            (What::Fault { name }, What::Fault { name: again }) => same_node && name == again,
+            (What::Fault { name }, What::Healed { name: over }) => {
+                name == over && (same_node || other.node.is_empty())
+            }
+            (What::Resumed, What::Paused | What::Resumed | What::Killed) => same_node,
+            _ => false,
+        }
+    };
+    let next = later.iter().find(about_it);
+    next.is_some_and(|next| next.what == event.what)
+}
+
 /// All terms, ordered by the beginning of belief (those without belief by presence).
 pub(super) fn terms<'a>(view: &View<'a>) -> Vec<Term<'a>> {
     let mut said: BTreeMap<(&str, i64), Vec<(Says, &Event)>> = BTreeMap::new();

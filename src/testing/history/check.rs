@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::belief::{Says, Term, View, says, terms};
+use super::belief::{Says, Term, View, says, terms, told_again};
 use super::report::{Counts, Invariant, Report, Violation};
 use super::{Event, History, Resources, Rules, What, counter, liveness, overlap, tokens};
 
@@ -87,12 +87,14 @@ fn count(view: &View<'_>, terms: &[Term<'_>], counts: &mut Counts) {
     counts.terms += terms.iter().filter(|term| term.believed.is_some()).count();
 }
 
+/// Each at the time at which it was surely made: a leader that was gone by then may not have been hit.
 fn faults<'a>(process: &[&'a Event]) -> impl Iterator<Item = (usize, &'a Event)> {
-    process
-        .iter()
-        .copied()
-        .enumerate()
-        .filter(|(_, event)| matches!(event.what, What::Fault { .. } | What::Paused | What::Killed))
+    let events = process.iter().copied().enumerate();
+    events.filter(|(index, event)| match event.what {
+        What::Paused | What::Killed => true,
+        What::Fault { .. } => !told_again(event, &process[index + 1..]),
+        _ => false,
+    })
 }
 
 fn hit(fault: &Event, term: &Term<'_>) -> bool {

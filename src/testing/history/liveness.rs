@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::belief::{Term, View, seconds};
+use super::belief::{Term, View, seconds, told_again};
 use super::report::{Counts, Invariant, Violation};
 use super::{Event, Rules, What};
 
@@ -110,8 +110,12 @@ pub(super) fn check(
             points.push((term.present.to, 2, Point::Ends(term.node)));
         }
     }
-    let events = view.events.iter().copied();
-    points.extend(events.map(|event| (event.at, 1, Point::Event(event))));
+    for (index, event) in view.events.iter().copied().enumerate() {
+        // Until it surely goes on, a process need not lead.
+        if event.what != What::Resumed || !told_again(event, &view.events[index + 1..]) {
+            points.push((event.at, 1, Point::Event(event)));
+        }
+    }
     points.sort_by_key(|(at, order, _)| (*at, *order));
 
     let mut state = State {

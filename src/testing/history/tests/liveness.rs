@@ -124,3 +124,65 @@ fn another_fault_during_a_vacancy_gives_the_time_anew() {
     holds(takeover(11_500));
     breaks(Invariant::Liveness, takeover(11_501));
 }
+
+#[test]
+fn the_time_for_a_takeover_begins_when_a_process_surely_goes_on() {
+    let thaw = |sure, takeover| {
+        [
+            on(0, "a", elected(5)),
+            on(10, "a", What::Paused),
+            on(30_000, "a", What::Resumed),
+            on(sure, "a", What::Resumed),
+            on(sure + 1, "a", invalid(5)),
+            on(sure + 1, "a", joined(7)),
+            on(takeover, "a", elected(7)),
+        ]
+    };
+    // However long the engine thinks.
+    holds(thaw(30_000, 36_501));
+    holds(thaw(40_000, 46_501));
+    breaks(Invariant::Liveness, thaw(40_000, 46_502));
+}
+
+#[test]
+fn a_second_stop_is_not_taken_for_the_end_of_the_first() {
+    breaks(
+        Invariant::Liveness,
+        [
+            on(0, "a", elected(5)),
+            on(10, "a", What::Paused),
+            on(20, "a", What::Resumed),
+            on(21, "a", invalid(5)),
+            on(22, "a", joined(7)),
+            on(10_000, "a", What::Paused),
+            on(10_010, "a", What::Resumed),
+        ],
+    );
+}
+
+#[test]
+fn a_fault_hits_who_leads_when_it_is_surely_made() {
+    let cut = |lost| {
+        let lost = [on(lost, "a", invalid(5)), on(lost + 1, "a", What::Left)];
+        let cut = [
+            on(0, "a", elected(5)),
+            on(10, "a", fault("cut")),
+            on(20, "a", fault("cut")),
+            on(30, "a", healed("cut")),
+        ];
+        holds(cut.into_iter().chain(lost)).counts
+    };
+    let (led, gone) = (cut(25), cut(15));
+    assert_eq!((led.faults, led.faults_on_leader), (1, 1));
+    assert_eq!((gone.faults, gone.faults_on_leader), (1, 0));
+    assert_eq!(gone.open_faults, 0);
+    // Again, after it was over, is another one.
+    let twice = [
+        on(0, "a", elected(5)),
+        on(10, "a", fault("cut")),
+        on(20, "", healed("cut")),
+        on(30, "a", fault("cut")),
+        on(40, "", healed("cut")),
+    ];
+    assert_eq!(holds(twice).counts.faults_on_leader, 2);
+}

@@ -1,0 +1,81 @@
+//! A leader whose work hangs gives way, although its process and its lease are healthy.
+//!
+//! Start it twice. The first hangs after five pieces of work; a second later its term is over, the other leads until it
+//! hangs too, and so on: whoever hung stands again, at the back, once its work has ended and its health check says so.
+//! Ends by Ctrl-C or after `EXAMPLE_SECONDS`. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
+#![allow(clippy::disallowed_methods)] // an application may sleep as it likes
+
+use std::time::Duration;
+
+use eldest::{BoxError, CancellationToken, Leadership, OnOverrun, Session, SessionOptions};
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let me = format!("node-{}", std::process::id());
+    let session = Session::connect(endpoints(), SessionOptions::new(&me)).await?;
+
+    let shutdown = CancellationToken::new();
+    tokio::spawn({
+        let shutdown = shutdown.clone();
+        async move {
+            asked_to_stop().await;
+            shutdown.cancel();
+        }
+    });
+    session
+        .election("crawler")?
+        .runner()
+        // Well above what one piece takes. A pause of the whole process counts as well.
+        .stall_timeout(Duration::from_secs(1))
+        // Asked every second; five seconds without an `Ok` end the term too.
+        .health_check(Duration::from_secs(1), Duration::from_secs(5), healthy)
+        // The default. `Abort` would end the process if the work ignored its token, as what blocks a thread does.
+        .on_overrun(OnOverrun::Release)
+        .run(shutdown, |leadership| work(&me, leadership))
+        .await?;
+
+    session.close().await?;
+    println!("{me}: gone");
+    Ok(())
+}
+
+/// Work in pieces, each of which beats when it is *done*, for only that proves progress.
+async fn work(me: &str, leadership: Leadership) -> Result<(), BoxError> {
+    println!("{me}: leading, token {}", leadership.fencing_token());
+    let lost = leadership.lost();
+    for number in 1..=5 {
+        println!("{me}: piece {number}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        leadership.heartbeat();
+    }
+    println!("{me}: hanging");
+    lost.cancelled().await;
+    println!("{me}: lost the term: {:?}", leadership.lost_reason());
+    Ok(())
+}
+
+/// Whether this node is fit to lead; here, whether it can write.
+async fn healthy() -> Result<(), BoxError> {
+    let file = std::env::temp_dir().join(format!("stalled_leader-{}", std::process::id()));
+    tokio::fs::write(&file, "fit").await?;
+    Ok(tokio::fs::remove_file(&file).await?)
+}
+
+/// Ctrl-C, or `EXAMPLE_SECONDS` have passed.
+async fn asked_to_stop() {
+    let seconds = std::env::var("EXAMPLE_SECONDS").ok();
+    let seconds = seconds.and_then(|seconds| seconds.parse().ok());
+    let limit = seconds.map_or(Duration::MAX, Duration::from_secs);
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = tokio::time::sleep(limit) => {}
+    }
+}
+
+fn endpoints() -> Vec<String> {
+    let endpoints = std::env::var("ETCD_ENDPOINTS").unwrap_or_default();
+    match endpoints.trim() {
+        "" => vec!["http://127.0.0.1:2379".to_owned()],
+        given => given.split(',').map(str::to_owned).collect(),
+    }
+}

@@ -1,0 +1,348 @@
+//! Work while following: told who leads, ended before the leader's work begins, begun again after it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::common::{
+    CountOnDrop, Result, Running, SOON, Thread, WHILE, elected, keys, options, queue, session,
+    short, soon, stand, stays, until_lost,
+};
+use eldest::testing::{Etcd, eventually};
+use eldest::{
+    Announcement, BoxError, CancellationToken, ErrorKind, Following, LostReason, Session,
+};
+use futures::StreamExt;
+use tokio::sync::mpsc;
+
+/// Who is at work, and how many at once at the most.
+#[derive(Clone, Default)]
+struct AtWork {
+    now: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+    done: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl AtWork {
+    fn begins(&self, what: &'static str) {
+        let others = self.now.fetch_add(1, Ordering::SeqCst);
+        self.most.fetch_max(others + 1, Ordering::SeqCst);
+        self.done.lock().expect("no panic").push(what);
+    }
+
+    fn ends(&self) {
+        self.now.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn done(&self) -> Vec<&'static str> {
+        self.done.lock().expect("no panic").clone()
+    }
+
+    async fn has_done(&self, what: &[&str]) -> Result {
+        eventually(SOON, format!("{what:?}"), async || {
+            (self.done() == what).then_some(())
+        })
+        .await
+    }
+}
+
+async fn until_stopped(following: Following) -> Result {
+    following.stopped().cancelled().await;
+    Ok(())
+}
+
+fn failure(text: &'static str) -> BoxError {
+    text.into()
+}
+
+#[tokio::test]
+async fn a_node_follows_then_leads_then_follows_again_and_never_does_both() -> Result {
+    // Complaint: work of the two roles overlapped, for the old was told to stop and not awaited.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let other = elected(&mut b).await?;
+    let a = session(&etcd, "a").await?;
+    let at_work = AtWork::default();
+    let (following, leading) = (at_work.clone(), at_work.clone());
+    let slowly = client.clone();
+    let runner = a.election("e")?.runner().follow(move |f: Following| {
+        let (following, mut client) = (following.clone(), slowly.clone());
+        async move {
+            following.begins("follow");
+            f.stopped().cancelled().await;
+            // Longer than the leader's work would need to begin.
+            for _ in 0..50 {
+                client.get("something to wait for", None).await?;
+            }
+            following.ends();
+            Ok(())
+        }
+    });
+    let slowly = client.clone();
+    let mut running = Running::with(runner, move |leadership| {
+        let (leading, mut client) = (leading.clone(), slowly.clone());
+        async move {
+            leading.begins("lead");
+            leadership.lost().cancelled().await;
+            for _ in 0..50 {
+                client.get("something to wait for", None).await?;
+            }
+            leading.ends();
+            Ok(())
+        }
+    });
+    queue(&election, &["b", "a"]).await?;
+    at_work.has_done(&["follow"]).await?;
+    drop(other);
+    let first = running.term().await;
+    client.delete(first.key(), None).await?;
+    running.term().await;
+    at_work
+        .has_done(&["follow", "lead", "follow", "lead"])
+        .await?;
+    running.stop().await?;
+    assert_eq!(at_work.most.load(Ordering::SeqCst), 1);
+    assert_eq!(at_work.now.load(Ordering::SeqCst), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_follower_is_told_who_leads_and_how_to_reach_it_and_of_each_change() -> Result {
+    // Complaint: a wrong leader was reported, and nothing when there was none.
+    let etcd = Etcd::start().await?;
+    let at = |name: &str, address: &str| Announcement::new(name).address(address);
+    let with = |name: &str, address: &str| options(name).announce(at(name, address));
+    let b = Session::connect([etcd.endpoint()], with("b", "10.0.0.2:80")).await?;
+    let c = Session::connect([etcd.endpoint()], with("c", "10.0.0.3:80")).await?;
+    let mut b = soon("campaign", b.election("e")?.campaign()).await?;
+    let leads = elected(&mut b).await?;
+    let mut c = soon("campaign", c.election("e")?.campaign()).await?;
+
+    let (told, mut tells) = mpsc::unbounded_channel();
+    let a = session(&etcd, "a").await?;
+    let runner = a.election("e")?.runner().follow(move |mut f: Following| {
+        let told = told.clone();
+        async move {
+            let stopped = f.stopped();
+            while let Some(leader) = stopped.run_until_cancelled(f.changed()).await {
+                assert_eq!(f.leader(), leader);
+                assert_eq!(*f.leaders().borrow(), leader);
+                let address = leader.map(|l| l.announcement().get_address().map(str::to_owned));
+                let _ = told.send(address.flatten());
+            }
+            Ok(())
+        }
+    });
+    let mut running = Running::with(runner, until_lost);
+    let mut next = async || soon("told", tells.recv()).await.flatten();
+    assert_eq!(next().await.as_deref(), Some("10.0.0.2:80"));
+    queue(&a.election("e")?, &["b", "c", "a"]).await?;
+    leads.proclaim(at("b", "10.0.0.2:81")).await?;
+    assert_eq!(next().await.as_deref(), Some("10.0.0.2:81"));
+    soon("resign", leads.resign()).await?;
+    assert_eq!(next().await.as_deref(), Some("10.0.0.3:80"));
+    let leads = elected(&mut c).await?;
+    soon("resign", leads.resign()).await?;
+    running.term().await;
+    running.stop().await
+}
+
+#[tokio::test]
+async fn a_follower_that_ignores_its_token_is_dropped_after_the_grace_period() -> Result {
+    // Complaint: a node led, and nobody worked.
+    let etcd = Etcd::start().await?;
+    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let other = elected(&mut b).await?;
+    let a = session(&etcd, "a").await?;
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let (follower, leader) = (Arc::clone(&dropped), Arc::clone(&dropped));
+    let runner = a.election("e")?.runner().follow(move |_| {
+        let held = CountOnDrop(Arc::clone(&follower));
+        async move {
+            let _held = held;
+            std::future::pending().await
+        }
+    });
+    let (told, mut tells) = mpsc::unbounded_channel();
+    let running = Running::with(runner, move |leadership| {
+        let _ = told.send(leader.load(Ordering::SeqCst));
+        until_lost(leadership)
+    });
+    queue(&election, &["b", "a"]).await?;
+    let begun = Instant::now();
+    drop(other);
+    let dropped = soon("the leader's work begins", tells.recv()).await;
+    assert_eq!(dropped, Some(1), "the follower's is gone");
+    let grace = Duration::from_secs(1);
+    assert!(begun.elapsed() >= grace, "it had its time");
+    running.stop().await
+}
+
+#[tokio::test]
+async fn a_follower_that_blocks_its_thread_does_not_keep_the_leadership() -> Result {
+    // Complaint: a stalled leader kept renewing, for three quarters of an hour.
+    let etcd = Etcd::start().await?;
+    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let other = elected(&mut b).await?;
+    let a = Session::connect([etcd.endpoint()], short("a")).await?;
+    let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Arc::new(Mutex::new(blocked));
+    let runner = a.election("e")?.runner().follow(move |f: Following| {
+        let blocked = Arc::clone(&blocked);
+        async move {
+            f.stopped().cancelled().await;
+            // Returns at once, for ever, once the other side is gone.
+            let _ = blocked.lock().expect("no panic").recv();
+            Ok(())
+        }
+    });
+    let thread = Thread::start()?;
+    let running = Running::on(thread.handle(), runner, until_lost);
+    queue(&election, &["b", "a"]).await?;
+    soon("step down", other.step_down()).await?;
+    let again = elected(&mut b).await?;
+    queue(&election, &["b"]).await?;
+    assert!(running.terms.is_empty(), "no work began");
+    drop(unblock);
+    queue(&election, &["b", "a"]).await?;
+    drop(again);
+    let mut running = running;
+    assert!(running.term().await.is_valid());
+    running.stop().await
+}
+
+#[tokio::test]
+async fn a_follower_that_fails_or_panics_ends_the_run_once_its_key_is_gone() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let _leads = elected(&mut b).await?;
+    let a = session(&etcd, "a").await?;
+    for panics in [false, true] {
+        let fail = CancellationToken::new();
+        let failing = fail.clone();
+        let runner = a.election("e")?.runner().follow(move |_| {
+            let failing = failing.clone();
+            async move {
+                failing.cancelled().await;
+                assert!(!panics, "on purpose");
+                Err(failure("no cache"))
+            }
+        });
+        let running = Running::with(runner, until_lost);
+        queue(&election, &["b", "a"]).await?;
+        fail.cancel();
+        let ended = soon("run", running.task).await;
+        if panics {
+            assert!(ended.expect_err("the panic goes on").is_panic());
+        } else {
+            let error = ended?.expect_err("the work failed");
+            assert_eq!(error.kind(), ErrorKind::Work);
+            assert!(error.to_string().contains("no cache"), "{error}");
+        }
+        assert_eq!(keys(&mut client, "eldest/").await.len(), 1);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_follower_that_is_done_is_not_called_again_before_the_node_has_led() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let other = elected(&mut b).await?;
+    let a = session(&etcd, "a").await?;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&calls);
+    let runner = a.election("e")?.runner().follow(move |f: Following| {
+        let call = counter.fetch_add(1, Ordering::SeqCst);
+        async move {
+            if call == 0 {
+                return Ok(());
+            }
+            f.stopped().cancelled().await;
+            // After it was told, that ends nothing.
+            Err(failure("too late"))
+        }
+    });
+    let mut running = Running::with(runner, until_lost);
+    queue(&election, &["b", "a"]).await?;
+    stays(WHILE, "called once", async || {
+        calls.load(Ordering::SeqCst) == 1
+    })
+    .await?;
+    drop(other);
+    let first = running.term().await;
+    client.delete(first.key(), None).await?;
+    running.term().await;
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+    running.stop().await
+}
+
+#[tokio::test]
+async fn shutdown_and_the_end_of_the_session_end_the_follower_first() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let _leads = elected(&mut b).await?;
+    for closes in [false, true] {
+        let a = session(&etcd, "a").await?;
+        let ended = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&ended);
+        let runner = a.election("e")?.runner().follow(move |f: Following| {
+            let counter = Arc::clone(&counter);
+            async move {
+                until_stopped(f).await?;
+                counter.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            }
+        });
+        let running = Running::with(runner, until_lost);
+        queue(&election, &["b", "a"]).await?;
+        if closes {
+            soon("close", a.close()).await?;
+            let error = running.end().await.expect_err("closed");
+            assert_eq!(error.kind(), ErrorKind::Closed);
+        } else {
+            running.stop().await?;
+        }
+        assert_eq!(ended.load(Ordering::SeqCst), 1);
+        queue(&election, &["b"]).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_term_that_is_lost_before_the_follower_has_ended_calls_no_work() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let a = session(&etcd, "a").await?;
+    let (told, mut tells) = mpsc::unbounded_channel();
+    let finish = CancellationToken::new();
+    let finished = finish.clone();
+    let runner = a.election("e")?.runner().follow(move |f: Following| {
+        let (told, finished) = (told.clone(), finished.clone());
+        async move {
+            f.stopped().cancelled().await;
+            let _ = told.send(());
+            finished.cancelled().await;
+            Ok(())
+        }
+    });
+    let mut running = Running::with(runner, until_lost);
+    soon("elected", tells.recv()).await;
+    let own = keys(&mut client, "eldest/").await.remove(0);
+    // The eyes of the same session: it has heard of it when they have.
+    let mut changes = a.election("e")?.observe().await?;
+    client.delete(own.path, None).await?;
+    while !soon("told", changes.next())
+        .await
+        .ok_or("ended")??
+        .is_vacant()
+    {}
+    finish.cancel();
+    let term = running.term().await;
+    assert!(term.fencing_token() > own.created);
+    assert_eq!(term.lost_reason(), None::<LostReason>);
+    running.stop().await
+}

@@ -1,0 +1,415 @@
+//! A leader that stalls gives way although its lease is healthy, and stands again when it is healthy itself.
+
+use std::future::ready;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use crate::common::{
+    CountOnDrop, Result, Running, SOON, Thread, WHILE, elected, keys, options, queue, session,
+    soon, stand, stays, until_lost,
+};
+use eldest::testing::{Etcd, eventually};
+use eldest::{CancellationToken, ErrorKind, LostReason, Session, SessionState, Term};
+
+/// So short that silence is noticed at once.
+const SHORT: Duration = Duration::from_millis(300);
+/// So long that a beat every few milliseconds comes in time on the busiest machine.
+const LONG: Duration = Duration::from_secs(3);
+const OFTEN: Duration = Duration::from_millis(20);
+
+fn lease(session: &Session) -> Option<i64> {
+    match &*session.state().borrow() {
+        SessionState::Live(lease) => Some(lease.lease_id()),
+        _ => None,
+    }
+}
+
+/// A health check that says what it is told to say.
+#[derive(Clone)]
+struct Health {
+    well: Arc<AtomicBool>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Health {
+    fn new(well: bool) -> Self {
+        Self {
+            well: Arc::new(AtomicBool::new(well)),
+            asked: Arc::default(),
+        }
+    }
+
+    fn set(&self, well: bool) {
+        self.well.store(well, Ordering::SeqCst);
+    }
+
+    fn says(&self) -> Result {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        if self.well.load(Ordering::SeqCst) {
+            Ok(())
+        } else {
+            Err("the disk is full".into())
+        }
+    }
+
+    async fn is_asked(&self, times: usize) -> Result {
+        let before = self.asked.load(Ordering::SeqCst);
+        eventually(SOON, "it is asked", async || {
+            (self.asked.load(Ordering::SeqCst) >= before + times).then_some(())
+        })
+        .await
+    }
+}
+
+/// Beats from a plain thread until it is dropped.
+struct Beats(Arc<AtomicBool>);
+
+impl Beats {
+    fn of(term: Term) -> Self {
+        let go_on = Arc::new(AtomicBool::new(true));
+        let own = Arc::clone(&go_on);
+        std::thread::spawn(move || {
+            while own.load(Ordering::SeqCst) {
+                term.heartbeat();
+                std::thread::sleep(OFTEN);
+            }
+        });
+        Self(go_on)
+    }
+}
+
+impl Drop for Beats {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn silent_work_loses_its_term_although_the_lease_is_healthy() -> Result {
+    // Complaint: a stalled leader kept renewing, for three quarters of an hour.
+    let etcd = Etcd::start().await?;
+    let a = session(&etcd, "a").await?;
+    let runner = a.election("e")?.runner().stall_timeout(SHORT);
+    let begun = Instant::now();
+    let mut running = Running::with(runner, until_lost);
+    let term = running.term().await;
+    let own = lease(&a);
+    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    soon("it stalls", term.lost().cancelled()).await;
+    assert!(begun.elapsed() >= SHORT);
+    assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
+    assert!(
+        term.valid_until().time_left() <= Duration::from_secs(1),
+        "grace"
+    );
+    let next = elected(&mut b).await?;
+    assert!(next.fencing_token() > term.fencing_token());
+    // Its work has ended, so it stands again, by the same lease.
+    queue(&election, &["b", "a"]).await?;
+    assert!(own.is_some() && lease(&a) == own);
+    drop(next);
+    assert!(running.term().await.fencing_token() > term.fencing_token());
+    running.stop().await
+}
+
+/// Keeps whoever wakes it.
+struct SlowToWake;
+
+impl Wake for SlowToWake {
+    fn wake(self: Arc<Self>) {
+        std::thread::sleep(WHILE);
+    }
+}
+
+#[tokio::test]
+async fn work_that_ends_the_moment_it_is_told_has_not_resigned() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = session(&etcd, "a").await?;
+    let runner = a.election("e")?.runner().stall_timeout(SHORT);
+    let mut running = Running::with(runner, |leadership| {
+        // Between the token of `run` and the work's own: whoever is told, one of them is before this.
+        let mut slow = Box::pin(leadership.lost().cancelled_owned());
+        let waker = Waker::from(Arc::new(SlowToWake));
+        let told = slow.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(told.is_pending());
+        async move {
+            until_lost(leadership).await?;
+            drop(slow);
+            Ok(())
+        }
+    });
+    let term = running.term().await;
+    assert!(running.term().await.fencing_token() > term.fencing_token());
+    assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
+    running.stop().await
+}
+
+#[tokio::test]
+async fn work_that_beats_keeps_its_term() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = session(&etcd, "a").await?;
+    let runner = a.election("e")?.runner().stall_timeout(LONG);
+    let mut running = Running::with(runner, until_lost);
+    let term = running.term().await;
+    let beats = Beats::of(term.clone());
+    stays(LONG * 3 / 2, "it leads", async || term.is_valid()).await?;
+    drop(beats);
+    soon("it stalls", term.lost().cancelled()).await;
+    assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
+    running.stop().await
+}
+
+#[tokio::test]
+async fn work_that_ignores_its_token_does_not_keep_the_key() -> Result {
+    // Complaint: work goes on after the loss.
+    let etcd = Etcd::start().await?;
+    let a = session(&etcd, "a").await?;
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&dropped);
+    let runner = a.election("e")?.runner().stall_timeout(SHORT);
+    let mut running = Running::with(runner, move |leadership| {
+        let held = CountOnDrop(Arc::clone(&counter));
+        async move {
+            let _held = (held, leadership);
+            std::future::pending().await
+        }
+    });
+    let term = running.term().await;
+    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let next = elected(&mut b).await?;
+    assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
+    assert!(!term.is_valid());
+    assert!(
+        dropped.load(Ordering::SeqCst) >= 1,
+        "dropped, and then released"
+    );
+    queue(&election, &["b", "a"]).await?;
+    drop(next);
+    running.term().await;
+    // Shut down, it would be awaited until its deadline.
+    running.task.abort();
+    Ok(())
+}
+
+#[tokio::test]
+async fn work_that_blocks_its_thread_loses_the_key_and_stands_again_only_when_it_has_ended()
+-> Result {
+    // Complaints: a stalled leader kept renewing; the old work ran beside the new.
+    let etcd = Etcd::start().await?;
+    let a = session(&etcd, "a").await?;
+    let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Mutex::new(blocked);
+    let thread = Thread::start()?;
+    let runner = a.election("e")?.runner().stall_timeout(SHORT);
+    let mut running = Running::on(thread.handle(), runner, move |leadership| {
+        // Returns at once, for ever, once the other side is gone.
+        let _ = blocked.lock().expect("no panic").recv();
+        until_lost(leadership)
+    });
+    let term = running.term().await;
+    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let next = elected(&mut b).await?;
+    assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
+    assert!(!term.is_valid(), "only this holds it back");
+    stays(WHILE, "it does not stand", async || {
+        let roster = election.roster().await;
+        roster.is_ok_and(|roster| roster.members().len() == 1)
+    })
+    .await?;
+    drop(unblock);
+    queue(&election, &["b", "a"]).await?;
+    drop(next);
+    assert!(running.term().await.fencing_token() > term.fencing_token());
+    running.stop().await
+}
+
+#[tokio::test]
+async fn an_unhealthy_leader_gives_way_and_stands_again_when_it_is_healthy() -> Result {
+    // Complaint: a leader in bad health could not cede.
+    let etcd = Etcd::start().await?;
+    let a = session(&etcd, "a").await?;
+    let health = Health::new(true);
+    let asked = health.clone();
+    let runner = a.election("e")?.runner();
+    let runner = runner.health_check(OFTEN, LONG, move || ready(asked.says()));
+    let mut running = Running::with(runner, until_lost);
+    let term = running.term().await;
+    stays(LONG * 3 / 2, "it leads", async || term.is_valid()).await?;
+    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    health.set(false);
+    // A few errors do no harm.
+    health.is_asked(3).await?;
+    health.set(true);
+    health.is_asked(2).await?;
+    assert!(term.is_valid());
+    health.set(false);
+    let next = elected(&mut b).await?;
+    assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
+    health.is_asked(5).await?;
+    queue(&election, &["b"]).await?;
+    health.set(true);
+    queue(&election, &["b", "a"]).await?;
+    drop(next);
+    running.term().await;
+    running.stop().await
+}
+
+#[tokio::test]
+async fn a_health_check_that_hangs_counts_as_ill_and_is_asked_again() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = session(&etcd, "a").await?;
+    let hangs = Arc::new(AtomicBool::new(false));
+    let hung = Arc::clone(&hangs);
+    let runner = a
+        .election("e")?
+        .runner()
+        .health_check(OFTEN, LONG, move || {
+            let hangs = hung.load(Ordering::SeqCst);
+            async move {
+                if hangs {
+                    std::future::pending::<()>().await;
+                }
+                Ok(())
+            }
+        });
+    let mut running = Running::with(runner, until_lost);
+    let term = running.term().await;
+    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    hangs.store(true, Ordering::SeqCst);
+    let next = elected(&mut b).await?;
+    assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
+    queue(&election, &["b"]).await?;
+    hangs.store(false, Ordering::SeqCst);
+    queue(&election, &["b", "a"]).await?;
+    drop(next);
+    running.term().await;
+    running.stop().await
+}
+
+#[tokio::test]
+async fn a_node_that_is_ill_does_not_begin_to_stand_follows_meanwhile_and_can_be_shut_down()
+-> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let a = session(&etcd, "a").await?;
+    for recovers in [true, false] {
+        let health = Health::new(false);
+        let asked = health.clone();
+        let follows = CancellationToken::new();
+        let following = follows.clone();
+        let runner = a.election("e")?.runner();
+        let runner = runner.health_check(OFTEN, LONG, move || ready(asked.says()));
+        let runner = runner.follow(move |f: eldest::Following| {
+            following.cancel();
+            async move {
+                f.stopped().cancelled().await;
+                Ok(())
+            }
+        });
+        let mut running = Running::with(runner, until_lost);
+        soon("it follows", follows.cancelled()).await;
+        health.is_asked(5).await?;
+        assert_eq!(keys(&mut client, "eldest/").await, []);
+        if recovers {
+            health.set(true);
+            running.term().await;
+        }
+        running.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_heartbeat_does_not_stand_for_health_nor_health_for_a_heartbeat() -> Result {
+    let etcd = Etcd::start().await?;
+    for (beats, well) in [(true, false), (false, true)] {
+        let a = session(&etcd, "a").await?;
+        let health = Health::new(true);
+        let asked = health.clone();
+        let runner = a.election("e")?.runner().stall_timeout(LONG);
+        let runner = runner.health_check(OFTEN, LONG, move || ready(asked.says()));
+        let mut running = Running::with(runner, until_lost);
+        let term = running.term().await;
+        let beating = beats.then(|| Beats::of(term.clone()));
+        health.set(well);
+        soon("it stalls", term.lost().cancelled()).await;
+        assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
+        drop(beating);
+        running.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_announced_outlives_a_stall() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let a = Session::connect([etcd.endpoint()], options("a")).await?;
+    let runner = a.election("e")?.runner().stall_timeout(SHORT);
+    let mut first = true;
+    let mut running = Running::with(runner, move |leadership| {
+        let proclaims = std::mem::take(&mut first);
+        async move {
+            if proclaims {
+                leadership.proclaim("a, at another address").await?;
+            }
+            until_lost(leadership).await
+        }
+    });
+    let first = running.term().await;
+    let second = eventually(SOON, "it stands again", async || {
+        let own = keys(&mut client, "eldest/").await.pop()?;
+        (own.created > first.fencing_token()).then_some(own)
+    })
+    .await?;
+    assert_eq!(second.value, "a, at another address");
+    running.stop().await
+}
+
+#[tokio::test]
+async fn durations_that_make_no_sense_are_refused_at_the_door_with_name_and_rule() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let a = session(&etcd, "a").await?;
+    let election = a.election("e")?;
+    let (zero, day) = (Duration::ZERO, Duration::from_secs(86_400));
+    let check = |every, limit| {
+        let runner = election.runner();
+        runner.health_check(every, limit, async || Ok(()))
+    };
+    let stall = |timeout| check(OFTEN, LONG).stall_timeout(timeout);
+    for (runner, texts) in [
+        (stall(zero), ["stall_timeout is 0ns", "more than zero"]),
+        (stall(day + OFTEN), ["stall_timeout", "at most 86400s"]),
+        (stall(Duration::MAX), ["stall_timeout", "at most 86400s"]),
+        (check(OFTEN, zero), ["health_check", "more than zero"]),
+        (
+            check(OFTEN, Duration::MAX),
+            ["health_check", "at most 86400s"],
+        ),
+        (check(zero, LONG), ["health_check", "more than zero"]),
+        (check(LONG, LONG), ["every 3s", "less than its limit of 3s"]),
+    ] {
+        let run = runner.run(CancellationToken::new(), until_lost);
+        let error = soon("run", run).await.expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        for text in texts {
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+    assert_eq!(keys(&mut client, "").await, []);
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_limits_a_silent_leader_leads_on() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = session(&etcd, "a").await?;
+    let mut running = Running::with(a.election("e")?.runner(), until_lost);
+    let term = running.term().await;
+    term.heartbeat();
+    stays(WHILE * 2, "it leads", async || term.is_valid()).await?;
+    running.stop().await
+}

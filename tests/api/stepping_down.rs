@@ -1,0 +1,146 @@
+//! Stepping down: the next eldest leads, and the node stands again behind all who wait.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::common::{
+    Probe, Result, Running, WHILE, elected, keys, options, queue, session, soon, stand, stands,
+    stays, until_lost,
+};
+use eldest::testing::{Etcd, Proxy};
+use eldest::{CancellationToken, ErrorKind, LostReason, Session};
+
+#[tokio::test]
+async fn who_steps_down_goes_to_the_back_and_the_next_eldest_leads() -> Result {
+    // Complaint: no way to hand over without leaving, or to a node that is not next.
+    let etcd = Etcd::start().await?;
+    let (_a, election, mut a) = stand(&etcd, "a").await?;
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_c, _, mut c) = stand(&etcd, "c").await?;
+    let first = elected(&mut a).await?;
+    soon("step down", first.step_down()).await?;
+    assert!(!first.is_valid() && first.lost().is_cancelled());
+    assert_eq!(first.lost_reason(), Some(LostReason::SteppedDown));
+    let second = elected(&mut b).await?;
+    queue(&election, &["b", "c", "a"]).await?;
+    soon("step down", second.step_down()).await?;
+    let third = elected(&mut c).await?;
+    queue(&election, &["c", "a", "b"]).await?;
+    soon("resign", third.resign()).await?;
+    assert!(elected(&mut a).await?.fencing_token() > third.fencing_token());
+    Ok(())
+}
+
+#[tokio::test]
+async fn when_it_returns_the_key_is_gone_and_doing_it_again_does_no_harm() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let first = elected(&mut a).await?;
+    soon("step down", first.step_down()).await?;
+    let (key, created) = (first.key().to_vec(), first.fencing_token());
+    assert!(!stands(&mut client, &key, created).await);
+    let second = elected(&mut a).await?;
+    soon("again", first.step_down()).await?;
+    let error = soon("resign", first.resign()).await.expect_err("too late");
+    assert_eq!(error.kind(), ErrorKind::LeadershipLost, "{error}");
+    drop(first);
+    assert!(second.is_valid(), "the next term has nothing to do with it");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_the_term_end_before_the_key_goes() -> Result {
+    // Complaint: the lock was released while work still ran.
+    let etcd = Etcd::start().await?;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let first = elected(&mut a).await?;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let probe = Probe::new(&etcd.endpoint(), first.key(), &seen);
+    let lost = first.lost();
+    first.spawn(async move {
+        lost.cancelled().await;
+        drop(probe);
+    });
+    soon("step down", first.step_down()).await?;
+    assert_eq!(*seen.lock().expect("no panic"), [true]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_release_that_fails_is_told_retried_and_not_forgotten() -> Result {
+    // Complaint: a failed resignation forgot that it led.
+    let etcd = Etcd::start().await?;
+    let (_b, election, mut b) = {
+        let proxy = Proxy::start(etcd.address()).await?;
+        let a = Session::connect([proxy.endpoint()], options("a")).await?;
+        let mut candidate = soon("campaign", a.election("e")?.campaign()).await?;
+        let first = elected(&mut candidate).await?;
+        let b = stand(&etcd, "b").await?;
+        proxy.cut();
+        let error = soon("step down", first.step_down())
+            .await
+            .expect_err("cut off");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(!first.is_valid());
+        queue(&b.1, &["a", "b"]).await?;
+        proxy.heal();
+        soon("again", first.step_down()).await?;
+        queue(&b.1, &["b", "a"]).await?;
+        soon("leave", candidate.leave()).await?;
+        b
+    };
+    queue(&election, &["b"]).await?;
+    assert!(elected(&mut b).await?.is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_whose_work_steps_down_goes_on_and_stands_again_when_that_has_ended() -> Result {
+    let etcd = Etcd::start().await?;
+    let patient = options("a").grace(Duration::from_secs(10));
+    let a = Session::connect([etcd.endpoint()], patient).await?;
+    let (stepped, mut down) = tokio::sync::mpsc::unbounded_channel();
+    let finish = CancellationToken::new();
+    let finished = finish.clone();
+    let mut first = true;
+    let mut running = Running::start(&a.election("e")?, move |leadership| {
+        let steps_down = std::mem::take(&mut first);
+        let (stepped, finished) = (stepped.clone(), finished.clone());
+        async move {
+            if !steps_down {
+                return until_lost(leadership).await;
+            }
+            leadership.step_down().await?;
+            let _ = stepped.send(());
+            // It said that it had done its work, and takes a little longer all the same.
+            finished.cancelled().await;
+            Ok(())
+        }
+    });
+    let term = running.term().await;
+    soon("it steps down", down.recv()).await;
+    stays(WHILE, "it does not stand meanwhile", async || {
+        keys(&mut etcd.client().await, "eldest/").await.is_empty()
+    })
+    .await?;
+    finish.cancel();
+    assert!(running.term().await.fencing_token() > term.fencing_token());
+    running.stop().await
+}
+
+#[tokio::test]
+async fn a_run_that_is_shut_down_after_its_work_stepped_down_ends_at_once() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = session(&etcd, "a").await?;
+    let mut running = Running::start(&a.election("e")?, async |leadership| {
+        leadership.step_down().await?;
+        std::future::pending().await
+    });
+    let term = running.term().await;
+    soon("it steps down", term.lost().cancelled()).await;
+    let (_b, election, _candidate) = stand(&etcd, "b").await?;
+    queue(&election, &["b"]).await?;
+    running.stop().await?;
+    queue(&election, &["b"]).await
+}

@@ -1,0 +1,194 @@
+//! Work that outlives its term: what the user chose happens to its process.
+#![cfg(unix)] // a process that aborted is known by its signal
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::time::Duration;
+
+use eldest::testing::history::{History, Recorder, What};
+use eldest::testing::{Etcd, eventually};
+use eldest::{CancellationToken, OnOverrun, Session};
+
+use crate::processes::Process;
+use crate::stage::{ELECTION, Result, SOON, Stage, grace, millis, options, pass, seconds};
+
+const TTL: Duration = seconds(5);
+const STALL: Duration = seconds(1);
+/// The lease that it has when its key is deleted: far longer than the grace period.
+const LONG_TTL: Duration = seconds(20);
+const SIGABRT: i32 = 6;
+
+/// How the work of the other process overruns: it stalls and blocks its thread, it stalls, or its key is deleted.
+const BLOCKS: &str = "blocks";
+const WAITS: &str = "waits";
+const GOES_ON: &str = "goes-on";
+
+/// What the other process does: it leads, and its work does not end.
+async fn child(told: &str, on_overrun: OnOverrun) -> Result {
+    let mut words = told.split(' ');
+    let mut next = || words.next().ok_or("three words");
+    let (endpoint, file, how) = (next()?, next()?, next()?);
+    let recorder = Recorder::boottime().to_file(file)?;
+    let (ttl, stall) = match how {
+        GOES_ON => (LONG_TTL, LONG_TTL * 10),
+        _ => (TTL, STALL),
+    };
+    let session = Session::connect([endpoint], options("p", ttl)).await?;
+    let runner = session.election(ELECTION)?.runner();
+    let runner = runner.stall_timeout(stall).on_overrun(on_overrun);
+    let work = |leadership: eldest::Leadership| {
+        let (term, recorder) = (leadership.term(), recorder.clone());
+        let token = term.fencing_token();
+        recorder.record("p", ELECTION, What::Elected { token });
+        async move {
+            loop {
+                recorder.sample("p", ELECTION, token, || term.is_valid());
+                if how == BLOCKS {
+                    std::thread::sleep(millis(2));
+                } else {
+                    pass(millis(2)).await;
+                }
+            }
+        }
+    };
+    runner.run(CancellationToken::new(), work).await?;
+    Ok(())
+}
+
+/// When the other process checked its term, and what it was told.
+fn samples(file: &Path) -> Result<Vec<(Duration, bool)>> {
+    let history = History::load([file])?;
+    let samples = history
+        .events()
+        .iter()
+        .filter_map(|event| match event.what {
+            What::Valid { .. } => Some((event.at, true)),
+            What::Invalid { .. } => Some((event.at, false)),
+            _ => None,
+        });
+    Ok(samples.collect())
+}
+
+/// Waits until the other process leads and has checked its term.
+async fn works(stage: &Stage, file: &Path) -> Result {
+    stage.stands("p").await?;
+    eventually(SOON, "it works", async || {
+        samples(file).ok().filter(|seen| !seen.is_empty())
+    })
+    .await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_process_whose_work_outlives_its_term_aborts_before_another_leads() -> Result {
+    // Complaint: work goes on after the loss, or the process must end.
+    if let Some(told) = Process::told() {
+        return child(&told, OnOverrun::Abort).await;
+    }
+    for how in [BLOCKS, WAITS] {
+        let etcd = Etcd::start().await?;
+        let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("p.jsonl");
+        let mut process = Process::start(
+            "overruns::a_process_whose_work_outlives_its_term_aborts_before_another_leads",
+            &format!("{} {} {how}", etcd.endpoint(), file.display()),
+        )?;
+        stage.expect("p");
+        works(&stage, &file).await?;
+        stage.fault("p", "stall");
+        let b = stage.node("b", &[etcd.endpoint()]).await?;
+        let status = eventually(SOON, "it ends", async || {
+            process.0.try_wait().ok().flatten()
+        })
+        .await?;
+        stage.recorder.record("p", ELECTION, What::Killed);
+        assert_eq!(status.signal(), Some(SIGABRT), "{status}");
+        assert!(b.terms().is_empty(), "{how}: nobody led beside it");
+        let seen = samples(&file)?;
+        let (began, _) = *seen.first().ok_or("no samples")?;
+        let (last, _) = *seen.last().ok_or("no samples")?;
+        // A stall timeout and a grace period after it began, long before its lease would have ended it.
+        assert!(
+            last > began + STALL && last < began + TTL,
+            "{how}: {began:?} to {last:?}"
+        );
+        stage.healed("p", "stall");
+        // Nobody released its key; it goes with the lease.
+        b.elected(TTL + SOON).await?;
+        b.stop().await?;
+        stage.include(&file);
+        stage.judge(2, 1).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn by_default_the_key_goes_the_process_stays_and_its_checks_say_no() -> Result {
+    if let Some(told) = Process::told() {
+        return child(&told, OnOverrun::Release).await;
+    }
+    let etcd = Etcd::start().await?;
+    let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("p.jsonl");
+    let mut process = Process::start(
+        "overruns::by_default_the_key_goes_the_process_stays_and_its_checks_say_no",
+        &format!("{} {} {BLOCKS}", etcd.endpoint(), file.display()),
+    )?;
+    stage.expect("p");
+    works(&stage, &file).await?;
+    stage.fault("p", "stall");
+    let b = stage.node("b", &[etcd.endpoint()]).await?;
+    let led = b.elected(TTL + SOON).await?;
+    eventually(SOON, "it goes on beside the next leader", async || {
+        let seen = samples(&file).ok()?;
+        seen.last().filter(|(at, _)| *at > led.elected_at).copied()
+    })
+    .await?;
+    let beside = samples(&file)?;
+    let mut beside = beside.iter().filter(|(at, _)| *at >= led.elected_at);
+    assert!(beside.all(|(_, valid)| !valid), "only this holds it back");
+    assert!(process.0.try_wait()?.is_none());
+    drop(process);
+    stage.recorder.record("p", ELECTION, What::Killed);
+    stage.healed("p", "stall");
+    b.stop().await?;
+    stage.include(&file);
+    stage.judge(2, 1).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_process_whose_key_was_deleted_aborts_after_the_grace_period_not_with_its_lease() -> Result
+{
+    if let Some(told) = Process::told() {
+        return child(&told, OnOverrun::Abort).await;
+    }
+    let etcd = Etcd::start().await?;
+    let stage = Stage::new(&[etcd.endpoint()], LONG_TTL).await?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("p.jsonl");
+    let mut process = Process::start(
+        "overruns::a_process_whose_key_was_deleted_aborts_after_the_grace_period_not_with_its_lease",
+        &format!("{} {} {GOES_ON}", etcd.endpoint(), file.display()),
+    )?;
+    works(&stage, &file).await?;
+    let own = stage.stands("p").await?;
+    let deleted = stage.now();
+    stage.client.clone().delete(own.path, None).await?;
+    let status = eventually(LONG_TTL, "it ends", async || {
+        process.0.try_wait().ok().flatten()
+    })
+    .await?;
+    assert_eq!(status.signal(), Some(SIGABRT), "{status}");
+    let (last, _) = *samples(&file)?.last().ok_or("no samples")?;
+    let took = last.saturating_sub(deleted);
+    // Its lease was renewed less than a third of the TTL before.
+    assert!(
+        took < LONG_TTL / 2,
+        "{took:?} is longer than {:?}",
+        grace(LONG_TTL)
+    );
+    Ok(())
+}
