@@ -50,8 +50,8 @@ pub enum Status {
 /// A node in the queue of an election. Its key is kept alive while it waits.
 ///
 /// After a term that was lost it rejoins at the back by itself, as soon as the [`Leadership`] of that term is
-/// dropped; await [`Candidate::elected`] again. So it does after [`Leadership::step_down`]. After a term that was resigned, or whose `Leadership` was dropped while
-/// it was valid, it has ended.
+/// dropped; await [`Candidate::elected`] again. So it does after [`Leadership::step_down`]. After a term that was
+/// resigned, or whose `Leadership` was dropped while it was valid, it has ended.
 ///
 /// Dropping it while it waits leaves the queue at once, in the background. A `Leadership` it produced lives on without
 /// it.

@@ -196,14 +196,18 @@ async fn partitions_are_shared_and_handed_over() -> Result {
     let shared = b.partitions("p", COUNT)?;
     let mut second = shared.join().await?;
     let mut moved = Vec::new();
-    while moved.len() < COUNT as usize / 2 {
-        // What is to move is given back when its work has ended.
-        owned.retain(|partition| !partition.lost().is_cancelled());
-        let next = timeout(Duration::from_millis(50), second.owned()).await;
-        if let Ok(partition) = next {
-            moved.push(partition?);
+    timeout(LONG, async {
+        while moved.len() < COUNT as usize / 2 {
+            // What is to move is given back when its work has ended.
+            owned.retain(|partition| !partition.lost().is_cancelled());
+            let next = timeout(Duration::from_millis(50), second.owned()).await;
+            if let Ok(partition) = next {
+                moved.push(partition?);
+            }
         }
-    }
+        Result::Ok(())
+    })
+    .await??;
     for partition in &moved {
         assert!(partition.fencing_token() > tokens[&partition.number()]);
         assert!(partition.is_valid());
