@@ -10,8 +10,8 @@ use crate::{packages, setup, suites};
 
 /// The stage `integration` tests with this one.
 const CURRENT: &str = "3.7";
-/// The newest vendored releases of these get everything in `tests/` as well.
-const IN_FULL: [&str; 2] = ["3.5", "3.6"];
+/// The newest vendored releases of these get all tests that depend on etcd's version.
+const SUPPORTED: [&str; 2] = ["3.5", "3.6"];
 /// Out of support, so only the smoke test.
 const OLD: &str = "3.4";
 /// What Debian 12 ships: the oldest etcd that is still widely installed.
@@ -20,7 +20,7 @@ const DEBIAN: &str = "3.4.23";
 /// The stage `versions`. A version that cannot be tested does not keep the others from it.
 #[expect(clippy::unnecessary_wraps, reason = "every stage has this shape")]
 pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
-    for series in IN_FULL {
+    for series in SUPPORTED {
         let result = vendored(stage, series).and_then(|(etcd, _)| suites::all(stage, Some(&etcd)));
         record(stage, series, result);
     }

@@ -16,6 +16,9 @@ pub(crate) const CONTAINERS: &str = "containers";
 /// The test file that is enough for old versions of etcd.
 pub(crate) const SMOKE: &str = "smoke";
 
+/// They test the tools, the examples and the log; or the machine more than etcd. One version of etcd is enough for them.
+const ON_ONE_VERSION: [&str; 4] = ["examples", "logs", "partitions", "testing"];
+
 /// Names the etcdctl that tests use.
 const ETCDCTL: &str = "ELDEST_ETCDCTL";
 /// Set to 1, the tests with etcdctl are left out.
@@ -76,13 +79,15 @@ pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
     tests
 }
 
-/// Everything in `tests/` that needs no containers, against the vendored etcd or the one given.
+/// Everything in `tests/` that needs no containers, against the vendored etcd; against the one given, what depends on
+/// etcd's version.
 pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     let metadata = Metadata::of_workspace(stage)?;
     let tests: Vec<&str> = metadata
         .tests()?
         .into_iter()
         .filter(|name| *name != CONTAINERS)
+        .filter(|name| etcd.is_none() || !ON_ONE_VERSION.contains(name))
         .collect();
     ensure!(!tests.is_empty(), "there is no test in tests/");
     let mut cargo = setup::cargo(TEST_LIBRARY)?;
@@ -167,4 +172,18 @@ pub(crate) fn sweep(stage: &mut Stage) -> Result<()> {
 /// Whether `tests/` has this one.
 pub(crate) fn has(stage: &Stage, test: &str) -> Result<bool> {
     Ok(Metadata::of_workspace(stage)?.tests()?.contains(&test))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ON_ONE_VERSION;
+    use crate::setup;
+
+    #[test]
+    fn what_is_left_out_for_other_versions_is_there_for_one() {
+        let tests = setup::root().join("tests");
+        for name in ON_ONE_VERSION {
+            assert!(tests.join(format!("{name}.rs")).is_file(), "{name}");
+        }
+    }
 }

@@ -53,7 +53,7 @@ const STAGES: &[Entry] = &[
     stage("package", "cargo publish --dry-run", checks::package),
     stage(
         "versions",
-        "tests/ against etcd 3.5 and 3.6, the smoke test against 3.4",
+        "what depends on etcd's version against 3.5 and 3.6, the smoke test against 3.4",
         matrix::versions,
     ),
     Entry {
