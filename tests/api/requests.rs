@@ -50,7 +50,8 @@ impl Requests {
             range: now.range - before.range,
             txn: now.txn - before.txn,
             grant: now.grant - before.grant,
-            other: now.other - before.other,
+            // The counts are taken one after the other: a read in between is no other request, but looked like one.
+            other: now.other.saturating_sub(before.other),
             renewals: now.renewals - before.renewals,
         }
     }
