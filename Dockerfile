@@ -1,4 +1,5 @@
-# The node of the demo. Two stages: the toolchain stays behind, the image has the program and Debian's libc.
+# The node of the demo, with what docker-compose.yml runs (`--target node`), and the command `eldest` alone (`--target
+# eldest`). The toolchain stays behind, the images have the programs and Debian's libc.
 FROM rust:1-slim-bookworm AS builder
 # So that `cargo xtask test containers` can remove what older builds left: without BuildKit each leaves a gigabyte.
 LABEL eldest.stage="builder"
@@ -8,11 +9,27 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked --package eldest-node
+# `--build-arg PROFILE=dev` is for the tests: sooner built, slower and larger. So is the node's feature that they want.
+ARG PROFILE=release
+ARG FEATURES=eldest/cli
+# All at once, so that what they share is compiled once.
+RUN cargo build --profile "$PROFILE" --locked --package eldest-node --package eldest --features "$FEATURES" --bins \
+    && mkdir /out \
+    && cp target/*/eldest target/*/eldest-node target/*/eldest-worker /out/
 
-FROM debian:bookworm-slim
-COPY --from=builder /src/target/release/eldest-node /usr/local/bin/eldest-node
+FROM debian:bookworm-slim AS node
+COPY --from=builder /out/eldest /out/eldest-node /out/eldest-worker /usr/local/bin/
 USER 65532:65532
-EXPOSE 8080
+# The status page of `eldest run --serve`, and what a node or its worker answers.
+EXPOSE 8470 8080
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/local/bin/eldest-node"]
+
+FROM debian:bookworm-slim AS eldest
+# For https endpoints whose certificates are signed by public authorities.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends ca-certificates \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=builder /out/eldest /usr/local/bin/eldest
+USER 65532:65532
+ENTRYPOINT ["/usr/local/bin/eldest"]

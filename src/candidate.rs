@@ -14,6 +14,7 @@ use crate::core::reason::{EndReason, LostReason};
 use crate::driver::{Command, Seat};
 use crate::error::{Error, ErrorKind, Result};
 use crate::leadership::{Leadership, proclaim};
+use crate::own::{Own, Pen};
 use crate::session::Handle;
 
 /// Where a candidate stands.
@@ -92,17 +93,24 @@ pub struct Candidate {
 
 impl Candidate {
     /// Stands in the manner that is made for its slot; returns once the key stands in etcd. `turn` is given back when
-    /// the key is gone.
+    /// the key is gone; `own` is told where it stands.
     pub(crate) async fn stand(
         handle: &Handle,
         name: Arc<str>,
         prefix: Arc<[u8]>,
         turn: Option<OwnedSemaphorePermit>,
+        own: Option<Arc<Own>>,
         manner: impl FnOnce(SlotId) -> Manner,
     ) -> Result<Self> {
         let value = handle.announced(&handle.shared.settings.announced)?;
         let slot = handle.new_slot();
-        let (seat, seated) = Seat::new(handle, name, prefix, turn);
+        let (seat, seated) = Seat::new(
+            handle,
+            name,
+            prefix,
+            turn,
+            own.map(|own| Pen::new(own, slot)),
+        );
         handle.send(Command::Campaign {
             slot,
             value,

@@ -17,6 +17,8 @@ use crate::core::reason::{EndReason, LostReason};
 use crate::env::SharedEnv;
 use crate::error::{Error, Result};
 use crate::etcd::Pool;
+use crate::facts::Reach;
+use crate::metrics;
 use crate::observer::Sight;
 use crate::session::{LeaseView, SessionState};
 use crate::term::Beliefs;
@@ -75,6 +77,7 @@ pub(crate) enum Command {
     Observe {
         slot: SlotId,
         prefix: Arc<[u8]>,
+        reach: Reach,
         sight: Sight,
     },
     Unobserve {
@@ -221,6 +224,7 @@ impl Driver {
                     }
                     self.standing.insert(Arc::clone(&prefix), slot);
                 }
+                seat.accepted();
                 self.seats.insert(slot, *seat);
                 self.machine.campaign(now, slot, prefix, value, manner);
             }
@@ -259,10 +263,11 @@ impl Driver {
             Command::Observe {
                 slot,
                 prefix,
+                reach,
                 sight,
             } => {
                 self.sights.insert(slot, sight);
-                self.machine.observe(now, slot, prefix);
+                self.machine.observe(now, slot, prefix, reach);
             }
             Command::Unobserve { slot } => {
                 self.sights.remove(&slot);
@@ -367,6 +372,8 @@ impl Driver {
     }
 
     fn trust(&mut self, deadline: crate::core::time::Time, fresh: bool) {
+        let left = deadline.since(self.env.now());
+        metrics::trusted(&self.identity, self.env.unix_time(), left);
         if fresh {
             self.beliefs.begin(deadline);
             self.env.rewatch();
@@ -404,6 +411,7 @@ impl Driver {
         let identity = &*self.identity;
         match condition {
             Condition::Lost { reason } => {
+                metrics::lease_lost(identity, reason);
                 tracing::warn!(target: "eldest::session", identity, reason = reason.as_str(), "lease lost");
             }
             Condition::Closed => {
@@ -442,9 +450,12 @@ impl Driver {
                 tracing::info!(target: "eldest::session", identity, lease = format!("{lease:x}"), ?ttl, "lease granted");
             }
             Note::RenewalFailed { trouble } => {
+                metrics::renewal(identity, "failed");
                 tracing::warn!(target: "eldest::session", identity, class = ?trouble.class, why = trouble.message, "renewal failed");
             }
+            Note::Renewed { took } => metrics::renewed(identity, *took),
             Note::RenewalRefused => {
+                metrics::renewal(identity, "refused");
                 tracing::warn!(target: "eldest::session", identity, "renewal refused: not confirmed by etcd's present leader");
             }
             Note::RenewedLate { left } => {
@@ -465,6 +476,7 @@ impl Driver {
                 tracing::warn!(target: "eldest::election", identity, election, class = ?trouble.class, why = trouble.message, "join failed");
             }
             Note::RequestFailed { what, trouble } => {
+                metrics::request_failed(identity, what);
                 tracing::warn!(target: "eldest::session", identity, what, class = ?trouble.class, why = trouble.message, "request failed");
             }
             Note::Blocked { slot, key } => {
@@ -478,6 +490,7 @@ impl Driver {
                 tracing::error!(target: "eldest::session", identity, ?was, ?is, "etcd is another cluster or was restored from a backup: tokens may repeat");
             }
             Note::WatchLost { why } => {
+                metrics::watch_lost(identity);
                 tracing::warn!(target: "eldest::session", identity, why, "watch lost");
             }
         }

@@ -3,12 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::candidate::Candidate;
+use crate::candidate::{Candidate, Status};
 use crate::core::candidacy::{Follow, Manner};
 use crate::error::{Error, ErrorKind, Result};
+use crate::facts::Reach;
 use crate::observer::Observer;
+use crate::own::Own;
 use crate::roster::{Member, Roster};
 use crate::session::Handle;
+use crate::term::Term;
 
 /// One election: a prefix in etcd under which every candidate has a key. The smallest create revision leads.
 ///
@@ -23,11 +26,14 @@ pub struct Election {
     name: Arc<str>,
     prefix: Arc<str>,
     follow: Follow,
+    pub(crate) own: Arc<Own>,
 }
 
 impl Election {
     pub(crate) fn new(handle: Handle, name: Arc<str>, prefix: Arc<str>) -> Self {
+        let own = handle.shared.owns.of(&name);
         Self {
+            own,
             handle,
             name,
             prefix,
@@ -76,7 +82,42 @@ impl Election {
             ..Manner::default()
         };
         let name = Arc::clone(&self.name);
-        Candidate::stand(&self.handle, name, self.prefix_bytes(), None, |_| manner).await
+        let own = Some(Arc::clone(&self.own));
+        let prefix = self.prefix_bytes();
+        Candidate::stand(&self.handle, name, prefix, None, own, |_| manner).await
+    }
+
+    /// Where this session stands in it, whether by a [`Candidate`] or by [`Election::run`], through whichever handle.
+    /// `None`: it has not stood since its first handle of this election was made. Asks nobody.
+    pub fn status(&self) -> Option<Status> {
+        self.own.state().status
+    }
+
+    /// The last term in which this session led, whoever holds the leadership; `None`: it has not. Asks nobody. The term
+    /// may be over: [`Term::is_valid`] tells, at every use.
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// # #[cfg(feature = "testing")] #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Election, Session, SessionOptions};
+    /// # let etcd = eldest::testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// fn may_act(election: &Election) -> bool {
+    ///     election.term().is_some_and(|term| term.is_valid())
+    /// }
+    ///
+    /// let election = session.election("billing/scheduler")?;
+    /// assert!(!may_act(&election));
+    /// let leadership = election.campaign().await?.elected().await?;
+    /// assert!(may_act(&election));
+    /// leadership.resign().await?;
+    /// assert!(!may_act(&election));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn term(&self) -> Option<Term> {
+        self.own.state().held.map(|held| held.term)
     }
 
     /// Who leads, by one linearizable read. `None`: nobody, or a key without a lease is in the way (see
@@ -121,7 +162,7 @@ impl Election {
     /// # }
     /// ```
     pub async fn roster(&self) -> Result<Roster> {
-        Roster::read(&self.handle.shared, self.prefix.as_bytes()).await
+        Roster::read(&self.handle.shared, self.prefix.as_bytes(), Reach::Children).await
     }
 
     /// Looks on: the current state first, then every change. Needs no lease, and only the permission to read. While
@@ -139,7 +180,7 @@ impl Election {
         reason = "so that it may wait for the first state one day"
     )]
     pub async fn observe(&self) -> Result<Observer> {
-        Observer::start(self.handle.clone(), self.prefix_bytes())
+        Observer::start(self.handle.clone(), self.prefix_bytes(), Reach::Children)
     }
 
     fn prefix_bytes(&self) -> Arc<[u8]> {

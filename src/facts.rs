@@ -62,6 +62,25 @@ impl Change {
     }
 }
 
+/// Which keys below a prefix count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Reach {
+    /// Those exactly one level below it: candidates, members, owners.
+    #[default]
+    Children,
+    /// All, for whoever must see that others use another number as the next level.
+    Everything,
+}
+
+impl Reach {
+    pub(crate) fn covers(self, prefix: &[u8], key: &[u8]) -> bool {
+        match self {
+            Reach::Children => is_direct_child(prefix, key),
+            Reach::Everything => key.len() > prefix.len() && key.starts_with(prefix),
+        }
+    }
+}
+
 /// Whether `key` lies exactly one level below `prefix` (which ends in `/`).
 ///
 /// etcd's own election recipe counts every key under the prefix, so every direct child counts here too,

@@ -8,8 +8,9 @@ use std::task::{Context, Poll, ready};
 
 use futures::Stream;
 
+use crate::core::candidacy::miscount;
 use crate::core::membership::{KeyKind, kind_of};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::observer::Observer;
 use crate::roster::{Member, Roster};
 
@@ -30,11 +31,41 @@ struct Held {
     key: Member,
 }
 
+impl Held {
+    fn blocks(&self) -> bool {
+        self.key.lease_id() == 0
+    }
+}
+
 /// Whose a partition is.
 #[derive(Clone, Copy)]
 pub struct Holder<'a> {
     member: Option<&'a Member>,
     key: &'a Member,
+}
+
+/// Where the keys stand.
+pub(crate) struct Layout {
+    /// Those of all counts.
+    pub(crate) family: Arc<[u8]>,
+    /// Those of this one.
+    pub(crate) prefix: Arc<[u8]>,
+    pub(crate) count: u32,
+}
+
+impl Layout {
+    /// What all keys of the family say.
+    pub(crate) fn holders(&self, all: &Roster) -> Result<Holders> {
+        let mut keys = all.members().iter().map(Member::key);
+        let of_us = keys.clone().any(|key| key.starts_with(&self.prefix));
+        match keys.next().filter(|_| !of_us) {
+            Some(other) => Err(Error::new(
+                ErrorKind::CountMismatch,
+                miscount(&self.family, self.count as usize, other),
+            )),
+            None => Ok(Holders::new(all, &self.prefix, self.count)),
+        }
+    }
 }
 
 impl Holders {
@@ -85,7 +116,8 @@ impl Holders {
 
     /// Whose that partition is. `None`: nobody's now, or there is no such partition.
     pub fn holder(&self, partition: u32) -> Option<Holder<'_>> {
-        let held = self.owned.get(partition as usize)?.as_ref()?;
+        let held = self.owned.get(partition as usize)?.as_ref();
+        let held = held.filter(|held| !held.blocks())?;
         Some(Holder {
             member: held.member.map(|index| &self.members()[index]),
             key: &held.key,
@@ -97,9 +129,19 @@ impl Holders {
         (0..self.count()).filter_map(|partition| Some((partition, self.holder(partition)?)))
     }
 
-    /// The partitions that are nobody's now.
+    /// The partitions that are nobody's now, the [blocked](Holders::blocked) ones among them.
     pub fn unowned(&self) -> impl Iterator<Item = u32> {
         (0..self.count()).filter(|partition| self.holder(*partition).is_none())
+    }
+
+    /// The partitions that nobody can own, each with the key that stands where its owner's should: one without a lease,
+    /// which will never go by itself. Delete it, with `etcdctl del` for example.
+    pub fn blocked(&self) -> impl Iterator<Item = (u32, &Member)> {
+        let keys = (0..).zip(self.owned.iter());
+        keys.filter_map(|(partition, held)| {
+            let held = held.as_ref().filter(|held| held.blocks())?;
+            Some((partition, &held.key))
+        })
     }
 
     /// The partitions of one of the [members](Holders::members).
@@ -122,8 +164,7 @@ impl fmt::Debug for Holders {
 }
 
 impl<'a> Holder<'a> {
-    /// The member, with what it announces. `None`: it has left, and its work on the partition winds up; or somebody
-    /// else's key is in the way ([`lease_id`](Holder::lease_id) 0: until somebody deletes it).
+    /// The member, with what it announces. `None`: it has left, and its work on the partition winds up.
     pub fn member(&self) -> Option<&'a Member> {
         self.member
     }
@@ -163,17 +204,12 @@ impl fmt::Debug for Holder<'_> {
 #[must_use = "streams do nothing unless polled"]
 pub struct HoldersObserver {
     changes: Observer,
-    prefix: Arc<[u8]>,
-    count: u32,
+    layout: Layout,
 }
 
 impl HoldersObserver {
-    pub(crate) fn new(changes: Observer, prefix: Arc<[u8]>, count: u32) -> Self {
-        Self {
-            changes,
-            prefix,
-            count,
-        }
+    pub(crate) fn new(changes: Observer, layout: Layout) -> Self {
+        Self { changes, layout }
     }
 }
 
@@ -182,8 +218,8 @@ impl Stream for HoldersObserver {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let change = ready!(Pin::new(&mut self.changes).poll_next(cx));
-        let holders = |all: Roster| Holders::new(&all, &self.prefix, self.count);
-        Poll::Ready(change.map(|all| all.map(holders)))
+        let holders = |all: Result<Roster>| self.layout.holders(&all?);
+        Poll::Ready(change.map(holders))
     }
 }
 

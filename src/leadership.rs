@@ -236,6 +236,11 @@ impl Claim {
         &self.term
     }
 
+    #[cfg(feature = "http")]
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     /// Ends the term for a reason of its holder's; the token follows when the driver has seen it.
     pub(crate) fn end(&self, reason: LostReason) -> Result<()> {
         let (slot, term) = (self.slot, self.id);

@@ -264,7 +264,10 @@
 //! | feature | adds |
 //! |---|---|
 //! | `tls` | `https` endpoints, configured through [`SessionOptions::connect_options`] |
+//! | `cli` | the command `eldest`, and the module `operator` |
 //! | `history` | the module `testing::history`: a recorder of what nodes believe and do, and a checker of it |
+//! | `http` | the module `http`: an axum router that tells others who leads, and a layer that lets requests through while one leads |
+//! | `metrics` | counts and measures, through the facade of the crate `metrics`; the module `metrics` |
 //! | `testing` | all of the module `testing`: that, a real etcd for tests, clusters of it, and a proxy that breaks connections |
 //! | `docker` | with it, the module `testing::docker`: freezes, kills and cuts containers of a test, and records it |
 //!
@@ -304,11 +307,21 @@ mod facts;
 mod following;
 mod health;
 mod holders;
+#[cfg(feature = "http")]
+pub mod http;
 mod leadership;
 mod lock;
+#[cfg(feature = "metrics")]
+pub mod metrics;
+#[cfg(not(feature = "metrics"))]
+mod metrics;
 mod names;
 mod observer;
+#[cfg(feature = "cli")]
+pub mod operator;
 mod options;
+mod overview;
+mod own;
 mod partition_work;
 mod partitions;
 mod resource;
@@ -335,6 +348,7 @@ pub use leadership::Leadership;
 pub use lock::{Lock, LockGuard};
 pub use observer::Observer;
 pub use options::SessionOptions;
+pub use overview::{LeaseTime, Overview, Queue, QueueKind};
 pub use partitions::{Membership, Partition, Partitions};
 pub use roster::{Member, Roster};
 pub use runner::{NoCheck, NoFollower, OnOverrun, Runner};
@@ -352,7 +366,7 @@ pub mod sim {
 }
 
 /// README's programs are compiled with the examples of this documentation.
-#[cfg(all(doctest, feature = "testing"))]
+#[cfg(all(doctest, feature = "testing", feature = "http"))]
 #[doc = include_str!("../README.md")]
 pub struct Readme;
 

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::Semaphore;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::partitions::MAX_COUNT;
+use crate::semaphore::MAX_CAPACITY;
 
 /// Where the keys of semaphores lie; no name of an election or lock begins like this.
 const SEMAPHORES: &str = "~semaphore/";
@@ -75,6 +77,51 @@ impl fmt::Display for Use {
             Use::Semaphore { .. } => "a semaphore",
             Use::Partitions { .. } => "partitions",
         })
+    }
+}
+
+/// A path below the namespace, read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Path {
+    pub(crate) name: String,
+    pub(crate) what: Use,
+}
+
+impl Path {
+    /// Locks are read as elections; so is what is not written as we write it.
+    pub(crate) fn parse(path: &str) -> Self {
+        let numbered = |level| {
+            let rest: &str = path.strip_prefix(level)?;
+            rest.rsplit_once('/').filter(|(name, _)| !name.is_empty())
+        };
+        let semaphore = || {
+            let (name, capacity) = numbered(SEMAPHORES)?;
+            let capacity = capacity.parse().ok();
+            let capacity = capacity.filter(|n| (1..=MAX_CAPACITY).contains(n))?;
+            Some((name, Use::Semaphore { capacity }))
+        };
+        let partitions = || {
+            let (name, count) = numbered(PARTITIONS)?;
+            let count = count.parse().ok();
+            let count = count.filter(|n| (1..=MAX_COUNT).contains(n))?;
+            Some((name, Use::Partitions { count }))
+        };
+        let (name, what) = semaphore()
+            .or_else(partitions)
+            .unwrap_or((path, Use::Election));
+        Self {
+            name: name.to_owned(),
+            what,
+        }
+    }
+
+    /// Where all that has that name, or a name that begins with it, has its keys.
+    pub(crate) fn families(name: &str) -> Vec<String> {
+        if name.is_empty() {
+            return vec![String::new()];
+        }
+        let levels = ["", SEMAPHORES, PARTITIONS];
+        levels.map(|level| format!("{level}{name}")).into()
     }
 }
 

@@ -12,7 +12,7 @@ use tokio_stream::wrappers::BroadcastStream;
 use crate::core::action::SlotId;
 use crate::driver::Command;
 use crate::error::{Error, Result};
-use crate::facts::Entry;
+use crate::facts::{Entry, Reach};
 use crate::roster::Roster;
 use crate::session::Handle;
 
@@ -41,12 +41,13 @@ pub(crate) struct Sight {
 
 impl Observer {
     /// Starts to look; returns at once.
-    pub(crate) fn start(handle: Handle, prefix: Arc<[u8]>) -> Result<Self> {
+    pub(crate) fn start(handle: Handle, prefix: Arc<[u8]>, reach: Reach) -> Result<Self> {
         let (sender, changes) = broadcast::channel(BACKLOG);
         let slot = handle.new_slot();
         handle.send(Command::Observe {
             slot,
             prefix,
+            reach,
             sight: Sight { changes: sender },
         })?;
         Ok(Self {

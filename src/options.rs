@@ -14,7 +14,7 @@ const MIN_TTL: Duration = Duration::from_secs(2);
 /// Below the TTL from which etcd checkpoints leases, which would let one expire earlier than its renewal says.
 const MAX_TTL: Duration = Duration::from_secs(300);
 /// etcd's election timeout unless it was configured otherwise.
-const ETCD_ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const ETCD_ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_IDENTITY: usize = 1024;
 /// Longest namespace or name, in bytes.
 const MAX_NAME: usize = 512;
@@ -241,7 +241,7 @@ impl SessionOptions {
             connect_timeout: self.connect_timeout,
             announced,
             connect_options: self.connect_options,
-            survives_etcd_leader_change: spare >= request_timeout * 2 + ETCD_ELECTION_TIMEOUT,
+            spare,
             #[cfg(feature = "unstable-sim")]
             env: self.env,
         })
@@ -270,7 +270,8 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) announced: Announced,
     pub(crate) connect_options: ConnectOptions,
-    pub(crate) survives_etcd_leader_change: bool,
+    /// How long after a renewal was due another may still arrive.
+    spare: Duration,
     #[cfg(feature = "unstable-sim")]
     pub(crate) env: Option<crate::env::SharedEnv>,
 }
@@ -278,11 +279,26 @@ pub(crate) struct Settings {
 impl Settings {
     /// The prefix of an election's keys, with its final `/`: `xy` and `xyz` never share one.
     pub(crate) fn prefix(&self, name: &str) -> String {
-        if self.namespace.is_empty() || self.namespace == "/" {
-            format!("{}{name}/", self.namespace)
+        format!("{}{name}/", self.namespace_prefix())
+    }
+
+    /// Whether a change of etcd's leader, which it notices after its election timeout, costs no leadership.
+    pub(crate) fn survives(&self, election_timeout: Duration) -> bool {
+        self.spare >= self.request_timeout * 2 + election_timeout
+    }
+
+    /// What all keys begin with.
+    pub(crate) fn namespace_prefix(&self) -> String {
+        if self.is_everywhere() {
+            self.namespace.clone()
         } else {
-            format!("{}/{name}/", self.namespace)
+            format!("{}/", self.namespace)
         }
+    }
+
+    /// Names are whole keys: there is no namespace of the session's own.
+    pub(crate) fn is_everywhere(&self) -> bool {
+        matches!(self.namespace.as_str(), "" | "/")
     }
 }
 
@@ -355,7 +371,11 @@ mod tests {
         for ttl in 2..=300 {
             let options = SessionOptions::new("n").ttl(Duration::from_secs(ttl));
             let settings = options.settle().expect("defaults scale with the ttl");
-            assert_eq!(settings.survives_etcd_leader_change, ttl >= 4, "ttl {ttl}");
+            assert_eq!(
+                settings.survives(ETCD_ELECTION_TIMEOUT),
+                ttl >= 4,
+                "ttl {ttl}"
+            );
         }
     }
 
@@ -372,7 +392,7 @@ mod tests {
         for ms in [1, 40, 120, 300, 1000] {
             let options = SessionOptions::new("n").wan(Duration::from_millis(ms));
             let settings = options.settle().expect("a preset is valid");
-            assert!(settings.survives_etcd_leader_change);
+            assert!(settings.survives(ETCD_ELECTION_TIMEOUT));
             assert!(settings.request_timeout >= Duration::from_millis(ms * 6));
         }
     }

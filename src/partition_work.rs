@@ -12,7 +12,7 @@ use tracing::Instrument;
 use crate::core::reason::LostReason;
 use crate::error::{BoxError, Error, Result};
 use crate::partitions::{Membership, Partition, Partitions};
-use crate::run::unconfirmed;
+use crate::run::{span_of, tell_late, unconfirmed};
 
 /// How the work on one partition came to its end.
 enum End {
@@ -125,11 +125,7 @@ where
 {
     let claim = partition.claim();
     let term = partition.term();
-    // What the work logs tells which term it was.
-    let span = tracing::info_span!(
-        target: "eldest::election", "term",
-        election = term.election(), token = term.fencing_token(),
-    );
+    let span = span_of(&term);
     let running = span.in_scope(|| work(partition)).instrument(span);
     async move {
         let lost = term.lost();
@@ -144,14 +140,13 @@ where
                 result = &mut running => match result {
                     Err(panic) => End::Panicked(panic),
                     Ok(result) if !lost.is_cancelled() => End::Done(result),
-                    Ok(Ok(())) => End::Over,
-                    Ok(Err(error)) => {
-                        tracing::warn!(target: "eldest::election", election = term.election(), %error, "work failed at the end of its term");
+                    Ok(result) => {
+                        tell_late(&term, Some(result));
                         End::Over
                     }
                 },
                 () = overdue => {
-                    tracing::warn!(target: "eldest::election", election = term.election(), "work dropped at the frozen deadline");
+                    tell_late(&term, None);
                     End::Over
                 }
             }

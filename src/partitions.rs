@@ -12,7 +12,8 @@ use crate::candidate::Candidate;
 use crate::core::candidacy::{Follow, Manner};
 use crate::core::membership::{KeyKind, Sharing, kind_of};
 use crate::error::{Error, ErrorKind, Result};
-use crate::holders::{Holders, HoldersObserver};
+use crate::facts::Reach;
+use crate::holders::{Holders, HoldersObserver, Layout};
 use crate::leadership::Leadership;
 use crate::names::Use;
 use crate::observer::Observer;
@@ -22,7 +23,7 @@ use crate::session::Handle;
 use crate::term::Term;
 
 /// More would make one watch, and every look at it, too large.
-const MAX_COUNT: u32 = 65_536;
+pub(crate) const MAX_COUNT: u32 = 65_536;
 
 /// A number of partitions that all members share: **at every instant at most one acts for a partition**, and once
 /// things have settled exactly one does, with loads that differ by one at most.
@@ -31,7 +32,8 @@ const MAX_COUNT: u32 = 65_536;
 /// else can own the partition, its [token](Term::fencing_token) is larger than that of every earlier term of the
 /// partition, and its work ends before its key goes. What is *not* promised is that a partition always has an owner:
 /// when a member dies, its partitions are nobody's until its lease expires; when one is moved, until its work has ended,
-/// for the [grace period](crate::SessionOptions::grace) at most.
+/// for the [grace period](crate::SessionOptions::grace) at most. A member whose work goes on beyond the end of its term
+/// is no member until that has ended: it keeps what it owns, and what it can take no more goes to others.
 ///
 /// A member that joins is given its share of those who have most, what they took last; one that leaves, or dies, leaves
 /// its share to the others; nothing else moves. Nobody decides this: every member watches the same keys and computes the
@@ -169,7 +171,8 @@ impl Partitions {
             ..Manner::default()
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix_bytes());
-        let candidate = Candidate::stand(&self.handle, name, prefix, None, |_| manner).await?;
+        let candidate =
+            Candidate::stand(&self.handle, name, prefix, None, None, |_| manner).await?;
         Ok(Membership {
             candidate,
             prefix: self.prefix_bytes(),
@@ -181,7 +184,8 @@ impl Partitions {
     ///
     /// # Errors
     ///
-    /// As [`Election::leader`](crate::Election::leader).
+    /// `CountMismatch`: nobody shares them under this count, but others do under another. Others as for
+    /// [`Election::leader`](crate::Election::leader).
     ///
     /// # Cancellation safety
     ///
@@ -205,12 +209,13 @@ impl Partitions {
     /// # }
     /// ```
     pub async fn holders(&self) -> Result<Holders> {
-        let all = Roster::read(&self.handle.shared, self.prefix.as_bytes()).await?;
-        Ok(Holders::new(&all, self.prefix.as_bytes(), self.count))
+        let all = Roster::read(&self.handle.shared, &self.family, Reach::Everything).await?;
+        self.layout().holders(&all)
     }
 
     /// Looks on: the current state first, then every change. Needs no lease, and only the permission to read. While
-    /// etcd cannot be reached, the stream waits.
+    /// etcd cannot be reached, the stream waits. While others share the partitions under another count, and nobody under
+    /// this one, each change is an error of the kind `CountMismatch`; the stream goes on.
     ///
     /// # Errors
     ///
@@ -224,12 +229,17 @@ impl Partitions {
         reason = "as `Election::observe`, so that it may wait for the first state one day"
     )]
     pub async fn observe(&self) -> Result<HoldersObserver> {
-        let changes = Observer::start(self.handle.clone(), self.prefix_bytes())?;
-        Ok(HoldersObserver::new(
-            changes,
-            self.prefix_bytes(),
-            self.count,
-        ))
+        let family = Arc::clone(&self.family);
+        let changes = Observer::start(self.handle.clone(), family, Reach::Everything)?;
+        Ok(HoldersObserver::new(changes, self.layout()))
+    }
+
+    fn layout(&self) -> Layout {
+        Layout {
+            family: Arc::clone(&self.family),
+            prefix: self.prefix_bytes(),
+            count: self.count,
+        }
     }
 
     fn prefix_bytes(&self) -> Arc<[u8]> {

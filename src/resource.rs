@@ -9,6 +9,7 @@ use crate::candidate::Candidate;
 use crate::core::candidacy::{Follow, Manner, Share};
 use crate::env::timeout;
 use crate::error::{Error, ErrorKind, Result};
+use crate::facts::Reach;
 use crate::leadership::Leadership;
 use crate::names::Use;
 use crate::options::check_name;
@@ -95,11 +96,11 @@ impl Resource {
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix.as_bytes().into());
         let mut candidate =
-            Candidate::stand(&self.handle, name, prefix, Some(turn), manner).await?;
+            Candidate::stand(&self.handle, name, prefix, Some(turn), None, manner).await?;
         candidate.elected().await
     }
 
     pub(crate) async fn roster(&self) -> Result<Roster> {
-        Roster::read(&self.handle.shared, self.prefix.as_bytes()).await
+        Roster::read(&self.handle.shared, self.prefix.as_bytes(), Reach::Children).await
     }
 }

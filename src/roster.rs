@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use crate::announcement::Announcement;
-use crate::error::{Error, Result};
-use crate::etcd::Class;
-use crate::facts::Entry;
+use crate::error::Result;
+use crate::facts::{Entry, Reach};
 use crate::session::SessionShared;
 
 /// The candidates of an election at one revision of etcd, eldest first.
@@ -36,20 +35,9 @@ impl Roster {
     }
 
     /// What stands under the prefix, by a linearizable read that is repeated for as long as connecting may take.
-    pub(crate) async fn read(shared: &SessionShared, prefix: &[u8]) -> Result<Self> {
-        let end = shared.env.now().after(shared.settings.connect_timeout);
-        loop {
-            match shared.pool.list(prefix).await {
-                Ok(listed) => return Ok(Self::new(listed.header.revision, listed.entries)),
-                Err(failure) => {
-                    let again = matches!(failure.class, Class::Retry | Class::Compacted);
-                    if !again || shared.env.now() >= end {
-                        return Err(Error::from_failure(&failure));
-                    }
-                }
-            }
-            shared.env.sleep(Duration::from_millis(20)).await;
-        }
+    pub(crate) async fn read(shared: &SessionShared, prefix: &[u8], reach: Reach) -> Result<Self> {
+        let listed = shared.persist(|| shared.pool.list(prefix, reach)).await?;
+        Ok(Self::new(listed.header.revision, listed.entries))
     }
 
     /// The revision of etcd's store at which this was so; of two rosters the larger is newer.

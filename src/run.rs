@@ -230,11 +230,7 @@ where
         if lost.is_cancelled() || shutdown.is_cancelled() {
             return ended();
         }
-        // What the work logs tells which term it was.
-        let span = tracing::info_span!(
-            target: "eldest::election", "term",
-            election = term.election(), token = term.fencing_token(),
-        );
+        let span = span_of(&term);
         let illness = self.check.as_ref().map(|check| check.times().1);
         vigil.work_begins(self.stall_timeout, illness);
         let (election, check, work) = (self.election, &mut self.check, &mut self.work);
@@ -274,16 +270,33 @@ where
         drop(running);
         match result {
             Some(Err(panic)) => return End::Panicked(panic),
-            Some(Ok(Err(error))) => {
-                tracing::warn!(target: "eldest::election", election = term.election(), %error, "work failed at the end of its term");
-            }
-            Some(Ok(Ok(()))) => {}
-            None => {
-                tracing::warn!(target: "eldest::election", election = term.election(), "work dropped at the frozen deadline");
-            }
+            Some(Ok(result)) => tell_late(&term, Some(result)),
+            None => tell_late(&term, None),
         }
         ended()
     }
+}
+
+/// What became of work that was told to end; `None`: it was dropped.
+pub(crate) fn tell_late(term: &Term, result: Option<Result<(), BoxError>>) {
+    let election = term.election();
+    match result {
+        Some(Ok(())) => {}
+        Some(Err(error)) => {
+            tracing::warn!(target: "eldest::election", election, %error, "work failed at the end of its term");
+        }
+        None => {
+            tracing::warn!(target: "eldest::election", election, "work dropped at the frozen deadline");
+        }
+    }
+}
+
+/// What the work logs tells which term it was.
+pub(crate) fn span_of(term: &Term) -> tracing::Span {
+    tracing::info_span!(
+        target: "eldest::election", "term",
+        election = term.election(), token = term.fencing_token(),
+    )
 }
 
 /// Waits for the end of the candidacy: for its key to be gone.

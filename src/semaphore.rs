@@ -11,7 +11,7 @@ use crate::roster::Roster;
 use crate::term::Term;
 
 /// Every change of a permit reaches everybody who holds or awaits one.
-const MAX_CAPACITY: usize = 1024;
+pub(crate) const MAX_CAPACITY: usize = 1024;
 
 /// A number of permits that the sessions of all nodes share: that many hold one at a time, in the order in which they
 /// asked.

@@ -17,10 +17,11 @@ use crate::driver::{Command, Driver, Parts, several};
 use crate::election::Election;
 use crate::env::{SharedEnv, System, Watched, timeout};
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::Pool;
+use crate::etcd::{Class, Failure, Pool};
 use crate::lock::Lock;
 use crate::names::{Names, Use};
-use crate::options::{SessionOptions, Settings, check_name};
+use crate::options::{ETCD_ELECTION_TIMEOUT, SessionOptions, Settings, check_name};
+use crate::own::Owns;
 use crate::partitions::Partitions;
 use crate::resource::Resource;
 use crate::semaphore::{Semaphore, check_capacity};
@@ -132,6 +133,7 @@ pub(crate) struct SessionShared {
     pub(crate) state: watch::Receiver<SessionState>,
     slots: AtomicU64,
     pub(crate) names: Names,
+    pub(crate) owns: Owns,
     // The watchdog holds it weakly: with the session gone, nobody is watched.
     _beliefs: Arc<Beliefs>,
 }
@@ -164,9 +166,19 @@ impl Handle {
 
     /// Waits until the key of that term is gone for certain.
     pub(crate) async fn released(&self, slot: SlotId, term: TermId) -> Result<()> {
+        self.released_within(slot, term, self.patience()).await
+    }
+
+    /// As [`Handle::released`], where work is awaited first.
+    pub(crate) async fn released_within(
+        &self,
+        slot: SlotId,
+        term: TermId,
+        patience: Duration,
+    ) -> Result<()> {
         let (reply, done) = oneshot::channel();
         self.send(Command::AwaitRelease { slot, term, reply })?;
-        self.confirmed(done, self.patience()).await
+        self.confirmed(done, patience).await
     }
 
     async fn confirmed(&self, done: oneshot::Receiver<()>, patience: Duration) -> Result<()> {
@@ -240,13 +252,17 @@ impl Session {
             settings.request_timeout,
         )
         .map_err(invalid)?;
-        if !settings.survives_etcd_leader_change {
+        if !settings.survives(ETCD_ELECTION_TIMEOUT) {
             tracing::warn!(
                 target: "eldest::session", identity = settings.identity, ttl = ?settings.ttl,
                 "with this ttl a change of etcd's own leader may cost the leadership",
             );
         }
         Ok(Self::start(env, Arc::new(pool), settings))
+    }
+
+    pub(crate) fn shared(&self) -> &SessionShared {
+        &self.handle.shared
     }
 
     fn start(env: SharedEnv, pool: Arc<Pool>, settings: Settings) -> Self {
@@ -289,6 +305,7 @@ impl Session {
             state: state_seen,
             slots: AtomicU64::new(1),
             names: Names::default(),
+            owns: Owns::default(),
             _beliefs: beliefs,
         };
         Self {
@@ -297,6 +314,11 @@ impl Session {
                 shared: Arc::new(shared),
             },
         }
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
     }
 
     /// Who this node is, as given to [`SessionOptions::new`].
@@ -397,6 +419,26 @@ impl Session {
 }
 
 impl SessionShared {
+    /// Asks again, for as long as connecting may take, while another try may do better. Only for what may be done twice.
+    pub(crate) async fn persist<T, A>(&self, mut ask: impl FnMut() -> A) -> Result<T>
+    where
+        A: Future<Output = Result<T, Failure>>,
+    {
+        let end = self.env.now().after(self.settings.connect_timeout);
+        loop {
+            match ask().await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => {
+                    let again = matches!(failure.class, Class::Retry | Class::Compacted);
+                    if !again || self.env.now() >= end {
+                        return Err(Error::from_failure(&failure));
+                    }
+                }
+            }
+            self.env.sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// One linearizable read through any endpoint.
     async fn reach(&self) -> Result<()> {
         let patience = self.settings.connect_timeout;
@@ -409,8 +451,7 @@ impl SessionShared {
             };
             let error = Error::from_failure(&failure);
             // Without a namespace there is no key that every role may read; being denied one is an answer too.
-            let everywhere = matches!(self.settings.namespace.as_str(), "" | "/");
-            if everywhere && error.kind() == ErrorKind::PermissionDenied {
+            if self.settings.is_everywhere() && error.kind() == ErrorKind::PermissionDenied {
                 return Ok(());
             }
             let hopeless = matches!(

@@ -462,3 +462,41 @@ async fn a_password_is_in_no_log_line_no_error_and_no_debug_output() -> Result {
     assert!(logs.contain("lease granted"));
     Ok(())
 }
+
+/// Newer versions ask for more than older ones; what is told is what is then allowed.
+#[cfg(feature = "cli")]
+#[tokio::test]
+async fn operators_are_told_what_a_user_may_do_without_its_being_done() -> Result {
+    use eldest::operator::{Endpoint, Permissions, evict};
+    let mut guarded = Guarded::start(&[]).await?;
+    let (me, mut candidate, leadership) = guarded.leading("me").await?;
+    let endpoint = |user: &str| {
+        let options = Guarded::options(user, PASSWORD);
+        Endpoint::new(guarded.etcd.endpoint(), options)
+    };
+    let may = |read, write| Permissions { read, write };
+    assert_eq!(endpoint("me")?.permissions("").await?, may(true, true));
+    let onlooker = endpoint("onlooker")?;
+    assert_eq!(onlooker.permissions("jobs").await?, may(true, false));
+    assert!(leadership.is_valid(), "its key stands");
+    let status = onlooker.status().await?;
+    assert_eq!(status.version, guarded.etcd.version());
+    onlooker.read_time().await?;
+    match onlooker.members().await {
+        Ok(members) => assert_eq!(members.len(), 1),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}"),
+    }
+    assert!(onlooker.shortest_ttl().await? >= Duration::from_secs(2));
+
+    let seen = guarded.session("onlooker").await?;
+    let overview = seen.overview("").await?;
+    let queue = overview.election("jobs").ok_or("it stands")?;
+    let leader = queue.roster().leader().ok_or("a leader")?;
+    assert!(seen.lease_time(leader.lease_id()).await?.is_some());
+    let error = evict(&seen, leader).await.expect_err("it may only read");
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    leadership.resign().await?;
+    candidate.leave().await?;
+    me.close().await?;
+    guarded.nothing_is_left().await
+}

@@ -3,10 +3,13 @@
 #![cfg(unix)] // etcdctl is ended by signals
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
+mod etcdctl;
+
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use crate::etcdctl::etcdctl;
 use eldest::testing::{Etcd, eventually};
 use eldest::{BoxError, Candidate, Leadership, Observer, Roster, Session, SessionOptions, Status};
 use etcd_client::{Client, GetOptions, LeaderKey, ProclaimOptions, ResignOptions};
@@ -212,25 +215,6 @@ async fn a_candidate_of_the_rpc_whose_lease_ends_makes_way() -> Result {
 }
 
 // ---- etcdctl
-
-const REMEDY: &str = "there is no etcdctl: install it (Debian: `apt-get install etcd-client`), or name one by \
-    ELDEST_ETCDCTL, or run `cargo xtask test integration`, which fetches one, or set ELDEST_NO_ETCDCTL=1 to leave \
-    these tests out";
-
-/// `None`: these tests are not wanted.
-fn etcdctl() -> Option<PathBuf> {
-    if std::env::var_os("ELDEST_NO_ETCDCTL").is_some_and(|value| value == "1") {
-        println!("left out: ELDEST_NO_ETCDCTL=1");
-        return None;
-    }
-    if let Some(named) = std::env::var_os("ELDEST_ETCDCTL") {
-        return Some(named.into());
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let files = std::env::split_paths(&path).map(|folder| folder.join("etcdctl"));
-    let found = { files }.find(|file| file.is_file());
-    Some(found.expect(REMEDY))
-}
 
 /// An `etcdctl elect` or `etcdctl lock` that runs.
 struct Etcdctl {

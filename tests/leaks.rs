@@ -1,4 +1,4 @@
-//! What elections, locks and semaphores leave behind: nothing. A process of its own, because it counts the threads and files of its process.
+//! What elections, locks, semaphores and shared partitions leave behind: nothing. A process of its own, because it counts the threads and files of its process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
@@ -63,6 +63,9 @@ async fn session(etcd: &Etcd, name: &str) -> Result<Session> {
 /// The ways in which a stay in an election ends.
 async fn cycle(session: &Session, way: usize) -> Result {
     let name = format!("e{}", way % 8);
+    if way % 5 == 4 {
+        return share(session, &name, way).await;
+    }
     if way % 9 > 5 {
         return hold(session, &name, way).await;
     }
@@ -149,12 +152,50 @@ async fn hold(session: &Session, name: &str, way: usize) -> Result {
     Ok(())
 }
 
+/// The ways in which a member of shared partitions leaves them.
+async fn share(session: &Session, name: &str, way: usize) -> Result {
+    let partitions = session.partitions(name, 6)?;
+    if way.is_multiple_of(2) {
+        let shutdown = CancellationToken::new();
+        let stop = shutdown.clone();
+        let work = move |partition: eldest::Partition| {
+            if partition.number() == 5 {
+                stop.cancel();
+            }
+            async move {
+                partition.lost().cancelled().await;
+                Ok(())
+            }
+        };
+        partitions.run(shutdown, work).await?;
+        return Ok(());
+    }
+    // Given up as soon as it has been asked for, or a little later.
+    let pause = Duration::from_micros(300 * (way as u64 % 10));
+    drop(tokio::time::timeout(pause, partitions.join()).await);
+    let again = eventually(PATIENCE, "it may join again", async || {
+        partitions.join().await.ok()
+    });
+    let mut member = again.await?;
+    let (one, two) = (member.owned().await?, member.owned().await?);
+    let lost = two.lost();
+    two.spawn(async move { lost.cancelled().await });
+    drop(one);
+    if way.is_multiple_of(3) {
+        drop((member, two));
+    } else {
+        drop(two);
+        member.leave().await?;
+    }
+    Ok(())
+}
+
 /// Starts the next cycle in an election only when the last one has left it.
 async fn cycles(client: &Client, session: &Session, ways: std::ops::Range<usize>) -> Result {
     let mut client = client.clone();
     for way in ways {
         cycle(session, way).await?;
-        for prefix in ["eldest/", "eldest/~semaphore/"] {
+        for prefix in ["eldest/", "eldest/~semaphore/", "eldest/~partitions/"] {
             let prefix = format!("{prefix}e{}/", way % 8);
             eventually(
                 PATIENCE,
@@ -221,16 +262,17 @@ async fn two_hundred_stays_in_elections_leave_nothing_behind() -> Result {
     for way in 0..40 {
         let short = session(&etcd, "short").await?;
         let observer = short.election("e8")?.observe().await?;
+        let onlooker = short.partitions("e8", 6)?.observe().await?;
         cycles(&client, &short, way..way + 2).await?;
         match way % 3 {
             0 => short.close().await?,
-            1 => drop((short, observer)),
+            1 => drop((short, observer, onlooker)),
             _ => {
                 // With a candidate that still stands, and a leadership.
                 let mut candidate = short.election("e9")?.campaign().await?;
                 let leadership = candidate.elected().await?;
                 drop(short);
-                drop((observer, candidate, leadership));
+                drop((observer, onlooker, candidate, leadership));
             }
         }
         eventually(

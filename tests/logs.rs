@@ -258,6 +258,32 @@ async fn a_key_that_blocks_the_election_is_told_once() -> Result {
 }
 
 #[tokio::test]
+async fn a_key_that_blocks_a_partition_is_told_once() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let stale = "eldest/~partitions/jobs/2/o-1";
+    client.put(stale, "nobody", None).await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let mut member = session.partitions("jobs", 2)?.join().await?;
+    let _free = timeout(LONG, member.owned()).await??;
+    let of_a = [("identity", "a"), ("election", "jobs"), ("key", stale)];
+    eventually(LONG, "it is told", async || {
+        let lines = logs.of(ELECTION, "blocked by a key without a lease", &of_a);
+        lines.into_iter().next()
+    })
+    .await?;
+    client.put(stale, "still nobody", None).await?;
+    client.delete(stale, None).await?;
+    let second = timeout(LONG, member.owned()).await??;
+    assert_eq!(second.number(), 1);
+    let told = logs.one(ELECTION, "blocked by a key without a lease", &of_a);
+    assert_eq!(told.level, Level::WARN);
+    all_documented(&logs);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_deleted_key_is_told_and_so_is_the_way_back() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;

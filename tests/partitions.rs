@@ -1,4 +1,4 @@
-//! A thousand partitions over up to twelve processes that come, go, stop and die: at no instant two of them act for one
+//! A thousand partitions over three to thirty processes that come, go, stop and die: at no instant two of them act for one
 //! partition, and none is without an owner for longer than promised.
 #![cfg(unix)] // its processes are stopped and ended by signals
 #![allow(clippy::disallowed_methods)] // tests run in real time
@@ -27,8 +27,12 @@ const MOVE: Duration = Duration::from_secs(1);
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 const FEW: usize = 3;
-/// More need more than two processors: each follows every change of every partition.
-const MANY: usize = 12;
+const MANY: usize = 30;
+/// How often at most a process must come to its turn between the end of one owner's term and the next one's beginning:
+/// the old one when it hears of the change, when its work ends, and for the answers of two batches that are released
+/// before; the new one for the event and for its answer. Thirty processes share few processors here, and each time one
+/// may be as late as any was seen to be. (`tests/faults/partitions_shared.rs` has the bounds as they are promised.)
+const TURNS: u32 = 6;
 
 /// How often a process asks its terms whether they are valid, and how often it writes down that they are.
 const SAMPLE: Duration = Duration::from_millis(25);
@@ -189,6 +193,7 @@ struct Scene {
     watched: Partitions,
     members: Vec<Member>,
     begun: usize,
+    stopped: Vec<String>,
 }
 
 impl Scene {
@@ -202,6 +207,7 @@ impl Scene {
             recorder: Recorder::boottime(),
             members: Vec::new(),
             begun: 0,
+            stopped: Vec::new(),
         })
     }
 
@@ -259,8 +265,9 @@ impl Scene {
         }
     }
 
-    fn pause(&self, index: usize) -> Result {
+    fn pause(&mut self, index: usize) -> Result {
         self.members[index].signal(rustix::process::Signal::STOP)?;
+        self.stopped.push(self.members[index].name.clone());
         self.record(&self.members[index], What::Paused);
         Ok(())
     }
@@ -288,12 +295,13 @@ impl Scene {
     /// The longest time that a process which nobody stopped did not come to look: the machine had no time for it, and
     /// the bounds hold for a machine that has.
     fn starved(&self) -> Duration {
-        let stopped = [3, 4];
-        let names = (1..=self.begun).filter(|n| !stopped.contains(n));
-        let late = names.filter_map(|n| {
-            let text = std::fs::read_to_string(self.file(&format!("n{n}.late"))).ok()?;
-            text.parse().ok().map(Duration::from_millis)
-        });
+        let names = (1..=self.begun).map(|n| format!("n{n}"));
+        let late = names
+            .filter(|name| !self.stopped.contains(name))
+            .filter_map(|name| {
+                let text = std::fs::read_to_string(self.file(&format!("{name}.late"))).ok()?;
+                text.parse().ok().map(Duration::from_millis)
+            });
         late.max().unwrap_or_default()
     }
 
@@ -352,9 +360,9 @@ async fn a_thousand_partitions_survive_whatever_happens_to_their_members() -> Re
     scene.start(MANY - FEW)?;
     scene.even(MANY).await?;
 
-    // The eldest two, which own as many as anybody.
-    scene.kill(2);
-    scene.even(MANY - 2).await?;
+    // The eldest, which own as many as anybody.
+    scene.kill(5);
+    scene.even(MANY - 5).await?;
     // One that is stopped for longer than its lease, one that is not, and some that leave meanwhile.
     scene.pause(0)?;
     scene.pause(1)?;
@@ -385,7 +393,7 @@ async fn a_thousand_partitions_survive_whatever_happens_to_their_members() -> Re
             (&mut deaths, TTL + SLACK)
         };
         assert!(
-            vacancy <= bound + starved * 3,
+            vacancy <= bound + starved * TURNS,
             "{partition} was vacant for {vacancy:?} ({reason}), with processes late by {starved:?}"
         );
         *longest = vacancy.max(*longest);

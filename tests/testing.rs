@@ -5,7 +5,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use eldest::testing::history::{Event, Recorder, What};
@@ -457,6 +457,38 @@ async fn a_cut_resets_connections_and_refuses_new_ones_until_healed() -> Result 
         stream = TcpStream::connect(proxy.address()).await?;
         assert_echoes(&mut stream).await?;
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cut_refuses_connections_while_processes_are_started() -> Result {
+    let (_echo, proxy, _stream) = proxied().await?;
+    let done = Arc::new(AtomicBool::new(false));
+    let starts = std::thread::spawn({
+        let done = Arc::clone(&done);
+        move || {
+            let mut starts = 0;
+            while !done.load(Ordering::SeqCst) {
+                let status = std::process::Command::new("true").status();
+                assert!(status.expect("`true` is started").success());
+                starts += 1;
+            }
+            starts
+        }
+    });
+    for _ in 0..300 {
+        proxy.cut();
+        let refused = TcpStream::connect(proxy.address()).await;
+        assert_eq!(
+            refused.map_err(|e| e.kind()).err(),
+            Some(ErrorKind::ConnectionRefused)
+        );
+        proxy.heal();
+        drop(TcpStream::connect(proxy.address()).await?);
+    }
+    done.store(true, Ordering::SeqCst);
+    let starts = starts.join().expect("the thread ends");
+    assert!(starts > 10, "{starts}");
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::reason::{EndReason, LostReason};
 use super::time::Time;
 use super::view::Own;
-use crate::facts::{Entry, Header};
+use crate::facts::{Entry, Header, Reach};
 
 /// One candidacy or observer of a session.
 pub(crate) type SlotId = u64;
@@ -39,7 +39,7 @@ pub(crate) enum Ask {
         admission: Admission,
     },
     /// Linearizable read of the prefix.
-    List { prefix: Arc<[u8]> },
+    List { prefix: Arc<[u8]>, reach: Reach },
     /// Linearizable read of the keys created at or before a revision.
     Older {
         prefix: Arc<[u8]>,
@@ -145,10 +145,10 @@ pub(crate) enum Answer {
     Deleted {
         header: Header,
     },
-    /// In the order of the keys.
+    /// Which were put, in the order of the keys; `None`: the member's own key does not stand.
     Taken {
         header: Header,
-        taken: Vec<bool>,
+        taken: Option<Vec<bool>>,
     },
     Proclaimed {
         held: bool,
@@ -254,7 +254,7 @@ pub(crate) enum Action {
     Note(Note),
 }
 
-/// Worth a log line.
+/// Worth a log line, or to be counted.
 #[derive(Debug, Clone)]
 pub(crate) enum Note {
     LeaseGranted {
@@ -265,6 +265,10 @@ pub(crate) enum Note {
         trouble: Trouble,
     },
     RenewalRefused,
+    /// Verified; so long after it was sent.
+    Renewed {
+        took: Duration,
+    },
     RenewedLate {
         left: Duration,
     },

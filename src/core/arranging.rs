@@ -1,5 +1,6 @@
 //! Hides how a member carries out what its view wants: partitions taken in batches, adopted, given up and let go.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +59,7 @@ impl Machine {
         let Some(wants) = self.wants(slot) else {
             return;
         };
+        self.tell_blocked(slot, &wants.blocked);
         for (partition, fate) in wants.lost {
             self.key_lost(partition, fate, now);
         }
@@ -67,13 +69,84 @@ impl Machine {
         for (partition, own) in wants.discard {
             self.discard(slot, partition, &own, now);
         }
+        for (partition, create_revision) in wants.overwritten {
+            if let Some(candidate) = self.candidate(slot) {
+                let key = partition_key(&candidate.prefix, partition);
+                self.remove(now, &key, Some(create_revision), None);
+            }
+        }
         for (partition, own) in wants.adopt {
             self.note(Note::OrphanFound {
                 key: Arc::clone(&own.key),
             });
             self.own(slot, partition, own);
         }
-        self.take(slot, wants.take, now);
+        if wants.waiting.iter().any(|p| self.is_overdue(*p, now)) {
+            self.step_aside(slot, now);
+        } else {
+            self.take(slot, wants.take, now);
+        }
+    }
+
+    /// Whether work goes on although its time is over and its key gone.
+    fn is_overdue(&self, partition: SlotId, now: Time) -> bool {
+        let Some(Slot::Candidate(owner)) = self.slots.get(&partition) else {
+            return false;
+        };
+        matches!(owner.phase(), Phase::Ending { own: None, cutoff, .. } if now >= self.release_at(*cutoff))
+    }
+
+    /// As long as a member is there, nobody else takes what should be its own. It keeps what it owns, and joins again
+    /// when the work has ended.
+    fn step_aside(&mut self, slot: SlotId, now: Time) {
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let Phase::Waiting { own } = candidate.phase().clone() else {
+            return;
+        };
+        candidate.held = true;
+        candidate.enter(Phase::Joining {
+            request: None,
+            not_before: now,
+        });
+        self.remove(now, &own.key, Some(own.create_revision), Some(slot));
+        self.tell(slot);
+    }
+
+    /// What a member that stepped aside may have taken without our knowing is looked for, now that its own key is gone and
+    /// nothing more can come: until it comes back it does not look at its view.
+    pub(super) fn tidy(&mut self, slot: SlotId, now: Time) {
+        if self.is_awaiting_removal(slot) {
+            return;
+        }
+        let Some(candidate) = self.candidate(slot).filter(|c| c.held) else {
+            return;
+        };
+        let aside = matches!(candidate.phase(), Phase::Joining { .. });
+        let prefix = Arc::clone(&candidate.prefix);
+        let Role::Member(member) = &mut candidate.role else {
+            return;
+        };
+        if !aside || member.taking.is_some() {
+            return;
+        }
+        let mut uncertain = std::mem::take(&mut member.uncertain);
+        uncertain.retain(|partition| !member.held.contains_key(partition));
+        for partition in uncertain {
+            self.remove(now, &partition_key(&prefix, partition), None, None);
+        }
+    }
+
+    /// Work of a member's has ended, for which it may have stepped aside.
+    fn come_back(&mut self, slot: SlotId, now: Time) {
+        let held = self.membership(slot).map(|member| member.held.values());
+        let held: Vec<_> = held.into_iter().flatten().map(|hold| hold.slot).collect();
+        let overdue = held.into_iter().any(|p| self.is_overdue(p, now));
+        if let Some(candidate) = self.candidate(slot).filter(|c| c.held && !overdue) {
+            candidate.held = false;
+            self.queue_join(slot, now);
+        }
     }
 
     fn wants(&self, slot: SlotId) -> Option<Wants> {
@@ -87,8 +160,27 @@ impl Machine {
         };
         let roster = view.roster();
         let ready = view.is_synced() && roster.revision() >= own.create_revision;
-        let gone = |key: &[u8]| self.removals.contains_key(key);
+        let gone = |key: &[u8], created: Option<i64>| {
+            let asked = self.deleted.get(key).copied();
+            self.removals.contains_key(key) || created.is_some_and(|at| asked >= Some(at))
+        };
         ready.then(|| member.wants(&candidate.prefix, own, roster, gone))
+    }
+
+    /// Of each key in the way once, until it is gone.
+    fn tell_blocked(&mut self, slot: SlotId, blocked: &BTreeSet<u32>) {
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let Role::Member(member) = &mut candidate.role else {
+            return;
+        };
+        let told = std::mem::replace(&mut member.blocked, blocked.clone());
+        let key = |partition: &u32| partition_key(&candidate.prefix, *partition);
+        let news: Vec<_> = blocked.difference(&told).map(key).collect();
+        for key in news {
+            self.note(Note::Blocked { slot, key });
+        }
     }
 
     /// A partition is ours from now on.
@@ -112,7 +204,7 @@ impl Machine {
         self.tell(slot);
     }
 
-    /// A key of ours that nobody wants goes again.
+    /// A key of ours that nobody wants goes again; a member that leaves waits for it.
     fn discard(&mut self, member: SlotId, partition: u32, own: &Own, now: Time) {
         if let Some(membership) = self.membership(member) {
             membership.forgo(partition, own.create_revision);
@@ -120,7 +212,7 @@ impl Machine {
         self.note(Note::OrphanFound {
             key: Arc::clone(&own.key),
         });
-        self.remove(now, &own.key, Some(own.create_revision), None);
+        self.remove(now, &own.key, Some(own.create_revision), Some(member));
     }
 
     fn take(&mut self, slot: SlotId, mut partitions: Vec<u32>, now: Time) {
@@ -165,16 +257,25 @@ impl Machine {
             return;
         };
         match (answer, lease) {
-            (Answer::Taken { header, taken }, Some(lease)) => {
+            (
+                Answer::Taken {
+                    header,
+                    taken: Some(taken),
+                },
+                Some(lease),
+            ) => {
                 member.failures = 0;
                 let results = partitions.into_iter().zip(taken);
                 for (partition, taken) in results {
                     self.take_result(slot, partition, (taken, lease), header, now);
                 }
             }
+            // Its own key went, as the view will say; that tells nothing about the partitions.
+            (Answer::Taken { taken: None, .. }, _) => self.take_later(slot, Class::Retry, now),
             (Answer::Failed(trouble), _) => self.take_failed(slot, partitions, trouble, now),
             _ => {}
         }
+        self.tidy(slot, now);
         self.finish(slot, now);
         self.arrange_soon(slot, now);
     }
@@ -232,14 +333,21 @@ impl Machine {
         if trouble.ambiguous {
             member.uncertain.extend(partitions);
         }
+        self.take_later(slot, trouble.class, now);
+        self.fail_request("take partitions", trouble);
+    }
+
+    fn take_later(&mut self, slot: SlotId, class: Class, now: Time) {
+        let Some(member) = self.membership(slot) else {
+            return;
+        };
         member.failures += 1;
         let failures = member.failures;
-        let not_before = now.after(self.pause(failures, trouble.class));
+        let not_before = now.after(self.pause(failures, class));
         if let Some(member) = self.membership(slot) {
             member.not_before = not_before;
         }
         self.timers.set(not_before, Timer::Arrange(slot));
-        self.fail_request("take partitions", trouble);
     }
 
     /// etcd may be configured to take fewer operations, or less at once.
@@ -302,6 +410,7 @@ impl Machine {
             if let Some(membership) = self.membership(member) {
                 membership.let_go(partition);
             }
+            self.come_back(member, now);
             self.finish(member, now);
             self.arrange_soon(member, now);
         }

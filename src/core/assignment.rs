@@ -44,7 +44,10 @@ pub(crate) fn assign(count: u32, members: &[Seat], owned: &[Owned]) -> Vec<i64> 
     let shares = shares(count as usize, &held);
     let mut target = vec![None; count as usize];
     for (member, keys) in held.iter_mut().enumerate() {
-        keys.sort_unstable();
+        // Who gives up nothing keeps them in whatever order.
+        if keys.len() > shares[member] {
+            keys.sort_unstable();
+        }
         for key in keys.iter().take(shares[member]) {
             target[key.partition as usize] = Some(member);
         }

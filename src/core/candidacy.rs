@@ -241,16 +241,10 @@ impl Candidacy {
     /// What is told who asks for another number than others, one of whose keys is `other`.
     pub(crate) fn mismatch(&self, other: &[u8]) -> Option<Trouble> {
         let (family, ours) = self.family()?;
-        let below = other.strip_prefix(&**family).unwrap_or(other);
-        let theirs = below.split(|byte| *byte == b'/').next().unwrap_or(below);
-        let theirs = String::from_utf8_lossy(theirs);
-        let key = String::from_utf8_lossy(other);
         let (class, message) = if self.is_member() {
-            let message = format!(
-                "{ours} partitions were asked for, but others share {theirs} under this name, as the key {key}"
-            );
-            (Class::Miscount, message)
+            (Class::Miscount, miscount(family, ours, other))
         } else {
+            let (theirs, key) = (level_below(family, other), String::from_utf8_lossy(other));
             let message = format!(
                 "capacity {ours} was asked for, but others hold or await permits of capacity {theirs}, as the key {key}"
             );
@@ -299,6 +293,11 @@ impl Candidacy {
     /// Whether this candidate has an interest in what its view says.
     pub(crate) fn looks(&self) -> bool {
         !matches!(self.phase, Phase::Leaving { .. })
+    }
+
+    /// Whether a key at its path may be its own, or become so. Of a term whose key went before its work none is.
+    pub(crate) fn may_stand(&self) -> bool {
+        self.looks() && !matches!(self.phase, Phase::Ending { own: None, .. })
     }
 
     /// The only place where the phase, and with it leadership, changes.
@@ -353,6 +352,21 @@ impl Candidacy {
         self.standing = Some(standing);
         Some(standing)
     }
+}
+
+/// The level of `key` right below `family`.
+fn level_below<'a>(family: &[u8], key: &'a [u8]) -> std::borrow::Cow<'a, str> {
+    let below = key.strip_prefix(family).unwrap_or(key);
+    let level = below.split(|byte| *byte == b'/').next();
+    String::from_utf8_lossy(level.unwrap_or(below))
+}
+
+/// What is told who asks for `ours` partitions where others share another number of them, by the key `other`.
+pub(crate) fn miscount(family: &[u8], ours: usize, other: &[u8]) -> String {
+    let (theirs, key) = (level_below(family, other), String::from_utf8_lossy(other));
+    format!(
+        "{ours} partitions were asked for, but others share {theirs} under this name, as the key {key}"
+    )
 }
 
 /// A fresh view of the kind that `follow` starts with.

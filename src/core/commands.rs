@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::action::{Action, Answer, Ask, SlotId, TermId};
-use super::candidacy::{Afterwards, Candidacy, Manner, Phase, Purpose};
+use super::candidacy::{Afterwards, Candidacy, Manner, Phase, Purpose, Role};
 use super::lease::Lease;
 use super::machine::{Holding, Machine, Onlooker, Slot, Timer};
 use super::reason::{EndReason, LostReason};
 use super::slots::End;
 use super::time::Time;
 use super::view::{Own, PrefixView};
+use crate::facts::Reach;
 
 impl Machine {
     /// Whether that candidacy still counts as one: it has not left, and is not about to.
@@ -49,14 +50,15 @@ impl Machine {
     }
 
     /// Looks on.
-    pub(crate) fn observe(&mut self, now: Time, slot: SlotId, prefix: Arc<[u8]>) {
+    pub(crate) fn observe(&mut self, now: Time, slot: SlotId, prefix: Arc<[u8]>, reach: Reach) {
         self.expire(now);
         if self.closing {
             return;
         }
         let onlooker = Onlooker {
-            view: PrefixView::onlooker(Arc::clone(&prefix)),
+            view: PrefixView::onlooker(Arc::clone(&prefix), reach),
             prefix,
+            reach,
             failures: 0,
             not_before: now,
             shown: 0,
@@ -406,8 +408,15 @@ impl Machine {
         };
         let role = candidate.role.clone();
         let trouble = candidate.trouble.take();
+        // That of a partition's owner its member looks after.
+        let owner = matches!(role, Role::Owner { .. });
+        let former = candidate.former.take().filter(|_| !owner);
         self.tell(slot);
         self.forget(slot);
+        if let Some(former) = former {
+            // It went with the lease, unless somebody wrote over it unseen: then it would block the others for ever.
+            self.remove(now, &former.key, Some(former.create_revision), None);
+        }
         self.act(Action::Ended {
             slot,
             reason,

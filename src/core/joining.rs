@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
-use super::candidacy::{Phase, Purpose, new_view};
+use super::candidacy::{Phase, Purpose, Role, new_view};
 use super::lease::Lease;
 use super::machine::{Machine, Slot, Timer};
 use super::reason::{EndReason, LostReason};
@@ -301,6 +301,20 @@ impl Machine {
                     self.close_if_done(now);
                 }
                 Phase::Waiting { .. } | Phase::Leading { .. } => self.want_read(slot, now),
+                Phase::Ending {
+                    own: None, cutoff, ..
+                } => {
+                    let overdue = overdue(cutoff);
+                    if let Role::Owner { member, .. } = candidate.role {
+                        self.arrange_soon(member, now);
+                    } else if overdue
+                        && let Some(candidate) = self.candidate(slot)
+                        && let Some(former) = candidate.former.take()
+                    {
+                        // It went with the lease, unless somebody wrote over it unseen: nobody waits for the work then.
+                        self.remove(now, &former.key, Some(former.create_revision), None);
+                    }
+                }
                 _ => {}
             },
             Some(Slot::Onlooker(_)) => self.want_read(slot, now),

@@ -10,7 +10,7 @@ use super::reason::LostReason;
 use super::time::Time;
 use crate::facts::Header;
 
-/// After a lost join, the lease's keys are swept every so many verified renewals.
+/// After a lost join, or the loss of a leader's key, the lease's keys are swept every so many verified renewals.
 const SWEEP_EVERY: u32 = 3;
 
 impl Machine {
@@ -203,7 +203,7 @@ impl Machine {
         let before = lease.deadline();
         match lease.confirm(now, begun, header) {
             Outcome::Extended(deadline) => {
-                let left = before.since(now);
+                let (left, took) = (before.since(now), now.since(lease.renewed()));
                 if left
                     < self
                         .config
@@ -212,6 +212,7 @@ impl Machine {
                 {
                     self.note(Note::RenewedLate { left });
                 }
+                self.note(Note::Renewed { took });
                 self.set_renewal_timer();
                 // Not when it was granted: one that is lost at once must not be granted in a tight loop.
                 self.grant_failures = 0;

@@ -7,7 +7,7 @@ use super::candidacy::{Follow, LONG_QUEUE, Phase, Purpose, Role, new_view};
 use super::machine::{Machine, Slot, Timer};
 use super::time::Time;
 use super::view::{Fate, Own, PredecessorView, PrefixView, View};
-use crate::facts::{Change, Entry};
+use crate::facts::{Change, Entry, Reach};
 
 impl Machine {
     /// Opens the watches that the slot's view needs and does not have.
@@ -73,12 +73,15 @@ impl Machine {
     pub(crate) fn forget_store(&mut self, slot: SlotId) {
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => {
-                o.view = PrefixView::onlooker(Arc::clone(&o.prefix));
+                o.view = PrefixView::onlooker(Arc::clone(&o.prefix), o.reach);
                 o.shown = 0;
             }
             Some(Slot::Candidate(c)) => {
                 c.view = new_view(&c.prefix, c.manner.follow);
                 c.free_at = 0;
+                if let Role::Member(member) = &mut c.role {
+                    member.store_changed();
+                }
             }
             None => {}
         }
@@ -204,11 +207,13 @@ impl Machine {
                 }
                 Ask::List {
                     prefix: Arc::clone(&o.prefix),
+                    reach: o.reach,
                 }
             }
             Some(Slot::Candidate(c)) => match (&c.view, c.own()) {
                 (View::Prefix(view), _) if view.wants_list() => Ask::List {
                     prefix: Arc::clone(&c.prefix),
+                    reach: Reach::Children,
                 },
                 (View::Predecessor(view), Some(own)) if view.wants_read() => Ask::Older {
                     prefix: Arc::clone(&c.prefix),

@@ -17,7 +17,7 @@ use super::reason::LostReason;
 use super::time::Time;
 use super::timers::Timers;
 use super::view::PrefixView;
-use crate::facts::{Entry, Header};
+use crate::facts::{Entry, Header, Reach};
 
 /// What a session was configured to.
 #[derive(Debug, Clone)]
@@ -66,6 +66,7 @@ pub(crate) enum Holding {
 #[derive(Debug, Clone)]
 pub(crate) struct Onlooker {
     pub(crate) prefix: Arc<[u8]>,
+    pub(crate) reach: Reach,
     pub(crate) view: PrefixView,
     pub(crate) failures: u32,
     pub(crate) not_before: Time,
@@ -117,6 +118,9 @@ pub(crate) struct Machine {
     pub(crate) slots: BTreeMap<SlotId, Slot>,
     pub(crate) removals: super::removal::Removals,
     pub(super) releases: super::removal::Releases,
+    /// By key of a partition, the newest create revision that was asked to go under this lease: views that are behind still
+    /// show it, also to a member that is new in this session.
+    pub(super) deleted: BTreeMap<Arc<[u8]>, i64>,
     /// Operations in one transaction.
     pub(super) batch: usize,
     /// What each request is for, and the newest revision known when it was sent.
@@ -131,7 +135,8 @@ pub(crate) struct Machine {
     pub(super) actions: VecDeque<Action>,
     pub(super) condition: Condition,
     pub(super) verified_slot: SlotId,
-    /// Verified renewals since a join was lost on the way, if one ever was under this lease.
+    /// Verified renewals since a join was lost on the way, or a leader's key taken away, if that ever was under this
+    /// lease.
     pub(crate) suspicion: Option<u32>,
     pub(crate) closing: bool,
     pub(super) probing: bool,
@@ -152,6 +157,7 @@ impl Machine {
             slots: BTreeMap::new(),
             removals: super::removal::Removals::default(),
             releases: super::removal::Releases::default(),
+            deleted: BTreeMap::new(),
             batch: super::arranging::BATCH,
             requests: BTreeMap::new(),
             store: (None, 0),

@@ -61,7 +61,7 @@ pub(crate) fn kind_of(prefix: &[u8], key: &[u8]) -> Option<KeyKind> {
 /// Who is there and who owns what, whatever else stands under the prefix.
 pub(crate) fn facts(prefix: &[u8], roster: &Roster) -> (Vec<Seat>, Vec<Owned>) {
     let (mut members, mut owned) = (Vec::new(), Vec::new());
-    for entry in roster.in_order() {
+    for entry in roster.by_key() {
         let (since, lease) = (entry.create_revision, entry.lease);
         match kind_of(prefix, &entry.key) {
             // Written over by somebody, it is no member's any more.
@@ -92,12 +92,18 @@ pub(crate) struct Wants {
     /// Keys of ours that are gone or no longer ours.
     pub(crate) lost: Vec<(SlotId, Fate)>,
     pub(crate) give_up: Vec<SlotId>,
+    /// Nobody's, and not to be taken before work of ours has ended there. There are others who could.
+    pub(crate) waiting: Vec<SlotId>,
     /// Nobody's.
     pub(crate) take: Vec<u32>,
     /// Ours by a transaction whose answer was lost, and wanted.
     pub(crate) adopt: Vec<(u32, Own)>,
     /// The same, and not wanted.
     pub(crate) discard: Vec<(u32, Own)>,
+    /// Of ours once, and without a lease since: it would stand there for ever.
+    pub(crate) overwritten: Vec<(u32, i64)>,
+    /// Where a key without a lease stands, which no owner's ever is.
+    pub(crate) blocked: BTreeSet<u32>,
 }
 
 /// The member's side of a candidacy.
@@ -116,6 +122,10 @@ pub(crate) struct Membership {
     pub(crate) due: bool,
     /// By partition, the newest key of this lease that is not ours any more, whatever older views show.
     past: BTreeMap<u32, i64>,
+    /// What was ours under an earlier lease. If it stands without one, somebody wrote over it unseen.
+    former: BTreeMap<u32, i64>,
+    /// Blocked, as was told.
+    pub(crate) blocked: BTreeSet<u32>,
     /// Taken by others at that revision, which the view has not come to.
     refused: BTreeMap<u32, i64>,
 }
@@ -131,6 +141,8 @@ impl Membership {
             not_before: Time::ZERO,
             arranged: Time::ZERO,
             due: false,
+            former: BTreeMap::new(),
+            blocked: BTreeSet::new(),
             past: BTreeMap::new(),
             refused: BTreeMap::new(),
         }
@@ -138,10 +150,18 @@ impl Membership {
 
     /// The lease is gone, and with it whatever was or may have been ours.
     pub(crate) fn lease_lost(&mut self) {
+        let held = self.held.iter();
+        self.former
+            .extend(held.map(|(partition, hold)| (*partition, hold.own.create_revision)));
         self.taking = None;
         self.uncertain.clear();
         self.past.clear();
         self.refused.clear();
+    }
+
+    /// Another store knows nothing of it, and may use the same revisions again.
+    pub(crate) fn store_changed(&mut self) {
+        self.former.clear();
     }
 
     pub(crate) fn hold(&mut self, partition: u32, slot: SlotId, own: Own) {
@@ -188,13 +208,13 @@ impl Membership {
     }
 
     /// What is to be done, by the state that `roster` shows. `own` is our member key, `gone` says of a key that it is
-    /// being deleted.
+    /// being deleted, or of one that was created then that it was.
     pub(crate) fn wants(
         &self,
         prefix: &[u8],
         own: &Own,
         roster: &Roster,
-        gone: impl Fn(&[u8]) -> bool,
+        gone: impl Fn(&[u8], Option<i64>) -> bool,
     ) -> Wants {
         let mut wants = Wants::default();
         let (members, owned) = facts(prefix, roster);
@@ -203,28 +223,42 @@ impl Membership {
             return wants;
         }
         let target = assign(self.sharing.count, &members, &owned);
-        let owned: BTreeMap<u32, Owned> = owned.iter().map(|key| (key.partition, *key)).collect();
+        let mut keys = vec![None; target.len()];
+        for key in owned {
+            if let Some(of_it) = keys.get_mut(key.partition as usize) {
+                *of_it = Some(key);
+            }
+        }
         let taking = self.taking.iter().flat_map(|(_, partitions)| partitions);
         let taking: BTreeSet<u32> = taking.copied().collect();
         let seen = roster.revision();
-        for (partition, wanted) in (0..).zip(target.iter().map(|lease| *lease == me)) {
+        for (partition, (lease, key)) in (0..).zip(target.into_iter().zip(keys)) {
+            let wanted = lease == me;
             if let Some(hold) = self.held.get(&partition) {
                 // What was written after the view's revision it cannot judge.
                 if seen >= hold.own.create_revision {
                     match hold.own.read(roster.get(&hold.own.key)) {
                         Fate::Ours if wanted => {}
                         Fate::Ours => wants.give_up.push(hold.slot),
-                        fate => wants.lost.push((hold.slot, fate)),
+                        fate => {
+                            if wanted && key.is_none() && members.len() > 1 {
+                                wants.waiting.push(hold.slot);
+                            }
+                            wants.lost.push((hold.slot, fate));
+                        }
                     }
                 }
                 continue;
             }
-            let free = || !taking.contains(&partition) && !gone(&partition_key(prefix, partition));
-            match owned.get(&partition) {
+            let free = || {
+                let created = key.as_ref().map(|key| key.since);
+                !taking.contains(&partition) && !gone(&partition_key(prefix, partition), created)
+            };
+            match key {
                 None if wanted && self.may_take(partition, seen) && free() => {
                     wants.take.push(partition);
                 }
-                Some(key) if key.lease == me && self.is_news(key) && free() => {
+                Some(key) if key.lease == me && self.is_news(&key) && free() => {
                     let own = Own {
                         key: partition_key(prefix, partition),
                         create_revision: key.since,
@@ -236,6 +270,13 @@ impl Membership {
                         &mut wants.discard
                     };
                     list.push((partition, own));
+                }
+                Some(key) if key.lease == 0 && free() => {
+                    if self.former.get(&partition) == Some(&key.since) {
+                        wants.overwritten.push((partition, key.since));
+                    } else {
+                        wants.blocked.insert(partition);
+                    }
                 }
                 _ => {}
             }
@@ -271,7 +312,7 @@ mod tests {
     }
 
     fn roster(revision: i64, entries: impl IntoIterator<Item = Entry>) -> Roster {
-        let mut roster = Roster::new(PREFIX.into());
+        let mut roster = Roster::new(PREFIX.into(), crate::facts::Reach::Children);
         roster.replace(revision, entries);
         roster
     }
@@ -344,16 +385,16 @@ mod tests {
         let (mut member, me) = member();
         member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
         member.let_go(0);
-        let old = member.wants(PREFIX, &me, &alone(12, [(0, 12)]), |_| false);
+        let old = member.wants(PREFIX, &me, &alone(12, [(0, 12)]), |_, _| false);
         assert_eq!((old.adopt, old.take), (vec![], vec![1]));
-        let newer = member.wants(PREFIX, &me, &alone(15, [(0, 14)]), |_| false);
+        let newer = member.wants(PREFIX, &me, &alone(15, [(0, 14)]), |_, _| false);
         assert_eq!(newer.adopt, [(0, own(partition_key(PREFIX, 0), 14))]);
     }
 
     #[test]
     fn a_key_that_is_being_deleted_is_neither_taken_nor_adopted() {
         let (member, me) = member();
-        let gone = |key: &[u8]| *key == *partition_key(PREFIX, 0);
+        let gone = |key: &[u8], _: Option<i64>| *key == *partition_key(PREFIX, 0);
         let wants = member.wants(PREFIX, &me, &alone(12, [(0, 11)]), gone);
         assert_eq!((wants.adopt, wants.take), (vec![], vec![1]));
         let wants = member.wants(PREFIX, &me, &alone(12, []), gone);
@@ -366,7 +407,7 @@ mod tests {
         member.refuse(0, 20, 12);
         let take = |member: &Membership, revision| {
             member
-                .wants(PREFIX, &me, &alone(revision, []), |_| false)
+                .wants(PREFIX, &me, &alone(revision, []), |_, _| false)
                 .take
         };
         assert_eq!(take(&member, 12), [1]);
@@ -384,10 +425,30 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_was_ours_and_has_no_lease_any_more_goes_unless_the_store_is_another() {
+        let (mut member, me) = member();
+        member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
+        member.lease_lost();
+        member.let_go(0);
+        let left = [
+            entry(member_key(PREFIX, 7), 10, 7),
+            entry(partition_key(PREFIX, 0), 12, 0),
+            entry(partition_key(PREFIX, 1), 12, 0),
+        ];
+        let wants = |member: &Membership| {
+            let wants = member.wants(PREFIX, &me, &roster(20, left.clone()), |_, _| false);
+            (wants.overwritten, wants.blocked)
+        };
+        assert_eq!(wants(&member), (vec![(0, 12)], [1].into()));
+        member.store_changed();
+        assert_eq!(wants(&member), (vec![], [0, 1].into()));
+    }
+
+    #[test]
     fn a_key_younger_than_the_view_is_not_judged_by_it() {
         let (mut member, me) = member();
         member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
-        let wants = |revision| member.wants(PREFIX, &me, &alone(revision, []), |_| false);
+        let wants = |revision| member.wants(PREFIX, &me, &alone(revision, []), |_, _| false);
         assert_eq!(wants(11).lost, []);
         assert_eq!(wants(12).lost, [(1, Fate::Gone)]);
     }

@@ -136,6 +136,17 @@ impl Machine {
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
+        let works = matches!(
+            candidate.phase(),
+            Phase::Leading { .. } | Phase::Ending { own: Some(_), .. }
+        );
+        if fate == Fate::Gone && works && candidate.leads() {
+            // It may have been put anew under our lease; while the work goes on nobody would look for it.
+            self.suspicion.get_or_insert(0);
+        }
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
         match candidate.phase().clone() {
             Phase::Leading { .. } => self.end_term(slot, now, reason, End::Void),
             Phase::Waiting { own } => {

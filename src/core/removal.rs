@@ -173,11 +173,16 @@ impl Machine {
 
     /// The answer was another store's, and proves nothing about the key.
     pub(super) fn remove_again(&mut self, key: &Arc<[u8]>, request: RequestId, now: Time) {
+        self.remove_later(key, request, Class::Retry, now);
+    }
+
+    /// That request did not remove the key: another one will, after a pause.
+    fn remove_later(&mut self, key: &Arc<[u8]>, request: RequestId, class: Class, now: Time) {
         if let Some(removal) = self.removals.get_mut(key)
             && removal.request == Some(request)
         {
             removal.request = None;
-            self.removal_failed(key, Class::Retry, now);
+            self.removal_failed(key, class, now);
         }
     }
 
@@ -216,10 +221,12 @@ impl Machine {
         let asked = keys.clone();
         let request = self.ask(purpose, Ask::Release { keys });
         self.releases.under_way = true;
-        for (key, _) in asked {
+        for (key, create_revision) in asked {
             if let Some(removal) = self.removals.get_mut(&key) {
                 removal.request = Some(request);
             }
+            let newest = self.deleted.entry(key).or_default();
+            *newest = create_revision.max(*newest);
         }
     }
 
@@ -234,12 +241,7 @@ impl Machine {
         if let Answer::Failed(trouble) = answer {
             self.smaller_batches(trouble.class);
             for key in keys {
-                if let Some(removal) = self.removals.get_mut(key)
-                    && removal.request == Some(request)
-                {
-                    removal.request = None;
-                    self.removal_failed(key, trouble.class, now);
-                }
+                self.remove_later(key, request, trouble.class, now);
             }
             self.fail_request("delete", trouble);
         } else {
@@ -274,6 +276,7 @@ impl Machine {
             .flat_map(|r| std::mem::take(&mut r.waiting))
             .collect();
         self.removals.retain(|_, r| r.create_revision.is_some());
+        self.deleted.clear();
         self.release_waiting(waiting, now);
     }
 
@@ -284,14 +287,17 @@ impl Machine {
             };
             match candidate.phase() {
                 Phase::Leaving { .. } => self.finish(slot, now),
-                Phase::Joining { .. } => self.queue_join(slot, now),
+                Phase::Joining { .. } => {
+                    self.tidy(slot, now);
+                    self.queue_join(slot, now);
+                }
                 _ => {}
             }
         }
         self.close_if_done(now);
     }
 
-    /// Keys of our lease that no candidate owns: left over from a join whose answer was lost.
+    /// Keys of our lease that no candidate owns: left over from a join whose answer was lost, or put by somebody else.
     pub(crate) fn swept(&mut self, now: Time, lease: i64, answer: Answer) {
         let Answer::Swept { keys } = answer else {
             return;
@@ -303,7 +309,7 @@ impl Machine {
             .slots
             .values()
             .filter_map(|slot| match slot {
-                Slot::Candidate(c) if c.looks() => Some(c.key(lease)),
+                Slot::Candidate(c) if c.may_stand() => Some(c.key(lease)),
                 _ => None,
             })
             .collect();

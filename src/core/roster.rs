@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::facts::{Change, Entry, is_direct_child};
+use crate::facts::{Change, Entry, Reach};
 
 /// The candidates of one election at one revision, in order of their create revision.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Roster {
     prefix: Arc<[u8]>,
+    reach: Reach,
     revision: i64,
     entries: BTreeMap<Arc<[u8]>, Entry>,
     order: BTreeSet<(i64, Arc<[u8]>)>,
@@ -16,9 +17,10 @@ pub(crate) struct Roster {
 
 impl Roster {
     /// An empty roster, older than every revision.
-    pub(crate) fn new(prefix: Arc<[u8]>) -> Self {
+    pub(crate) fn new(prefix: Arc<[u8]>, reach: Reach) -> Self {
         Self {
             prefix,
+            reach,
             ..Self::default()
         }
     }
@@ -41,7 +43,7 @@ impl Roster {
     /// Applies one event. Events not newer than the roster are already part of it and are ignored,
     /// but those of one revision belong together, so the revision moves only by [`Roster::reached`].
     pub(crate) fn apply(&mut self, change: Change) -> bool {
-        if change.revision() <= self.revision || !is_direct_child(&self.prefix, change.key()) {
+        if change.revision() <= self.revision || !self.reach.covers(&self.prefix, change.key()) {
             return false;
         }
         match change {
@@ -82,6 +84,11 @@ impl Roster {
             .filter_map(|(_, key)| self.entries.get(key))
     }
 
+    /// All entries in the order of their keys, which costs less.
+    pub(crate) fn by_key(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
+    }
+
     fn insert(&mut self, entry: Entry) {
         self.remove(&Arc::clone(&entry.key));
         self.order
@@ -99,6 +106,7 @@ impl Roster {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::is_direct_child;
     use proptest::prelude::*;
 
     fn entry(key: &str, create_revision: i64) -> Entry {
@@ -112,7 +120,7 @@ mod tests {
     }
 
     fn roster() -> Roster {
-        Roster::new(b"e/"[..].into())
+        Roster::new(b"e/"[..].into(), Reach::Children)
     }
 
     fn delete(key: &str, revision: i64) -> Change {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::action::{RequestId, WatchId};
 use super::roster::Roster;
-use crate::facts::{Change, Entry, is_direct_child};
+use crate::facts::{Change, Entry, Reach, is_direct_child};
 
 /// A candidate's own key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl PrefixView {
         Self {
             watcher: None,
             list: None,
-            roster: Roster::new(prefix),
+            roster: Roster::new(prefix, Reach::Children),
             synced: false,
             onlooker: false,
             eager: false,
@@ -120,10 +120,11 @@ impl PrefixView {
     }
 
     /// An onlooker's view; its first read also tells whether looking is permitted.
-    pub(crate) fn onlooker(prefix: Arc<[u8]>) -> Self {
+    pub(crate) fn onlooker(prefix: Arc<[u8]>, reach: Reach) -> Self {
         Self {
             onlooker: true,
             eager: true,
+            roster: Roster::new(Arc::clone(&prefix), reach),
             ..Self::new(prefix)
         }
     }

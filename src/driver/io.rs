@@ -367,8 +367,8 @@ async fn send(pool: &Pool, ask: Ask) -> Result<Answer, Failure> {
                 other: joined.other,
             }
         }
-        Ask::List { prefix } => {
-            let listed = pool.list(&prefix).await?;
+        Ask::List { prefix, reach } => {
+            let listed = pool.list(&prefix, reach).await?;
             Answer::Listed {
                 header: listed.header,
                 entries: listed.entries,

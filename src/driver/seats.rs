@@ -14,6 +14,8 @@ use crate::env::SharedEnv;
 use crate::error::{Error, Result};
 use crate::etcd::Pool;
 use crate::leadership::{Claim, Leadership};
+use crate::metrics;
+use crate::own::Pen;
 use crate::session::Handle;
 use crate::term::{Belief, Shared, Term};
 
@@ -43,6 +45,8 @@ pub(crate) struct Seat {
     brief: bool,
     /// The next task of this session may stand when the key of this one is gone.
     turn: Option<OwnedSemaphorePermit>,
+    /// Tells the election's other handles; nobody else has such.
+    pen: Option<Pen>,
 }
 
 /// The user's side of a candidate.
@@ -88,6 +92,7 @@ impl Seat {
         election: Arc<str>,
         prefix: Arc<[u8]>,
         turn: Option<OwnedSemaphorePermit>,
+        pen: Option<Pen>,
     ) -> (Box<Self>, Seated) {
         let (status, status_seen) = watch::channel(Status::Joining);
         let (registered, registration) = oneshot::channel();
@@ -108,6 +113,7 @@ impl Seat {
             failure: Arc::clone(&failure),
             brief: turn.is_some(),
             turn,
+            pen,
         };
         let seated = Seated {
             status: status_seen,
@@ -132,6 +138,7 @@ impl Seat {
             failure: Arc::default(),
             brief: true,
             turn: None,
+            pen: None,
         }
     }
 
@@ -146,6 +153,13 @@ impl Seat {
             self, target: "eldest::election", identity, election = &*self.election,
             key = %String::from_utf8_lossy(key), create_revision, again, "joined",
         );
+    }
+
+    /// It was accepted as the session's one candidate.
+    pub(super) fn accepted(&self) {
+        if let Some(pen) = &self.pen {
+            pen.take();
+        }
     }
 
     /// It never came to be.
@@ -163,10 +177,17 @@ impl Seat {
         token: i64,
     ) {
         tell!(self, target: "eldest::election", identity, election = &*self.election, token, "elected");
+        if !self.brief {
+            metrics::elected(identity, &self.election);
+        }
         let shared = Shared::new(env, pool, belief, Arc::clone(&self.election), key, token);
         self.term = Some((term, Arc::clone(&shared)));
+        let view = Term { shared };
+        if let Some(pen) = &self.pen {
+            pen.elected(view.clone(), term);
+        }
         if let Some(handle) = self.handle.upgrade() {
-            let claim = Claim::new(handle, slot, term, Term { shared });
+            let claim = Claim::new(handle, slot, term, view);
             // Nobody to receive it: dropping it releases the key.
             let leadership = Leadership::new(claim);
             drop(
@@ -203,6 +224,9 @@ impl Seat {
 
     /// Whoever did not ask for the end of the term is warned of it.
     fn tell_end(&self, identity: &str, token: i64, reason: LostReason) {
+        if !self.brief {
+            metrics::term_ended(identity, &self.election, reason);
+        }
         let asked_for = matches!(
             reason,
             LostReason::Reassigned
@@ -239,6 +263,15 @@ impl Seat {
             tracing::debug!(target: "eldest::election", identity, election, ?status, "standing");
         }
         self.status.send_replace(status);
+        self.shown(identity, status);
+    }
+
+    /// Tells those who look from outside of the candidate.
+    fn shown(&self, identity: &str, status: Status) {
+        if let Some(pen) = &self.pen {
+            pen.status(status);
+            metrics::standing(identity, &self.election, status);
+        }
     }
 
     pub(super) fn ended(mut self, identity: &str, reason: EndReason, trouble: Option<&Trouble>) {
@@ -255,6 +288,7 @@ impl Seat {
         let ended = Status::Ended { reason };
         self.status
             .send_if_modified(|status| std::mem::replace(status, ended) != ended);
+        self.shown(identity, ended);
         for reply in self.awaiting_end.drain(..) {
             let _ = reply.send(());
         }

@@ -12,7 +12,7 @@ use super::pool::{Lane, Pool, Trouble, header, kv};
 use crate::facts::Header;
 
 impl Pool {
-    /// Puts each of the keys that is absent, if `member` has that create revision; which of them were put.
+    /// Puts each of the keys that is absent; which of them were put. `None`: `member` does not have that create revision.
     ///
     /// Any failure may come after they were.
     pub(crate) async fn take(
@@ -21,7 +21,7 @@ impl Pool {
         value: &[u8],
         lease: i64,
         keys: &[Arc<[u8]>],
-    ) -> Result<(Header, Vec<bool>), Failure> {
+    ) -> Result<(Header, Option<Vec<bool>>), Failure> {
         let put = |key: &Arc<[u8]>| {
             let absent = Compare::create_revision(&**key, CompareOp::Equal, 0);
             let put = TxnOp::put(&**key, value, Some(PutOptions::new().with_lease(lease)));
@@ -34,7 +34,7 @@ impl Pool {
             let answer = kv(&client).txn(txn).await?;
             let header = header(answer.header())?;
             if !answer.succeeded() {
-                return Ok((header, vec![false; keys.len()]));
+                return Ok((header, None));
             }
             let taken = |response| match response {
                 TxnOpResponse::Txn(inner) => Ok(inner.succeeded()),
@@ -48,7 +48,7 @@ impl Pool {
             if taken.len() != keys.len() {
                 return Err(Trouble::Odd("a transaction with fewer results than keys"));
             }
-            Ok((header, taken))
+            Ok((header, Some(taken)))
         })
         .await
     }

@@ -9,7 +9,7 @@ use etcd_client::{
 
 use super::failure::Failure;
 use super::pool::{Lane, Pool, Trouble, header, kv};
-use crate::facts::{Entry, Header, is_direct_child};
+use crate::facts::{Entry, Header, Reach};
 
 /// Keys in one answer: 512 announcements of 1 KiB are half a megabyte.
 const PAGE: i64 = 512;
@@ -43,6 +43,29 @@ pub(crate) struct Listed {
     pub(crate) header: Header,
     /// The candidates in the order of their keys.
     pub(crate) entries: Vec<Entry>,
+}
+
+/// Which keys of those that begin with a prefix are meant.
+#[derive(Debug, Clone, Copy)]
+struct Wanted<'a> {
+    prefix: &'a [u8],
+    /// Created at that revision at the latest.
+    newest: Option<i64>,
+    reach: Reach,
+}
+
+impl<'a> Wanted<'a> {
+    fn candidates(prefix: &'a [u8]) -> Self {
+        Self {
+            prefix,
+            newest: None,
+            reach: Reach::Children,
+        }
+    }
+
+    fn has(&self, key: &[u8]) -> bool {
+        self.reach.covers(self.prefix, key)
+    }
 }
 
 /// Some of the keys below a prefix.
@@ -102,7 +125,7 @@ impl Pool {
             })
             .await?;
         let listed = self
-            .complete(page, prefix, None)
+            .complete(page, Wanted::candidates(prefix))
             .await
             .map_err(Failure::after_sending)?;
         Ok(Joined {
@@ -113,10 +136,26 @@ impl Pool {
         })
     }
 
-    /// Reads the candidates: the keys exactly one level below `prefix`. Linearizable.
-    pub(crate) async fn list(&self, prefix: &[u8]) -> Result<Listed, Failure> {
-        let page = self.page(prefix, range(prefix, None, None)).await?;
-        self.complete(page, prefix, None).await
+    /// Reads the candidates: the keys exactly one level below `prefix`, or everything below it. Linearizable.
+    pub(crate) async fn list(&self, prefix: &[u8], reach: Reach) -> Result<Listed, Failure> {
+        let wanted = Wanted {
+            reach,
+            ..Wanted::candidates(prefix)
+        };
+        self.listed(wanted, None).await
+    }
+
+    /// Reads all that begins with `prefix`, of that revision if one is named. Linearizable.
+    pub(crate) async fn below(
+        &self,
+        prefix: &[u8],
+        revision: Option<i64>,
+    ) -> Result<Listed, Failure> {
+        let wanted = Wanted {
+            reach: Reach::Everything,
+            ..Wanted::candidates(prefix)
+        };
+        self.listed(wanted, revision).await
     }
 
     /// Reads the candidates created before `create_revision`. Linearizable.
@@ -125,10 +164,12 @@ impl Pool {
         prefix: &[u8],
         create_revision: i64,
     ) -> Result<Listed, Failure> {
-        // Zero would mean "no bound"; the first key of a store has revision 2.
-        let newest = Some(create_revision.saturating_sub(1).max(1));
-        let page = self.page(prefix, range(prefix, None, newest)).await?;
-        self.complete(page, prefix, newest).await
+        let wanted = Wanted {
+            // Zero would mean "no bound"; the first key of a store has revision 2.
+            newest: Some(create_revision.saturating_sub(1).max(1)),
+            ..Wanted::candidates(prefix)
+        };
+        self.listed(wanted, None).await
     }
 
     /// Reads one key. Linearizable.
@@ -147,8 +188,7 @@ impl Pool {
 
     /// Deletes the key if it still is the one with that create revision; afterwards that one is gone.
     pub(crate) async fn delete(&self, key: &[u8], create_revision: i64) -> Result<Header, Failure> {
-        let same = Compare::create_revision(key, CompareOp::Equal, create_revision);
-        let txn = Txn::new().when([same]).and_then([TxnOp::delete(key, None)]);
+        let txn = guarded_delete(key, create_revision);
         self.call(Lane::Data, async |client| {
             let answer = kv(&client).txn(txn).await?;
             header(answer.header())
@@ -188,25 +228,25 @@ impl Pool {
         .await
     }
 
-    /// Reads the pages after the first at the first one's revision, and keeps the candidates.
-    async fn complete(
-        &self,
-        mut page: Page,
-        prefix: &[u8],
-        newest: Option<i64>,
-    ) -> Result<Listed, Failure> {
+    async fn listed(&self, wanted: Wanted<'_>, revision: Option<i64>) -> Result<Listed, Failure> {
+        let options = range(wanted.prefix, revision, wanted.newest);
+        let mut page = self.page(wanted.prefix, options).await?;
+        // The header's is the store's present one.
+        page.header.revision = revision.unwrap_or(page.header.revision);
+        self.complete(page, wanted).await
+    }
+
+    /// Reads the pages after the first at the first one's revision, and keeps what is wanted.
+    async fn complete(&self, mut page: Page, wanted: Wanted<'_>) -> Result<Listed, Failure> {
         let header = page.header;
         let mut entries = Vec::new();
         loop {
             let next = page.found.last().map(|last| [last.key(), b"\0"].concat());
-            let candidates = page
-                .found
-                .into_iter()
-                .filter(|found| is_direct_child(prefix, found.key()));
-            entries.extend(candidates.map(entry));
+            let found = page.found.into_iter();
+            entries.extend(found.filter(|found| wanted.has(found.key())).map(entry));
             match next {
                 Some(from) if page.more => {
-                    let options = range(prefix, Some(header.revision), newest);
+                    let options = range(wanted.prefix, Some(header.revision), wanted.newest);
                     page = self.page(&from, options).await?;
                 }
                 _ => return Ok(Listed { header, entries }),
@@ -235,7 +275,7 @@ fn range(prefix: &[u8], revision: Option<i64>, newest: Option<i64>) -> GetOption
 }
 
 /// The first key after all that begin with `prefix`.
-fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
         if last < u8::MAX {
@@ -253,6 +293,12 @@ fn around(prefix: &[u8], all: &[u8]) -> [(Vec<u8>, Vec<u8>); 2] {
         (all.to_vec(), prefix.to_vec()),
         (prefix_end(prefix), prefix_end(all)),
     ]
+}
+
+/// Deletes the key if it is the one with that create revision.
+pub(super) fn guarded_delete(key: &[u8], create_revision: i64) -> Txn {
+    let same = Compare::create_revision(key, CompareOp::Equal, create_revision);
+    Txn::new().when([same]).and_then([TxnOp::delete(key, None)])
 }
 
 fn entry(found: KeyValue) -> Entry {
@@ -282,6 +328,7 @@ pub(super) fn copied(found: &KeyValue) -> Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::is_direct_child;
 
     #[test]
     fn a_prefix_ends_before_the_next_key_that_does_not_begin_with_it() {

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use etcd_client::{LeaseGrantOptions, LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOptions};
+use etcd_client::{
+    LeaseGrantOptions, LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOptions,
+    LeaseTimeToLiveResponse,
+};
 
 use super::failure::{Class, Failure};
 use super::pool::{Lane, Pool, SharedPool, Ticket, Trouble, header};
@@ -33,6 +36,15 @@ pub(crate) struct LeaseKeys {
     pub(crate) ttl: Option<Duration>,
     /// The keys bound to the lease.
     pub(crate) keys: Vec<Vec<u8>>,
+}
+
+/// How much of a lease's term is left, in the whole seconds that etcd tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeaseTerm {
+    /// What is left, rounded down.
+    pub(crate) left: Duration,
+    /// The whole term.
+    pub(crate) granted: Duration,
 }
 
 /// An open keepalive stream, one request at a time.
@@ -82,27 +94,46 @@ impl Pool {
 
     /// The lease's remaining term and its keys.
     pub(crate) async fn lease_keys(&self, id: i64) -> Result<LeaseKeys, Failure> {
+        let options = LeaseTimeToLiveOptions::new().with_keys();
+        let asked = self.time_to_live(Lane::Lease, id, Some(options)).await?;
+        Ok(match asked {
+            Some(answer) => LeaseKeys {
+                ttl: Some(seconds(answer.ttl())),
+                keys: answer.keys().to_vec(),
+            },
+            None => LeaseKeys {
+                ttl: None,
+                keys: Vec::new(),
+            },
+        })
+    }
+
+    /// How much of anybody's lease is left; nothing if it is gone. Needs no permission on its keys.
+    pub(crate) async fn lease_term(&self, id: i64) -> Result<Option<LeaseTerm>, Failure> {
+        let asked = self.time_to_live(Lane::Data, id, None).await?;
+        Ok(asked.map(|answer| LeaseTerm {
+            left: seconds(answer.ttl()),
+            granted: seconds(answer.granted_ttl()),
+        }))
+    }
+
+    async fn time_to_live(
+        &self,
+        lane: Lane,
+        id: i64,
+        options: Option<LeaseTimeToLiveOptions>,
+    ) -> Result<Option<LeaseTimeToLiveResponse>, Failure> {
         let asked = self
-            .call(Lane::Lease, async |client| {
-                let options = LeaseTimeToLiveOptions::new().with_keys();
-                let answer = client
-                    .lease_client()
-                    .time_to_live(id, Some(options))
-                    .await?;
-                // A lease past its term that is not revoked yet may have a negative rest as well; only one
-                // that is gone has no granted term.
-                Ok(LeaseKeys {
-                    ttl: (answer.granted_ttl() > 0).then(|| seconds(answer.ttl())),
-                    keys: answer.keys().to_vec(),
-                })
+            .call(lane, async |client| {
+                Ok(client.lease_client().time_to_live(id, options).await?)
             })
             .await;
         match asked {
-            Err(failure) if failure.class == Class::LeaseGone => Ok(LeaseKeys {
-                ttl: None,
-                keys: Vec::new(),
-            }),
-            other => other,
+            // A lease past its term that is not revoked yet may have a negative rest as well; only one that is gone
+            // has no granted term.
+            Ok(answer) => Ok((answer.granted_ttl() > 0).then_some(answer)),
+            Err(failure) if failure.class == Class::LeaseGone => Ok(None),
+            Err(failure) => Err(failure),
         }
     }
 

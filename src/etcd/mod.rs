@@ -7,6 +7,8 @@ mod batch;
 mod failure;
 mod kv;
 mod lease;
+#[cfg(feature = "cli")]
+mod operator;
 mod pool;
 #[cfg(test)]
 mod tests;
@@ -17,5 +19,7 @@ pub(crate) use kv::Unless;
 pub(crate) use lease::KeepAlive;
 #[cfg(test)]
 use lease::LeaseKeys;
+#[cfg(feature = "cli")]
+pub use operator::{MemberInfo, MemberStatus, Permissions};
 pub(crate) use pool::{Lane, Pool};
 pub(crate) use watch::{WatchMessage, WatchReceiver, WatchRequest};

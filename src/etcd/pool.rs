@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, KvClient, ResponseHeader, WatchClient};
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared};
 use http::Uri;
 
 use super::failure::{Class, Failure};
@@ -17,6 +19,11 @@ use crate::facts::Header;
 /// More often than every 5 s a default etcd cuts the connection. A backstop only: every call has its timeout.
 const PING_EVERY: Duration = Duration::from_secs(6);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// For how many request timeouts an attempt to connect goes on, whoever waits for it. etcd checks a user's password for
+/// 60 ms and more of a processor, for one after the other: were each attempt given up with the request that began it, the
+/// members of a large cluster that has restarted would ask for one check after the other, and never be answered in time.
+const ATTEMPT: u32 = 4;
 
 /// A page of large values, or the events of a large transaction, overruns the default of 4 MiB.
 const MAX_MESSAGE: usize = 512 << 20;
@@ -53,8 +60,8 @@ pub(crate) struct Pool {
     endpoints: Vec<String>,
     options: ConnectOptions,
     request_timeout: Duration,
-    lease: Connection,
-    data: Connection,
+    lease: Arc<Connection>,
+    data: Arc<Connection>,
 }
 
 /// One lane's connection.
@@ -72,6 +79,15 @@ struct Current {
     /// Counts the times that the connection was given up.
     generation: u64,
     client: Option<Client>,
+    /// Under way, or not yet taken up; one for an endpoint at most.
+    attempts: Vec<Attempt>,
+}
+
+/// One attempt to connect to an endpoint.
+#[derive(Clone)]
+struct Attempt {
+    at: usize,
+    client: Shared<BoxFuture<'static, Result<Client, Failure>>>,
 }
 
 /// Why a request failed, before it is known to which endpoint it went.
@@ -132,9 +148,16 @@ impl Pool {
             endpoints,
             options,
             request_timeout,
-            lease: Connection::default(),
-            data: Connection::default(),
+            lease: Arc::default(),
+            data: Arc::default(),
         })
+    }
+
+    /// Asks members that know no leader as well, to hear how they are.
+    #[cfg(feature = "cli")]
+    pub(crate) fn without_leader(mut self) -> Self {
+        self.options = self.options.with_require_leader(false);
+        self
     }
 
     /// The endpoint that a lane uses now.
@@ -240,6 +263,7 @@ impl Pool {
         if next == ticket.at {
             return;
         }
+        crate::metrics::endpoint_switched(ticket.lane.name());
         tracing::warn!(
             target: "eldest::etcd",
             lane = ticket.lane.name(),
@@ -256,7 +280,7 @@ impl Pool {
             let _given_up = {
                 let mut current = connection.lock();
                 current.generation += 1;
-                current.client.take()
+                (current.client.take(), std::mem::take(&mut current.attempts))
             };
         }
     }
@@ -273,7 +297,7 @@ impl Pool {
         &self.endpoints[ticket.at]
     }
 
-    fn connection(&self, lane: Lane) -> &Connection {
+    fn connection(&self, lane: Lane) -> &Arc<Connection> {
         match lane {
             Lane::Lease => &self.lease,
             Lane::Data => &self.data,
@@ -290,6 +314,13 @@ impl Pool {
         if let Some(client) = connection.lock().take_up(lane, ticket) {
             return Ok(client);
         }
+        // Boxed: callers join many of these, and few connect.
+        Box::pin(self.connect(lane, ticket)).await
+    }
+
+    /// [`Pool::connected`] for a lane that has no client.
+    async fn connect(&self, lane: Lane, ticket: &mut Ticket) -> Result<Client, Failure> {
+        let connection = self.connection(lane);
         let _turn = connection.connecting.lock().await;
         // Whoever had the turn before has connected, or has given up this endpoint. Then the little time that is
         // left must not be held against the next one.
@@ -302,17 +333,62 @@ impl Pool {
             let why = "the endpoint was given up while others connected to it";
             return Err(Failure::new(Class::Retry, why, self.endpoint_of(waited_for)).unsent());
         }
-        let endpoint = self.endpoint_of(*ticket);
-        let client = self
-            .env
-            .connect(endpoint.to_owned(), self.options.clone())
-            .await
-            .map_err(|error| Failure::from_error(&error, endpoint).unsent())?;
+        let attempt = self.attempt(connection, ticket.at);
+        let half = self.request_timeout / 2;
+        let soon = timeout(&*self.env, half, attempt.client.clone()).await;
+        let overdue = soon.is_none();
+        let client = match soon {
+            Some(client) => client,
+            None => attempt.client.clone().await,
+        };
         let mut current = connection.lock();
+        current.forget(&attempt);
+        let client = client?;
         if current.generation == ticket.generation {
             current.client = Some(client.clone());
+            if overdue {
+                // Of another generation, so that it is not blamed for the little time that is left.
+                current.generation += 1;
+                let why = "connecting left too little time for the request";
+                return Err(Failure::new(Class::Retry, why, self.endpoint_of(*ticket)).unsent());
+            }
         }
         Ok(client)
+    }
+
+    /// The attempt to connect to that endpoint, begun if there is none. It goes on by itself.
+    fn attempt(&self, connection: &Arc<Connection>, at: usize) -> Attempt {
+        let mut current = connection.lock();
+        if let Some(attempt) = current.attempts.iter().find(|attempt| attempt.at == at) {
+            return attempt.clone();
+        }
+        let endpoint = self.endpoints[at].clone();
+        let connecting = self.env.connect(endpoint.clone(), self.options.clone());
+        let client = connecting
+            .map(move |client| {
+                client.map_err(|error| Failure::from_error(&error, &endpoint).unsent())
+            })
+            .boxed()
+            .shared();
+        let attempt = Attempt { at, client };
+        current.attempts.push(attempt.clone());
+        let (env, connection) = (Arc::clone(&self.env), Arc::downgrade(connection));
+        let (limit, begun) = (self.request_timeout * ATTEMPT, attempt.clone());
+        self.env.spawn(
+            async move {
+                let going_on = async {
+                    let _ = begun.client.clone().await;
+                    // Whoever comes back to this endpoint finds it connected.
+                    std::future::pending::<()>().await;
+                };
+                timeout(&*env, limit, going_on).await;
+                if let Some(connection) = connection.upgrade() {
+                    connection.lock().forget(&begun);
+                }
+            }
+            .boxed(),
+        );
+        attempt
     }
 
     fn timed_out(&self, ticket: Ticket) -> Failure {
@@ -339,6 +415,12 @@ impl Current {
             at: self.at,
             generation: self.generation,
         }
+    }
+
+    /// Whoever tries that endpoint next begins anew.
+    fn forget(&mut self, attempt: &Attempt) {
+        self.attempts
+            .retain(|other| !other.client.ptr_eq(&attempt.client));
     }
 
     fn take_up(&self, lane: Lane, ticket: &mut Ticket) -> Option<Client> {

@@ -4,6 +4,7 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,12 +15,15 @@ use tempfile::TempDir;
 use super::*;
 use crate::core::time::Time;
 use crate::env::{Env, Watched};
+use crate::facts::Reach;
 
 mod access;
 mod batches;
 mod endpoints;
 mod keys;
 mod leases;
+#[cfg(feature = "cli")]
+mod operator;
 mod watches;
 
 /// Long enough for a loaded machine; a test that waits this long has failed.
@@ -28,7 +32,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Real time, real connections; an endpoint on the host `hangs` never connects.
-struct TestEnv;
+#[derive(Default)]
+struct TestEnv {
+    /// How long connecting takes at least.
+    slowness: Duration,
+    /// How often it was begun.
+    connects: AtomicUsize,
+}
 
 impl Env for TestEnv {
     fn now(&self) -> Time {
@@ -56,10 +66,13 @@ impl Env for TestEnv {
         endpoint: String,
         options: ConnectOptions,
     ) -> BoxFuture<'static, Result<Client, etcd_client::Error>> {
+        self.connects.fetch_add(1, Ordering::SeqCst);
+        let slowness = self.slowness;
         Box::pin(async move {
             if endpoint.contains("//hangs") {
                 std::future::pending::<()>().await;
             }
+            tokio::time::sleep(slowness).await;
             Client::connect([endpoint], Some(options)).await
         })
     }
@@ -71,8 +84,17 @@ impl Env for TestEnv {
 
 /// A pool over these endpoints, as a user with these options has it.
 fn pool_with(endpoints: &[&str], options: ConnectOptions, timeout: Duration) -> Arc<Pool> {
+    pool_in(TestEnv::default().into(), endpoints, options, timeout)
+}
+
+fn pool_in(
+    env: Arc<TestEnv>,
+    endpoints: &[&str],
+    options: ConnectOptions,
+    timeout: Duration,
+) -> Arc<Pool> {
     let endpoints = endpoints.iter().map(ToString::to_string).collect();
-    Arc::new(Pool::new(Arc::new(TestEnv), endpoints, options, timeout).unwrap())
+    Arc::new(Pool::new(env, endpoints, options, timeout).unwrap())
 }
 
 fn pool(endpoints: &[&str]) -> Arc<Pool> {
@@ -216,7 +238,7 @@ fn sendable<T: Send>(_: T) {}
 #[allow(dead_code)] // Only compiled.
 async fn every_call_may_move_between_threads(pool: Arc<Pool>) {
     sendable(pool.join(b"", b"", 0, b"", Unless::default()));
-    sendable(pool.list(b""));
+    sendable(pool.list(b"", Reach::Children));
     sendable(pool.older(b"", 0));
     sendable(pool.read(Lane::Data, b""));
     sendable(pool.delete(b"", 0));

@@ -120,7 +120,11 @@ impl Proxy {
     /// Resets all connections and refuses new ones.
     pub fn cut(&self) {
         self.shared.change(|mode| mode.cut = true);
-        drop(self.shared.listener().take());
+        if let Some(listener) = self.shared.listener().take() {
+            // A process that is being started has a copy of the socket until it runs its program: closed here alone, the
+            // port would go on to accept. Where a listening socket cannot be shut down, closing is all there is.
+            let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
+        }
     }
 
     /// Keeps back all bytes, both ways, while connections stay open and new ones are accepted: a network that went

@@ -11,7 +11,7 @@ const PASSWORD: &str = "canary-51c8";
 
 /// An etcd on which `me` may read and write below `ours/billing/` only, and be told whether etcd answers.
 async fn guarded() -> Result<Etcd, BoxError> {
-    let etcd = Etcd::start().await?;
+    let etcd = Etcd::builder().arg("--bcrypt-cost=4").start().await?;
     let mut client: Client = etcd.client().await;
     client.user_add("root", PASSWORD, None).await?;
     client.role_add("root").await?;

@@ -9,6 +9,7 @@ mod endings;
 mod following;
 mod locks;
 mod observing;
+mod overview;
 mod partitions;
 mod released_terms;
 mod requests;

@@ -186,7 +186,11 @@ async fn onlookers_see_which_partition_is_with_whom_and_how_to_reach_it() -> Res
     assert!(holders.revision() > first.revision());
     for (number, holder) in holders.iter() {
         let (_, owner) = &mut members[usize::from(holder.identity() == "b")];
-        assert!(owner.owned().contains(&number));
+        // The key stands before its owner has heard of it.
+        eventually(SOON, format!("{number} has its work"), async || {
+            owner.owned().contains(&number).then_some(())
+        })
+        .await?;
         let address = format!("10.0.0.{}:80", 1 + u8::from(holder.identity() == "b"));
         assert_eq!(holder.address(), Some(&*address));
         let member = holder.member().expect("is there");
@@ -414,11 +418,56 @@ async fn a_key_in_the_way_is_shown_and_left_alone() -> Result {
     let mut running = Running::start(&partitions, until_lost);
     assert_eq!(running.owns(3).await?, [0, 1, 3].into());
     let holders = partitions.holders().await?;
-    let holder = holders.holder(2).expect("a key");
-    assert_eq!((holder.identity(), holder.lease_id()), ("stuck", 0));
-    assert!(holder.member().is_none() && holder.address().is_none());
+    assert!(holders.holder(2).is_none());
+    assert_eq!(holders.unowned().collect::<Vec<_>>(), [2]);
+    let blocked: Vec<_> = holders.blocked().collect();
+    assert_eq!(blocked.len(), 1);
+    let (number, key) = blocked[0];
+    assert_eq!((number, key.value()), (2, &b"stuck"[..]));
+    assert_eq!(key.key(), format!("{PREFIX}4/o-2").as_bytes());
     client.delete(format!("{PREFIX}4/o-2"), None).await?;
     running.owns(4).await?;
+    assert_eq!(partitions.holders().await?.blocked().count(), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn onlookers_with_another_count_are_told_so_until_nobody_shares_the_first() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, first) = partitions(&etcd, "a", 8).await?;
+    let (_eye, other) = partitions(&etcd, "eye", 16).await?;
+    let mut changes = other.observe().await?;
+    let state = soon("a state", changes.next()).await.expect("open")?;
+    assert_eq!(state.unowned().count(), 16, "nobody shares any");
+
+    let mut member = first.join().await?;
+    let error = other.holders().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::CountMismatch);
+    let message = error.to_string();
+    assert!(
+        message.contains("16 partitions were asked for, but others share 8"),
+        "{message}"
+    );
+    let error = soon("a change", changes.next())
+        .await
+        .expect("open")
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::CountMismatch);
+    assert_eq!(first.holders().await?.members().len(), 1);
+
+    soon("left", member.leave()).await?;
+    assert_eq!(other.holders().await?.members().len(), 0);
+    let _member = soon("joined", other.join()).await?;
+    let joined = async {
+        loop {
+            match changes.next().await.expect("open") {
+                Ok(holders) if holders.members().len() == 1 => return,
+                Ok(_) => {}
+                Err(error) => assert_eq!(error.kind(), ErrorKind::CountMismatch),
+            }
+        }
+    };
+    soon("it goes on", joined).await;
     Ok(())
 }
 

@@ -1,6 +1,6 @@
-//! Hides which image of etcd the tests use: the one that docker-compose.yml names.
+//! Hides which images the tests use: of others those that docker-compose.yml names, and ours.
 
-/// Its name, without the tag.
+/// etcd's, without the tag.
 pub(crate) const ETCD: &str = "quay.io/coreos/etcd";
 
 /// The default that docker-compose.yml gives, unless `ETCD_VERSION` names another.
@@ -11,4 +11,19 @@ pub(crate) fn etcd_tag() -> String {
         .nth(1)
         .and_then(|rest| rest.split('}').next());
     std::env::var("ETCD_VERSION").unwrap_or_else(|_| default.unwrap_or_default().to_owned())
+}
+
+/// The whole name of the front's.
+pub(crate) fn haproxy() -> String {
+    let compose = include_str!("../../docker-compose.yml");
+    let mut images = compose
+        .lines()
+        .map(|line| line.trim().split_once("image: "));
+    let front = images.find_map(|image| image.filter(|(_, name)| name.starts_with("haproxy:")));
+    front.map(|(_, name)| name.to_owned()).unwrap_or_default()
+}
+
+/// The node's: the Dockerfile's, as `cargo xtask test containers` has it built, or the one of `cargo xtask images node`.
+pub(crate) fn node() -> String {
+    std::env::var("ELDEST_NODE_IMAGE").unwrap_or_else(|_| "eldest-node-test".to_owned())
 }

@@ -17,6 +17,7 @@ use testcontainers::core::Mount;
 use testcontainers::runners::AsyncRunner;
 use testcontainers::{ContainerAsync, GenericImage, ImageExt};
 
+use crate::images;
 use crate::member::{Member, agreed_leader, leader_of, owned, peer_url};
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
@@ -136,7 +137,9 @@ impl Lab {
     async fn node(&self, name: &'static str, first: usize) -> Result<Node> {
         let mut endpoints: Vec<String> = self.members.iter().map(Member::endpoint).collect();
         endpoints.rotate_left(first);
-        let container = GenericImage::new("eldest-node-test", "latest")
+        let container = GenericImage::new(images::node().as_str(), "latest")
+            // The folder with its history is ours.
+            .with_user("0:0")
             .with_network(self.clients.name())
             .with_env_var("ETCD_ENDPOINTS", endpoints.join(","))
             .with_env_var("NODE_NAME", name)

@@ -4,8 +4,10 @@
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod cluster_faults;
+mod command;
 mod docker;
 mod etcd_faults;
+mod front;
 mod images;
 mod lab;
 mod member;

@@ -1,10 +1,11 @@
-//! Hides the crates that stand for a user's: one that builds README's program, two that count dependencies.
+//! Hides the package as it would be published, and the crates that stand for a user's of it: one that builds README's
+//! program, two that count dependencies.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::metadata::Metadata;
 use crate::setup;
@@ -24,7 +25,7 @@ pub(crate) fn run(stage: &mut Stage) -> Result<()> {
     let metadata = Metadata::of_workspace(stage)?;
     let library = format!(
         "{LIBRARY} = {{ path = {:?} }}\n",
-        setup::root().display().to_string()
+        package(stage, &metadata)?.display().to_string()
     );
     let client = format!("{CLIENT} = {:?}\n", metadata.requirement(CLIENT)?);
 
@@ -54,6 +55,27 @@ pub(crate) fn run(stage: &mut Stage) -> Result<()> {
         stage.fail(format!("{summary}: more than {ALLOWED} above"));
     }
     Ok(())
+}
+
+/// The library's files as its users will have them. Not built by cargo here: README's program builds them.
+fn package(stage: &mut Stage, metadata: &Metadata) -> Result<PathBuf> {
+    let unbuilt = ["--no-verify", "--allow-dirty", "--package", LIBRARY];
+    // The first asks what the second does not, and leaves nothing.
+    for command in [&["publish", "--dry-run"][..], &["package"]] {
+        let mut command = setup::cargo(command.iter().copied().chain(unbuilt))?;
+        ensure!(stage.step(&mut command)?, "there is no package to build");
+    }
+    let packages = setup::target().join("package");
+    let name = format!("{LIBRARY}-{}", metadata.version()?);
+    let folder = packages.join(&name);
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("emptying {}", folder.display()))?;
+    }
+    let mut unpack = setup::program("tar");
+    unpack.arg("--extract").arg("--gzip").arg("--file");
+    unpack.arg(packages.join(format!("{name}.crate")));
+    stage.output(unpack.arg("--directory").arg(&packages))?;
+    Ok(folder)
 }
 
 /// The crates a package with these dependencies needs at run time, itself left out.

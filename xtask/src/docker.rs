@@ -1,11 +1,12 @@
 //! Hides how the Docker Engine is found, started and asked.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::process::{self, End};
 use crate::stage::Stage;
@@ -33,20 +34,47 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     result.and(sweep::run(stage))
 }
 
+/// The stage `images`: what takes long and needs nothing of this workspace.
+pub(crate) fn base_images(stage: &mut Stage) -> Result<()> {
+    ensure_engine(stage)?;
+    images::make_bases(stage)
+}
+
 fn in_containers(stage: &mut Stage, tests: bool) -> Result<()> {
     let compose = compose::find(stage)?;
-    images::make_all(stage)?;
-    suites::sweep(stage)?;
-    // The image that the compose file names, by the older program: it builds with what every engine has.
-    let mut build = setup::program(&compose.v1.to_string_lossy());
-    stage.step(build.args(["build", "--quiet", "node1"]))?;
+    images::make_bases(stage)?;
+    build(stage, &compose.v1)?;
     let mut prune = setup::program("docker");
     prune.args(["image", "prune", "--force", "--filter", OLD_BUILDS.0]);
     stage.output(prune.args(["--filter", OLD_BUILDS.1]))?;
     if tests {
+        suites::sweep(stage)?;
         suites::containers(stage, &compose)?;
         suites::failover(stage)?;
     }
+    Ok(())
+}
+
+/// The images that the Dockerfile describes, but not released, not by their names, and with what the tests want of the
+/// node. By the older docker-compose, for it builds with what every engine has.
+fn build(stage: &mut Stage, compose: &Path) -> Result<()> {
+    const PROFILE: &str = "dev";
+    const FEATURES: &str = "eldest/cli,eldest-node/history";
+    let (node, command) = (suites::DEV_IMAGE, suites::DEV_COMMAND_IMAGE);
+    let file = setup::target().join("compose-dev.yml");
+    let args = format!("args: {{ PROFILE: {PROFILE}, FEATURES: \"{FEATURES}\" }}");
+    let node = format!("node1: {{ image: {node}, build: {{ {args} }} }}");
+    // Paths of a compose file are those of the first one's folder.
+    let alone = format!("build: {{ context: ., target: eldest, {args} }}");
+    let command = format!("command: {{ image: {command}, {alone} }}");
+    fs::write(&file, format!("services:\n  {node}\n  {command}\n"))?;
+    let mut build = setup::program(&compose.to_string_lossy());
+    build.args(["-f", "docker-compose.yml", "-f"]).arg(&file);
+    // One after the other: the second finds what the two share.
+    ensure!(
+        stage.step(build.args(["build", "--quiet", "node1", "command"]))?,
+        "there is no image to test"
+    );
     Ok(())
 }
 

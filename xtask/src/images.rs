@@ -1,7 +1,9 @@
 //! Hides how container images are made where no registry can be reached, and when one is made anew.
 
 pub(crate) mod bases;
+pub(crate) mod command;
 mod etcd;
+pub(crate) mod haproxy;
 pub(crate) mod node;
 
 use std::fs;
@@ -10,6 +12,7 @@ use std::process::{ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::fixed::RELEASE_LIMIT;
 use crate::stage::{DEFAULT_LIMIT, Stage};
 use crate::{docker, setup};
 
@@ -19,7 +22,10 @@ const LABEL: &str = "eldest.image";
 /// The images, for the help.
 pub(crate) const DESCRIPTION: &str = "  etcd         quay.io/coreos/etcd of the vendored version; etcd@3.6, @3.5, @3.4 of another, if named
   bases        stand-ins for what the Dockerfile starts from; as root, on Debian
-  node         eldest-node-test, a static node that records its history, for the tests in containers";
+  haproxy      haproxy:2.6, Debian's, the front of docker-compose.yml
+  node         eldest-node-test, a static node that records its history, for the tests in containers
+  eldest       eldest:0.1.0, the command, static, for whoever runs it as no user in particular
+  eldest-test  eldest-command-test, the same, built in seconds, for the tests in containers";
 
 /// What can be asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,17 +34,35 @@ enum Kind {
     Etcd(Option<String>),
     /// What the Dockerfile starts from.
     Bases,
-    /// The program of `node/`, for tests.
+    /// What stands in front of the nodes of docker-compose.yml.
+    Haproxy,
+    /// The programs of `node/`, and the command, for tests.
     Node,
+    /// The command `eldest`.
+    Command {
+        /// Built in seconds, for tests.
+        test: bool,
+    },
 }
 
 /// What the tests in containers need, and what is made when nothing is named.
-const ALL: [Kind; 3] = [Kind::Etcd(None), Kind::Bases, Kind::Node];
+const ALL: [Kind; 5] = [
+    Kind::Etcd(None),
+    Kind::Bases,
+    Kind::Haproxy,
+    Kind::Node,
+    Kind::Command { test: true },
+];
 
 /// `cargo xtask images`.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let kinds = parse(args)?;
-    let mut stage = Stage::start("images", true, DEFAULT_LIMIT);
+    let limit = if kinds.contains(&Kind::Command { test: false }) {
+        RELEASE_LIMIT
+    } else {
+        DEFAULT_LIMIT
+    };
+    let mut stage = Stage::start("images", true, limit);
     let result = docker::ensure_engine(&mut stage).and_then(|()| make(&mut stage, &kinds));
     let report = stage.finish(result);
     Ok(if report.failures.is_empty() {
@@ -56,16 +80,19 @@ fn parse(args: &[String]) -> Result<Vec<Kind>> {
         .map(|arg| match arg.split_once('@') {
             None if arg == "etcd" => Ok(Kind::Etcd(None)),
             None if arg == "bases" => Ok(Kind::Bases),
+            None if arg == "haproxy" => Ok(Kind::Haproxy),
             None if arg == "node" => Ok(Kind::Node),
+            None if arg == "eldest" => Ok(Kind::Command { test: false }),
+            None if arg == "eldest-test" => Ok(Kind::Command { test: true }),
             Some(("etcd", series)) => Ok(Kind::Etcd(Some(series.to_owned()))),
             _ => bail!("there is no image `{arg}`; the images are\n{DESCRIPTION}"),
         })
         .collect()
 }
 
-/// Makes all that the tests in containers need.
-pub(crate) fn make_all(stage: &mut Stage) -> Result<()> {
-    make(stage, &ALL)
+/// Makes what no change of this workspace's code makes anew.
+pub(crate) fn make_bases(stage: &mut Stage) -> Result<()> {
+    make(stage, &[Kind::Etcd(None), Kind::Bases, Kind::Haproxy])
 }
 
 fn make(stage: &mut Stage, kinds: &[Kind]) -> Result<()> {
@@ -73,7 +100,9 @@ fn make(stage: &mut Stage, kinds: &[Kind]) -> Result<()> {
         match kind {
             Kind::Etcd(series) => etcd::make(stage, series.as_deref())?,
             Kind::Bases => bases::make(stage)?,
+            Kind::Haproxy => haproxy::make(stage)?,
             Kind::Node => node::make(stage)?,
+            Kind::Command { test } => command::make(stage, *test)?,
         }
     }
     Ok(())
@@ -150,10 +179,11 @@ impl Image<'_> {
         stage.output(import.arg(&archive).arg(self.name))?;
         fs::remove_file(&archive)?;
         // The image that had the name before, if any. One that a container still uses stays.
+        // So does what a build has made of one up to now: it has the label of what it started from.
         let own = format!("label={LABEL}");
-        stage.output(
-            setup::program("docker").args(["image", "prune", "--force", "--filter", &own]),
-        )?;
+        let filters = ["--filter", &own, "--filter", "label!=eldest.stage"];
+        let mut prune = setup::program("docker");
+        stage.output(prune.args(["image", "prune", "--force"]).args(filters))?;
         stage.say(&format!("{} made of {}", self.name, self.made_of));
         Ok(())
     }
@@ -184,6 +214,13 @@ fn workshop(name: &str) -> Result<PathBuf> {
     Ok(root)
 }
 
+/// The files in what `ldd` printed. The kernel's own library has none.
+fn libraries(printed: &str) -> impl Iterator<Item = &Path> {
+    let lines = printed.lines();
+    let files = lines.filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    files.map(Path::new)
+}
+
 /// Copies a file into an image's files, under an absolute path.
 fn put(root: &Path, from: &Path, to: &str) -> Result<()> {
     let to = root.join(to.trim_start_matches('/'));
@@ -194,7 +231,9 @@ fn put(root: &Path, from: &Path, to: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ALL, Found, Image, Kind, Owner, parse};
+    use std::path::Path;
+
+    use super::{ALL, Found, Image, Kind, Owner, libraries, parse};
 
     fn words(text: &str) -> Vec<String> {
         text.split_whitespace().map(str::to_owned).collect()
@@ -204,7 +243,22 @@ mod tests {
     fn images_are_asked_for_by_name_and_etcd_by_series() {
         let kinds = parse(&words("etcd@3.6 node")).unwrap();
         assert_eq!(kinds, [Kind::Etcd(Some("3.6".to_owned())), Kind::Node]);
+        let kinds = parse(&words("eldest eldest-test")).unwrap();
+        assert_eq!(kinds, [false, true].map(|test| Kind::Command { test }));
         assert_eq!(parse(&[]).unwrap(), ALL);
+    }
+
+    #[test]
+    fn the_loader_and_the_libraries_are_files_and_the_kernels_own_is_not() {
+        let printed = "\tlinux-vdso.so.1 (0x00007f5e11f98000)\n\
+                       \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f5e11da5000)\n\
+                       \t/lib64/ld-linux-x86-64.so.2 (0x00007f5e11f9a000)\n";
+        let files: Vec<_> = libraries(printed).collect();
+        let wanted = [
+            "/lib/x86_64-linux-gnu/libc.so.6",
+            "/lib64/ld-linux-x86-64.so.2",
+        ];
+        assert_eq!(files, wanted.map(Path::new));
     }
 
     #[test]

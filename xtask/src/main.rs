@@ -5,18 +5,22 @@ mod compose;
 mod consumer;
 mod demo;
 mod docker;
+mod fixed;
 mod images;
 mod manifests;
 mod matrix;
 mod metadata;
+mod model;
 mod packages;
 mod process;
 mod setup;
+mod simulate;
 mod stage;
 mod suites;
 mod sweep;
 mod tally;
 mod test;
+mod tools;
 mod version;
 
 use std::process::ExitCode;
@@ -39,6 +43,9 @@ fn dispatch(args: &[String]) -> Result<ExitCode> {
     match args.first().map(String::as_str) {
         Some("demo") => demo::run(rest),
         Some("images") => images::run(rest),
+        Some("simulate") => simulate::run(rest),
+        Some("static") => Ok(fixed::run()),
+        Some("model") => model::run(rest),
         Some("test") => test::run(rest),
         None | Some("help" | "--help" | "-h") => {
             print!("{}", help());
@@ -54,7 +61,10 @@ fn help() -> String {
 
   cargo xtask demo [-- ARGS]                     build the demo and run it
   cargo xtask test [--limit SECONDS] [STAGE …]   run the stages named, or all in this order
+  cargo xtask simulate [OPTION …]                simulate the core from seeds; --help lists the options
   cargo xtask images [IMAGE …]                   make the container images named, or all, without a registry
+  cargo xtask model [OPTIONS]                    look at every state of the protocol's model; --help lists its options
+  cargo xtask static                             build the command `eldest` so that it runs on any Linux
   cargo xtask help                               this text
 
 Images:

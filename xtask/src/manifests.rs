@@ -117,6 +117,7 @@ mod tests {
             .trim_matches('"')
     }
 
+    /// A number, also of seconds.
     fn number(yaml: &str, key: &str) -> u64 {
         value(yaml, key).trim_end_matches('s').parse().unwrap()
     }
@@ -132,13 +133,13 @@ mod tests {
 
     #[test]
     fn a_node_has_two_ttls_and_five_seconds_to_leave() {
-        let ttl = |yaml: &str| number(yaml, "TTL_SECONDS");
         let kubernetes = read(MANIFEST);
         let grace = number(&kubernetes, "terminationGracePeriodSeconds");
-        assert_eq!(grace, 2 * ttl(&kubernetes) + 5);
+        assert_eq!(grace, 2 * number(&kubernetes, "TTL_SECONDS") + 5);
         let compose = read("docker-compose.yml");
         let (_, node) = compose.split_once("x-node:").unwrap();
-        assert_eq!(number(node, "stop_grace_period"), 2 * ttl(node) + 5);
+        let ttl = number(node, "ELDEST_TTL");
+        assert_eq!(number(node, "stop_grace_period"), 2 * ttl + 5);
     }
 
     #[test]
@@ -181,7 +182,25 @@ mod tests {
         let listens = read("node/src/config.rs").contains("\"0.0.0.0:8080\"");
         assert!(listens && kubernetes.contains("containerPort: 8080"));
         assert!(kubernetes.contains("value: http://$(POD_IP):8080"));
-        assert!(read("Dockerfile").contains("EXPOSE 8080"));
+        assert!(read("Dockerfile").contains("EXPOSE 8470 8080"));
+    }
+
+    #[test]
+    fn the_front_asks_nodes_and_workers_where_they_answer() {
+        let (compose, front) = (read("docker-compose.yml"), read("docs/haproxy.cfg"));
+        let (_, port) = value(&compose, "ELDEST_SERVE").split_once(':').unwrap();
+        let worker = read("node/src/bin/eldest-worker.rs");
+        assert!(worker.contains("\"0.0.0.0:8080\""));
+        for number in 1..=3 {
+            let server = format!("server node{number} node{number}:8080 check port {port}");
+            assert!(front.contains(&server), "{server}");
+            let address = format!("\"address=http://node{number}:8080\"");
+            assert!(compose.contains(&address), "{address}");
+        }
+        let mount = "./docs/haproxy.cfg:/usr/local/etc/haproxy/haproxy.cfg:ro";
+        assert!(compose.contains(mount));
+        let (_, of_front) = compose.split_once("\n  front:").unwrap();
+        assert_eq!(value(of_front, "image"), crate::images::haproxy::NAME);
     }
 
     #[test]
@@ -194,7 +213,15 @@ mod tests {
         let (_, node) = compose.split_once("x-node:").unwrap();
         assert_eq!(value(node, "image"), image);
         let user = value(&kubernetes, "runAsUser");
-        assert!(dockerfile.contains(&format!("USER {user}:{user}")));
+        let nobody = format!("USER {user}:{user}");
+        let of_both = dockerfile.matches(&nobody).count();
+        assert_eq!(of_both, 2, "nobody in particular runs either");
+        for program in crate::images::node::PROGRAMS {
+            let built = format!("/out/{program} ");
+            assert!(dockerfile.contains(&built), "{program}");
+        }
+        let command = format!("eldest:{}", locked("eldest"));
+        assert_eq!(crate::images::command::NAME, command);
     }
 
     #[test]
@@ -218,7 +245,9 @@ mod tests {
         let bases = dockerfile
             .lines()
             .filter_map(|line| line.strip_prefix("FROM "));
-        let bases: Vec<_> = bases.filter_map(|line| line.split(' ').next()).collect();
-        assert_eq!(bases, [RUST, DEBIAN]);
+        let bases: Vec<_> = bases.filter_map(|line| line.split_once(" AS ")).collect();
+        let stages = [(RUST, "builder"), (DEBIAN, "node"), (DEBIAN, "eldest")];
+        assert_eq!(bases, stages);
+        assert!(compose.contains("target: node"));
     }
 }

@@ -69,6 +69,11 @@ impl Metadata {
         found["req"].as_str().context("requirement")
     }
 
+    /// The library's version.
+    pub(crate) fn version(&self) -> Result<&str> {
+        self.library()?["version"].as_str().context("version")
+    }
+
     /// The Rust version the library declares.
     pub(crate) fn rust_version(&self) -> Result<Version> {
         declared(self.library()?).context("the library declares no rust-version")

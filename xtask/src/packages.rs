@@ -72,6 +72,19 @@ pub(crate) fn unpack_of(stage: &Stage, suite: &str, package: &str, file: &str) -
         .with_context(|| format!("apt-get cannot download {package} of Debian {suite}"))
 }
 
+/// The folder of the libraries of an unpacked package, which is named after the machine's kind; `about` is its
+/// copyright file.
+pub(crate) fn libraries_beside(about: &Path) -> Result<PathBuf> {
+    let libraries = about.ancestors().nth(4).context("a folder")?.join("lib");
+    let entries = fs::read_dir(&libraries)?.filter_map(Result::ok);
+    let mut folders = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir());
+    folders
+        .next()
+        .with_context(|| format!("no libraries in {}", libraries.display()))
+}
+
 fn unpack_in(
     stage: &Stage,
     folder: &Path,
@@ -99,8 +112,14 @@ fn unpack_in(
 fn download(stage: &Stage, package: &str, folder: &Path) -> Result<()> {
     let mut get = setup::program("apt-get");
     get.args(["download", "-qq", package]).current_dir(folder);
-    if stage.output(&mut get).is_ok() {
-        return Ok(());
+    with_lists(stage, &mut get)?;
+    Ok(())
+}
+
+/// What a call of apt-get says that reads the package lists.
+fn with_lists(stage: &Stage, apt: &mut Command) -> Result<String> {
+    if let Ok(said) = stage.output(apt) {
+        return Ok(said);
     }
     // A fresh machine has no package lists yet.
     ensure!(
@@ -108,8 +127,73 @@ fn download(stage: &Stage, package: &str, folder: &Path) -> Result<()> {
         "no package lists, and only root can run `apt-get update`"
     );
     stage.output(setup::program("apt-get").args(["update", "-qq"]))?;
-    stage.output(&mut get)?;
-    Ok(())
+    stage.output(apt)
+}
+
+/// A package and all that it needs and this machine does not have, unpacked below `target/` and not installed: one file of
+/// it, and the folders of the libraries that came along, as the loader wants them.
+pub(crate) fn unpack_whole(stage: &Stage, package: &str, file: &str) -> Result<(PathBuf, String)> {
+    let folder = setup::target().join("debian").join(package);
+    let whole = folder.join("whole");
+    if !whole.is_dir() {
+        for program in ["apt-get", "dpkg-deb"] {
+            ensure!(find(program).is_some(), "there is no {program} here");
+        }
+        // What a download that was broken off has left.
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder)?;
+        let mut simulate = setup::program("apt-get");
+        simulate.args(["install", "--simulate", "-qq", "--no-install-recommends"]);
+        let planned = with_lists(stage, simulate.arg(package))?;
+        let mut get = setup::program("apt-get");
+        get.args(["download", "-qq"]).current_dir(&folder);
+        stage.output(get.args(installed(&planned)).arg(package))?;
+        let unpacked = folder.join("unpacked");
+        while let Ok(deb) = package_in(&folder) {
+            stage.output(setup::program("dpkg-deb").arg("-x").args([&deb, &unpacked]))?;
+            fs::remove_file(deb)?;
+        }
+        fs::rename(unpacked, &whole)?;
+    }
+    let path = whole.join(file);
+    ensure!(path.is_file(), "there is no {file} in {package}");
+    let mut libraries = Vec::new();
+    for base in ["lib", "usr/lib"] {
+        // Named after the machine's kind; some packages have a folder of their own in it.
+        for kind in folders(&whole.join(base)).filter(|kind| name(kind).contains("-linux-")) {
+            let own = folders(&kind).filter(|own| files(own).any(|file| file.contains(".so")));
+            libraries.extend(own.collect::<Vec<_>>());
+            libraries.push(kind);
+        }
+    }
+    let libraries = libraries.iter().map(|folder| folder.display().to_string());
+    Ok((path, libraries.collect::<Vec<_>>().join(":")))
+}
+
+/// The packages that a simulated installation would install.
+fn installed(planned: &str) -> impl Iterator<Item = &str> {
+    let lines = planned
+        .lines()
+        .filter_map(|line| line.strip_prefix("Inst "));
+    lines.filter_map(|line| line.split(' ').next())
+}
+
+fn name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path()))
+}
+
+fn folders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    entries(folder).filter(|path| path.is_dir())
+}
+
+fn files(folder: &Path) -> impl Iterator<Item = String> + use<> {
+    entries(folder).map(|path| name(&path))
 }
 
 /// An apt-get with sources, lists and cache of its own: one release, from this machine's mirror.
@@ -192,12 +276,18 @@ fn is_there(package: &str) -> bool {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{find, is_there};
+    use super::{find, installed, is_there};
 
     #[test]
     fn programs_are_found_by_path() {
         assert!(find("sh").is_some());
         assert!(find("no-such-program").is_none());
+    }
+
+    #[test]
+    fn what_would_be_installed_is_read_from_a_simulation() {
+        let planned = "NOTE: only a simulation\nInst a1 (1.2 Debian:12 [amd64])\nInst b [1] (2 Debian:12 [amd64]) []\nConf a1 (1.2)\n";
+        assert_eq!(installed(planned).collect::<Vec<_>>(), ["a1", "b"]);
     }
 
     #[test]

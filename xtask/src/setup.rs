@@ -30,6 +30,14 @@ pub(crate) fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Result<Comma
     let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let mut command = program(&cargo);
     command.args(args);
+    // What cargo told this program is not for another cargo: build scripts that look at it would run again, and
+    // what depends on them be built again, whenever somebody else calls cargo in between.
+    for (name, _) in env::vars_os() {
+        let told = name.to_string_lossy();
+        if told.starts_with("CARGO_PKG_") || told.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     if env::var_os("PROTOC").is_none() {
         let remedy = "install protoc with its includes and set PROTOC and PROTOC_INCLUDE";
         let protoc = protoc_bin_vendored::protoc_bin_path().context(remedy)?;

@@ -1,6 +1,10 @@
 //! Hides the bookkeeping of one stage: its time limit, its counted tests, what failed and what was left out.
 
+use std::io::Write as _;
 use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -15,6 +19,8 @@ pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(20 * 60);
 #[derive(Debug)]
 pub(crate) struct Stage {
     name: &'static str,
+    /// A part of it, which runs beside others: its tests' output, kept until it has ended.
+    part: Option<(String, Vec<String>)>,
     /// Whether the user named it, rather than everything.
     pub(crate) asked_for: bool,
     started: Instant,
@@ -57,6 +63,7 @@ impl Stage {
     pub(crate) fn start(name: &'static str, asked_for: bool, limit: Duration) -> Self {
         Self {
             name,
+            part: None,
             asked_for,
             started: Instant::now(),
             limit,
@@ -69,7 +76,62 @@ impl Stage {
     /// Says what the stage does now.
     pub(crate) fn say(&self, text: &str) {
         let elapsed = self.started.elapsed().as_secs_f64();
-        println!("==> {} {elapsed:.1} s: {text}", self.name);
+        let part = self.part.as_ref().map(|(part, _)| format!(" ({part})"));
+        let part = part.unwrap_or_default();
+        println!("==> {}{part} {elapsed:.1} s: {text}", self.name);
+    }
+
+    /// Runs `body` once for each name, so many at once, each on a part of this stage. What the tests of a part print
+    /// comes whole when it has ended; one that ends with an error has failed, and the others go on.
+    pub(crate) fn side_by_side<N: AsRef<str> + Sync>(
+        &mut self,
+        names: &[N],
+        at_once: usize,
+        body: impl Fn(&mut Self, &str) -> Result<()> + Sync,
+    ) {
+        let next = AtomicUsize::new(0);
+        let ended = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            for _ in 0..at_once {
+                scope.spawn(|| {
+                    while let Some(name) = names.get(next.fetch_add(1, Ordering::SeqCst)) {
+                        let name = name.as_ref();
+                        let mut part = self.part(name);
+                        if let Err(error) = body(&mut part, name) {
+                            part.fail(format!("{name}: {error:#}"));
+                        }
+                        part.show();
+                        let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+                        ended.push(part);
+                    }
+                });
+            }
+        });
+        for part in ended.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            self.tally += part.tally;
+            self.failures.extend(part.failures);
+            self.skips.extend(part.skips);
+        }
+    }
+
+    fn part(&self, name: &str) -> Self {
+        let of = self.part.iter().map(|(of, _)| of.as_str());
+        let names: Vec<&str> = of.chain([name]).collect();
+        Self {
+            part: Some((names.join(" "), Vec::new())),
+            started: self.started,
+            ..Self::start(self.name, self.asked_for, self.limit)
+        }
+    }
+
+    /// Prints what was kept of a part's output.
+    fn show(&mut self) {
+        let lines = self.part.as_mut().map(|(_, lines)| std::mem::take(lines));
+        let mut stdout = std::io::stdout().lock();
+        for line in lines.unwrap_or_default() {
+            // As `println!` would, but nobody comes in between.
+            writeln!(stdout, "{line}").expect("printing to stdout");
+        }
     }
 
     /// Leaves something out, aloud.
@@ -153,11 +215,20 @@ impl Stage {
         let shown = process::show(command);
         self.say(&shown);
         let mut tally = Tally::default();
+        let mut kept = Vec::new();
+        let keep = self.part.is_some();
         let result = self.run(command, |line| {
-            println!("{line}");
+            if keep {
+                kept.push(line.to_owned());
+            } else {
+                println!("{line}");
+            }
             tally.read(line);
         });
         self.tally += tally;
+        if let Some((_, lines)) = &mut self.part {
+            lines.append(&mut kept);
+        }
         let status = result?;
         if !status.success() {
             self.fail(format!("{shown} ({status})"));
@@ -239,6 +310,34 @@ mod tests {
             report.failures[0].contains("sleep 600"),
             "{:?}",
             report.failures
+        );
+    }
+
+    #[test]
+    fn parts_run_at_the_same_time_and_are_counted_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display();
+        let report = stage(DEFAULT_LIMIT, |stage| {
+            stage.side_by_side(&["a", "b", "c"], 2, |part, name| {
+                // Each of the first two waits for the other: one after the other they would stand at the limit.
+                let both = format!("while [ $(ls {path} | wc -l) -lt 2 ]; do :; done");
+                let result = "echo 'test result: ok. 2 passed'";
+                assert!(part.tests(&mut sh(&format!("touch {path}/{name}; {both}; {result}")))?);
+                part.step(&mut sh(if name == "b" { "exit 3" } else { "true" }))?;
+                anyhow::ensure!(name != "c", "no more");
+                Ok(())
+            });
+            Ok(())
+        });
+        assert_eq!(report.tally.passed, 6);
+        let mut failures = report.failures;
+        failures.sort();
+        let [ended, exited] = &failures[..] else {
+            panic!("{failures:?}")
+        };
+        assert!(
+            ended == "c: no more" && exited.contains("exit 3"),
+            "{failures:?}"
         );
     }
 

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use crate::compose::Compose;
 use crate::metadata::Metadata;
 use crate::stage::Stage;
-use crate::{packages, setup};
+use crate::{packages, setup, tools};
 
 /// The package everything here is about.
 pub(crate) const LIBRARY: &str = "eldest";
@@ -16,17 +16,28 @@ pub(crate) const CONTAINERS: &str = "containers";
 /// The test file that is enough for old versions of etcd.
 pub(crate) const SMOKE: &str = "smoke";
 
-/// They test the tools, the examples and the log; or the machine more than etcd. One version of etcd is enough for them.
-const ON_ONE_VERSION: [&str; 4] = ["examples", "logs", "partitions", "testing"];
+/// They test the command, the tools, the examples and the log; or the machine more than etcd. One version of etcd is
+/// enough for them.
+const ON_ONE_VERSION: [&str; 9] = [
+    "cli",
+    "examples",
+    "http",
+    "logs",
+    "page",
+    "partitions",
+    "serve",
+    "supervise",
+    "testing",
+];
 
 /// Names the etcdctl that tests use.
 const ETCDCTL: &str = "ELDEST_ETCDCTL";
 /// Set to 1, the tests with etcdctl are left out.
 const NO_ETCDCTL: &str = "ELDEST_NO_ETCDCTL";
 
-/// Each integration test has an etcd of its own and mostly waits for its deadlines: on two cores, four at
-/// a time keep both busy without making the deadlines late.
-const THREADS: &str = "--test-threads=4";
+/// Each integration test has an etcd of its own and mostly waits for its deadlines: on two cores, five at
+/// a time of each of two files keep both busy without making the deadlines late.
+const THREADS: &str = "--test-threads=5";
 
 /// Each of these waits longer still, and has six containers or more.
 const CONTAINER_THREADS: &str = "--test-threads=3";
@@ -34,10 +45,16 @@ const CONTAINER_THREADS: &str = "--test-threads=3";
 /// Name the two generations of docker-compose.
 const COMPOSE_V1: &str = "ELDEST_COMPOSE_V1";
 const COMPOSE_V2: &str = "ELDEST_COMPOSE_V2";
-/// Names the image of the nodes of README's walk; without it, the tests' own.
+/// Name the images of the node and of the command; without them, those of `cargo xtask images`.
 const NODE_IMAGE: &str = "ELDEST_NODE_IMAGE";
+const COMMAND_IMAGE: &str = "ELDEST_COMMAND_IMAGE";
 /// The image that the compose file names and the Dockerfile makes.
+#[cfg(test)]
 pub(crate) const COMPOSE_IMAGE: &str = "eldest-node:0.1.0";
+/// The same, made for the tests in less time: nobody's demo shall be slower for it.
+pub(crate) const DEV_IMAGE: &str = "eldest-node-dev";
+/// ... and the command alone.
+pub(crate) const DEV_COMMAND_IMAGE: &str = "eldest-command-dev";
 
 const TEST_LIBRARY: [&str; 5] = [
     "test",
@@ -47,9 +64,12 @@ const TEST_LIBRARY: [&str; 5] = [
     "--no-fail-fast",
 ];
 
+/// By itself: what it needs of etcd-client, nothing else should be built with.
+const TEST_STACK: [&str; 4] = ["test", "--package", "eldest-sim-stack", "--no-fail-fast"];
+
 /// The stage `unit`.
 pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
-    stage.tests(setup::cargo(TEST_LIBRARY)?.arg("--lib"))?;
+    stage.tests(setup::cargo(TEST_LIBRARY)?.args(["--lib", "--bins"]))?;
     Ok(())
 }
 
@@ -90,17 +110,35 @@ pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
         .filter(|name| etcd.is_none() || !ON_ONE_VERSION.contains(name))
         .collect();
     ensure!(!tests.is_empty(), "there is no test in tests/");
-    let mut cargo = setup::cargo(TEST_LIBRARY)?;
-    for test in tests {
-        cargo.args(["--test", test]);
+    let mut all = setup::cargo(TEST_LIBRARY)?;
+    for test in &tests {
+        all.args(["--test", test]);
     }
     if let Some(etcd) = etcd {
-        cargo.env("ELDEST_ETCD_BIN", etcd);
+        all.env("ELDEST_ETCD_BIN", etcd);
     }
     if let Some(etcdctl) = etcdctl(stage) {
-        cargo.env(ETCDCTL, etcdctl);
+        all.env(ETCDCTL, etcdctl);
     }
-    stage.tests(cargo.args(["--", THREADS]))?;
+    if etcd.is_none() {
+        tools::add(stage, &mut all);
+    }
+    if !stage.step(all.arg("--no-run"))? {
+        return Ok(());
+    }
+    // Other versions are tested beside one another already.
+    let at_once = if etcd.is_none() { 2 } else { 1 };
+    stage.side_by_side(&tests, at_once, |part, test| {
+        let mut one = setup::cargo(TEST_LIBRARY)?;
+        for (name, value) in all.get_envs() {
+            match value {
+                Some(value) => one.env(name, value),
+                None => one.env_remove(name),
+            };
+        }
+        part.tests(one.args(["--test", test, "--", THREADS]))?;
+        Ok(())
+    });
     Ok(())
 }
 
@@ -121,6 +159,20 @@ fn etcdctl(stage: &Stage) -> Option<PathBuf> {
     }
 }
 
+/// The stage `stack`.
+pub(crate) fn stack(stage: &mut Stage) -> Result<()> {
+    stage.tests(&mut setup::cargo(TEST_STACK)?)?;
+    Ok(())
+}
+
+/// The etcd of simulated time, against the etcd given.
+pub(crate) fn conformance(stage: &mut Stage, etcd: &Path) -> Result<()> {
+    let mut cargo = setup::cargo(TEST_STACK)?;
+    cargo.args(["--test", "conformance"]);
+    stage.tests(cargo.env("ELDEST_ETCD_BIN", etcd))?;
+    Ok(())
+}
+
 /// The smoke test, against the vendored etcd or the one given.
 pub(crate) fn smoke(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     ensure!(has(stage, SMOKE)?, "there is no tests/{SMOKE}.rs");
@@ -139,7 +191,8 @@ pub(crate) fn containers(stage: &mut Stage, compose: &Compose) -> Result<()> {
     cargo.args(["--test", CONTAINERS, "--", CONTAINER_THREADS]);
     cargo
         .env(COMPOSE_V1, &compose.v1)
-        .env(NODE_IMAGE, COMPOSE_IMAGE);
+        .env(NODE_IMAGE, DEV_IMAGE)
+        .env(COMMAND_IMAGE, DEV_COMMAND_IMAGE);
     stage.tests(cargo.env(COMPOSE_V2, &compose.v2))?;
     Ok(())
 }
@@ -183,7 +236,9 @@ mod tests {
     fn what_is_left_out_for_other_versions_is_there_for_one() {
         let tests = setup::root().join("tests");
         for name in ON_ONE_VERSION {
-            assert!(tests.join(format!("{name}.rs")).is_file(), "{name}");
+            let (file, folder) = (format!("{name}.rs"), format!("{name}/main.rs"));
+            let there = [file, folder].iter().any(|path| tests.join(path).is_file());
+            assert!(there, "{name}");
         }
     }
 }

@@ -208,7 +208,7 @@ mod tests {
         };
         let pid = std::process::id();
         [
-            create(&["container", "create"], &[images::node::NAME]),
+            create(&["container", "create"], &[images::bases::DEBIAN]),
             create(
                 &["network", "create"],
                 &[&format!("eldest-sweep-{pid}-{name}")],
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "needs the Docker Engine and the image of the node; the stage `containers` runs it"]
+    #[ignore = "needs the Docker Engine and the base images; the stage `containers` runs it"]
     fn only_what_dead_owners_left_is_swept() {
         let (of_dead, of_alive, nobodys) = (
             things("dead", Some(&dead())),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "needs the Docker Engine and the image of the node; the stage `containers` runs it"]
+    #[ignore = "needs the Docker Engine and the base images; the stage `containers` runs it"]
     fn several_sweeps_at_once_wait_for_one_another() {
         let owner = dead();
         let all = ["one", "two", "three"].map(|name| things(name, Some(&owner)));

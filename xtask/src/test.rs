@@ -1,30 +1,51 @@
 //! Hides which stages there are, in which order they run, and how their results are told.
 
 use std::fmt::Write as _;
+use std::panic::resume_unwind;
 use std::process::ExitCode;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use crate::stage::{DEFAULT_LIMIT, Report, Stage};
 use crate::tally::Tally;
-use crate::{checks, consumer, docker, manifests, matrix, suites};
+use crate::{checks, consumer, docker, manifests, matrix, model, simulate, suites};
 
 struct Entry {
     name: &'static str,
     about: &'static str,
     /// Runs when no stage is named.
     by_default: bool,
+    /// Runs beside the stage after it: mostly waits for others, and has no test that could be late.
+    beside_next: bool,
     run: fn(&mut Stage) -> Result<()>,
 }
 
 const STAGES: &[Entry] = &[
+    Entry {
+        name: "images",
+        about: "the images that those of the stage `containers` start from, beside `lint`",
+        by_default: true,
+        beside_next: true,
+        run: docker::base_images,
+    },
     stage(
         "lint",
         "formatting and clippy, the library also by itself for each feature",
         checks::lint,
     ),
     stage("unit", "the library's unit tests", suites::unit),
+    stage(
+        "model",
+        "every state of the protocol's model, and what each rule is for",
+        model::stage,
+    ),
+    stage(
+        "simulate",
+        "the core against a model of etcd: its rules, random faults from seeds, mutations",
+        simulate::stage,
+    ),
     stage(
         "integration",
         "tests/ against etcd 3.7, doctests, examples, the tools' tests",
@@ -42,7 +63,7 @@ const STAGES: &[Entry] = &[
     ),
     stage(
         "consumer",
-        "a crate outside the workspace builds README's program; dependencies counted",
+        "README's program against the package as it would be published; dependencies counted",
         consumer::run,
     ),
     stage(
@@ -50,7 +71,11 @@ const STAGES: &[Entry] = &[
         "kubernetes.yaml against the schema, if Python is there",
         manifests::stage,
     ),
-    stage("package", "cargo publish --dry-run", checks::package),
+    stage(
+        "stack",
+        "hours of a cluster's life in simulated time; the etcd of that against etcd 3.7",
+        suites::stack,
+    ),
     stage(
         "versions",
         "what depends on etcd's version against 3.5 and 3.6, the smoke test against 3.4",
@@ -60,6 +85,7 @@ const STAGES: &[Entry] = &[
         name: "smoke",
         about: "the smoke test alone, against etcd 3.4 and 3.7 (part of the others)",
         by_default: false,
+        beside_next: false,
         run: matrix::smoke,
     },
     stage(
@@ -78,6 +104,7 @@ const fn stage(
         name,
         about,
         by_default: true,
+        beside_next: false,
         run,
     }
 }
@@ -95,15 +122,28 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let (names, limit) = parse(args)?;
     let all = names.is_empty();
     let mut reports = Vec::new();
+    let mut beside = Vec::new();
     for entry in STAGES {
         let asked_for = names.iter().any(|name| name == entry.name);
-        if asked_for || (all && entry.by_default) {
+        let runs = asked_for || (all && entry.by_default);
+        if !runs {
+            continue;
+        }
+        let run = move || {
             let mut stage = Stage::start(entry.name, asked_for, limit);
             stage.say(entry.about);
             let result = (entry.run)(&mut stage);
-            reports.push(stage.finish(result));
+            stage.finish(result)
+        };
+        if entry.beside_next {
+            beside.push(thread::spawn(run));
+        } else {
+            let report = run();
+            reports.extend(beside.drain(..).map(joined));
+            reports.push(report);
         }
     }
+    reports.extend(beside.drain(..).map(joined));
     print!("{}", table(&reports));
     let failed = reports.iter().any(|report| !report.failures.is_empty());
     Ok(if failed {
@@ -111,6 +151,10 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+fn joined(stage: JoinHandle<Report>) -> Report {
+    stage.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 fn parse(args: &[String]) -> Result<(Vec<String>, Duration)> {

@@ -7,7 +7,7 @@ use super::*;
 const PASSWORD: &str = "canary-7f3a";
 
 /// An etcd on which `me` may read and write below `ns/`, with a client of its root.
-async fn guarded() -> (Etcd, Client) {
+pub(super) async fn guarded() -> (Etcd, Client) {
     let etcd = Etcd::start().await;
     let mut client = etcd.client().await;
     client.user_add("root", PASSWORD, None).await.unwrap();
@@ -27,6 +27,12 @@ async fn guarded() -> (Etcd, Client) {
     (etcd, root)
 }
 
+/// With the right password.
+#[cfg(feature = "cli")]
+pub(super) fn pool_of_user(etcd: &Etcd, user: &str) -> Arc<Pool> {
+    pool_of(etcd, user, PASSWORD)
+}
+
 fn pool_of(etcd: &Etcd, user: &str, password: &str) -> Arc<Pool> {
     let options = ConnectOptions::new().with_user(user, password);
     pool_with(&[&etcd.endpoint], options, TIMEOUT)
@@ -37,7 +43,7 @@ async fn refused_credentials_are_auth_and_never_quoted() {
     let (etcd, _root) = guarded().await;
     for (user, password) in [("me", "canary-wrong"), ("nobody", PASSWORD)] {
         let pool = pool_of(&etcd, user, password);
-        let failure = pool.list(b"ns/e/").await.unwrap_err();
+        let failure = pool.list(b"ns/e/", Reach::Children).await.unwrap_err();
         assert_eq!(
             (failure.class, failure.sent),
             (Class::Auth, false),
@@ -46,7 +52,11 @@ async fn refused_credentials_are_auth_and_never_quoted() {
         assert!(!format!("{failure} {failure:?}").contains("canary"));
     }
     // No user at all.
-    let failure = etcd.pool().list(b"ns/e/").await.unwrap_err();
+    let failure = etcd
+        .pool()
+        .list(b"ns/e/", Reach::Children)
+        .await
+        .unwrap_err();
     assert_eq!(
         (failure.class, failure.sent),
         (Class::Auth, true),
@@ -55,7 +65,7 @@ async fn refused_credentials_are_auth_and_never_quoted() {
     // A user for an etcd without authentication.
     let open = Etcd::start().await;
     let failure = pool_of(&open, "me", PASSWORD)
-        .list(b"ns/e/")
+        .list(b"ns/e/", Reach::Children)
         .await
         .unwrap_err();
     assert_eq!(failure.class, Class::Auth, "{failure}");
@@ -65,8 +75,8 @@ async fn refused_credentials_are_auth_and_never_quoted() {
 async fn what_the_user_may_not_do_is_denied() {
     let (etcd, _root) = guarded().await;
     let pool = pool_of(&etcd, "me", PASSWORD);
-    pool.list(b"ns/e/").await.unwrap();
-    let failure = pool.list(b"other/").await.unwrap_err();
+    pool.list(b"ns/e/", Reach::Children).await.unwrap();
+    let failure = pool.list(b"other/", Reach::Children).await.unwrap_err();
     assert_eq!(failure.class, Class::Denied, "{failure}");
 
     let (_sender, mut receiver) = pool.watch((1, b"other/".to_vec(), true)).await.unwrap();
@@ -94,6 +104,6 @@ async fn an_old_token_is_replaced_for_calls_and_streams() {
     assert!(matches!(created, WatchMessage::Created { id: 1, .. }));
 
     root.user_change_password("me", PASSWORD).await.unwrap();
-    pool.list(b"ns/e/").await.unwrap();
+    pool.list(b"ns/e/", Reach::Children).await.unwrap();
     pool.lease_keys(id).await.unwrap();
 }

@@ -20,13 +20,13 @@ async fn what_is_absent_is_taken_and_what_stands_is_left_alone() {
     let guard = (&b"ns/p/m-1"[..], member.header.revision);
     let first = keys([1]);
     let (header, taken) = pool.take(guard, b"a", lease, &first).await.unwrap();
-    assert_eq!(taken, [true]);
+    assert_eq!(taken, Some(vec![true]));
 
     let all = keys(0..127);
     let (second, taken) = pool.take(guard, b"b", lease, &all).await.unwrap();
     assert_eq!(second.revision, header.revision + 1);
     let expected: Vec<bool> = (0..127).map(|n| n != 1).collect();
-    assert_eq!(taken, expected);
+    assert_eq!(taken, Some(expected));
     let (_, kept) = pool.read(Lane::Data, &first[0]).await.unwrap();
     let kept = kept.unwrap();
     assert_eq!(
@@ -43,7 +43,7 @@ async fn what_is_absent_is_taken_and_what_stands_is_left_alone() {
         .map(|key| (Arc::clone(key), second.revision))
         .collect();
     pool.release(&doomed).await.unwrap();
-    let left = pool.list(b"ns/p/").await.unwrap().entries;
+    let left = pool.list(b"ns/p/", Reach::Children).await.unwrap().entries;
     let left: Vec<_> = left.iter().map(|entry| &*entry.key).collect();
     assert_eq!(left, [&b"ns/p/m-1"[..], b"ns/p/o-1"]);
 }
@@ -58,6 +58,9 @@ async fn without_its_member_nothing_is_taken() {
         .take((b"ns/p/m-1", 7), b"a", lease, &keys(0..3))
         .await
         .unwrap();
-    assert_eq!(taken, [false; 3]);
-    assert_eq!(pool.list(b"ns/p/").await.unwrap().entries, []);
+    assert_eq!(taken, None);
+    assert_eq!(
+        pool.list(b"ns/p/", Reach::Children).await.unwrap().entries,
+        []
+    );
 }

@@ -8,11 +8,11 @@ async fn after_a_dead_endpoint_the_second_call_succeeds() {
     let dead = format!("http://127.0.0.1:{}", free_port());
     let pool = pool(&[&dead, &etcd.endpoint]);
 
-    let failure = pool.list(b"ns/e/").await.unwrap_err();
+    let failure = pool.list(b"ns/e/", Reach::Children).await.unwrap_err();
     assert_eq!((failure.class, failure.sent), (Class::Retry, false));
     assert_eq!(failure.endpoint, dead);
     assert!(failure.message.contains("refused"), "{failure}");
-    pool.list(b"ns/e/").await.unwrap();
+    pool.list(b"ns/e/", Reach::Children).await.unwrap();
     assert_eq!(pool.endpoint(Lane::Data), etcd.endpoint);
 
     // The other lane learns by itself.
@@ -28,7 +28,7 @@ async fn failures_of_one_connection_move_the_lane_once() {
     let etcd = Etcd::start().await;
     let dead = || format!("http://127.0.0.1:{}", free_port());
     let pool = pool(&[&dead(), &etcd.endpoint, &dead()]);
-    let calls = (0..10).map(|_| pool.list(b"ns/e/"));
+    let calls = (0..10).map(|_| pool.list(b"ns/e/", Reach::Children));
     let answers = futures::future::join_all(calls).await;
     assert!(answers.iter().any(Result::is_err));
     assert_eq!(pool.endpoint(Lane::Data), etcd.endpoint);
@@ -48,7 +48,7 @@ async fn a_stopped_etcd_costs_one_timeout_and_the_next_call_goes_elsewhere() {
 
     stopped.pause();
     let begun = Instant::now();
-    let failure = pool.list(b"ns/e/").await.unwrap_err();
+    let failure = pool.list(b"ns/e/", Reach::Children).await.unwrap_err();
     let took = begun.elapsed();
     assert!(took >= limit && took < limit * 2, "{took:?}");
     assert_eq!((failure.class, failure.sent), (Class::Retry, true));
@@ -105,11 +105,52 @@ async fn connecting_counts_against_the_timeout_and_sends_nothing() {
 }
 
 #[tokio::test]
+async fn connecting_goes_on_when_the_request_that_began_it_has_ended() {
+    let etcd = Etcd::start().await;
+    let limit = Duration::from_secs(1);
+    // As a password check on a busy etcd: longer than any request waits.
+    let env = Arc::new(TestEnv {
+        slowness: limit * 19 / 10,
+        ..TestEnv::default()
+    });
+    let one = [etcd.endpoint.as_str()];
+    let pool = pool_in(Arc::clone(&env), &one, ConnectOptions::new(), limit);
+    let failure = pool.probe(b"k").await.unwrap_err();
+    assert_eq!((failure.class, failure.sent), (Class::Retry, false));
+    soon("an answer", async {
+        while pool.probe(b"k").await.is_err() {}
+    })
+    .await;
+    assert_eq!(env.connects.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn an_attempt_that_leads_to_nothing_is_made_anew_after_a_while() {
+    let limit = Duration::from_millis(50);
+    let env = Arc::new(TestEnv::default());
+    let pool = pool_in(
+        Arc::clone(&env),
+        &["http://hangs:1"],
+        ConnectOptions::new(),
+        limit,
+    );
+    let connects = || env.connects.load(Ordering::SeqCst);
+    pool.probe(b"k").await.unwrap_err();
+    assert_eq!(connects(), 1);
+    soon("a second attempt", async {
+        while connects() == 1 {
+            pool.probe(b"k").await.unwrap_err();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn unusable_endpoints_are_refused_at_the_door() {
     let refusal = |endpoints: &[&str]| {
         let endpoints = endpoints.iter().map(ToString::to_string).collect();
         let options = ConnectOptions::new();
-        Pool::new(Arc::new(TestEnv), endpoints, options, TIMEOUT).err()
+        Pool::new(Arc::<TestEnv>::default(), endpoints, options, TIMEOUT).err()
     };
     assert_eq!(
         refusal(&["http://127.0.0.1:2379", "http://[::1]:2379/"]),

@@ -139,7 +139,7 @@ async fn more_candidates_than_a_page_are_read_whole() {
     )
     .await;
 
-    let listed = pool.list(b"ns/e/").await.unwrap();
+    let listed = pool.list(b"ns/e/", Reach::Children).await.unwrap();
     assert_eq!(
         key_names(&listed.entries),
         (0..1300).map(name).collect::<Vec<_>>()
@@ -194,7 +194,7 @@ async fn all_pages_show_the_same_revision() {
     });
     let mut revisions = Vec::new();
     for _ in 0..40 {
-        let listed = pool.list(b"ns/e/").await.unwrap();
+        let listed = pool.list(b"ns/e/", Reach::Children).await.unwrap();
         assert_eq!(listed.entries.len(), 1501);
         assert!(
             listed
@@ -284,5 +284,12 @@ async fn candidates_beyond_the_default_message_size_are_read() {
             .await
             .unwrap();
     }
-    assert_eq!(pool.list(b"ns/e/").await.unwrap().entries.len(), 6);
+    assert_eq!(
+        pool.list(b"ns/e/", Reach::Children)
+            .await
+            .unwrap()
+            .entries
+            .len(),
+        6
+    );
 }

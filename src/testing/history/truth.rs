@@ -182,7 +182,8 @@ impl Shared {
             .client
             .kv_client()
             .max_decoding_message_size(MESSAGE_LIMIT);
-        let options = GetOptions::new().with_prefix().with_keys_only();
+        // With the values: from 3.7 on etcd does not tell the leases of keys alone.
+        let options = GetOptions::new().with_prefix();
         let answer = kv.get(&*self.prefix, Some(options)).await?;
         let keys = answer
             .kvs()

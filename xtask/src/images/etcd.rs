@@ -1,11 +1,10 @@
 //! Hides what an image of etcd consists of: the vendored server, Debian's etcdctl, and the libraries of that.
 
 use std::fs;
-use std::path::Path;
 
 use anyhow::Result;
 
-use super::{Image, Owner, put, workshop};
+use super::{Image, Owner, libraries, put, workshop};
 use crate::stage::Stage;
 use crate::{matrix, packages, setup};
 
@@ -42,9 +41,9 @@ pub(super) fn make(stage: &Stage, series: Option<&str>) -> Result<()> {
     // The crate has none. etcd's gRPC interface is compatible across the 3.x releases.
     let etcdctl = packages::unpack(stage, "etcd-client", "usr/bin/etcdctl")?;
     put(&root, &etcdctl, "/usr/local/bin/etcdctl")?;
-    let libraries = stage.output(setup::program("ldd").arg(&etcdctl))?;
-    for library in libraries.lines().filter_map(library) {
-        put(&root, Path::new(library), library)?;
+    let printed = stage.output(setup::program("ldd").arg(&etcdctl))?;
+    for library in libraries(&printed) {
+        put(&root, library, &library.display().to_string())?;
     }
     fs::create_dir_all(root.join("etc"))?;
     fs::write(root.join("etc/nsswitch.conf"), "hosts: files dns\n")?;
@@ -61,29 +60,4 @@ pub(super) fn make(stage: &Stage, series: Option<&str>) -> Result<()> {
         )?;
     }
     image.import(stage, &root)
-}
-
-/// The file in a line that `ldd` printed. The kernel's own library has none.
-fn library(line: &str) -> Option<&str> {
-    line.split_whitespace().find(|word| word.starts_with('/'))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::library;
-
-    #[test]
-    fn the_loader_and_the_libraries_are_files_and_the_kernels_own_is_not() {
-        let printed = "\tlinux-vdso.so.1 (0x00007f5e11f98000)\n\
-                       \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f5e11da5000)\n\
-                       \t/lib64/ld-linux-x86-64.so.2 (0x00007f5e11f9a000)\n";
-        let files: Vec<_> = printed.lines().filter_map(library).collect();
-        assert_eq!(
-            files,
-            [
-                "/lib/x86_64-linux-gnu/libc.so.6",
-                "/lib64/ld-linux-x86-64.so.2"
-            ]
-        );
-    }
 }

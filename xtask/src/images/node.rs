@@ -1,33 +1,30 @@
-//! Hides how the node's program becomes an image within seconds: a static binary, and nothing else.
+//! Hides how the programs of the node's image become one within seconds: static, and nothing else.
 
-use anyhow::{Context, Result};
-use std::collections::hash_map::DefaultHasher;
-use std::fs;
-use std::hash::Hasher;
-use std::path::PathBuf;
+use anyhow::Result;
 
 use super::{Image, Owner, put, workshop};
 use crate::stage::Stage;
-use crate::{metadata, setup};
+use crate::{fixed, setup};
 
-/// The image that the tests in containers use. The one that docker-compose builds is of the same program, but
-/// takes a release build inside a container.
+/// The image that the tests in containers use. The one that docker-compose builds has the same programs, but takes a
+/// release build inside a container.
 pub(crate) const NAME: &str = "eldest-node-test";
-const PACKAGE: &str = "eldest-node";
+/// All of them, as the Dockerfile has them.
+pub(crate) const PROGRAMS: [&str; 3] = [fixed::NODE, fixed::COMMAND, fixed::WORKER];
 /// To be counted up when the files or settings below change.
-const RECIPE: u32 = 1;
-/// Needs no library at run time. Without its debug information it is a tenth of the size.
-const FLAGS: &str = "-C target-feature=+crt-static -C strip=debuginfo";
+const RECIPE: u32 = 2;
 
-/// Makes the image, if the program has changed.
+/// Makes the image, if a program has changed.
 pub(super) fn make(stage: &Stage) -> Result<()> {
-    let binary = build(stage)?;
-    let mut hasher = DefaultHasher::new();
-    hasher.write(&fs::read(&binary)?);
+    let binaries = fixed::for_tests(stage, PROGRAMS)?;
     let image = Image {
         name: NAME,
         public: false,
-        made_of: &format!("{PACKAGE} {:016x}, recipe {RECIPE}", hasher.finish()),
+        made_of: &format!(
+            "{} {}, recipe {RECIPE}",
+            PROGRAMS.join(", "),
+            fixed::fingerprint(&binaries)?
+        ),
         settings: &[
             "ENTRYPOINT [\"/usr/local/bin/eldest-node\"]",
             "ENV PATH=/usr/local/bin",
@@ -39,32 +36,10 @@ pub(super) fn make(stage: &Stage) -> Result<()> {
         return Ok(());
     }
     let root = workshop("node")?;
-    put(&root, &binary, "/usr/local/bin/eldest-node")?;
+    for (binary, name) in binaries.iter().zip(PROGRAMS) {
+        put(&root, binary, &format!("/usr/local/bin/{name}"))?;
+    }
     let mut tmp = setup::program("mkdir");
     stage.output(tmp.args(["-m", "1777"]).arg(root.join("tmp")))?;
     image.import(stage, &root)
-}
-
-/// The static binary, which records its history.
-fn build(stage: &Stage) -> Result<PathBuf> {
-    stage.say(&format!("building {PACKAGE}, static"));
-    let host = metadata::host(stage)?;
-    let mut cargo = setup::cargo([
-        "build",
-        "--package",
-        PACKAGE,
-        "--features",
-        "history",
-        // Named, though it is this machine's: so the flags are not for build scripts and procedural macros.
-        "--target",
-        &host,
-        "--message-format=json-render-diagnostics",
-    ])?;
-    let messages = stage.output(cargo.env("RUSTFLAGS", FLAGS))?;
-    let mut executables = messages
-        .lines()
-        .filter_map(|line| metadata::executable(line, PACKAGE));
-    executables
-        .next_back()
-        .with_context(|| format!("cargo built {PACKAGE} but named no executable"))
 }

@@ -173,6 +173,24 @@ async fn every_change_of_a_candidates_key_is_recorded_once_and_in_order() {
 }
 
 #[tokio::test]
+async fn the_lease_of_a_key_that_was_there_before_is_known() {
+    let etcd = Server::start().await;
+    let mut client = etcd.client().await;
+    let lease = client.lease_grant(60, None).await.unwrap().id();
+    let old = put(&mut client, "e/jobs/old", lease).await;
+    let recorder = Recorder::boottime();
+    let truth = start(&client, &recorder).await;
+    // So that what is listed in the end is newer than what is known.
+    put(&mut client, "other", 0).await;
+    truth.stop().await;
+    let expected = [
+        (old, Change::Gap { since: 0 }),
+        (old, created("e/jobs/old", old, lease)),
+    ];
+    assert_eq!(keys(&recorder), expected);
+}
+
+#[tokio::test]
 async fn what_was_compacted_away_is_a_gap_and_the_difference() {
     let etcd = Server::start().await;
     let mut client = etcd.client().await;

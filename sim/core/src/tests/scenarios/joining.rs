@@ -1,0 +1,255 @@
+//! How a key comes to stand, and whose it is.
+
+use super::*;
+use crate::core::action::{Class, Standing};
+use crate::core::candidacy::Follow;
+use crate::core::reason::EndReason;
+use crate::tests::E;
+use crate::world::node::Work;
+use crate::world::{Fate, World};
+
+/// A candidate left while its join was under way, and another of the same session stands at once.
+fn returned(fate: Option<Fate>) -> World {
+    let mut w = World::new(2, 1);
+    w.campaign(0);
+    if let Some(fate) = fate {
+        w.next(0, joins, fate);
+    }
+    w.until("a join is under way", secs(1), |w| w.count(0, joins) == 1);
+    w.leave(0, E);
+    w.campaign(0);
+    w.run(secs(1));
+    w.campaign(1);
+    w
+}
+
+fn one_key_each(w: &mut World) {
+    w.until("it leads", secs(1), |w| w.leads(0));
+    w.run(secs(20));
+    w.check_settled();
+    assert_eq!(w.leader(E), Some(0));
+    assert_eq!(w.elected.len(), 1, "one term, never disturbed");
+}
+
+#[test]
+fn two_candidacies_one_after_another_never_mix_up_their_keys() {
+    let mut w = returned(None);
+    one_key_each(&mut w);
+}
+
+#[test]
+fn a_candidacy_after_one_that_left_during_its_lost_join_gets_a_key_of_its_own() {
+    for fate in [
+        Fate::AnswerLost,
+        Fate::RequestLost,
+        Fate::Slow(ms(250)),
+        Fate::Refused(Class::Backoff),
+    ] {
+        let mut w = returned(Some(fate));
+        one_key_each(&mut w);
+    }
+}
+
+#[test]
+fn a_candidacy_that_came_back_leaves_a_free_path() {
+    // The first never stood, so the second must not wait for anything of it.
+    let mut w = returned(Some(Fate::Refused(Class::LeaseGone)));
+    one_key_each(&mut w);
+    assert!(
+        w.stand(0, E, Follow::Auto, false).is_none(),
+        "the second still stands"
+    );
+}
+
+#[test]
+fn what_is_announced_while_joining_is_announced_with_the_key() {
+    for fate in [None, Some(Fate::AnswerLost)] {
+        let mut w = World::new(1, 1);
+        let slot = w.campaign(0);
+        if let Some(fate) = fate {
+            w.next(0, joins, fate);
+        }
+        w.until("a join is under way", secs(1), |w| w.count(0, joins) == 1);
+        w.give(0, |m, _| m.proclaim(slot, (*b"news").into(), 1));
+        w.run(secs(1));
+        assert!(w.nodes[0].proclaimed[0].1 == Ok(true));
+        assert_eq!(*w.store.queue(E)[0].value, *b"news");
+    }
+}
+
+#[test]
+fn a_join_whose_answer_was_lost_is_adopted_once() {
+    let mut w = World::new(1, 1);
+    w.next(0, joins, Fate::AnswerLost);
+    w.campaign(0);
+    w.until("it leads", secs(1), |w| w.leads(0));
+    assert_eq!(w.count(0, joins), 2);
+    assert_eq!(w.store.queue(E)[0].create_revision, w.elected[0].token);
+    w.run(secs(20));
+    w.check_settled();
+    assert_eq!((w.elected.len(), w.count(0, deletes)), (1, 0));
+}
+
+#[test]
+fn a_join_that_arrives_after_its_repetition_makes_no_second_key() {
+    let mut w = World::new(2, 1);
+    w.next(0, joins, Fate::Late(secs(2)));
+    w.campaign(0);
+    w.until("it leads", secs(1), |w| w.leads(0));
+    w.campaign(1);
+    w.run(secs(1));
+    // Between: the key is gone, so the late put makes it stand again, for nobody.
+    w.drop_leadership(0, E);
+    w.run(ms(50));
+    w.until("the late put arrives", secs(2), |w| {
+        w.store.queue(E).len() == 2
+    });
+    assert!(w.leads(1));
+    w.run(secs(10));
+    w.check_settled();
+    assert_eq!(w.store.queue(E).len(), 1, "swept");
+}
+
+#[test]
+fn a_candidate_that_left_after_a_lost_join_leaves_no_key() {
+    let mut w = World::new(1, 1);
+    w.campaign(0);
+    w.next(0, joins, Fate::AnswerLost);
+    w.until("sent", secs(1), |w| w.count(0, joins) == 1);
+    w.run(ms(100));
+    w.leave(0, E);
+    assert!(
+        w.nodes[0].seat(E).unwrap().1.ended.is_none(),
+        "not before it is certain"
+    );
+    w.until("it has left", secs(1), |w| {
+        w.nodes[0].seat(E).unwrap().1.ended.is_some()
+    });
+    assert!(w.store.queue(E).is_empty());
+    assert_eq!(w.count(0, finds), 1);
+}
+
+#[test]
+fn a_put_delayed_beyond_its_candidates_leaving_is_swept() {
+    let mut w = World::seated(1);
+    w.stand(0, b"f/", Follow::Auto, false);
+    w.next(0, joins, Fate::Late(secs(3)));
+    w.run(ms(5));
+    w.next(0, joins, Fate::Late(secs(3)));
+    w.leave(0, b"f/");
+    w.run(secs(30));
+    w.check_settled();
+    assert!(w.leads(0));
+}
+
+#[test]
+fn a_key_that_was_asked_to_go_is_never_ours_again() {
+    // The deletion is lost, so the key still stands when the node comes back.
+    for fate in [Fate::RequestLost, Fate::AnswerLost, Fate::Late(secs(2))] {
+        let mut w = World::seated(2);
+        let token = w.elected[0].token;
+        w.the_next(2, 0, deletes, fate);
+        w.drop_leadership(0, E);
+        assert!(w.stand(0, E, Follow::Auto, false).is_some());
+        w.run(ms(100));
+        assert_eq!(
+            w.count(0, joins),
+            1,
+            "it waits for the deletion to be confirmed"
+        );
+        w.run(secs(10));
+        assert!(w.leads(1), "{fate:?}");
+        assert!(w.elected.iter().all(|e| e.node != 0 || e.token == token));
+        assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead: 1 }));
+        w.check_settled();
+    }
+}
+
+#[test]
+fn leaving_ends_only_when_the_deletion_is_confirmed() {
+    let mut w = World::seated(2);
+    w.the_next(3, 1, deletes, Fate::AnswerLost);
+    w.leave(1, E);
+    w.run(ms(250));
+    assert!(w.nodes[1].seat(E).unwrap().1.ended.is_none());
+    w.until("confirmed", secs(3), |w| {
+        w.nodes[1].seat(E).unwrap().1.ended.is_some()
+    });
+    assert_eq!(w.count(1, deletes), 4);
+}
+
+#[test]
+fn leaving_while_the_last_terms_key_is_not_gone_waits_for_it() {
+    let mut w = World::seated(2);
+    w.nodes[0].work = Work::Never;
+    w.end(0, E, crate::core::reason::LostReason::LeaseExpiring);
+    w.the_next(3, 0, deletes, Fate::RequestLost);
+    w.drop_leadership(0, E);
+    w.leave(0, E);
+    w.run(ms(200));
+    let seat = w.nodes[0].seat(E).unwrap().1;
+    assert!(seat.ended.is_none(), "the key still stands");
+    w.until("confirmed", secs(3), |w| {
+        w.nodes[0].seat(E).unwrap().1.ended.is_some()
+    });
+    assert_eq!(w.store.queue(E).len(), 1);
+}
+
+#[test]
+fn a_new_candidate_is_told_what_etcd_will_never_accept() {
+    for (class, persistent, told) in [
+        (Class::Denied, false, true),
+        (Class::Denied, true, true),
+        (Class::Invalid, true, true),
+        (Class::Backoff, false, true),
+        (Class::Auth, false, true),
+        (Class::Backoff, true, false),
+        (Class::Auth, true, false),
+        (Class::Retry, false, false),
+    ] {
+        for kind in [joins as fn(&Ask) -> bool, grants] {
+            let mut w = World::new(1, 1);
+            w.the_next(3, 0, kind, Fate::Refused(class));
+            w.stand(0, E, Follow::Auto, persistent);
+            w.run(secs(5));
+            let seat = w.nodes[0].seat(E).unwrap().1;
+            let refused = seat
+                .ended
+                .as_ref()
+                .map(|(r, t)| (*r, t.as_ref().map(|t| t.class)));
+            let expected = told.then_some((EndReason::Refused, Some(class)));
+            assert_eq!(refused, expected, "{class:?} persistent {persistent}");
+            assert_eq!(w.leads(0), !told);
+            assert_eq!(seat.registered, !told);
+            w.check_settled();
+        }
+    }
+}
+
+#[test]
+fn a_candidate_that_stood_once_retries_whatever_etcd_says() {
+    for class in [Class::Denied, Class::Invalid, Class::Backoff, Class::Auth] {
+        let mut w = World::seated(2);
+        w.the_next(3, 0, joins, Fate::Refused(class));
+        w.revoke(w.nodes[0].lease().unwrap());
+        w.run(secs(5));
+        assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead: 1 }));
+    }
+}
+
+#[test]
+fn answers_of_an_earlier_attempt_are_dropped() {
+    // The join under the first lease is answered when the second stands.
+    let mut w = World::new(1, 1);
+    w.campaign(0);
+    w.next(0, joins, Fate::Slow(ms(250)));
+    w.until("sent", secs(1), |w| w.count(0, joins) == 1);
+    w.run(ms(20));
+    w.give(0, |m, now| {
+        m.lose_lease(now, crate::core::reason::LostReason::LeaseLost);
+    });
+    w.run(secs(20));
+    w.check_settled();
+    assert_eq!(w.elected.len(), 1);
+    assert_eq!(w.count(0, joins), 2);
+}

@@ -1,0 +1,148 @@
+//! Who is next, and how it is known.
+
+use super::*;
+use crate::core::action::Standing;
+use crate::core::candidacy::Follow;
+use crate::tests::{E, key};
+use crate::world::{Fate, World};
+
+fn followers(nodes: usize, follow: Follow) -> World {
+    let mut w = World::new(nodes, 1);
+    for node in 0..nodes {
+        w.stand(node, E, follow, false);
+        w.run(ms(20));
+    }
+    w
+}
+
+#[test]
+fn the_longest_running_wins() {
+    let mut w = World::seated(4);
+    for next in 1..4 {
+        w.kill(next - 1);
+        w.until("the next eldest leads", secs(7), |w| w.leader(E).is_some());
+        assert!(w.leads(next));
+    }
+}
+
+#[test]
+fn a_newcomer_and_one_that_comes_back_stand_at_the_back() {
+    let mut w = World::seated(3);
+    w.leave(1, E);
+    w.run(ms(50));
+    w.campaign(1);
+    w.run(ms(50));
+    let standing: Vec<_> = (0..3).map(|n| w.nodes[n].standing(E)).collect();
+    assert_eq!(standing[1], Some(Standing::Waiting { ahead: 2 }));
+    assert_eq!(standing[2], Some(Standing::Waiting { ahead: 1 }));
+    w.drop_leadership(0, E);
+    w.until("the next leads", ms(50), |w| w.leads(2));
+}
+
+#[test]
+fn the_middle_candidate_leaving_does_not_make_the_last_one_leader() {
+    // Complaint 9.
+    for follow in [Follow::Everyone, Follow::Predecessor] {
+        let mut w = followers(3, follow);
+        w.leave(1, E);
+        w.run(secs(3));
+        assert!(w.leads(0), "{follow:?}");
+        assert_eq!(w.nodes[2].standing(E), Some(Standing::Waiting { ahead: 1 }));
+        w.drop_leadership(0, E);
+        w.until("now it leads", ms(50), |w| w.leads(2));
+        assert_eq!(w.elected.len(), 2);
+    }
+}
+
+#[test]
+fn a_promotion_needs_no_request_when_everybody_is_watched() {
+    let mut w = followers(3, Follow::Everyone);
+    let before = w.count(1, |_| true);
+    w.drop_leadership(0, E);
+    w.until("it leads", ms(50), |w| w.leads(1));
+    assert_eq!(w.count(1, |_| true), before);
+}
+
+#[test]
+fn a_promotion_by_the_only_predecessor_needs_no_read() {
+    let mut w = followers(2, Follow::Predecessor);
+    let before = w.count(1, reads);
+    w.drop_leadership(0, E);
+    w.until("it leads", ms(50), |w| w.leads(1));
+    assert_eq!(w.count(1, reads), before);
+}
+
+#[test]
+fn a_promotion_after_elders_left_unseen_needs_exactly_one_read() {
+    let mut w = followers(4, Follow::Predecessor);
+    w.drop_leadership(0, E);
+    w.run(ms(100));
+    w.drop_leadership(1, E);
+    w.run(ms(100));
+    let before = w.count(3, reads);
+    w.drop_leadership(2, E);
+    w.until("it leads", ms(50), |w| w.leads(3));
+    assert_eq!(w.count(3, reads), before + 1);
+}
+
+#[test]
+fn a_change_in_a_long_queue_reaches_only_the_neighbour() {
+    let mut w = followers(5, Follow::Predecessor);
+    let quiet = w.count(4, |_| true);
+    w.leave(1, E);
+    w.run(ms(100));
+    assert_eq!(w.count(4, |_| true), quiet);
+    assert_eq!(
+        w.count(2, reads),
+        1 + w.count(1, reads),
+        "its neighbour asked once"
+    );
+}
+
+#[test]
+fn behind_more_than_sixty_four_only_the_predecessor_is_followed() {
+    for (ahead, follows) in [(64, false), (65, true)] {
+        let mut w = World::new(1, 1);
+        for n in 0..ahead {
+            w.store.put(&key(&format!("e/{n:03}")), b"", 0);
+        }
+        w.campaign(0);
+        w.run(ms(100));
+        assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead }));
+        let before = w.count(0, reads);
+        w.delete(&key("e/000"));
+        w.run(ms(100));
+        let seen = w.nodes[0].standing(E) == Some(Standing::Waiting { ahead: ahead - 1 });
+        assert_eq!(seen, !follows, "behind {ahead}");
+        assert_eq!(w.count(0, reads), before);
+        for n in 1..ahead {
+            w.delete(&key(&format!("e/{n:03}")));
+        }
+        w.until("it leads", ms(100), |w| w.leads(0));
+    }
+}
+
+#[test]
+fn a_lost_read_about_the_elders_is_repeated() {
+    let mut w = followers(3, Follow::Predecessor);
+    w.leave(0, E);
+    w.drop_leadership(0, E);
+    w.run(ms(50));
+    w.the_next(2, 2, reads, Fate::RequestLost);
+    w.drop_leadership(1, E);
+    w.until("it leads", secs(2), |w| w.leads(2));
+}
+
+#[test]
+fn somebody_standing_twice_in_one_session_is_refused_by_the_registry() {
+    let mut w = World::seated(1);
+    assert!(w.stand(0, E, Follow::Auto, false).is_none());
+    w.drop_leadership(0, E);
+    assert!(
+        w.stand(0, E, Follow::Auto, false).is_some(),
+        "as soon as it has left"
+    );
+    w.run(secs(3));
+    w.check_settled();
+    assert_eq!(w.elected.len(), 2);
+}

@@ -1,0 +1,345 @@
+//! Hides the network, and etcd at its other end: requests, answers and watch messages, late, lost, twice or in no order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::node::Message;
+use super::store::{ELECTION, failed};
+use super::{Ev, Event, Fate, Watcher, World};
+use crate::core::action::{Answer, Ask, Class, RequestId};
+use crate::core::time::Time;
+
+impl World {
+    // ---- etcd's side
+
+    pub(crate) fn happen(&mut self, node: usize, life: u64, ev: Ev) {
+        let alive = self.lives.get(node) == Some(&life);
+        match ev {
+            Ev::Do(act) => act(self),
+            Ev::Arrive {
+                request,
+                ask,
+                stream,
+                sent,
+                back,
+            } => self.arrive(node, alive, request, &ask, stream, (sent, back)),
+            Ev::Deliver(event) if alive => self.deliver(node, event),
+            Ev::Effect(effect) => self.take_effect(node, effect),
+            Ev::Register {
+                generation,
+                id,
+                ref key,
+                prefix,
+                first,
+            } if alive && generation == self.nodes[node].watch_generation => {
+                if self.nodes[node].link.requests_lost {
+                    if first {
+                        let at = self.now.after(self.settings.timeout);
+                        self.message_at(at, node, generation, Message::Broken);
+                    } else {
+                        let at = self.now.after(Duration::from_millis(200));
+                        self.schedule(at, node, ev);
+                    }
+                    return;
+                }
+                self.watchers.push(Watcher {
+                    node,
+                    generation,
+                    id,
+                    key: Arc::clone(key),
+                    prefix,
+                    last: self.now,
+                });
+                self.begin_watch(self.watchers.len() - 1, id);
+            }
+            Ev::Cancel { generation, id } if alive => {
+                let one = |w: &Watcher| w.node == node && w.generation == generation && w.id == id;
+                if let Some(at) = self.watchers.iter().position(one) {
+                    self.message(at, Message::Canceled { id });
+                    self.watchers.remove(at);
+                }
+            }
+            Ev::Progress { generation } if alive && !self.nodes[node].link.requests_lost => {
+                let of_stream = |w: &Watcher| w.node == node && w.generation == generation;
+                let mine = (0..self.watchers.len()).filter(|w| of_stream(&self.watchers[*w]));
+                if let Some(slowest) = mine.max_by_key(|w| self.watchers[*w].last) {
+                    let revision = self.store.revision;
+                    self.message(slowest, Message::Progress { revision });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn arrive(
+        &mut self,
+        node: usize,
+        alive: bool,
+        request: RequestId,
+        ask: &Ask,
+        stream: Option<(u64, Option<i64>)>,
+        (sent, back): (Time, Option<Duration>),
+    ) {
+        let lease = stream.and_then(|(_, lease)| lease);
+        let stale = self.nodes[node].link.stale.filter(|_| alive);
+        // A leader that has lost its followers goes on acknowledging until it notices.
+        let acknowledges = |since: Time| *ask == Ask::Renew && self.now.since(since) < ELECTION;
+        let answer = match (ask, stale) {
+            (Ask::Open { .. }, Some(_)) => Answer::Opened,
+            (Ask::Renew, Some(term)) => {
+                let mut header = self.store.header();
+                header.term = term;
+                Answer::Renewed {
+                    ttl: self.settings.ttl,
+                    header,
+                }
+            }
+            _ if self
+                .store
+                .headless
+                .is_some_and(|since| !acknowledges(since)) =>
+            {
+                if back.is_some() && alive {
+                    self.time_out(node, request, stream, sent, true);
+                }
+                return;
+            }
+            _ if self.is_held(node, alive, ask) => return,
+            _ if self.deleted_blindly(ask) => Answer::Deleted {
+                header: self.store.header(),
+            },
+            _ => self.store.perform(self.now, ask, lease),
+        };
+        if let Some(back) = back.filter(|_| alive) {
+            self.answer(node, request, answer, stream, sent, back);
+        }
+    }
+
+    fn answer(
+        &mut self,
+        node: usize,
+        request: RequestId,
+        answer: Answer,
+        stream: Option<(u64, Option<i64>)>,
+        sent: Time,
+        back: Duration,
+    ) {
+        let timeout = self.settings.timeout;
+        let late = self.now.after(back) > sent.after(timeout);
+        if self.nodes[node].link.answers_lost || late {
+            self.time_out(node, request, stream, sent, true);
+            return;
+        }
+        let at = self.now.after(back);
+        // A stream that failed is of no use any more.
+        let stream = stream.map(|(g, l)| (g, l.filter(|_| !matches!(answer, Answer::Failed(_)))));
+        if self.nodes[node].link.twice {
+            let again = Event::Answer {
+                request,
+                answer: answer.clone(),
+                stream: None,
+            };
+            let later = at.after(self.hop());
+            self.schedule(later, node, Ev::Deliver(again));
+        }
+        let event = Event::Answer {
+            request,
+            answer,
+            stream,
+        };
+        self.schedule(at, node, Ev::Deliver(event));
+    }
+
+    /// Nothing is heard of a request that was sent then.
+    fn time_out(
+        &mut self,
+        node: usize,
+        request: RequestId,
+        stream: Option<(u64, Option<i64>)>,
+        sent: Time,
+        ambiguous: bool,
+    ) {
+        let event = Event::Answer {
+            request,
+            answer: failed(Class::Retry, ambiguous),
+            stream: stream.map(|(generation, _)| (generation, None)),
+        };
+        let at = sent.after(self.settings.timeout).max(self.now);
+        self.schedule(at, node, Ev::Deliver(event));
+    }
+
+    /// A watch begins at the revision that its member is at, and tells everything later.
+    fn begin_watch(&mut self, watcher: usize, id: crate::core::action::WatchId) {
+        let most = self.lag.min(self.store.history.len());
+        let behind = self.rng.usize(..=most);
+        let mut revision = self.store.revision;
+        let mut missed = Vec::new();
+        if behind > 0 {
+            let from = self.store.history.len() - behind;
+            revision = self.store.history[from].revision() - 1;
+            let later = self.store.history.iter();
+            let later = later.filter(|change| change.revision() > revision);
+            let watcher = &self.watchers[watcher];
+            missed.extend(later.filter(|change| watcher.sees(change.key())).cloned());
+        }
+        self.message(watcher, Message::Created { id, revision });
+        if !missed.is_empty() {
+            let changes = missed;
+            self.message(watcher, Message::Events { id, changes });
+        }
+    }
+
+    /// Sends a message of one watch: in order with the others of that watch, in no order with those of others.
+    fn message(&mut self, watcher: usize, message: Message) {
+        let hop = self.hop();
+        let watcher = &mut self.watchers[watcher];
+        watcher.last = watcher.last.max(self.now.after(hop));
+        let (at, node, generation) = (watcher.last, watcher.node, watcher.generation);
+        self.message_at(at, node, generation, message);
+    }
+
+    fn message_at(&mut self, at: Time, node: usize, generation: u64, message: Message) {
+        let n = &mut self.nodes[node];
+        n.messages += 1;
+        let number = n.messages;
+        self.schedule(
+            at,
+            node,
+            Ev::Deliver(Event::Watched {
+                generation,
+                number,
+                message,
+            }),
+        );
+    }
+
+    pub(crate) fn publish(&mut self) {
+        if self.store.news.is_empty() {
+            return;
+        }
+        let news = self.store.publish();
+        for change in &news {
+            self.says_change(change);
+        }
+        for at in 0..self.watchers.len() {
+            let w = &self.watchers[at];
+            let changes: Vec<_> = news.iter().filter(|c| w.sees(c.key())).cloned().collect();
+            if !changes.is_empty() {
+                let id = w.id;
+                self.message(at, Message::Events { id, changes });
+            }
+        }
+    }
+
+    /// etcd cancels every watch of a node, or the node's stream breaks.
+    pub(crate) fn disturb_watches(&mut self, node: usize, broken: bool) {
+        for at in 0..self.watchers.len() {
+            if self.watchers[at].node == node {
+                let id = self.watchers[at].id;
+                let message = if broken {
+                    Message::Broken
+                } else {
+                    Message::Canceled { id }
+                };
+                self.message(at, message);
+            }
+        }
+        self.watchers.retain(|w| w.node != node);
+    }
+
+    /// A node's watches are so far behind that what they miss was compacted: nothing of it arrives, then etcd cancels
+    /// them.
+    pub(crate) fn compact(&mut self, node: usize) {
+        let n = &mut self.nodes[node];
+        n.lost_below = n.messages + 1;
+        self.disturb_watches(node, false);
+    }
+
+    pub(crate) fn send(&mut self, node: usize, request: RequestId, ask: Ask) {
+        self.check_release(node, &ask);
+        self.says_ask(node, request, &ask);
+        if self.recording {
+            self.asked.push((self.now, node, ask.clone()));
+        }
+        if matches!(ask, Ask::List { .. } | Ask::Older { .. }) {
+            self.nodes[node].tally.relisted += 1;
+        }
+        if self.intercepted(node, request, &ask) {
+            return;
+        }
+        let (now, n) = (self.now, &mut self.nodes[node]);
+        let stream = match ask {
+            Ask::Open { lease } => {
+                n.generation += 1;
+                n.stream = None;
+                Some((n.generation, Some(lease)))
+            }
+            Ask::Renew => match n.stream.take() {
+                None => {
+                    let answer = failed(Class::Retry, false);
+                    let stream = None;
+                    let event = Event::Answer {
+                        request,
+                        answer,
+                        stream,
+                    };
+                    self.schedule(now, node, Ev::Deliver(event));
+                    return;
+                }
+                lease => Some((n.generation, lease)),
+            },
+            _ => None,
+        };
+        let (out, back) = (self.hop(), self.hop());
+        let link = &self.nodes[node].link;
+        let (requests_lost, late, slow) = (link.requests_lost, link.late, link.slow);
+        let rule = self
+            .rules
+            .iter_mut()
+            .find(|r| r.node == node && r.times > 0 && (r.what)(&ask));
+        let fate = match rule {
+            Some(rule) => {
+                rule.times -= 1;
+                Some(rule.fate)
+            }
+            None if requests_lost => Some(Fate::RequestLost),
+            None if slow => {
+                let most = self.settings.timeout.saturating_sub(out).as_micros() as u64;
+                Some(Fate::Slow(Duration::from_micros(
+                    self.rng.u64(most / 2..most.max(1)),
+                )))
+            }
+            None => late.map(|most| {
+                let micros = (most.as_micros() as u64).max(1);
+                Fate::Delayed(Duration::from_micros(self.rng.u64(..micros)))
+            }),
+        };
+        let (out, back) = match fate {
+            None => (Some(out), Some(back)),
+            Some(Fate::RequestLost) => (None, None),
+            Some(Fate::AnswerLost) => (Some(out), None),
+            Some(Fate::Late(by)) => (Some(by), None),
+            Some(Fate::Delayed(by)) => (Some(by), Some(back)),
+            Some(Fate::Slow(by)) => (Some(out), Some(by)),
+            Some(Fate::Refused(class)) => {
+                self.answer(node, request, failed(class, false), stream, now, out + back);
+                return;
+            }
+        };
+        let in_time = out.is_some_and(|out| out <= self.settings.timeout);
+        if back.is_none() || !in_time {
+            self.time_out(node, request, stream, now, true);
+        }
+        if let Some(out) = out {
+            let back = back.filter(|_| in_time);
+            let arrive = Ev::Arrive {
+                request,
+                ask,
+                stream,
+                sent: now,
+                back,
+            };
+            self.schedule(now.after(out), node, arrive);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Hides what happens when nothing goes wrong any more: every message arrives, clocks are exact, and whoever can do
+//! something does it.
+
+use crate::model::{Action, Model, is_orphan};
+use crate::rules::Rule;
+use crate::state::{Link, MOST_NODES, Node, Phase, Removal, State};
+
+/// What becomes of each node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Stands, now or soon.
+    Stands,
+    /// Its session lives, and it does not stand unless it does now.
+    Stays,
+    /// Does nothing any more. What it sent may be applied; it need not be.
+    Dead,
+}
+
+impl Model {
+    /// Whether there is one leader soon, whatever becomes of the nodes.
+    pub(crate) fn recovers(&self, state: &State) -> bool {
+        if !self.leads_soon(state, [Fate::Stands; MOST_NODES]) {
+            return false;
+        }
+        let stands =
+            |node: &Node| node.own().is_some() && node.own() == node.key && !is_ending(node);
+        if state.nodes.iter().any(stands) && !self.leads_soon(state, [Fate::Stays; MOST_NODES]) {
+            return false;
+        }
+        (0..self.nodes).all(|alive| {
+            let mut fates = [Fate::Dead; MOST_NODES];
+            fates[alive] = Fate::Stands;
+            self.leads_soon(state, fates)
+        })
+    }
+
+    fn leads_soon(&self, state: &State, fates: [Fate; MOST_NODES]) -> bool {
+        let mut state = *state;
+        let mut patience = self.ttl + 2;
+        loop {
+            let mut work = (0..self.nodes).find_map(|n| next(&state.nodes[n], n, fates[n], self));
+            if work.is_none() {
+                let mut leaders = (0..self.nodes).filter(|n| {
+                    fates[*n] != Fate::Dead
+                        && matches!(state.nodes[*n].phase, Phase::Leading { .. })
+                });
+                if leaders.next().is_some() && state.acting(self).count() == 1 {
+                    return true;
+                }
+                if patience == 0 {
+                    return false;
+                }
+                let expired = |n: &usize| state.nodes[*n].lease == Some(0);
+                work = (0..self.nodes).find(expired).map(Action::Expire);
+            }
+            if work.is_none() {
+                patience -= 1;
+            }
+            state = self.apply(&state, work.unwrap_or(Action::Tick));
+        }
+    }
+}
+
+fn is_ending(node: &Node) -> bool {
+    matches!(node.phase, Phase::Ending { .. })
+}
+
+/// What the node, or etcd for it, does next without any time passing.
+fn next(node: &Node, n: usize, fate: Fate, model: &Model) -> Option<Action> {
+    if fate == Fate::Dead {
+        return None;
+    }
+    if node.own().is_some() && node.own() != node.key {
+        return Some(Action::KeyGone(n));
+    }
+    match node.removal {
+        Removal::Asked => return Some(Action::Delete(n)),
+        Removal::Done => return Some(Action::Deleted(n)),
+        Removal::None => {}
+    }
+    match node.link {
+        Link::Asked { .. } => return Some(Action::Acknowledge(n)),
+        Link::Acked { .. } => return Some(Action::Acknowledged(n)),
+        Link::Verifying { .. } => return Some(Action::Accept(n)),
+        Link::Stale => return Some(Action::Refuse(n)),
+        Link::Idle if node.lease.is_some() && node.belief < model.trust() => {
+            return Some(Action::Renew(n));
+        }
+        Link::Idle => {}
+    }
+    match node.phase {
+        Phase::Out if fate == Fate::Stands => Some(Action::Campaign(n)),
+        Phase::Joining if fate == Fate::Stands => Some(Action::Join(n)),
+        Phase::Joining if is_orphan(node) && model.obeys(Rule::Sweep) => Some(Action::Sweep(n)),
+        Phase::Waiting { .. } if node.first => Some(Action::Lead(n)),
+        Phase::Ending { .. } => Some(Action::WorkEnds(n)),
+        _ => None,
+    }
+}

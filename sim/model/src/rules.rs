@@ -1,0 +1,83 @@
+//! Hides which of the protocol's rules the model obeys, and how large its world is.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A rule of the protocol. Each can be switched off, to see what it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rule {
+    /// The deadline is earlier than the lease's end, by what a clock within its bound may lose meanwhile.
+    Margin,
+    /// The deadline counts from the instant before the renewal was sent, not from when it was acknowledged.
+    SendInstant,
+    /// A renewal counts only after a linearizable read of the same raft term.
+    Verification,
+    /// That read is begun after the acknowledgement has arrived.
+    ReadAfterAck,
+    /// The key is released only when the term's work has ended, or at the term's deadline.
+    WorkFirst,
+    /// Renewals that are accepted after a term's end do not move its deadline.
+    Frozen,
+    /// A key that was asked to be deleted is never taken for ours again.
+    NoAdoption,
+    /// A delete compares the create revision.
+    GuardedDelete,
+    /// A term begins only where no older key stands.
+    EldestLeads,
+    /// Keys of our lease that no candidate holds, put by a join that arrived late, are found and removed.
+    Sweep,
+    /// No rule of ours, but what we assume: in every TTL a clock is wrong by one tick at most.
+    BoundedDrift,
+}
+
+impl Rule {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Margin,
+        Self::SendInstant,
+        Self::Verification,
+        Self::ReadAfterAck,
+        Self::WorkFirst,
+        Self::Frozen,
+        Self::NoAdoption,
+        Self::GuardedDelete,
+        Self::EldestLeads,
+        Self::Sweep,
+        Self::BoundedDrift,
+    ];
+
+    /// Its name at the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Margin => "margin",
+            Self::SendInstant => "send-instant",
+            Self::Verification => "verification",
+            Self::ReadAfterAck => "read-after-ack",
+            Self::WorkFirst => "work-first",
+            Self::Frozen => "frozen",
+            Self::NoAdoption => "no-adoption",
+            Self::GuardedDelete => "guarded-delete",
+            Self::EldestLeads => "eldest-leads",
+            Self::Sweep => "sweep",
+            Self::BoundedDrift => "bounded-drift",
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|rule| rule.name() == name);
+        known.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("there is no rule `{name}`; the rules are {names}")
+        })
+    }
+}

@@ -1,0 +1,166 @@
+//! Hides how stateright is asked for every state, or for the shortest way to a bad one.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use stateright::{Checker, Expectation, HasDiscoveries, Model as _, Path};
+
+use crate::model::{Action, Model};
+use crate::show;
+use crate::state::State;
+
+/// What was found in all the states there are.
+#[derive(Debug)]
+pub struct Report {
+    states: usize,
+    steps: usize,
+    depth: usize,
+    took: Duration,
+    /// Name, whether it is something that must be possible, and whether it is as it should be.
+    properties: Vec<(&'static str, bool, bool)>,
+    happened: Vec<&'static str>,
+    counterexample: Option<Counterexample>,
+}
+
+/// The shortest way to a state in which a property does not hold.
+#[derive(Debug)]
+pub struct Counterexample {
+    property: &'static str,
+    steps: usize,
+    told: String,
+}
+
+impl Counterexample {
+    /// The property.
+    pub fn property(&self) -> &'static str {
+        self.property
+    }
+
+    /// How many steps it takes.
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+}
+
+impl fmt::Display for Counterexample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "NOT \"{}\":", self.property)?;
+        f.write_str(&self.told)
+    }
+}
+
+impl Model {
+    /// Looks at every state. A model that obeys every rule takes memory for all of them: about 60 bytes each, and a
+    /// few hundred for each that is still to be looked at.
+    pub fn check(self, threads: usize) -> Report {
+        let started = Instant::now();
+        let again = self.clone();
+        let checker = self.checker().threads(threads);
+        let checker = checker.finish_when(HasDiscoveries::AnyFailures);
+        let checker = checker.spawn_bfs().join();
+        let found = checker.discoveries();
+        let mut properties = Vec::new();
+        let mut failed = false;
+        for property in checker.model().properties() {
+            let possible = property.expectation == Expectation::Sometimes;
+            let found = found.contains_key(property.name);
+            failed |= found && !possible;
+            properties.push((property.name, possible, found == possible));
+        }
+        Report {
+            states: checker.unique_state_count(),
+            steps: checker.state_count(),
+            depth: checker.max_depth(),
+            took: started.elapsed(),
+            properties,
+            happened: checker.model().happened(),
+            counterexample: failed.then(|| again.counterexample()).flatten(),
+        }
+    }
+
+    /// The shortest way to a state that must not be.
+    pub fn counterexample(&self) -> Option<Counterexample> {
+        let mut shortest: Option<(&'static str, Path<State, Action>)> = None;
+        let mut depth = usize::MAX;
+        // Each search ends with a shorter way, if there is one: within a block stateright keeps the last.
+        loop {
+            let checker = self.clone().checker().target_max_depth(depth);
+            let checker = checker.finish_when(HasDiscoveries::AnyFailures);
+            let checker = checker.spawn_bfs().join();
+            let bad = |name: &str| {
+                let properties = self.properties();
+                let mut bad = properties
+                    .iter()
+                    .filter(|p| p.expectation.discovery_is_failure());
+                bad.any(|property| property.name == name)
+            };
+            let found = checker
+                .discoveries()
+                .into_iter()
+                .filter(|(name, _)| bad(name));
+            let found = found.map(|(name, path)| (path.clone().into_vec().len(), name, path));
+            match found.min_by_key(|(length, name, _)| (*length, *name)) {
+                Some((length, name, path)) if length < depth => {
+                    depth = length;
+                    shortest = Some((name, path));
+                }
+                _ => break,
+            }
+        }
+        shortest.map(|(property, path)| Counterexample {
+            property,
+            steps: depth - 1,
+            told: show::tell(self, path),
+        })
+    }
+}
+
+impl Report {
+    /// Whether every property is as it should be.
+    pub fn is_good(&self) -> bool {
+        self.properties.iter().all(|(_, _, good)| *good)
+    }
+
+    /// How many states there are.
+    pub fn states(&self) -> usize {
+        self.states
+    }
+
+    /// The kinds of steps that were taken at all.
+    pub fn happened(&self) -> &[&'static str] {
+        &self.happened
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            states,
+            steps,
+            depth,
+            ..
+        } = self;
+        let seconds = self.took.as_secs_f64();
+        writeln!(
+            f,
+            "{states} states, {steps} steps between them, at most {} from the start, {seconds:.1} s",
+            depth.saturating_sub(1)
+        )?;
+        for (name, possible, good) in &self.properties {
+            let verdict = match (possible, good) {
+                (false, true) if self.counterexample.is_some() => "no counterexample so far",
+                (false, true) => "holds in every state",
+                (false, false) => "DOES NOT HOLD",
+                (true, true) => "happens",
+                (true, false) if self.counterexample.is_some() => "has not happened so far",
+                (true, false) => "NEVER HAPPENS",
+            };
+            writeln!(f, "{name}: {verdict}")?;
+        }
+        writeln!(f, "steps of these kinds: {}", self.happened.join(", "))?;
+        if let Some(counterexample) = &self.counterexample {
+            write!(f, "{counterexample}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! Hides how it is known, at the end, what has happened at all: a check of states that nothing leads to is worth nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use stateright::Property;
+
+use crate::model::{Action, Model};
+use crate::state::{Link, Phase, State};
+
+/// Which kinds of steps were taken; shared by the clones of a model.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Seen(Arc<[AtomicBool; NAMES.len()]>);
+
+/// The kinds of steps.
+pub(crate) const NAMES: [&str; 26] = [
+    "tick",
+    "slow tick",
+    "fast tick",
+    "change of etcd's leader",
+    "expiry",
+    "early revocation",
+    "grant",
+    "renewal sent",
+    "acknowledged",
+    "acknowledged by a deposed leader",
+    "acknowledgement arrived",
+    "renewal accepted",
+    "renewal refused",
+    "renewal lost",
+    "join",
+    "join unheard",
+    "term began",
+    "resigned",
+    "stepped down",
+    "work ended",
+    "work overdue",
+    "key deleted",
+    "delete confirmed",
+    "key deleted late",
+    "key found gone",
+    "orphan swept",
+];
+
+fn kind(action: Action) -> usize {
+    match action {
+        Action::Tick => 0,
+        Action::TickSlow(_) => 1,
+        Action::TickFast(_) => 2,
+        Action::Elect => 3,
+        Action::Expire(_) => 4,
+        Action::RevokeEarly(_) => 5,
+        Action::Campaign(_) => 6,
+        Action::Renew(_) => 7,
+        Action::Acknowledge(_) => 8,
+        Action::AcknowledgeStale(_) => 9,
+        Action::Acknowledged(_) => 10,
+        Action::Accept(_) => 11,
+        Action::Refuse(_) => 12,
+        Action::LoseRenewal(_) => 13,
+        Action::Join(_) => 14,
+        Action::JoinUnheard(_) => 15,
+        Action::Lead(_) => 16,
+        Action::Resign(_) => 17,
+        Action::StepDown(_) => 18,
+        Action::WorkEnds(_) => 19,
+        Action::Overdue(_) => 20,
+        Action::Delete(_) => 21,
+        Action::Deleted(_) => 22,
+        Action::DeleteLate(_) => 23,
+        Action::KeyGone(_) => 24,
+        Action::Sweep(_) => 25,
+    }
+}
+
+impl Seen {
+    pub(crate) fn note(&self, action: Action) {
+        let seen = &self.0[kind(action)];
+        // Written once: the threads would else take the line from one another at every step.
+        if !seen.load(Ordering::Relaxed) {
+            seen.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        let seen = NAMES.iter().zip(self.0.iter());
+        let seen = seen.filter(|(_, seen)| seen.load(Ordering::Relaxed));
+        seen.map(|(name, _)| *name).collect()
+    }
+}
+
+/// Somebody's turn to lead has come after a term.
+pub const SUCCESSION: &str = "a second leader after a first";
+/// A key is asked to go at its term's deadline.
+pub const RESIGNATION: &str = "a term that its leader ended winds up";
+/// The renewal will be refused.
+pub const REFUSAL: &str = "an acknowledgement of a deposed leader";
+/// Nobody has renewed a leader's lease in time.
+pub const EXPIRY: &str = "a lease runs out under a term that has ended";
+/// The answer of a join was lost.
+pub const ORPHAN: &str = "a key stands that nobody knows of";
+/// Only if etcd revokes leases early.
+pub const ROBBERY: &str = "two leaders, of whom etcd has robbed one";
+
+impl Model {
+    /// What must be possible.
+    pub(crate) fn possibilities(&self) -> Vec<Property<Self>> {
+        let mut possibilities = vec![
+            // Nobody has a key that stood in the first term, so whoever leads next is another leader.
+            Property::sometimes(SUCCESSION, |_, state: &State| {
+                let mut nodes = state.nodes.iter();
+                state.led && state.last_token.is_none() && nodes.any(|node| node.first)
+            }),
+            Property::sometimes(RESIGNATION, |model: &Self, state: &State| {
+                state.nodes.iter().any(|node| {
+                    matches!(node.phase, Phase::Ending { cutoff, .. } if cutoff > model.grace)
+                })
+            }),
+            Property::sometimes(REFUSAL, |_, state: &State| {
+                state.nodes.iter().any(|node| node.link == Link::Stale)
+            }),
+            Property::sometimes(EXPIRY, |_, state: &State| {
+                state.nodes.iter().any(|node| {
+                    matches!(node.phase, Phase::Ending { rev: Some(_), .. })
+                        && node.lease == Some(0)
+                })
+            }),
+            Property::sometimes(ORPHAN, |_, state: &State| {
+                state.nodes.iter().any(crate::model::is_orphan)
+            }),
+        ];
+        if self.early {
+            possibilities.push(Property::sometimes(
+                ROBBERY,
+                |model: &Self, state: &State| {
+                    state.nodes.iter().filter(|node| model.acts(node)).count() > 1
+                },
+            ));
+        }
+        possibilities
+    }
+}

@@ -1,0 +1,305 @@
+//! Hides what can go wrong, how it is made to, and how it is mended.
+
+use std::time::Duration;
+
+use eldest::testing::history::What;
+use fastrand::Rng;
+
+use crate::world::{MEMBERS, PREFIX, TTL, World, member, millis, seconds};
+
+/// What is broken for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    /// A node does not reach one member.
+    CutFromOne,
+    /// A node reaches nobody.
+    CutFromAll,
+    /// A node's requests do not arrive.
+    RequestsLost,
+    /// What a node is answered does not arrive.
+    AnswersLost,
+    /// Everything between a node and etcd is held, and arrives in the end.
+    Held,
+    /// Everything between a node and etcd takes long.
+    Slow,
+    /// etcd's leader does not hear the others, but its clients.
+    LeaderAlone,
+    /// etcd's leader and one node hear each other alone.
+    LeaderAndNodeAlone,
+    /// A member dies and is restarted.
+    MemberDies,
+    /// Two members die and are restarted.
+    MajorityDies,
+    /// All members are restarted.
+    AllDie,
+    /// etcd's leader is stopped for a while, and goes on as if nothing had happened.
+    LeaderStops,
+    /// ... and revokes what it takes for expired.
+    LeaderStopsAndRevokes,
+    /// A node dies and is restarted.
+    NodeDies,
+    /// The leading node dies and is restarted.
+    LeaderDies,
+    /// What was written is answered by a timeout.
+    AnswersTimeOut,
+    /// A member's watches say nothing.
+    WatchesStall,
+    /// etcd takes no more.
+    NoSpace,
+    /// etcd forgets its history.
+    Compaction,
+    /// An operator revokes the leader's lease.
+    Revoked,
+}
+
+pub(crate) const ALL: [Fault; 20] = [
+    Fault::CutFromOne,
+    Fault::CutFromAll,
+    Fault::RequestsLost,
+    Fault::AnswersLost,
+    Fault::Held,
+    Fault::Slow,
+    Fault::LeaderAlone,
+    Fault::LeaderAndNodeAlone,
+    Fault::MemberDies,
+    Fault::MajorityDies,
+    Fault::AllDie,
+    Fault::LeaderStops,
+    Fault::LeaderStopsAndRevokes,
+    Fault::NodeDies,
+    Fault::LeaderDies,
+    Fault::AnswersTimeOut,
+    Fault::WatchesStall,
+    Fault::NoSpace,
+    Fault::Compaction,
+    Fault::Revoked,
+];
+
+/// Something that is broken now.
+pub(crate) struct Broken {
+    fault: Fault,
+    /// Whom it hits; empty: everybody.
+    node: String,
+    name: String,
+    mend: Box<dyn FnOnce(&mut World)>,
+}
+
+impl Fault {
+    /// Breaks it. What is written down names it by its number, since two of a kind may overlap.
+    pub(crate) fn begin(self, world: &mut World, rng: &mut Rng, number: usize) -> Broken {
+        let leader = world.eldest();
+        let any = world.nodes[rng.usize(..world.nodes.len())].clone();
+        // The leader more often than the others.
+        let node = match leader.clone() {
+            Some(leader) if rng.bool() => leader,
+            _ => any,
+        };
+        let (node, mend) = self.make(world, rng, node, leader);
+        let name = format!("{self:?} {number}");
+        world.record(&node, What::Fault { name: name.clone() });
+        Broken {
+            fault: self,
+            node,
+            name,
+            mend,
+        }
+    }
+
+    /// Whether both at once would hit the same, so that mending the one would mend the other.
+    pub(crate) fn excludes(self, other: Fault) -> bool {
+        let kind = |fault| match fault {
+            Fault::CutFromOne
+            | Fault::CutFromAll
+            | Fault::RequestsLost
+            | Fault::AnswersLost
+            | Fault::Held
+            | Fault::Slow => 1,
+            Fault::LeaderAlone
+            | Fault::MemberDies
+            | Fault::MajorityDies
+            | Fault::AllDie
+            | Fault::LeaderStops
+            | Fault::LeaderStopsAndRevokes => 2,
+            Fault::NodeDies | Fault::LeaderDies => 3,
+            // Both of the network and of the members.
+            Fault::LeaderAndNodeAlone => 0,
+            Fault::AnswersTimeOut => 4,
+            Fault::WatchesStall => 5,
+            Fault::NoSpace => 6,
+            Fault::Compaction => 7,
+            Fault::Revoked => 8,
+        };
+        let (one, two) = (kind(self), kind(other));
+        one == two || (one * two == 0 && one.max(two) <= 2)
+    }
+
+    /// For how long it is worth to last.
+    pub(crate) fn lasts(self, rng: &mut Rng) -> Duration {
+        match self {
+            Fault::Compaction | Fault::Revoked => Duration::ZERO,
+            Fault::LeaderStops | Fault::LeaderStopsAndRevokes => {
+                millis(rng.u64(500..2 * TTL.as_millis() as u64))
+            }
+            _ => millis(rng.u64(200..3 * TTL.as_millis() as u64)),
+        }
+    }
+
+    #[allow(clippy::type_complexity)] // whom it hits, and how it is mended
+    fn make(
+        self,
+        world: &mut World,
+        rng: &mut Rng,
+        node: String,
+        leader: Option<String>,
+    ) -> (String, Box<dyn FnOnce(&mut World)>) {
+        let everybody = String::new();
+        let some_member = rng.usize(..MEMBERS);
+        let first = world.cluster.leader().unwrap_or(some_member);
+        let others = move || (0..MEMBERS).filter(move |other| *other != first);
+        match self {
+            Fault::CutFromOne => {
+                let one = member(some_member);
+                world.sim.partition(&*node, &*one);
+                let cut = node.clone();
+                (node, Box::new(move |world| world.sim.repair(&*cut, &*one)))
+            }
+            Fault::CutFromAll => {
+                each(|one| world.sim.partition(&*node, one));
+                let cut = node.clone();
+                let mend = move |world: &mut World| each(|one| world.sim.repair(&*cut, one));
+                (node, Box::new(mend))
+            }
+            Fault::RequestsLost => {
+                each(|one| world.sim.partition_oneway(&*node, one));
+                let cut = node.clone();
+                let mend = move |world: &mut World| each(|one| world.sim.repair_oneway(&*cut, one));
+                (node, Box::new(mend))
+            }
+            Fault::AnswersLost => {
+                each(|one| world.sim.partition_oneway(one, &*node));
+                let cut = node.clone();
+                let mend = move |world: &mut World| each(|one| world.sim.repair_oneway(one, &*cut));
+                (node, Box::new(mend))
+            }
+            Fault::Held => {
+                each(|one| world.sim.hold(&*node, one));
+                let held = node.clone();
+                let mend = move |world: &mut World| each(|one| world.sim.release(&*held, one));
+                (node, Box::new(mend))
+            }
+            Fault::Slow => {
+                let (least, most) = (millis(20), millis(rng.u64(100..600)));
+                let slow = |world: &World, node: &str, most| {
+                    each(|one| world.sim.set_link_max_message_latency(node, one, most));
+                };
+                slow(world, &node, most);
+                let slowed = node.clone();
+                let mend = move |world: &mut World| slow(world, &slowed, least * 2);
+                (node, Box::new(mend))
+            }
+            Fault::LeaderAlone => {
+                others().for_each(|other| world.cluster.cut(first, other));
+                (everybody, Box::new(|world| world.cluster.join()))
+            }
+            Fault::LeaderAndNodeAlone => {
+                others().for_each(|other| {
+                    world.cluster.cut(first, other);
+                    world.sim.partition(&*node, &*member(other));
+                });
+                let cut = node.clone();
+                let mend = move |world: &mut World| {
+                    world.cluster.join();
+                    others().for_each(|other| world.sim.repair(&*cut, &*member(other)));
+                };
+                (everybody, Box::new(mend))
+            }
+            Fault::MemberDies => {
+                let dead = if rng.bool() { first } else { some_member };
+                world.kill_member(dead);
+                (everybody, Box::new(move |world| world.restart_member(dead)))
+            }
+            Fault::MajorityDies => {
+                let left = some_member;
+                let dead = move || (0..MEMBERS).filter(move |one| *one != left);
+                dead().for_each(|one| world.kill_member(one));
+                let mend =
+                    move |world: &mut World| dead().for_each(|one| world.restart_member(one));
+                (everybody, Box::new(mend))
+            }
+            Fault::AllDie => {
+                (0..MEMBERS).for_each(|one| world.kill_member(one));
+                let mend =
+                    |world: &mut World| (0..MEMBERS).for_each(|one| world.restart_member(one));
+                (everybody, Box::new(mend))
+            }
+            Fault::LeaderStops | Fault::LeaderStopsAndRevokes => {
+                world.cluster.freeze(first);
+                let revokes = self == Fault::LeaderStopsAndRevokes;
+                let mend = move |world: &mut World| world.cluster.thaw(first, revokes);
+                (everybody, Box::new(mend))
+            }
+            Fault::NodeDies | Fault::LeaderDies => {
+                let dead = match leader {
+                    Some(leader) if self == Fault::LeaderDies => leader,
+                    _ => node,
+                };
+                world.kill_node(&dead);
+                let restarted = dead.clone();
+                let mend = move |world: &mut World| world.sim.bounce(&*restarted);
+                (dead, Box::new(mend))
+            }
+            Fault::AnswersTimeOut => {
+                world.cluster.lose_answers(0.5);
+                (everybody, Box::new(|world| world.cluster.lose_answers(0.0)))
+            }
+            Fault::WatchesStall => {
+                world.cluster.stall_watches(some_member, true);
+                let mend = move |world: &mut World| world.cluster.stall_watches(some_member, false);
+                (everybody, Box::new(mend))
+            }
+            Fault::NoSpace => {
+                world.cluster.no_space(true);
+                (everybody, Box::new(|world| world.cluster.no_space(false)))
+            }
+            Fault::Compaction => {
+                world.cluster.compact(rng.i64(0..5));
+                (everybody, Box::new(|_| {}))
+            }
+            Fault::Revoked => {
+                if let Some((_, _, create_revision, lease)) =
+                    world.cluster.keys(PREFIX.as_bytes()).into_iter().next()
+                {
+                    world.record("operator", What::DeletedByOther { create_revision });
+                    world.cluster.revoke(lease);
+                }
+                (everybody, Box::new(|_| {}))
+            }
+        }
+    }
+}
+
+impl Broken {
+    pub(crate) fn end(self, world: &mut World) {
+        let Broken {
+            fault: _,
+            node,
+            name,
+            mend,
+        } = self;
+        mend(world);
+        world.record(&node, What::Healed { name });
+    }
+
+    pub(crate) fn fault(&self) -> Fault {
+        self.fault
+    }
+}
+
+fn each(act: impl Fn(&str)) {
+    (0..MEMBERS).for_each(|one| act(&member(one)));
+}
+
+/// A time of quiet that lets everything settle.
+pub(crate) fn quiet(rng: &mut Rng) -> Duration {
+    seconds(rng.u64(1..40))
+}

@@ -1,0 +1,133 @@
+//! Hides a node: the unchanged library in its own surroundings, running for the election for as long as its host lives.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use eldest::etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
+use eldest::testing::history::{Outcome, What};
+use eldest::{CancellationToken, ErrorKind, Leadership, LostReason, Session, SessionOptions, Term};
+use eldest_sim_stack::SimEnv;
+
+use crate::world::{ELECTION, Shared, World, millis};
+
+/// Outside of the election's keys.
+pub(crate) const COUNTER: &str = "count/jobs";
+/// The time between two fenced writes.
+const PACE: Duration = Duration::from_secs(2);
+
+/// What the nodes do.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Habits {
+    /// They work for as long as their term is valid, whatever their token says.
+    pub(crate) stubborn: bool,
+    /// They step down after so long, by their own clock.
+    pub(crate) term: Option<Duration>,
+}
+
+/// Runs for the election until the host ends.
+pub(crate) async fn live(
+    name: String,
+    ttl: Duration,
+    shared: Arc<Shared>,
+    habits: Habits,
+    (seed, offset, drift_ppm): (u64, Duration, i32),
+) -> turmoil::Result {
+    let env = Arc::new(SimEnv::new(seed, offset, drift_ppm));
+    let options = SessionOptions::new(&*name).ttl(ttl).env(env);
+    let session = Session::connect_lazy(World::endpoints(), options)?;
+    let election = session.election(ELECTION)?;
+    let work = |leadership: Leadership| {
+        let (name, shared) = (name.clone(), Arc::clone(&shared));
+        let habits = habits.clone();
+        async move {
+            lead(&name, &shared, &habits, leadership).await;
+            Ok(())
+        }
+    };
+    election.run(CancellationToken::new(), work).await?;
+    Err(format!("{name} has stopped running for the election").into())
+}
+
+async fn lead(name: &str, shared: &Shared, habits: &Habits, leadership: Leadership) {
+    let term = leadership.term();
+    let token = term.fencing_token();
+    shared.elected(name, &term);
+    let steps_down = async {
+        match habits.term {
+            Some(after) => tokio::time::sleep(after).await,
+            None => std::future::pending().await,
+        }
+    };
+    let lost = term.lost();
+    tokio::select! {
+        biased;
+        () = lost.cancelled() => {}
+        () = write(name, shared, &term) => {}
+        () = steps_down => {
+            // If it cannot, the term is lost already. This waits for the work to end, which is this.
+            tokio::spawn(async move { leadership.step_down().await });
+            lost.cancelled().await;
+        }
+    }
+    let reason = term.lost_reason().map_or("unknown", LostReason::as_str);
+    let reason = reason.to_owned();
+    shared
+        .recorder
+        .record(name, ELECTION, What::LostToken { token, reason });
+    while habits.stubborn && term.is_valid() {
+        shared
+            .recorder
+            .record(name, ELECTION, What::Guarded { token });
+        tokio::time::sleep(millis(20)).await;
+    }
+    shared
+        .recorder
+        .record(name, ELECTION, What::Released { token });
+}
+
+/// Counts up, fenced, for as long as it is let.
+async fn write(name: &str, shared: &Shared, term: &Term) {
+    let token = term.fencing_token();
+    let record = |outcome| {
+        let what = What::FencedWrite { token, outcome };
+        shared.recorder.record(name, ELECTION, what);
+    };
+    loop {
+        if let Some(value) = read(term).await {
+            let next = value + 1;
+            // An earlier write of this term, whose answer was lost, may yet arrive: it must not undo this one.
+            let same = match value {
+                0 => Compare::create_revision(COUNTER, CompareOp::Equal, 0),
+                _ => Compare::value(COUNTER, CompareOp::Equal, value.to_string()),
+            };
+            let put = TxnOp::put(COUNTER, next.to_string(), None);
+            record(Outcome::Sent);
+            let written = term
+                .txn([TxnOp::txn(Txn::new().when([same]).and_then([put]))])
+                .await;
+            record(match written {
+                Ok(answer) => match answer.op_responses().first() {
+                    Some(TxnOpResponse::Txn(inner)) if inner.succeeded() => {
+                        Outcome::Admitted { value: next }
+                    }
+                    _ => Outcome::Refused,
+                },
+                Err(error) if error.kind() == ErrorKind::Ambiguous => Outcome::Unknown,
+                Err(_) => Outcome::Refused,
+            });
+        }
+        tokio::time::sleep(PACE).await;
+    }
+}
+
+/// The counter, read under the same guard.
+async fn read(term: &Term) -> Option<u64> {
+    let answer = term.txn([TxnOp::get(COUNTER, None)]).await.ok()?;
+    match answer.op_responses().first() {
+        Some(TxnOpResponse::Get(got)) => match got.kvs().first() {
+            Some(kv) => kv.value_str().ok()?.parse().ok(),
+            None => Some(0),
+        },
+        _ => None,
+    }
+}

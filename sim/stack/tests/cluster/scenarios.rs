@@ -1,0 +1,191 @@
+//! One thing at a time: what must happen after each fault, and when; and that the checker sees what must not.
+
+use eldest::testing::history::{Invariant, What};
+
+use crate::node::Habits;
+use crate::world::{MEMBERS, Plan, TTL, World, member, millis, seconds};
+
+/// A world in which all stand.
+fn settled(plan: &Plan) -> (World, String) {
+    let mut world = World::new(plan);
+    let all = plan.nodes;
+    world.until(seconds(20), "all stand", |world| world.candidates() == all);
+    world.pass(seconds(5));
+    let eldest = world.eldest().expect("somebody leads");
+    (world, eldest)
+}
+
+fn stubborn(seed: u64, nodes: usize) -> Plan {
+    Plan {
+        habits: Habits {
+            stubborn: true,
+            ..Habits::default()
+        },
+        ..Plan::new(seed, nodes)
+    }
+}
+
+fn cut_off(world: &mut World, node: &str) {
+    fault(world, node, "cut off");
+    (0..MEMBERS).for_each(|number| world.sim.partition(node, &*member(number)));
+}
+
+fn fault(world: &World, node: &str, name: &str) {
+    let name = name.to_owned();
+    world.record(node, What::Fault { name });
+}
+
+fn healed(world: &World, node: &str, name: &str) {
+    let name = name.to_owned();
+    world.record(node, What::Healed { name });
+}
+
+#[test]
+fn the_eldest_leads_until_it_dies_and_the_next_follows() {
+    let (mut world, eldest) = settled(&Plan::new(1, 3));
+    world.pass(seconds(60));
+    assert_eq!(world.eldest().as_ref(), Some(&eldest), "nobody took over");
+    world.kill_node(&eldest);
+    let limit = TTL + seconds(1);
+    world.until(limit, "its key is gone", |world| world.candidates() == 2);
+    world.pass(seconds(5));
+    let report = world.judge(|rules| rules);
+    report.assert_ok();
+    report.require(2, 1);
+}
+
+#[test]
+fn a_leader_that_is_cut_off_has_ended_when_the_next_begins() {
+    for seed in 0..3 {
+        let (mut world, eldest) = settled(&stubborn(seed, 3));
+        cut_off(&mut world, &eldest);
+        let limit = TTL + seconds(1);
+        world.until(limit, "its key is gone", |world| world.candidates() == 2);
+        world.pass(seconds(5));
+        let report = world.judge(|rules| rules);
+        report.assert_ok();
+        report.require(2, 1);
+    }
+}
+
+/// The checker's own proof: a clock that is slower than the library is told makes two leaders.
+#[test]
+fn a_clock_beyond_its_bound_makes_two_leaders_and_is_seen() {
+    let plan = Plan {
+        // Exactly that much slower, all of them.
+        drift_ppm: (-200_000, -200_000),
+        ..stubborn(2, 3)
+    };
+    let (mut world, eldest) = settled(&plan);
+    cut_off(&mut world, &eldest);
+    world.pass(TTL * 2);
+    let report = world.judge(|rules| rules);
+    let mut violations = report.violations.iter();
+    let overlaps = violations.any(|violation| violation.invariant == Invariant::Overlap);
+    assert!(overlaps, "{report}");
+}
+
+/// etcd's leader loses the others, and acknowledges a renewal after they have another. Then it learns of that, and answers
+/// the read that is to verify the renewal: no term may last longer for it.
+#[test]
+fn a_renewal_that_a_replaced_leader_acknowledged_counts_for_nothing() {
+    let ttl = seconds(30);
+    let mut late = 0;
+    for seed in 0..5 {
+        let plan = Plan {
+            ttl,
+            // Until it is told.
+            stale: seconds(10_000),
+            ..stubborn(seed, 2)
+        };
+        let (mut world, eldest) = settled(&plan);
+        world.pass(millis(1700 * seed));
+        let first = world.cluster.leader().expect("etcd has a leader");
+        fault(&world, "", "etcd's leader is alone");
+        for other in (0..MEMBERS).filter(|other| *other != first) {
+            world.cluster.cut(first, other);
+        }
+        world.until(seconds(5), "another leads", |world| {
+            world.cluster.tally().elections > 0
+        });
+        let elected = world.now();
+        world.pass_while(ttl / 2, |world| world.cluster.tally().stale_renewals == 0);
+        // The other leader gave every lease its whole term at its election, and an election timeout more.
+        let acknowledged = world.cluster.tally().stale_renewals > 0;
+        late += u32::from(acknowledged && world.now() > elected + seconds(4));
+        world.cluster.join();
+        world.cluster.learn();
+        // Time to verify it.
+        world.pass(millis(300));
+        cut_off(&mut world, &eldest);
+        healed(&world, "", "etcd's leader is alone");
+        world.pass(ttl * 2);
+        let report = world.judge(|rules| rules);
+        assert!(report.is_ok(), "seed {seed}\n{report}");
+        report.require(2, 2);
+    }
+    assert!(
+        late >= 2,
+        "hardly any renewal was acknowledged late by a replaced leader: {late}"
+    );
+}
+
+#[test]
+fn without_a_majority_nobody_leads_and_with_one_somebody_does() {
+    let (mut world, _) = settled(&stubborn(5, 4));
+    fault(&world, "", "two members die");
+    world.kill_member(0);
+    world.kill_member(1);
+    world.pass(TTL * 3);
+    let before = world.shared.leading();
+    assert_eq!(before, Vec::<String>::new(), "nobody leads");
+    world.restart_member(0);
+    world.restart_member(1);
+    healed(&world, "", "two members die");
+    world.until(TTL * 2, "somebody leads", |world| {
+        world.shared.leading().len() == 1
+    });
+    world.pass(seconds(20));
+    let report = world.judge(|rules| rules);
+    report.assert_ok();
+    report.require(2, 1);
+}
+
+#[test]
+fn a_leader_that_steps_down_is_followed_at_once() {
+    let plan = Plan {
+        habits: Habits {
+            term: Some(seconds(20)),
+            ..Habits::default()
+        },
+        ..Plan::new(6, 3)
+    };
+    let (mut world, _) = settled(&plan);
+    world.pass(seconds(120));
+    let vacant = world.longest_vacancy();
+    let report = world.judge(|rules| rules);
+    report.assert_ok();
+    assert!(report.counts.elections >= 5, "{report}");
+    // A deletion and an event: a few messages.
+    assert!(vacant < millis(500), "{vacant:?}\n{report}");
+}
+
+#[test]
+fn a_seed_gives_the_same_life_again() {
+    let life = || {
+        let (mut world, eldest) = settled(&Plan::new(9, 3));
+        cut_off(&mut world, &eldest);
+        world.pass(TTL * 2);
+        world.history()
+    };
+    let (first, second) = (life(), life());
+    let same = first.events().iter().zip(second.events());
+    let same = same.take_while(|(one, other)| one == other).count();
+    assert_eq!(
+        (same, first.events().len()),
+        (first.events().len(), second.events().len()),
+        "first {:?}, then {:?}",
+        first.events().get(same),
+        second.events().get(same),
+    );
+}

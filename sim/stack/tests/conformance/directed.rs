@@ -1,0 +1,137 @@
+//! What random requests do not reach: leases that expire, watches from the future, and requests that are too large.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use etcd_client::proto::PbPutRequest;
+use futures::future::try_join;
+
+use super::draw::{Draw, Step, Watch};
+use super::side::{Answer, Said, Side};
+use super::walk::{Pair, run};
+
+fn put(key: &[u8], value: Vec<u8>, lease: i64) -> Step {
+    Step::Put(PbPutRequest {
+        key: key.to_vec(),
+        value,
+        lease,
+        ..PbPutRequest::default()
+    })
+}
+
+/// Both answer the same.
+async fn both(pair: &mut Pair, step: &Step) -> Result<Answer> {
+    let (etcd, us) = try_join(pair.real.take(step), pair.ours.take(step)).await?;
+    ensure!(etcd == us, "{step:?}: etcd answers {etcd:?}, and we {us:?}");
+    Ok(etcd)
+}
+
+/// From a grant of a second to the deletion of its key.
+async fn expiry(side: &mut Side) -> Result<(Vec<Answer>, Vec<Said>, Duration)> {
+    let begun = Instant::now();
+    let steps = [
+        Draw::watch_all(),
+        Step::Grant { id: 0x77, ttl: 1 },
+        put(b"a", b"1".to_vec(), 0x77),
+        Step::Renew(0x77),
+    ];
+    let mut answers = Vec::new();
+    for step in &steps {
+        answers.push(side.take(step).await?);
+    }
+    let renewed = Instant::now();
+    loop {
+        let said = side.said().await?.remove(&7).unwrap_or_default();
+        // Created, put, deleted.
+        if said.len() == 3 {
+            let took = renewed.elapsed();
+            answers.push(side.take(&Step::Renew(0x77)).await?);
+            answers.push(
+                side.take(&Step::TimeToLive {
+                    id: 0x77,
+                    keys: true,
+                })
+                .await?,
+            );
+            return Ok((answers, said, took));
+        }
+        ensure!(
+            begun.elapsed() < Duration::from_secs(20),
+            "it does not expire: {said:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[test]
+fn a_lease_expires_as_with_etcd() -> Result<()> {
+    run(async {
+        let mut pair = Pair::start().await?;
+        let (etcd, us) = try_join(expiry(&mut pair.real), expiry(&mut pair.ours)).await?;
+        ensure!(
+            etcd.0 == us.0 && etcd.1 == us.1,
+            "etcd: {etcd:?}\nwe: {us:?}"
+        );
+        // The shortest term is two seconds; what has expired is looked for twice a second.
+        for (who, took) in [("etcd", etcd.2), ("we", us.2)] {
+            ensure!(
+                took >= Duration::from_millis(1900),
+                "{who}: expired after {took:?}"
+            );
+        }
+        ensure!(
+            us.2 < Duration::from_secs(4),
+            "we: expired after {:?}",
+            us.2
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn a_watch_from_the_future_keeps_its_stream_from_telling_progress() -> Result<()> {
+    run(async {
+        let mut pair = Pair::start().await?;
+        both(&mut pair, &Draw::watch_all()).await?;
+        let ahead = Watch {
+            id: 3,
+            key: b"a".to_vec(),
+            end: Vec::new(),
+            start: 4,
+            filters: Vec::new(),
+            prev_kv: false,
+        };
+        both(&mut pair, &Step::Watch(ahead)).await?;
+        for revision in 1..=5 {
+            let wait = Duration::from_millis(300);
+            let told = try_join(
+                pair.real.tells_progress(wait),
+                pair.ours.tells_progress(wait),
+            );
+            let (etcd, us) = told.await?;
+            ensure!(
+                etcd == us,
+                "at {revision} etcd tells progress: {etcd}, and we: {us}"
+            );
+            ensure!(
+                etcd == (revision >= 4),
+                "at {revision} etcd tells progress: {etcd}"
+            );
+            both(&mut pair, &put(b"a", Vec::new(), 0)).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_request_that_is_too_large_is_refused_in_etcd_s_words() -> Result<()> {
+    run(async {
+        let mut pair = Pair::start().await?;
+        let large = |size| put(b"a", vec![b'x'; size], 0);
+        let fits = both(&mut pair, &large(1_500_000)).await?;
+        ensure!(matches!(fits, Answer::Put(_)), "{fits:?}");
+        let refused = both(&mut pair, &large(1_600_000)).await?;
+        ensure!(matches!(refused, Answer::Refused(..)), "{refused:?}");
+        Ok(())
+    })
+}

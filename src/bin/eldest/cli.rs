@@ -1,0 +1,94 @@
+//! Hides what the command line looks like.
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::connection::Connection;
+use crate::exit;
+use crate::output::{self, Format};
+use crate::{doctor, generate, resign, serve, status, top, watch};
+#[cfg(unix)]
+use crate::{lock, run};
+
+/// Leader election on etcd in which the longest-running node wins: for any program, and for people at a terminal.
+#[derive(Debug, Parser)]
+#[command(
+    name = "eldest",
+    version,
+    after_help = exit::help(),
+    after_long_help = after_long_help(),
+    max_term_width = 120,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    infer_long_args = false
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program only while this node leads
+    #[cfg(unix)]
+    Run(Box<run::Args>),
+    /// Run a program while holding a lock
+    #[cfg(unix)]
+    Lock(lock::Args),
+    /// Stand on behalf of the program beside us, and answer over HTTP who leads
+    Serve(serve::Args),
+    Status(status::Args),
+    Watch(watch::Args),
+    Resign(resign::Args),
+    Top(top::Args),
+    Doctor(doctor::Args),
+    Completions(generate::Completions),
+    Man(generate::Manual),
+}
+
+/// What every command takes, before or after its name.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+
+    /// How to write results
+    #[arg(
+        long, global = true, value_enum, default_value_t, env = output::VARIABLE,
+        hide_env_values = true, help_heading = "Output"
+    )]
+    pub(crate) output: Format,
+
+    /// Which log lines to write to stderr, such as `info` or `eldest::etcd=debug,warn`
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILTER",
+        default_value = "warn",
+        env = "ELDEST_LOG",
+        hide_env_values = true,
+        help_heading = "Output"
+    )]
+    pub(crate) log: String,
+}
+
+fn after_long_help() -> String {
+    format!(
+        "Passwords: the one of --user comes from the variable ELDEST_PASSWORD or from the file that --password-file \
+         names, never from an argument, which every user of the machine could read. So does the token of --serve and of \
+         `serve`, by ELDEST_HTTP_TOKEN and --http-token-file.\n\n{}",
+        exit::help()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,332 @@
+//! Hides how options and variables become a session: endpoints, user, password, TLS, names and times.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use eldest::etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
+use eldest::{Session, SessionOptions};
+use jiff::SignedDuration;
+
+use crate::exit::{Code, fault};
+
+/// Holds the password of `--user`.
+pub(crate) const PASSWORD: &str = "ELDEST_PASSWORD";
+const CONNECTION: &str = "Connection";
+const SESSION: &str = "Session";
+
+/// How to reach etcd, and how a session behaves there.
+#[derive(Debug, Args)]
+pub(crate) struct Connection {
+    /// etcd's members, separated by commas
+    #[arg(
+        long, global = true, value_name = "URL,...", value_delimiter = ',', env = "ELDEST_ENDPOINTS",
+        default_value = "http://127.0.0.1:2379", hide_env_values = true, help_heading = CONNECTION
+    )]
+    pub(crate) endpoints: Vec<String>,
+
+    /// The user in etcd; its password comes from the variable ELDEST_PASSWORD or from --password-file
+    #[arg(long, global = true, env = "ELDEST_USER", hide_env_values = true, help_heading = CONNECTION)]
+    user: Option<String>,
+
+    /// A file that holds the password and nothing else; a line break at its end does not count
+    #[arg(
+        long, global = true, value_name = "FILE", env = "ELDEST_PASSWORD_FILE", hide_env_values = true,
+        help_heading = CONNECTION
+    )]
+    password_file: Option<PathBuf>,
+
+    /// Trust only certificates that are signed by these, PEM; without it, those that this machine trusts
+    #[arg(
+        long, global = true, value_name = "FILE", env = "ELDEST_CACERT", hide_env_values = true,
+        help_heading = CONNECTION
+    )]
+    cacert: Option<PathBuf>,
+
+    /// Our certificate, PEM, for members that ask for one; together with --key
+    #[arg(
+        long, global = true, value_name = "FILE", env = "ELDEST_CERT", hide_env_values = true,
+        help_heading = CONNECTION
+    )]
+    cert: Option<PathBuf>,
+
+    /// The private key of --cert, PEM
+    #[arg(
+        long, global = true, value_name = "FILE", env = "ELDEST_KEY_FILE", hide_env_values = true,
+        help_heading = CONNECTION
+    )]
+    key: Option<PathBuf>,
+
+    /// How long to try when etcd does not answer
+    #[arg(
+        long, global = true, value_name = "DURATION", value_parser = duration, default_value = "5s",
+        env = "ELDEST_CONNECT_TIMEOUT", hide_env_values = true, help_heading = CONNECTION
+    )]
+    connect_timeout: Duration,
+
+    /// How long to wait for one answer before the next member is asked [default: TTL/20, 300 ms to 2 s]
+    #[arg(
+        long, global = true, value_name = "DURATION", value_parser = duration,
+        env = "ELDEST_REQUEST_TIMEOUT", hide_env_values = true, help_heading = CONNECTION
+    )]
+    request_timeout: Option<Duration>,
+
+    /// Where all keys lie; names are looked up below it. Empty: names are whole keys
+    #[arg(
+        long, global = true, value_name = "PREFIX", default_value = "eldest", env = "ELDEST_NAMESPACE",
+        hide_env_values = true, help_heading = SESSION
+    )]
+    namespace: String,
+
+    /// How long etcd keeps the place of a node that vanished, in whole seconds from 2 to 300
+    #[arg(
+        long, global = true, value_name = "DURATION", value_parser = duration, default_value = "10s",
+        env = "ELDEST_TTL", hide_env_values = true, help_heading = SESSION
+    )]
+    pub(crate) ttl: Duration,
+
+    /// How long before its lease can expire a node ceases to believe in it [default: TTL/20, at most 2 s]
+    #[arg(
+        long, global = true, value_name = "DURATION", value_parser = duration, env = "ELDEST_MARGIN",
+        hide_env_values = true, help_heading = SESSION
+    )]
+    margin: Option<Duration>,
+
+    /// By how many millionths the clocks of this machine and of etcd may differ in their rates
+    #[arg(
+        long, global = true, value_name = "PPM", default_value_t = 1000, env = "ELDEST_CLOCK_DRIFT_PPM",
+        hide_env_values = true, help_heading = SESSION
+    )]
+    pub(crate) clock_drift_ppm: u32,
+}
+
+impl Connection {
+    /// What the library is to be told; commands add what is theirs.
+    pub(crate) fn session_options(&self, identity: &str) -> Result<SessionOptions> {
+        let mut options = SessionOptions::new(identity)
+            .namespace(self.namespace.as_str())
+            .ttl(self.ttl)
+            .connect_timeout(self.connect_timeout)
+            .clock_drift_ppm(self.clock_drift_ppm)
+            .connect_options(self.connect_options()?);
+        if let Some(timeout) = self.request_timeout {
+            options = options.request_timeout(timeout);
+        }
+        if let Some(margin) = self.margin {
+            options = options.margin(margin);
+        }
+        Ok(options)
+    }
+
+    /// A session that only looks on, so that it has no lease.
+    pub(crate) async fn onlooker(&self) -> Result<Session> {
+        let options = self.session_options("eldest")?;
+        Ok(Session::connect(&self.endpoints, options).await?)
+    }
+
+    /// Whether etcd is told who asks.
+    pub(crate) fn has_user(&self) -> bool {
+        self.user.as_deref().is_some_and(|user| !user.is_empty())
+    }
+
+    /// The prefix of the keys of that name and below it, for people. `None`: of all keys of etcd.
+    pub(crate) fn place(&self, below: &str) -> Option<String> {
+        let levels = [self.namespace.trim_end_matches('/'), below];
+        let levels: Vec<&str> = levels
+            .into_iter()
+            .filter(|level| !level.is_empty())
+            .collect();
+        let root = if self.namespace == "/" { "/" } else { "" };
+        (!levels.is_empty()).then(|| format!("{root}{}/", levels.join("/")))
+    }
+
+    /// What --key says where it cannot mean that of a certificate, because there is none.
+    pub(crate) fn take_selected_key(&mut self) -> Option<String> {
+        let key = self.key.take_if(|_| self.cert.is_none())?;
+        Some(key.to_string_lossy().into_owned())
+    }
+
+    /// User, password and TLS.
+    pub(crate) fn connect_options(&self) -> Result<ConnectOptions> {
+        let mut options = ConnectOptions::new();
+        if let Some((user, password)) = self.credentials()? {
+            options = options.with_user(user, password.0);
+        }
+        if let Some(tls) = self.tls()? {
+            options = options.with_tls(tls);
+        }
+        Ok(options)
+    }
+
+    fn credentials(&self) -> Result<Option<(&str, Secret)>> {
+        let from_variable = std::env::var_os(PASSWORD);
+        let Some(user) = self.user.as_deref().filter(|_| self.has_user()) else {
+            let source = match (&self.password_file, from_variable) {
+                (Some(_), _) => "--password-file",
+                (None, Some(_)) => PASSWORD,
+                (None, None) => return Ok(None),
+            };
+            let message = format!("{source} is given, but no user: add --user or ELDEST_USER");
+            return Err(fault(Code::Usage, message));
+        };
+        // Not repeated: what follows the colon may be a password.
+        if user.contains(':') {
+            let message = format!(
+                "--user takes a name alone; its password comes from {PASSWORD} or --password-file"
+            );
+            return Err(fault(Code::Usage, message));
+        }
+        let password = match (&self.password_file, from_variable) {
+            (Some(file), _) => Secret::read("--password-file", file)?,
+            (None, Some(password)) => Secret(
+                password
+                    .into_string()
+                    .map_err(|_| fault(Code::Usage, format!("{PASSWORD} is not UTF-8")))?,
+            ),
+            (None, None) => {
+                let message = format!(
+                    "the password of user {user:?} is missing: set {PASSWORD} or use --password-file"
+                );
+                return Err(fault(Code::Usage, message));
+            }
+        };
+        Ok(Some((user, password)))
+    }
+
+    fn tls(&self) -> Result<Option<TlsOptions>> {
+        let given = [
+            ("--cacert", &self.cacert),
+            ("--cert", &self.cert),
+            ("--key", &self.key),
+        ];
+        if let Some((option, _)) = given.iter().find(|(_, file)| file.is_some()) {
+            let plain = self
+                .endpoints
+                .iter()
+                .position(|e| !e.starts_with("https://"));
+            if let Some(number) = plain {
+                let message = format!(
+                    "{option} needs https endpoints; number {} is none",
+                    number + 1
+                );
+                return Err(fault(Code::Usage, message));
+            }
+        } else if !self.endpoints.iter().all(|e| e.starts_with("https://")) {
+            return Ok(None);
+        }
+        let mut tls = TlsOptions::new();
+        tls = match &self.cacert {
+            Some(file) => {
+                tls.ca_certificate(Certificate::from_pem(pem("--cacert", file, CERTIFICATE)?))
+            }
+            None => tls.with_enabled_roots(),
+        };
+        match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => {
+                let cert = pem("--cert", cert, CERTIFICATE)?;
+                let key = pem("--key", key, PRIVATE_KEY)?;
+                tls = tls.identity(Identity::from_pem(cert, key));
+            }
+            (None, None) => {}
+            (Some(_), None) => return Err(fault(Code::Usage, "--cert is given without --key")),
+            (None, Some(_)) => return Err(fault(Code::Usage, "--key is given without --cert")),
+        }
+        Ok(Some(tls))
+    }
+}
+
+/// A password or a token: shown to nobody.
+pub(crate) struct Secret(pub(crate) String);
+
+impl Secret {
+    /// The only line of the file that an option names.
+    pub(crate) fn read(option: &str, file: &Path) -> Result<Self> {
+        let bytes = read(option, file)?;
+        let Ok(mut text) = String::from_utf8(bytes) else {
+            let message = format!("{option} {}: not UTF-8", file.display());
+            return Err(fault(Code::Usage, message));
+        };
+        if text.ends_with('\n') {
+            text.pop();
+            if text.ends_with('\r') {
+                text.pop();
+            }
+        }
+        if text.is_empty() || text.contains('\n') {
+            let rule = if text.is_empty() {
+                "it is empty"
+            } else {
+                "it has more than one line"
+            };
+            let message = format!("{option} {}: {rule}", file.display());
+            return Err(fault(Code::Usage, message));
+        }
+        Ok(Self(text))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(...)")
+    }
+}
+
+fn read(option: &str, file: &Path) -> Result<Vec<u8>> {
+    std::fs::read(file)
+        .map_err(|error| fault(Code::Usage, format!("{option} {}: {error}", file.display())))
+}
+
+/// What files in PEM say that they hold.
+const CERTIFICATE: &str = "CERTIFICATE-----";
+const PRIVATE_KEY: &str = "PRIVATE KEY-----";
+
+/// A file that holds something of that kind: rustls would take one that holds nothing for an empty list.
+fn pem(option: &str, file: &Path, kind: &str) -> Result<Vec<u8>> {
+    let bytes = read(option, file)?;
+    if String::from_utf8_lossy(&bytes).contains(kind) {
+        return Ok(bytes);
+    }
+    let what = kind.trim_end_matches('-').to_lowercase();
+    let message = format!(
+        "{option} {}: there is no {what} in it, in PEM",
+        file.display()
+    );
+    Err(fault(Code::Usage, message))
+}
+
+/// A length of time as people write it, such as `10s`, `500ms` or `1m30s`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    if text.parse::<f64>().is_ok() {
+        return Err(format!(
+            "it has no unit; write {text}s for seconds, or {text}ms"
+        ));
+    }
+    let parsed: SignedDuration = text
+        .parse()
+        .map_err(|_| "write it as 10s, 500ms or 1m30s".to_owned())?;
+    parsed
+        .try_into()
+        .map_err(|_| "it must not be negative".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_people_write_them_and_never_without_a_unit() {
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert!(duration("10").unwrap_err().contains("10s"));
+        assert!(duration("-10s").unwrap_err().contains("negative"));
+        assert!(duration("soon").unwrap_err().contains("500ms"));
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        assert_eq!(format!("{:?}", Secret("canary".to_owned())), "Secret(...)");
+    }
+}

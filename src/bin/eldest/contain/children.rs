@@ -1,0 +1,124 @@
+//! Hides how a process kills whatever is its child until it has none: in rounds, for what its children leave behind
+//! becomes its own, because it is a subreaper.
+//!
+//! Only children are ever signalled: nobody but their parent can free their process ids for somebody else, so no
+//! number is ever sent a signal that was not meant for it. And who has no child has no descendant.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process, pidfd_open, waitid,
+    waitpid,
+};
+
+use super::spec::Exit;
+
+/// All children of this process, those that have ended but were not waited for among them.
+pub(super) fn list() -> io::Result<Vec<Pid>> {
+    let main = format!("/proc/self/task/{}/children", std::process::id());
+    if !fs::exists(main)? {
+        return search();
+    }
+    let mut found = Vec::new();
+    for task in fs::read_dir("/proc/self/task")? {
+        // Fails only for a thread that has just ended; another one has its children then.
+        let text = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        found.extend(text.split_whitespace().filter_map(pid));
+    }
+    Ok(found)
+}
+
+/// The same from the list of all processes: for kernels without `CONFIG_PROC_CHILDREN`, and to be sure in a process of
+/// many threads, between which a child may move while they are asked.
+pub(super) fn search() -> io::Result<Vec<Pid>> {
+    let own = std::process::id().to_string();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Some(child) = entry.file_name().to_str().and_then(pid) else {
+            continue;
+        };
+        if parent(child).is_some_and(|parent| parent == own) {
+            found.push(child);
+        }
+    }
+    Ok(found)
+}
+
+/// The parent of any process, as a number.
+pub(super) fn parent(of: Pid) -> Option<String> {
+    field(of, 1)
+}
+
+/// When it was started: with its number, a name that is never given twice.
+pub(super) fn birth(of: Pid) -> Option<String> {
+    field(of, 19)
+}
+
+/// Of its line in `/proc`, counted from its state on.
+fn field(of: Pid, number: usize) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", of.as_raw_nonzero())).ok()?;
+    // The name, in brackets, may contain anything.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(number).map(str::to_owned)
+}
+
+fn pid(text: &str) -> Option<Pid> {
+    text.parse().ok().and_then(Pid::from_raw)
+}
+
+/// How `child` ended, if it has; it stays to be waited for.
+pub(super) fn ended(child: Pid) -> Option<Exit> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let status = waitid(WaitId::Pid(child), options).ok()??;
+    status
+        .exit_status()
+        .map(Exit::Code)
+        .or_else(|| status.terminating_signal().map(Exit::Signal))
+}
+
+/// Waits for `child` if it has ended: from then on its number may be another's. Whether it is gone.
+pub(super) fn reap(child: Pid) -> bool {
+    // An error: it was not our child any more.
+    !matches!(waitpid(Some(child), WaitOptions::NOHANG), Ok(None))
+}
+
+/// One round: kills all children but those that are spared, and waits for those that have ended. Returns who is left.
+pub(super) fn kill(spared: impl Fn(Pid) -> bool) -> io::Result<Vec<Pid>> {
+    let mut left = list()?;
+    left.retain(|child| !spared(*child));
+    for child in &left {
+        // Denied for a child that has become another user; the caller sees that it stays.
+        let _ = kill_process(*child, Signal::KILL);
+    }
+    left.retain(|child| !reap(*child));
+    Ok(left)
+}
+
+/// Waits for those that have ended by themselves.
+pub(super) fn reap_ended(spared: impl Fn(Pid) -> bool) {
+    for child in list().unwrap_or_default() {
+        if !spared(child) {
+            reap(child);
+        }
+    }
+}
+
+/// Waits until one of these children has ended, for so long at most.
+pub(super) fn await_any(children: &[Pid], limit: Duration) {
+    let open = |child: &Pid| pidfd_open(*child, PidfdFlags::empty()).ok();
+    let ends: Vec<_> = children.iter().take(64).filter_map(open).collect();
+    let mut fds: Vec<_> = ends
+        .iter()
+        .map(|end| PollFd::new(end, PollFlags::IN))
+        .collect();
+    let limit = Timespec {
+        tv_sec: 0,
+        tv_nsec: limit.subsec_nanos().into(),
+    };
+    // An interruption is as good as an end: the caller looks anyway.
+    let _ = poll(&mut fds, Some(&limit));
+}

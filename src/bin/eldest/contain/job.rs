@@ -1,0 +1,289 @@
+//! Hides the supervisor's side of a contained program: what its keeper is told, and that the supervisor ends the program
+//! by itself when the keeper does not.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
+
+use super::board::Board;
+use super::cgroup::Cgroup;
+use super::clock::{self, NEVER};
+use super::household::{Household, pid_of};
+use super::keeper::{Place, is_readable};
+use super::spec::{Commands, Ending, Exit, Limit, Limits, Spec, Stop};
+use super::wire::{Order, Report};
+use super::{KEEPER, children};
+
+/// How long a keeper may take to start itself, or the program.
+const START: Duration = Duration::from_secs(10);
+/// How long a keeper may take to sweep after the program has ended, before the supervisor does it.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long the supervisor tries, at least, to kill what is left.
+const TRIES: Duration = Duration::from_secs(2);
+/// Between two rounds of that.
+const PAUSE: Duration = Duration::from_millis(2);
+/// How long the supervisor listens to a keeper that is late.
+const LAST_WORD: Duration = Duration::from_millis(10);
+/// A keeper that waits for the order to start its program. Dropped, it ends.
+pub(crate) struct Keeper {
+    spec: Arc<Spec>,
+    household: Arc<Household>,
+    pid: Pid,
+    child: Child,
+    board: Board,
+    orders: File,
+    reports: Lines<BufReader<pipe::Receiver>>,
+}
+
+impl Keeper {
+    /// Starts a keeper and waits until it is ready.
+    pub(crate) async fn start(spec: &Arc<Spec>, household: &Arc<Household>) -> io::Result<Self> {
+        let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
+        let (orders_end, orders) = pipe_with(flags)?;
+        let (reports, reports_end) = pipe_with(flags)?;
+        let board = Board::create()?;
+        board.write(Limits::none(clock::nanos(spec.grace)))?;
+        let place = Place {
+            supervisor: i32::try_from(std::process::id()).unwrap_or_default(),
+            board: board.number(),
+            orders: orders_end.as_raw_fd(),
+            reports: reports_end.as_raw_fd(),
+            cgroup: spec.cgroup,
+        };
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg0("eldest")
+            .arg(KEEPER)
+            .args(place.arguments())
+            .args(&spec.program)
+            .stdin(Stdio::inherit());
+        for (name, value) in &spec.environment {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let child = household.spawn(&mut command)?;
+        let mut keeper = Self {
+            spec: Arc::clone(spec),
+            household: Arc::clone(household),
+            pid: pid_of(&child).ok_or(io::ErrorKind::NotFound)?,
+            child,
+            board,
+            orders: File::from(orders),
+            reports: BufReader::new(pipe::Receiver::from_owned_fd(reports)?).lines(),
+        };
+        let ready = timeout(START, keeper.hear(Some(reports_end))).await;
+        drop(orders_end);
+        if let Ok(Some(Report::Ready)) = ready {
+            return Ok(keeper);
+        }
+        drop(keeper.clear(None, false, 0).await);
+        Err(io::Error::other("the keeper of the program did not start"))
+    }
+
+    /// The next report; `None`: the keeper is no more. Our own copy of the keeper's end is closed once it was heard.
+    async fn hear(&mut self, end: Option<OwnedFd>) -> Option<Report> {
+        let heard = tokio::select! {
+            line = self.reports.next_line() => line.ok().flatten(),
+            // While we have the keeper's end too, the pipe does not tell of its death.
+            _ = self.child.wait(), if end.is_some() => None,
+        };
+        heard?.parse().ok()
+    }
+
+    /// Whether it has died while it waited.
+    pub(crate) fn is_gone(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Starts the program, and stays with it until nothing of it is left, or nothing can be done about what is left.
+    ///
+    /// `limit`: until when something of it may be alive; asked again and again.
+    pub(crate) async fn go(
+        mut self,
+        leader: Option<(i64, String)>,
+        limit: impl Fn() -> Limit + Send,
+        mut commands: Commands,
+    ) -> Ending {
+        let begun = clock::now();
+        let mut told = Limits::none(0);
+        let mut program: Option<Program> = None;
+        let mut ended_at = None;
+        let mut abandoned = false;
+        let mut order = Some(Order::Go(leader));
+        loop {
+            let now = clock::now();
+            let until = limit().nanos();
+            // Whoever wanted the program does not want it any more, not even its end.
+            let stop = match *commands.stop.borrow_and_update() {
+                _ if abandoned => Stop::By(Duration::ZERO),
+                stop => stop,
+            };
+            let limits = self.spec.limits(until, stop);
+            if limits != told {
+                if let Err(error) = self.board.write(limits) {
+                    tracing::error!(%error, "the deadline cannot be shared");
+                    return self.clear(program, ended_at.is_some(), until).await;
+                }
+                if limits.term_at < told.term_at || limits.kill_at < told.kill_at {
+                    self.tell(&Order::Look);
+                }
+                told = limits;
+            }
+            if let Some(order) = order.take() {
+                self.tell(&order);
+            }
+            if program.as_ref().is_some_and(Program::has_ended) {
+                ended_at = ended_at.or(Some(now));
+            }
+            let overdue = self.overdue(limits, program.is_some(), begun, ended_at);
+            let report = if now >= overdue {
+                // It may have said it while we were stopped.
+                timeout(LAST_WORD, self.reports.next_line()).await.ok()
+            } else {
+                // The clock of such pauses may stand still while the machine sleeps; ours is read after each.
+                let pause = Duration::from_nanos(overdue - now).min(self.spec.tick);
+                tokio::select! {
+                    biased;
+                    line = self.reports.next_line() => Some(line),
+                    () = sleep(pause) => continue,
+                    changed = commands.stop.changed(), if !abandoned => {
+                        abandoned = changed.is_err();
+                        continue;
+                    }
+                    Ok(signal) = commands.signals.recv() => {
+                        self.tell(&Order::Signal(signal));
+                        continue;
+                    }
+                }
+            };
+            let Some(report) = report else {
+                tracing::warn!(keeper = %self.pid, "the keeper did not end the program in time");
+                return self.clear(program, ended_at.is_some(), until).await;
+            };
+            match report.ok().flatten().and_then(|line| line.parse().ok()) {
+                Some(Report::Gone(exit, asked)) => {
+                    // It has nothing more to do than to end.
+                    let mut child = self.child;
+                    tokio::spawn(async move { child.wait().await });
+                    let by_itself = !asked;
+                    return Ending::Gone { exit, by_itself };
+                }
+                Some(Report::Started(pid)) => program = Program::of(pid, self.pid),
+                Some(Report::Ready) => {}
+                Some(Report::Failed(errno)) => {
+                    drop(self.clear(program, false, until).await);
+                    return Ending::NotStarted(io::Error::from_raw_os_error(errno));
+                }
+                None => {
+                    tracing::warn!(keeper = %self.pid, "the keeper of the program has died");
+                    return self.clear(program, ended_at.is_some(), until).await;
+                }
+            }
+        }
+    }
+
+    /// When the supervisor no longer waits for the keeper.
+    fn overdue(&self, limits: Limits, started: bool, begun: u64, ended_at: Option<u64>) -> u64 {
+        let killed = limits
+            .kill_at
+            .saturating_add(clock::nanos(self.spec.lead / 2));
+        let swept = ended_at.map_or(NEVER, |at| at.saturating_add(clock::nanos(PATIENCE)));
+        let runs = if started {
+            NEVER
+        } else {
+            begun.saturating_add(clock::nanos(START))
+        };
+        killed.min(swept).min(runs)
+    }
+
+    fn tell(&mut self, order: &Order) {
+        // A keeper that does not read them has no room for more, which costs a signal; a dead one is noticed elsewhere.
+        let _ = self.orders.write_all(order.to_string().as_bytes());
+    }
+
+    /// Ends everything without the keeper, that the program ended `by_itself` or not: its group, the keeper, and then what comes to us of its children.
+    async fn clear(mut self, program: Option<Program>, by_itself: bool, until: u64) -> Ending {
+        let give_up = until.max(clock::now().saturating_add(clock::nanos(TRIES)));
+        let mut exit = None;
+        if let Some(program) = &program {
+            program.kill();
+        }
+        let cgroup = Cgroup::made_by(self.pid.as_raw_nonzero().get().unsigned_abs());
+        let _ = self.child.start_kill();
+        drop(timeout(START, self.child.wait()).await);
+        loop {
+            if let Some(cgroup) = &cgroup {
+                cgroup.kill();
+            }
+            if let Some(program) = &program {
+                exit = exit.or_else(|| children::ended(program.pid));
+            }
+            match self.household.sweep() {
+                Ok(left) if left.is_empty() => break,
+                Ok(left) if clock::now() >= give_up => {
+                    let number = |pid: &Pid| pid.as_raw_nonzero().get();
+                    return Ending::Left(left.iter().map(number).collect());
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the children of this process cannot be listed");
+                    if clock::now() >= give_up {
+                        return Ending::Left(Vec::new());
+                    }
+                }
+            }
+            sleep(PAUSE).await;
+        }
+        if let Some(cgroup) = cgroup {
+            cgroup.remove();
+        }
+        match (program, exit) {
+            (None, _) => Ending::NotStarted(io::Error::other("its keeper died or hung")),
+            (Some(_), exit) => Ending::Gone {
+                exit: exit.unwrap_or(Exit::Signal(Signal::KILL.as_raw())),
+                by_itself,
+            },
+        }
+    }
+}
+
+/// The program, as far as the supervisor knows it.
+struct Program {
+    pid: Pid,
+    end: OwnedFd,
+}
+
+impl Program {
+    /// `None`: it has ended meanwhile.
+    fn of(pid: i32, keeper: Pid) -> Option<Self> {
+        let pid = Pid::from_raw(pid)?;
+        let end = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // Was it waited for before we opened it, the number may be another's.
+        let parent = children::parent(pid)?;
+        let own = parent == keeper.as_raw_nonzero().to_string();
+        own.then_some(Self { pid, end })
+    }
+
+    fn has_ended(&self) -> bool {
+        is_readable(&self.end)
+    }
+
+    fn kill(&self) {
+        // Fails once it was waited for; until then nobody else has its number.
+        if pidfd_send_signal(&self.end, Signal::KILL).is_ok() {
+            let _ = kill_process_group(self.pid, Signal::KILL);
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Hides the keeper: a process of one thread, between supervisor and program, that ends the program by itself when the
+//! deadline in memory passes or the supervisor dies, and leaves nothing of it behind.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::OFlags;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getppid, kill_process_group, pidfd_open, set_child_subreaper, setsid,
+};
+
+use super::board::Board;
+use super::cgroup::Cgroup;
+use super::clock::{self, Alarm, NEVER};
+use super::spec::{Exit, Limits};
+use super::wire::{Order, Report};
+use super::{children, shim};
+
+/// How often what the program's descendants leave behind is waited for.
+const ROUND: Duration = Duration::from_secs(1);
+/// How long the last sweep waits for a process to end before it looks again.
+const PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// What the supervisor tells its keeper in the arguments, in this order, before the program.
+pub(super) struct Place {
+    pub(super) supervisor: i32,
+    /// Numbers of open files in the supervisor.
+    pub(super) board: i32,
+    pub(super) orders: i32,
+    pub(super) reports: i32,
+    pub(super) cgroup: bool,
+}
+
+impl Place {
+    pub(super) fn arguments(&self) -> [String; 5] {
+        [
+            self.supervisor.to_string(),
+            self.board.to_string(),
+            self.orders.to_string(),
+            self.reports.to_string(),
+            i32::from(self.cgroup).to_string(),
+        ]
+    }
+
+    fn parse(arguments: &[OsString]) -> Option<(Self, &[OsString])> {
+        let (place, program) = arguments.split_at_checked(5)?;
+        let number = |at: usize| place[at].to_str()?.parse::<i32>().ok();
+        let place = Self {
+            supervisor: number(0)?,
+            board: number(1)?,
+            orders: number(2)?,
+            reports: number(3)?,
+            cgroup: number(4)? != 0,
+        };
+        Some((place, program))
+    }
+
+    /// Opens what the supervisor has open under that number.
+    fn open(&self, number: i32, options: &OpenOptions) -> io::Result<File> {
+        options.open(format!("/proc/{}/fd/{number}", self.supervisor))
+    }
+}
+
+/// The keeper's whole life.
+pub(super) fn main(arguments: &[OsString]) -> ExitCode {
+    let Some((place, program)) = Place::parse(arguments) else {
+        return ExitCode::from(2);
+    };
+    match Keeper::begin(&place, program).and_then(Keeper::run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "eldest: the keeper failed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Keeper {
+    board: Board,
+    orders: File,
+    /// Of a line that has not ended.
+    heard: Vec<u8>,
+    reports: File,
+    supervisor: OwnedFd,
+    alarm: Alarm,
+    cgroup: Option<Cgroup>,
+    limits: Limits,
+    /// The supervisor has died, or let go of us.
+    alone: bool,
+    program: Program,
+}
+
+/// The program, or what waits to become it.
+struct Program {
+    /// Its process group as well.
+    pid: Pid,
+    end: OwnedFd,
+    /// A pipe: what we write, it reads. That it reads nothing more tells it of our end.
+    gate: File,
+    /// Kept, for it may not have opened it yet.
+    _other_end: OwnedFd,
+    began: bool,
+    asked: bool,
+}
+
+impl Keeper {
+    fn begin(place: &Place, program: &[OsString]) -> io::Result<Self> {
+        let supervisor = Pid::from_raw(place.supervisor).ok_or(io::ErrorKind::InvalidInput)?;
+        let end = pidfd_open(supervisor, PidfdFlags::empty())?;
+        let mut read = OpenOptions::new();
+        let mut write = OpenOptions::new();
+        read.read(true)
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+        write.write(true);
+        let board = Board::from_file(place.open(place.board, &read)?);
+        let orders = place.open(place.orders, &read)?;
+        let mut reports = place.open(place.reports, &write)?;
+        // Were it dead, these would be the files of another process of its number.
+        if getppid() != Some(supervisor) {
+            return Err(io::Error::other("the supervisor has gone"));
+        }
+        setsid()?;
+        set_child_subreaper(Some(rustix::process::getpid()))?;
+        let limits = board.read().unwrap_or(Limits::none(0));
+        let cgroup = place.cgroup.then(Cgroup::create).flatten();
+        let program = Program::prepare(program, cgroup.as_ref())?;
+        reports.write_all(Report::Ready.to_string().as_bytes())?;
+        Ok(Self {
+            board,
+            orders,
+            heard: Vec::new(),
+            reports,
+            supervisor: end,
+            alarm: Alarm::new()?,
+            cgroup,
+            limits,
+            alone: false,
+            program,
+        })
+    }
+
+    /// Until the program has ended, or will never be started.
+    fn run(mut self) -> io::Result<()> {
+        loop {
+            self.hear();
+            self.look();
+            let now = clock::now();
+            let program = &mut self.program;
+            if program.began {
+                if now >= self.limits.kill_at || children::ended(program.pid).is_some() {
+                    return self.finish();
+                }
+                if now >= self.limits.term_at && !program.asked {
+                    program.asked = true;
+                    // Without a member it has ended, which the next look sees.
+                    let _ = kill_process_group(program.pid, Signal::TERM);
+                    let _ = kill_process_group(program.pid, Signal::CONT);
+                }
+                let program = program.pid;
+                children::reap_ended(|child| child == program);
+            } else if self.alone {
+                return self.finish();
+            }
+            self.wait(now)?;
+        }
+    }
+
+    /// Takes orders, those that are there.
+    fn hear(&mut self) {
+        let mut bytes = [0; 512];
+        while !self.alone {
+            match self.orders.read(&mut bytes) {
+                Ok(0) => self.leave_alone(),
+                Ok(count) => self.heard.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        while let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.heard.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line[..end]).into_owned();
+            match line.parse() {
+                Ok(order @ Order::Go(_)) => self.go(&order),
+                Ok(Order::Signal(signal)) => {
+                    let signal = Signal::from_named_raw(signal);
+                    if let Some(signal) = signal.filter(|_| self.program.began) {
+                        let _ = kill_process_group(self.program.pid, signal);
+                    }
+                }
+                // To look at the memory, which comes next; other words do not come from our own supervisor.
+                Ok(Order::Look) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Reads the deadline. With the supervisor dead, it is a grace period away, or what it was if that is earlier.
+    fn look(&mut self) {
+        if let Some(limits) = self.board.read()
+            && !self.alone
+        {
+            self.limits = limits;
+        }
+        if !self.alone && is_readable(&self.supervisor) {
+            self.leave_alone();
+        }
+    }
+
+    fn leave_alone(&mut self) {
+        if let Some(limits) = self.board.read() {
+            self.limits = limits;
+        }
+        self.alone = true;
+        let now = clock::now();
+        let limits = &mut self.limits;
+        limits.term_at = limits.term_at.min(now);
+        limits.kill_at = limits.kill_at.min(now.saturating_add(limits.grace));
+    }
+
+    /// Lets the program start, once.
+    fn go(&mut self, order: &Order) {
+        // Its supervisor may have died, or the deadline passed, while this was on its way.
+        self.look();
+        let program = &mut self.program;
+        if self.alone || program.began || clock::now() >= self.limits.term_at {
+            return;
+        }
+        let told = match children::ended(program.pid) {
+            None => program.gate.write_all(order.to_string().as_bytes()),
+            Some(_) => Err(rustix::io::Errno::SRCH.into()),
+        };
+        program.began = told.is_ok();
+        let report = match told {
+            Ok(()) => Report::Started(program.pid.as_raw_nonzero().get()),
+            Err(error) => Report::Failed(error.raw_os_error().unwrap_or_default()),
+        };
+        self.tell(report);
+    }
+
+    fn wait(&self, now: u64) -> io::Result<()> {
+        let limits = self.limits;
+        let program = &self.program;
+        let term_at = if program.asked { NEVER } else { limits.term_at };
+        let next = if program.began {
+            let round = now.saturating_add(clock::nanos(ROUND));
+            round.min(term_at).min(limits.kill_at)
+        } else {
+            NEVER
+        };
+        self.alarm.set(next)?;
+        let mut fds = vec![PollFd::new(&self.alarm, PollFlags::IN)];
+        if !self.alone {
+            fds.push(PollFd::new(&self.orders, PollFlags::IN));
+            fds.push(PollFd::new(&self.supervisor, PollFlags::IN));
+        }
+        if program.began {
+            fds.push(PollFd::new(&program.end, PollFlags::IN));
+        }
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Kills until nothing is left, and tells how the program itself ended, if it began.
+    fn finish(mut self) -> io::Result<()> {
+        let program = &self.program;
+        let asked = program.asked || children::ended(program.pid).is_none();
+        let exit = sweep(program.pid, self.cgroup.as_ref())?;
+        if program.began {
+            self.tell(Report::Gone(exit, asked));
+        }
+        self.cgroup.take().into_iter().for_each(Cgroup::remove);
+        Ok(())
+    }
+
+    fn tell(&mut self, report: Report) {
+        // Nobody may be there to hear it.
+        let _ = self.reports.write_all(report.to_string().as_bytes());
+    }
+}
+
+impl Program {
+    fn prepare(program: &[OsString], cgroup: Option<&Cgroup>) -> io::Result<Self> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        let child = Command::new("/proc/self/exe")
+            .arg0("eldest")
+            .args(shim::arguments(read.as_raw_fd(), cgroup))
+            .args(program)
+            .process_group(0)
+            .spawn()?;
+        let pid = Pid::from_raw(child.id().cast_signed()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self {
+            pid,
+            end: pidfd_open(pid, PidfdFlags::empty())?,
+            gate: File::from(write),
+            _other_end: read,
+            began: false,
+            asked: false,
+        })
+    }
+}
+
+/// Kills the program and all that it started. Until the end its process id is kept from others, and so is its group's.
+fn sweep(program: Pid, cgroup: Option<&Cgroup>) -> io::Result<Exit> {
+    let mut pause = PAUSE;
+    loop {
+        if let Some(cgroup) = cgroup {
+            cgroup.kill();
+        }
+        // At once, however many they are and however fast they fork: none of a group escapes.
+        let _ = kill_process_group(program, Signal::KILL);
+        let left = children::kill(|child| child == program)?;
+        if left.is_empty()
+            && let Some(exit) = children::ended(program)
+            && children::list()? == [program]
+        {
+            children::reap(program);
+            return Ok(exit);
+        }
+        if !left.is_empty() {
+            children::await_any(&left, pause);
+        } else if children::ended(program).is_none() {
+            children::await_any(&[program], pause);
+        }
+        // What does not die of the first blow may take its time.
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Of a process: that it has ended.
+pub(super) fn is_readable(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    let at_once = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
+}

@@ -1,0 +1,64 @@
+//! Hides how a program is kept from outliving its permission to run, whoever of supervisor and keeper is killed or
+//! stopped, whatever the program ignores and however it hides its children.
+
+#[cfg(target_os = "linux")]
+mod board;
+#[cfg(target_os = "linux")]
+mod cgroup;
+#[cfg(target_os = "linux")]
+mod children;
+mod clock;
+// Compiled for tests too, lest it rots.
+#[cfg(any(not(target_os = "linux"), test))]
+mod elsewhere;
+#[cfg(target_os = "linux")]
+mod household;
+#[cfg(target_os = "linux")]
+mod job;
+#[cfg(target_os = "linux")]
+mod keeper;
+#[cfg(target_os = "linux")]
+mod shim;
+mod spec;
+#[cfg(target_os = "linux")]
+mod wire;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) use elsewhere::{Household, Keeper};
+#[cfg(target_os = "linux")]
+pub(crate) use household::Household;
+#[cfg(target_os = "linux")]
+pub(crate) use job::Keeper;
+pub(crate) use spec::{Commands, Ending, Exit, Limit, Spec, Stop};
+
+/// First arguments with which this program starts itself. No command of a person's looks like that.
+#[cfg(target_os = "linux")]
+const KEEPER: &str = "__keeper";
+#[cfg(target_os = "linux")]
+const SHIM: &str = "__become";
+
+/// What this process is to be instead of a command, if the program has started itself.
+#[cfg(target_os = "linux")]
+pub(crate) fn entry() -> Option<ExitCode> {
+    let arguments: Vec<std::ffi::OsString> = std::env::args_os().skip(1).collect();
+    let (mode, rest) = arguments.split_first()?;
+    match mode.to_str()? {
+        KEEPER => Some(keeper::main(rest)),
+        SHIM => Some(shim::main(rest)),
+        _ => None,
+    }
+}
+
+/// It does not do that here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn entry() -> Option<ExitCode> {
+    None
+}
+
+/// The present point in time, of the clock that programs are [stopped](Stop) by.
+pub(crate) fn now() -> Duration {
+    Duration::from_nanos(clock::now())
+}

@@ -1,0 +1,83 @@
+//! Hides the last step before the program: the same process, which makes sure that it ends with its keeper, waits for
+//! its turn, joins the cgroup, and then becomes the program.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+use super::SHIM;
+use super::cgroup::Cgroup;
+use super::wire::Order;
+
+/// As shells and `env` tell it.
+const NOT_FOUND: u8 = 127;
+const NOT_RUNNABLE: u8 = 126;
+
+/// What the keeper starts the shim with, before the program.
+pub(super) fn arguments(gate: RawFd, cgroup: Option<&Cgroup>) -> [OsString; 4] {
+    [
+        SHIM.into(),
+        std::process::id().to_string().into(),
+        gate.to_string().into(),
+        cgroup.map(Cgroup::entrance).unwrap_or_default().into(),
+    ]
+}
+
+/// Waits at the gate, and becomes the program; returns only if that fails, or is not wanted any more.
+pub(super) fn main(arguments: &[OsString]) -> ExitCode {
+    let [keeper, gate, cgroup, program, rest @ ..] = arguments else {
+        return ExitCode::from(2);
+    };
+    // The keeper is what ends the program. This is for the case that keeper and supervisor are killed at one time, and
+    // holds for the program alone, not for its children.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let Ok(leader) = pass(keeper, gate) else {
+        return ExitCode::FAILURE;
+    };
+    if !cgroup.is_empty() {
+        // Refused, it is contained as it is where there are no cgroups.
+        let _ = std::fs::write(Path::new(cgroup), "0");
+    }
+    let mut command = Command::new(program);
+    command.args(rest);
+    if let Some((token, key)) = leader {
+        command
+            .env("ELDEST_FENCING_TOKEN", token.to_string())
+            .env("ELDEST_KEY", key);
+    }
+    let error = command.exec();
+    let _ = writeln!(
+        io::stderr(),
+        "error: {} cannot be run: {error}",
+        program.display()
+    );
+    ExitCode::from(match error.kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        _ => NOT_RUNNABLE,
+    })
+}
+
+/// Waits for the order to begin; it tells with which token and key, if any.
+fn pass(keeper: &OsStr, gate: &OsStr) -> io::Result<Option<(i64, String)>> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+    let number = |text: &OsStr| text.to_str()?.parse::<i32>().ok();
+    let keeper = number(keeper).ok_or_else(invalid)?;
+    let gate = number(gate).ok_or_else(invalid)?;
+    let gate = File::open(format!("/proc/{keeper}/fd/{gate}"))?;
+    // Were it dead, this would be a file of another process of its number.
+    if getppid() != Pid::from_raw(keeper) {
+        return Err(invalid());
+    }
+    let mut line = String::new();
+    BufReader::new(gate).read_line(&mut line)?;
+    match line.trim_end_matches('\n').parse() {
+        Ok(Order::Go(leader)) => Ok(leader),
+        _ => Err(invalid()),
+    }
+}

@@ -1,0 +1,199 @@
+//! Hides nothing: what a program is, until when it may run, and what became of it, however it is contained.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use tokio::sync::{broadcast, watch};
+
+use super::clock::{self, NEVER};
+
+/// A point in time that has passed.
+const PAST: u64 = 1;
+
+/// A program, and how it is contained.
+#[derive(Debug, Clone)]
+pub(crate) struct Spec {
+    /// With its arguments.
+    pub(crate) program: Vec<OsString>,
+    /// What its environment has beside the supervisor's; `None`: what it must not have.
+    pub(crate) environment: Vec<(&'static str, Option<OsString>)>,
+    /// Between SIGTERM and SIGKILL.
+    pub(crate) grace: Duration,
+    /// Between SIGKILL and the last moment at which anything of it may be alive.
+    pub(crate) lead: Duration,
+    /// How often the deadline in memory is brought up to date.
+    pub(crate) tick: Duration,
+    pub(crate) cgroup: bool,
+}
+
+/// Until when a program may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Stop {
+    /// As long as the limit lets it.
+    #[default]
+    Not,
+    /// It is asked to end now, and killed at that point in time since boot, or at the limit if that is earlier.
+    By(Duration),
+}
+
+/// What became of a program and of all that it started.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// Nothing is left.
+    Gone {
+        exit: Exit,
+        /// Nobody had asked it to end, or killed it.
+        by_itself: bool,
+    },
+    /// The keeper did not start it; nothing is left.
+    NotStarted(io::Error),
+    /// These could not be killed.
+    Left(Vec<i32>),
+}
+
+/// Until when something of a program may be alive, as the library tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limit {
+    /// By the library's clock. On Linux that is ours.
+    pub(crate) since_boot: Duration,
+    /// The same from now on.
+    pub(crate) left: Duration,
+}
+
+impl Limit {
+    /// Whoever runs it may do so as long as they like.
+    pub(crate) const NEVER: Self = Self {
+        since_boot: Duration::MAX,
+        left: Duration::MAX,
+    };
+    /// It has passed.
+    pub(crate) const PAST: Self = Self {
+        since_boot: Duration::ZERO,
+        left: Duration::ZERO,
+    };
+
+    /// The same point in time whenever it is asked for.
+    #[cfg(target_os = "linux")]
+    pub(super) fn nanos(self) -> u64 {
+        clock::nanos(self.since_boot)
+    }
+}
+
+/// What starts a program, and ends it.
+pub(crate) struct Commands {
+    pub(crate) stop: watch::Receiver<Stop>,
+    /// Signals to pass on.
+    pub(crate) signals: broadcast::Receiver<i32>,
+}
+
+/// When the program's time is over, in nanoseconds since boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// It is asked to end, by SIGTERM.
+    pub(super) term_at: u64,
+    /// It is killed, with all that it started.
+    pub(super) kill_at: u64,
+    /// How long there is between the two if the supervisor dies, in nanoseconds.
+    pub(super) grace: u64,
+}
+
+impl Limits {
+    /// No end is known.
+    pub(super) const fn none(grace: u64) -> Self {
+        Self {
+            term_at: NEVER,
+            kill_at: NEVER,
+            grace,
+        }
+    }
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Code(i32),
+    Signal(i32),
+}
+
+impl Exit {
+    /// As shells tell it.
+    pub(crate) fn code(self) -> u8 {
+        let code = match self {
+            Exit::Code(code) => code & 0xff,
+            Exit::Signal(signal) => 128 + (signal & 0x7f),
+        };
+        u8::try_from(code).unwrap_or(u8::MAX)
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exit::Code(code) => write!(f, "exit code {code}"),
+            Exit::Signal(signal) => write!(f, "signal {signal}"),
+        }
+    }
+}
+
+impl Spec {
+    /// When to end a program that may be alive until that point in time.
+    pub(super) fn limits(&self, until: u64, stop: Stop) -> Limits {
+        let grace = clock::nanos(self.grace);
+        let last = match until {
+            NEVER => NEVER,
+            until => until.saturating_sub(clock::nanos(self.lead)),
+        };
+        match stop {
+            Stop::Not => Limits {
+                term_at: if last == NEVER {
+                    NEVER
+                } else {
+                    last.saturating_sub(grace)
+                },
+                kill_at: last,
+                grace,
+            },
+            Stop::By(at) => Limits {
+                term_at: PAST,
+                kill_at: clock::nanos(at).min(last),
+                grace,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_a_shell() {
+        assert_eq!(Exit::Code(7).code(), 7);
+        assert_eq!(Exit::Signal(9).code(), 137);
+    }
+
+    #[test]
+    fn a_program_is_asked_and_killed_before_its_limit_and_sooner_when_told() {
+        let spec = Spec {
+            program: Vec::new(),
+            environment: Vec::new(),
+            grace: Duration::from_nanos(200),
+            lead: Duration::from_nanos(100),
+            tick: Duration::from_nanos(1),
+            cgroup: false,
+        };
+        let limits = |until, stop| {
+            let limits = spec.limits(until, stop);
+            (limits.term_at, limits.kill_at)
+        };
+        let by = |at| Stop::By(Duration::from_nanos(at));
+        assert_eq!(limits(1000, Stop::Not), (700, 900));
+        assert_eq!(limits(NEVER, Stop::Not), (NEVER, NEVER));
+        assert_eq!(limits(1000, by(800)), (PAST, 800));
+        assert_eq!(limits(1000, by(5000)), (PAST, 900), "never later");
+        assert_eq!(limits(NEVER, by(5000)), (PAST, 5000));
+        assert_eq!(limits(0, Stop::Not), (0, 0), "at once");
+    }
+}

@@ -1,0 +1,136 @@
+//! Hides what supervisor and keeper say to each other: lines in two pipes, each shorter than a pipe writes at once.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::spec::Exit;
+
+/// What the supervisor says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Start the program. If it leads: with this token and this key.
+    Go(Option<(i64, String)>),
+    /// Pass a signal on to the program's process group.
+    Signal(i32),
+    /// Look at the memory: the deadline has come nearer.
+    Look,
+}
+
+/// What the keeper says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Report {
+    /// It waits for the order to start.
+    Ready,
+    /// The program runs, with this process id.
+    Started(i32),
+    /// The program has ended, and nothing is left of what it started. Whether it had been asked to end, or killed.
+    Gone(Exit, bool),
+    /// The program could not be started, for this reason of the system's.
+    Failed(i32),
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Order::Go(None) => writeln!(f, "go"),
+            Order::Go(Some((token, key))) => writeln!(f, "go {token} {key}"),
+            Order::Signal(signal) => writeln!(f, "signal {signal}"),
+            Order::Look => writeln!(f, "look"),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Report::Ready => writeln!(f, "ready"),
+            Report::Started(pid) => writeln!(f, "started {pid}"),
+            Report::Gone(exit, asked) => {
+                let asked = i32::from(*asked);
+                match exit {
+                    Exit::Code(code) => writeln!(f, "exited {asked} {code}"),
+                    Exit::Signal(signal) => writeln!(f, "killed {asked} {signal}"),
+                }
+            }
+            Report::Failed(errno) => writeln!(f, "failed {errno}"),
+        }
+    }
+}
+
+/// A line that neither of the two writes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Garbled;
+
+impl FromStr for Order {
+    type Err = Garbled;
+
+    fn from_str(line: &str) -> Result<Self, Garbled> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "go" if rest.is_empty() => Ok(Order::Go(None)),
+            "go" => {
+                let (token, key) = rest.split_once(' ').ok_or(Garbled)?;
+                Ok(Order::Go(Some((number(token)?, key.to_owned()))))
+            }
+            "signal" => Ok(Order::Signal(number(rest)?)),
+            "look" => Ok(Order::Look),
+            _ => Err(Garbled),
+        }
+    }
+}
+
+impl FromStr for Report {
+    type Err = Garbled;
+
+    fn from_str(line: &str) -> Result<Self, Garbled> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "ready" => Ok(Report::Ready),
+            "started" => Ok(Report::Started(number(rest)?)),
+            "exited" | "killed" => {
+                let (asked, number_of) = rest.split_once(' ').ok_or(Garbled)?;
+                let exit = match word {
+                    "exited" => Exit::Code(number(number_of)?),
+                    _ => Exit::Signal(number(number_of)?),
+                };
+                Ok(Report::Gone(exit, number::<i32>(asked)? != 0))
+            }
+            "failed" => Ok(Report::Failed(number(rest)?)),
+            _ => Err(Garbled),
+        }
+    }
+}
+
+fn number<T: FromStr>(text: &str) -> Result<T, Garbled> {
+    text.parse().map_err(|_| Garbled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_what_is_heard() {
+        let key = "eldest/jobs with a blank/1f".to_owned();
+        for order in [
+            Order::Go(Some((77, key))),
+            Order::Go(None),
+            Order::Signal(10),
+            Order::Look,
+        ] {
+            let line = order.to_string();
+            assert_eq!(line.trim_end_matches('\n').parse(), Ok(order));
+        }
+        for report in [
+            Report::Ready,
+            Report::Started(4711),
+            Report::Gone(Exit::Code(3), false),
+            Report::Gone(Exit::Signal(9), true),
+            Report::Failed(13),
+        ] {
+            assert_eq!(report.to_string().trim_end().parse(), Ok(report));
+        }
+        assert_eq!("gone".parse::<Report>(), Err(Garbled));
+        assert_eq!("go 1".parse::<Order>(), Err(Garbled));
+    }
+}

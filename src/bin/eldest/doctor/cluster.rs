@@ -1,0 +1,359 @@
+//! Hides how the cluster is examined as a whole: who belongs to it, and whether a node's options suit it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use eldest::operator::{Endpoint, ttl_floor};
+use eldest::{ErrorKind, QueueKind, SessionOptions};
+
+use super::endpoint::Report;
+use super::findings::{Findings, Level};
+use super::versions;
+use crate::connection::Connection;
+use crate::view;
+
+/// An etcd of which some members answer.
+pub(crate) struct Patient<'a> {
+    pub(crate) connection: &'a Connection,
+    pub(crate) options: &'a SessionOptions,
+    pub(crate) answering: &'a [(&'a Endpoint, Report)],
+    pub(crate) below: &'a str,
+}
+
+impl Patient<'_> {
+    /// One that answers reads as well, if there is one.
+    fn one(&self) -> &Endpoint {
+        let mut good = self.answering.iter();
+        let good = good.find(|(_, report)| {
+            let lost = report
+                .status
+                .as_ref()
+                .is_some_and(|status| status.leader == 0);
+            report.slowest.is_some() && !lost
+        });
+        good.or(self.answering.first()).map_or_else(
+            || unreachable!("there is one that answers"),
+            |(endpoint, _)| *endpoint,
+        )
+    }
+
+    /// Versions, and whether the endpoints are those of one cluster, and all of it.
+    pub(crate) async fn members(&self, findings: &mut Findings) {
+        const ABOUT: &str = "members";
+        let statuses = || {
+            self.answering
+                .iter()
+                .filter_map(|(_, report)| report.status.as_ref())
+        };
+        let versions: BTreeSet<&str> = statuses().map(|status| status.version.as_str()).collect();
+        for version in versions {
+            let flaws = versions::flaws(version, self.connection.has_user());
+            if flaws.is_empty() {
+                findings.ok(
+                    ABOUT,
+                    "version",
+                    format!("nothing is known against etcd {version}"),
+                );
+            }
+            for (level, what, remedy) in flaws {
+                findings.bad(
+                    level,
+                    (ABOUT, "version"),
+                    format!("{version}: {what}"),
+                    remedy,
+                );
+            }
+        }
+        let clusters: BTreeSet<u64> = statuses().map(|status| status.cluster).collect();
+        if clusters.len() > 1 {
+            let message = format!(
+                "the endpoints belong to {} different clusters",
+                clusters.len()
+            );
+            let remedy = "name the members of one cluster: an election lives in one";
+            findings.bad(Level::Fail, (ABOUT, "cluster"), message, remedy);
+        }
+        let mut urls: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
+        for (endpoint, report) in self.answering {
+            if let Some(status) = &report.status {
+                urls.entry(status.member).or_default().push(endpoint.url());
+            }
+        }
+        for urls in urls.values().filter(|urls| urls.len() > 1) {
+            let message = format!("{} are the same member", urls.join(" and "));
+            let remedy =
+                "name each member once: the next endpoint is tried because the last one failed";
+            findings.bad(Level::Warn, (ABOUT, "endpoints"), message, remedy);
+        }
+        let anonymous = self
+            .answering
+            .iter()
+            .any(|(_, report)| report.status.is_none());
+        match self.one().members().await {
+            Ok(_) if anonymous => {
+                findings.note(
+                    ABOUT,
+                    "members",
+                    "not compared with the endpoints, for not all say who they are",
+                );
+            }
+            Ok(members) => {
+                let missing = members
+                    .iter()
+                    .filter(|member| !urls.contains_key(&member.id));
+                let missing: Vec<String> = missing
+                    .map(|member| format!("{} ({})", member.name, member.client_urls.join(" ")))
+                    .collect();
+                if missing.is_empty() {
+                    let count = members.len();
+                    let all = if count == 1 {
+                        "the only member was"
+                    } else {
+                        "all members were"
+                    };
+                    findings.ok(ABOUT, "members", format!("{all} asked: {count}"));
+                } else {
+                    let message = format!("not asked, or silent: {}", missing.join(", "));
+                    let remedy = "name every member in --endpoints, so that any of them may fail";
+                    findings.bad(Level::Warn, (ABOUT, "members"), message, remedy);
+                }
+                if members.len() < 3 {
+                    let message = format!(
+                        "{} cannot lose one: elections stop when it does",
+                        count(members.len())
+                    );
+                    findings.note(ABOUT, "members", message);
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                findings.note(
+                    ABOUT,
+                    "members",
+                    "only root may list the members of this etcd",
+                );
+            }
+            Err(error) => findings.note(ABOUT, "members", format!("not listed: {error}")),
+        }
+    }
+
+    /// Whether the TTL suits etcd and the way to it.
+    pub(crate) async fn ttl(&self, findings: &mut Findings) {
+        const ABOUT: (&str, &str) = ("ttl", "ttl");
+        let shortest = match self.one().shortest_ttl().await {
+            Ok(shortest) => shortest,
+            Err(error) => {
+                let remedy = "a node cannot stand without a lease; see what was found above";
+                findings.bad(
+                    Level::Fail,
+                    ABOUT,
+                    format!("no lease was granted: {error}"),
+                    remedy,
+                );
+                return;
+            }
+        };
+        // etcd rounds up, so this is the longest that it can be.
+        let election = shortest.mul_f64(2.0 / 3.0);
+        let slowest = self
+            .answering
+            .iter()
+            .filter_map(|(_, report)| report.slowest)
+            .max();
+        // A bad day is slower than these few moments.
+        let answer = slowest.unwrap_or_default() * 4;
+        let ttl = self.connection.ttl;
+        if ttl < shortest {
+            let message =
+                format!("--ttl is {ttl:?}, but this etcd grants no lease below {shortest:?}");
+            findings.bad(
+                Level::Warn,
+                ABOUT,
+                message,
+                format!("--ttl {}s", shortest.as_secs()),
+            );
+        }
+        match ttl_floor(self.options, answer, election) {
+            Some(floor) if floor.max(shortest) <= ttl => {
+                let floor = floor.max(shortest);
+                findings.ok(
+                    ABOUT.0,
+                    ABOUT.1,
+                    format!("{ttl:?}; {floor:?} would do for these answers and this etcd"),
+                );
+            }
+            Some(floor) => {
+                let floor = floor.max(shortest).as_secs();
+                let message = format!(
+                    "--ttl {ttl:?} is short: slow answers, or a change of etcd's leader (up to {election:.1?} to notice), \
+                     may cost the leadership"
+                );
+                findings.bad(
+                    Level::Warn,
+                    ABOUT,
+                    message,
+                    format!("--ttl {floor}s or longer"),
+                );
+            }
+            None => {
+                let message = "no TTL up to 300 s works with these answers and options";
+                let remedy = "look at etcd's disk and network; leave --request-timeout and --margin to their defaults";
+                findings.bad(Level::Fail, ABOUT, message, remedy);
+            }
+        }
+    }
+
+    /// Whether etcd's clock runs as fast as ours. What time it shows does not matter.
+    pub(crate) async fn clock(&self, findings: &mut Findings, span: Duration) {
+        const ABOUT: (&str, &str) = ("clock", "clock");
+        if span.is_zero() {
+            return;
+        }
+        let rate = match self.one().clock_rate(span).await {
+            Ok(Some(rate)) => rate,
+            Ok(None) => {
+                findings.note(
+                    ABOUT.0,
+                    ABOUT.1,
+                    "not comparable: etcd changed its leader, or answers too slowly",
+                );
+                return;
+            }
+            Err(error) => {
+                findings.note(ABOUT.0, ABOUT.1, format!("not compared: {error}"));
+                return;
+            }
+        };
+        let bound = i64::from(self.connection.clock_drift_ppm);
+        let message = format!(
+            "the clock of etcd's leader runs {:+} to {:+} ppm faster than ours; {bound} either way are allowed for",
+            rate.low_ppm, rate.high_ppm
+        );
+        if rate.low_ppm > bound || rate.high_ppm < -bound {
+            let remedy = "mend the clock of this machine or that of etcd's leader: leases end when nodes still believe";
+            findings.bad(Level::Fail, ABOUT, message, remedy);
+        } else if rate.high_ppm - rate.low_ppm > 20 * bound {
+            findings.note(
+                ABOUT.0,
+                ABOUT.1,
+                format!("{message}; compare longer, with --clock 30s"),
+            );
+        } else {
+            findings.ok(ABOUT.0, ABOUT.1, message);
+        }
+    }
+
+    /// Whether the user may do what a node does.
+    pub(crate) async fn permissions(&self, findings: &mut Findings, onlooker: bool) {
+        const ABOUT: (&str, &str) = ("permissions", "permissions");
+        let Some(place) = self.connection.place(self.below) else {
+            let message =
+                "the namespace is empty: name the election or prefix that the node will use";
+            findings.note(ABOUT.0, ABOUT.1, message);
+            return;
+        };
+        let may = match self.one().permissions(self.below).await {
+            Ok(may) => may,
+            Err(error) if error.kind() == ErrorKind::Unauthenticated => {
+                let remedy = "give --user and its password";
+                findings.bad(
+                    Level::Fail,
+                    ABOUT,
+                    format!("etcd wants to know who asks: {error}"),
+                    remedy,
+                );
+                return;
+            }
+            Err(error) => {
+                let remedy = "see what was found above";
+                findings.bad(Level::Fail, ABOUT, format!("not known: {error}"), remedy);
+                return;
+            }
+        };
+        let needed = if onlooker { "read" } else { "readwrite" };
+        let grant = format!("etcdctl role grant-permission ROLE {needed} {place} --prefix");
+        if !may.read {
+            let message = format!("this user may not read all below {place}");
+            findings.bad(Level::Fail, ABOUT, message, grant);
+        } else if !may.write && !onlooker {
+            let message = format!(
+                "this user may read, but not write all below {place}: it can look on, but not stand"
+            );
+            findings.bad(Level::Fail, ABOUT, message, grant);
+        } else {
+            let can = if may.write { "read and write" } else { "read" };
+            findings.ok(
+                ABOUT.0,
+                ABOUT.1,
+                format!("all below {place} may be used: {can}"),
+            );
+        }
+        if !self.connection.has_user() {
+            findings.note(
+                ABOUT.0,
+                ABOUT.1,
+                "no user was given, and none is needed: who reaches this etcd may do everything",
+            );
+        }
+    }
+
+    /// Whether anything stands in the way of an election.
+    pub(crate) async fn blocked(&self, findings: &mut Findings) {
+        const ABOUT: (&str, &str) = ("elections", "blocked");
+        if self.connection.place(self.below).is_none() {
+            return;
+        }
+        let overview = match self.connection.onlooker().await {
+            Ok(session) => session
+                .overview(self.below)
+                .await
+                .map_err(anyhow::Error::from),
+            Err(error) => Err(error),
+        };
+        // Why it cannot be read has been told.
+        let Ok(overview) = overview else {
+            return;
+        };
+        let queues = overview.queues();
+        let mut blocked = 0;
+        for queue in queues {
+            let name = queue.name();
+            let (first, partitions) = match queue.holders() {
+                None => (queue.roster().blocker(), Vec::new()),
+                Some(holders) => (None, holders.blocked().collect()),
+            };
+            let first = first.map(|key| (name.to_owned(), key));
+            let partition = |(number, key)| (format!("partition {number} of {name}"), key);
+            for (what, key) in first
+                .into_iter()
+                .chain(partitions.into_iter().map(partition))
+            {
+                blocked += 1;
+                let key = view::key(key);
+                let message = format!(
+                    "{what} is blocked by the key {key}, which has no lease and so never goes"
+                );
+                let remedy = match queue.kind() {
+                    QueueKind::Election => format!("eldest resign {name} --candidate {key}"),
+                    _ => format!("etcdctl del {key}"),
+                };
+                let remedy = format!("if nobody needs it: {remedy}");
+                findings.bad(Level::Fail, ABOUT, message, remedy);
+            }
+        }
+        if blocked == 0 {
+            findings.ok(
+                ABOUT.0,
+                ABOUT.1,
+                format!("none is blocked, of {}", queues.len()),
+            );
+        }
+    }
+}
+
+fn count(members: usize) -> String {
+    if members == 1 {
+        "one member".to_owned()
+    } else {
+        format!("{members} members")
+    }
+}

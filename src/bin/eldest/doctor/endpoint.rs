@@ -1,0 +1,153 @@
+//! Hides how one member is examined.
+
+use std::time::Duration;
+
+use eldest::ErrorKind;
+use eldest::operator::{Endpoint, MemberStatus};
+
+use super::findings::{Findings, Level};
+
+/// Reads that are timed.
+const READS: usize = 20;
+
+/// What a member that answers said.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// Nothing if it tells that to root alone.
+    pub(crate) status: Option<MemberStatus>,
+    /// The slowest of its reads, if all were answered.
+    pub(crate) slowest: Option<Duration>,
+}
+
+/// How the member is; nothing but the findings if it does not answer.
+pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Option<Report>) {
+    let mut findings = Findings::default();
+    let about = endpoint.url();
+    let status = match endpoint.status().await {
+        Ok(status) => Some(status),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
+        Err(error) => {
+            let remedy = match error.kind() {
+                ErrorKind::Unauthenticated => "correct --user and its password",
+                _ => "start it or mend the way to it, or take it out of --endpoints",
+            };
+            findings.bad(Level::Fail, (about, "reachable"), error.to_string(), remedy);
+            return (findings, None);
+        }
+    };
+    if let Some(status) = &status {
+        findings.ok(about, "reachable", who(status));
+        state(status, about, &mut findings);
+        room(status, about, &mut findings);
+    } else {
+        findings.ok(about, "reachable", "it answers");
+        let message = "its version and state are not known: etcd 3.4 tells them to root alone";
+        findings.note(about, "version", message);
+    }
+    let slowest = latency(endpoint, &mut findings).await;
+    (findings, Some(Report { status, slowest }))
+}
+
+fn who(status: &MemberStatus) -> String {
+    let role = match status.leader {
+        0 => "without a leader",
+        leader if leader == status.member => "etcd's leader",
+        _ if status.learner => "a learner",
+        _ => "a follower",
+    };
+    let (version, member) = (&status.version, status.member);
+    format!("etcd {version}, member {member:x}, {role}")
+}
+
+fn state(status: &MemberStatus, about: &str, findings: &mut Findings) {
+    if status.leader == 0 {
+        findings.bad(
+            Level::Fail,
+            (about, "leader"),
+            "this member knows no leader: most of etcd is down, or cannot be reached from it",
+            "bring enough members back",
+        );
+    }
+    if status.learner {
+        findings.bad(
+            Level::Warn,
+            (about, "learner"),
+            "this member is a learner, which answers no reads that count",
+            "promote it, or take it out of --endpoints",
+        );
+    }
+    for complaint in &status.errors {
+        // "no leader" has been told.
+        if complaint.contains("NOSPACE") {
+            findings.bad(
+                Level::Fail,
+                (about, "alarms"),
+                "the database is full: leaders keep their places, but nobody can join",
+                "compact and defragment, then `etcdctl alarm disarm`; raise --quota-backend-bytes if it fills again",
+            );
+        } else if !complaint.contains("no leader") {
+            let remedy = "see the member's log, and `etcdctl alarm list`";
+            findings.bad(Level::Fail, (about, "alarms"), complaint.as_str(), remedy);
+        }
+    }
+}
+
+fn room(status: &MemberStatus, about: &str, findings: &mut Findings) {
+    // What etcd takes if nothing is configured; before 3.6 it does not tell.
+    const DEFAULT_QUOTA: u64 = 2 << 30;
+    let quota = if status.quota == 0 {
+        DEFAULT_QUOTA
+    } else {
+        status.quota
+    };
+    if status.size > quota / 5 * 4 {
+        let (size, used) = (status.size >> 20, status.size_in_use >> 20);
+        let message = format!(
+            "the database has {size} MiB ({used} in use) of {} MiB",
+            quota >> 20
+        );
+        let remedy = "compact and defragment before it is full and nobody can join";
+        findings.bad(Level::Warn, (about, "size"), message, remedy);
+    }
+}
+
+async fn latency(endpoint: &Endpoint, findings: &mut Findings) -> Option<Duration> {
+    let about = endpoint.url();
+    // Connects, so it is not counted.
+    let mut times = Vec::with_capacity(READS);
+    for attempt in 0..=READS {
+        match endpoint.read_time().await {
+            Ok(_) if attempt == 0 => {}
+            Ok(time) => times.push(time),
+            // Told with the permissions.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::PermissionDenied | ErrorKind::Unauthenticated
+                ) =>
+            {
+                findings.note(about, "latency", format!("not measured: {error}"));
+                return None;
+            }
+            Err(error) => {
+                let remedy = "look at the load of this member, its disk and its network; or a longer --request-timeout";
+                let message = format!("a read was not answered: {error}");
+                findings.bad(Level::Fail, (about, "latency"), message, remedy);
+                return None;
+            }
+        }
+    }
+    times.sort_unstable();
+    let (median, slowest) = (times.get(times.len() / 2)?, times.last()?);
+    let limit = endpoint.request_timeout();
+    let message = format!(
+        "answers reads in {median:.1?} (median of {READS}), at most {slowest:.1?}; the request timeout is {limit:?}"
+    );
+    if *slowest > limit / 2 {
+        let remedy = "a longer --request-timeout, and with it a longer --ttl";
+        findings.bad(Level::Warn, (about, "latency"), message, remedy);
+    } else {
+        findings.ok(about, "latency", message);
+    }
+    Some(*slowest)
+}

@@ -1,0 +1,187 @@
+//! Hides what is known of etcd's releases: which bugs and advisories matter to elections, and where they are fixed.
+
+use super::findings::Level;
+
+/// A version, such as 3.5.23.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Version(u32, u32, u32);
+
+impl Version {
+    fn parse(text: &str) -> Option<Self> {
+        let plain = text.split(['-', '+']).next()?;
+        let mut numbers = plain.split('.').map(str::parse);
+        let mut next = || numbers.next()?.ok();
+        Some(Self(next()?, next()?, next()?))
+    }
+}
+
+/// Something that was wrong, and the release of each series that mended it.
+struct Flaw {
+    /// Whether only those are concerned who have users.
+    users_only: bool,
+    level: Level,
+    what: &'static str,
+    /// The first of each series without it; older series have it to their end, newer ones never had it.
+    mended: &'static [Version],
+}
+
+const FLAWS: &[Flaw] = &[
+    Flaw {
+        users_only: false,
+        level: Level::Fail,
+        what: "may answer a linearizable read with old state after a pause: the read by which renewals are verified",
+        mended: &[Version(3, 4, 42), Version(3, 5, 28), Version(3, 6, 9)],
+    },
+    Flaw {
+        users_only: false,
+        level: Level::Warn,
+        what: "may acknowledge the renewal of a lease that is gone; nodes of eldest verify it, others do not",
+        mended: &[Version(3, 4, 38), Version(3, 5, 23), Version(3, 6, 5)],
+    },
+    Flaw {
+        users_only: false,
+        level: Level::Warn,
+        what: "has bugs in watches that are mended since; a node that is told nothing learns of a change late",
+        mended: &[Version(3, 4, 31), Version(3, 5, 0), Version(3, 6, 9)],
+    },
+    Flaw {
+        users_only: true,
+        level: Level::Warn,
+        what: "lets anybody revoke leases and compact without permission (CVE-2026-33413, GHSA-q8m4-xhhv-38mg)",
+        mended: &[Version(3, 4, 42), Version(3, 5, 28), Version(3, 6, 9)],
+    },
+    Flaw {
+        users_only: true,
+        level: Level::Warn,
+        what: "lets any user read and write all keys by nested transactions (GHSA-rfx7-8w68-q57q)",
+        mended: &[Version(3, 4, 42), Version(3, 5, 28), Version(3, 6, 9)],
+    },
+    Flaw {
+        users_only: true,
+        level: Level::Warn,
+        what: "lets users read, and attach leases, without permission by puts in transactions (CVE-2026-44283, \
+               GHSA-x35m-3gp4-4fh5)",
+        mended: &[Version(3, 4, 44), Version(3, 5, 30), Version(3, 6, 11)],
+    },
+    Flaw {
+        users_only: true,
+        level: Level::Warn,
+        what: "lets a user who may read one key watch all that follow it (CVE-2026-73499, GHSA-xg4h-6gfc-h4m8)",
+        mended: &[Version(3, 5, 33), Version(3, 6, 14), Version(3, 7, 1)],
+    },
+];
+
+/// The oldest series that is tested.
+const OLDEST: Version = Version(3, 4, 0);
+/// The last series that gets no more releases.
+const ENDED: (u32, u32) = (3, 4);
+
+/// What is wrong with that version: how bad, what, and which release to take instead.
+pub(crate) fn flaws(version: &str, users: bool) -> Vec<(Level, String, String)> {
+    let Some(version) = Version::parse(version) else {
+        let what = format!("the version {version:?} is not one that is known");
+        return vec![(
+            Level::Warn,
+            what,
+            "look at etcd's releases yourself".to_owned(),
+        )];
+    };
+    if version < OLDEST {
+        let what = "this etcd is too old: eldest is tested with 3.4 and newer".to_owned();
+        return vec![(Level::Fail, what, "upgrade to 3.5 or newer".to_owned())];
+    }
+    let series = (version.0, version.1);
+    let mut found = Vec::new();
+    for flaw in FLAWS {
+        if flaw.users_only && !users {
+            continue;
+        }
+        let cure = flaw.mended.iter().find(|cure| (cure.0, cure.1) == series);
+        let first = flaw.mended.first();
+        let concerned = match cure {
+            Some(cure) => version < *cure,
+            None => first.is_some_and(|first| series < (first.0, first.1)),
+        };
+        if concerned {
+            let target = match cure {
+                Some(Version(a, b, c)) => format!("upgrade to {a}.{b}.{c} or a later {a}.{b}"),
+                None => "upgrade to a newer series".to_owned(),
+            };
+            found.push((flaw.level, format!("etcd {}", flaw.what), target));
+        }
+    }
+    if series == ENDED {
+        let what = "etcd 3.4 gets no more releases".to_owned();
+        found.push((
+            Level::Warn,
+            what,
+            "upgrade to 3.5 or newer, one series at a time".to_owned(),
+        ));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_release_of_each_series_is_free_of_all() {
+        for version in ["3.5.33", "3.6.14", "3.7.1", "3.7.2", "3.8.0"] {
+            assert!(flaws(version, true).is_empty(), "{version}");
+        }
+    }
+
+    #[test]
+    fn a_flaw_is_there_until_the_release_that_mends_it() {
+        let stale = |version| {
+            let flaws = flaws(version, false);
+            flaws
+                .iter()
+                .any(|(level, what, _)| *level == Level::Fail && what.contains("old state"))
+        };
+        for (with, without) in [
+            ("3.4.41", "3.4.42"),
+            ("3.5.27", "3.5.28"),
+            ("3.6.8", "3.6.9"),
+        ] {
+            assert!(stale(with), "{with}");
+            assert!(!stale(without), "{without}");
+        }
+        assert!(!stale("3.7.0"));
+    }
+
+    #[test]
+    fn what_concerns_users_alone_is_told_where_there_are_users() {
+        let advisories = |version, users| {
+            flaws(version, users)
+                .iter()
+                .filter(|(_, what, _)| what.contains("GHSA"))
+                .count()
+        };
+        assert_eq!(advisories("3.5.27", false), 0);
+        assert_eq!(advisories("3.5.27", true), 4);
+        assert_eq!(advisories("3.7.0", true), 1);
+        assert_eq!(
+            advisories("3.4.45", true),
+            1,
+            "this one was never mended in 3.4"
+        );
+    }
+
+    #[test]
+    fn debians_etcd_must_be_replaced_and_an_unknown_one_is_not_passed_over() {
+        assert!(
+            flaws("3.4.23", false)
+                .iter()
+                .any(|(level, ..)| *level == Level::Fail)
+        );
+        assert!(
+            flaws("3.3.25", false)
+                .iter()
+                .any(|(level, ..)| *level == Level::Fail)
+        );
+        assert_eq!(flaws("next", false)[0].0, Level::Warn);
+        assert!(flaws("3.7.2-rc.0+git", true).is_empty());
+    }
+}

@@ -1,0 +1,227 @@
+//! Hides which number a result becomes, and how an error is told.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use eldest::ErrorKind;
+use serde_json::json;
+
+use crate::output::{self, Format};
+
+/// How the program ends, for those who start it. The table that `--help` shows is made of this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// It was done.
+    Done = 0,
+    /// Something else failed.
+    Failed = 1,
+    /// The command line is wrong, or etcd will never accept what was asked for.
+    Usage = 2,
+    /// etcd did not answer, or has no room.
+    Unavailable = 3,
+    /// etcd refused this user.
+    Denied = 4,
+    /// There is nothing, or not exactly one thing, to act on; or the person asked said no.
+    NotDone = 5,
+    /// `doctor` found something that must be changed.
+    Sick = 6,
+    /// Of what `run` or `lock` ran, something could not be killed.
+    NotContained = 70,
+    /// The lock was lost while its program ran.
+    Lost = 74,
+    /// The lock was not free in time, or until we were told to end.
+    NotInTime = 75,
+    /// The program exists and cannot be run.
+    NotRunnable = 126,
+    /// There is no such program.
+    NotFound = 127,
+}
+
+impl Code {
+    const ALL: [Code; 12] = [
+        Code::Done,
+        Code::Failed,
+        Code::Usage,
+        Code::Unavailable,
+        Code::Denied,
+        Code::NotDone,
+        Code::Sick,
+        Code::NotContained,
+        Code::Lost,
+        Code::NotInTime,
+        Code::NotRunnable,
+        Code::NotFound,
+    ];
+
+    /// For programs.
+    const fn name(self) -> &'static str {
+        match self {
+            Code::Done => "done",
+            Code::Failed => "failed",
+            Code::Usage => "usage",
+            Code::Unavailable => "unavailable",
+            Code::Denied => "denied",
+            Code::NotDone => "not_done",
+            Code::Sick => "sick",
+            Code::NotContained => "not_contained",
+            Code::Lost => "lost",
+            Code::NotInTime => "not_in_time",
+            Code::NotRunnable => "not_runnable",
+            Code::NotFound => "not_found",
+        }
+    }
+
+    /// For people.
+    const fn about(self) -> &'static str {
+        match self {
+            Code::Done => "done",
+            Code::Failed => "failed, for a reason that is none of these",
+            Code::Usage => "an option, a name or a value breaks a rule; the message names both",
+            Code::Unavailable => "etcd did not answer in time, or has no room: try again",
+            Code::Denied => "etcd refused the user, the password or the permission",
+            Code::NotDone => "nothing was done: no such candidate, several of them, or you said no",
+            Code::Sick => "`doctor` found something that must be changed",
+            Code::NotContained => {
+                "`run` or `lock`: something that the program started could not be killed"
+            }
+            Code::Lost => "`lock`: the lock was lost, and the program ended",
+            Code::NotInTime => {
+                "`lock`: the lock was not free within --wait, or before it was told to end"
+            }
+            Code::NotRunnable => "`run` or `lock`: the program cannot be run",
+            Code::NotFound => "`run` or `lock`: there is no such program",
+        }
+    }
+
+    fn of(error: &anyhow::Error) -> Self {
+        if let Some(fault) = error.downcast_ref::<Fault>() {
+            return fault.code;
+        }
+        match error
+            .downcast_ref::<eldest::Error>()
+            .map(eldest::Error::kind)
+        {
+            Some(ErrorKind::InvalidInput | ErrorKind::Rejected) => Code::Usage,
+            Some(ErrorKind::Unavailable | ErrorKind::Overloaded) => Code::Unavailable,
+            Some(ErrorKind::PermissionDenied | ErrorKind::Unauthenticated) => Code::Denied,
+            _ => Code::Failed,
+        }
+    }
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        ExitCode::from(code as u8)
+    }
+}
+
+/// The section of `--help` about exit codes.
+pub(crate) fn help() -> String {
+    Code::ALL
+        .iter()
+        .fold("Exit codes:".to_owned(), |text, code| {
+            format!("{text}\n  {:<3}  {}", *code as u8, code.about())
+        })
+        + "\n\nWhen its program has ended, `run` and `lock` end with the program's own code, or with 128 and the number \
+           of the signal that killed it."
+}
+
+/// An error of the command's own.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    code: Code,
+    message: String,
+}
+
+/// Fails with that code, and a message that says what to do.
+pub(crate) fn fault(code: Code, message: impl Into<String>) -> anyhow::Error {
+    let message = message.into();
+    anyhow::Error::new(Fault { code, message })
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// Tells the error, on one line, and gives its code.
+pub(crate) fn failure(error: &anyhow::Error, format: Format) -> ExitCode {
+    if output::is_broken_pipe(error) {
+        // Whoever read our output has read enough, as `head` does.
+        return Code::Done.into();
+    }
+    let code = Code::of(error);
+    tell(code, &chain(error), format);
+    code.into()
+}
+
+/// Tells what clap says about the command line: an error, or the help that was asked for.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Help or version; nobody reading it is no failure.
+        let _ = error.print();
+        return Code::Done.into();
+    }
+    if Format::asked_for() == Format::Json {
+        let text = error.render().to_string();
+        let text = text.strip_prefix("error: ").unwrap_or(&text);
+        let message = text.split("\n\n").next().unwrap_or(text);
+        let message: Vec<&str> = message.split_whitespace().collect();
+        tell(Code::Usage, &message.join(" "), Format::Json);
+    } else {
+        let _ = error.print();
+    }
+    Code::Usage.into()
+}
+
+/// The message and its causes, each once: some repeat their cause in their own text.
+fn chain(error: &anyhow::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !parts.iter().any(|known| known.contains(&cause)) {
+            parts.push(cause);
+        }
+    }
+    parts.join(": ")
+}
+
+fn tell(code: Code, message: &str, format: Format) {
+    let message = output::one_line(message);
+    let text = match format {
+        Format::Text => format!("error: {message}"),
+        Format::Json => {
+            let error = json!({"code": code as u8, "kind": code.name(), "message": message});
+            json!({ "error": error }).to_string()
+        }
+    };
+    output::complain(&text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_told_in_the_help_under_its_number() {
+        let help = help();
+        let numbers = Code::ALL.map(|code| code as u8);
+        assert!(
+            numbers.is_sorted_by(|a, b| a < b),
+            "in their order, and none twice"
+        );
+        for code in Code::ALL {
+            assert!(help.contains(&format!("\n  {:<3}  {}", code as u8, code.about())));
+        }
+    }
+
+    #[test]
+    fn a_cause_that_the_message_repeats_is_told_once() {
+        let error = anyhow::anyhow!("no such file").context("the password file: no such file");
+        assert_eq!(chain(&error), "the password file: no such file");
+        let error = anyhow::anyhow!("no such file").context("the password file");
+        assert_eq!(chain(&error), "the password file: no such file");
+    }
+}

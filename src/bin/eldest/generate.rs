@@ -1,0 +1,64 @@
+//! Hides how completions and manual pages are made of the command line's own description.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::cli::Cli;
+use crate::exit::Code;
+
+/// Print a script that makes a shell complete this command's arguments
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Print a script that makes a shell complete this command's arguments.\n\n\
+    For bash: eldest completions bash > /etc/bash_completion.d/eldest\n\
+    For zsh: eldest completions zsh > a file named _eldest in a folder of $fpath\n\
+    For fish: eldest completions fish > ~/.config/fish/completions/eldest.fish"
+)]
+pub(crate) struct Completions {
+    /// The shell
+    shell: Shell,
+}
+
+/// Print the manual page, or write those of all commands
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Print the manual page, or write it and those of all commands to a folder.\n\n\
+    To read it: eldest man | man -l -"
+)]
+pub(crate) struct Manual {
+    /// Write all pages into that folder, as eldest.1, eldest-status.1 and so on
+    #[arg(long, value_name = "FOLDER")]
+    to: Option<PathBuf>,
+}
+
+pub(crate) fn completions(args: &Completions) -> Result<Code> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "eldest", &mut script);
+    write(&script)?;
+    Ok(Code::Done)
+}
+
+pub(crate) fn manual(args: &Manual) -> Result<Code> {
+    let Some(folder) = &args.to else {
+        let mut page = Vec::new();
+        Man::new(Cli::command()).render(&mut page)?;
+        write(&page)?;
+        return Ok(Code::Done);
+    };
+    fs::create_dir_all(folder).with_context(|| format!("--to {}", folder.display()))?;
+    clap_mangen::generate_to(Cli::command(), folder)
+        .with_context(|| format!("--to {}", folder.display()))?;
+    Ok(Code::Done)
+}
+
+fn write(text: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text)?;
+    out.flush()
+}

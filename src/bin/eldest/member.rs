@@ -1,0 +1,75 @@
+//! Hides who a node says it is, and how to reach it.
+
+use eldest::Announcement;
+
+const HEADING: &str = "Session";
+
+/// What the others see of us.
+#[derive(Debug, clap::Args)]
+#[group(id = "member")]
+pub(crate) struct Args {
+    /// Who we are to the others [default: the name of this machine]
+    #[arg(long, value_name = "NAME", env = "ELDEST_ID", hide_env_values = true, help_heading = HEADING)]
+    id: Option<String>,
+
+    /// Tell the others; `address` and `data_center` are shown as such
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair, help_heading = HEADING)]
+    announce: Vec<(String, String)>,
+}
+
+impl Args {
+    pub(crate) fn id(&self) -> String {
+        self.id.clone().unwrap_or_else(host_name)
+    }
+
+    pub(crate) fn announcement(&self) -> Announcement {
+        let new = Announcement::new(self.id());
+        let pairs = self.announce.iter();
+        pairs.fold(new, |all, (key, value)| match key.as_str() {
+            "address" => all.address(value),
+            "data_center" => all.data_center(value),
+            _ => all.metadata(key, value),
+        })
+    }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write it as KEY=VALUE".to_owned()),
+    }
+}
+
+#[cfg(unix)]
+fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// As Windows tells it.
+#[cfg(not(unix))]
+fn host_name() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_else(|_| "eldest".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_announced_by_name_is_shown_by_name() {
+        let pairs =
+            ["address=10.0.0.1:80", "data_center=dc1", "zone=a=b"].map(|text| pair(text).unwrap());
+        let said = Args {
+            id: Some("n".to_owned()),
+            announce: pairs.to_vec(),
+        };
+        let said = said.announcement();
+        assert_eq!(said.get_address(), Some("10.0.0.1:80"));
+        assert_eq!(said.get_data_center(), Some("dc1"));
+        assert_eq!(said.get("zone"), Some("a=b"));
+        assert!(pair("=x").is_err() && pair("x").is_err());
+    }
+}

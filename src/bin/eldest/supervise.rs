@@ -1,0 +1,360 @@
+//! Hides how a program runs under a term: it begins when no other can run any more, and ends before the term does.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use eldest::{CancellationToken, Lock, Session, SessionOptions, Term};
+use tokio::sync::{Mutex, watch};
+use tokio::task::JoinHandle;
+
+use crate::answering;
+use crate::connection::{self, Connection};
+use crate::contain::{self, Commands, Ending, Exit, Household, Keeper, Limit, Spec, Stop};
+use crate::exit::{Code, fault};
+use crate::member;
+use crate::signals::Signals;
+
+const HEADING: &str = "Program";
+
+/// The level of the namespace below which programs are kept apart, whatever happens to the keys of the election itself.
+const GUARDS: &str = "~run";
+
+/// What is run, and how it is ended.
+#[derive(Debug, clap::Args)]
+#[group(id = "supervised")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    member: member::Args,
+
+    /// How long the program has between SIGTERM and SIGKILL when it may not go on [default: TTL/5, at most 10 s]
+    #[arg(long, value_name = "DURATION", value_parser = crate::connection::duration, help_heading = HEADING)]
+    grace: Option<Duration>,
+
+    /// The same when we are told to end by SIGTERM or SIGINT, for our place is kept meanwhile [default: the grace period]
+    #[arg(long, value_name = "DURATION", value_parser = crate::connection::duration, help_heading = HEADING)]
+    stop_timeout: Option<Duration>,
+
+    /// Do not put the program into a cgroup of its own where that is possible
+    #[arg(long, help_heading = HEADING)]
+    no_cgroup: bool,
+
+    /// The program, with its arguments
+    #[arg(required = true, last = true, value_name = "CMD")]
+    program: Vec<OsString>,
+}
+
+/// What became of the program under one term.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It ended, by itself or because we are to end.
+    Ended(Exit),
+    /// It was ended, or not even begun, because the term was lost.
+    Lost,
+    /// It was not begun, because we are to end.
+    Stopped,
+}
+
+/// Runs one program, again and again, never twice at a time.
+pub(crate) struct Supervisor {
+    pub(crate) signals: Signals,
+    pub(crate) household: Arc<Household>,
+    spec: Arc<Spec>,
+    stop_timeout: Duration,
+    /// A keeper that waits for the next term, so that the program's start takes no longer than it must.
+    standby: Mutex<Option<Keeper>>,
+    guards: Session,
+    guard: Lock,
+}
+
+impl Supervisor {
+    /// With the session in which to stand.
+    pub(crate) async fn open(
+        connection: &Connection,
+        args: &Args,
+        name: &str,
+    ) -> Result<(Session, Arc<Self>)> {
+        let found = find(&args.program[0])?;
+        let ttl = connection.ttl;
+        let lead = (ttl / 20).min(Duration::from_secs(2));
+        let grace = args.grace.unwrap_or((ttl / 5).min(Duration::from_secs(10)));
+        let id = args.member.id();
+        let signals = Signals::listen()?;
+        let household =
+            Household::found().context("the children of this process cannot be told apart")?;
+        let options = || -> Result<SessionOptions> {
+            Ok(connection.session_options(&id)?.grace(grace + lead))
+        };
+        let session = Session::connect(
+            &connection.endpoints,
+            options()?.announce(args.member.announcement()),
+        );
+        let session = session.await?;
+        let namespace = match session.namespace() {
+            "" => GUARDS.to_owned(),
+            "/" => format!("/{GUARDS}"),
+            namespace => format!("{namespace}/{GUARDS}"),
+        };
+        let guards = options()?.namespace(namespace);
+        let guards = Session::connect(&connection.endpoints, guards).await?;
+        warm_up(&guards).await?;
+        let mut program = args.program.clone();
+        program[0] = found.into();
+        let environment = vec![
+            // Not even those of a supervisor that we run under.
+            (connection::PASSWORD, None),
+            (answering::TOKEN, None),
+            ("ELDEST_FENCING_TOKEN", None),
+            ("ELDEST_KEY", None),
+            ("ELDEST_ELECTION", Some(name.into())),
+            ("ELDEST_ID", Some(id.as_str().into())),
+            (
+                "ELDEST_ENDPOINTS",
+                Some(connection.endpoints.join(",").into()),
+            ),
+        ];
+        let spec = Arc::new(Spec {
+            program,
+            environment,
+            grace,
+            lead,
+            tick: ttl / 40,
+            cgroup: !args.no_cgroup,
+        });
+        let standby = Keeper::start(&spec, &household).await?;
+        let supervisor = Self {
+            signals,
+            household,
+            stop_timeout: args.stop_timeout.unwrap_or(grace),
+            spec,
+            standby: Mutex::new(Some(standby)),
+            guard: guards.lock(name)?,
+            guards,
+        };
+        Ok((session, Arc::new(supervisor)))
+    }
+
+    /// The same containment for another program, without a term.
+    pub(crate) fn spec_for(&self, program: Vec<OsString>) -> Arc<Spec> {
+        Arc::new(Spec {
+            program,
+            ..Spec::clone(&self.spec)
+        })
+    }
+
+    /// Starts a keeper for the next term, in the background: whoever needs it before starts its own.
+    pub(crate) fn prepare(self: &Arc<Self>) {
+        let this = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut standby = this.standby.lock().await;
+            if standby.as_mut().is_none_or(Keeper::is_gone) {
+                *standby = Keeper::start(&this.spec, &this.household).await.ok();
+            }
+        });
+    }
+
+    /// Runs the program for as long as the term lasts, and returns when nothing of it is left.
+    pub(crate) async fn run(&self, term: &Term) -> Result<Outcome> {
+        let lost = term.lost();
+        let guard = tokio::select! {
+            biased;
+            () = self.signals.stop.cancelled() => return Ok(Outcome::Stopped),
+            () = lost.cancelled() => return Ok(Outcome::Lost),
+            guard = self.guard.acquire() => guard?,
+        };
+        let guarded = guard.term();
+        let lost = [lost, guarded.lost()];
+        let mut held = Some(guard);
+        let mut patient = true;
+        while let Some(guard) = held.take() {
+            let keeper = self.keeper().await?;
+            let key = String::from_utf8_lossy(term.key()).into_owned();
+            let leader = (term.fencing_token(), key);
+            let (stop, stopped) = watch::channel(Stop::Not);
+            let commands = Commands {
+                stop: stopped,
+                signals: self.signals.passed_on(),
+            };
+            let terms = [term.clone(), guarded.clone()];
+            // A task of its own, for it goes on until nothing is left of the program, even if nobody waits for it.
+            let job = tokio::spawn(async move {
+                let ending = keeper
+                    .go(Some(leader), move || limit(&terms), commands)
+                    .await;
+                (ending, guard)
+            });
+            let (ending, guard) = self.attend(job, &stop, &lost).await?;
+            let over = lost.iter().any(CancellationToken::is_cancelled);
+            match ending {
+                Ending::Gone { exit, by_itself }
+                    if by_itself || self.signals.stop.is_cancelled() =>
+                {
+                    return Ok(Outcome::Ended(exit));
+                }
+                Ending::Gone { .. } => return Ok(Outcome::Lost),
+                Ending::NotStarted(_) if self.signals.stop.is_cancelled() => {
+                    return Ok(Outcome::Stopped);
+                }
+                Ending::NotStarted(_) if over => return Ok(Outcome::Lost),
+                Ending::NotStarted(error) if patient => {
+                    tracing::warn!(%error, "the program was not started; trying once more");
+                    patient = false;
+                    held = Some(guard);
+                }
+                Ending::NotStarted(error) => {
+                    return Err(error).context("the program was not started");
+                }
+                Ending::Left(pids) => {
+                    let message = format!(
+                        "processes {pids:?} could not be killed; the next may run beside them"
+                    );
+                    tracing::error!(message);
+                    return Err(fault(Code::NotContained, message));
+                }
+            }
+        }
+        Ok(Outcome::Lost)
+    }
+
+    /// Waits for the program's end, and says when it may not go on.
+    async fn attend<T>(
+        &self,
+        mut job: JoinHandle<T>,
+        stop: &watch::Sender<Stop>,
+        [term, guard]: &[CancellationToken; 2],
+    ) -> Result<T> {
+        let Signals {
+            stop: asked, hurry, ..
+        } = &self.signals;
+        let mut by: Option<Duration> = None;
+        // Whatever comes first makes the program's end more urgent, never less.
+        let mut end = |within| {
+            let at = contain::now() + within;
+            let at = by.map_or(at, |by| by.min(at));
+            by = Some(at);
+            stop.send_replace(Stop::By(at));
+        };
+        let (mut lost, mut stopping, mut hurried) = (false, false, false);
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut job => return Ok(ended?),
+                () = hurry.cancelled(), if !hurried => {
+                    hurried = true;
+                    end(Duration::ZERO);
+                }
+                () = either(term, guard), if !lost => {
+                    lost = true;
+                    end(self.spec.grace);
+                }
+                () = asked.cancelled(), if !stopping => {
+                    stopping = true;
+                    end(self.stop_timeout);
+                }
+            }
+        }
+    }
+
+    /// The keeper that waits, or a new one.
+    async fn keeper(&self) -> Result<Keeper> {
+        if let Some(mut keeper) = self.standby.lock().await.take()
+            && !keeper.is_gone()
+        {
+            return Ok(keeper);
+        }
+        Ok(Keeper::start(&self.spec, &self.household).await?)
+    }
+
+    /// Gives back what is left in etcd.
+    pub(crate) async fn close(&self, session: &Session) {
+        let (first, second) = tokio::join!(session.close(), self.guards.close());
+        if let Err(error) = first.and(second) {
+            tracing::warn!(%error, "etcd did not confirm the end of the session; its keys go with the lease");
+        }
+    }
+}
+
+/// A session has a lease from its first key on. It should have one before it leads, for a successor's start waits for it.
+/// The key is below a name of its own, for a moment.
+async fn warm_up(guards: &Session) -> Result<()> {
+    let own = format!("{:016x}", fastrand::u64(..));
+    guards.lock(own)?.acquire().await?.release().await?;
+    Ok(())
+}
+
+async fn either(one: &CancellationToken, other: &CancellationToken) {
+    tokio::select! {
+        () = one.cancelled() => {}
+        () = other.cancelled() => {}
+    }
+}
+
+/// Until when the program may be alive: while one of the two is ours, no other program can begin.
+fn limit(terms: &[Term; 2]) -> Limit {
+    let valid = terms.iter().filter(|term| term.is_valid());
+    let until = valid.map(|term| {
+        let until = term.valid_until();
+        Limit {
+            since_boot: until.since_boot(),
+            left: until.time_left(),
+        }
+    });
+    until
+        .min_by_key(|limit| limit.since_boot)
+        .unwrap_or(Limit::PAST)
+}
+
+/// The program's file, before anything is begun: a node that could not run it should not lead.
+fn find(program: &OsStr) -> Result<PathBuf> {
+    let path = Path::new(program);
+    if path.components().count() > 1 || path.is_absolute() {
+        return match std::fs::metadata(path) {
+            Ok(_) if is_runnable(path) => Ok(path.to_owned()),
+            Ok(_) => Err(fault(
+                Code::NotRunnable,
+                format!("{} is no program that may be run", path.display()),
+            )),
+            Err(error) => Err(fault(
+                Code::NotFound,
+                format!("{}: {error}", path.display()),
+            )),
+        };
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let mut files = std::env::split_paths(&folders).map(|folder| folder.join(path));
+    files.find(|file| is_runnable(file)).ok_or_else(|| {
+        let message = format!("there is no program {} in PATH", path.display());
+        fault(Code::NotFound, message)
+    })
+}
+
+fn is_runnable(file: &Path) -> bool {
+    std::fs::metadata(file)
+        .is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_looked_for_where_a_shell_would() {
+        assert!(find(OsStr::new("sh")).unwrap().is_absolute());
+        assert!(find(OsStr::new("/bin/sh")).is_ok());
+        assert!(
+            find(OsStr::new("no-such-program"))
+                .unwrap_err()
+                .to_string()
+                .contains("PATH")
+        );
+        assert!(
+            find(OsStr::new("/etc/passwd"))
+                .unwrap_err()
+                .to_string()
+                .contains("may be run")
+        );
+    }
+}

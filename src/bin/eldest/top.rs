@@ -1,0 +1,167 @@
+//! Hides how the live view is kept up to date, and that the terminal is given back as it was.
+
+mod screen;
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use eldest::Session;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tokio::sync::mpsc;
+
+use self::screen::Screen;
+use crate::cli::Global;
+use crate::connection::duration;
+use crate::exit::{Code, fault};
+use crate::output::Format;
+use crate::stop::Stop;
+use crate::view::{self, Standing};
+
+/// How often the screen is drawn though nothing has come.
+const FRAME: Duration = Duration::from_millis(250);
+
+/// Show all elections below a prefix, live
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Show all elections below a prefix, live, on the whole terminal.\n\n\
+    The upper part has a line for each, the lower one who stands in the one that is selected. Arrows, j and k, Page Up \
+    and Down, Home and End select; r asks etcd at once; q, Esc or Ctrl-C end it. What changed lately is bold."
+)]
+pub(crate) struct Args {
+    /// Those of this name, and all whose names begin with it and a slash; all there are, if it is left out
+    #[arg(
+        value_name = "ELECTION|PREFIX",
+        default_value = "",
+        hide_default_value = true
+    )]
+    below: String,
+
+    /// How often to ask etcd
+    #[arg(long, value_name = "DURATION", value_parser = interval, default_value = "1s")]
+    interval: Duration,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration(text)?;
+    if interval < Duration::from_millis(100) {
+        return Err("at least 100ms: each time, all keys below the prefix are read".to_owned());
+    }
+    Ok(interval)
+}
+
+/// What a look at etcd brought.
+type Look = Result<(i64, Vec<Standing>), eldest::Error>;
+
+pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
+    if global.output == Format::Json {
+        return Err(fault(
+            Code::Usage,
+            "top is for people; `status` and `watch` write JSON",
+        ));
+    }
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        return Err(fault(
+            Code::Usage,
+            "top needs a terminal; `status` and `watch` do not",
+        ));
+    }
+    let session = global.connection.onlooker().await?;
+    let first = look(&session, &args.below).await?;
+    let place = global.connection.place(&args.below).unwrap_or_default();
+    let mut screen = Screen::new(place);
+    screen.show(first, Instant::now());
+
+    let mut stop = Stop::new()?;
+    let (pressed, mut keys) = mpsc::channel(16);
+    let mut terminal = ratatui::try_init()?;
+    let _restored = Restored;
+    // It blocks in the terminal, so it has a thread of its own, which ends with the program.
+    std::thread::spawn(move || {
+        while let Ok(event) = event::read() {
+            if pressed.blocking_send(event).is_err() {
+                break;
+            }
+        }
+    });
+    let mut next = Box::pin(later(&session, &args, args.interval));
+    loop {
+        terminal.draw(|frame| screen.draw(frame, Instant::now()))?;
+        tokio::select! {
+            looked = &mut next => {
+                screen.update(looked, Instant::now());
+                next = Box::pin(later(&session, &args, args.interval));
+            }
+            event = keys.recv() => match event.map(|event| asked(&event)) {
+                Some(Asked::Nothing) => {}
+                Some(Asked::Move(by)) => screen.select(by),
+                Some(Asked::Look) => next = Box::pin(later(&session, &args, Duration::ZERO)),
+                // Without a keyboard nobody could end it.
+                Some(Asked::End) | None => return Ok(Code::Done),
+            },
+            () = stop.asked() => return Ok(Code::Done),
+            () = tokio::time::sleep(FRAME) => {}
+        }
+    }
+}
+
+async fn later(session: &Session, args: &Args, pause: Duration) -> Look {
+    tokio::time::sleep(pause).await;
+    look(session, &args.below).await
+}
+
+async fn look(session: &Session, below: &str) -> Look {
+    let overview = session.overview(below).await?;
+    let queues = overview.queues();
+    let all = queues.iter().flat_map(|queue| queue.roster().members());
+    let leases = view::leases(session, all).await;
+    let standings = queues.iter().map(|queue| Standing::new(queue, &leases));
+    Ok((overview.revision(), standings.collect()))
+}
+
+/// What a key asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    /// So many lines down, or up.
+    Move(isize),
+    Look,
+    End,
+}
+
+fn asked(event: &Event) -> Asked {
+    const PAGE: isize = 10;
+    let Event::Key(KeyEvent {
+        code,
+        modifiers,
+        kind,
+        ..
+    }) = event
+    else {
+        return Asked::Nothing;
+    };
+    if *kind == KeyEventKind::Release {
+        return Asked::Nothing;
+    }
+    match code {
+        KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => Asked::End,
+        KeyCode::Char('q') | KeyCode::Esc => Asked::End,
+        KeyCode::Char('r') => Asked::Look,
+        KeyCode::Down | KeyCode::Char('j') => Asked::Move(1),
+        KeyCode::Up | KeyCode::Char('k') => Asked::Move(-1),
+        KeyCode::PageDown => Asked::Move(PAGE),
+        KeyCode::PageUp => Asked::Move(-PAGE),
+        KeyCode::Home => Asked::Move(isize::MIN),
+        KeyCode::End => Asked::Move(isize::MAX),
+        _ => Asked::Nothing,
+    }
+}
+
+/// Gives the terminal back, however the view ends; after a panic ratatui does.
+struct Restored;
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}

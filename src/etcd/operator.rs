@@ -1,0 +1,148 @@
+//! Hides what only operators ask of etcd: how a member is, who is a member, and what a user may do.
+
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp};
+
+use super::failure::{Class, Failure};
+use super::kv::{guarded_delete, prefix_end};
+use super::pool::{Lane, Pool, Trouble, header, kv};
+
+/// What a member says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// Its version, such as `3.7.2`.
+    pub version: String,
+    /// Its id.
+    pub member: u64,
+    /// The cluster's.
+    pub cluster: u64,
+    /// The member that it takes for etcd's leader; 0: none.
+    pub leader: u64,
+    /// The raft term it is in.
+    pub raft_term: u64,
+    /// Whether it does not vote yet, and answers no linearizable reads.
+    pub learner: bool,
+    /// The size of its database's file, in bytes.
+    pub size: u64,
+    /// How much of that is in use.
+    pub size_in_use: u64,
+    /// How large it may become; 0: it does not say (before 3.6).
+    pub quota: u64,
+    /// What it complains of, alarms above all.
+    pub errors: Vec<String>,
+}
+
+/// What a user may do with all keys below a prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Permissions {
+    /// Whether all of them may be read.
+    pub read: bool,
+    /// Whether all of them may be written and deleted.
+    pub write: bool,
+}
+
+/// One member, as the cluster knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberInfo {
+    /// Its id.
+    pub id: u64,
+    /// Its name; empty if it has not started yet.
+    pub name: String,
+    /// Where it says that clients reach it.
+    pub client_urls: Vec<String>,
+    /// Whether it does not vote yet, and answers no linearizable reads.
+    pub learner: bool,
+}
+
+impl Pool {
+    /// Deletes the key if it still is the one with that create revision, and says whether it was.
+    pub(crate) async fn evict(&self, key: &[u8], create_revision: i64) -> Result<bool, Failure> {
+        let txn = guarded_delete(key, create_revision);
+        Ok(self.txn(txn).await?.succeeded())
+    }
+
+    /// What the member says of itself. Needs no permission.
+    pub(crate) async fn status(&self) -> Result<MemberStatus, Failure> {
+        self.call(Lane::Data, async |client| {
+            let answer = client.maintenance_client().status().await?;
+            let header = header(answer.header())?;
+            Ok(MemberStatus {
+                version: answer.version().to_owned(),
+                member: header.member,
+                cluster: header.cluster,
+                leader: answer.leader(),
+                raft_term: answer.raft_term(),
+                learner: answer.is_learner(),
+                size: bytes(answer.db_size()),
+                size_in_use: bytes(answer.raft_used_db_size()),
+                quota: bytes(answer.db_size_quota()),
+                errors: answer.errors().to_vec(),
+            })
+        })
+        .await
+    }
+
+    /// Who is in the cluster. With users enabled, newer versions tell it to root alone.
+    pub(crate) async fn members(&self) -> Result<Vec<MemberInfo>, Failure> {
+        self.call(Lane::Data, async |client| {
+            let answer = client.cluster_client().member_list().await?;
+            let members = answer.members().iter().map(|member| MemberInfo {
+                id: member.id(),
+                name: member.name().to_owned(),
+                client_urls: member.client_urls().to_vec(),
+                learner: member.is_learner(),
+            });
+            Ok(members.collect())
+        })
+        .await
+    }
+
+    /// What the user may do with the keys below `prefix`. Changes nothing.
+    ///
+    /// etcd asks for the permissions of both branches of a transaction before it looks which one it takes. So one whose
+    /// condition never holds tells whether the whole range may be written.
+    pub(crate) async fn permissions(&self, prefix: &[u8]) -> Result<Permissions, Failure> {
+        let end = prefix_end(prefix);
+        let all = GetOptions::new().with_range(end.clone());
+        let read = self.call(Lane::Data, async |client| {
+            let one = all.with_limit(1).with_keys_only();
+            kv(&client).get(prefix, Some(one)).await?;
+            Ok(())
+        });
+        let read = allowed(read.await)?;
+        let never = Compare::create_revision(prefix, CompareOp::Less, 0);
+        let all = DeleteOptions::new().with_range(end);
+        let delete = TxnOp::delete(prefix, Some(all));
+        let txn = Txn::new().when([never]).and_then([delete]);
+        let write = self.call(Lane::Data, async |client| {
+            let answer = kv(&client).txn(txn).await?;
+            if answer.succeeded() {
+                return Err(Trouble::Odd("a condition that cannot hold"));
+            }
+            Ok(())
+        });
+        let write = allowed(write.await)?;
+        Ok(Permissions { read, write })
+    }
+
+    /// The shortest term for which this etcd grants a lease. The lease is given back.
+    pub(crate) async fn shortest_term(&self, id: i64) -> Result<Duration, Failure> {
+        let granted = self.grant(id, 1).await?;
+        self.revoke(id).await?;
+        Ok(granted.ttl)
+    }
+}
+
+fn allowed(asked: Result<(), Failure>) -> Result<bool, Failure> {
+    match asked {
+        Ok(()) => Ok(true),
+        Err(failure) if failure.class == Class::Denied => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// etcd's sizes; older versions leave some at zero.
+fn bytes(size: i64) -> u64 {
+    u64::try_from(size).unwrap_or(0)
+}

@@ -1,0 +1,19 @@
+//! Hides how an answer that is no refusal is written.
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use serde_json::Value;
+
+pub(super) fn json(status: StatusCode, body: &Value) -> Response {
+    let mut response = (status, body.to_string()).into_response();
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// No answer is true for longer than a moment.
+pub(super) async fn not_to_be_kept(mut response: Response) -> Response {
+    let value = HeaderValue::from_static("no-store");
+    response.headers_mut().insert(header::CACHE_CONTROL, value);
+    response
+}

@@ -1,0 +1,28 @@
+//! Hides how a node leads for a program beside it, which asks before it acts.
+
+use std::sync::Arc;
+
+use crate::error::BoxError;
+use crate::leadership::Leadership;
+
+/// The work of a node that leads on behalf of the programs that ask it: it does nothing, until the term ends and then for
+/// one [grace period](crate::SessionOptions::grace) more. Pass it to [`Election::run`](crate::Election::run).
+///
+/// With it, whoever asked `GET /leader` and was answered 200 may act for `may_act_for_ms`, counted from the moment *before*
+/// the request was sent: no other node leads within that time. That rests on the three conditions that the crate's
+/// [documentation](crate) begins with, and what must never happen twice is fenced as ever, by the `fencing_token` of the
+/// same answer.
+///
+/// # Errors
+///
+/// None.
+///
+/// # Cancellation safety
+///
+/// Dropping it shortens the time that callers were promised.
+pub async fn on_behalf(leadership: Leadership) -> Result<(), BoxError> {
+    let shared = Arc::clone(&leadership.claim().handle().shared);
+    leadership.lost().cancelled().await;
+    shared.env.sleep(shared.settings.grace).await;
+    Ok(())
+}

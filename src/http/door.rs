@@ -1,0 +1,171 @@
+//! Hides who may come in: which names a request may call us by, and what it must show to change anything.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version, header, uri::Authority};
+use subtle::ConstantTimeEq;
+
+use super::problem::{Problem, shortened};
+
+/// Who may ask a node, and who may change something.
+///
+/// Every request must call the node by a name that is its own, so that no web page can reach it through a name that
+/// points at it for a while (DNS rebinding): `localhost`, an address (of the loopback alone while nothing else is listened
+/// at), or a [`Door::host`]. What changes something (a method other than GET and HEAD) is refused to pages of other
+/// origins than the name and port that the request calls us by, but for those of a [`Door::host`], and needs the [`Door::token`] if there is one. Beyond loopback there must be one: without it nothing can be
+/// changed.
+#[derive(Clone)]
+pub struct Door {
+    hosts: Vec<String>,
+    token: Option<Arc<str>>,
+    beyond_loopback: bool,
+}
+
+impl Door {
+    /// For a server that listens there.
+    pub fn at(address: SocketAddr) -> Self {
+        Self {
+            hosts: Vec::new(),
+            token: None,
+            beyond_loopback: !address.ip().to_canonical().is_loopback(),
+        }
+    }
+
+    /// One more name that requests may use, without a port.
+    pub fn host(mut self, name: impl Into<String>) -> Self {
+        let name = name.into().to_ascii_lowercase();
+        self.hosts.push(name.trim_end_matches('.').to_owned());
+        self
+    }
+
+    /// What a request must carry to change something: `Authorization: Bearer <token>`.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into().into());
+        self
+    }
+
+    fn knows(&self, authority: &Authority) -> bool {
+        let host = authority.host();
+        let literal = host.trim_start_matches('[').trim_end_matches(']');
+        if let Ok(address) = literal.parse::<IpAddr>() {
+            return self.beyond_loopback || address.to_canonical().is_loopback();
+        }
+        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        host == "localhost" || self.hosts.contains(&host)
+    }
+
+    /// Whether a page of that origin is one of ours. Another port of this machine may be anybody's.
+    fn is_ours(&self, origin: &HeaderValue, called: Option<&Authority>) -> bool {
+        let origin = origin.to_str().ok().and_then(|origin| origin.parse().ok());
+        let Some(origin) = origin.and_then(|uri: Uri| uri.into_parts().authority) else {
+            return false;
+        };
+        called == Some(&origin) || self.hosts.contains(&origin.host().to_ascii_lowercase())
+    }
+
+    /// Before anything else is done with a request.
+    fn admits(&self, request: &Request) -> Result<(), Problem> {
+        let headers = request.headers();
+        let called = called(request.uri(), headers)?;
+        match &called {
+            Some(authority) if self.knows(authority) => {}
+            Some(authority) => {
+                let detail = format!("this node is not called {:?}", shortened(authority.host()));
+                return Err(Problem::new(
+                    StatusCode::MISDIRECTED_REQUEST,
+                    "unknown_host",
+                    detail,
+                ));
+            }
+            // As simple health checks do it; no browser does.
+            None if request.version() == Version::HTTP_10 => {}
+            None => return Err(bad_host("the request has no header `host`")),
+        }
+        if matches!(*request.method(), Method::GET | Method::HEAD) {
+            return Ok(());
+        }
+        self.allows_change(headers, called.as_ref())
+    }
+
+    fn allows_change(
+        &self,
+        headers: &HeaderMap,
+        called: Option<&Authority>,
+    ) -> Result<(), Problem> {
+        let forbidden =
+            |code, detail: &'static str| Problem::new(StatusCode::FORBIDDEN, code, detail);
+        let stranger = |origin: &HeaderValue| !self.is_ours(origin, called);
+        if headers.get_all(header::ORIGIN).iter().any(stranger) {
+            let detail = "a page of another origin may not change anything here";
+            return Err(forbidden("foreign_origin", detail));
+        }
+        let Some(token) = &self.token else {
+            if self.beyond_loopback {
+                let detail = "this node listens beyond loopback and has no token to compare: nothing can be changed through it";
+                return Err(forbidden("no_token_configured", detail));
+            }
+            return Ok(());
+        };
+        let given = headers
+            .get(header::AUTHORIZATION)
+            .map(HeaderValue::as_bytes);
+        let given = given.and_then(|given| match given.split_at_checked(7) {
+            Some((scheme, given)) if scheme.eq_ignore_ascii_case(b"bearer ") => Some(given),
+            _ => None,
+        });
+        // In a time that does not tell how much of it was right.
+        if given.is_some_and(|given| bool::from(given.ct_eq(token.as_bytes()))) {
+            return Ok(());
+        }
+        let detail = "what changes something needs `authorization: Bearer <token>`, and this is not the token";
+        let problem = Problem::new(StatusCode::UNAUTHORIZED, "token_needed", detail);
+        Err(problem.with(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))
+    }
+}
+
+impl fmt::Debug for Door {
+    /// Leaves out the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Door")
+            .field("hosts", &self.hosts)
+            .field("token", &self.token.as_ref().map(|_| "..."))
+            .field("beyond_loopback", &self.beyond_loopback)
+            .finish()
+    }
+}
+
+/// By which name a request calls us, if by any.
+fn called(uri: &Uri, headers: &HeaderMap) -> Result<Option<Authority>, Problem> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err(bad_host("the request has two headers `host`"));
+    }
+    // In its absolute form the target comes before the header.
+    if let Some(authority) = uri.authority() {
+        return Ok(Some(authority.clone()));
+    }
+    host.map(|host| {
+        let host = host.to_str().ok().and_then(|host| host.parse().ok());
+        host.ok_or_else(|| bad_host("the header `host` is not a name and a port"))
+    })
+    .transpose()
+}
+
+fn bad_host(detail: &'static str) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, "bad_host", detail)
+}
+
+pub(super) async fn check(
+    State(door): State<Arc<Door>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    door.admits(&request)?;
+    Ok(next.run(request).await)
+}

@@ -1,0 +1,387 @@
+//! Hides what a node shows of its elections, and where it has it from: its own state from its session, all else from
+//! one observer for each election, so that no request ever asks etcd.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures::{FutureExt, StreamExt};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::locks::Locks;
+use super::past::Past;
+use super::problem::{Problem, shortened};
+use crate::candidate::Status;
+use crate::election::Election;
+use crate::own::State;
+use crate::roster::{Member, Roster};
+use crate::session::{Session, SessionState};
+use http::StatusCode;
+
+/// So many callers may follow events at once; the rest of the connections are for those who ask and go.
+const STREAMS: usize = 64;
+
+/// The elections that a node answers for: those it stands in, and those it only looks at.
+///
+/// It follows each by one [`Observer`](crate::Observer) and keeps their sessions from closing by themselves: close them
+/// by [`Session::close`](crate::Session::close). All it answers comes from memory; no request makes one to etcd.
+///
+/// ```
+/// # #[cfg(not(feature = "testing"))] fn main() {}
+/// # #[cfg(feature = "testing")] #[tokio::main]
+/// # async fn main() -> Result<(), eldest::BoxError> {
+/// # use eldest::{CancellationToken, Session, SessionOptions};
+/// # let etcd = eldest::testing::Etcd::start().await?;
+/// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+/// # let shutdown = CancellationToken::new();
+/// use eldest::http;
+///
+/// let election = session.election("billing/scheduler")?;
+/// let node = http::Node::new().stands_in(&election);
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+/// let door = http::Door::at(listener.local_addr()?);
+/// let server = http::serve(listener, http::router(node, door), http::Limits::default(), shutdown.clone());
+/// # shutdown.cancel();
+/// // Leads for whoever asks `GET /leader` before it acts.
+/// let (served, led) = tokio::join!(server, election.run(shutdown, http::on_behalf));
+/// served?;
+/// led?;
+/// session.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Node {
+    pub(super) shown: Vec<Shown>,
+    pub(super) streams: Arc<Semaphore>,
+    pub(super) render: Option<Render>,
+    pub(super) locks: Option<Locks>,
+}
+
+/// Writes the page of metrics.
+#[derive(Clone)]
+pub(super) struct Render(pub(super) Arc<dyn Fn() -> String + Send + Sync>);
+
+impl fmt::Debug for Render {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Render")
+    }
+}
+
+/// One election, as this node knows it.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) election: Election,
+    part: Part,
+    pub(super) view: watch::Receiver<View>,
+    /// Nobody looks on any longer when it is dropped.
+    _looking: DropGuard,
+}
+
+/// What a node is in an election for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// It leads for whoever asks it.
+    OnBehalf,
+    /// It leads for work of its own, which ends at its deadline: nobody else is promised any time.
+    OwnWork,
+    Observes,
+}
+
+/// What an observer saw last.
+#[derive(Debug, Clone, Default)]
+pub(super) struct View {
+    /// `None`: etcd has not told yet.
+    roster: Option<Roster>,
+    /// Why etcd does not let us look, if it does not.
+    refused: Option<String>,
+    past: Past,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Node {
+    /// A node that shows nothing yet.
+    pub fn new() -> Self {
+        Self {
+            shown: Vec::new(),
+            streams: Arc::new(Semaphore::new(STREAMS)),
+            render: None,
+            locks: None,
+        }
+    }
+
+    /// Shows an election in which this session stands on behalf of those who ask, or is about to: by [`Election::run`] with
+    /// [`on_behalf`](super::on_behalf), which keeps what they are told. One of the same name that was shown before is shown
+    /// no more.
+    pub fn stands_in(self, election: &Election) -> Self {
+        self.show(election, Part::OnBehalf)
+    }
+
+    /// Shows an election in which this session stands for work of its own. `GET /leader` tells where that runs; nobody else
+    /// may act by it, and `may_act_for_ms` is null.
+    pub fn works_in(self, election: &Election) -> Self {
+        self.show(election, Part::OwnWork)
+    }
+
+    /// Shows an election that this node only looks at.
+    pub fn observes(self, election: &Election) -> Self {
+        self.show(election, Part::Observes)
+    }
+
+    /// Shows at `GET /metrics` what `render` writes, in the text format of Prometheus: with `metrics-exporter-prometheus`,
+    /// `PrometheusHandle::render`. Just before, the gauge `eldest_leading` is set by the clock of that moment, for all
+    /// elections that are shown. Without it, that path is not found. Needs the feature `metrics` to show something of this
+    /// library.
+    pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.render = Some(Render(Arc::new(render)));
+        self
+    }
+
+    /// Takes locks of this session for programs in other languages, under `/v1/locks`. Without it those paths are not
+    /// found.
+    ///
+    /// A caller keeps its lock by renewals, or by the connection of its request; each answer says for how long it may act,
+    /// `valid_for_ms` from before the request was sent. **A caller that vanishes**, before or after it was answered, keeps
+    /// its lock for `ttl_ms` after the last sign of life, and then it is free for the next; while it waits, it loses its
+    /// place as soon as its connection is gone. A sign of life is a renewal that arrives, or that the connection is open:
+    /// one that was cut off is taken to be gone after twice [`Limits::silence`](super::Limits::silence); but the system keeps
+    /// the connection of a process that is only stopped open, and so that **keeps its lock for as long as it is stopped**.
+    /// Those who may be stopped renew. What a caller was told holds in any case: the lock is given to nobody else
+    /// before, on the conditions that the crate's [documentation](crate) begins with.
+    pub fn locks(mut self, session: &Session) -> Self {
+        self.locks = Some(Locks::new(session.clone()));
+        self
+    }
+
+    fn show(mut self, election: &Election, part: Part) -> Self {
+        self.shown
+            .retain(|shown| shown.election.name() != election.name());
+        self.shown.push(Shown::new(election.clone(), part));
+        self
+    }
+
+    /// The election of that name; without one, the only one there is.
+    pub(super) fn find(&self, name: Option<&str>) -> Result<&Shown, Problem> {
+        match (name, &self.shown[..]) {
+            (None, [only]) => Ok(only),
+            (None, _) => {
+                let detail = format!(
+                    "this node shows {} elections: name one by `?election=`",
+                    self.shown.len()
+                );
+                Err(Problem::new(
+                    StatusCode::BAD_REQUEST,
+                    "which_election",
+                    detail,
+                ))
+            }
+            (Some(name), all) => all
+                .iter()
+                .find(|shown| shown.election.name() == name)
+                .ok_or_else(|| {
+                    let detail = format!("this node shows no election {:?}", shortened(name));
+                    Problem::new(StatusCode::NOT_FOUND, "no_such_election", detail)
+                }),
+        }
+    }
+}
+
+impl Shown {
+    fn new(election: Election, part: Part) -> Self {
+        let (seen, view) = watch::channel(View::default());
+        let stop = CancellationToken::new();
+        let looking = look(election.clone(), seen);
+        let until = stop.clone().run_until_cancelled_owned(looking);
+        election.handle.shared.env.spawn(until.map(drop).boxed());
+        Self {
+            election,
+            part,
+            view,
+            _looking: stop.drop_guard(),
+        }
+    }
+
+    /// How this node itself is doing in the election, at this moment.
+    pub(super) fn own(&self) -> OwnNow {
+        let State { status, held, .. } = self.election.own.state();
+        let grace = self.election.handle.shared.settings.grace;
+        let term = held.map(|held| held.term);
+        let left = term.as_ref().map(|term| term.valid_until().time_left());
+        let ends = term.as_ref().is_none_or(|term| term.shared.is_lost());
+        // Asked last: nothing but the answer lies between the clock and the caller.
+        let valid = term.as_ref().is_some_and(crate::term::Term::is_valid);
+        OwnNow {
+            role: match (self.stands(), valid) {
+                // After the token was cancelled nothing new is to begin, and so it is if the watchdog is late.
+                (true, true) if !ends && left >= Some(grace) => Role::Leader,
+                (true, true) => Role::Ending,
+                (true, false) => Role::Follower,
+                (false, _) => Role::Observer,
+            },
+            token: term.filter(|_| valid).map(|term| term.fencing_token()),
+            left_ms: left.filter(|_| valid).map(millis),
+            grace_ms: (self.part == Part::OnBehalf).then(|| millis(grace)),
+            status,
+            session: self.session(),
+        }
+    }
+
+    pub(super) fn stands(&self) -> bool {
+        self.part != Part::Observes
+    }
+
+    fn session(&self) -> &'static str {
+        match &*self.election.handle.shared.state.borrow() {
+            SessionState::Connecting => "connecting",
+            SessionState::Ready => "ready",
+            SessionState::Live(lease) if !lease.time_left().is_zero() => "live",
+            SessionState::Live(_) | SessionState::Lost { .. } => "lost",
+            SessionState::Closed => "closed",
+        }
+    }
+
+    /// Whether it does what it is there for: stands with a lease that it believes in, or sees who stands.
+    pub(super) fn is_ready(&self) -> bool {
+        let session = self.session();
+        if self.stands() {
+            let stands = matches!(
+                self.election.status(),
+                Some(Status::Waiting { .. } | Status::Leading { .. } | Status::Ending { .. })
+            );
+            return session == "live" && stands;
+        }
+        let view = self.view.borrow();
+        matches!(session, "ready" | "live") && view.roster.is_some() && view.refused.is_none()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.session() == "closed"
+    }
+
+    /// All that is known of the election.
+    pub(super) fn json(&self) -> Value {
+        let view = self.view.borrow().clone();
+        let roster = view.roster.as_ref();
+        let members = roster.map(|roster| roster.members().iter().map(member).collect::<Vec<_>>());
+        let blocker = roster.and_then(Roster::blocker).map(Member::key);
+        json!({
+            "election": self.election.name(),
+            "now_unix_ms": millis(self.election.handle.shared.env.unix_time()),
+            "own": self.own().json(self.identity()),
+            "leader": roster.and_then(Roster::leader).map(member),
+            "roster": members,
+            "revision": roster.map(Roster::revision),
+            "blocked_by": blocker.map(String::from_utf8_lossy),
+            "refused": view.refused,
+            "terms": view.past.json(),
+        })
+    }
+
+    pub(super) fn identity(&self) -> &str {
+        &self.election.handle.shared.settings.identity
+    }
+}
+
+/// What a node is in an election, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It leads, and whoever is told so may act for a grace period, if anybody but its own work may.
+    Leader,
+    /// Its term winds up: what runs may end, nothing new may begin.
+    Ending,
+    Follower,
+    Observer,
+}
+
+impl Role {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Role::Leader => "leader",
+            Role::Ending => "ending",
+            Role::Follower => "follower",
+            Role::Observer => "observer",
+        }
+    }
+}
+
+/// How a node is doing in an election at one moment.
+#[derive(Debug)]
+pub(super) struct OwnNow {
+    pub(super) role: Role,
+    pub(super) token: Option<i64>,
+    left_ms: Option<u64>,
+    /// What callers are promised.
+    grace_ms: Option<u64>,
+    status: Option<Status>,
+    session: &'static str,
+}
+
+impl OwnNow {
+    pub(super) fn json(&self, identity: &str) -> Value {
+        let (status, rank) = match self.status {
+            None => (None, None),
+            Some(Status::Joining) => (Some("joining"), None),
+            Some(Status::Waiting { rank, .. }) => (Some("waiting"), Some(rank)),
+            Some(Status::Leading { .. }) => (Some("leading"), Some(1)),
+            Some(Status::Ending { .. }) => (Some("ending"), None),
+            Some(Status::Ended { .. }) => (Some("ended"), None),
+        };
+        json!({
+            "identity": identity,
+            "role": self.role.as_str(),
+            "fencing_token": self.token,
+            "may_act_for_ms": self.grace_ms.filter(|_| self.role == Role::Leader),
+            "valid_for_ms": self.left_ms,
+            "status": status,
+            "rank": rank,
+            "session": self.session,
+        })
+    }
+}
+
+fn member(member: &Member) -> Value {
+    let announced = member.announcement();
+    json!({
+        "rank": member.rank(),
+        "identity": member.identity(),
+        "fencing_token": member.create_revision(),
+        "lease": format!("{:x}", member.lease_id()),
+        "address": announced.get_address(),
+        "data_center": announced.get_data_center(),
+        "metadata": announced.iter_metadata().collect::<std::collections::BTreeMap<_, _>>(),
+        "since_unix_ms": member.since().and_then(|since| {
+            let since = since.duration_since(std::time::SystemTime::UNIX_EPOCH).ok()?;
+            Some(millis(since))
+        }),
+    })
+}
+
+pub(super) fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Keeps a view up to date until the session closes.
+async fn look(election: Election, view: watch::Sender<View>) {
+    let shared = Arc::clone(&election.handle.shared);
+    while let Ok(mut changes) = election.observe().await {
+        while let Some(change) = changes.next().await {
+            let now = millis(shared.env.unix_time());
+            view.send_modify(|view| match change {
+                Ok(roster) => {
+                    view.past.see(roster.leader(), now);
+                    view.roster = Some(roster);
+                    view.refused = None;
+                }
+                Err(error) => view.refused = Some(error.to_string()),
+            });
+        }
+        // etcd refused to let us look, which it may do for a while only.
+        shared.env.sleep(shared.settings.request_timeout).await;
+    }
+}

@@ -1,0 +1,271 @@
+"use strict";
+// What nodes announce is text, never markup: everything goes through textContent, and a name is kept from turning what
+// stands around it by <bdi>.
+const SECOND = 1000, MINUTE = 60 * SECOND, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
+// The node says something each 5 s.
+const SILENCE = 12 * SECOND, AGAIN = 2 * SECOND;
+// The timeline shows the shortest of these that has the beginnings of so many terms, for so many nodes.
+const WINDOWS = [MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY];
+const DRAWN = 8, LANES = 8, ROWS = 6;
+
+const shown = new Map();
+const connection = document.getElementById("connection");
+
+function element(name, text, kind) {
+  const made = document.createElement(name);
+  made.textContent = text ?? "";
+  if (kind) made.className = kind;
+  return made;
+}
+
+// Leaves alone what says it already, so that nobody is told of it twice.
+function say(place, text) {
+  if (place.textContent !== text) place.textContent = text;
+}
+
+function duration(ms) {
+  const s = Math.max(0, Math.floor(ms / SECOND));
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor(s / 60) % 60} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor(s / 3600) % 24} h`;
+}
+
+function clock(ms) {
+  const when = new Date(ms);
+  const today = when.toDateString() === new Date().toDateString();
+  const options = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
+  return when.toLocaleString(undefined, today ? options : { ...options, day: "numeric", month: "short" });
+}
+
+function time(ms, otherwise) {
+  if (ms === null) return element("span", otherwise);
+  const made = element("time", clock(ms));
+  made.dateTime = made.title = new Date(ms).toISOString();
+  return made;
+}
+
+function name(text) {
+  const made = element("bdi", text || "(without a name)", "name");
+  made.title = text;
+  return made;
+}
+
+function cell(...parts) {
+  const made = element("td");
+  made.append(...parts);
+  return made;
+}
+
+function row(member, state, now) {
+  const made = element("tr");
+  const leads = state.leader?.fencing_token === member.fencing_token;
+  made.classList.toggle("leads", leads);
+  const node = cell(name(member.identity));
+  if (leads) node.append(element("span", "leads", "badge lead"));
+  if (member.identity === state.own.identity) node.append(element("span", "this node", "badge"));
+  const metadata = Object.entries(member.metadata).map(([key, value]) => `${key}=${value}`);
+  const said = [member.data_center, member.address, ...metadata].filter(Boolean);
+  if (said.length > 0) {
+    const line = element("span", "", "said");
+    line.append(...said.map((text) => element("bdi", text)));
+    node.append(line);
+  }
+  const since = member.since_unix_ms;
+  const age = element("td", since === null ? "" : duration(now - since));
+  if (since !== null) age.title = new Date(since).toISOString();
+  made.append(element("td", member.rank), node, element("td", member.fencing_token), age);
+  return made;
+}
+
+function term(seen, now) {
+  const made = element("tr");
+  made.classList.toggle("leads", seen.ended_unix_ms === null);
+  const { began_unix_ms: began, ended_unix_ms: ended } = seen;
+  const lasted = began === null ? "" : duration((ended ?? now) - began);
+  made.append(
+    element("td", seen.fencing_token), cell(name(seen.identity)), cell(time(began, "earlier")), cell(time(ended, "now")),
+    element("td", lasted),
+  );
+  return made;
+}
+
+function bar(kind, from, to, start, width) {
+  const made = element("i", "", kind);
+  const left = Math.max(0, (from - start) / width);
+  made.style.left = `${left * 100}%`;
+  made.style.width = `${Math.max(0, (to - start) / width - left) * 100}%`;
+  return made;
+}
+
+// One lane for each node that led, and in all of them the times in which nobody did.
+function draw(place, state, now) {
+  const terms = state.terms;
+  const oldest = terms.at(-DRAWN)?.began_unix_ms ?? terms.find((seen) => seen.began_unix_ms !== null)?.began_unix_ms ?? now;
+  const width = WINDOWS.find((window) => window > (now - oldest) * 1.05) ?? WINDOWS.at(-1);
+  const start = now - width;
+  const visible = terms.filter((seen) => (seen.ended_unix_ms ?? now) > start);
+  const gaps = terms.map((seen, i) => [seen.ended_unix_ms ?? now, terms[i + 1]?.began_unix_ms ?? now]);
+  const places = (state.roster ?? []).map((member) => member.identity);
+  const place_of = (who) => (places.indexOf(who) + 1 || Infinity);
+  const latest = [...new Set(visible.map((seen) => seen.identity).reverse())].slice(0, LANES);
+  const lanes = latest.sort((a, b) => place_of(a) - place_of(b) || 0).map((identity) => {
+    const lane = element("div", "", "lane"), track = element("div", "", "track");
+    track.append(...gaps.filter(([, to]) => to > start).map(([from, to]) => bar("gap", from, to, start, width)));
+    for (const seen of visible.filter((seen) => seen.identity === identity)) {
+      const ended = seen.ended_unix_ms;
+      const made = bar(ended === null ? "now" : "", seen.began_unix_ms ?? start, ended ?? now, start, width);
+      made.title = `token ${seen.fencing_token}`;
+      track.append(made);
+    }
+    lane.append(element("bdi", identity || "(without a name)"), track);
+    return lane;
+  });
+  place.querySelector(".lanes").replaceChildren(...lanes);
+  say(place.querySelector(".from"), `${clock(start)}, ${duration(width).replace(/ 0 \w+$/, "")} ago`);
+}
+
+function own({ own: { role, rank, fencing_token } }) {
+  if (role === "leader") return `This node leads, under token ${fencing_token}.`;
+  if (role === "ending") return "This node's term winds up.";
+  if (role === "observer") return "This node only looks on.";
+  return rank === null ? "This node does not stand at the moment." : `This node is number ${rank} in the queue.`;
+}
+
+function notices({ own: { session }, roster, refused, blocked_by }) {
+  const all = [];
+  if (!["live", "ready"].includes(session)) {
+    all.push(`This node's session with etcd is ${session}: what it shows may be old.`);
+  }
+  if (refused !== null) all.push(refused);
+  if (blocked_by !== null) all.push(`The key ${blocked_by}, which has no lease, keeps everybody from leading: delete it.`);
+  if (roster === null && refused === null) all.push("etcd has not told yet who stands.");
+  return all.join(" ");
+}
+
+function section(election) {
+  if (!shown.has(election)) {
+    const place = document.getElementById("election").content.cloneNode(true).firstElementChild;
+    place.dataset.election = election;
+    place.querySelector("h2 bdi").textContent = election;
+    place.setAttribute("aria-label", `Election ${election}`);
+    const more = place.querySelector(".more");
+    more.addEventListener("click", () => {
+      more.ariaExpanded = String(more.ariaExpanded !== "true");
+      show(shown.get(election));
+    });
+    document.getElementById("elections").append(place);
+    shown.set(election, { place });
+  }
+  return shown.get(election);
+}
+
+// The node's clock, which need not be ours.
+function now_of(view) {
+  return view.state.now_unix_ms + performance.now() - view.heard;
+}
+
+function show(view) {
+  const { place, state } = view, now = now_of(view);
+  const { leader, terms } = state;
+  place.classList.toggle("vacant", leader === null);
+  say(place.querySelector(".leader .name"), leader === null ? "" : leader.identity || "(without a name)");
+  say(place.querySelector(".verb"), leader === null ? "nobody leads" : "leads");
+  say(place.querySelector(".own"), own(state));
+  const told = notices(state), notice = place.querySelector(".notice");
+  say(notice, told);
+  notice.hidden = told === "";
+  place.querySelector(".roster tbody").replaceChildren(...(state.roster ?? []).map((member) => row(member, state, now)));
+  const more = place.querySelector(".more"), all = more.ariaExpanded === "true";
+  more.hidden = terms.length <= ROWS;
+  say(more, all ? "show the last ones" : `show all ${terms.length} terms`);
+  const listed = terms.toReversed().slice(0, all ? terms.length : ROWS);
+  place.querySelector(".terms tbody").replaceChildren(...listed.map((seen) => term(seen, now)));
+  tick(view);
+}
+
+// What time alone changes.
+function tick(view) {
+  const { place, state } = view, now = now_of(view);
+  const last = state.terms.at(-1), { leader } = state;
+  say(place.querySelector(".token"), leader === null ? "" : `token ${leader.fencing_token},`);
+  let since = "";
+  if (leader === null && last) since = `for ${duration(now - last.ended_unix_ms)}; the last one was ${last.identity}, token ${last.fencing_token}`;
+  else if (last?.began_unix_ms === null) since = "since before this node looked on";
+  else if (last) since = `for ${duration(now - last.began_unix_ms)}, since ${clock(last.began_unix_ms)}`;
+  say(place.querySelector(".since"), since);
+  (state.roster ?? []).forEach((member, i) => {
+    const age = member.since_unix_ms === null ? "" : duration(now - member.since_unix_ms);
+    say(place.querySelector(".roster tbody").rows[i].lastElementChild, age);
+  });
+  if (leader !== null && last && last.began_unix_ms !== null) {
+    say(place.querySelector(".terms tbody").rows[0].lastElementChild, duration(now - last.began_unix_ms));
+  }
+  draw(place, state, now);
+}
+
+// One connection for all elections: a browser has few for each node. Its own way to try again gives up after a refusal,
+// and a node that is stopped looks to it like one with nothing to say.
+let events, heard = performance.now(), gone = new Set(), since_when = null, waiting;
+
+function alive() {
+  heard = performance.now();
+  since_when = null;
+  document.body.dataset.connection = "live";
+  say(connection, "live");
+}
+
+function lost() {
+  since_when ??= Date.now();
+  document.body.dataset.connection = "lost";
+  say(connection, `no answer since ${clock(since_when)}: what is below may be old`);
+  document.title = "? eldest";
+}
+
+function follow() {
+  events?.close();
+  clearTimeout(waiting);
+  heard = performance.now();
+  events = new EventSource("v1/events");
+  events.addEventListener("open", () => { gone = new Set(shown.keys()); });
+  events.addEventListener("state", (event) => {
+    alive();
+    const state = JSON.parse(event.data);
+    gone.delete(state.election);
+    const view = Object.assign(section(state.election), { state, heard });
+    const eyes = document.getElementById("eyes");
+    eyes.hidden = false;
+    say(eyes.querySelector("bdi"), state.own.identity);
+    show(view);
+    title();
+  });
+  events.addEventListener("alive", () => {
+    alive();
+    title();
+    // What the node has not told of since it answered again, it shows no more.
+    for (const election of gone) {
+      shown.get(election).place.remove();
+      shown.delete(election);
+    }
+    gone.clear();
+  });
+  events.addEventListener("error", () => {
+    events.close();
+    lost();
+    waiting = setTimeout(follow, AGAIN);
+  });
+}
+
+function title() {
+  const all = [...shown.values()].map(({ state }) => `${state.leader?.identity ?? "nobody"} leads ${state.election}`);
+  document.title = all.length === 1 ? all[0] : `eldest: ${all.length} elections`;
+}
+
+follow();
+setInterval(() => {
+  if (performance.now() - heard > SILENCE) {
+    lost();
+    follow();
+  }
+  shown.forEach(tick);
+}, SECOND);

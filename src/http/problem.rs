@@ -1,0 +1,86 @@
+//! Hides how every refusal looks: problem details (RFC 9457), those of the framework included.
+
+use std::borrow::Cow;
+
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use serde_json::json;
+
+/// Why a request was refused. `code` is stable and made for programs, `detail` for people.
+#[derive(Debug)]
+pub(super) struct Problem {
+    pub(super) status: StatusCode,
+    pub(super) code: &'static str,
+    detail: Cow<'static, str>,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+impl Problem {
+    pub(super) fn new(
+        status: StatusCode,
+        code: &'static str,
+        detail: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            status,
+            code,
+            detail: detail.into(),
+            header: None,
+        }
+    }
+
+    /// The caller may ask again in a second.
+    pub(super) fn try_again(code: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail)
+            .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
+    }
+
+    pub(super) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.header = Some((name, value));
+        self
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = json!({
+            "type": "about:blank",
+            "title": self.status.canonical_reason(),
+            "status": self.status.as_u16(),
+            "code": self.code,
+            "detail": self.detail,
+        });
+        let kind = HeaderValue::from_static("application/problem+json");
+        let mut response = (self.status, body.to_string()).into_response();
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        if let Some((name, value)) = self.header {
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+/// The answer under paths that there are none of.
+pub(super) async fn no_such_path(request: Request) -> Problem {
+    let path = shortened(request.uri().path());
+    let detail = format!("there is nothing at {path:?}; /openapi.json says what there is");
+    Problem::new(StatusCode::NOT_FOUND, "no_such_path", detail)
+}
+
+/// The answer to methods that a path does not have; axum adds which it has.
+pub(super) async fn no_such_method(request: Request) -> Problem {
+    let method = shortened(request.method().as_str());
+    let path = shortened(request.uri().path());
+    let detail = format!("{path:?} does not take {method}; the header `allow` says what it takes");
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", detail)
+}
+
+/// What a caller sent is repeated in part only.
+pub(super) fn shortened(text: &str) -> Cow<'_, str> {
+    const LONGEST: usize = 100;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &text[..end]).into(),
+        None => text.into(),
+    }
+}

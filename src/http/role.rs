@@ -1,0 +1,83 @@
+//! Hides what load balancers and orchestrators are answered: a status from local state, by the clock of that moment.
+
+use std::sync::Arc;
+
+use axum::extract::{Query, State, rejection::QueryRejection};
+use axum::response::Response;
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::App;
+use super::answer::json as answer;
+use super::node::{Role, Shown};
+use super::problem::Problem;
+
+type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
+
+/// What `?name=` says, if it is there.
+pub(super) fn parameter(asked: Asked, name: &str) -> Result<Option<String>, Problem> {
+    let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, "bad_query", detail);
+    let Query(all) = asked.map_err(|rejection| bad(rejection.body_text()))?;
+    let mut values = all.into_iter().filter(|(key, _)| key == name);
+    let value = values.next().map(|(_, value)| value);
+    if values.next().is_some() {
+        return Err(bad(format!("`{name}` is given twice")));
+    }
+    Ok(value)
+}
+
+/// `GET /leader`, `GET /primary`: 200 while this node leads and whoever asks may act for a grace period.
+pub(super) async fn leader(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
+    let name = parameter(asked, "election")?;
+    Ok(told(app.node.find(name.as_deref())?, |role| {
+        role == Role::Leader
+    }))
+}
+
+/// `GET /follower`: 200 while this node does not lead, and no term of its own winds up.
+pub(super) async fn follower(
+    State(app): State<Arc<App>>,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    let name = parameter(asked, "election")?;
+    Ok(told(app.node.find(name.as_deref())?, |role| {
+        matches!(role, Role::Follower | Role::Observer)
+    }))
+}
+
+fn told(shown: &Shown, wanted: impl FnOnce(Role) -> bool) -> Response {
+    let own = shown.own();
+    let mut body = own.json(shown.identity());
+    body["election"] = shown.election.name().into();
+    answer(status(wanted(own.role)), &body)
+}
+
+/// `GET /live`: 503 when a session is closed, for which only a new process helps.
+pub(super) async fn live(State(app): State<Arc<App>>) -> Response {
+    let live = !app.node.shown.iter().any(Shown::is_closed);
+    answer(status(live), &json!({ "live": live }))
+}
+
+/// `GET /ready`: 200 when the node does in every election, or in the one asked for, what it is there for.
+pub(super) async fn ready(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
+    let name = parameter(asked, "election")?;
+    let asked = match &name {
+        Some(_) => vec![app.node.find(name.as_deref())?],
+        None => app.node.shown.iter().collect(),
+    };
+    let each = asked
+        .iter()
+        .map(|shown| (shown.election.name().to_owned(), shown.is_ready().into()));
+    let each: Map<String, Value> = each.collect();
+    let ready = each.values().all(|ready| *ready == true);
+    let body = json!({ "ready": ready, "elections": each });
+    Ok(answer(status(ready), &body))
+}
+
+fn status(yes: bool) -> StatusCode {
+    if yes {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    }
+}

@@ -1,0 +1,180 @@
+//! Hides how a router is served with limits: on connections, on headers, on the time that either may take.
+#![allow(clippy::disallowed_methods, reason = "sockets live in real time")]
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// What one server lets its callers take.
+///
+/// # Default
+///
+/// 512 connections; 10 s for the headers of a request, which is also how long a connection may be idle; 10 s of silence from
+/// a caller's system; 2 s for what is under way at the end.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    connections: usize,
+    header_time: Duration,
+    silence: Duration,
+    drain_time: Duration,
+}
+
+/// The longest head of a request, in bytes, and the most headers in it; beyond, 431 is answered.
+const HEAD: usize = 16 * 1024;
+const HEADERS: usize = 64;
+/// After the system refused a connection for want of something, it is asked again that much later.
+const BREATH: Duration = Duration::from_millis(50);
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 512,
+            header_time: Duration::from_secs(10),
+            silence: Duration::from_secs(10),
+            drain_time: Duration::from_secs(2),
+        }
+    }
+}
+
+impl Limits {
+    /// So many connections at once, at least one; others wait to be accepted.
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.connections = connections.clamp(1, Semaphore::MAX_PERMITS);
+        self
+    }
+
+    /// The headers of a request must be there within that time after the connection was made, or after the last answer.
+    pub fn header_time(mut self, time: Duration) -> Self {
+        self.header_time = time;
+        self
+    }
+
+    /// A caller whose system confirms nothing for so long, or takes nothing, is taken to be gone: one that was cut off while
+    /// it waits for an answer, follows events, or holds a lock by its connection. That is noticed within twice that time on
+    /// Linux; elsewhere the system's own limits count, which are longer. At least 2 s. The system answers for a process that
+    /// is only stopped.
+    pub fn silence(mut self, time: Duration) -> Self {
+        self.silence = time.max(Duration::from_secs(2));
+        self
+    }
+
+    /// What is under way when the server ends may take that long.
+    pub fn drain_time(mut self, time: Duration) -> Self {
+        self.drain_time = time;
+        self
+    }
+}
+
+/// Serves `app` until `shutdown` is cancelled; then answers what is under way, for as long as [`Limits`] allow.
+///
+/// # Errors
+///
+/// The listener cannot be used any more.
+///
+/// # Cancellation safety
+///
+/// Dropping the call cuts every connection.
+pub async fn serve(
+    listener: TcpListener,
+    app: Router,
+    limits: Limits,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let room = Arc::new(Semaphore::new(limits.connections));
+    let (open, cut) = (TaskTracker::new(), CancellationToken::new());
+    let _cut = cut.clone().drop_guard();
+    let accepting = async {
+        loop {
+            let place = Arc::clone(&room).acquire_owned().await;
+            let stream = accepted(&listener).await?;
+            // Without it the system's own limits count.
+            let _ = notice_silence(&stream, limits.silence);
+            let connection = connection(stream, app.clone(), limits.header_time, shutdown.clone());
+            let connection = cut.clone().run_until_cancelled_owned(connection);
+            open.spawn(async move {
+                connection.await;
+                drop(place);
+            });
+        }
+    };
+    let ended = tokio::select! {
+        biased;
+        () = shutdown.cancelled() => Ok(()),
+        ended = accepting => ended,
+    };
+    drop(listener);
+    open.close();
+    // Whoever follows events does not end by himself.
+    let _ = tokio::time::timeout(limits.drain_time, open.wait()).await;
+    cut.cancel();
+    open.wait().await;
+    ended
+}
+
+/// The next connection. One that was gone before it was accepted is no error, nor is a shortage of the moment.
+async fn accepted(listener: &TcpListener) -> io::Result<TcpStream> {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return Ok(stream),
+            Err(error) => match error.kind() {
+                io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::Interrupted => {}
+                io::ErrorKind::InvalidInput => return Err(error),
+                _ => tokio::time::sleep(BREATH).await,
+            },
+        }
+    }
+}
+
+/// Has the system ask a caller that we have nothing to say to, and give up one that does not confirm what it was sent.
+fn notice_silence(stream: &TcpStream, silence: Duration) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    let asking = TcpKeepalive::new().with_time(silence / 2);
+    #[cfg(target_os = "linux")]
+    {
+        socket.set_tcp_user_timeout(Some(silence))?;
+        socket.set_tcp_keepalive(&asking.with_interval(silence / 2))
+    }
+    #[cfg(not(target_os = "linux"))]
+    socket.set_tcp_keepalive(&asking)
+}
+
+/// One caller, request after request.
+async fn connection(
+    stream: TcpStream,
+    app: Router,
+    header_time: Duration,
+    shutdown: CancellationToken,
+) {
+    // Answers are small; they are not to wait for each other.
+    let _ = stream.set_nodelay(true);
+    let service = TowerToHyperService::new(app);
+    let mut server = http1::Builder::new();
+    server
+        .timer(TokioTimer::new())
+        .header_read_timeout(header_time)
+        .max_buf_size(HEAD)
+        .max_headers(HEADERS);
+    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+    // A caller that breaks off is his own affair.
+    tokio::select! {
+        _ = &mut connection => {}
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Hides the facade through which the library counts and measures; without the feature `metrics` nothing is left of it.
+//!
+//! (feature `metrics`) What the library tells through the facade of the crate [`metrics`](https://docs.rs/metrics), to
+//! whichever recorder the program installs. `docs/metrics.md` in the repository lists every metric, its labels and what
+//! to do about it. Install the recorder before the first session, then call [`describe`], which gives it the help texts.
+
+use std::time::Duration;
+
+use crate::candidate::Status;
+use crate::core::reason::LostReason;
+
+/// Upper bounds, in seconds, for a histogram of `eldest_renewal_duration_seconds`: from a renewal on the own machine to
+/// one that took the longest request timeouts.
+#[cfg(feature = "metrics")]
+pub const RENEWAL_BUCKETS: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+];
+
+/// Gives the installed recorder the help texts of all metrics.
+#[cfg(feature = "metrics")]
+pub fn describe() {
+    use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+    describe_gauge!(
+        "eldest_leading",
+        "1 while this node leads the election, else 0."
+    );
+    describe_gauge!(
+        "eldest_rank",
+        "This node's place in the election's queue, 1 being the eldest; 0: none."
+    );
+    describe_counter!(
+        "eldest_terms_started_total",
+        "Terms in which this node led the election."
+    );
+    describe_counter!(
+        "eldest_terms_ended_total",
+        "Ends of such terms, by their reason."
+    );
+    describe_gauge!(
+        "eldest_lease_deadline_timestamp_seconds",
+        Unit::Seconds,
+        "Until when the lease is believed in if no renewal succeeds, by the wall clock."
+    );
+    describe_counter!(
+        "eldest_leases_lost_total",
+        "Leases that were lost or no longer believed in, by the reason."
+    );
+    describe_counter!(
+        "eldest_renewals_total",
+        "Renewals of the lease, by what became of them: verified, refused or failed."
+    );
+    describe_histogram!(
+        "eldest_renewal_duration_seconds",
+        Unit::Seconds,
+        "From the sending of a renewal until it was verified."
+    );
+    describe_counter!(
+        "eldest_requests_failed_total",
+        "Other requests to etcd that failed and are repeated, by what they were for."
+    );
+    describe_counter!(
+        "eldest_watch_reconnects_total",
+        "Watch streams that broke or stalled and were opened again."
+    );
+    describe_counter!(
+        "eldest_endpoint_switches_total",
+        "Changes to another endpoint, by the lane: lease (renewals) or data (everything else)."
+    );
+}
+
+/// The calls, each from one place.
+#[cfg(feature = "metrics")]
+mod told {
+    use ::metrics::{counter, gauge, histogram};
+
+    use super::{Duration, LostReason, Status};
+
+    pub(crate) fn leading(identity: &str, election: &str, leads: bool) {
+        let value = if leads { 1.0 } else { 0.0 };
+        gauge!("eldest_leading", "identity" => identity.to_owned(), "election" => election.to_owned()).set(value);
+    }
+
+    pub(crate) fn standing(identity: &str, election: &str, status: Status) {
+        leading(identity, election, matches!(status, Status::Leading { .. }));
+        let rank = match status {
+            Status::Leading { .. } => 1,
+            Status::Waiting { rank, .. } => rank,
+            Status::Joining | Status::Ending { .. } | Status::Ended { .. } => 0,
+        };
+        gauge!("eldest_rank", "identity" => identity.to_owned(), "election" => election.to_owned())
+            .set(rank as f64);
+    }
+
+    pub(crate) fn elected(identity: &str, election: &str) {
+        counter!("eldest_terms_started_total", "identity" => identity.to_owned(), "election" => election.to_owned())
+            .increment(1);
+    }
+
+    pub(crate) fn term_ended(identity: &str, election: &str, reason: LostReason) {
+        counter!(
+            "eldest_terms_ended_total",
+            "identity" => identity.to_owned(), "election" => election.to_owned(), "reason" => reason.as_str()
+        )
+        .increment(1);
+    }
+
+    /// `now` by the wall clock, `left` until the deadline.
+    pub(crate) fn trusted(identity: &str, now: Duration, left: Duration) {
+        gauge!("eldest_lease_deadline_timestamp_seconds", "identity" => identity.to_owned())
+            .set(now.saturating_add(left).as_secs_f64());
+    }
+
+    pub(crate) fn lease_lost(identity: &str, reason: LostReason) {
+        counter!("eldest_leases_lost_total", "identity" => identity.to_owned(), "reason" => reason.as_str())
+            .increment(1);
+    }
+
+    pub(crate) fn renewed(identity: &str, took: Duration) {
+        renewal(identity, "verified");
+        histogram!("eldest_renewal_duration_seconds", "identity" => identity.to_owned())
+            .record(took.as_secs_f64());
+    }
+
+    pub(crate) fn renewal(identity: &str, outcome: &'static str) {
+        counter!("eldest_renewals_total", "identity" => identity.to_owned(), "outcome" => outcome)
+            .increment(1);
+    }
+
+    pub(crate) fn request_failed(identity: &str, what: &'static str) {
+        counter!("eldest_requests_failed_total", "identity" => identity.to_owned(), "what" => what)
+            .increment(1);
+    }
+
+    pub(crate) fn watch_lost(identity: &str) {
+        counter!("eldest_watch_reconnects_total", "identity" => identity.to_owned()).increment(1);
+    }
+
+    pub(crate) fn endpoint_switched(lane: &'static str) {
+        counter!("eldest_endpoint_switches_total", "lane" => lane).increment(1);
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+mod told {
+    use super::{Duration, LostReason, Status};
+
+    #[cfg(feature = "http")]
+    pub(crate) fn leading(_: &str, _: &str, _: bool) {}
+    pub(crate) fn standing(_: &str, _: &str, _: Status) {}
+    pub(crate) fn elected(_: &str, _: &str) {}
+    pub(crate) fn term_ended(_: &str, _: &str, _: LostReason) {}
+    pub(crate) fn trusted(_: &str, _: Duration, _: Duration) {}
+    pub(crate) fn lease_lost(_: &str, _: LostReason) {}
+    pub(crate) fn renewed(_: &str, _: Duration) {}
+    pub(crate) fn renewal(_: &str, _: &'static str) {}
+    pub(crate) fn request_failed(_: &str, _: &'static str) {}
+    pub(crate) fn watch_lost(_: &str) {}
+    pub(crate) fn endpoint_switched(_: &'static str) {}
+}
+
+pub(crate) use told::*;

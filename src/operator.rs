@@ -1,0 +1,350 @@
+//! For those who run etcd and the nodes, as the command `eldest` does: taking somebody else's key away, and finding out
+//! what is wrong with an etcd. With the feature `cli`; a program that takes part has no need of it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::core::time::Time;
+use crate::env::{SharedEnv, System};
+use crate::error::{Error, ErrorKind, Result};
+use crate::etcd::{Failure, Pool};
+pub use crate::etcd::{MemberInfo, MemberStatus, Permissions};
+use crate::options::{SessionOptions, Settings};
+use crate::roster::Member;
+use crate::session::Session;
+
+/// Takes away the key of a candidate, a holder or a blocker, whosoever it is, if it still is the very key that was seen:
+/// another of the same path is left alone. Whether it stood until now.
+///
+/// **Two may believe for a moment**: the node whose key it is acts as leader until its watch tells it, usually for
+/// milliseconds, at the latest until its local deadline, while the next one leads already. To stop the process, or to
+/// have it [step down](crate::Leadership::step_down), is better where it can be had. A node of this library stands again,
+/// at the back.
+///
+/// # Errors
+///
+/// `PermissionDenied`, `Unauthenticated`: etcd refused us. `Unavailable`: no endpoint answered within the connect
+/// timeout; the key may be gone or not, and asking again is safe.
+///
+/// # Cancellation safety
+///
+/// Dropped midway, the key may be gone or not.
+pub async fn evict(session: &Session, member: &Member) -> Result<bool> {
+    let shared = session.shared();
+    // An earlier try may have done it though its answer was lost.
+    let tried = AtomicBool::new(false);
+    let stood = shared
+        .persist(|| async {
+            let asked = shared.pool.evict(member.key(), member.create_revision());
+            asked.await.inspect_err(|failure| {
+                tried.fetch_or(failure.sent, Ordering::Relaxed);
+            })
+        })
+        .await?;
+    Ok(stood || tried.load(Ordering::Relaxed))
+}
+
+/// The shortest TTL with which a session of these options works, all its other times as they follow from the TTL or were
+/// set: answers that take as long as `answer` come in time, and neither a lost renewal nor a change of etcd's own leader,
+/// which takes it `election_timeout` to notice, costs the leadership. `None`: no TTL up to 300 s does.
+pub fn ttl_floor(
+    options: &SessionOptions,
+    answer: Duration,
+    election_timeout: Duration,
+) -> Option<Duration> {
+    let good = |ttl: &Duration| {
+        let settings = options.clone().ttl(*ttl).settle();
+        settings.is_ok_and(|settings| {
+            settings.request_timeout >= answer && settings.survives(election_timeout)
+        })
+    };
+    (2..=300).map(Duration::from_secs).find(good)
+}
+
+/// One member of etcd, asked by itself. Every call ends within the request timeout, and none is repeated.
+pub struct Endpoint {
+    url: String,
+    env: SharedEnv,
+    pool: Arc<Pool>,
+    settings: Settings,
+}
+
+impl Endpoint {
+    /// Connects to nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: the endpoint or an option breaks a rule, or there is no tokio runtime.
+    pub fn new(url: impl Into<String>, options: SessionOptions) -> Result<Self> {
+        let invalid = |message: String| Error::new(ErrorKind::InvalidInput, message);
+        let (url, settings) = (url.into(), options.settle()?);
+        let env: SharedEnv = Arc::new(System::new().map_err(|error| invalid(error.to_string()))?);
+        let pool = Pool::new(
+            Arc::clone(&env),
+            vec![url.clone()],
+            settings.connect_options.clone(),
+            settings.request_timeout,
+        );
+        Ok(Self {
+            url,
+            env,
+            pool: Arc::new(pool.map_err(invalid)?.without_leader()),
+            settings,
+        })
+    }
+
+    /// As it was given.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// How long it waits for an answer.
+    pub fn request_timeout(&self) -> Duration {
+        self.settings.request_timeout
+    }
+
+    /// What the member says of itself. Needs no permission.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`: it does not answer. `Unauthenticated`: it refused the password.
+    pub async fn status(&self) -> Result<MemberStatus> {
+        told(self.pool.status().await)
+    }
+
+    /// Who is in the cluster.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::status`], and `PermissionDenied`: with users enabled, newer versions tell it to root alone.
+    pub async fn members(&self) -> Result<Vec<MemberInfo>> {
+        told(self.pool.members().await)
+    }
+
+    /// How long a linearizable read below the namespace takes. The first one includes connecting.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::members`].
+    pub async fn read_time(&self) -> Result<Duration> {
+        let before = self.env.now();
+        told(self.pool.probe(self.settings.prefix("~").as_bytes()).await)?;
+        Ok(self.env.now().since(before))
+    }
+
+    /// What the user may do with all keys of that name and below it; of the whole namespace if it is empty. Asks etcd for
+    /// it without changing anything.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::status`].
+    pub async fn permissions(&self, below: &str) -> Result<Permissions> {
+        let prefix = if below.is_empty() {
+            self.settings.namespace_prefix()
+        } else {
+            self.settings.prefix(below)
+        };
+        told(self.pool.permissions(prefix.as_bytes()).await)
+    }
+
+    /// The shortest TTL that this etcd grants, which is its election timeout times 1.5, rounded up to whole seconds. A
+    /// lease is granted for it and revoked.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::members`], and `Overloaded`: out of space.
+    pub async fn shortest_ttl(&self) -> Result<Duration> {
+        told(self.pool.shortest_term(self.fresh_lease()).await)
+    }
+
+    /// How fast the clock runs by which etcd's leader lets leases expire, compared to this machine's: a lease is watched as
+    /// it runs down, for `span`, and revoked. `None`: etcd changed its leader meanwhile, or answered too slowly.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::shortest_ttl`].
+    pub async fn clock_rate(&self, span: Duration) -> Result<Option<ClockRate>> {
+        let lease = self.fresh_lease();
+        let term = span.as_secs().saturating_add(10);
+        let granted = told(
+            self.pool
+                .grant(lease, i64::try_from(term).unwrap_or(i64::MAX))
+                .await,
+        )?;
+        let rate = self.rate_of(lease, granted.ttl, span).await;
+        let revoked = self.pool.revoke(lease).await;
+        let rate = rate?;
+        told(revoked)?;
+        Ok(rate)
+    }
+
+    /// Two ticks of the lease's countdown, some seconds apart, each between two moments of our clock.
+    async fn rate_of(
+        &self,
+        lease: i64,
+        granted: Duration,
+        span: Duration,
+    ) -> Result<Option<ClockRate>> {
+        let Some(rough) = self.tick(lease, ROUGH).await? else {
+            return Ok(None);
+        };
+        let unsure = rough.after.since(rough.before) + AHEAD;
+        self.sleep_until(rough.after.after(SECOND), unsure).await;
+        let Some(first) = self.tick(lease, Duration::ZERO).await? else {
+            return Ok(None);
+        };
+        let seconds = span
+            .as_secs()
+            .clamp(1, granted.as_secs().saturating_sub(5).max(1));
+        let last = first.before.after(Duration::from_secs(seconds));
+        self.sleep_until(last, unsure).await;
+        let Some(second) = self.tick(lease, Duration::ZERO).await? else {
+            return Ok(None);
+        };
+        let ticks = first.left.saturating_sub(second.left);
+        Ok(ClockRate::between(&first, &second, ticks))
+    }
+
+    /// Waits for the countdown's next second, asking after each pause.
+    async fn tick(&self, lease: i64, pause: Duration) -> Result<Option<Tick>> {
+        let mut last = None;
+        let end = self.env.now().after(SECOND * 2);
+        loop {
+            let asked = self.env.now();
+            if asked > end {
+                return Ok(None);
+            }
+            let term = told(self.pool.lease_term(lease).await)?;
+            let answered = self.env.now();
+            let Some(left) = term.map(|term| term.left) else {
+                return Ok(None);
+            };
+            match last {
+                Some((before, more)) if left < more => {
+                    return Ok(Some(Tick {
+                        before,
+                        after: answered,
+                        left,
+                    }));
+                }
+                // A new leader of etcd begins every lease anew.
+                Some((_, less)) if left > less => return Ok(None),
+                _ => last = Some((asked, left)),
+            }
+            if !pause.is_zero() {
+                self.env.sleep(pause).await;
+            }
+        }
+    }
+
+    /// Sleeps until shortly before.
+    async fn sleep_until(&self, moment: Time, ahead: Duration) {
+        let left = moment.since(self.env.now());
+        self.env.sleep(left.saturating_sub(ahead)).await;
+    }
+
+    fn fresh_lease(&self) -> i64 {
+        // etcd's ids are positive.
+        ((self.env.random() >> 1) | 1) as i64
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Endpoint").field(&self.url).finish()
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+/// How often the first tick is looked for.
+const ROUGH: Duration = Duration::from_millis(5);
+/// How long before a tick is expected it is looked for without a pause.
+const AHEAD: Duration = Duration::from_millis(10);
+
+/// A second of a lease's countdown: when it began, by our clock.
+#[derive(Debug, Clone, Copy)]
+struct Tick {
+    /// A request sent then was answered with the second before.
+    before: Time,
+    /// An answer that came then told the new one.
+    after: Time,
+    left: Duration,
+}
+
+/// How much faster (or slower, if negative) the clock of etcd's leader runs than this machine's, in millionths: it is
+/// somewhere between the two, for nothing in between can be told apart by asking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClockRate {
+    /// At least so much.
+    pub low_ppm: i64,
+    /// At most so much.
+    pub high_ppm: i64,
+}
+
+impl ClockRate {
+    fn between(first: &Tick, second: &Tick, ticks: Duration) -> Option<Self> {
+        let longest = second.after.since(first.before);
+        let shortest = second.before.since(first.after);
+        if ticks.is_zero() || shortest.is_zero() {
+            return None;
+        }
+        let ppm = |ours: Duration| ((ticks.as_secs_f64() / ours.as_secs_f64() - 1.0) * 1e6) as i64;
+        Some(Self {
+            low_ppm: ppm(longest),
+            high_ppm: ppm(shortest),
+        })
+    }
+}
+
+fn told<T>(asked: Result<T, Failure>) -> Result<T> {
+    asked.map_err(|failure| Error::from_failure(&failure))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::ZERO.after(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn the_rate_is_told_with_its_uncertainty() {
+        let tick = |before, after| Tick {
+            before: at(before),
+            after: at(after),
+            left: Duration::ZERO,
+        };
+        let rate = |first, second| ClockRate::between(&first, &second, Duration::from_secs(10));
+        let exact = rate(tick(100, 100), tick(10_100, 10_100)).unwrap();
+        assert_eq!((exact.low_ppm, exact.high_ppm), (0, 0));
+        let vague = rate(tick(100, 101), tick(10_100, 10_101)).unwrap();
+        assert_eq!((vague.low_ppm, vague.high_ppm), (-99, 100));
+        let slow = rate(tick(100, 101), tick(10_200, 10_201)).unwrap();
+        assert!(slow.high_ppm < -9_000 && slow.low_ppm > -11_000, "{slow:?}");
+        assert_eq!(
+            rate(tick(100, 200), tick(150, 250)),
+            None,
+            "no time between"
+        );
+    }
+
+    #[test]
+    fn the_floor_grows_with_the_latency_and_with_etcds_election_timeout() {
+        let options = SessionOptions::new("n");
+        let floor = |answer: u64, election: u64| {
+            let ms = Duration::from_millis;
+            ttl_floor(&options, ms(answer), ms(election)).map(|ttl| ttl.as_secs())
+        };
+        assert_eq!(floor(1, 1_000), Some(4), "as SessionOptions says");
+        assert!(floor(1, 5_000) > floor(1, 1_000));
+        assert_eq!(
+            floor(1_000, 1_000),
+            Some(20),
+            "a request timeout of a second is a twentieth"
+        );
+        assert_eq!(floor(60_000, 1_000), None);
+    }
+}

@@ -1,0 +1,203 @@
+//! Everything that stands below a namespace, and what is left of leases.
+
+use std::time::Duration;
+
+use eldest::testing::{Etcd, Proxy, eventually};
+use eldest::{ErrorKind, QueueKind, Session};
+
+use crate::common::{Result, SOON, elected, keys, options, session, soon};
+
+#[tokio::test]
+async fn an_overview_tells_elections_semaphores_and_partitions_apart() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
+    let _candidates = (
+        a.election("x/one")?.campaign().await?,
+        b.election("x/one")?.campaign().await?,
+        a.election("xy")?.campaign().await?,
+        a.election("x/one-more")?.campaign().await?,
+    );
+    let _permits = (
+        a.semaphore("x/s", 2)?.acquire().await?,
+        b.semaphore("x/s", 2)?.acquire().await?,
+    );
+    let _membership = a.partitions("x", 2)?.join().await?;
+    client.put("eldest/stray", "below nothing", None).await?;
+
+    let all = a.overview("").await?;
+    let names = |overview: &eldest::Overview| -> Vec<(String, QueueKind)> {
+        let queues = overview.queues().iter();
+        queues
+            .map(|queue| (queue.name().to_owned(), queue.kind()))
+            .collect()
+    };
+    let election = |name: &str| (name.to_owned(), QueueKind::Election);
+    let of_others = [
+        ("x/s".to_owned(), QueueKind::Semaphore { capacity: 2 }),
+        ("x".to_owned(), QueueKind::Partitions { count: 2 }),
+    ];
+    let mut wanted = vec![election("x/one"), election("x/one-more"), election("xy")];
+    wanted.extend(of_others.clone());
+    assert_eq!(names(&all), wanted);
+    let below = a.overview("x").await?;
+    assert_eq!(
+        names(&below),
+        [
+            vec![election("x/one"), election("x/one-more")],
+            of_others.to_vec()
+        ]
+        .concat()
+    );
+    assert_eq!(names(&a.overview("x/one").await?), [election("x/one")]);
+    assert_eq!(names(&a.overview("nobody").await?), []);
+
+    let one = all.election("x/one").ok_or("it is there")?;
+    let roster = a.election("x/one")?.roster().await?;
+    assert_eq!(one.roster().members(), roster.members());
+    let turns = |queue: &eldest::Queue| -> Vec<bool> {
+        let members = queue.roster().members().iter();
+        members.map(|member| queue.has_turn(member)).collect()
+    };
+    assert_eq!(turns(one), [true, false]);
+    let semaphore = all
+        .queues()
+        .iter()
+        .find(|queue| queue.name() == "x/s")
+        .ok_or("it is there")?;
+    assert_eq!(turns(semaphore), [true, true]);
+    let shared = all
+        .queues()
+        .iter()
+        .find(|queue| queue.holders().is_some())
+        .ok_or("it is there")?;
+    assert_eq!(
+        shared.holders().map(|holders| holders.members().len()),
+        Some(1)
+    );
+    Ok(())
+}
+
+/// More than a page of keys, and one more is put between the pages' ranges: all is of one revision.
+#[tokio::test]
+async fn a_large_namespace_is_read_whole_at_one_revision() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    for batch in 0..10 {
+        let puts = (0..120).map(|n| {
+            let key = format!("eldest/x/{batch}/{n}");
+            eldest::etcd_client::TxnOp::put(key, "somebody", None)
+        });
+        let txn = eldest::etcd_client::Txn::new().and_then(puts.collect::<Vec<_>>());
+        client.txn(txn).await?;
+    }
+    client
+        .put("eldest/~semaphore/x/s/3/1f-1", "later", None)
+        .await?;
+    let a = session(&etcd, "a").await?;
+    let overview = a.overview("x").await?;
+    assert_eq!(overview.queues().len(), 11);
+    let members = overview
+        .queues()
+        .iter()
+        .map(|queue| queue.roster().members().len());
+    assert_eq!(members.sum::<usize>(), 1201);
+    assert_eq!(
+        overview.revision(),
+        crate::common::revision(&mut client).await?
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_overview_never_reads_the_whole_store() -> Result {
+    let etcd = Etcd::start().await?;
+    for namespace in ["", "/"] {
+        let whole = Session::connect([etcd.endpoint()], options("a").namespace(namespace)).await?;
+        let error = whole.overview("").await.expect_err("too much");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        let _candidate = whole.election("x/one")?.campaign().await?;
+        let overview = whole.overview("x").await?;
+        assert_eq!(overview.queues().len(), 1);
+        assert_eq!(overview.queues()[0].name(), "x/one");
+    }
+    let a = session(&etcd, "a").await?;
+    for below in ["/x", "x/", "x//y", "~semaphore"] {
+        let error = a.overview(below).await.expect_err("no name");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{below}: {error}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_lease_is_told_until_it_is_gone() -> Result {
+    let etcd = Etcd::start().await?;
+    let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
+    let mut candidate = a.election("e")?.campaign().await?;
+    let leader = b.election("e")?.leader().await?.ok_or("a leader")?;
+    let time = b.lease_time(leader.lease_id()).await?.ok_or("it stands")?;
+    assert_eq!(time.granted(), Duration::from_secs(60));
+    assert!(
+        time.left() <= time.granted() && time.left() > Duration::from_secs(20),
+        "{time:?}"
+    );
+    soon("it leaves", candidate.leave()).await?;
+    assert!(
+        b.lease_time(leader.lease_id()).await?.is_some(),
+        "the session's"
+    );
+    soon("it closes", a.close()).await?;
+    assert_eq!(b.lease_time(leader.lease_id()).await?, None);
+    Ok(())
+}
+
+/// The connection breaks at the first question, and the second is answered.
+#[tokio::test]
+async fn a_question_is_asked_again_until_connecting_would_have_failed() -> Result {
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let a = session(&etcd, "a").await?;
+    let _candidate = a.election("e")?.campaign().await?;
+    let onlooker = options("onlooker").connect_timeout(SOON);
+    let onlooker = Session::connect([proxy.endpoint()], onlooker).await?;
+    // The first question is under way when its connection breaks.
+    proxy.hold_requests();
+    let asked = tokio::spawn({
+        let onlooker = onlooker.clone();
+        async move {
+            let overview = onlooker.overview("").await;
+            overview.map(|overview| overview.queues().len())
+        }
+    });
+    let under_way = async || (proxy.held_requests() > 0).then_some(());
+    eventually(SOON, "the question is under way", under_way).await?;
+    proxy.cut();
+    proxy.heal();
+    assert_eq!(soon("it is answered", asked).await??, 1);
+    Ok(())
+}
+
+#[cfg(feature = "cli")]
+#[tokio::test]
+async fn an_evicted_key_is_the_one_that_was_seen_or_none() -> Result {
+    use eldest::operator::evict;
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let a = session(&etcd, "a").await?;
+    let mut candidate = a.election("e")?.campaign().await?;
+    let leadership = elected(&mut candidate).await?;
+    let onlooker = session(&etcd, "onlooker").await?;
+    let seen = onlooker.election("e")?.leader().await?.ok_or("a leader")?;
+    assert!(evict(&onlooker, &seen).await?);
+    soon("it is told", leadership.lost().cancelled()).await;
+    drop(leadership); // then it stands again
+    let again = async || {
+        let leader = onlooker.election("e").ok()?.leader().await.ok()??;
+        (leader.create_revision() > seen.create_revision()).then_some(leader)
+    };
+    let again = eventually(SOON, "it stands again", again).await?;
+    assert_eq!(again.key(), seen.key(), "the same path");
+    assert!(!evict(&onlooker, &seen).await?, "that one has gone");
+    assert_eq!(keys(&mut client, "eldest/e/").await.len(), 1);
+    Ok(())
+}

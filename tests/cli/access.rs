@@ -1,0 +1,263 @@
+//! Users and passwords, certificates too: what they may do, and that a password is never shown.
+
+use eldest::etcd_client::{Client, ConnectOptions, Permission, PermissionType};
+use eldest::testing::Etcd;
+use tempfile::TempDir;
+
+use crate::common::{DENIED, DONE, Ended, Result, SICK, USAGE, at, run};
+
+/// Found nowhere else.
+const PASSWORD: &str = "canary-9b1f0c";
+const WRONG: &str = "canary-000000";
+
+/// An etcd with a user who may write, one who may read, and one who may do something else.
+struct Guarded {
+    etcd: Etcd,
+    root: Client,
+    folder: TempDir,
+}
+
+impl Guarded {
+    async fn start() -> Result<Self> {
+        let etcd = Etcd::builder().arg("--bcrypt-cost=4").start().await?;
+        let mut client = etcd.client().await;
+        let users = [
+            ("root", None),
+            ("node", Some((PermissionType::Readwrite, "eldest/"))),
+            ("onlooker", Some((PermissionType::Read, "eldest/"))),
+            ("stranger", Some((PermissionType::Readwrite, "other/"))),
+        ];
+        for (user, permission) in users {
+            client.user_add(user, PASSWORD, None).await?;
+            client.role_add(user).await?;
+            if let Some((kind, prefix)) = permission {
+                let permission = Permission::new(kind, prefix).with_prefix();
+                client.role_grant_permission(user, permission).await?;
+            }
+            client.user_grant_role(user, user).await?;
+        }
+        client.auth_enable().await?;
+        let root = ConnectOptions::new().with_user("root", PASSWORD);
+        let root = Client::connect([etcd.endpoint()], Some(root)).await?;
+        let folder = tempfile::tempdir()?;
+        std::fs::write(folder.path().join("password"), format!("{PASSWORD}\n"))?;
+        Ok(Self { etcd, root, folder })
+    }
+
+    /// Runs it as that user; whatever it says, it does not say the password.
+    async fn run(&self, user: &str, password: &str, args: &[&str]) -> Result<Ended> {
+        let mut command = at(&self.etcd, args);
+        command
+            .env("ELDEST_USER", user)
+            .env("ELDEST_PASSWORD", password);
+        command.args(["--log", "trace"]);
+        let ended = run(command).await?;
+        assert!(
+            !format!("{ended:?}").contains("canary"),
+            "the password is in {ended:?}"
+        );
+        Ok(ended)
+    }
+
+    fn password_file(&self) -> String {
+        self.folder.path().join("password").display().to_string()
+    }
+}
+
+/// Its line, among those of the log.
+fn error(ended: &Ended) -> &str {
+    let mut lines = ended.stderr.lines();
+    let is_error = |line: &&str| line.starts_with("error: ") || line.starts_with("{\"error\"");
+    lines.find(is_error).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_password_comes_from_the_variable_or_from_a_file_and_is_never_shown() -> Result {
+    let guarded = Guarded::start().await?;
+    let shown = guarded.run("onlooker", PASSWORD, &["status"]).await?;
+    assert_eq!(
+        (shown.code, shown.stdout.as_str()),
+        (DONE, "nobody stands anywhere\n")
+    );
+    assert!(
+        shown.stderr.contains("TRACE"),
+        "the log is there to be searched: {shown:?}"
+    );
+
+    let file = guarded.password_file();
+    let args = ["status", "--user", "onlooker", "--password-file", &file];
+    let shown = run(at(&guarded.etcd, &args)).await?;
+    assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
+
+    for output in ["text", "json"] {
+        let args = ["status", "--output", output];
+        let refused = guarded.run("onlooker", WRONG, &args).await?;
+        assert_eq!(refused.code, DENIED, "{refused:?}");
+        assert!(
+            error(&refused).contains("authentication failed"),
+            "{refused:?}"
+        );
+    }
+    // Help prints the values of variables unless it is told not to.
+    let help = guarded
+        .run("onlooker", PASSWORD, &["status", "--help"])
+        .await?;
+    assert_eq!(help.code, DONE);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_user_with_too_few_rights_is_refused_with_a_code_of_its_own() -> Result {
+    let guarded = Guarded::start().await?;
+    for command in [vec!["status"], vec!["watch", "jobs"]] {
+        let refused = guarded.run("stranger", PASSWORD, &command).await?;
+        assert_eq!(refused.code, DENIED, "{refused:?}");
+        assert!(error(&refused).contains("permission denied"), "{refused:?}");
+    }
+    let nobody = run(at(&guarded.etcd, &["status"])).await?;
+    nobody.failed(DENIED, &["user name is empty"]);
+
+    let mut client = guarded.root.clone();
+    client.put("eldest/jobs/immortal", "old", None).await?;
+    let args = ["resign", "jobs", "--candidate", "immortal", "--yes"];
+    let refused = guarded.run("onlooker", PASSWORD, &args).await?;
+    assert_eq!(refused.code, DENIED, "{refused:?}");
+    assert_eq!(
+        client.get("eldest/jobs/immortal", None).await?.kvs().len(),
+        1
+    );
+    let done = guarded.run("node", PASSWORD, &args).await?;
+    assert_eq!(done.code, DONE, "{done:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_doctor_tells_what_a_user_may_do_without_doing_it() -> Result {
+    let guarded = Guarded::start().await?;
+    let mut client = guarded.root.clone();
+    client
+        .put("eldest/jobs", "a key that must not go", None)
+        .await?;
+    let before = client
+        .get("eldest/jobs", None)
+        .await?
+        .header()
+        .map(eldest::etcd_client::ResponseHeader::revision);
+    let doctor = async |user: &str, password: &str, more: &[&str]| {
+        let args = [&["doctor", "--clock", "0s", "--ttl", "60s"], more].concat();
+        guarded.run(user, password, &args).await
+    };
+    let report = doctor("node", PASSWORD, &[]).await?;
+    assert_eq!(report.code, DONE, "{report:?}");
+    assert!(
+        report
+            .stdout
+            .contains("all below eldest/ may be used: read and write"),
+        "{report:?}"
+    );
+
+    let report = doctor("onlooker", PASSWORD, &[]).await?;
+    assert_eq!(report.code, SICK, "{report:?}");
+    assert!(
+        report.stdout.contains("it can look on, but not stand"),
+        "{report:?}"
+    );
+    assert!(
+        report
+            .stdout
+            .contains("-> etcdctl role grant-permission ROLE readwrite eldest/ --prefix"),
+        "{report:?}"
+    );
+    let report = doctor("onlooker", PASSWORD, &["--onlooker"]).await?;
+    assert_eq!(report.code, DONE, "{report:?}");
+    assert!(
+        report
+            .stdout
+            .contains("all below eldest/ may be used: read\n"),
+        "{report:?}"
+    );
+
+    let report = doctor("stranger", PASSWORD, &[]).await?;
+    assert_eq!(report.code, SICK, "{report:?}");
+    assert!(
+        report
+            .stdout
+            .contains("this user may not read all below eldest/"),
+        "{report:?}"
+    );
+    let report = doctor("stranger", PASSWORD, &["--namespace", "other"]).await?;
+    assert_eq!(report.code, DONE, "{report:?}");
+
+    let report = doctor("node", WRONG, &[]).await?;
+    assert!(
+        report.stdout.contains("-> correct --user and its password"),
+        "{report:?}"
+    );
+
+    let after = client.get("eldest/jobs", None).await?;
+    assert_eq!(
+        after.kvs().len(),
+        1,
+        "it asked whether it may delete, and did not"
+    );
+    assert_eq!(
+        after
+            .header()
+            .map(eldest::etcd_client::ResponseHeader::revision),
+        before
+    );
+    assert_eq!(client.leases().await?.leases().len(), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn half_of_the_credentials_is_refused_with_what_is_missing() -> Result {
+    let guarded = Guarded::start().await?;
+    let file = guarded.password_file();
+    let refused = run(at(&guarded.etcd, &["status", "--user", "node"])).await?;
+    refused.failed(
+        USAGE,
+        &[
+            "the password of user \"node\" is missing",
+            "ELDEST_PASSWORD",
+        ],
+    );
+    let refused = run(at(&guarded.etcd, &["status", "--password-file", &file])).await?;
+    refused.failed(USAGE, &["--password-file is given, but no user"]);
+    let mut command = at(&guarded.etcd, &["status"]);
+    command.env("ELDEST_PASSWORD", PASSWORD);
+    run(command)
+        .await?
+        .failed(USAGE, &["ELDEST_PASSWORD is given, but no user"]);
+    let user = format!("node:{PASSWORD}");
+    let refused = run(at(&guarded.etcd, &["status", "--user", &user])).await?;
+    refused.failed(USAGE, &["--user takes a name alone"]);
+    assert!(!format!("{refused:?}").contains("canary"), "{refused:?}");
+    let refused = run(at(&guarded.etcd, &["status", "--password", PASSWORD])).await?;
+    assert_eq!(refused.code, USAGE);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_password_file_holds_one_line_and_nothing_else() -> Result {
+    let guarded = Guarded::start().await?;
+    let path = guarded.folder.path().join("odd");
+    let file = path.display().to_string();
+    let args = ["status", "--user", "node", "--password-file", &file];
+    let missing = run(at(&guarded.etcd, &args)).await?;
+    missing.failed(USAGE, &[&file, "No such file"]);
+    for (content, rule) in [
+        (&b""[..], "it is empty"),
+        (&b"\n"[..], "it is empty"),
+        (&b"canary\nuser=node\n"[..], "it has more than one line"),
+        (&b"canary\xff"[..], "not UTF-8"),
+    ] {
+        std::fs::write(&path, content)?;
+        let refused = run(at(&guarded.etcd, &args)).await?;
+        refused.failed(USAGE, &[&file, rule]);
+        assert!(!refused.stderr.contains("canary"), "{refused:?}");
+    }
+    std::fs::write(&path, format!("{PASSWORD}\r\n"))?;
+    run(at(&guarded.etcd, &args)).await?.done();
+    Ok(())
+}

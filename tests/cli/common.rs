@@ -1,0 +1,202 @@
+//! How the tests run the program, and who stands in the elections that it shows.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use eldest::etcd_client::{Client, PutOptions};
+use eldest::testing::{Etcd, eventually};
+use eldest::{Announcement, BoxError, Candidate, Session, SessionOptions};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
+
+/// Deadline of whatever must happen.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// What the exit codes mean; `--help` lists them.
+pub(crate) const DONE: i32 = 0;
+pub(crate) const USAGE: i32 = 2;
+pub(crate) const UNAVAILABLE: i32 = 3;
+pub(crate) const DENIED: i32 = 4;
+pub(crate) const NOT_DONE: i32 = 5;
+pub(crate) const SICK: i32 = 6;
+
+/// The program with these arguments, apart from this process's variables that it would read.
+pub(crate) fn eldest(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_eldest"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ELDEST_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(args).kill_on_drop(true);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// The program against that etcd.
+pub(crate) fn at(etcd: &Etcd, args: &[&str]) -> Command {
+    let mut command = eldest(args);
+    command.env("ELDEST_ENDPOINTS", etcd.endpoint());
+    command
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    /// Its one object.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        let value = serde_json::from_str(&self.stdout);
+        value.unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// It failed like this, in one line, and wrote nothing else.
+    #[track_caller]
+    pub(crate) fn failed(&self, code: i32, parts: &[&str]) {
+        assert_eq!(self.code, code, "{self:?}");
+        assert_eq!(self.stdout, "", "{self:?}");
+        let error = self.stderr.strip_prefix("error: ");
+        let error = error.unwrap_or_else(|| panic!("no error line: {self:?}"));
+        assert_eq!(error.trim_end().lines().count(), 1, "{self:?}");
+        for part in parts {
+            assert!(error.contains(part), "{part:?} is not in {error:?}");
+        }
+    }
+
+    /// clap refused an argument.
+    #[track_caller]
+    pub(crate) fn failed_usage(&self, code: i32, part: &str) {
+        assert_eq!((self.code, self.stdout.as_str()), (code, ""), "{self:?}");
+        assert!(self.stderr.contains(part), "{part:?} is not in {self:?}");
+    }
+
+    /// It went well, and nothing was complained of.
+    #[track_caller]
+    pub(crate) fn done(&self) -> &Self {
+        assert_eq!((self.code, self.stderr.as_str()), (DONE, ""), "{self:?}");
+        self
+    }
+}
+
+/// Runs it to its end.
+pub(crate) async fn run(mut command: Command) -> Result<Ended> {
+    let output = tokio::time::timeout(SOON, command.output());
+    let output = output.await.map_err(|_| "it does not end")??;
+    Ok(Ended {
+        code: output.status.code().ok_or("ended by a signal")?,
+        stdout: String::from_utf8(output.stdout)?,
+        stderr: String::from_utf8(output.stderr)?,
+    })
+}
+
+/// The program while it runs.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Result<Self> {
+        let mut child = command.spawn()?;
+        let stdout = child.stdout.take().ok_or("its output")?;
+        Ok(Self {
+            child,
+            lines: BufReader::new(stdout).lines(),
+        })
+    }
+
+    /// The next line that it prints.
+    pub(crate) async fn line(&mut self) -> Result<String> {
+        let line = tokio::time::timeout(SOON, self.lines.next_line());
+        let line = line.await.map_err(|_| "it prints no line")??;
+        Ok(line.ok_or("it has ended")?)
+    }
+
+    pub(crate) async fn json(&mut self) -> Result<Value> {
+        Ok(serde_json::from_str(&self.line().await?)?)
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) -> Result {
+        let pid = self.child.id().ok_or("it has ended")?.cast_signed();
+        let pid = rustix::process::Pid::from_raw(pid).ok_or("no process")?;
+        Ok(rustix::process::kill_process(pid, signal)?)
+    }
+
+    /// Nobody reads its output any more.
+    pub(crate) fn close(self) -> Child {
+        self.child
+    }
+
+    /// Its exit code, and what it wrote to stderr.
+    pub(crate) async fn end(mut self) -> Result<(i32, String)> {
+        let status = tokio::time::timeout(SOON, self.child.wait());
+        let status = status.await.map_err(|_| "it does not end")??;
+        let mut stderr = String::new();
+        if let Some(mut pipe) = self.child.stderr.take() {
+            pipe.read_to_string(&mut stderr).await?;
+        }
+        Ok((status.code().ok_or("ended by a signal")?, stderr))
+    }
+}
+
+/// A node's session, with a TTL so long that nothing expires while a test runs.
+pub(crate) async fn node(etcd: &Etcd, name: &str) -> Result<Session> {
+    let options = SessionOptions::new(name).ttl(Duration::from_secs(60));
+    Ok(Session::connect([etcd.endpoint()], options).await?)
+}
+
+/// One that says how to reach it.
+pub(crate) async fn placed(etcd: &Etcd, name: &str) -> Result<Session> {
+    let announcement = Announcement::new(name)
+        .address(format!("{name}:80"))
+        .data_center("dc1")
+        .metadata("zone", "z1");
+    let options = SessionOptions::new(name)
+        .ttl(Duration::from_secs(60))
+        .announce(announcement);
+    Ok(Session::connect([etcd.endpoint()], options).await?)
+}
+
+/// Stands in an election; the key stands on return.
+pub(crate) async fn stand(session: &Session, election: &str) -> Result<Candidate> {
+    Ok(session.election(election)?.campaign().await?)
+}
+
+/// A key of nobody's, without a lease.
+pub(crate) async fn put(client: &mut Client, key: &str, value: &str) -> Result {
+    client.put(key, value, None::<PutOptions>).await?;
+    Ok(())
+}
+
+/// All keys that stand.
+pub(crate) async fn keys(client: &mut Client) -> Result<Vec<String>> {
+    let all = eldest::etcd_client::GetOptions::new()
+        .with_all_keys()
+        .with_keys_only();
+    let answer = client.get("", Some(all)).await?;
+    let keys = answer.kvs().iter();
+    Ok(keys
+        .map(|kv| String::from_utf8_lossy(kv.key()).into_owned())
+        .collect())
+}
+
+/// Waits until no lease is left of what a command needed.
+pub(crate) async fn leases(client: &mut Client, wanted: usize) -> Result {
+    eventually(SOON, format!("{wanted} leases"), async || {
+        let leases = client.leases().await.ok()?;
+        (leases.leases().len() == wanted).then_some(())
+    })
+    .await
+}

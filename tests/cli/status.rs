@@ -1,0 +1,208 @@
+//! `eldest status`.
+
+use eldest::testing::Etcd;
+use serde_json::json;
+
+use crate::common::{Result, UNAVAILABLE, at, eldest, node, placed, put, run, stand};
+
+#[tokio::test]
+async fn the_roster_is_a_table_in_order_of_age_with_the_leader_marked() -> Result {
+    let etcd = Etcd::start().await?;
+    let (a, b) = (placed(&etcd, "node-a").await?, node(&etcd, "node-b").await?);
+    let _first = stand(&a, "billing/scheduler").await?;
+    let _second = stand(&b, "billing/scheduler").await?;
+    let token = {
+        let leader = a.election("billing/scheduler")?.leader().await?;
+        leader.ok_or("a leader")?.create_revision()
+    };
+    let shown = run(at(&etcd, &["status", "billing/scheduler"])).await?;
+    let lines: Vec<&str> = shown.done().stdout.lines().collect();
+    let title = format!("billing/scheduler: node-a leads with token {token}, 1 waiting");
+    assert_eq!(lines[0], title);
+    let words =
+        |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
+    assert_eq!(
+        lines[1],
+        "RANK  IDENTITY  ADDRESS    DATA CENTRE  AGE  LEASE LEFT  TOKEN"
+    );
+    let first = words(lines[2]);
+    assert_eq!(
+        first[..4],
+        ["*1", "node-a", "node-a:80", "dc1"],
+        "{lines:?}"
+    );
+    assert!(first[4].ends_with('s'), "its age: {lines:?}");
+    assert_eq!(first[6..], ["of", "60s", &token.to_string()], "{lines:?}");
+    let second = words(lines[3]);
+    assert_eq!(second[..5], ["2", "node-b", "-", "-", "-"], "{lines:?}");
+    assert_eq!(lines.len(), 4);
+    Ok(())
+}
+
+#[tokio::test]
+async fn everything_below_a_prefix_is_one_object_with_what_each_is() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (a, b) = (placed(&etcd, "node-a").await?, node(&etcd, "node-b").await?);
+    let _elections = (
+        stand(&a, "billing/scheduler").await?,
+        stand(&a, "billinghouse").await?,
+        stand(&b, "other").await?,
+    );
+    let _guard = b.lock("billing/run")?.acquire().await?;
+    let semaphore = b.semaphore("billing/mail", 2)?;
+    let _permit = semaphore.acquire().await?;
+    let _shards = a.partitions("billing", 4)?.join().await?;
+    put(&mut client, "eldest/billing/stuck/somebody", "left behind").await?;
+    let owned = async || {
+        let holders = a.partitions("billing", 4).ok()?.holders().await.ok()?;
+        (holders.unowned().count() == 0).then_some(())
+    };
+    eldest::testing::eventually(crate::common::SOON, "all are owned", owned).await?;
+
+    let shown = run(at(&etcd, &["status", "billing", "--output", "json"])).await?;
+    let status = shown.done().json();
+    assert_eq!(status["namespace"], "eldest");
+    let standings = status["standings"].as_array().ok_or("standings")?;
+    let told: Vec<_> = standings
+        .iter()
+        .map(|s| json!([s["kind"], s["name"], s["leader"], s["blocked_by"]]))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            json!(["election", "billing/run", "node-b", null]),
+            json!(["election", "billing/scheduler", "node-a", null]),
+            json!([
+                "election",
+                "billing/stuck",
+                null,
+                "eldest/billing/stuck/somebody"
+            ]),
+            json!(["semaphore", "billing/mail", null, null]),
+            json!(["partitions", "billing", null, null]),
+        ],
+        "and not billinghouse, nor other"
+    );
+    let leader = &standings[1]["members"][0];
+    assert_eq!(leader["has_turn"], true);
+    assert_eq!(leader["address"], "node-a:80");
+    assert_eq!(leader["metadata"], json!({"zone": "z1"}));
+    assert_eq!(leader["lease_ttl_seconds"], 60);
+    let left = leader["lease_left_seconds"].as_u64().ok_or("its lease")?;
+    assert!((1..=60).contains(&left), "{left}");
+    let key = leader["key"].as_str().ok_or("its key")?;
+    let lease = leader["lease"].as_str().ok_or("its lease")?;
+    assert_eq!(key, format!("eldest/billing/scheduler/{lease}"));
+    assert_eq!(standings[2]["members"][0]["lease"], json!(null));
+    assert_eq!(standings[2]["members"][0]["has_turn"], false);
+    assert_eq!(standings[3]["capacity"], 2);
+    assert_eq!(standings[3]["members"][0]["has_turn"], true);
+    let shards = &standings[4];
+    assert_eq!(
+        (&shards["count"], &shards["unowned"]),
+        (&json!(4), &json!([]))
+    );
+    assert_eq!(shards["members"][0]["partitions"], json!([0, 1, 2, 3]));
+
+    let summary = run(at(&etcd, &["status", "--summary"])).await?;
+    let lines: Vec<&str> = summary.done().stdout.lines().collect();
+    let line = |name: &str| {
+        let mut lines = lines.iter();
+        *lines
+            .find(|line| line.starts_with(name))
+            .unwrap_or_else(|| panic!("{name}: {lines:?}"))
+    };
+    assert!(line("billinghouse").contains("node-a leads"));
+    assert!(line("billing/stuck").contains("BLOCKED by the key eldest/billing/stuck/somebody"));
+    assert!(line("billing/mail (semaphore of 2)").ends_with("1 of 2 held, 0 waiting"));
+    assert!(line("billing (4 partitions)").ends_with("1 member"));
+    assert_eq!(lines.len(), 8, "{lines:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_empty_namespace_shows_whole_keys_but_never_the_whole_store() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    put(&mut client, "services/jobs/go", "a go service").await?;
+    let shown = run(at(&etcd, &["status", "services", "--namespace", ""])).await?;
+    assert!(
+        shown.done().stdout.starts_with("services/jobs: BLOCKED"),
+        "{shown:?}"
+    );
+    let refused = run(at(&etcd, &["status", "--namespace", ""])).await?;
+    refused.failed(
+        crate::common::USAGE,
+        &["the namespace is empty, so a name is needed"],
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn nobody_anywhere_is_no_failure() -> Result {
+    let etcd = Etcd::start().await?;
+    let shown = run(at(&etcd, &["status"])).await?;
+    assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
+    let shown = run(at(&etcd, &["status", "jobs"])).await?;
+    assert_eq!(shown.done().stdout, "nobody stands in jobs or below it\n");
+    let shown = run(at(&etcd, &["status", "jobs", "--output=json"])).await?;
+    assert_eq!(shown.done().json()["standings"], json!([]));
+    Ok(())
+}
+
+/// A candidate may call itself what it wants.
+#[tokio::test]
+async fn what_candidates_write_does_not_reach_the_terminal_as_it_is() -> Result {
+    let etcd = Etcd::start().await?;
+    let evil = node(&etcd, "evil\u{1b}[2J\nfake: root leads").await?;
+    let _candidate = stand(&evil, "jobs").await?;
+    let shown = run(at(&etcd, &["status"])).await?;
+    assert_eq!(shown.done().stdout.lines().count(), 3, "{shown:?}");
+    assert!(!shown.stdout.contains('\u{1b}'), "{shown:?}");
+    let json = run(at(&etcd, &["status", "--output", "json"])).await?;
+    let name = &json.done().json()["standings"][0]["leader"];
+    assert_eq!(
+        name, "evil\u{1b}[2J\nfake: root leads",
+        "programs get it as it is"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_etcd_the_error_names_the_endpoint_and_the_code_says_try_again() -> Result {
+    let mut etcd = Etcd::start().await?;
+    etcd.kill();
+    let args = ["status", "--connect-timeout", "200ms"];
+    let failed = run(at(&etcd, &args)).await?;
+    failed.failed(
+        UNAVAILABLE,
+        &["no endpoint answered within 200ms", &etcd.endpoint()],
+    );
+    let mut command = eldest(&args);
+    command.args(["--output", "json", "--endpoints", &etcd.endpoint()]);
+    let failed = run(command).await?;
+    assert_eq!((failed.code, failed.stdout.as_str()), (UNAVAILABLE, ""));
+    let error: serde_json::Value = serde_json::from_str(&failed.stderr)?;
+    assert_eq!(error["error"]["code"], UNAVAILABLE);
+    assert_eq!(error["error"]["kind"], "unavailable");
+    Ok(())
+}
+
+/// The endpoint that answers is found, whichever it is.
+#[tokio::test]
+async fn a_dead_endpoint_is_passed_over() -> Result {
+    let (mut dead, alive) = (Etcd::start().await?, Etcd::start().await?);
+    dead.kill();
+    let endpoints = format!("{},{}", dead.endpoint(), alive.endpoint());
+    let shown = run(eldest(&[
+        "status",
+        "--endpoints",
+        &endpoints,
+        "--log",
+        "error",
+    ]))
+    .await?;
+    assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
+    Ok(())
+}

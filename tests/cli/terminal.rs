@@ -1,0 +1,120 @@
+//! A terminal for the program to run in, and what it shows.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use eldest::testing::{Etcd, eventually};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use tokio::process::{Child, Command};
+
+use crate::common::{Result, SOON, at};
+
+/// The program in a terminal of its own.
+pub(crate) struct Terminal {
+    keyboard: File,
+    screen: Arc<Mutex<vt100::Parser>>,
+    pub(crate) child: Child,
+}
+
+impl Terminal {
+    pub(crate) fn start(mut command: Command, rows: u16, columns: u16) -> Result<Self> {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+        grantpt(&master)?;
+        unlockpt(&master)?;
+        let name = ptsname(&master, Vec::new())?;
+        let path = Path::new(std::ffi::OsStr::from_bytes(name.as_bytes()));
+        let slave = OpenOptions::new().read(true).write(true).open(path)?;
+        let mut keyboard = File::from(master);
+        let terminal = Self::sized(&keyboard, rows, columns);
+        terminal?;
+        command
+            .stdin(slave.try_clone()?)
+            .stdout(slave.try_clone()?)
+            .stderr(slave)
+            .env("TERM", "xterm-256color");
+        let child = command.spawn()?;
+        // It holds the terminal's other end, which is not to outlive the program.
+        drop(command);
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(
+            rows.try_into()?,
+            columns.try_into()?,
+            0,
+        )));
+        let (shown, mut output) = (Arc::clone(&screen), keyboard.try_clone()?);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // An error is how a terminal ends that nobody has open any more.
+            while let Ok(count @ 1..) = output.read(&mut bytes) {
+                let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+                shown.process(&bytes[..count]);
+            }
+        });
+        keyboard.flush()?;
+        Ok(Self {
+            keyboard,
+            screen,
+            child,
+        })
+    }
+
+    fn sized(terminal: &File, rows: u16, columns: u16) -> Result {
+        let size = Winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        Ok(tcsetwinsize(terminal, size)?)
+    }
+
+    /// What it shows now.
+    pub(crate) fn screen(&self) -> String {
+        let screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
+        screen.screen().contents()
+    }
+
+    /// Whether full-screen programs have given the ordinary screen back.
+    pub(crate) fn is_ordinary(&self) -> bool {
+        let screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
+        !screen.screen().alternate_screen() && !screen.screen().hide_cursor()
+    }
+
+    /// Waits until it shows something like that.
+    pub(crate) async fn shows(&self, what: &str, is: impl Fn(&str) -> bool) -> Result<String> {
+        let shown = eventually(SOON, what, async || Some(self.screen()).filter(|s| is(s))).await;
+        shown.map_err(|error| format!("{error}; the screen shows\n{}", self.screen()).into())
+    }
+
+    pub(crate) fn type_in(&mut self, text: &str) -> Result {
+        self.keyboard.write_all(text.as_bytes())?;
+        Ok(())
+    }
+
+    /// Its exit code.
+    pub(crate) async fn end(&mut self) -> Result<i32> {
+        let status = tokio::time::timeout(SOON, self.child.wait());
+        let status = status
+            .await
+            .map_err(|_| format!("it does not end; it shows\n{}", self.screen()))??;
+        Ok(status.code().ok_or("ended by a signal")?)
+    }
+}
+
+/// Runs it, types the answer to its question, and gives what it showed and its exit code.
+pub(crate) async fn typed(etcd: &Etcd, args: &[&str], answer: &str) -> Result<(String, i32)> {
+    let mut terminal = Terminal::start(at(etcd, args), 24, 120)?;
+    terminal
+        .shows("its question", |screen| screen.contains("[y/N]"))
+        .await?;
+    terminal.type_in(answer)?;
+    let code = terminal.end().await?;
+    // What it wrote last may still be on its way.
+    let settled = Duration::from_millis(20);
+    tokio::time::sleep(settled).await;
+    Ok((terminal.screen(), code))
+}

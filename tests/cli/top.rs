@@ -1,0 +1,136 @@
+//! `eldest top`, in a terminal.
+
+use eldest::testing::{Etcd, Proxy};
+use rustix::process::Signal;
+
+use crate::common::{DONE, Result, USAGE, at, eldest, node, run, stand};
+use crate::terminal::Terminal;
+
+fn top(etcd: &Etcd, more: &[&str]) -> Result<Terminal> {
+    let args = [&["top", "--interval", "100ms"], more].concat();
+    Terminal::start(at(etcd, &args), 16, 100)
+}
+
+#[tokio::test]
+async fn it_shows_all_elections_as_they_change_and_gives_the_terminal_back() -> Result {
+    let etcd = Etcd::start().await?;
+    let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
+    let mut first = stand(&a, "billing/run").await?;
+    let _second = stand(&b, "billing/run").await?;
+    let _other = stand(&b, "other").await?;
+    let mut terminal = top(&etcd, &["billing"])?;
+    let shown = terminal
+        .shows("the leader", |s| s.contains("a leads with token"))
+        .await?;
+    assert!(
+        shown.contains("eldest top   eldest/billing/   1 standing"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("*1  a") && shown.contains(" 2  b"),
+        "its candidates: {shown}"
+    );
+    assert!(!shown.contains("other"), "{shown}");
+    assert!(!terminal.is_ordinary());
+    first.leave().await?;
+    terminal
+        .shows("the next leader", |s| {
+            s.contains("b leads with token") && s.contains("*1  b")
+        })
+        .await?;
+    terminal.type_in("q")?;
+    assert_eq!(terminal.end().await?, DONE);
+    let given_back = async || terminal.is_ordinary().then_some(());
+    eldest::testing::eventually(crate::common::SOON, "the ordinary screen", given_back).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn keys_select_and_end_it_and_so_do_signals() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = node(&etcd, "a").await?;
+    let _candidates = (stand(&a, "jobs").await?, stand(&a, "mail").await?);
+    let detail = |screen: &str, name: &str| {
+        // The last line that begins with the name is the lower part's heading, and has nothing else.
+        screen.lines().any(|line| line.trim_end() == name)
+    };
+    for end in ["\u{3}", "\u{1b}"] {
+        let mut terminal = top(&etcd, &[])?;
+        terminal
+            .shows("the first one", |s| detail(s, "jobs"))
+            .await?;
+        terminal.type_in("\u{1b}[B")?;
+        terminal
+            .shows("the second one", |s| detail(s, "mail"))
+            .await?;
+        terminal.type_in("k")?;
+        terminal
+            .shows("the first one again", |s| detail(s, "jobs"))
+            .await?;
+        terminal.type_in(end)?;
+        assert_eq!(terminal.end().await?, DONE);
+    }
+    let mut terminal = top(&etcd, &[])?;
+    terminal
+        .shows("the first one", |s| detail(s, "jobs"))
+        .await?;
+    let pid = terminal.child.id().ok_or("it has ended")?.cast_signed();
+    let pid = rustix::process::Pid::from_raw(pid).ok_or("no process")?;
+    rustix::process::kill_process(pid, Signal::TERM)?;
+    assert_eq!(terminal.end().await?, DONE);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_outage_is_told_and_waited_out() -> Result {
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let a = node(&etcd, "a").await?;
+    let _candidate = stand(&a, "jobs").await?;
+    let mut command = at(
+        &etcd,
+        &[
+            "top",
+            "--interval",
+            "100ms",
+            "--connect-timeout",
+            "500ms",
+            "--log",
+            "off",
+        ],
+    );
+    command.env("ELDEST_ENDPOINTS", proxy.endpoint());
+    let mut terminal = Terminal::start(command, 16, 100)?;
+    terminal
+        .shows("the leader", |s| s.contains("a leads"))
+        .await?;
+    proxy.cut();
+    terminal
+        .shows("the outage", |s| {
+            s.contains("NO ANSWER, this is") && s.contains("a leads")
+        })
+        .await?;
+    proxy.heal();
+    terminal
+        .shows("etcd again", |s| {
+            s.contains("eldest top") && s.contains("a leads")
+        })
+        .await?;
+    terminal.type_in("q")?;
+    assert_eq!(terminal.end().await?, DONE);
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_a_terminal_it_names_what_needs_none() -> Result {
+    run(eldest(&["top"]))
+        .await?
+        .failed(USAGE, &["top needs a terminal", "`watch`"]);
+    run(eldest(&["top", "--output", "json"]))
+        .await?
+        .failed_usage(USAGE, "`status` and `watch` write JSON");
+    run(eldest(&["top", "--interval", "1ms"]))
+        .await?
+        .failed_usage(USAGE, "at least 100ms");
+    Ok(())
+}

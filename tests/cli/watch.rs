@@ -1,0 +1,179 @@
+//! `eldest watch`.
+
+use std::time::Duration;
+
+use eldest::testing::{Etcd, Proxy};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::common::{DONE, Result, Running, SOON, at, node, placed, put, stand};
+
+async fn events(watch: &mut Running, count: usize) -> Result<Vec<Value>> {
+    let mut events = Vec::new();
+    for _ in 0..count {
+        events.push(watch.json().await?);
+    }
+    Ok(events)
+}
+
+fn told(events: &[Value]) -> Vec<Value> {
+    let told = |e: &Value| json!([e["event"], e["who"]["identity"]]);
+    events.iter().map(told).collect()
+}
+
+#[tokio::test]
+async fn every_change_is_an_object_with_the_time_that_nobody_led() -> Result {
+    let etcd = Etcd::start().await?;
+    let (a, b) = (placed(&etcd, "a").await?, node(&etcd, "b").await?);
+    let mut first = stand(&a, "jobs").await?;
+    let mut watch = Running::start(at(&etcd, &["watch", "jobs", "--output", "json"]))?;
+    let now = events(&mut watch, 2).await?;
+    assert_eq!(
+        told(&now),
+        [json!(["standing", "a"]), json!(["leader", "a"])]
+    );
+    assert_eq!(now[1]["election"], "jobs");
+    assert_eq!(now[1]["who"]["address"], "a:80");
+    assert!(now[1].get("vacant_seconds").is_none(), "{now:?}");
+
+    let mut second = stand(&b, "jobs").await?;
+    assert_eq!(
+        told(&events(&mut watch, 1).await?),
+        [json!(["joined", "b"])]
+    );
+    second.proclaim("b, but better").await?;
+    let announced = events(&mut watch, 1).await?;
+    assert_eq!(told(&announced), [json!(["announced", "b, but better"])]);
+
+    first.leave().await?;
+    let handed_over = events(&mut watch, 2).await?;
+    let who = json!(["leader", "b, but better"]);
+    assert_eq!(told(&handed_over), [json!(["left", "a"]), who]);
+    assert!(
+        handed_over[1].get("vacant_seconds").is_none(),
+        "handed over at once"
+    );
+    let (old, new) = (&now[1]["who"]["token"], &handed_over[1]["who"]["token"]);
+    assert!(old.as_i64() < new.as_i64(), "{old} and {new}");
+
+    second.leave().await?;
+    let gone = events(&mut watch, 2).await?;
+    assert_eq!(
+        told(&gone),
+        [json!(["left", "b, but better"]), json!(["vacant", null])]
+    );
+    let empty = std::time::Instant::now();
+    let _again = stand(&a, "jobs").await?;
+    let back = events(&mut watch, 2).await?;
+    assert_eq!(
+        told(&back),
+        [json!(["joined", "a"]), json!(["leader", "a"])]
+    );
+    let vacant = back[1]["vacant_seconds"].as_f64().ok_or("how long")?;
+    assert!(
+        vacant > 0.0 && vacant <= (empty.elapsed() + SOON).as_secs_f64(),
+        "{vacant}"
+    );
+
+    watch.signal(Signal::INT)?;
+    assert_eq!(watch.end().await?, (DONE, String::new()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn people_get_a_line_for_each_and_a_vacant_or_blocked_seat_is_said_aloud() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let mut watch = Running::start(at(&etcd, &["watch", "jobs"]))?;
+    let ends = |line: &str, end: &str| {
+        assert!(line.ends_with(end), "{end:?} is not how {line:?} ends");
+        let time = line.split(' ').next().expect("a first word");
+        assert!(time.starts_with("20") && time.ends_with('Z'), "{line}");
+    };
+    ends(&watch.line().await?, "  vacant");
+    put(&mut client, "eldest/jobs/immortal", "gone long ago").await?;
+    ends(&watch.line().await?, "  joined     gone long ago at rank 1");
+    ends(
+        &watch.line().await?,
+        "  blocked    by the key eldest/jobs/immortal, which has no lease",
+    );
+    let a = node(&etcd, "a").await?;
+    let candidate = stand(&a, "jobs").await?;
+    ends(&watch.line().await?, "  joined     a at rank 2");
+    client.delete("eldest/jobs/immortal", None).await?;
+    ends(&watch.line().await?, "  left       gone long ago");
+    let leads = watch.line().await?;
+    let token = a
+        .election("jobs")?
+        .leader()
+        .await?
+        .ok_or("a leader")?
+        .create_revision();
+    assert!(
+        leads.contains(&format!(
+            "  leads      a with token {token}; the seat was vacant for "
+        )),
+        "{leads}"
+    );
+    assert!(leads.ends_with(" s"), "{leads}");
+    drop(candidate);
+    watch.signal(Signal::TERM)?;
+    assert_eq!(watch.end().await?.0, DONE);
+    Ok(())
+}
+
+/// As with `| head -1`: nothing changes any more, so nothing is written that could fail.
+#[tokio::test]
+async fn it_ends_when_nobody_reads_it_though_nothing_changes() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut watch = Running::start(at(&etcd, &["watch", "jobs"]))?;
+    watch.line().await?;
+    let mut child = watch.close();
+    let status = tokio::time::timeout(SOON, child.wait()).await??;
+    assert_eq!(status.code(), Some(DONE));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_outage_is_waited_out_and_what_was_missed_is_told() -> Result {
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let a = node(&etcd, "a").await?;
+    let mut first = stand(&a, "jobs").await?;
+    let mut command = at(
+        &etcd,
+        &["watch", "jobs", "--output", "json", "--log", "off"],
+    );
+    command.env("ELDEST_ENDPOINTS", proxy.endpoint());
+    let mut watch = Running::start(command)?;
+    events(&mut watch, 2).await?;
+    proxy.cut();
+    first.leave().await?;
+    let b = node(&etcd, "b").await?;
+    let _second = stand(&b, "jobs").await?;
+    proxy.heal();
+    let missed = events(&mut watch, 3).await?;
+    let missed = told(&missed);
+    assert_eq!(
+        missed,
+        [
+            json!(["joined", "b"]),
+            json!(["left", "a"]),
+            json!(["leader", "b"])
+        ]
+    );
+    Ok(())
+}
+
+/// Half a second of silence is no proof, but a line more would be one against it.
+#[tokio::test]
+async fn other_elections_are_none_of_its_business() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut watch = Running::start(at(&etcd, &["watch", "jobs"]))?;
+    watch.line().await?;
+    let a = node(&etcd, "a").await?;
+    let _others = (stand(&a, "jobs2").await?, stand(&a, "other").await?);
+    let more = tokio::time::timeout(Duration::from_millis(500), watch.line()).await;
+    assert!(more.is_err(), "{more:?}");
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! The image of the command `eldest`: it runs as nobody in particular, with nothing but itself.
+
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+use eldest::testing::Etcd;
+use eldest::{Session, SessionOptions};
+
+use crate::lab::Result;
+use eldest::testing::docker::owner_label;
+
+/// The Dockerfile's, as `cargo xtask test containers` has it built, or the one of `cargo xtask images eldest-test`.
+static IMAGE: LazyLock<String> = LazyLock::new(|| {
+    std::env::var("ELDEST_COMMAND_IMAGE").unwrap_or_else(|_| "eldest-command-test".to_owned())
+});
+
+/// Runs it on this machine's network, with fewer rights than any user has, and without a writable file.
+fn eldest(etcd: &Etcd, args: &[&str]) -> Result<Output> {
+    let (label, owner) = owner_label();
+    let mut docker = Command::new("docker");
+    docker.args(["run", "--rm", "--network", "host", "--read-only"]);
+    docker.args(["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]);
+    docker.args(["--label", &format!("{label}={owner}")]);
+    docker.args(["--env", &format!("ELDEST_ENDPOINTS={}", etcd.endpoint())]);
+    Ok(docker.arg(&*IMAGE).args(args).output()?)
+}
+
+#[tokio::test]
+async fn the_command_needs_nothing_but_itself_and_no_rights() -> Result {
+    let inspect = ["image", "inspect", "--format", "{{.Config.User}}", &IMAGE];
+    let user = Command::new("docker").args(inspect).output()?;
+    assert_eq!(user.stdout.trim_ascii(), b"65532:65532", "{user:?}");
+
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    let _candidate = session.election("jobs")?.campaign().await?;
+    let status = eldest(&etcd, &["status", "jobs"])?;
+    let shown = String::from_utf8_lossy(&status.stdout);
+    assert!(status.status.success(), "{status:?}");
+    assert!(
+        shown.starts_with("jobs: node-a leads with token"),
+        "{status:?}"
+    );
+    // It is its own program here, for there is no other in the image.
+    let ran = eldest(
+        &etcd,
+        &[
+            "run",
+            "other",
+            "--id",
+            "c",
+            "--",
+            "/usr/local/bin/eldest",
+            "--version",
+        ],
+    )?;
+    let version = format!("eldest {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), version, "{ran:?}");
+    assert!(ran.status.success(), "{ran:?}");
+    Ok(())
+}

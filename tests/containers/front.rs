@@ -1,0 +1,211 @@
+//! Hides how the front of docker-compose.yml is called all the time, what an answer proves, and how long there was none.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use eldest::BoxError;
+use eldest::testing::eventually;
+use rustix::time::{ClockId, clock_gettime};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+type Result<T = ()> = std::result::Result<T, BoxError>;
+
+/// So that one whose request goes to a node that stands still does not hide when the others are answered again.
+const CALLERS: usize = 2;
+/// A hundred requests each second would keep a small machine from its work.
+const BETWEEN: Duration = Duration::from_millis(50);
+/// Longer nobody waits for an answer before the next request.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// For whatever ought to happen at once.
+const SOON: Duration = Duration::from_secs(20);
+
+/// An answer of a worker, with what it says of its permission. All times are since boot: the worker's clock is ours.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) node: String,
+    pub(crate) token: i64,
+    /// When it looked at the clock for the last time.
+    decided: Duration,
+    /// Until when it might act.
+    until: Duration,
+    sent: Duration,
+    received: Duration,
+}
+
+/// Callers of the front, until this is dropped.
+pub(crate) struct Callers {
+    answers: Arc<Mutex<Vec<Answer>>>,
+    _calling: JoinSet<()>,
+}
+
+impl Callers {
+    pub(crate) fn start(front: SocketAddr) -> Self {
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let mut calling = JoinSet::new();
+        for _ in 0..CALLERS {
+            calling.spawn(call(front, Arc::clone(&answers)));
+        }
+        Self {
+            answers,
+            _calling: calling,
+        }
+    }
+
+    fn answers(&self) -> Vec<Answer> {
+        self.answers.lock().expect("answers").clone()
+    }
+
+    /// The number of answers up to now.
+    pub(crate) fn count(&self) -> usize {
+        self.answers.lock().expect("answers").len()
+    }
+
+    /// Waits until that node is the one that answers: the token.
+    pub(crate) async fn reach(&self, node: &str) -> Result<i64> {
+        eventually(SOON, format!("the front reaches {node}"), async || {
+            let last = self.answers.lock().expect("answers").last().cloned()?;
+            (last.node == node).then_some(last.token)
+        })
+        .await
+    }
+
+    /// Waits until it has been answered for so long, counted from now: whether that was under one token.
+    pub(crate) async fn stay(&self, long: Duration) -> Result<bool> {
+        let (from, begun) = (self.count(), now());
+        eventually(long + SOON, "the front is answered", async || {
+            let last = self.answers.lock().expect("answers").last().cloned()?;
+            (last.received >= begun + long).then_some(())
+        })
+        .await?;
+        let answers = self.answers().split_off(from.saturating_sub(1));
+        Ok(answers
+            .iter()
+            .all(|answer| answer.token == answers[0].token))
+    }
+
+    /// The longest time without an answer, from that number of answers on.
+    pub(crate) fn longest_gap(&self, from: usize) -> Duration {
+        let answers = self.answers().split_off(from.saturating_sub(1));
+        let pairs = answers.windows(2);
+        let gaps = pairs.map(|pair| pair[1].received.saturating_sub(pair[0].received));
+        gaps.max().unwrap_or_default()
+    }
+
+    /// Every answer came from the node that led by its own clock, and none from an earlier leader after a later one's.
+    pub(crate) fn judge(&self) {
+        let mut answers = self.answers();
+        assert!(!answers.is_empty(), "nobody ever answered");
+        let mut nodes: BTreeMap<i64, String> = BTreeMap::new();
+        for answer in &answers {
+            assert!(answer.decided < answer.until, "too late: {answer:?}");
+            let asked = answer.sent..=answer.received;
+            assert!(asked.contains(&answer.decided), "another's: {answer:?}");
+            let known = nodes.entry(answer.token).or_insert(answer.node.clone());
+            assert_eq!(*known, answer.node, "two nodes answered under one token");
+        }
+        answers.sort_by_key(|answer| answer.decided);
+        let falls = answers
+            .windows(2)
+            .find(|pair| pair[1].token < pair[0].token);
+        assert!(falls.is_none(), "an earlier leader answered: {falls:?}");
+    }
+}
+
+async fn call(front: SocketAddr, answers: Arc<Mutex<Vec<Answer>>>) {
+    loop {
+        let sent = now();
+        let asked = async { told(Asked::send(front, "/").await?, sent).await };
+        if let Ok(Ok(Some(answer))) = timeout(PATIENCE, asked).await {
+            answers.lock().expect("answers").push(answer);
+        }
+        sleep(BETWEEN).await;
+    }
+}
+
+/// What a worker answered, unless it, or the front, said that it may not.
+async fn told(asked: Asked, sent: Duration) -> Result<Option<Answer>> {
+    let text = asked.answer().await?;
+    if !text.starts_with("HTTP/1.1 200 ") {
+        return Ok(None);
+    }
+    let (head, body) = text.split_once("\r\n\r\n").ok_or("no head")?;
+    let header = |name: &str| -> Result<&str> {
+        let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+        let value = lines.find_map(|(key, value)| (key == name).then_some(value));
+        value.ok_or_else(|| format!("no {name} in {text}").into())
+    };
+    let time =
+        |name: &str| -> Result<Duration> { Ok(Duration::from_nanos(header(name)?.parse()?)) };
+    Ok(Some(Answer {
+        node: body.split(' ').next().unwrap_or_default().to_owned(),
+        token: header("fencing-token")?.parse()?,
+        decided: time("answered-at")?,
+        until: time("may-act-until")?,
+        sent,
+        received: now(),
+    }))
+}
+
+/// A request that was sent, and may be left alone.
+pub(crate) struct Asked(TcpStream);
+
+impl Asked {
+    pub(crate) async fn send(at: SocketAddr, path: &str) -> Result<Self> {
+        let mut stream = TcpStream::connect(at).await?;
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        Ok(Self(stream))
+    }
+
+    /// All that comes back until the connection is closed, by whomever; perhaps nothing.
+    pub(crate) async fn answer(mut self) -> Result<String> {
+        let mut text = Vec::new();
+        let read = timeout(SOON, self.0.read_to_end(&mut text)).await;
+        // A process that is killed resets its connections.
+        let _ = read.map_err(|_| format!("no answer within {SOON:?}"))?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+/// Waits until the front sees that node alone as one to send requests to.
+pub(crate) async fn sees_only(stats: SocketAddr, node: &str) -> Result {
+    let mut last = String::new();
+    let found = eventually(SOON, format!("the front sees {node} alone"), async || {
+        last = Asked::send(stats, "/;csv")
+            .await
+            .ok()?
+            .answer()
+            .await
+            .ok()?;
+        let servers = last.lines().filter_map(|line| {
+            let fields: Vec<&str> = line.split(',').collect();
+            (fields.first() == Some(&"leader") && fields.get(1) != Some(&"BACKEND"))
+                .then(|| (fields[1].to_owned(), fields[17].to_owned()))
+        });
+        let up: Vec<String> = servers
+            .filter(|(_, status)| status.starts_with("UP"))
+            .map(|(server, _)| server)
+            .collect();
+        (up == [node]).then_some(())
+    });
+    let found = found.await;
+    found.map_err(|error| format!("{error}: {last}").into())
+}
+
+/// How often the front looks at each node, as its configuration has it.
+pub(crate) fn between_checks() -> Duration {
+    let configuration = include_str!("../../docs/haproxy.cfg");
+    let (_, rest) = configuration.split_once(" inter ").expect("an interval");
+    let (millis, _) = rest.split_once("ms").expect("in milliseconds");
+    Duration::from_millis(millis.parse().expect("a number"))
+}
+
+fn now() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Boottime)).expect("a clock after its start")
+}

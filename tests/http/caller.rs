@@ -1,0 +1,209 @@
+//! Hides how a test speaks HTTP: byte by byte, for much of what it sends is not what a client would.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::contract;
+use crate::stage::{Result, SOON};
+
+/// What came back until the connection was closed.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    fn parse(text: &str) -> Result<Self> {
+        let (head, body) = text
+            .split_once("\r\n\r\n")
+            .ok_or_else(|| format!("no head: {text:?}"))?;
+        let status = head.split(' ').nth(1).ok_or("no status")?.parse()?;
+        Ok(Self {
+            status,
+            head: head.to_ascii_lowercase(),
+            body: body.to_owned(),
+        })
+    }
+
+    /// A header, if it is there.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut lines = self
+            .head
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_once(':'));
+        lines
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| value.trim())
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+
+    /// Its stable code, after a look at everything that problem details have in common.
+    pub(crate) fn problem(&self) -> String {
+        assert_eq!(
+            self.header("content-type"),
+            Some("application/problem+json"),
+            "{self:?}"
+        );
+        let body = self.json();
+        assert_eq!(body["status"], self.status, "{self:?}");
+        assert!(
+            body["title"].is_string() && body["detail"].is_string(),
+            "{self:?}"
+        );
+        body["code"].as_str().expect("a code").to_owned()
+    }
+}
+
+/// Sends those bytes and reads to the end. An answer that was cut off by a reset counts as far as it came.
+pub(crate) async fn raw(at: SocketAddr, bytes: impl AsRef<[u8]>) -> Result<String> {
+    let mut text = Vec::new();
+    let exchange = async {
+        let mut stream = TcpStream::connect(at).await?;
+        let _ = stream.write_all(bytes.as_ref()).await;
+        let _ = stream.read_to_end(&mut text).await;
+        Ok::<_, std::io::Error>(())
+    };
+    timeout(SOON, exchange).await.map_err(|_| "no end")??;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// A whole request of HTTP/1.1 but for `Host` and `Connection`, with which it begins. The answer is as described.
+pub(crate) async fn ask(at: SocketAddr, method: &str, path: &str, rest: &str) -> Result<Answer> {
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n{rest}\r\n");
+    let answer = Answer::parse(&raw(at, request).await?)?;
+    contract::check(method, path, &answer);
+    Ok(answer)
+}
+
+pub(crate) async fn get(at: SocketAddr, path: &str) -> Result<Answer> {
+    ask(at, "GET", path, "").await
+}
+
+pub(crate) async fn post(at: SocketAddr, path: &str) -> Result<Answer> {
+    ask(at, "POST", path, "Content-Length: 0\r\n").await
+}
+
+/// Sends exactly that and expects an answer.
+pub(crate) async fn exactly(at: SocketAddr, request: &str) -> Result<Answer> {
+    Answer::parse(&raw(at, request).await?)
+}
+
+/// A stream of server-sent events.
+pub(crate) struct Events(BufReader<TcpStream>);
+
+impl Events {
+    /// In HTTP/1.0, so that it is not cut into chunks.
+    pub(crate) async fn follow(at: SocketAddr, path: &str) -> Result<Self> {
+        let mut stream = BufReader::new(TcpStream::connect(at).await?);
+        let request = format!("GET {path} HTTP/1.0\r\nHost: {at}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut events = Self(stream);
+        let status = events.line().await?.ok_or("no answer")?;
+        assert!(status.contains(" 200 "), "{status}");
+        let mut kind = None;
+        while let Some(line) = events.line().await?.filter(|line| !line.is_empty()) {
+            let line = line.to_ascii_lowercase();
+            if let Some(found) = line.strip_prefix("content-type: ") {
+                kind = Some(found.to_owned());
+            }
+        }
+        assert_eq!(kind.as_deref(), Some("text/event-stream"));
+        Ok(events)
+    }
+
+    async fn line(&mut self) -> Result<Option<String>> {
+        let mut line = String::new();
+        let read = timeout(SOON, self.0.read_line(&mut line)).await;
+        let read = read.map_err(|_| "no line")?.unwrap_or(0);
+        Ok((read > 0).then(|| line.trim_end().to_owned()))
+    }
+
+    /// The data of the next event `state`; `None`: the stream has ended.
+    pub(crate) async fn next(&mut self) -> Result<Option<Value>> {
+        let mut is_state = false;
+        while let Some(line) = self.line().await? {
+            if let Some(kind) = line.strip_prefix("event: ") {
+                assert!(["state", "alive"].contains(&kind), "{kind}");
+                is_state = kind == "state";
+            }
+            if let Some(data) = line.strip_prefix("data: ").filter(|_| is_state) {
+                let state = serde_json::from_str(data)?;
+                contract::holds(&contract::schema("Election"), &state, data);
+                return Ok(Some(state));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until the node says that it lives, and has nothing else to say.
+    pub(crate) async fn alive(&mut self) -> Result {
+        loop {
+            match self.line().await?.as_deref() {
+                Some("event: alive") => return Ok(()),
+                Some(_) => {}
+                None => return Err("the stream ended".into()),
+            }
+        }
+    }
+
+    /// The first state from here on that is as wanted.
+    pub(crate) async fn until(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        let found = async {
+            while let Some(state) = self.next().await? {
+                if wanted(&state) {
+                    return Ok(state);
+                }
+            }
+            Err(format!("the stream ended before {what}").into())
+        };
+        let found = timeout(SOON, found).await;
+        found.unwrap_or_else(|_| Err(format!("not within {SOON:?}: {what}").into()))
+    }
+}
+
+/// One connection for several requests.
+pub(crate) struct Kept(BufReader<TcpStream>);
+
+impl Kept {
+    pub(crate) async fn open(at: SocketAddr) -> Result<Self> {
+        Ok(Self(BufReader::new(TcpStream::connect(at).await?)))
+    }
+
+    pub(crate) async fn send(&mut self, path: &str) -> Result {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        Ok(self.0.write_all(request.as_bytes()).await?)
+    }
+
+    pub(crate) async fn answer(&mut self) -> Result<Answer> {
+        let answer = async {
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                if self.0.read_line(&mut head).await? == 0 {
+                    return Err("closed".into());
+                }
+            }
+            let mut answer = Answer::parse(&head)?;
+            let length = answer.header("content-length").ok_or("no length")?;
+            let mut body = vec![0; length.parse()?];
+            self.0.read_exact(&mut body).await?;
+            answer.body = String::from_utf8(body)?;
+            Ok(answer)
+        };
+        timeout(SOON, answer).await.map_err(|_| "no answer")?
+    }
+}

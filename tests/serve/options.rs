@@ -1,0 +1,178 @@
+//! Who may ask a node and who may change something, as options say it; and options that are refused.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::process::Output;
+
+use crate::caller::{ask, exactly, get, post};
+use crate::stage::{ELECTION, Result, Stage, answers, eldest};
+
+const RESIGN: &str = "/v1/elections/team%2Fe/resign";
+
+fn refused(output: &Output, code: i32, parts: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for part in parts {
+        assert!(said.contains(part), "{part:?} is not in {said:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_with_the_option_and_the_rule() -> Result {
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str, text: &str| -> Result<String> {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text)?;
+        Ok(path.to_string_lossy().into_owned())
+    };
+    let (empty, odd) = (file("empty", "\n")?, file("odd", "two words")?);
+    let cases: [(&[&str], &[&str]); 9] = [
+        (&["serve"], &["<ELECTION>"]),
+        (&["serve", "e", "e"], &["\"e\"", "twice"]),
+        (&["serve", "e", "--listen", "8470"], &["--listen", "8470"]),
+        (
+            &["serve", "e", "--listen", "127.0.0.1:99999"],
+            &["--listen", "99999"],
+        ),
+        (
+            &["serve", "e", "--http-host", "a:80"],
+            &["--http-host", "a:80", "without a port"],
+        ),
+        (
+            &["serve", "e", "--http-token-file", "/nowhere"],
+            &["--http-token-file", "/nowhere"],
+        ),
+        (
+            &["serve", "e", "--http-token-file", &empty],
+            &["--http-token-file", "empty"],
+        ),
+        (
+            &["serve", "e", "--http-token-file", &odd],
+            &["--http-token-file", "visible ASCII"],
+        ),
+        (
+            &["serve", "e", "--announce", "x"],
+            &["--announce", "KEY=VALUE"],
+        ),
+    ];
+    for (args, parts) in cases {
+        let mut args = args.to_vec();
+        if !args.contains(&"--listen") {
+            args.extend(["--listen", "127.0.0.1:0"]);
+        }
+        refused(&eldest(&args).output()?, 2, parts);
+    }
+    let mut secret = eldest(&["serve", "e", "--listen", "127.0.0.1:0"]);
+    let output = secret.env("ELDEST_HTTP_TOKEN", "sec ret").output()?;
+    refused(&output, 2, &["ELDEST_HTTP_TOKEN", "visible ASCII"]);
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("sec ret"));
+
+    let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let at = taken.local_addr()?.to_string();
+    refused(
+        &eldest(&["serve", "e", "--listen", &at]).output()?,
+        1,
+        &["--listen", &at, "in use"],
+    );
+    refused(
+        &eldest(&["run", "e", "--serve", &at, "--", "true"]).output()?,
+        1,
+        &["--serve", &at, "in use"],
+    );
+    Ok(())
+}
+
+#[test]
+fn what_etcd_or_a_rule_refuses_ends_it_with_the_code_for_that() -> Result {
+    let args = [
+        "serve",
+        "e",
+        "--listen",
+        "127.0.0.1:0",
+        "--connect-timeout",
+        "300ms",
+    ];
+    let mut nowhere = eldest(&args);
+    nowhere.args(["--endpoints", "http://127.0.0.1:1"]);
+    refused(&nowhere.output()?, 3, &["error: "]);
+    refused(
+        &eldest(&[&args[..], &["--grace", "9s"]].concat()).output()?,
+        2,
+        &["grace"],
+    );
+    Ok(())
+}
+
+/// The address of this machine that others would see, or all there are. Nothing is sent.
+fn outer_address() -> IpAddr {
+    let seen = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+        socket.connect("192.0.2.1:9")?;
+        socket.local_addr()
+    });
+    seen.map_or(IpAddr::from([0, 0, 0, 0]), |seen| seen.ip())
+}
+
+#[tokio::test]
+async fn beyond_loopback_nothing_can_be_changed_without_a_token() -> Result {
+    let stage = Stage::new().await?;
+    let at = SocketAddr::new(outer_address(), 0).to_string();
+    let args = [
+        "serve",
+        ELECTION,
+        "--id",
+        "b",
+        "--listen",
+        &at,
+        "--http-host",
+        "node.example",
+        "--grace",
+        "400ms",
+    ];
+    let node = stage.listening("b", stage.command("60s", &args)).await?;
+    answers(node.at, "/leader", 200).await?;
+    assert_eq!(
+        post(node.at, RESIGN).await?.problem(),
+        "no_token_configured"
+    );
+    for (host, status) in [
+        ("node.example", 200),
+        ("Node.Example:80", 200),
+        ("evil.example", 421),
+    ] {
+        let request = format!("GET /leader HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        assert_eq!(exactly(node.at, &request).await?.status, status, "{host}");
+    }
+    node.stop().await?;
+
+    let file = stage.folder.path().join("token");
+    std::fs::write(&file, "a-token\n")?;
+    let mut command = stage.command("60s", &args);
+    command.arg("--http-token-file").arg(&file);
+    let node = stage.listening("c", command).await?;
+    answers(node.at, "/leader", 200).await?;
+    assert_eq!(post(node.at, RESIGN).await?.problem(), "token_needed");
+    let right = "Authorization: Bearer a-token\r\nContent-Length: 0\r\n";
+    assert_eq!(ask(node.at, "POST", RESIGN, right).await?.status, 200);
+    assert!(!node.log().contains("a-token"));
+    node.stop().await
+}
+
+#[tokio::test]
+async fn a_node_of_several_elections_answers_for_each_and_measures_each() -> Result {
+    let stage = Stage::new().await?;
+    let node = stage.node("60s", "a", &["second"]).await?;
+    answers(node.at, "/leader?election=second", 200).await?;
+    answers(node.at, "/leader?election=team%2Fe", 200).await?;
+    assert_eq!(get(node.at, "/leader").await?.problem(), "which_election");
+    let page = get(node.at, "/metrics").await?.body;
+    for election in [ELECTION, "second"] {
+        let line = format!("eldest_leading{{identity=\"a\",election=\"{election}\"}} 1");
+        assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+    }
+    for part in [
+        "# HELP eldest_terms_started_total",
+        "# TYPE eldest_rank gauge",
+    ] {
+        assert!(page.contains(part), "{part}\n{page}");
+    }
+    node.stop().await
+}

@@ -1,0 +1,297 @@
+//! What `eldest run` and `eldest lock` do for those who start them: codes, environment, input, signals.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use eldest::testing::eventually;
+use rustix::process::Signal;
+
+use crate::diary::{Diary, FOR_EVER, output, text};
+use crate::processes::{is_alive, signal};
+use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, TTL, eldest};
+
+#[tokio::test]
+async fn the_program_s_code_is_the_command_s() -> Result {
+    let stage = Stage::new().await?;
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)] {
+        for what in ["run", "lock"] {
+            let mut command = stage.eldest(TTL);
+            command.args([what, "codes", "--", "sh", "-c", script]);
+            let output = output(command).await?;
+            assert_eq!(
+                output.status.code(),
+                Some(code),
+                "{what}: {}",
+                text(&output.stderr)
+            );
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_program_that_cannot_be_run_is_told_before_anything_is_begun() -> Result {
+    let stage = Stage::new().await?;
+    let plain = stage.folder().join("plain");
+    std::fs::write(&plain, "no program")?;
+    std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o644))?;
+    let plain = plain.display().to_string();
+    for (program, code, says) in [
+        ("no-such-program", 127, "no program no-such-program in PATH"),
+        ("/no/such/program", 127, "No such file"),
+        (plain.as_str(), 126, "may be run"),
+    ] {
+        // No etcd is there: it is not even asked.
+        let mut command = eldest();
+        command.args([
+            "--endpoints",
+            "http://127.0.0.1:1",
+            "run",
+            "x",
+            "--",
+            program,
+        ]);
+        let output = output(command).await?;
+        assert_eq!(output.status.code(), Some(code), "{program}");
+        assert!(
+            text(&output.stderr).contains(says),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_program_learns_where_it_leads_and_never_the_password() -> Result {
+    const PASSWORD: &str = "canary-7c1f";
+    let stage = Stage::new().await?;
+    let mut client = stage.client().await;
+    client.user_add("root", PASSWORD, None).await?;
+    client.role_add("root").await?;
+    client.user_grant_role("root", "root").await?;
+    client.auth_enable().await?;
+    let mut command = stage.eldest(TTL);
+    command
+        .env("ELDEST_USER", "root")
+        .env("ELDEST_PASSWORD", PASSWORD)
+        .env("ELDEST_FENCING_TOKEN", "another's")
+        .args(["--log", "trace"])
+        .args(["run", "billing/jobs", "--id", "me", "--", "env"]);
+    let output = output(command).await;
+    let output = output?;
+    let (said, logged) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{logged}");
+    let variable = |name: &str| {
+        let start = format!("{name}=");
+        let mut lines = said.lines();
+        lines
+            .find_map(|line| line.strip_prefix(&start))
+            .unwrap_or_default()
+    };
+    assert_eq!(variable("ELDEST_ELECTION"), "billing/jobs");
+    assert_eq!(variable("ELDEST_ID"), "me");
+    assert_eq!(variable("ELDEST_ENDPOINTS"), stage.etcd.endpoint());
+    assert!(variable("ELDEST_FENCING_TOKEN").parse::<i64>()? > 0);
+    assert!(
+        variable("ELDEST_KEY").starts_with("eldest/billing/jobs/"),
+        "{said}"
+    );
+    assert!(
+        !said.contains(PASSWORD) && !said.contains("ELDEST_PASSWORD"),
+        "{said}"
+    );
+    assert!(!logged.contains(PASSWORD), "in the log");
+    Ok(())
+}
+
+#[tokio::test]
+async fn input_and_output_are_the_program_s() -> Result {
+    let stage = Stage::new().await?;
+    let mut command = stage.eldest(TTL);
+    command.args(["run", "pipes", "--", "cat"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn()?;
+    child
+        .stdin
+        .take()
+        .ok_or("its input")?
+        .write_all(b"through\n")?;
+    let output = tokio::task::spawn_blocking(move || child.wait_with_output()).await??;
+    assert_eq!(text(&output.stdout), "through\n");
+    assert!(output.status.success());
+    Ok(())
+}
+
+#[tokio::test]
+async fn signals_are_passed_on_to_the_program_s_group() -> Result {
+    let stage = Stage::new().await?;
+    let diary = Diary::of(&stage);
+    let script = "for s in HUP USR1 USR2 QUIT WINCH; do trap \"echo got-$s. >> DIARY\" $s; done; echo ready >> DIARY; \
+        while :; do sleep 0.05; done";
+    let mut node = stage.script("a", &[], script)?;
+    diary.says("ready").await?;
+    for (signal, name) in [
+        (Signal::HUP, "HUP"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::WINCH, "WINCH"),
+    ] {
+        node.signal(signal);
+        diary.says(&format!("got-{name}.")).await?;
+    }
+    // It ignores none of those that end it.
+    assert_eq!(node.stop().await?.code(), Some(143));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_node_that_only_waits_ends_at_once_when_it_is_told() -> Result {
+    let stage = Stage::new().await?;
+    let mut leader = stage.script("a", &[], FOR_EVER)?;
+    stage.stands("a").await?;
+    for end in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut waiting = stage.script("b", &[], "echo never >> DIARY")?;
+        stage.stands("b").await?;
+        waiting.signal(end);
+        assert_eq!(waiting.end().await?.code(), Some(0), "{end:?}");
+        let keys = stage.keys(&format!("eldest/{ELECTION}/")).await?;
+        assert_eq!(keys.len(), 1, "its key is gone");
+    }
+    assert_eq!(Diary::of(&stage).text(), "");
+    leader.stop().await?;
+    Ok(())
+}
+
+/// A shell that becomes the command may have started things before.
+#[tokio::test]
+async fn children_that_the_supervisor_was_started_with_are_left_alone() -> Result {
+    let stage = Stage::new().await?;
+    let mut command = Command::new("/bin/sh");
+    let file = stage.folder().join("before");
+    let script = format!("sleep 1000 & echo $! > {}; exec \"$@\"", file.display());
+    let program = stage.eldest(TTL);
+    command
+        .args(["-c", &script, "sh"])
+        .arg(program.get_program())
+        .args(program.get_args());
+    command.args([
+        "run",
+        ELECTION,
+        "--id",
+        "a",
+        "--no-cgroup",
+        "--",
+        "/bin/sh",
+        "-c",
+    ]);
+    command.arg(
+        Diary::of(&stage)
+            .shell("setsid sleep 1000 & echo begin-$ELDEST_FENCING_TOKEN >> DIARY; wait")[2]
+            .clone(),
+    );
+    let mut node = Node::start(command, stage.folder(), "a")?;
+    let diary = Diary::of(&stage);
+    diary.says("begin-").await?;
+    let before: i32 = std::fs::read_to_string(file)?.trim().parse()?;
+    let (keeper, _) = eventually(SOON, "the keeper runs", async || node.running()).await?;
+    signal(keeper, Signal::KILL);
+    eventually(TAKEOVER, "it begins again", async || {
+        (diary.text().lines().count() == 2).then_some(())
+    })
+    .await?;
+    let alive = is_alive(before);
+    signal(before, Signal::KILL);
+    assert!(alive);
+    node.stop().await?;
+    Ok(())
+}
+
+/// Some service managers ignore SIGCHLD, and what they start inherits that.
+#[tokio::test]
+async fn a_program_s_end_is_noticed_by_a_supervisor_that_was_started_to_ignore_it() -> Result {
+    let stage = Stage::new().await?;
+    let mut command = Command::new("/usr/bin/env");
+    command.arg("--ignore-signal=CHLD");
+    let program = stage.eldest(TTL);
+    command.arg(program.get_program()).args(program.get_args());
+    command.args(["run", ELECTION, "--", "/bin/sh", "-c", "exit 7"]);
+    let mut node = Node::start(command, stage.folder(), "a")?;
+    assert_eq!(node.end().await?.code(), Some(7), "{}", node.log());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lock_that_is_not_free_in_time_has_a_code_of_its_own() -> Result {
+    let stage = Stage::new().await?;
+    let diary = Diary::of(&stage);
+    let mut holder = stage.eldest(TTL);
+    holder
+        .args(["lock", "res", "--id", "a", "--"])
+        .args(diary.shell(&format!("echo held >> DIARY; {FOR_EVER}")));
+    let mut holder = Node::start(holder, stage.folder(), "a")?;
+    diary.says("held").await?;
+    for wait in ["0s", "300ms"] {
+        let mut command = stage.eldest(TTL);
+        command.args(["lock", "res", "--wait", wait, "--", "sh", "-c", "exit 9"]);
+        let output = output(command).await?;
+        assert_eq!(output.status.code(), Some(75), "{}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains("\"res\" was not free"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+    // Told to end while it waits: nobody is to believe that its program ran.
+    let mut command = stage.eldest(TTL);
+    command.args(["lock", "res", "--id", "b", "--", "sh", "-c", "exit 0"]);
+    let mut told = Node::start(command, stage.folder(), "b")?;
+    eventually(SOON, "it waits", async || {
+        (stage.keys("eldest/res/").await.ok()?.len() == 2).then_some(())
+    })
+    .await?;
+    assert_eq!(told.stop().await?.code(), Some(75), "{}", told.log());
+    let mut command = stage.eldest(TTL);
+    command.args(["lock", "res", "--wait", "20s", "--", "sh", "-c", "exit 9"]);
+    let waiting = tokio::spawn(output(command));
+    eventually(SOON, "another waits", async || {
+        (stage.keys("eldest/res/").await.ok()?.len() == 2).then_some(())
+    })
+    .await?;
+    assert_eq!(holder.stop().await?.code(), Some(143));
+    assert_eq!(waiting.await??.status.code(), Some(9));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lock_that_is_lost_ends_its_program_before_the_next_begins() -> Result {
+    let stage = Stage::new().await?;
+    let diary = Diary::of(&stage);
+    let start = |name: &str| {
+        let mut command = stage.eldest(TTL);
+        let script = "trap 'sleep 0.2; echo end-$ELDEST_ID. >> DIARY; exit 0' TERM; echo begin-$ELDEST_ID. >> DIARY; \
+            while :; do sleep 0.02; done";
+        command
+            .args(["lock", "res", "--id", name, "--grace", "400ms", "--"])
+            .args(diary.shell(script));
+        Node::start(command, stage.folder(), name)
+    };
+    let mut a = start("a")?;
+    diary.says("begin-a.").await?;
+    let mut b = start("b")?;
+    eventually(SOON, "b waits", async || {
+        (stage.keys("eldest/res/").await.ok()?.len() == 2).then_some(())
+    })
+    .await?;
+    let keys = stage.keys("eldest/res/").await?;
+    stage.client().await.delete(keys[0].0.clone(), None).await?;
+    assert_eq!(a.end().await?.code(), Some(74), "{}", a.log());
+    diary.says("begin-b.").await?;
+    b.stop().await?;
+    let text = diary.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines, ["begin-a.", "end-a.", "begin-b.", "end-b."]);
+    Ok(())
+}

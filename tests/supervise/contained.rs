@@ -1,0 +1,335 @@
+//! A program ends with its permission to run: whoever is killed or stopped, whatever it ignores and starts.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use eldest::testing::eventually;
+use rustix::process::{Pid, Signal, getsid};
+
+use crate::processes::{is_alive, now, signal};
+use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, TTL, millis};
+use crate::worker::Line;
+
+/// Everything that makes a worker hard to end.
+const HARD: &str = "stubborn,forks,setsid,detached";
+/// A lease of this length lasts for 6 s at least from any point in time on, while the grace period is 2 s.
+const LONG: Duration = Duration::from_secs(10);
+/// Longer than the grace period, shorter than any lease lasts.
+const BEFORE_THE_LEASE_ENDS: Duration = Duration::from_secs(5);
+/// What these tests are about must hold without it.
+const PLAIN: &[&str] = &["--no-cgroup"];
+
+async fn first(stage: &Stage, node: &Node) -> Result<(Line, i32, i32)> {
+    let worker = stage.next_worker(0).await?;
+    let running = eventually(SOON, "the keeper runs", async || node.running()).await?;
+    Ok((worker, running.0, running.1))
+}
+
+#[tokio::test]
+async fn a_killed_supervisor_takes_its_program_with_it_long_before_the_lease_ends() -> Result {
+    let stage = Stage::new().await?;
+    let mut node = stage.patient_node(LONG, "a", HARD, PLAIN)?;
+    let (worker, _, _) = first(&stage, &node).await?;
+    node.kill().await?;
+    stage
+        .nothing_of(worker.token, BEFORE_THE_LEASE_ENDS)
+        .await?;
+    let lines = stage.judge().await?;
+    assert!(
+        lines.iter().any(|line| line.word == "term"),
+        "it is asked first"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_program_of_a_stopped_supervisor_is_gone_before_another_begins() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = stage.node("a", HARD, PLAIN)?;
+    let (worker, _, _) = first(&stage, &a).await?;
+    let mut b = stage.node("b", "", PLAIN)?;
+    stage.stands("b").await?;
+    a.signal(Signal::STOP);
+    let second = stage.next_worker(worker.token).await?;
+    stage.nothing_of(worker.token, Duration::ZERO).await?;
+    a.signal(Signal::CONT);
+    stage.stands("a").await?;
+    b.stop().await?;
+    stage.next_worker(second.token).await?;
+    a.stop().await?;
+    stage.judge().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_killed_keeper_leaves_behind_is_swept_and_the_node_stands_again() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = stage.patient_node(LONG, "a", HARD, PLAIN)?;
+    let (worker, keeper, _) = first(&stage, &a).await?;
+    signal(keeper, Signal::KILL);
+    stage
+        .nothing_of(worker.token, BEFORE_THE_LEASE_ENDS)
+        .await?;
+    let second = stage.next_worker(worker.token).await?;
+    assert!(second.token > worker.token);
+    a.stop().await?;
+    stage.judge().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stopped_keeper_does_not_keep_the_program_of_a_lost_term_alive() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = stage.node("a", HARD, PLAIN)?;
+    let (worker, keeper, _) = first(&stage, &a).await?;
+    let mut b = stage.node("b", "", PLAIN)?;
+    stage.stands("b").await?;
+    signal(keeper, Signal::STOP);
+    // Neither can be told anything; the lease runs out.
+    let paused = now();
+    stage.etcd.pause();
+    stage.nothing_of(worker.token, TTL + SOON).await?;
+    let gone = now();
+    stage.etcd.resume();
+    assert!(
+        gone < paused + TTL + millis(500),
+        "after {:?}",
+        gone.saturating_sub(paused)
+    );
+    assert!(!is_alive(keeper));
+    stage.next_worker(worker.token).await?;
+    b.stop().await?;
+    a.stop().await?;
+    stage.judge().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_program_that_ends_under_a_stopped_keeper_is_noticed_with_its_code() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = stage.patient_node(LONG, "a", "detached", PLAIN)?;
+    let (worker, keeper, program) = first(&stage, &a).await?;
+    signal(keeper, Signal::STOP);
+    signal(program, Signal::KILL);
+    let status = a.end().await?;
+    assert_eq!(status.code(), Some(137));
+    stage.nothing_of(worker.token, Duration::ZERO).await?;
+    stage.judge().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_program_ends_though_supervisor_and_keeper_are_killed_at_one_time() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = stage.patient_node(LONG, "a", "stubborn", PLAIN)?;
+    let (worker, keeper, _) = first(&stage, &a).await?;
+    a.signal(Signal::STOP);
+    signal(keeper, Signal::KILL);
+    a.kill().await?;
+    stage
+        .nothing_of(worker.token, BEFORE_THE_LEASE_ENDS)
+        .await?;
+    stage.judge().await?;
+    Ok(())
+}
+
+/// Nobody can end a program while all are frozen; what counts is what it does afterwards.
+#[tokio::test]
+async fn a_program_that_was_frozen_with_its_supervisor_is_gone_at_once_when_they_wake() -> Result {
+    const ROUNDS: usize = 3;
+    let stage = Stage::new().await?;
+    let mut a = stage.node("a", "stubborn", PLAIN)?;
+    let mut token = 0;
+    let mut awake = Vec::new();
+    for _ in 0..ROUNDS {
+        let worker = stage.next_worker(token).await?;
+        token = worker.token;
+        let (keeper, program) = eventually(SOON, "the keeper runs", async || a.running()).await?;
+        a.signal(Signal::STOP);
+        for pid in [keeper, program] {
+            signal(pid, Signal::STOP);
+        }
+        let expired = "the lease has expired";
+        eventually(TAKEOVER, expired, async || {
+            let keys = stage.keys(&format!("eldest/{ELECTION}/")).await.ok()?;
+            keys.is_empty().then_some(())
+        })
+        .await?;
+        let woken = now();
+        // The program first: it has the more time.
+        for pid in [program, keeper, a.pid()] {
+            signal(pid, Signal::CONT);
+        }
+        stage.nothing_of(token, SOON).await?;
+        let beats = stage.lines().into_iter().filter(|line| line.token == token);
+        let last = beats.map(|line| line.at).max().unwrap_or_default();
+        awake.push(last.saturating_sub(woken));
+    }
+    awake.sort_unstable();
+    println!("awake after the end of the lease for {awake:?}");
+    assert!(awake[ROUNDS / 2] < millis(100), "{awake:?}");
+    stage.next_worker(token).await?;
+    a.stop().await?;
+    stage.judge().await?;
+    Ok(())
+}
+
+async fn nothing_survives_the_end(manners: &str, options: &[&str]) -> Result {
+    let stage = Stage::new().await?;
+    let mut a = stage.patient_node(LONG, "a", manners, options)?;
+    let (worker, _, program) = first(&stage, &a).await?;
+    let session = |pid| getsid(Pid::from_raw(pid)).ok();
+    eventually(SOON, "a descendant has left the session", async || {
+        let hides = |pid| session(pid).is_some_and(|other| Some(other) != session(program));
+        stage
+            .marked()
+            .iter()
+            .any(|seen| hides(seen.pid))
+            .then_some(())
+    })
+    .await?;
+    signal(program, Signal::KILL);
+    let status = a.end().await?;
+    assert_eq!(status.code(), Some(137));
+    // Before the key was released, and so before the supervisor's end.
+    stage.nothing_of(worker.token, Duration::ZERO).await?;
+    stage.judge().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_child_in_a_session_of_its_own_does_not_survive_the_program() -> Result {
+    nothing_survives_the_end("setsid", PLAIN).await
+}
+
+#[tokio::test]
+async fn a_detached_grandchild_does_not_survive_the_program() -> Result {
+    nothing_survives_the_end("detached", PLAIN).await
+}
+
+#[tokio::test]
+async fn a_fork_storm_does_not_survive_the_program() -> Result {
+    nothing_survives_the_end("storm", PLAIN).await
+}
+
+#[tokio::test]
+async fn with_a_cgroup_where_there_may_be_one_nothing_survives_either() -> Result {
+    nothing_survives_the_end("storm,detached", &[]).await
+}
+
+/// The folder of the cgroup of a process, if that is where we would look for it.
+fn cgroup(pid: i32) -> Option<PathBuf> {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+    let folders = mounts.iter().map(|mount| Path::new(mount).join(group));
+    { folders }.find(|folder| folder.join("cgroup.procs").exists())
+}
+
+#[tokio::test]
+async fn a_program_has_a_cgroup_of_its_own_where_there_may_be_one() -> Result {
+    let own = cgroup(i32::try_from(std::process::id())?);
+    let probe = own.map(|own| own.join(format!("test-{}", std::process::id())));
+    let Some(probe) = probe.filter(|probe| std::fs::create_dir(probe).is_ok()) else {
+        println!("left out: no cgroup may be made here");
+        return Ok(());
+    };
+    let can_kill = probe.join("cgroup.kill").exists();
+    std::fs::remove_dir(&probe)?;
+    if !can_kill {
+        println!("left out: this kernel cannot kill a cgroup");
+        return Ok(());
+    }
+    let stage = Stage::new().await?;
+    let mut a = stage.patient_node(LONG, "a", "", &[])?;
+    let (_, keeper, program) = first(&stage, &a).await?;
+    let folder = cgroup(program).ok_or("the program's cgroup")?;
+    assert!(
+        folder.ends_with(format!("eldest-{keeper}")),
+        "{}",
+        folder.display()
+    );
+    a.stop().await?;
+    assert!(!folder.exists(), "{} is left", folder.display());
+    stage.judge().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_program_that_ignores_sigterm_is_killed_after_the_grace_period() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = stage.patient_node(LONG, "a", "stubborn", &["--no-cgroup", "--grace", "1s"])?;
+    let (_, _, _) = first(&stage, &a).await?;
+    let asked = now();
+    let status = a.stop().await?;
+    assert_eq!(status.code(), Some(137), "{status:?} {:?}", status.signal());
+    let lines = stage.judge().await?;
+    let last = lines.iter().map(|line| line.at).max().unwrap_or_default();
+    assert!(last > asked + millis(900), "it had its grace period");
+    Ok(())
+}
+
+/// The place is kept while the program winds up, for longer than a lease lasts without a renewal.
+#[tokio::test]
+async fn nobody_takes_over_while_a_node_that_was_told_to_end_winds_up() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = stage.node("a", "stubborn", &["--no-cgroup", "--stop-timeout", "60s"])?;
+    let (worker, _, program) = first(&stage, &a).await?;
+    let mut b = stage.node("b", "", PLAIN)?;
+    stage.stands("b").await?;
+    a.signal(Signal::TERM);
+    eventually(SOON, "it was told", async || {
+        let mut lines = stage.lines().into_iter();
+        lines.find(|line| line.word == "term")
+    })
+    .await?;
+    let told = now();
+    eventually(SOON, "longer than a lease lasts", async || {
+        (now() > told + TTL + millis(1000)).then_some(())
+    })
+    .await?;
+    assert!(
+        stage.after(worker.token, "start").is_none(),
+        "it winds up still"
+    );
+    assert!(is_alive(program));
+    // A second one hurries.
+    a.signal(Signal::TERM);
+    a.end().await?;
+    stage.next_worker(worker.token).await?;
+    b.stop().await?;
+    stage.judge().await?;
+    Ok(())
+}
+
+/// The key of the election is gone at once, and with it the reason for others to wait.
+#[tokio::test]
+async fn nobody_begins_beside_a_program_whose_key_was_deleted() -> Result {
+    for what in ["key", "lease"] {
+        let stage = Stage::new().await?;
+        let mut a = stage.node(
+            "a",
+            "stubborn,detached",
+            &["--no-cgroup", "--grace", "500ms"],
+        )?;
+        let (worker, _, _) = first(&stage, &a).await?;
+        let mut b = stage.node("b", "", PLAIN)?;
+        stage.stands("b").await?;
+        let keys = stage.keys(&format!("eldest/{ELECTION}/")).await?;
+        let (key, lease) = keys[0].clone();
+        let mut client = stage.client().await;
+        if what == "key" {
+            client.delete(key, None).await?;
+        } else {
+            client.lease_revoke(lease).await?;
+        }
+        let next = stage.next_worker(worker.token).await?;
+        stage.stands("a").await?;
+        b.stop().await?;
+        stage.next_worker(next.token).await?;
+        a.stop().await?;
+        stage.judge().await?;
+    }
+    Ok(())
+}

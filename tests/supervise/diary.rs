@@ -1,0 +1,54 @@
+//! Hides how scripts that nodes run tell what they did.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use eldest::testing::eventually;
+
+use crate::stage::{Node, Result, Stage, TAKEOVER};
+
+/// Runs it to its end, off this thread.
+pub(crate) async fn output(mut command: Command) -> Result<Output> {
+    command.stdin(Stdio::null());
+    Ok(tokio::task::spawn_blocking(move || command.output()).await??)
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A file that programs append to.
+pub(crate) struct Diary(PathBuf);
+
+impl Diary {
+    pub(crate) fn of(stage: &Stage) -> Self {
+        Self(stage.folder().join("notes"))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        std::fs::read_to_string(&self.0).unwrap_or_default()
+    }
+
+    pub(crate) async fn says(&self, wanted: &str) -> Result {
+        let what = format!("{wanted:?} in {:?}", self.text());
+        eventually(TAKEOVER, what, async || {
+            self.text().contains(wanted).then_some(())
+        })
+        .await
+    }
+
+    pub(crate) fn shell(&self, script: &str) -> [String; 3] {
+        let script = script.replace("DIARY", &self.0.display().to_string());
+        ["/bin/sh".to_owned(), "-c".to_owned(), script]
+    }
+}
+
+impl Stage {
+    /// A node around a script that may write to a diary.
+    pub(crate) fn script(&self, name: &str, options: &[&str], script: &str) -> Result<Node> {
+        let program = Diary::of(self).shell(script);
+        self.node_of(name, options, &program.each_ref().map(String::as_str))
+    }
+}
+
+pub(crate) const FOR_EVER: &str = "while :; do sleep 1; done";

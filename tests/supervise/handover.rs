@@ -1,0 +1,142 @@
+//! How long it takes until a crashed program's successor has started, beside a hand-over of the library alone.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use eldest::testing::eventually;
+use eldest::{Leadership, Session, SessionOptions};
+use rustix::process::Signal;
+
+use crate::processes::{now, signal};
+use crate::stage::{Node, Result, SOON, Stage, TAKEOVER, TTL};
+
+const ROUNDS: usize = 8;
+/// What starting a process, and a sweep, may cost beside the hand-over itself.
+const LIMIT: f64 = 20.0;
+
+/// Hand-overs between two sessions of this process.
+struct Bare {
+    sessions: [Session; 2],
+    leader: Leadership,
+}
+
+impl Bare {
+    async fn new(stage: &Stage) -> Result<Self> {
+        let options = |name| SessionOptions::new(name).ttl(TTL);
+        let endpoints = [stage.etcd.endpoint()];
+        let sessions = [
+            Session::connect(&endpoints, options("x")).await?,
+            Session::connect(&endpoints, options("y")).await?,
+        ];
+        let leader = sessions[1]
+            .election("bare")?
+            .campaign()
+            .await?
+            .elected()
+            .await?;
+        Ok(Self { sessions, leader })
+    }
+
+    /// From the release to the next election.
+    async fn hand_over(&mut self) -> Result<Duration> {
+        let mut candidate = self.sessions[0].election("bare")?.campaign().await?;
+        let begun = now();
+        let (resigned, elected) = tokio::join!(self.leader.resign(), async {
+            let elected = candidate.elected().await;
+            (elected, now())
+        });
+        resigned?;
+        self.leader = elected.0?;
+        self.sessions.swap(0, 1);
+        Ok(elected.1.saturating_sub(begun))
+    }
+}
+
+/// Nodes that wait for a crash of the one that leads. What they run is small: what its own start costs is no part of a
+/// hand-over.
+struct Supervised<'s> {
+    stage: &'s Stage,
+    diary: PathBuf,
+    leader: Node,
+    begun: usize,
+}
+
+impl<'s> Supervised<'s> {
+    async fn new(stage: &'s Stage) -> Result<Self> {
+        let diary = stage.folder().join("starts");
+        let leader = Self::node(stage, &diary, 1)?;
+        let mut this = Self {
+            stage,
+            diary,
+            leader,
+            begun: 0,
+        };
+        this.next_start().await?;
+        Ok(this)
+    }
+
+    fn node(stage: &Stage, diary: &Path, number: usize) -> Result<Node> {
+        let script = format!("date +%s%N >> {}; exec sleep 1000", diary.display());
+        let program = ["/bin/sh", "-c", &script];
+        stage.node_of(&format!("n{number}"), &["--no-cgroup"], &program)
+    }
+
+    /// When the next program began, by the wall clock.
+    async fn next_start(&mut self) -> Result<Duration> {
+        let line = self.begun;
+        self.begun += 1;
+        let start = async || {
+            let text = std::fs::read_to_string(&self.diary).ok()?;
+            text.lines().nth(line)?.parse().ok()
+        };
+        let what = format!("program number {} has begun", self.begun);
+        Ok(Duration::from_nanos(
+            eventually(TAKEOVER, what, start).await?,
+        ))
+    }
+
+    /// From the kill of a program to the first thing that the next node's does.
+    async fn crash(&mut self) -> Result<Duration> {
+        let waiting = Self::node(self.stage, &self.diary, self.begun + 1)?;
+        self.stage.stands(&waiting.name).await?;
+        let runs = async || self.leader.running();
+        let (_, program) = eventually(SOON, "the keeper runs", runs).await?;
+        let killed = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        signal(program, Signal::KILL);
+        let time = self.next_start().await?.saturating_sub(killed);
+        assert_eq!(self.leader.end().await?.code(), Some(137));
+        self.leader = waiting;
+        Ok(time)
+    }
+}
+
+#[tokio::test]
+async fn a_crashed_program_s_successor_starts_about_as_soon_as_the_next_leader_is_elected() -> Result
+{
+    let stage = Stage::new().await?;
+    let mut bare = Bare::new(&stage).await?;
+    let mut supervised = Supervised::new(&stage).await?;
+    let (mut alone, mut crashes) = (Vec::new(), Vec::new());
+    // By turns, for the machine may be busy for a while.
+    for _ in 0..ROUNDS {
+        alone.push(bare.hand_over().await?);
+        crashes.push(supervised.crash().await?);
+        alone.push(bare.hand_over().await?);
+    }
+    supervised.leader.stop().await?;
+    alone.sort_unstable();
+    crashes.sort_unstable();
+    let ratio = |at: usize, of: usize| {
+        crashes[crashes.len() * at / of].as_secs_f64() / alone[alone.len() * at / of].as_secs_f64()
+    };
+    // The quickest of each: a machine that is busy delays a chain of processes more than one alone.
+    let (quickest, median) = (ratio(0, 2), ratio(1, 2));
+    println!(
+        "bare hand-overs {alone:?}, after a crash {crashes:?}: {quickest:.1} times as long at best, {median:.1} as a rule"
+    );
+    assert!(
+        quickest < LIMIT,
+        "{crashes:?} is {quickest:.1} times {alone:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! Hides how processes are found and signalled: by their environment, their parent and their arguments.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Marks the program of a node and all that it starts; its value is the folder of the stage.
+pub(crate) const MARK: &str = "ELDEST_TEST_MARK";
+pub(crate) const TOKEN: &str = "ELDEST_FENCING_TOKEN";
+
+/// Since boot.
+pub(crate) fn now() -> Duration {
+    let read = clock_gettime(ClockId::Boottime);
+    Duration::new(
+        read.tv_sec.try_into().unwrap_or_default(),
+        read.tv_nsec.try_into().unwrap_or_default(),
+    )
+}
+
+/// A process that is not dead, stopped ones included.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) pid: i32,
+    pub(crate) parent: i32,
+    pub(crate) arguments: Vec<String>,
+    environment: HashMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Seen {
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        let folder = Path::new("/proc").join(pid.to_string());
+        let environment = fs::read(folder.join("environ")).ok()?;
+        let arguments = fs::read(folder.join("cmdline")).ok()?;
+        // Last, so that what was read is of a process that lived then.
+        let stat = fs::read_to_string(folder.join("stat")).ok()?;
+        let (_, rest) = stat.rsplit_once(") ")?;
+        let mut fields = rest.split(' ');
+        if matches!(fields.next()?, "Z" | "X") {
+            return None;
+        }
+        let parent = fields.next()?.parse().ok()?;
+        let pair = |entry: &[u8]| {
+            let at = entry.iter().position(|byte| *byte == b'=')?;
+            Some((entry[..at].to_vec(), entry[at + 1..].to_vec()))
+        };
+        let words = arguments.split(|byte| *byte == 0);
+        Some(Self {
+            pid,
+            parent,
+            arguments: words
+                .map(|word| String::from_utf8_lossy(word).into_owned())
+                .collect(),
+            environment: environment
+                .split(|byte| *byte == 0)
+                .filter_map(pair)
+                .collect(),
+        })
+    }
+
+    pub(crate) fn variable(&self, name: &str) -> Option<String> {
+        let value = self.environment.get(name.as_bytes())?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    }
+
+    pub(crate) fn is_keeper(&self) -> bool {
+        self.arguments.get(1).is_some_and(|word| word == "__keeper")
+    }
+
+    /// It will become a program.
+    pub(crate) fn waits_for_its_turn(&self) -> bool {
+        self.arguments.get(1).is_some_and(|word| word == "__become")
+    }
+
+    fn is_marked(&self, folder: &Path) -> bool {
+        let mark = self.environment.get(MARK.as_bytes());
+        mark.is_some_and(|mark| mark == folder.as_os_str().as_bytes())
+    }
+}
+
+/// All processes there are.
+pub(crate) fn all() -> Vec<Seen> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(Seen::of).collect()
+}
+
+/// Programs of a stage, and what they started.
+pub(crate) fn marked(folder: &Path) -> Vec<Seen> {
+    let mut seen = all();
+    seen.retain(|process| process.is_marked(folder));
+    seen
+}
+
+/// The children of a process.
+pub(crate) fn children(of: i32) -> Vec<Seen> {
+    let mut seen = all();
+    seen.retain(|process| process.parent == of);
+    seen
+}
+
+pub(crate) fn is_alive(pid: i32) -> bool {
+    Seen::of(pid).is_some()
+}
+
+/// Whether it took it; it may have ended.
+pub(crate) fn signal(pid: i32, signal: Signal) -> bool {
+    Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok())
+}

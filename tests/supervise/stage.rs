@@ -1,0 +1,321 @@
+//! Hides how nodes are started around workers, watched, and cleaned up after.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use eldest::BoxError;
+use eldest::etcd_client::{Client, GetOptions};
+use eldest::testing::{Etcd, eventually};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::processes::{Seen, children, is_alive, marked, signal};
+use crate::worker::{self, Line, read};
+
+pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
+
+/// The shortest that etcd grants.
+pub(crate) const TTL: Duration = Duration::from_secs(2);
+/// What takes milliseconds, on a machine that is busy.
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+/// The time in which a place is free for certain, a change of etcd's own leader left out.
+pub(crate) const TAKEOVER: Duration = Duration::from_secs(10);
+pub(crate) const ELECTION: &str = "jobs";
+
+pub(crate) const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub(crate) fn eldest() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_eldest"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ELDEST_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// An etcd, a folder, and what runs there.
+pub(crate) struct Stage {
+    pub(crate) etcd: Etcd,
+    folder: TempDir,
+}
+
+impl Stage {
+    pub(crate) async fn new() -> Result<Self> {
+        Ok(Self {
+            // The cheapest hash for those with users: how long a password takes to check is not what is tested.
+            etcd: Etcd::builder().arg("--bcrypt-cost=4").start().await?,
+            folder: tempfile::tempdir()?,
+        })
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A node around a worker of these manners.
+    pub(crate) fn node(&self, name: &str, manners: &str, options: &[&str]) -> Result<Node> {
+        self.patient_node(TTL, name, manners, options)
+    }
+
+    /// One whose lease lasts longer, so that what does not wait for its end can be told from what does.
+    pub(crate) fn patient_node(
+        &self,
+        ttl: Duration,
+        name: &str,
+        manners: &str,
+        options: &[&str],
+    ) -> Result<Node> {
+        let program = worker::command(self.folder(), manners);
+        self.any_node(ttl, name, options, &program)
+    }
+
+    /// A node around any program.
+    pub(crate) fn node_of(&self, name: &str, options: &[&str], program: &[&str]) -> Result<Node> {
+        self.any_node(TTL, name, options, program)
+    }
+
+    fn any_node(
+        &self,
+        ttl: Duration,
+        name: &str,
+        options: &[&str],
+        program: &[impl AsRef<OsStr>],
+    ) -> Result<Node> {
+        let mut command = self.eldest(ttl);
+        command.args(["run", ELECTION, "--id", name]);
+        command.args(options).arg("--").args(program);
+        Node::start(command, self.folder(), name)
+    }
+
+    /// The command, connected.
+    pub(crate) fn eldest(&self, ttl: Duration) -> Command {
+        let ttl = format!("{}s", ttl.as_secs());
+        let mut command = eldest();
+        command.env("ELDEST_LOG", "info");
+        command.args(["--endpoints", &self.etcd.endpoint(), "--ttl", &ttl]);
+        command
+    }
+
+    pub(crate) fn lines(&self) -> Vec<Line> {
+        read(self.folder())
+    }
+
+    /// The first line of that kind, of a worker with a token higher than this one.
+    pub(crate) fn after(&self, token: i64, word: &str) -> Option<Line> {
+        let mut lines = self.lines().into_iter();
+        lines.find(|line| line.word == word && line.token > token)
+    }
+
+    /// Waits for the next worker.
+    pub(crate) async fn next_worker(&self, after: i64) -> Result<Line> {
+        let what = format!("a worker after the token {after} is ready");
+        let ready = eventually(TAKEOVER, what, async || self.after(after, "ready"));
+        ready.await.inspect_err(|_| self.print_logs())
+    }
+
+    fn print_logs(&self) {
+        println!("alive: {:?}", self.marked());
+        for entry in std::fs::read_dir(self.folder())
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            if entry.file_name().to_string_lossy().starts_with("log-") {
+                let log = std::fs::read_to_string(entry.path()).unwrap_or_default();
+                println!("---- {} ----\n{log}", entry.path().display());
+            }
+        }
+    }
+
+    /// What lives of all workers.
+    pub(crate) fn marked(&self) -> Vec<Seen> {
+        marked(self.folder())
+    }
+
+    /// Waits until nothing is left that a worker with this token started, itself included.
+    pub(crate) async fn nothing_of(&self, token: i64, within: Duration) -> Result {
+        let what = format!("nothing is left of the worker with token {token}");
+        let gone = eventually(within, what, async || {
+            worker::of_token(self.folder(), token)
+                .is_empty()
+                .then_some(())
+        });
+        let left = || worker::of_token(self.folder(), token);
+        gone.await
+            .map_err(|error| format!("{error}: {:?}", left()).into())
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        self.etcd.client().await
+    }
+
+    /// The keys under a prefix, the eldest first, with their leases.
+    pub(crate) async fn keys(&self, prefix: &str) -> Result<Vec<(Vec<u8>, i64)>> {
+        let options = GetOptions::new().with_prefix();
+        let answer = self.client().await.get(prefix, Some(options)).await?;
+        let mut found: Vec<_> = answer.kvs().iter().collect();
+        found.sort_by_key(|kv| kv.create_revision());
+        Ok(found
+            .iter()
+            .map(|kv| (kv.key().to_vec(), kv.lease()))
+            .collect())
+    }
+
+    /// Waits until a node of that name is in the queue.
+    pub(crate) async fn stands(&self, name: &str) -> Result {
+        let options = GetOptions::new().with_prefix();
+        let prefix = format!("eldest/{ELECTION}/");
+        let mut client = self.client().await;
+        eventually(TAKEOVER, format!("{name} stands"), async || {
+            let answer = client
+                .get(prefix.as_str(), Some(options.clone()))
+                .await
+                .ok()?;
+            let mut values = answer
+                .kvs()
+                .iter()
+                .map(|kv| kv.value_str().unwrap_or_default());
+            values.any(|value| value == name).then_some(())
+        })
+        .await
+    }
+
+    /// No two at a time, tokens that rise, nobody left.
+    pub(crate) async fn judge(&self) -> Result<Vec<Line>> {
+        let lines = self.lines();
+        judge(&lines);
+        eventually(SOON, "no process is left", async || {
+            self.marked().is_empty().then_some(())
+        })
+        .await?;
+        Ok(lines)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for process in self.marked() {
+            signal(process.pid, Signal::KILL);
+        }
+    }
+}
+
+/// What is true of every diary.
+pub(crate) fn judge(lines: &[Line]) {
+    for line in lines {
+        assert_ne!(line.word, "overlap", "two at a time: {line:?}");
+    }
+    let starts: Vec<&Line> = lines.iter().filter(|line| line.word == "start").collect();
+    for pair in starts.windows(2) {
+        assert!(
+            pair[0].token < pair[1].token,
+            "tokens do not rise: {pair:?}"
+        );
+    }
+    for start in &starts {
+        let earlier = lines.iter().filter(|line| line.token < start.token);
+        let last = earlier.max_by_key(|line| line.at);
+        assert!(
+            last.is_none_or(|last| last.at < start.at),
+            "{start:?} began before {last:?}"
+        );
+    }
+}
+
+/// One `eldest run`.
+pub(crate) struct Node {
+    child: Child,
+    pub(crate) name: String,
+    log: PathBuf,
+}
+
+impl Node {
+    /// Its output goes to a file.
+    pub(crate) fn start(mut command: Command, folder: &Path, name: &str) -> Result<Self> {
+        let log = folder.join(format!("log-{name}"));
+        let file = File::options().append(true).create(true).open(&log)?;
+        command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file);
+        Ok(Self {
+            child: command.spawn()?,
+            name: name.to_owned(),
+            log,
+        })
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    pub(crate) fn signal(&self, with: Signal) {
+        signal(self.pid(), with);
+    }
+
+    /// Its keepers: at most one has a program.
+    pub(crate) fn keepers(&self) -> Vec<Seen> {
+        let mut keepers = children(self.pid());
+        keepers.retain(Seen::is_keeper);
+        keepers
+    }
+
+    /// The keeper of the program that runs, and the program.
+    pub(crate) fn running(&self) -> Option<(i32, i32)> {
+        self.keepers().iter().find_map(|keeper| {
+            let mut children = children(keeper.pid).into_iter();
+            let program = children.find(|child| !child.waits_for_its_turn())?;
+            Some((keeper.pid, program.pid))
+        })
+    }
+
+    pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn end(&mut self) -> Result<ExitStatus> {
+        let what = format!("{} ends", self.name);
+        eventually(TAKEOVER, what, async || self.exited()).await
+    }
+
+    /// Kills it, and waits until it is dead.
+    pub(crate) async fn kill(&mut self) -> Result {
+        self.signal(Signal::KILL);
+        self.end().await.map(drop)
+    }
+
+    /// Ends it as an operator would.
+    pub(crate) async fn stop(&mut self) -> Result<ExitStatus> {
+        self.signal(Signal::CONT);
+        self.signal(Signal::TERM);
+        self.end().await
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let keepers = self.keepers();
+        if std::thread::panicking() {
+            println!("---- {} ----\n{}", self.name, self.log());
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for keeper in keepers {
+            // One that is stopped would not notice our end.
+            if is_alive(keeper.pid) {
+                signal(keeper.pid, Signal::CONT);
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Hides what the program of a node does: it says when it lives, and looks whether any other does.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::processes::{MARK, Seen, TOKEN, marked, now};
+
+/// How a worker behaves, in its environment: words, separated by commas.
+pub(crate) const MANNERS: &str = "ELDEST_TEST_MANNERS";
+
+const BEAT: Duration = Duration::from_millis(10);
+
+/// Where the workers of a stage write.
+pub(crate) fn diary(folder: &Path) -> PathBuf {
+    folder.join("diary")
+}
+
+/// What a worker wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) word: String,
+    /// Since boot.
+    pub(crate) at: Duration,
+    pub(crate) pid: i32,
+    pub(crate) token: i64,
+    pub(crate) rest: String,
+}
+
+impl Line {
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.splitn(5, ' ');
+        Some(Self {
+            word: words.next()?.to_owned(),
+            at: Duration::from_nanos(words.next()?.parse().ok()?),
+            pid: words.next()?.parse().ok()?,
+            token: words.next()?.parse().ok()?,
+            rest: words.next().unwrap_or_default().to_owned(),
+        })
+    }
+}
+
+/// All that was written so far.
+pub(crate) fn read(folder: &Path) -> Vec<Line> {
+    let text = std::fs::read_to_string(diary(folder)).unwrap_or_default();
+    text.lines().filter_map(Line::parse).collect()
+}
+
+/// The arguments with which a node runs one.
+pub(crate) fn command(folder: &Path, manners: &str) -> Vec<String> {
+    let program = std::env::current_exe().expect("this program");
+    [
+        "/usr/bin/env",
+        &format!("{MARK}={}", folder.display()),
+        &format!("{MANNERS}={manners}"),
+        &program.display().to_string(),
+        "--exact",
+        "--ignored",
+        "--nocapture",
+        "worker::the_worker",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+struct Worker {
+    folder: PathBuf,
+    token: i64,
+}
+
+impl Worker {
+    fn write(&self, word: &str, rest: &str) {
+        let (at, pid) = (now().as_nanos(), std::process::id());
+        let line = format!("{word} {at} {pid} {} {rest}\n", self.token);
+        let mut options = OpenOptions::new();
+        let file = options.append(true).create(true).open(diary(&self.folder));
+        // At one stroke, so that lines of several workers do not mix.
+        file.and_then(|mut file| file.write_all(line.as_bytes()))
+            .expect("the diary");
+    }
+
+    /// Whoever lives now lived when we already did.
+    fn look_around(&self) {
+        let own = i32::try_from(std::process::id()).expect("a process id");
+        for other in marked(&self.folder) {
+            let token = other.variable(TOKEN).unwrap_or_default();
+            let same = if self.token == 0 {
+                other.pid == own
+            } else {
+                token == self.token.to_string()
+            };
+            if !same {
+                let rest = format!("{} {token} {}", other.pid, other.arguments.join(" "));
+                self.write("overlap", &rest);
+            }
+        }
+    }
+}
+
+/// Not a test: what nodes run.
+#[tokio::test]
+#[ignore = "it is the program that nodes run"]
+async fn the_worker() {
+    let Some(folder) = std::env::var_os(MARK).map(PathBuf::from) else {
+        return;
+    };
+    let token = std::env::var(TOKEN)
+        .ok()
+        .and_then(|token| token.parse().ok());
+    let worker = Worker {
+        folder,
+        token: token.unwrap_or_default(),
+    };
+    let manners = std::env::var(MANNERS).unwrap_or_default();
+    let manner = |wanted: &str| manners.split(',').any(|manner| manner == wanted);
+    let mut terminate = signal(SignalKind::terminate()).expect("a signal handler");
+    worker.write("start", &std::env::var("ELDEST_ID").unwrap_or_default());
+    worker.look_around();
+    if manner("forks") {
+        shell("sleep 1000 & sleep 1000 & wait");
+    }
+    if manner("setsid") {
+        shell("exec setsid sleep 1000");
+    }
+    if manner("detached") {
+        shell("(setsid sh -c 'trap \"\" TERM HUP INT; sleep 1000 & wait' &) & wait");
+    }
+    if manner("storm") {
+        // Each lives for a moment, in a session of its own, and leaves another behind.
+        let script = worker.folder.join("storm");
+        std::fs::write(&script, "sleep 0.01\nsetsid /bin/sh \"$0\" &\n").expect("a script");
+        shell(&format!("exec /bin/sh {}", script.display()));
+    }
+    worker.write("ready", "");
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => {
+                worker.write("term", "");
+                if !manner("stubborn") {
+                    std::process::exit(0);
+                }
+            }
+            () = tokio::time::sleep(BEAT) => worker.write("beat", ""),
+        }
+        if worker.folder.join("crash").exists() {
+            let _ = std::fs::remove_file(worker.folder.join("crash"));
+            worker.write("crash", "");
+            std::process::abort();
+        }
+    }
+}
+
+/// Left to itself: nobody here waits for it.
+fn shell(script: &str) {
+    let started = Command::new("/bin/sh").args(["-c", script]).spawn();
+    drop(started.expect("a shell"));
+}
+
+/// Of a worker that runs, and of what it started.
+pub(crate) fn of_token(folder: &Path, token: i64) -> Vec<Seen> {
+    let mut seen = marked(folder);
+    seen.retain(|process| process.variable(TOKEN) == Some(token.to_string()));
+    seen
+}

@@ -1,0 +1,142 @@
+//! Hides how programs are built that need no library at run time.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs;
+use std::hash::Hasher;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::stage::Stage;
+use crate::{metadata, setup};
+
+/// The command's binary, and its package.
+pub(crate) const COMMAND: &str = "eldest";
+/// The node of the project's image.
+pub(crate) const NODE: &str = "eldest-node";
+/// What docker-compose.yml runs while a node leads.
+pub(crate) const WORKER: &str = "eldest-worker";
+/// A release build of everything takes minutes on an idle machine.
+pub(crate) const RELEASE_LIMIT: Duration = Duration::from_secs(3600);
+/// Without its debug information a program is a tenth of the size.
+const FLAGS: &str = "-C target-feature=+crt-static -C strip=debuginfo";
+
+/// `cargo xtask static`.
+pub(crate) fn run() -> ExitCode {
+    let stage = Stage::start("static", true, RELEASE_LIMIT);
+    let result = release(&stage).and_then(|binary| {
+        let size = fs::metadata(&binary)?.len() >> 20;
+        stage.say(&format!("{} ({size} MiB)", binary.display()));
+        Ok(())
+    });
+    if stage.finish(result).failures.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// The command as it is given to users.
+pub(crate) fn release(stage: &Stage) -> Result<PathBuf> {
+    stage.say(&format!("building {COMMAND}, static, for release"));
+    let args = ["--release", "--bin", COMMAND, "--features", "cli"];
+    let [binary] = build(
+        stage,
+        [COMMAND],
+        &[&["--package", COMMAND], &args[..]].concat(),
+    )?;
+    ensure!(
+        is_static(&fs::read(&binary)?),
+        "{} needs a loader: it is not static",
+        binary.display()
+    );
+    Ok(binary)
+}
+
+/// The node of the tests, which records its history, its worker, or the command. All at once, so that what they share is
+/// compiled once, with what any needs.
+pub(crate) fn for_tests<const N: usize>(stage: &Stage, names: [&str; N]) -> Result<[PathBuf; N]> {
+    stage.say(&format!("building {NODE} and {COMMAND}, static"));
+    build(
+        stage,
+        names,
+        &[
+            "--package",
+            NODE,
+            "--package",
+            COMMAND,
+            "--bins",
+            "--features",
+            "eldest-node/history,eldest/cli",
+        ],
+    )
+}
+
+fn build<const N: usize>(stage: &Stage, names: [&str; N], what: &[&str]) -> Result<[PathBuf; N]> {
+    let host = metadata::host(stage)?;
+    let mut cargo = setup::cargo([
+        "build",
+        // Named, though it is this machine's: so the flags are not for build scripts and procedural macros.
+        "--target",
+        &host,
+        "--message-format=json-render-diagnostics",
+    ])?;
+    let messages = stage.output(cargo.args(what).env("RUSTFLAGS", FLAGS))?;
+    let mut found = Vec::new();
+    for name in names {
+        let mut executables = messages
+            .lines()
+            .filter_map(|line| metadata::executable(line, name));
+        let executable = executables.next_back();
+        found.push(
+            executable.with_context(|| format!("cargo built {name} but named no executable"))?,
+        );
+    }
+    Ok(found.try_into().expect("one for each name"))
+}
+
+/// The contents of programs in a few digits.
+pub(crate) fn fingerprint(binaries: &[PathBuf]) -> Result<String> {
+    let mut hasher = DefaultHasher::new();
+    for binary in binaries {
+        hasher.write(&fs::read(binary)?);
+    }
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
+/// Whether an ELF file of 64 bits names no loader, which would look for libraries.
+fn is_static(elf: &[u8]) -> bool {
+    const INTERPRETER: u32 = 3;
+    let number = |at: usize, length: usize| -> Option<u64> {
+        let bytes = elf.get(at..at + length)?.iter().rev();
+        Some(bytes.fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    };
+    let headers = || {
+        let (first, size, count) = (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?);
+        Some((0..count).map(move |n| first + n * size))
+    };
+    if !elf.starts_with(b"\x7fELF\x02\x01") {
+        return false;
+    }
+    headers().is_some_and(|mut headers| {
+        headers.all(|at| {
+            let at = usize::try_from(at).unwrap_or(usize::MAX - 4);
+            number(at, 4).is_some_and(|kind| kind != u64::from(INTERPRETER))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_static;
+
+    #[test]
+    fn this_test_is_not_static_and_neither_is_a_script() {
+        let this = std::env::current_exe().unwrap();
+        assert!(!is_static(&std::fs::read(this).unwrap()));
+        assert!(!is_static(b"#!/bin/sh\n"));
+        assert!(!is_static(b"\x7fELF\x02\x01"), "cut short");
+    }
+}

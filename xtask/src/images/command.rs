@@ -1,0 +1,49 @@
+//! Hides how the command `eldest` becomes an image: a static program, run by nobody in particular, and nothing else.
+
+use anyhow::Result;
+
+use super::{Image, Owner, put, workshop};
+use crate::stage::Stage;
+use crate::{fixed, setup};
+
+/// For use.
+pub(crate) const NAME: &str = "eldest:0.1.0";
+/// For the tests: built in seconds, beside the node's.
+pub(crate) const TEST_NAME: &str = "eldest-command-test";
+/// To be counted up when the files or settings below change.
+const RECIPE: u32 = 1;
+const SETTINGS: [&str; 3] = [
+    "ENTRYPOINT [\"/usr/local/bin/eldest\"]",
+    "ENV PATH=/usr/local/bin",
+    "USER 65532:65532",
+];
+
+/// Makes the image for use, or the one for tests, if the program has changed.
+pub(super) fn make(stage: &Stage, test: bool) -> Result<()> {
+    let (name, binary) = if test {
+        let [binary] = fixed::for_tests(stage, [fixed::COMMAND])?;
+        (TEST_NAME, binary)
+    } else {
+        (NAME, fixed::release(stage)?)
+    };
+    let image = Image {
+        name,
+        // Whoever publishes the project publishes it too.
+        public: !test,
+        made_of: &format!(
+            "{} {}, recipe {RECIPE}",
+            fixed::COMMAND,
+            fixed::fingerprint(std::slice::from_ref(&binary))?
+        ),
+        settings: &SETTINGS,
+        owner: Owner::Root,
+    };
+    if !image.is_missing(stage) {
+        return Ok(());
+    }
+    let root = workshop(fixed::COMMAND)?;
+    put(&root, &binary, "/usr/local/bin/eldest")?;
+    let mut tmp = setup::program("mkdir");
+    stage.output(tmp.args(["-m", "1777"]).arg(root.join("tmp")))?;
+    image.import(stage, &root)
+}

@@ -1,0 +1,71 @@
+//! Hides how the simulator of the core is built and called.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::stage::Stage;
+use crate::{metadata, setup};
+
+const PACKAGE: &str = "eldest-sim";
+
+/// What `--table` writes.
+const TABLE: &str = "docs/mutants.md";
+
+/// `cargo xtask simulate`: builds the simulator and passes everything on to it.
+pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
+    let mut cargo = build()?;
+    let built = cargo.stderr(Stdio::inherit()).output();
+    let built = built.context("starting cargo")?;
+    if !built.status.success() {
+        return Ok(ExitCode::FAILURE);
+    }
+    let mut command = Command::new(binary(&String::from_utf8_lossy(&built.stdout))?);
+    command.args(args);
+    if !args.iter().any(|arg| arg == "--table") {
+        let status = command.status().context("starting the simulator")?;
+        return Ok(code(status.code()));
+    }
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.context("starting the simulator")?;
+    let table = String::from_utf8(output.stdout).context("the table")?;
+    print!("{table}");
+    if output.status.success() {
+        std::fs::write(setup::root().join(TABLE), table).context(TABLE)?;
+    }
+    Ok(code(output.status.code()))
+}
+
+/// The stage `simulate`: the core's scenarios, then a fixed number of seeds, then every mutation until it is noticed.
+pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
+    // The tests of the core's own files are the stage `unit`'s.
+    let tests = ["test", "--no-fail-fast", "--package", PACKAGE, "tests::"];
+    stage.tests(setup::cargo(tests)?.args(["--", "--skip", "core::"]))?;
+    let simulator = binary(&stage.output(&mut build()?)?)?;
+    stage.step(&mut Command::new(&simulator))?;
+    stage.step(Command::new(&simulator).arg("--table"))?;
+    Ok(())
+}
+
+fn build() -> Result<Command> {
+    setup::cargo([
+        "build",
+        "--release",
+        "--package",
+        PACKAGE,
+        "--message-format=json-render-diagnostics",
+    ])
+}
+
+/// Where cargo says that it put the simulator.
+fn binary(messages: &str) -> Result<PathBuf> {
+    let found = messages.lines();
+    let mut found = found.filter_map(|line| metadata::executable(line, PACKAGE));
+    found.next().context("cargo built no simulator")
+}
+
+fn code(code: Option<i32>) -> ExitCode {
+    let code = code.and_then(|code| u8::try_from(code).ok());
+    code.map_or(ExitCode::FAILURE, ExitCode::from)
+}

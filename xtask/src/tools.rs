@@ -1,0 +1,71 @@
+//! Hides where tests/serve gets `HAProxy` and promtool from, and tests/page Chromium: this machine, or packages of Debian
+//! that are only unpacked.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::stage::Stage;
+use crate::{packages, setup};
+
+/// Libraries of `HAProxy`'s that few machines have; the others are essential, or OpenSSL's.
+const LIBRARIES: [&str; 2] = ["liblua", "libopentracing"];
+
+/// Tells the tests where the tools are that this machine does not have. Without one they fail and name the remedy.
+pub(crate) fn add(stage: &Stage, cargo: &mut Command) {
+    if is_wanted("haproxy", "HAPROXY") {
+        match haproxy(stage) {
+            Ok((program, libraries)) => {
+                cargo.env("ELDEST_HAPROXY", program);
+                cargo.env("ELDEST_HAPROXY_LIBRARIES", libraries);
+            }
+            Err(error) => stage.say(&format!("no haproxy: {error:#}")),
+        }
+    }
+    if is_wanted("promtool", "PROMTOOL") {
+        match packages::unpack(stage, "prometheus", "usr/bin/promtool") {
+            Ok(promtool) => _ = cargo.env("ELDEST_PROMTOOL", promtool),
+            Err(error) => stage.say(&format!("no promtool: {error:#}")),
+        }
+    }
+    if is_wanted("chromium", "CHROMIUM") {
+        // The one without windows needs the fewest libraries.
+        let shell = "usr/lib/chromium/chromium-headless-shell";
+        match packages::unpack_whole(stage, "chromium-headless-shell", shell) {
+            Ok((program, libraries)) => {
+                cargo.env("ELDEST_CHROMIUM", program);
+                cargo.env("ELDEST_CHROMIUM_LIBRARIES", libraries);
+            }
+            Err(error) => stage.say(&format!("no chromium: {error:#}")),
+        }
+    }
+}
+
+/// Neither there already nor left out.
+fn is_wanted(program: &str, name: &str) -> bool {
+    let left_out = std::env::var_os(format!("ELDEST_NO_{name}")).is_some_and(|value| value == "1");
+    let named = std::env::var_os(format!("ELDEST_{name}")).is_some();
+    let there = packages::find(program).is_some() || Path::new("/usr/sbin").join(program).is_file();
+    !left_out && !named && !there
+}
+
+/// The program, and the folders of its libraries as the loader wants them.
+fn haproxy(stage: &Stage) -> Result<(PathBuf, String)> {
+    let program = packages::unpack(stage, "haproxy", "usr/sbin/haproxy")?;
+    let mut depends = setup::program("apt-cache");
+    depends.args(["depends", "--recurse", "--important", "haproxy"]);
+    let depends = stage.output(&mut depends)?;
+    let mut folders = Vec::new();
+    let names = depends.lines().filter(|line| !line.starts_with(' '));
+    for name in names.filter(|name| LIBRARIES.iter().any(|library| name.starts_with(library))) {
+        folders.push(library(stage, name)?.display().to_string());
+    }
+    Ok((program, folders.join(":")))
+}
+
+/// The folder of a package's libraries.
+fn library(stage: &Stage, package: &str) -> Result<PathBuf> {
+    let about = format!("usr/share/doc/{package}/copyright");
+    packages::libraries_beside(&packages::unpack(stage, package, &about)?)
+}
