@@ -127,5 +127,5 @@ pub(crate) fn together(a: &Card, b: &Card) -> bool {
     // What an operator wants of etcd needs a quorum.
     let servers = |card: &Card| card.realm == Realm::Servers;
     let store = |card: &Card| card.realm == Realm::Store;
-    !same_place && !(servers(a) && store(b)) && !(servers(b) && store(a))
+    !(same_place || servers(a) && store(b) || servers(b) && store(a))
 }

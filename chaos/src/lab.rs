@@ -226,6 +226,27 @@ impl Lab {
         asked.map_err(|error| format!("{error} ({last})").into())
     }
 
+    /// The same, asking no second server: for what must not be done twice.
+    pub(crate) async fn operate_once(
+        &self,
+        ask: impl AsyncFnOnce(Client) -> std::result::Result<(), Error>,
+    ) -> Result {
+        let answer = tokio::time::timeout(REQUEST * 5, ask(self.clients[0].clone()));
+        Ok(answer.await??)
+    }
+
+    /// The create revision of that node's latest key, by its own word.
+    pub(crate) fn stands_as(&self, node: usize) -> Result<Option<i64>> {
+        let ledger = self.ledger()?;
+        let mut own = ledger.events().iter().filter_map(|event| match event.what {
+            What::Joined {
+                create_revision, ..
+            } if event.node == self.nodes[node].name => Some(create_revision),
+            _ => None,
+        });
+        Ok(own.next_back())
+    }
+
     /// The keys of the election, oldest first.
     pub(crate) async fn keys(&self) -> Result<Vec<Key>> {
         self.operate("the election's keys are read", keys).await

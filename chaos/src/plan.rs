@@ -59,8 +59,7 @@ impl<'a> Draw<'a> {
         if let Some(action) = self.alone.pop() {
             return Some(vec![action]);
         }
-        self.plan.time?;
-        self.pair()
+        self.plan.time.map(|_| self.pair())
     }
 
     /// One among so many.
@@ -68,7 +67,7 @@ impl<'a> Draw<'a> {
         self.random.usize(0..end)
     }
 
-    fn pair(&mut self) -> Option<Vec<&'a dyn Action>> {
+    fn pair(&mut self) -> Vec<&'a dyn Action> {
         let faults = &self.plan.faults;
         let mut pairs = Vec::new();
         for (index, first) in faults.iter().enumerate() {
@@ -81,12 +80,12 @@ impl<'a> Draw<'a> {
         if pairs.is_empty() {
             // Nothing goes together: one after the other, again and again.
             let index = self.below(faults.len());
-            return Some(vec![faults[index].as_ref()]);
+            return vec![faults[index].as_ref()];
         }
         let index = self.below(pairs.len());
         let mut pair = pairs.swap_remove(index);
         self.random.shuffle(&mut pair);
-        Some(pair)
+        pair
     }
 }
 

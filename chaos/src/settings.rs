@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// What an orderly or announced change may take on a machine that is busy.
+pub(crate) const SLACK: Duration = Duration::from_millis(3500);
+
 /// How large a run's stage is, and how its nodes behave.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -35,12 +38,7 @@ impl Settings {
 
     /// The longest vacancy that the checker allows while nothing is wrong: TTL, etcd's election timeout, and slack.
     pub(crate) fn takeover(&self) -> Duration {
-        self.ttl + Duration::from_secs(1) + self.slack()
-    }
-
-    /// What an orderly or announced change may take on a machine that is busy.
-    pub(crate) fn slack(&self) -> Duration {
-        Duration::from_millis(3500)
+        self.ttl + Duration::from_secs(1) + SLACK
     }
 
     /// Patience with what ought to come by itself. The checker's bound is the promise; this only ends a run that

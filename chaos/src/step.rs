@@ -8,6 +8,7 @@ use crate::Result;
 use crate::action::{Action, Card, Effect, Side, Victim};
 use crate::lab::{Lab, Leads};
 use crate::plan::Draw;
+use crate::settings::SLACK;
 
 /// One fault, or several at once, from a stage that is whole to one that is whole again.
 #[derive(Debug)]
@@ -163,7 +164,7 @@ fn judge(lab: &Lab, step: &mut Step) -> Result {
         Some(Effect::Changed) if late(lab.settings.takeover()) => {
             problems.push(format!("the next leader came after {:?}", step.vacant));
         }
-        Some(Effect::ChangedAtOnce) if late(lab.settings.slack()) => {
+        Some(Effect::ChangedAtOnce) if late(SLACK) => {
             problems.push(format!("the next leader came only after {:?}", step.vacant));
         }
         Some(Effect::Vacant) if next.is_some_and(|at| at < step.undone) => {

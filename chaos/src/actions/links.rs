@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use eldest::etcd_client::ResponseHeader;
 use eldest::testing::Proxy;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
@@ -140,7 +141,53 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
                 }
             },
         ),
+        Box::new(Compaction),
     ]
+}
+
+/// What a node missed while it was away is gone when it comes back.
+struct Compaction;
+
+impl Action for Compaction {
+    fn card(&self) -> Card {
+        Card {
+            name: "compact-while-away",
+            about: "a waiting node is cut off; what happened meanwhile is compacted before it is back",
+            side: Side::Follower,
+            realm: Realm::Links,
+            effect: Effect::Kept,
+            lasts: Lasts::ttls(0.3),
+            refuses: false,
+            only_by_name: false,
+        }
+    }
+
+    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            let node = &lab.nodes[victim.node].name;
+            lab.fault(node, self.card().name);
+            lab.links[victim.node].all().iter().for_each(Proxy::cut);
+            lab.fault(node, self.card().name);
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            // Leaders count all the time: there is something to compact.
+            let compacted = lab.operate("history is compacted", async |mut client| {
+                let now = client.get("compact", None).await?;
+                let now = now.header().map_or(0, ResponseHeader::revision);
+                client.compact(now, None).await
+            });
+            let compacted = compacted.await;
+            lab.links[victim.node].heal();
+            lab.healed(&lab.nodes[victim.node].name, self.card().name);
+            compacted.map(|_| ())
+        }
+        .boxed_local()
+    }
 }
 
 /// Which links of the node.

@@ -4,11 +4,15 @@ use crate::action::Action;
 
 mod links;
 mod processes;
+mod servers;
+mod store;
 
 /// All of them, in the order of the catalogue.
 pub fn all() -> Vec<Box<dyn Action>> {
     let mut all = processes::all();
     all.extend(links::all());
+    all.extend(servers::all());
+    all.extend(store::all());
     all
 }
 
