@@ -287,7 +287,9 @@ impl Machine {
                     cutoff,
                     next,
                 } if overdue(cutoff) => {
-                    // The work ignores its token; the key does not wait for it.
+                    // The work ignores its token; the key does not wait for it. Another one may stand in its place by
+                    // now, put under our lease unheard, and while the work goes on nobody would look for it.
+                    self.suspicion.get_or_insert(0);
                     if let Some(candidate) = self.candidate(slot) {
                         candidate.enter(Phase::Ending {
                             own: None,

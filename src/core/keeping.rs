@@ -251,11 +251,7 @@ impl Machine {
                     && lease.failed(now, request)
                 {
                     self.act(Action::HangUp);
-                    let heard = trouble.class != Class::Retry;
                     self.note(Note::RenewalFailed { trouble });
-                    if heard {
-                        self.abandon_if_hopeless(now);
-                    }
                     self.keep_lease(now);
                 }
             }
@@ -263,12 +259,14 @@ impl Machine {
         }
     }
 
-    /// A lease that we renew but can never verify, although etcd answers, would keep our keys, and so everybody
-    /// behind them, waiting for ever: let it go after a TTL without belief.
-    pub(super) fn abandon_if_hopeless(&mut self, now: Time) {
+    /// A lease whose renewals are done and always refused would keep our keys, and so everybody behind them, waiting
+    /// for ever: let it go after a TTL of that. Time in which etcd was not heard does not count, for whoever waits
+    /// keeps its seniority through that.
+    fn abandon_if_hopeless(&mut self, now: Time) {
         if self.trusted.is_none()
             && let Some(lease) = self.lease()
-            && now > lease.deadline().after(lease.ttl())
+            && let Some(since) = lease.refused_since()
+            && now.since(since) > lease.ttl()
         {
             self.lose_lease(now, LostReason::LeaseLost);
         }

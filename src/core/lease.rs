@@ -57,6 +57,8 @@ pub(crate) struct Lease {
     renewed: Time,
     failures: u32,
     refusals: u32,
+    /// Since when every renewal was refused, while etcd was heard all the time.
+    refused_since: Option<Time>,
     /// Not believed in: renewed only where etcd was just heard. Renewals that arrive, while no answer does, would
     /// keep our keys in the queue, and everybody behind them waiting, for as long as the network is broken.
     doubted: bool,
@@ -88,6 +90,7 @@ impl Lease {
             renewed: sent,
             failures: 0,
             refusals: 0,
+            refused_since: None,
             doubted: false,
             heard: false,
         }
@@ -181,12 +184,14 @@ impl Lease {
             Verdict::Accepted(deadline) => {
                 self.failures = 0;
                 self.refusals = 0;
+                self.refused_since = None;
                 self.doubted = false;
                 self.next_at = self.renewed.after(self.ttl / 3).max(now);
                 Outcome::Extended(deadline)
             }
             Verdict::Refused => {
                 self.refusals += 1;
+                self.refused_since.get_or_insert(now);
                 self.next_at = if self.refusals <= QUICK_REFUSALS {
                     now
                 } else {
@@ -214,6 +219,11 @@ impl Lease {
         self.heard = false;
     }
 
+    /// Since when etcd answers, and every renewal is refused.
+    pub(crate) fn refused_since(&self) -> Option<Time> {
+        self.refused_since
+    }
+
     /// Whether the answer to `request` is what this lease waits for.
     pub(crate) fn awaits(&self, request: RequestId) -> bool {
         match self.link {
@@ -233,6 +243,7 @@ impl Lease {
         }
         self.link = Link::Closed;
         self.heard = false;
+        self.refused_since = None;
         self.failures += 1;
         self.next_at = now.after(pause(self.failures, self.request_timeout));
         true

@@ -91,6 +91,10 @@ pub(crate) struct Stream {
     pub(crate) seen: i64,
     /// Since when linearizable reads are ahead of it, and the revision they showed then.
     pub(crate) behind: Option<(Time, i64)>,
+    /// Watches that etcd was asked for and has not confirmed.
+    pub(super) unconfirmed: BTreeSet<WatchId>,
+    /// Since when there are such, reads are answered, and the stream says nothing.
+    pub(super) silent: Option<Time>,
 }
 
 /// A limit on requests of one kind under way, so that ten thousand elections do not flood etcd.

@@ -11,6 +11,9 @@ use super::time::Time;
 use super::view::Watcher;
 use crate::facts::Change;
 
+/// The first watch waits until there is a connection, and making one may take this much longer than an answer.
+const OPENING: u32 = 2;
+
 impl Machine {
     /// Watches `key`, or everything under it, for `slot`, unless the stream is down.
     pub(crate) fn watch(&mut self, slot: SlotId, key: Arc<[u8]>, prefix: bool) -> Option<Watcher> {
@@ -19,12 +22,14 @@ impl Machine {
         }
         let watch = self.next_id() as WatchId;
         self.watches.insert(watch, slot);
+        self.stream.unconfirmed.insert(watch);
         self.act(Action::Watch { watch, key, prefix });
         Some(Watcher::new(watch))
     }
 
     pub(crate) fn unwatch(&mut self, watch: WatchId) {
         if self.watches.remove(&watch).is_some() {
+            self.stream.unconfirmed.remove(&watch);
             self.act(Action::Unwatch { watch });
         }
     }
@@ -33,6 +38,7 @@ impl Machine {
     pub(crate) fn watch_created(&mut self, now: Time, watch: WatchId, revision: i64) {
         self.expire(now);
         self.stream.opened.get_or_insert(now);
+        self.stream.unconfirmed.remove(&watch);
         self.saw(revision);
         if let Some(slot) = self.watches.get(&watch).copied() {
             self.slot_watched(slot, watch, revision, now);
@@ -75,6 +81,8 @@ impl Machine {
         self.act(Action::HangUpWatches { elsewhere });
         self.watches.clear();
         self.stream.behind = None;
+        self.stream.unconfirmed.clear();
+        self.stream.silent = None;
         self.stream.seen = 0;
         // One that breaks as soon as it is open is not opened again in a tight loop.
         let opened = self.stream.opened.take();
@@ -100,7 +108,9 @@ impl Machine {
         }
     }
 
+    /// The stream speaks, and knows of `revision`.
     pub(super) fn saw(&mut self, revision: i64) {
+        self.stream.silent = None;
         self.stream.seen = self.stream.seen.max(revision);
         if self
             .stream
@@ -114,6 +124,14 @@ impl Machine {
     /// A linearizable read showed `revision`: a stream that stays behind it for longer than a bound is stalled.
     pub(super) fn compare_stream(&mut self, now: Time, revision: i64) {
         if self.watches.is_empty() || self.stream.down_until.is_some() {
+            return;
+        }
+        if self.is_unanswered(now) {
+            self.note(Note::WatchLost {
+                why: "stalled: reads are answered, and watches that were asked for are not"
+                    .to_owned(),
+            });
+            self.restart_watches(now, true);
             return;
         }
         if self.stream.seen >= revision {
@@ -131,6 +149,17 @@ impl Machine {
         } else {
             self.act(Action::Progress);
         }
+    }
+
+    /// Whether the stream says nothing although watches wait to be confirmed: it may have died before it told of any
+    /// revision, and if nothing is written it never falls behind one.
+    fn is_unanswered(&mut self, now: Time) -> bool {
+        if self.stream.unconfirmed.is_empty() {
+            self.stream.silent = None;
+            return false;
+        }
+        let since = *self.stream.silent.get_or_insert(now);
+        now.since(since) >= self.stall_bound() * OPENING
     }
 
     pub(super) fn stall_bound(&self) -> Duration {

@@ -110,6 +110,14 @@ impl World {
             },
             _ => self.store.perform(self.now, ask, lease),
         };
+        let answer = match answer {
+            Answer::Renewed { ttl, mut header } if self.nodes[node].link.odd_term => {
+                // Of no election that there will be.
+                header.term += 1 << 32;
+                Answer::Renewed { ttl, header }
+            }
+            answer => answer,
+        };
         if let Some(back) = back.filter(|_| alive) {
             self.answer(node, request, answer, stream, sent, back);
         }

@@ -98,6 +98,8 @@ pub(crate) struct Link {
     pub(crate) twice: bool,
     /// Renewals go to a deposed leader of that term, which acknowledges and does nothing.
     pub(crate) stale: Option<u64>,
+    /// Renewals are done, and acknowledged in the name of another raft term than reads are.
+    pub(crate) odd_term: bool,
 }
 
 /// A message of the watch stream.

@@ -317,6 +317,39 @@ fn a_lease_that_can_be_renewed_but_never_verified_is_let_go() {
 }
 
 #[test]
+fn a_lease_whose_renewals_are_always_refused_is_let_go() {
+    let mut w = World::seated(3);
+    w.relink(1, |l| l.odd_term = true);
+    w.kill(0);
+    w.until("it goes out of the way", TTL * 3, |w| w.leads(2));
+    assert!(w.nodes[1].noted(refused) > 5);
+}
+
+#[test]
+fn who_hears_nothing_of_etcd_for_long_keeps_its_seniority_although_a_renewal_is_refused_then() {
+    let mut w = World::seated(3);
+    let tokens: Vec<_> = w.store.queue(E).iter().map(|e| e.create_revision).collect();
+    // Refused, then unheard, then refused again.
+    w.relink(1, |l| l.odd_term = true);
+    w.until("refused", TTL, |w| w.nodes[1].noted(refused) > 0);
+    w.store.headless = Some(w.now);
+    w.run(TTL * 4);
+    w.store.headless = None;
+    let (now, before) = (w.now, w.nodes[1].noted(refused));
+    w.store.change_leader(now);
+    w.until("refused", TTL, |w| w.nodes[1].noted(refused) > before);
+    w.relink(1, |l| l.odd_term = false);
+    w.run(TTL / 2);
+    assert!(w.now.since(now) < TTL);
+    let after: Vec<_> = w.store.queue(E).iter().map(|e| e.create_revision).collect();
+    assert_eq!(
+        after[..2],
+        tokens[1..],
+        "those who waited are where they were"
+    );
+}
+
+#[test]
 fn a_lease_that_is_lost_as_soon_as_it_is_granted_is_not_granted_in_a_tight_loop() {
     let mut w = World::new(1, 1);
     // The endpoints belong to two clusters: one grants, the other knows nothing of it.
