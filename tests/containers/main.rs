@@ -5,6 +5,7 @@
 
 mod cluster_faults;
 mod command;
+mod composed;
 mod docker;
 mod etcd_faults;
 mod front;
@@ -13,4 +14,6 @@ mod lab;
 mod member;
 mod node_faults;
 mod ports;
+mod pulse;
+mod readme;
 mod walk;
