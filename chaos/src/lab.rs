@@ -58,7 +58,11 @@ pub(crate) struct Leads {
 
 impl Lab {
     pub(crate) async fn start(settings: &Settings) -> Result<Self> {
-        let cluster = Etcd::builder().start_cluster(settings.members).await?;
+        let mut builder = Etcd::builder();
+        if let Some(etcd) = settings.etcds.first() {
+            builder = builder.binary(etcd);
+        }
+        let cluster = builder.start_cluster(settings.members).await?;
         let recorder = Recorder::boottime();
         let folder = tempfile::Builder::new().prefix("eldest-chaos-").tempdir()?;
         let mut clients = Vec::new();

@@ -38,6 +38,9 @@ struct Args {
     /// How many nodes stand
     #[arg(long, value_name = "N", default_value_t = 3)]
     nodes: usize,
+    /// A program to use as etcd; several are the versions that rolling-upgrade goes through, oldest first
+    #[arg(long = "etcd", value_name = "FILE")]
+    etcds: Vec<PathBuf>,
     /// Leaves the register outside of etcd unguarded: the run must fail
     #[arg(long)]
     unfenced: bool,
@@ -95,6 +98,7 @@ fn command(args: &Args) -> eldest_chaos::Result<bool> {
     };
     let settings = Settings {
         nodes: args.nodes,
+        etcds: args.etcds.clone(),
         ttl: Duration::try_from_secs_f64(args.ttl)?,
         fenced: !args.unfenced,
         verbose: true,

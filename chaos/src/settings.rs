@@ -15,6 +15,9 @@ pub struct Settings {
     pub nodes: usize,
     /// How many servers form the cluster.
     pub members: usize,
+    /// The servers' programs: the first is what they begin with, and an upgrade goes through the others. None: the one
+    /// that is vendored.
+    pub etcds: Vec<PathBuf>,
     /// The nodes' TTL.
     pub ttl: Duration,
     /// Whether the register outside of etcd looks at tokens.
@@ -30,6 +33,7 @@ impl Settings {
             program: program.into(),
             nodes: 3,
             members: 3,
+            etcds: Vec::new(),
             ttl: Duration::from_secs(5),
             fenced: true,
             verbose: false,

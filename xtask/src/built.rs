@@ -1,5 +1,6 @@
 //! Hides how a program of this workspace is built and started in place of this one.
 
+use std::ffi::OsStr;
 use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -10,9 +11,9 @@ use anyhow::{Context, Result, bail};
 use crate::{metadata, setup};
 
 /// Builds the program of that package and becomes it: its exit code and its signals are ours.
-pub(crate) fn become_it(package: &str, args: &[String]) -> Result<ExitCode> {
+pub(crate) fn become_it<A: AsRef<OsStr>>(package: &str, args: &[A]) -> Result<ExitCode> {
     let args = match args.split_first() {
-        Some((first, rest)) if first == "--" => rest,
+        Some((first, rest)) if first.as_ref() == "--" => rest,
         _ => args,
     };
     println!("==> {package}: building (dev profile)");
@@ -27,8 +28,8 @@ pub(crate) fn become_it(package: &str, args: &[String]) -> Result<ExitCode> {
     replace(&mut command).with_context(|| format!("running {}", binary.display()))
 }
 
-/// Asks cargo where it put the binary, for the place depends on the user's settings.
-fn build(package: &str) -> Result<PathBuf> {
+/// Builds the program of that package. Asks cargo where it put the binary, for the place depends on the user's settings.
+pub(crate) fn build(package: &str) -> Result<PathBuf> {
     let mut child = setup::cargo([
         "build",
         "--package",

@@ -1,6 +1,7 @@
 //! The project's own commands, `cargo xtask …`. This file hides how a command line becomes a command.
 
 mod built;
+mod chaos;
 mod checks;
 mod compose;
 mod consumer;
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
 fn dispatch(args: &[String]) -> Result<ExitCode> {
     let rest = args.get(1..).unwrap_or_default();
     match args.first().map(String::as_str) {
-        Some("chaos") => built::become_it("eldest-chaos", rest),
+        Some("chaos") => chaos::run(rest),
         Some("demo") => built::become_it("eldest-demo", rest),
         Some("images") => images::run(rest),
         Some("simulate") => simulate::run(rest),

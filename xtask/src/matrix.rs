@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::stage::Stage;
 use crate::version::Version;
-use crate::{packages, setup, suites};
+use crate::{chaos, packages, setup, suites};
 
 /// The stage `integration` tests with this one.
 const CURRENT: &str = "3.7";
@@ -18,7 +18,6 @@ const OLD: &str = "3.4";
 const DEBIAN: &str = "3.4.23";
 
 /// The stage `versions`. A version that cannot be tested does not keep the others from it.
-#[expect(clippy::unnecessary_wraps, reason = "every stage has this shape")]
 pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
     // They mostly wait for deadlines, and nothing is built.
     stage.side_by_side(&SUPPORTED, SUPPORTED.len(), |part, series| {
@@ -27,7 +26,18 @@ pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
         suites::conformance(part, &etcd)
     });
     old(stage);
-    Ok(())
+    let versions = all(stage)?;
+    chaos::upgrade(stage, &versions)
+}
+
+/// What an upgrade goes through, the oldest first.
+pub(crate) fn all(stage: &Stage) -> Result<Vec<PathBuf>> {
+    let older = [OLD].into_iter().chain(SUPPORTED);
+    let mut all = older
+        .map(|series| Ok(vendored(stage, series)?.0))
+        .collect::<Result<Vec<_>>>()?;
+    all.push(current(stage)?.0);
+    Ok(all)
 }
 
 /// The stage `smoke`.

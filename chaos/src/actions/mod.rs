@@ -6,6 +6,7 @@ mod links;
 mod processes;
 mod servers;
 mod store;
+mod upgrade;
 
 /// All of them, in the order of the catalogue.
 pub fn all() -> Vec<Box<dyn Action>> {
@@ -13,6 +14,7 @@ pub fn all() -> Vec<Box<dyn Action>> {
     all.extend(links::all());
     all.extend(servers::all());
     all.extend(store::all());
+    all.extend(upgrade::all());
     all
 }
 

@@ -1,0 +1,74 @@
+//! An upgrade of etcd while everybody works.
+
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+
+use crate::Result;
+use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::lab::Lab;
+
+const UPGRADE: &str = "rolling-upgrade";
+
+pub(super) fn all() -> Vec<Box<dyn Action>> {
+    vec![Box::new(Upgrade)]
+}
+
+struct Upgrade;
+
+impl Action for Upgrade {
+    fn card(&self) -> Card {
+        Card {
+            name: UPGRADE,
+            about: "the servers of etcd go through the versions of --etcd, one after the other, each stopped in order",
+            side: Side::Everybody,
+            realm: Realm::Servers,
+            effect: Effect::Kept,
+            lasts: Lasts::ttls(1.0),
+            refuses: false,
+            only_by_name: true,
+        }
+    }
+
+    fn apply<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            let Some((_, newer)) = lab
+                .settings
+                .etcds
+                .split_first()
+                .filter(|(_, n)| !n.is_empty())
+            else {
+                return Err("an upgrade needs two versions of etcd or more, by --etcd".into());
+            };
+            lab.fault("", UPGRADE);
+            for etcd in newer {
+                for index in 0..lab.settings.members {
+                    let mut cluster = lab.cluster.lock().await;
+                    // The others choose first, so that one at most is missing at any time.
+                    cluster.leader().await;
+                    let member = cluster.member(index);
+                    let from = member.version().to_owned();
+                    member.stop().await?;
+                    member.set_binary(etcd)?;
+                    member.restart().await?;
+                    let (name, to) = (member.name().to_owned(), member.version().to_owned());
+                    lab.say(&format!("    {name}: {from} -> {to}"));
+                }
+                // All of them serve, or the next one would be one too many.
+                lab.cluster.lock().await.leader().await;
+                lab.settled().await?;
+            }
+            lab.fault("", UPGRADE);
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn undo<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            lab.cluster.lock().await.restart().await?;
+            lab.healed("", UPGRADE);
+            Ok(())
+        }
+        .boxed_local()
+    }
+}
