@@ -136,6 +136,13 @@ impl Lab {
         self.record(node, What::Healed { name });
     }
 
+    /// On return the node is dead, and nobody takes it for a leader because of what it wrote down.
+    pub(crate) fn kill(&self, node: &Member) -> Result {
+        node.kill();
+        self.record(&node.name, What::Killed);
+        self.ledger.borrow_mut().died(&node.name, self.now())
+    }
+
     /// Up to now.
     pub(crate) fn ledger(&self) -> Result<std::cell::Ref<'_, Ledger>> {
         self.ledger.borrow_mut().refresh()?;
@@ -177,7 +184,11 @@ impl Lab {
                     return Ok(None);
                 }
             }
-            Ok(Some(leads))
+            // Later it is asked whose they are.
+            let mut keys = self.keys().await?.into_iter();
+            let ledger = self.ledger()?;
+            let known = keys.all(|key| ledger.is_known(key.create_revision));
+            Ok(known.then_some(leads))
         })
         .await
     }

@@ -13,6 +13,11 @@ use crate::{Outcome, Plan, Result, Settings};
 ///
 /// The cluster or the nodes did not start, or what they recorded cannot be read.
 pub async fn run(settings: &Settings, plan: &Plan) -> Result<Outcome> {
+    // Boxed: everything that a run is lives in its future.
+    Box::pin(whole(settings, plan)).await
+}
+
+async fn whole(settings: &Settings, plan: &Plan) -> Result<Outcome> {
     let lab = Lab::start(settings).await?;
     lab.say(&format!(
         "{} nodes stand before {} servers of etcd, in {}",

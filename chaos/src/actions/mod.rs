@@ -3,6 +3,7 @@
 use crate::action::Action;
 
 mod links;
+mod load;
 mod processes;
 mod servers;
 mod store;
@@ -13,6 +14,7 @@ pub fn all() -> Vec<Box<dyn Action>> {
     all.extend(links::all());
     all.extend(servers::all());
     all.extend(store::all());
+    all.extend(load::all());
     all
 }
 
