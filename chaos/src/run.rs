@@ -1,11 +1,17 @@
 //! Hides how a run goes from its first step to its verdict.
 
+use std::time::Duration;
+
 use eldest::testing::history::{Rules, check};
 
 use crate::lab::Lab;
 use crate::plan::Draw;
 use crate::step::{Step, step};
 use crate::{Outcome, Plan, Result, Settings};
+
+/// How late the harness may stamp what etcd tells its watchers: it also starts, stops and awaits processes, while everything
+/// else keeps the machine busy.
+const OBSERVER_LAG: Duration = Duration::from_millis(1500);
 
 /// Does what the plan says, and judges what was recorded.
 ///
@@ -46,7 +52,8 @@ async fn whole(settings: &Settings, plan: &Plan) -> Result<Outcome> {
     let version = lab.cluster.lock().await.members()[0].version().to_owned();
     let (history, left) = lab.finish().await?;
     problems.extend(left);
-    let report = check(&history, &Rules::new(settings.ttl));
+    let rules = Rules::new(settings.ttl).observer_lag(OBSERVER_LAG);
+    let report = check(&history, &rules);
     Ok(Outcome {
         settings: settings.clone(),
         seed: plan.seed,

@@ -17,6 +17,8 @@ use crate::lab::{Lab, PREFIX};
 const BATCH: usize = 100;
 const CANDIDATES: usize = 5_000;
 const ELECTIONS: usize = 10_000;
+/// Of each kind, that share the elections.
+const SESSIONS: usize = 10;
 /// Of all strangers: one, so that they go at once.
 const LEASE: i64 = 0x000c_0de5;
 /// Until nobody can mistake it for a takeover that is slow.
@@ -43,7 +45,7 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
         Box::new(Elections {
             card: card(
                 "elections",
-                "10,000 more elections: one session leads them all, another waits in them all and takes over",
+                "10,000 more elections: ten sessions lead them, ten others wait in them and take over at once",
             ),
             held: Mutex::default(),
         }),
@@ -102,22 +104,22 @@ struct Elections {
     held: Mutex<Option<Held>>,
 }
 
-/// Two sessions in all those elections.
+/// Sessions that lead, and others that wait in the same elections.
 struct Held {
-    leads: (Session, Vec<Leadership>),
-    waits: (Session, Vec<Candidate>),
+    leads: Vec<(Session, Vec<Leadership>)>,
+    waits: Vec<(Session, Vec<Candidate>)>,
 }
 
-/// A session in all those elections.
-async fn stands(lab: &Lab, name: &str) -> Result<(Session, Vec<Candidate>)> {
+/// A session in its share of the elections.
+async fn stands(lab: &Lab, name: &str, share: usize) -> Result<(Session, Vec<Candidate>)> {
     let endpoints = lab.cluster.lock().await.endpoints();
     let options = SessionOptions::new(name).ttl(lab.settings.ttl);
     let session = Session::connect(endpoints, options).await?;
     let mut candidates = Vec::new();
-    let numbers: Vec<usize> = (0..ELECTIONS).collect();
+    let numbers: Vec<usize> = (0..ELECTIONS / SESSIONS).collect();
     for batch in numbers.chunks(BATCH) {
         let joined = batch.iter().map(async |number| {
-            let election = session.election(format!("many/e{number}"))?;
+            let election = session.election(format!("many/{share}-{number}"))?;
             election.campaign().await
         });
         candidates.extend(try_join_all(joined).await?);
@@ -138,13 +140,17 @@ impl Action for Elections {
     fn apply<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
         async move {
             lab.fault("", self.card.name);
-            let (session, mut candidates) = stands(lab, "leads-many").await?;
-            let leads = elected(&mut candidates, lab.settings.takeover()).await?;
-            let waits = stands(lab, "waits-for-many").await?;
-            *self.held.lock().await = Some(Held {
-                leads: (session, leads),
-                waits,
-            });
+            let mut held = Held {
+                leads: Vec::new(),
+                waits: Vec::new(),
+            };
+            for share in 0..SESSIONS {
+                let (session, mut candidates) = stands(lab, "leads", share).await?;
+                let leads = elected(&mut candidates, lab.settings.takeover()).await?;
+                held.leads.push((session, leads));
+                held.waits.push(stands(lab, "waits", share).await?);
+            }
+            *self.held.lock().await = Some(held);
             lab.fault("", self.card.name);
             Ok(())
         }
@@ -154,27 +160,34 @@ impl Action for Elections {
     fn undo<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
         async move {
             if let Some(held) = self.held.lock().await.take() {
-                let Held { leads, mut waits } = held;
-                let lost = leads.1.iter().find(|leadership| !leadership.is_valid());
-                if let Some(lost) = lost {
-                    return Err(format!("{} was lost", lost.election()).into());
-                }
-                let closing = leads.0.close();
-                drop(leads.1);
-                closing.await?;
-                let since = lab.now();
-                let now = elected(&mut waits.1, lab.settings.takeover()).await?;
-                lab.say(&format!(
-                    "{} elections changed hands within {:.2} s",
-                    now.len(),
-                    lab.now().saturating_sub(since).as_secs_f64()
-                ));
-                drop((now, waits.1));
-                waits.0.close().await?;
+                change_hands(lab, held).await?;
             }
             lab.healed("", self.card.name);
             Ok(())
         }
         .boxed_local()
     }
+}
+
+/// Those that lead close, and those that wait lead everything; then nobody does.
+async fn change_hands(lab: &Lab, held: Held) -> Result {
+    let mut all = held.leads.iter().flat_map(|(_, leads)| leads);
+    if let Some(lost) = all.find(|leadership| !leadership.is_valid()) {
+        return Err(format!("{} was lost", lost.election()).into());
+    }
+    let since = lab.now();
+    for (session, leads) in held.leads {
+        drop(leads);
+        session.close().await?;
+    }
+    let mut count = 0;
+    for (session, mut waits) in held.waits {
+        count += elected(&mut waits, lab.settings.takeover()).await?.len();
+        session.close().await?;
+    }
+    let took = lab.now().saturating_sub(since).as_secs_f64();
+    lab.say(&format!(
+        "{count} elections changed hands within {took:.2} s"
+    ));
+    Ok(())
 }
