@@ -276,8 +276,9 @@ impl Lab {
         })
     }
 
-    /// All nodes leave, and what they left is counted. Answers with the history, and with what went wrong.
-    pub(crate) async fn finish(self) -> Result<(History, Vec<String>)> {
+    /// All nodes leave, and what they left is counted. Answers with the history, with what went wrong, and with the
+    /// folder of what everybody wrote.
+    pub(crate) async fn finish(self) -> Result<(History, Vec<String>, TempDir)> {
         let mut problems = Vec::new();
         let patience = self.settings.patience();
         // Those that wait before the one that leads: nobody is elected only to leave.
@@ -315,7 +316,7 @@ impl Lab {
         ledger.refresh()?;
         let mut history = self.recorder.history()?;
         history.extend(ledger.events().iter().cloned());
-        Ok((history, problems))
+        Ok((history, problems, self.folder))
     }
 
     fn register(&self) -> std::path::PathBuf {

@@ -116,5 +116,12 @@ fn command(args: &Args) -> eldest_chaos::Result<bool> {
     if let Some(file) = &args.picture {
         std::fs::write(file, outcome.picture())?;
     }
-    Ok(outcome.is_ok())
+    let ok = outcome.is_ok();
+    if !ok {
+        println!(
+            "what everybody wrote is kept in {}",
+            outcome.keep()?.display()
+        );
+    }
+    Ok(ok)
 }

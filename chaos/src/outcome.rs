@@ -1,10 +1,12 @@
 //! Hides what makes a run a good one, and how it is told: as text and as JSON.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use eldest::testing::history::{Counts, History, Report};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::action::{Effect, Side};
 use crate::picture;
@@ -22,6 +24,8 @@ pub struct Outcome {
     pub(crate) history: History,
     /// The checker's.
     pub report: Report,
+    /// What everybody wrote; it goes with this value.
+    pub(crate) folder: TempDir,
 }
 
 impl Outcome {
@@ -42,6 +46,16 @@ impl Outcome {
     /// What did not happen although it had to: a run without it shows nothing.
     pub fn missing(&self) -> Vec<String> {
         missing(&self.steps, &self.report.counts, self.settings.fenced)
+    }
+
+    /// Keeps what everybody wrote, with the whole history beside it, and says where.
+    ///
+    /// # Errors
+    ///
+    /// The history cannot be written.
+    pub fn keep(self) -> std::io::Result<PathBuf> {
+        self.history.save(self.folder.path().join("all.jsonl"))?;
+        Ok(self.folder.keep())
     }
 
     /// The timeline: who led by belief and by etcd, and the faults.

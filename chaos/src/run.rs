@@ -50,7 +50,7 @@ async fn whole(settings: &Settings, plan: &Plan) -> Result<Outcome> {
         }
     }
     let version = lab.cluster.lock().await.members()[0].version().to_owned();
-    let (history, left) = lab.finish().await?;
+    let (history, left, folder) = lab.finish().await?;
     problems.extend(left);
     let rules = Rules::new(settings.ttl).observer_lag(OBSERVER_LAG);
     let report = check(&history, &rules);
@@ -62,5 +62,6 @@ async fn whole(settings: &Settings, plan: &Plan) -> Result<Outcome> {
         problems,
         history,
         report,
+        folder,
     })
 }
