@@ -140,6 +140,13 @@ impl Lab {
         self.record(node, What::Healed { name });
     }
 
+    /// On return the node is dead, and nobody takes it for a leader because of what it wrote down.
+    pub(crate) fn kill(&self, node: &Member) -> Result {
+        node.kill();
+        self.record(&node.name, What::Killed);
+        self.ledger.borrow_mut().died(&node.name, self.now())
+    }
+
     /// Up to now.
     pub(crate) fn ledger(&self) -> Result<std::cell::Ref<'_, Ledger>> {
         self.ledger.borrow_mut().refresh()?;
@@ -181,7 +188,11 @@ impl Lab {
                     return Ok(None);
                 }
             }
-            Ok(Some(leads))
+            // Later it is asked whose they are.
+            let mut keys = self.keys().await?.into_iter();
+            let ledger = self.ledger()?;
+            let known = keys.all(|key| ledger.is_known(key.create_revision));
+            Ok(known.then_some(leads))
         })
         .await
     }
@@ -269,8 +280,9 @@ impl Lab {
         })
     }
 
-    /// All nodes leave, and what they left is counted. Answers with the history, and with what went wrong.
-    pub(crate) async fn finish(self) -> Result<(History, Vec<String>)> {
+    /// All nodes leave, and what they left is counted. Answers with the history, with what went wrong, and with the
+    /// folder of what everybody wrote.
+    pub(crate) async fn finish(self) -> Result<(History, Vec<String>, TempDir)> {
         let mut problems = Vec::new();
         let patience = self.settings.patience();
         // Those that wait before the one that leads: nobody is elected only to leave.
@@ -308,7 +320,7 @@ impl Lab {
         ledger.refresh()?;
         let mut history = self.recorder.history()?;
         history.extend(ledger.events().iter().cloned());
-        Ok((history, problems))
+        Ok((history, problems, self.folder))
     }
 
     fn register(&self) -> std::path::PathBuf {

@@ -57,6 +57,17 @@ impl Ledger {
         Ok(())
     }
 
+    /// The node is dead: whatever it wrote down before is over.
+    pub(crate) fn died(&mut self, node: &str, at: Duration) -> Result {
+        self.refresh()?;
+        for ((name, _), term) in &mut self.terms {
+            if name == node {
+                term.ended = term.ended.or(Some(at));
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn events(&self) -> &[Event] {
         &self.events
     }
@@ -77,6 +88,14 @@ impl Ledger {
         let later = self.terms.iter().filter(|(_, term)| term.elected > time);
         let first = later.min_by_key(|(_, term)| term.elected)?;
         Some((&first.0.0, first.0.1, *first.1))
+    }
+
+    /// Whether some node wrote down that this key is its own.
+    pub(crate) fn is_known(&self, key: i64) -> bool {
+        let mut events = self.events.iter().rev();
+        events.any(|event| {
+            matches!(event.what, What::Joined { create_revision, .. } if create_revision == key)
+        })
     }
 
     /// Whether the last that the node said of that counter is that a write is on its way.
@@ -189,6 +208,16 @@ mod tests {
             Some(nanos(5))
         );
         assert!(ledger.elected_after(nanos(1)).is_none());
+
+        // It dies while it leads, and what it wrote last is read later.
+        let again = line(6, "elected").replace('7', "8");
+        writeln!(file, "{again}")?;
+        ledger.died("n", nanos(7))?;
+        let ended = |ledger: &Ledger| ledger.latest("n").and_then(|(_, term)| term.ended);
+        assert_eq!(ended(&ledger), Some(nanos(7)));
+        writeln!(file, "{}", again.replace("elected", "valid"))?;
+        ledger.refresh()?;
+        assert_eq!(ended(&ledger), Some(nanos(7)));
         Ok(())
     }
 }

@@ -26,6 +26,9 @@ struct Args {
     /// After each fault by itself, go on with random pairs until so many seconds have passed
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
+    /// No fault by itself, only pairs; goes with --seconds
+    #[arg(long, requires = "seconds")]
+    pairs: bool,
     /// Decides order, victims and pairs; drawn and printed if it is not given
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
@@ -93,6 +96,7 @@ fn command(args: &Args) -> eldest_chaos::Result<bool> {
     }
     let plan = Plan {
         faults,
+        alone: !args.pairs,
         time: args.seconds.map(Duration::from_secs),
         seed: args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
     };
@@ -116,5 +120,12 @@ fn command(args: &Args) -> eldest_chaos::Result<bool> {
     if let Some(file) = &args.picture {
         std::fs::write(file, outcome.picture())?;
     }
-    Ok(outcome.is_ok())
+    let ok = outcome.is_ok();
+    if !ok {
+        println!(
+            "what everybody wrote is kept in {}",
+            outcome.keep()?.display()
+        );
+    }
+    Ok(ok)
 }

@@ -1,10 +1,12 @@
 //! Hides what makes a run a good one, and how it is told: as text and as JSON.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use eldest::testing::history::{History, Report};
+use eldest::testing::history::{Counts, History, Report};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::action::{Effect, Side};
 use crate::picture;
@@ -22,6 +24,8 @@ pub struct Outcome {
     pub(crate) history: History,
     /// The checker's.
     pub report: Report,
+    /// What everybody wrote; it goes with this value.
+    pub(crate) folder: TempDir,
 }
 
 impl Outcome {
@@ -41,43 +45,17 @@ impl Outcome {
 
     /// What did not happen although it had to: a run without it shows nothing.
     pub fn missing(&self) -> Vec<String> {
-        let counts = &self.report.counts;
-        let of =
-            |wanted: &dyn Fn(&Step) -> bool| self.steps.iter().filter(|step| wanted(step)).count();
-        let on_leader = of(&|step| step.cards.iter().any(|card| card.side == Side::Leader));
-        let changes = of(&|step| {
-            let ends = [Effect::Changed, Effect::ChangedAtOnce, Effect::Vacant];
-            step.effect().is_some_and(|effect| ends.contains(&effect))
-        });
-        let refusals = of(&|step| step.effect().is_some() && step.cards[0].refuses);
-        let refusals = if self.settings.fenced { refusals } else { 0 };
-        let wanted = [
-            ("steps", self.steps.len(), 1),
-            ("elections", counts.elections, 1 + changes),
-            ("faults", counts.faults, self.steps.len()),
-            (
-                "faults that hit a leader",
-                counts.faults_on_leader,
-                on_leader,
-            ),
-            ("fenced writes refused", counts.writes_refused, refusals),
-            ("fenced writes admitted", counts.writes_admitted, 1),
-            ("checks of a term", counts.samples, counts.elections),
-            (
-                "elections whose seniority was checked",
-                counts.elections_checked_for_seniority,
-                1,
-            ),
-        ];
-        let mut missing: Vec<String> = wanted
-            .into_iter()
-            .filter(|(_, found, least)| found < least)
-            .map(|(what, found, least)| format!("{found} {what}; there must be {least}"))
-            .collect();
-        if counts.open_faults > 0 {
-            missing.push(format!("the end of {} faults", counts.open_faults));
-        }
-        missing
+        missing(&self.steps, &self.report.counts, self.settings.fenced)
+    }
+
+    /// Keeps what everybody wrote, with the whole history beside it, and says where.
+    ///
+    /// # Errors
+    ///
+    /// The history cannot be written.
+    pub fn keep(self) -> std::io::Result<PathBuf> {
+        self.history.save(self.folder.path().join("all.jsonl"))?;
+        Ok(self.folder.keep())
     }
 
     /// The timeline: who led by belief and by etcd, and the faults.
@@ -180,6 +158,36 @@ impl Outcome {
     }
 }
 
+fn missing(steps: &[Step], counts: &Counts, fenced: bool) -> Vec<String> {
+    let of = |wanted: &dyn Fn(&Step) -> bool| steps.iter().filter(|step| wanted(step)).count();
+    let on_leader = of(&|step| step.cards.iter().any(|card| card.side == Side::Leader));
+    let changes = of(&|step| {
+        let ends = [Effect::Changed, Effect::ChangedAtOnce, Effect::Vacant];
+        step.effect().is_some_and(|effect| ends.contains(&effect))
+    });
+    let refusals = of(&|step| fenced && step.effect().is_some() && step.cards[0].refuses);
+    let seniority = counts.elections_checked_for_seniority;
+    let wanted = [
+        ("steps", steps.len(), 1),
+        ("elections", counts.elections, 1 + changes),
+        ("faults", counts.faults, steps.len()),
+        (
+            "faults that hit a leader",
+            counts.faults_on_leader,
+            on_leader,
+        ),
+        ("fenced writes refused", counts.writes_refused, refusals),
+        ("fenced writes admitted", counts.writes_admitted, 1),
+        ("checks of a term", counts.samples, counts.elections.max(1)),
+        ("elections whose seniority was checked", seniority, 1),
+    ];
+    let short = wanted.into_iter().filter(|(_, found, least)| found < least);
+    let told = short.map(|(what, found, least)| format!("{found} {what}; there must be {least}"));
+    let open = counts.open_faults;
+    let never_healed = (open > 0).then(|| format!("{open} faults never ended"));
+    told.chain(never_healed).collect()
+}
+
 fn hit(name: &str) -> &str {
     if name.is_empty() { "everybody" } else { name }
 }
@@ -236,5 +244,65 @@ impl fmt::Display for Outcome {
             "FAILED"
         };
         writeln!(f, "{verdict}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actions;
+
+    /// A step with that fault, after which all was well.
+    fn step(name: &str) -> Step {
+        Step {
+            cards: actions::find(name)
+                .iter()
+                .map(|action| action.card())
+                .collect(),
+            victims: Vec::new(),
+            before: "n1".to_owned(),
+            token: 1,
+            from: Duration::ZERO,
+            applied: Duration::ZERO,
+            undone: Duration::ZERO,
+            settled: Some((Duration::ZERO, "n2".to_owned(), 2)),
+            believed: None,
+            vacant: None,
+            problems: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_run_in_which_something_never_happened_says_so() {
+        let steps = [step("stop-leader"), step("kill-follower")];
+        let mut enough = Counts::default();
+        enough.elections = 2;
+        enough.faults = 2;
+        enough.faults_on_leader = 1;
+        enough.writes_refused = 1;
+        enough.writes_admitted = 1;
+        enough.samples = 2;
+        enough.elections_checked_for_seniority = 1;
+        assert_eq!(missing(&steps, &enough, true), [""; 0]);
+        assert_eq!(missing(&[], &enough, true).len(), 1);
+
+        let fields: [fn(&mut Counts) -> &mut usize; 7] = [
+            |counts| &mut counts.elections,
+            |counts| &mut counts.faults,
+            |counts| &mut counts.faults_on_leader,
+            |counts| &mut counts.writes_refused,
+            |counts| &mut counts.writes_admitted,
+            |counts| &mut counts.samples,
+            |counts| &mut counts.elections_checked_for_seniority,
+        ];
+        for field in fields {
+            let mut fewer = enough;
+            *field(&mut fewer) -= 1;
+            assert_eq!(missing(&steps, &fewer, true).len(), 1);
+        }
+        enough.writes_refused = 0;
+        assert_eq!(missing(&steps, &enough, false), [""; 0]);
+        enough.open_faults = 1;
+        assert_eq!(missing(&steps, &enough, false), ["1 faults never ended"]);
     }
 }

@@ -307,9 +307,12 @@ mod tests {
             at(3000, "a", What::Healed { name: name() }),
             at(4000, "", What::Paused),
         ]);
-        let bars = faults(history.events(), Duration::from_millis(4000));
+        let bars = faults(history.events(), Duration::from_secs(4));
         let fault = bars.iter().find(|bar| bar.kind == Kind::Fault).unwrap();
-        assert_eq!(fault.to - fault.from, Duration::from_secs(2));
+        assert_eq!(
+            (fault.from, fault.to),
+            (Duration::from_secs(1), Duration::from_secs(3))
+        );
         let drawn = draw(&history);
         assert!(
             drawn.contains("cut &lt;all&gt;") && !drawn.contains("<all>"),

@@ -7,9 +7,11 @@ use crate::actions;
 
 /// What a run does.
 pub struct Plan {
-    /// The faults, each by itself first.
+    /// What may be made.
     pub faults: Vec<Box<dyn Action>>,
-    /// For so long; after each fault by itself, pairs of them are drawn. Without it, each is made once.
+    /// Each by itself first, once.
+    pub alone: bool,
+    /// Then pairs of them are drawn, until so much time has passed since the beginning.
     pub time: Option<Duration>,
     /// Decides order, victims and pairs.
     pub seed: u64,
@@ -26,8 +28,17 @@ impl Plan {
     pub fn all(seed: u64) -> Self {
         Self {
             faults: rows(),
+            alone: true,
             time: None,
             seed,
+        }
+    }
+
+    /// Those alone, once.
+    pub fn only(faults: Vec<Box<dyn Action>>) -> Self {
+        Self {
+            faults,
+            ..Self::all(0)
         }
     }
 }
@@ -42,7 +53,8 @@ pub(crate) struct Draw<'a> {
 impl<'a> Draw<'a> {
     pub(crate) fn new(plan: &'a Plan) -> Self {
         let mut random = fastrand::Rng::with_seed(plan.seed);
-        let mut alone: Vec<&dyn Action> = plan.faults.iter().map(AsRef::as_ref).collect();
+        let faults = plan.faults.iter().filter(|_| plan.alone);
+        let mut alone: Vec<&dyn Action> = faults.map(AsRef::as_ref).collect();
         random.shuffle(&mut alone);
         Self {
             plan,

@@ -1,5 +1,7 @@
 //! Hides how a run goes from its first step to its verdict.
 
+use std::time::Duration;
+
 use eldest::testing::history::{Rules, check};
 
 use crate::lab::Lab;
@@ -7,12 +9,21 @@ use crate::plan::Draw;
 use crate::step::{Step, step};
 use crate::{Outcome, Plan, Result, Settings};
 
+/// How late the harness may stamp what etcd tells its watchers: it also starts, stops and awaits processes, while everything
+/// else keeps the machine busy.
+const OBSERVER_LAG: Duration = Duration::from_millis(1500);
+
 /// Does what the plan says, and judges what was recorded.
 ///
 /// # Errors
 ///
 /// The cluster or the nodes did not start, or what they recorded cannot be read.
 pub async fn run(settings: &Settings, plan: &Plan) -> Result<Outcome> {
+    // Boxed: everything that a run is lives in its future.
+    Box::pin(whole(settings, plan)).await
+}
+
+async fn whole(settings: &Settings, plan: &Plan) -> Result<Outcome> {
     let lab = Lab::start(settings).await?;
     lab.say(&format!(
         "{} nodes stand before {} servers of etcd, in {}",
@@ -39,9 +50,10 @@ pub async fn run(settings: &Settings, plan: &Plan) -> Result<Outcome> {
         }
     }
     let version = lab.cluster.lock().await.members()[0].version().to_owned();
-    let (history, left) = lab.finish().await?;
+    let (history, left, folder) = lab.finish().await?;
     problems.extend(left);
-    let report = check(&history, &Rules::new(settings.ttl));
+    let rules = Rules::new(settings.ttl).observer_lag(OBSERVER_LAG);
+    let report = check(&history, &rules);
     Ok(Outcome {
         settings: settings.clone(),
         seed: plan.seed,
@@ -50,5 +62,6 @@ pub async fn run(settings: &Settings, plan: &Plan) -> Result<Outcome> {
         problems,
         history,
         report,
+        folder,
     })
 }

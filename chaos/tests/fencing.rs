@@ -7,11 +7,7 @@ use eldest::testing::history::Invariant;
 use eldest_chaos::{Plan, Result, Settings, actions, run};
 
 fn plan() -> Plan {
-    Plan {
-        faults: actions::find("stop-leader").into_iter().collect(),
-        time: None,
-        seed: 1,
-    }
+    Plan::only(actions::find("stop-leader").into_iter().collect())
 }
 
 fn settings(fenced: bool) -> Settings {

@@ -163,7 +163,7 @@ fn etcdctl(stage: &Stage) -> Option<PathBuf> {
 
 /// The stage `chaos`.
 pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
-    stage.tests(&mut setup::cargo(TEST_CHAOS)?)?;
+    stage.tests(setup::cargo(TEST_CHAOS)?.args(["--", THREADS]))?;
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use crate::action::Action;
 
 mod links;
+mod load;
 mod processes;
 mod servers;
 mod store;
@@ -15,6 +16,7 @@ pub fn all() -> Vec<Box<dyn Action>> {
     all.extend(servers::all());
     all.extend(store::all());
     all.extend(upgrade::all());
+    all.extend(load::all());
     all
 }
 

@@ -106,10 +106,7 @@ impl Action for Process {
         let node = &lab.nodes[victim.node];
         async move {
             match self.how {
-                How::Kill => {
-                    node.kill();
-                    lab.record(&node.name, What::Killed);
-                }
+                How::Kill => lab.kill(node)?,
                 How::Stop if self.card.refuses => stop_while_writing(lab, victim).await?,
                 How::Stop => {
                     node.pause();

@@ -1,0 +1,85 @@
+//! Every fault by itself, those of a kind one after another on a stage of their own; and a few pairs.
+#![cfg(unix)]
+
+use std::time::Duration;
+
+use eldest_chaos::action::{Card, Realm, Side};
+use eldest_chaos::{Plan, Result, Settings, rows, run};
+
+/// A TTL that survives a change of etcd's leader, and not more.
+const TTL: Duration = Duration::from_secs(4);
+
+fn settings() -> Settings {
+    Settings {
+        ttl: TTL,
+        ..Settings::new(env!("CARGO_BIN_EXE_eldest-chaos"))
+    }
+}
+
+/// The kinds, so that no fault is in two or in none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Processes,
+    LeadersLinks,
+    FollowersLinks,
+    Servers,
+    Store,
+}
+
+fn kind(card: &Card) -> Kind {
+    match (card.realm, card.side) {
+        (Realm::Process, _) => Kind::Processes,
+        (Realm::Links, Side::Leader) => Kind::LeadersLinks,
+        (Realm::Links, _) => Kind::FollowersLinks,
+        (Realm::Servers, _) => Kind::Servers,
+        (Realm::Store, _) => Kind::Store,
+    }
+}
+
+async fn each_alone(kind_of_faults: Kind) -> Result {
+    let mut faults = rows();
+    faults.retain(|fault| kind(&fault.card()) == kind_of_faults);
+    let outcome = run(&settings(), &Plan::only(faults)).await?;
+    assert!(outcome.is_ok(), "{outcome}");
+    println!("{outcome}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn nodes_that_die_stop_end_or_stand_twice() -> Result {
+    each_alone(Kind::Processes).await
+}
+
+#[tokio::test]
+async fn leaders_that_lose_etcd_or_a_part_of_it() -> Result {
+    each_alone(Kind::LeadersLinks).await
+}
+
+#[tokio::test]
+async fn waiting_nodes_that_lose_etcd() -> Result {
+    each_alone(Kind::FollowersLinks).await
+}
+
+#[tokio::test]
+async fn servers_of_etcd_that_die_or_stop() -> Result {
+    each_alone(Kind::Servers).await
+}
+
+#[tokio::test]
+async fn operators_strangers_and_a_full_etcd() -> Result {
+    each_alone(Kind::Store).await
+}
+
+/// More of them, from other seeds: `cargo xtask chaos --pairs --seconds 600`.
+#[tokio::test]
+async fn random_pairs() -> Result {
+    let plan = Plan {
+        alone: false,
+        time: Some(Duration::from_secs(25)),
+        ..Plan::all(9)
+    };
+    let outcome = run(&settings(), &plan).await?;
+    assert!(outcome.is_ok(), "{outcome}");
+    println!("{outcome}");
+    Ok(())
+}
