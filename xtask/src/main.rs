@@ -5,6 +5,7 @@ mod compose;
 mod consumer;
 mod demo;
 mod docker;
+mod failures;
 mod fixed;
 mod images;
 mod manifests;
