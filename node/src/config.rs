@@ -1,5 +1,6 @@
 //! Hides how the environment becomes the node's settings.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +25,23 @@ pub(crate) struct Config {
     pub(crate) advertise: String,
     /// `HISTORY`: the file to which it writes what it does, if it was built with the feature `history`.
     pub(crate) history: Option<PathBuf>,
+    /// `HISTORY_NAME`: as whom it writes there; `NODE_NAME` if there is none. For two that call themselves alike.
+    #[cfg_attr(not(feature = "history"), expect(dead_code, reason = "nobody writes"))]
+    pub(crate) history_name: String,
+    /// `PACE_SECONDS`: how often a leader counts up; 1 if there is none.
+    pub(crate) pace: Duration,
+    /// `REGISTER`: the database file of the second counter, if it was built with the feature `register`.
+    #[cfg_attr(
+        not(feature = "register"),
+        expect(dead_code, reason = "nobody counts there")
+    )]
+    pub(crate) register: Option<PathBuf>,
+    /// `REGISTER_FENCED`: `no` leaves the second counter unguarded, to show what that leads to.
+    #[cfg_attr(
+        not(feature = "register"),
+        expect(dead_code, reason = "nobody counts there")
+    )]
+    pub(crate) register_fenced: bool,
 }
 
 impl Config {
@@ -43,25 +61,49 @@ impl Config {
         let name = variable("NODE_NAME")
             .or_else(host_name)
             .context("NODE_NAME is not set, and this host tells no name")?;
-        let ttl = variable("TTL_SECONDS").unwrap_or_else(|| "5".to_owned());
-        let seconds: f64 = ttl
-            .parse()
-            .with_context(|| format!("TTL_SECONDS={ttl} is no number"))?;
+        let ttl = seconds(&variable, "TTL_SECONDS", 5.0, 1.0..=300.0)?;
+        let pace = seconds(&variable, "PACE_SECONDS", 1.0, 0.01..=60.0)?;
+        let fenced = variable("REGISTER_FENCED").unwrap_or_else(|| "yes".to_owned());
         ensure!(
-            (1.0..=300.0).contains(&seconds),
-            "TTL_SECONDS={ttl} is not between 1 and 300"
+            ["yes", "no"].contains(&fenced.as_str()),
+            "REGISTER_FENCED={fenced} is neither yes nor no"
         );
         Ok(Self {
             endpoints,
             data_center: variable("DATA_CENTER"),
             election: variable("ELECTION").unwrap_or_else(|| "demo".to_owned()),
-            ttl: Duration::from_secs_f64(seconds),
+            ttl,
+            pace,
             listen: variable("LISTEN").unwrap_or_else(|| "0.0.0.0:8080".to_owned()),
             advertise: variable("ADVERTISE").unwrap_or_else(|| format!("http://{name}:8080")),
             history: variable("HISTORY").map(PathBuf::from),
+            history_name: variable("HISTORY_NAME").unwrap_or_else(|| name.clone()),
+            register: variable("REGISTER").map(PathBuf::from),
+            register_fenced: fenced == "yes",
             name,
         })
     }
+}
+
+fn seconds(
+    variable: &impl Fn(&str) -> Option<String>,
+    name: &str,
+    default: f64,
+    range: RangeInclusive<f64>,
+) -> Result<Duration> {
+    let seconds = match variable(name) {
+        Some(text) => text
+            .parse()
+            .with_context(|| format!("{name}={text} is no number"))?,
+        None => default,
+    };
+    ensure!(
+        range.contains(&seconds),
+        "{name}={seconds} is not between {} and {}",
+        range.start(),
+        range.end()
+    );
+    Ok(Duration::from_secs_f64(seconds))
 }
 
 fn host_name() -> Option<String> {
@@ -91,6 +133,9 @@ mod tests {
             ("demo", None)
         );
         assert_eq!(config.ttl, Duration::from_secs(5));
+        assert_eq!(config.pace, Duration::from_secs(1));
+        assert_eq!((config.history_name.as_str(), config.register), ("n", None));
+        assert!(config.register_fenced);
         assert_eq!(
             (config.listen.as_str(), config.advertise.as_str()),
             ("0.0.0.0:8080", "http://n:8080")
@@ -108,6 +153,11 @@ mod tests {
                 ("TTL_SECONDS", ttl),
             ]);
             assert!(told.contains("TTL_SECONDS"), "{told}");
+        }
+        let node = [("ETCD_ENDPOINTS", "http://a:1"), ("NODE_NAME", "n")];
+        for (name, value) in [("PACE_SECONDS", "0"), ("REGISTER_FENCED", "maybe")] {
+            let told = refused(&[&node[..], &[(name, value)]].concat());
+            assert!(told.contains(name), "{told}");
         }
     }
 }

@@ -28,9 +28,23 @@ pub(crate) enum Event<'a> {
     Lost(&'a Term),
     /// The work has ended, and the library is about to delete the key.
     Released(&'a Term),
-    Wrote(&'a Term, Write),
+    /// To which counter, with which token, and how that ended.
+    Wrote(Counter, i64, Write),
     /// It is about to leave.
     Left,
+}
+
+/// One of the two that a leader raises.
+#[derive(Clone, Copy)]
+pub(crate) enum Counter {
+    /// In etcd, guarded by the leader's key.
+    Etcd,
+    /// Elsewhere, guarded by the highest token seen.
+    #[cfg_attr(
+        not(feature = "register"),
+        expect(dead_code, reason = "it is not there")
+    )]
+    Register,
 }
 
 /// What became of a fenced write.

@@ -1,6 +1,4 @@
-//! Hides what a leader does: it tells the others since when it leads, and counts up, fenced, once a second.
-
-use std::time::Duration;
+//! Hides what a leader does: it tells the others since when it leads, and counts up, fenced, at its pace.
 
 use anyhow::{Context, Result};
 use eldest::etcd_client::{TxnOp, TxnOpResponse};
@@ -9,13 +7,13 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::Config;
-use crate::record::{Event, History, Write};
+use crate::record::{Counter, Event, History, Write};
+use crate::register::Register;
 use crate::seen::{LEADS_SINCE, LEADS_WITH, why};
 use crate::voice::{self, Voice};
 
 /// Outside the prefix of any election, so that it is no candidate.
 const COUNTER: &str = "eldest-node/count/";
-const PACE: Duration = Duration::from_secs(1);
 
 /// A term of this node's, while its work goes on.
 #[derive(Clone)]
@@ -31,6 +29,7 @@ pub(crate) struct Work {
     pub(crate) leading: watch::Sender<Option<Leading>>,
     pub(crate) voice: Voice,
     pub(crate) history: History,
+    pub(crate) register: Register,
 }
 
 /// Takes back, however the work ends, that it goes on.
@@ -64,7 +63,8 @@ impl Work {
             value: None,
             written: 0,
         };
-        let mut pace = interval(PACE);
+        let counting = self.register.count(&term, &self.history)?;
+        let mut pace = interval(self.me.pace);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -85,6 +85,7 @@ impl Work {
 
         let reason = term.lost_reason();
         self.history.record(Event::Lost(&term));
+        counting.ends().await?;
         self.history.record(Event::Released(&term));
         self.voice.say(&format!(
             "my term with token {token} is over: {}; I wrote {} times{}",
@@ -119,9 +120,9 @@ impl Count {
             },
         };
         self.value = None;
-        let next = value + 1;
+        let (token, next) = (term.fencing_token(), value + 1);
         let put = TxnOp::put(self.key.as_str(), next.to_string(), None);
-        history.record(Event::Wrote(term, Write::Sent));
+        history.record(Event::Wrote(Counter::Etcd, token, Write::Sent));
         let write = match term.txn([put]).await {
             Ok(_) => {
                 (self.value, self.written) = (Some(next), self.written + 1);
@@ -130,7 +131,7 @@ impl Count {
             Err(error) if error.kind() == ErrorKind::Ambiguous => Write::Unknown,
             Err(_) => Write::Refused,
         };
-        history.record(Event::Wrote(term, write));
+        history.record(Event::Wrote(Counter::Etcd, token, write));
     }
 
     async fn read(&self, term: &Term) -> Result<u64> {

@@ -295,9 +295,14 @@ impl Candidacy {
         !matches!(self.phase, Phase::Leaving { .. })
     }
 
-    /// Whether a key at its path may be its own, or become so. Of a term whose key went before its work none is.
+    /// Whether a key at its path may be its own, or become so. Of a term whose key went before its work none is, nor of
+    /// a candidate that is held back: no join of it follows that would take such a key for its own.
     pub(crate) fn may_stand(&self) -> bool {
-        self.looks() && !matches!(self.phase, Phase::Ending { own: None, .. })
+        match self.phase {
+            Phase::Leaving { .. } | Phase::Ending { own: None, .. } => false,
+            Phase::Joining { request: None, .. } => !self.held,
+            _ => true,
+        }
     }
 
     /// The only place where the phase, and with it leadership, changes.

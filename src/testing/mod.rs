@@ -48,6 +48,8 @@ pub use etcd::{Etcd, EtcdBuilder};
 #[cfg(feature = "testing")]
 pub use leader::{one_leader, one_leader_stays};
 #[cfg(feature = "testing")]
+pub use process::Process;
+#[cfg(feature = "testing")]
 pub use proxy::{ConnectionId, Proxy};
 #[cfg(feature = "testing")]
 pub use wait::eventually;

@@ -5,9 +5,9 @@ use std::io;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
-/// A child process that ends with this value, and with this process however that ends.
+/// A child process that ends with this value, and (on Unix) with this process however that ends.
 #[derive(Debug)]
-pub(super) struct Process {
+pub struct Process {
     child: Child,
     #[cfg(unix)]
     _guard: Option<guard::Guard>,
@@ -15,7 +15,11 @@ pub(super) struct Process {
 
 impl Process {
     /// Runs `command`. Should this process be killed, the child is killed too and `folder` removed.
-    pub(super) fn spawn(command: &mut Command, folder: &Path) -> io::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// There is no such program, or it cannot be run.
+    pub fn spawn(command: &mut Command, folder: &Path) -> io::Result<Self> {
         #[cfg(unix)]
         {
             // A group of its own: Ctrl-C in a terminal is for the program, not for its servers.
@@ -38,18 +42,19 @@ impl Process {
         }
     }
 
-    pub(super) fn id(&self) -> u32 {
+    /// Its process id.
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// How it ended, if it did.
-    pub(super) fn exited(&mut self) -> Option<ExitStatus> {
+    pub fn exited(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
     /// Stops it (SIGSTOP); on return it no longer runs.
     #[cfg(unix)]
-    pub(super) fn pause(&self) {
+    pub fn pause(&self) {
         use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
         if let Some(pid) = self.signal(Signal::STOP) {
             let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED;
@@ -66,8 +71,14 @@ impl Process {
 
     /// Continues it (SIGCONT).
     #[cfg(unix)]
-    pub(super) fn resume(&self) {
+    pub fn resume(&self) {
         self.signal(rustix::process::Signal::CONT);
+    }
+
+    /// Asks it to end (SIGTERM).
+    #[cfg(unix)]
+    pub fn terminate(&self) {
+        self.signal(rustix::process::Signal::TERM);
     }
 
     #[cfg(unix)]

@@ -1,9 +1,9 @@
 //! The project's own commands, `cargo xtask …`. This file hides how a command line becomes a command.
 
+mod built;
 mod checks;
 mod compose;
 mod consumer;
-mod demo;
 mod docker;
 mod failures;
 mod fixed;
@@ -42,7 +42,8 @@ fn main() -> ExitCode {
 fn dispatch(args: &[String]) -> Result<ExitCode> {
     let rest = args.get(1..).unwrap_or_default();
     match args.first().map(String::as_str) {
-        Some("demo") => demo::run(rest),
+        Some("chaos") => built::become_it("eldest-chaos", rest),
+        Some("demo") => built::become_it("eldest-demo", rest),
         Some("images") => images::run(rest),
         Some("simulate") => simulate::run(rest),
         Some("static") => Ok(fixed::run()),
@@ -61,6 +62,7 @@ fn help() -> String {
         "The project's own commands. Nothing needs to be installed but Rust: protoc and etcd come from crates.
 
   cargo xtask demo [-- ARGS]                     build the demo and run it
+  cargo xtask chaos [OPTION …]                   break a real cluster and its nodes; --help lists the options
   cargo xtask test [--limit SECONDS] [STAGE …]   run the stages named, or all in this order
   cargo xtask simulate [OPTION …]                simulate the core from seeds; --help lists the options
   cargo xtask images [IMAGE …]                   make the container images named, or all, without a registry

@@ -67,6 +67,8 @@ const TEST_LIBRARY: [&str; 5] = [
 /// By itself: what it needs of etcd-client, nothing else should be built with.
 const TEST_STACK: [&str; 4] = ["test", "--package", "eldest-sim-stack", "--no-fail-fast"];
 
+const TEST_CHAOS: [&str; 4] = ["test", "--package", "eldest-chaos", "--no-fail-fast"];
+
 /// The stage `unit`.
 pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
     stage.tests(setup::cargo(TEST_LIBRARY)?.args(["--lib", "--bins"]))?;
@@ -92,7 +94,7 @@ pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
         "--package",
         "eldest-node",
         "--features",
-        "eldest-node/history",
+        "eldest-node/history,eldest-node/register",
         "--package",
         "xtask",
     ])?)?;
@@ -157,6 +159,12 @@ fn etcdctl(stage: &Stage) -> Option<PathBuf> {
             None
         }
     }
+}
+
+/// The stage `chaos`.
+pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
+    stage.tests(&mut setup::cargo(TEST_CHAOS)?)?;
+    Ok(())
 }
 
 /// The stage `stack`.

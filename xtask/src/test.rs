@@ -52,6 +52,11 @@ const STAGES: &[Entry] = &[
         suites::integration,
     ),
     stage(
+        "chaos",
+        "every fault of the harness on a real cluster, and one random pair",
+        suites::chaos,
+    ),
+    stage(
         "docs",
         "the documentation builds without a warning",
         checks::docs,

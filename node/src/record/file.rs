@@ -11,7 +11,7 @@ use eldest::{LostReason, Session, SessionOptions, Term};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use super::{Event, Write};
+use super::{Counter, Event, Write};
 use crate::config::Config;
 
 /// How often a term is asked whether it is valid.
@@ -56,7 +56,7 @@ impl History {
         }
         let book = Arc::new(Book {
             recorder,
-            node: config.name.clone(),
+            node: config.history_name.clone(),
             election: config.election.clone(),
             held: Mutex::default(),
             joined: Mutex::default(),
@@ -124,15 +124,22 @@ impl Book {
             Event::Released(term) => self.write(What::Released {
                 token: term.fencing_token(),
             }),
-            Event::Wrote(term, write) => {
+            Event::Wrote(counter, token, write) => {
                 let outcome = match write {
                     Write::Sent => Outcome::Sent,
                     Write::Admitted(value) => Outcome::Admitted { value },
                     Write::Refused => Outcome::Refused,
                     Write::Unknown => Outcome::Unknown,
                 };
-                let token = term.fencing_token();
-                self.write(What::FencedWrite { token, outcome });
+                let what = What::FencedWrite { token, outcome };
+                match counter {
+                    Counter::Etcd => self.write(what),
+                    // A history has one counter for each election: this one is not the election's own.
+                    Counter::Register => {
+                        let election = crate::register::named(&self.election);
+                        self.recorder.record(self.node.as_str(), election, what);
+                    }
+                }
             }
             Event::Left => self.write(What::Left),
         }

@@ -8,6 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::{Change, Event, Outcome, Resources, What};
 
+const UNKNOWN: &str = "no event that this version knows";
+
 /// The event as one line, with its line end.
 pub(super) fn line(event: &Event) -> String {
     let mut object = what(&event.what);
@@ -29,7 +31,7 @@ pub(super) fn read_file(path: &Path, events: &mut Vec<Event>) -> io::Result<()> 
                     events.push(event);
                     continue;
                 }
-                None => "no event that this version knows".to_owned(),
+                None => UNKNOWN.to_owned(),
             },
             // Empty, or broken off by a kill.
             Err(error) if error.is_eof() => continue,
@@ -39,6 +41,16 @@ pub(super) fn read_file(path: &Path, events: &mut Vec<Event>) -> io::Result<()> 
         return Err(io::Error::new(io::ErrorKind::InvalidData, place));
     }
     Ok(())
+}
+
+/// One line, as [`Recorder::to_file`](super::Recorder::to_file) writes them: for who follows a file that grows.
+impl std::str::FromStr for Event {
+    type Err = io::Error;
+
+    fn from_str(line: &str) -> io::Result<Self> {
+        let map = serde_json::from_str::<Map<String, Value>>(line)?;
+        event(&map).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, UNKNOWN))
+    }
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -28,6 +28,10 @@ fn secs(s: u64) -> Duration {
     Duration::from_secs(s)
 }
 
+fn joins(ask: &Ask) -> bool {
+    matches!(ask, Ask::Join { .. })
+}
+
 fn takes(ask: &Ask) -> bool {
     matches!(ask, Ask::Take { .. })
 }
@@ -55,6 +59,13 @@ impl World {
             valid.filter(|t| t.prefix.starts_with(&prefix)).count()
         };
         self.nodes.iter().map(load).collect()
+    }
+
+    /// How many members' keys stand.
+    fn members(&self, count: u32) -> usize {
+        let of_member = [&prefix_of(count)[..], b"m-"].concat();
+        let keys = self.store.keys.keys();
+        keys.filter(|key| key.starts_with(&of_member)).count()
     }
 
     fn all_owned(&self, count: u32) -> bool {
@@ -358,11 +369,28 @@ fn who_lost_its_lease_and_cannot_end_its_work_leaves_everything_to_others() {
     w.run(TTL);
     assert_eq!(w.loads(8), [0, 8]);
     // Not before all of it has ended.
-    let joins = |w: &World| w.count(0, |ask| matches!(ask, Ask::Join { .. }));
-    let (before, key) = (joins(&w), Arc::clone(&w.nodes[0].terms[0].prefix));
+    let (before, key) = (w.count(0, joins), Arc::clone(&w.nodes[0].terms[0].prefix));
     w.drop_leadership(0, &key);
     w.run(secs(1));
-    assert_eq!((joins(&w), w.loads(8)), (before, vec![0, 8]));
+    assert_eq!((w.count(0, joins), w.loads(8)), (before, vec![0, 8]));
+}
+
+#[test]
+fn a_member_that_stepped_aside_does_not_leave_a_late_key_of_its_own_to_wait_for() {
+    let mut w = World::sharing(2, 8);
+    w.nodes[0].work = Work::Never;
+    // Arrives when the next one was answered, and its key removed again.
+    w.next(0, joins, Fate::Late(secs(1)));
+    w.pause(0, TTL * 2);
+    w.until("its key is gone", TTL * 2, |w| w.members(8) == 1);
+    w.until("it joins again", TTL * 2, |w| w.members(8) == 2);
+    w.until("it steps aside", ms(500), |w| w.members(8) == 1);
+    w.until("the late join is there", secs(2), |w| w.members(8) == 2);
+    w.until(
+        "its key is gone, and nothing is kept for it",
+        TTL + secs(1),
+        |w| w.members(8) == 1 && w.loads(8) == [0, 8],
+    );
 }
 
 #[test]

@@ -64,6 +64,16 @@ fn every_kind_of_event_survives_a_file() {
 }
 
 #[test]
+fn a_line_of_a_file_is_an_event() {
+    for event in every_kind() {
+        let line = json::line(&event);
+        assert_eq!(line.parse::<Event>().unwrap(), event);
+        assert!(line[..line.len() / 2].parse::<Event>().is_err());
+    }
+    assert!("{}".parse::<Event>().is_err());
+}
+
+#[test]
 fn files_of_several_processes_merge_by_time() {
     let folder = tempfile::tempdir().unwrap();
     let paths = ["a", "b"].map(|name| folder.path().join(name));

@@ -1,4 +1,4 @@
-//! Hides how the demo is built and started.
+//! Hides how a program of this workspace is built and started in place of this one.
 
 use std::io::BufRead;
 use std::path::PathBuf;
@@ -9,32 +9,30 @@ use anyhow::{Context, Result, bail};
 
 use crate::{metadata, setup};
 
-const PACKAGE: &str = "eldest-demo";
-
-/// Builds the demo and becomes it: its exit code and its signals are ours.
-pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
+/// Builds the program of that package and becomes it: its exit code and its signals are ours.
+pub(crate) fn become_it(package: &str, args: &[String]) -> Result<ExitCode> {
     let args = match args.split_first() {
         Some((first, rest)) if first == "--" => rest,
         _ => args,
     };
-    println!("==> demo: building (dev profile)");
+    println!("==> {package}: building (dev profile)");
     let started = Instant::now();
-    let binary = build()?;
+    let binary = build(package)?;
     println!(
-        "==> demo: built in {:.1} s",
+        "==> {package}: built in {:.1} s",
         started.elapsed().as_secs_f64()
     );
     let mut command = Command::new(&binary);
     command.args(args);
-    become_it(&mut command).with_context(|| format!("running {}", binary.display()))
+    replace(&mut command).with_context(|| format!("running {}", binary.display()))
 }
 
 /// Asks cargo where it put the binary, for the place depends on the user's settings.
-fn build() -> Result<PathBuf> {
+fn build(package: &str) -> Result<PathBuf> {
     let mut child = setup::cargo([
         "build",
         "--package",
-        PACKAGE,
+        package,
         "--message-format=json-render-diagnostics",
     ])?
     .stdout(Stdio::piped())
@@ -43,23 +41,23 @@ fn build() -> Result<PathBuf> {
     let stdout = child.stdout.take().context("cargo's output")?;
     let mut binary = None;
     for line in std::io::BufReader::new(stdout).lines() {
-        binary = metadata::executable(&line?, PACKAGE).or(binary);
+        binary = metadata::executable(&line?, package).or(binary);
     }
     let status = child.wait()?;
     if !status.success() {
-        bail!("the demo does not build ({status}); cargo's message is above");
+        bail!("{package} does not build ({status}); cargo's message is above");
     }
-    binary.context("cargo built the demo but named no executable")
+    binary.with_context(|| format!("cargo built {package} but named no executable"))
 }
 
 #[cfg(unix)]
-fn become_it(command: &mut Command) -> Result<ExitCode> {
+fn replace(command: &mut Command) -> Result<ExitCode> {
     use std::os::unix::process::CommandExt;
     Err(command.exec().into())
 }
 
 #[cfg(not(unix))]
-fn become_it(command: &mut Command) -> Result<ExitCode> {
+fn replace(command: &mut Command) -> Result<ExitCode> {
     let code = command.status()?.code().unwrap_or(1);
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }

@@ -1,0 +1,22 @@
+//! Hides which faults there are.
+
+use crate::action::Action;
+
+mod links;
+mod processes;
+mod servers;
+mod store;
+
+/// All of them, in the order of the catalogue.
+pub fn all() -> Vec<Box<dyn Action>> {
+    let mut all = processes::all();
+    all.extend(links::all());
+    all.extend(servers::all());
+    all.extend(store::all());
+    all
+}
+
+/// The one of that name.
+pub fn find(name: &str) -> Option<Box<dyn Action>> {
+    all().into_iter().find(|action| action.card().name == name)
+}

@@ -1,0 +1,201 @@
+//! Faults of a node's process.
+
+use eldest::testing::history::What;
+use eldest_node::register;
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+
+use crate::Result;
+use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::lab::{ELECTION, Lab};
+
+pub(super) fn all() -> Vec<Box<dyn Action>> {
+    use Effect::{Changed, ChangedAtOnce, Kept};
+    use How::{Kill, Stop, Tell};
+    use Side::{Follower, Leader};
+    let brief = Lasts::ttls(0.15);
+    let one = |name, about, side, effect, lasts, refuses, how| -> Box<dyn Action> {
+        let card = Card {
+            name,
+            about,
+            side,
+            realm: Realm::Process,
+            effect,
+            lasts,
+            refuses,
+            only_by_name: false,
+        };
+        Box::new(Process { card, how })
+    };
+    vec![
+        one(
+            "kill-leader",
+            "the leader's process is killed (SIGKILL), and started again when another leads",
+            Leader,
+            Changed,
+            Lasts::MOMENT,
+            false,
+            Kill,
+        ),
+        one(
+            "kill-follower",
+            "a waiting node is killed, and started again a TTL later",
+            Follower,
+            Kept,
+            Lasts::BEYOND,
+            false,
+            Kill,
+        ),
+        one(
+            "stop-leader-briefly",
+            "the leader's process is stopped (SIGSTOP) for less than is left of its lease",
+            Leader,
+            Kept,
+            brief,
+            false,
+            Stop,
+        ),
+        one(
+            "stop-leader",
+            "the leader's process is stopped in the middle of a write, until after another leads",
+            Leader,
+            Changed,
+            Lasts::BEYOND,
+            true,
+            Stop,
+        ),
+        one(
+            "stop-follower",
+            "a waiting node is stopped for longer than the TTL",
+            Follower,
+            Kept,
+            Lasts::BEYOND,
+            false,
+            Stop,
+        ),
+        one(
+            "terminate-leader",
+            "the leader is told to end (SIGTERM), and started again when another leads",
+            Leader,
+            ChangedAtOnce,
+            Lasts::MOMENT,
+            false,
+            Tell,
+        ),
+        Box::new(Twin),
+    ]
+}
+
+enum How {
+    Kill,
+    Stop,
+    Tell,
+}
+
+struct Process {
+    card: Card,
+    how: How,
+}
+
+impl Action for Process {
+    fn card(&self) -> Card {
+        self.card.clone()
+    }
+
+    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        let node = &lab.nodes[victim.node];
+        async move {
+            match self.how {
+                How::Kill => {
+                    node.kill();
+                    lab.record(&node.name, What::Killed);
+                }
+                How::Stop if self.card.refuses => stop_while_writing(lab, victim).await?,
+                How::Stop => {
+                    node.pause();
+                    lab.record(&node.name, What::Paused);
+                }
+                How::Tell => {
+                    lab.fault(&node.name, self.card.name);
+                    node.stop(lab.settings.patience()).await?;
+                    lab.healed(&node.name, self.card.name);
+                }
+            }
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        let node = &lab.nodes[victim.node];
+        async move {
+            if !node.runs() {
+                node.start(&lab.settings)?;
+            } else if !node.is_up() {
+                lab.record(&node.name, What::Resumed);
+                node.resume();
+                lab.record(&node.name, What::Resumed);
+            }
+            Ok(())
+        }
+        .boxed_local()
+    }
+}
+
+/// Stops the node between its look at the term and the write that follows.
+async fn stop_while_writing(lab: &Lab, victim: &Victim) -> Result {
+    let node = &lab.nodes[victim.node];
+    let counter = register::named(ELECTION);
+    lab.until("the leader is stopped while it writes", async || {
+        node.pause();
+        if lab.ledger()?.is_writing(&node.name, &counter) {
+            lab.record(&node.name, What::Paused);
+            return Ok(Some(()));
+        }
+        node.resume();
+        Ok(None)
+    })
+    .await
+}
+
+/// Another process under the identity of one that is there.
+struct Twin;
+
+impl Action for Twin {
+    fn card(&self) -> Card {
+        Card {
+            name: "twin",
+            about: "a second process stands under the identity of the first node",
+            side: Side::Everybody,
+            realm: Realm::Process,
+            effect: Effect::Kept,
+            lasts: Lasts::MOMENT,
+            refuses: false,
+            only_by_name: false,
+        }
+    }
+
+    fn apply<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            let stood = lab.keys().await?.len();
+            lab.fault(&lab.twin.name, "twin");
+            lab.twin.start(&lab.settings)?;
+            lab.until("the second stands beside the first", async || {
+                Ok((lab.keys().await?.len() > stood).then_some(()))
+            })
+            .await?;
+            lab.fault(&lab.twin.name, "twin");
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn undo<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            lab.twin.stop(lab.settings.patience()).await?;
+            lab.healed(&lab.twin.name, "twin");
+            Ok(())
+        }
+        .boxed_local()
+    }
+}

@@ -1,0 +1,155 @@
+//! Faults of etcd's servers.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+
+use crate::Result;
+use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::lab::Lab;
+
+pub(super) fn all() -> Vec<Box<dyn Action>> {
+    use Effect::{Kept, KeptOrChanged, Vacant};
+    use How::{Kill, Stop};
+    use Which::{All, Follower, Leader, Majority};
+    // Longer than the others take to choose another leader.
+    let election = Lasts {
+        ttls: 0.0,
+        and: Duration::from_millis(2500),
+    };
+    let one = |name, about, effect, lasts, which, how| -> Box<dyn Action> {
+        let card = Card {
+            name,
+            about,
+            side: Side::Everybody,
+            realm: Realm::Servers,
+            effect,
+            lasts,
+            refuses: false,
+            only_by_name: false,
+        };
+        Box::new(Servers { card, which, how })
+    };
+    vec![
+        one(
+            "kill-etcd-leader",
+            "etcd's own leader is killed, and started again",
+            KeptOrChanged,
+            election,
+            Leader,
+            Kill,
+        ),
+        one(
+            "kill-etcd-follower",
+            "another server of etcd is killed, and started again",
+            Kept,
+            election,
+            Follower,
+            Kill,
+        ),
+        one(
+            "stop-etcd-leader-briefly",
+            "etcd's leader is stopped until another was chosen",
+            KeptOrChanged,
+            election,
+            Leader,
+            Stop,
+        ),
+        one(
+            "stop-etcd-leader",
+            "etcd's leader is stopped for longer than the TTL, and believes in the old leases when it goes on",
+            KeptOrChanged,
+            Lasts::BEYOND,
+            Leader,
+            Stop,
+        ),
+        one(
+            "lose-quorum",
+            "all but one server of etcd are stopped for longer than the TTL",
+            Vacant,
+            Lasts::BEYOND,
+            Majority,
+            Stop,
+        ),
+        one(
+            "restart-etcd",
+            "all servers of etcd are killed, and started again at once",
+            KeptOrChanged,
+            Lasts::MOMENT,
+            All,
+            Kill,
+        ),
+        one(
+            "etcd-down",
+            "all servers of etcd are killed, and started again when every lease would have run out",
+            Vacant,
+            Lasts::BEYOND,
+            All,
+            Kill,
+        ),
+    ]
+}
+
+enum Which {
+    Leader,
+    Follower,
+    /// All but the one that leads.
+    Majority,
+    All,
+}
+
+enum How {
+    Kill,
+    Stop,
+}
+
+struct Servers {
+    card: Card,
+    which: Which,
+    how: How,
+}
+
+impl Action for Servers {
+    fn card(&self) -> Card {
+        self.card.clone()
+    }
+
+    fn apply<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            let mut cluster = lab.cluster.lock().await;
+            let (leader, count) = (cluster.leader().await, lab.settings.members);
+            let others = (1..count).map(|next| (leader + next) % count);
+            let hit: Vec<usize> = match self.which {
+                Which::Leader => vec![leader],
+                Which::Follower => others.take(1).collect(),
+                Which::Majority => others.collect(),
+                Which::All => (0..count).collect(),
+            };
+            lab.fault("", self.card.name);
+            for member in hit {
+                match self.how {
+                    How::Kill => cluster.member(member).kill(),
+                    How::Stop => cluster.member(member).pause(),
+                }
+            }
+            lab.fault("", self.card.name);
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn undo<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            let mut cluster = lab.cluster.lock().await;
+            for member in cluster.members() {
+                member.resume();
+            }
+            cluster.restart().await?;
+            cluster.leader().await;
+            lab.healed("", self.card.name);
+            Ok(())
+        }
+        .boxed_local()
+    }
+}

@@ -1,0 +1,303 @@
+//! Faults in what etcd holds: operators, strangers, and limits.
+
+use eldest::etcd_client::{
+    AlarmAction, AlarmOptions, AlarmType, Client, Error, PutOptions, Txn, TxnOp,
+};
+use eldest::testing::history::What;
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+
+use crate::Result;
+use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::lab::{Key, Lab, PREFIX};
+
+pub(super) fn all() -> Vec<Box<dyn Action>> {
+    use Effect::{ChangedAtOnce, Kept};
+    use Side::{Everybody, Follower, Leader};
+    let card = |name, about, side, effect, lasts| Card {
+        name,
+        about,
+        side,
+        realm: Realm::Store,
+        effect,
+        lasts,
+        refuses: false,
+        only_by_name: false,
+    };
+    let meddles = |name, about, side, effect, how| -> Box<dyn Action> {
+        let card = card(name, about, side, effect, Lasts::MOMENT);
+        Box::new(Meddles { card, how })
+    };
+    let stands = |card, count, keys| -> Box<dyn Action> { Box::new(Stands { card, count, keys }) };
+    let crowd = |card: Card| Card {
+        only_by_name: true,
+        ..card
+    };
+    let lasts = Lasts::ttls(1.5);
+    vec![
+        meddles(
+            "revoke-leader",
+            "an operator revokes the leader's lease",
+            Leader,
+            ChangedAtOnce,
+            How::Revoke,
+        ),
+        meddles(
+            "delete-leader",
+            "an operator deletes the leader's key",
+            Leader,
+            ChangedAtOnce,
+            How::Delete,
+        ),
+        meddles(
+            "overwrite-leader",
+            "a stranger writes over the leader's key, without a lease",
+            Leader,
+            ChangedAtOnce,
+            How::Overwrite,
+        ),
+        meddles(
+            "recreate-leader",
+            "the leader's key is deleted, and put again under its lease by a stranger",
+            Leader,
+            ChangedAtOnce,
+            How::Recreate,
+        ),
+        meddles(
+            "revoke-follower",
+            "an operator revokes the lease of a node that waits",
+            Follower,
+            Kept,
+            How::Revoke,
+        ),
+        meddles(
+            "overwrite-follower",
+            "a stranger writes over the key of a node that waits",
+            Follower,
+            Kept,
+            How::Overwrite,
+        ),
+        stands(
+            card(
+                "garbage",
+                "keys that are no candidates': binary, nested, large, and without a lease",
+                Everybody,
+                Kept,
+                lasts,
+            ),
+            4,
+            garbage,
+        ),
+        Box::new(NoSpace {
+            card: card(
+                "no-space",
+                "etcd raises the alarm NOSPACE, and takes no more",
+                Everybody,
+                Kept,
+                lasts,
+            ),
+        }),
+        stands(
+            crowd(card(
+                "crowd",
+                "5,000 more candidates queue behind the nodes",
+                Everybody,
+                Kept,
+                lasts,
+            )),
+            5_000,
+            |number| (format!("{PREFIX}c{number:06}").into_bytes(), Vec::new()),
+        ),
+        stands(
+            crowd(card(
+                "elections",
+                "10,000 other elections, each with a candidate",
+                Everybody,
+                Kept,
+                lasts,
+            )),
+            10_000,
+            |number| (format!("eldest/e{number:06}/c").into_bytes(), Vec::new()),
+        ),
+    ]
+}
+
+enum How {
+    Revoke,
+    Delete,
+    Overwrite,
+    Recreate,
+}
+
+/// Something is done to a node's key, once.
+struct Meddles {
+    card: Card,
+    how: How,
+}
+
+impl Meddles {
+    async fn meddle(&self, mut client: Client, key: &Key) -> std::result::Result<(), Error> {
+        let path = &*key.path;
+        match self.how {
+            How::Revoke => {
+                client.lease_revoke(key.lease).await?;
+            }
+            How::Delete => {
+                client.delete(path, None).await?;
+            }
+            How::Overwrite => {
+                client.put(path, "somebody", None).await?;
+            }
+            How::Recreate => {
+                client.delete(path, None).await?;
+                let lease = PutOptions::new().with_lease(key.lease);
+                client.put(path, "somebody", Some(lease)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Action for Meddles {
+    fn card(&self) -> Card {
+        self.card.clone()
+    }
+
+    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        let node = &lab.nodes[victim.node].name;
+        async move {
+            let keys = lab.keys().await?;
+            let stands = lab.stands_as(victim.node)?;
+            let key = keys
+                .into_iter()
+                .find(|key| Some(key.create_revision) == stands);
+            let key = key.ok_or_else(|| format!("{node} has no key"))?;
+            lab.fault(node, self.card.name);
+            if !matches!(self.how, How::Overwrite) {
+                let create_revision = key.create_revision;
+                lab.record("operator", What::DeletedByOther { create_revision });
+            }
+            // Once: whoever repeats it may hit the key that the node puts next.
+            let done = lab.operate_once(async |client| self.meddle(client, &key).await);
+            done.await?;
+            lab.healed(node, self.card.name);
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn undo<'a>(&'a self, _: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        // The node itself does.
+        async { Ok(()) }.boxed_local()
+    }
+}
+
+/// Keys of strangers, for a while.
+struct Stands {
+    card: Card,
+    count: usize,
+    /// Key and value of each.
+    keys: fn(usize) -> (Vec<u8>, Vec<u8>),
+}
+
+/// What etcd takes in one transaction.
+const BATCH: usize = 100;
+
+impl Stands {
+    async fn all(&self, lab: &Lab, what: &str, of: fn(Vec<u8>, Vec<u8>) -> TxnOp) -> Result {
+        let numbers: Vec<usize> = (0..self.count).collect();
+        for batch in numbers.chunks(BATCH) {
+            lab.operate(what, async |mut client| {
+                let keys = batch.iter().map(|number| (self.keys)(*number));
+                let operations: Vec<TxnOp> = keys.map(|(key, value)| of(key, value)).collect();
+                client.txn(Txn::new().and_then(operations)).await
+            })
+            .await?;
+        }
+        Ok(())
+    }
+}
+
+impl Action for Stands {
+    fn card(&self) -> Card {
+        self.card.clone()
+    }
+
+    fn apply<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            lab.fault("", self.card.name);
+            let put = |key, value| TxnOp::put(key, value, None);
+            self.all(lab, "strangers' keys are put", put).await?;
+            lab.fault("", self.card.name);
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn undo<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            let delete = |key, _| TxnOp::delete(key, None);
+            self.all(lab, "strangers' keys are deleted", delete).await?;
+            lab.healed("", self.card.name);
+            Ok(())
+        }
+        .boxed_local()
+    }
+}
+
+fn garbage(number: usize) -> (Vec<u8>, Vec<u8>) {
+    let (name, value): (&[u8], _) = match number {
+        0 => (b"\xff\xfe\x00", vec![0xff; 10]),
+        1 => (b"", Vec::new()),
+        2 => (b"a/b/c", b"{\"name\":[[[[".to_vec()),
+        _ => (b"~", vec![b'x'; 500_000]),
+    };
+    ([PREFIX.as_bytes(), name].concat(), value)
+}
+
+/// etcd is full, by its own account.
+struct NoSpace {
+    card: Card,
+}
+
+impl NoSpace {
+    async fn alarm(&self, lab: &Lab, action: AlarmAction) -> Result {
+        lab.operate("the alarm is set or ended", async |mut client| {
+            let members = client.member_list().await?;
+            for member in members.members() {
+                let mut options = AlarmOptions::new();
+                options.with_member(member.id());
+                client
+                    .alarm(action, AlarmType::Nospace, Some(options))
+                    .await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+impl Action for NoSpace {
+    fn card(&self) -> Card {
+        self.card.clone()
+    }
+
+    fn apply<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            lab.fault("", self.card.name);
+            self.alarm(lab, AlarmAction::Activate).await?;
+            lab.fault("", self.card.name);
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn undo<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            self.alarm(lab, AlarmAction::Deactivate).await?;
+            lab.healed("", self.card.name);
+            Ok(())
+        }
+        .boxed_local()
+    }
+}

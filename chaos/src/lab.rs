@@ -1,0 +1,336 @@
+//! Hides how everything that is broken and watched is started, found again, and brought to its end.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::time::Duration;
+
+use eldest::etcd_client::{Client, Error, GetOptions};
+use eldest::testing::history::{History, Recorder, Resources, TruthRecorder, What};
+use eldest::testing::{Etcd, EtcdCluster, eventually};
+use tempfile::TempDir;
+use tokio::sync::Mutex;
+
+use crate::ledger::Ledger;
+use crate::links::Links;
+use crate::member::{Common, Member};
+use crate::{Result, Settings};
+
+/// The nodes' election.
+pub(crate) const ELECTION: &str = "chaos";
+/// The keys of that election.
+pub(crate) const PREFIX: &str = "eldest/chaos/";
+/// Where the nodes keep their fenced counter.
+const COUNTER: &str = "eldest-node/count/chaos";
+/// Patience with one request to one server.
+const REQUEST: Duration = Duration::from_secs(1);
+
+/// The cluster, the nodes, and the eyes on both.
+pub struct Lab {
+    pub(crate) settings: Settings,
+    pub(crate) recorder: Recorder,
+    pub(crate) cluster: Mutex<EtcdCluster>,
+    pub(crate) links: Vec<Links>,
+    pub(crate) nodes: Vec<Member>,
+    /// A second process under the first node's identity; seldom there.
+    pub(crate) twin: Member,
+    ledger: RefCell<Ledger>,
+    /// One for each server: whoever is asked through others would hear of a change late while one is stopped.
+    truths: Vec<TruthRecorder>,
+    /// The same: an operator finds the server that answers.
+    clients: Vec<Client>,
+    folder: TempDir,
+}
+
+/// A key of the election.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) path: Vec<u8>,
+    pub(crate) create_revision: i64,
+    pub(crate) lease: i64,
+}
+
+/// Who leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Leads {
+    pub(crate) node: usize,
+    pub(crate) token: i64,
+}
+
+impl Lab {
+    pub(crate) async fn start(settings: &Settings) -> Result<Self> {
+        let cluster = Etcd::builder().start_cluster(settings.members).await?;
+        let recorder = Recorder::boottime();
+        let folder = tempfile::Builder::new().prefix("eldest-chaos-").tempdir()?;
+        let mut clients = Vec::new();
+        let mut truths = Vec::new();
+        for member in cluster.members() {
+            let client = member.client().await;
+            let eye = (client.clone(), recorder.clone());
+            truths.push(TruthRecorder::start(eye.0, eye.1, ELECTION, PREFIX).await?);
+            clients.push(client);
+        }
+        let register = folder.path().join("register.sqlite");
+        let common = Common {
+            folder: folder.path(),
+            register: &register,
+            election: ELECTION,
+        };
+        let mut ledger = Ledger::default();
+        let (mut links, mut nodes) = (Vec::new(), Vec::new());
+        for number in 0..settings.nodes {
+            let own = Links::start(&cluster).await?;
+            let name = format!("n{}", number + 1);
+            let node = Member::new(&common, &name, &name, own.endpoints(number))?;
+            ledger.follow(node.history.clone());
+            nodes.push(node);
+            links.push(own);
+        }
+        let twin = Member::new(&common, "n1-twin", "n1", cluster.endpoints().join(","))?;
+        ledger.follow(twin.history.clone());
+        let lab = Self {
+            settings: settings.clone(),
+            recorder,
+            cluster: Mutex::new(cluster),
+            links,
+            nodes,
+            twin,
+            ledger: RefCell::new(ledger),
+            truths,
+            clients,
+            folder,
+        };
+        lab.record("", What::Baseline(lab.held().await?));
+        for node in &lab.nodes {
+            node.start(&lab.settings)?;
+            let wanted = lab.nodes.iter().filter(|node| node.runs()).count();
+            lab.until(format!("{} stands", node.name), async || {
+                Ok((lab.keys().await?.len() == wanted).then_some(()))
+            })
+            .await?;
+        }
+        Ok(lab)
+    }
+
+    pub(crate) fn say(&self, line: &str) {
+        if self.settings.verbose {
+            println!("{line}");
+        }
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.recorder.now()
+    }
+
+    pub(crate) fn record(&self, node: &str, what: What) {
+        self.recorder.record(node, ELECTION, what);
+    }
+
+    /// Something breaks for that node, or for everybody; told again when it is broken for certain.
+    pub(crate) fn fault(&self, node: &str, name: &str) {
+        let name = name.to_owned();
+        self.record(node, What::Fault { name });
+    }
+
+    pub(crate) fn healed(&self, node: &str, name: &str) {
+        let name = name.to_owned();
+        self.record(node, What::Healed { name });
+    }
+
+    /// Up to now.
+    pub(crate) fn ledger(&self) -> Result<std::cell::Ref<'_, Ledger>> {
+        self.ledger.borrow_mut().refresh()?;
+        Ok(self.ledger.borrow())
+    }
+
+    /// Who believes to lead, of those that run.
+    pub(crate) fn believers(&self) -> Result<Vec<Leads>> {
+        // Its sampler looks every 10 ms.
+        const FRESH: Duration = Duration::from_secs(1);
+        let (ledger, now) = (self.ledger()?, self.now());
+        let nodes = self.nodes.iter().enumerate();
+        let believers = nodes
+            .filter(|(_, node)| node.is_up())
+            .filter_map(|(index, node)| {
+                let (token, term) = ledger.latest(&node.name)?;
+                let fresh = term.ended.is_none() && term.valid + FRESH > now;
+                fresh.then_some(Leads { node: index, token })
+            });
+        Ok(believers.collect())
+    }
+
+    /// Waits until all nodes stand, nobody else does, the eldest leads and everybody answers.
+    pub(crate) async fn settled(&self) -> Result<Leads> {
+        self.until("one node leads and all stand", async || {
+            for node in self.nodes.iter().chain([&self.twin]) {
+                node.check()?;
+            }
+            let [leads] = self.believers()?[..] else {
+                return Ok(None);
+            };
+            for client in &self.clients {
+                let answer = tokio::time::timeout(REQUEST, keys(client.clone())).await;
+                let Ok(Ok(keys)) = answer else {
+                    return Ok(None);
+                };
+                let eldest = keys.first().map(|key| key.create_revision);
+                if keys.len() != self.nodes.len() || eldest != Some(leads.token) {
+                    return Ok(None);
+                }
+            }
+            Ok(Some(leads))
+        })
+        .await
+    }
+
+    /// Waits for what must come; an error of the condition ends it.
+    pub(crate) async fn until<T>(
+        &self,
+        what: impl std::fmt::Display,
+        mut condition: impl AsyncFnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        let patience = self.settings.patience();
+        eventually(patience, what, async || condition().await.transpose()).await?
+    }
+
+    /// Lets that much time pass.
+    pub(crate) async fn pass(&self, time: Duration) -> Result {
+        let end = self.now() + time;
+        let what = "time passes";
+        eventually(time * 2 + REQUEST, what, async || {
+            (self.now() >= end).then_some(())
+        })
+        .await
+    }
+
+    /// Does something in etcd through whichever server answers.
+    pub(crate) async fn operate<T>(
+        &self,
+        what: &str,
+        mut ask: impl AsyncFnMut(Client) -> std::result::Result<T, Error>,
+    ) -> Result<T> {
+        let mut last = String::new();
+        let mut next = 0;
+        let asked = eventually(self.settings.patience(), what, async || {
+            let client = self.clients[next % self.clients.len()].clone();
+            next += 1;
+            match tokio::time::timeout(REQUEST, ask(client)).await {
+                Ok(Ok(answer)) => Some(answer),
+                Ok(Err(error)) => {
+                    last = error.to_string();
+                    None
+                }
+                Err(_) => None,
+            }
+        })
+        .await;
+        asked.map_err(|error| format!("{error} ({last})").into())
+    }
+
+    /// The same, asking no second server: for what must not be done twice.
+    pub(crate) async fn operate_once(
+        &self,
+        ask: impl AsyncFnOnce(Client) -> std::result::Result<(), Error>,
+    ) -> Result {
+        let answer = tokio::time::timeout(REQUEST * 5, ask(self.clients[0].clone()));
+        Ok(answer.await??)
+    }
+
+    /// The create revision of that node's latest key, by its own word.
+    pub(crate) fn stands_as(&self, node: usize) -> Result<Option<i64>> {
+        let ledger = self.ledger()?;
+        let mut own = ledger.events().iter().filter_map(|event| match event.what {
+            What::Joined {
+                create_revision, ..
+            } if event.node == self.nodes[node].name => Some(create_revision),
+            _ => None,
+        });
+        Ok(own.next_back())
+    }
+
+    /// The keys of the election, oldest first.
+    pub(crate) async fn keys(&self) -> Result<Vec<Key>> {
+        self.operate("the election's keys are read", keys).await
+    }
+
+    async fn held(&self) -> Result<Resources> {
+        let keys = self.keys().await?.len() as u64;
+        let leases = self.operate("the leases are listed", async |mut client| {
+            Ok(client.leases().await?.leases().len())
+        });
+        let leases = leases.await? as u64;
+        Ok(Resources {
+            keys,
+            leases,
+            ..Resources::default()
+        })
+    }
+
+    /// All nodes leave, and what they left is counted. Answers with the history, and with what went wrong.
+    pub(crate) async fn finish(self) -> Result<(History, Vec<String>)> {
+        let mut problems = Vec::new();
+        let patience = self.settings.patience();
+        // Those that wait before the one that leads: nobody is elected only to leave.
+        let leader = self.believers()?.first().map(|leads| leads.node);
+        let mut order: Vec<usize> = (0..self.nodes.len()).collect();
+        order.sort_by_key(|node| Some(*node) == leader);
+        for node in order {
+            if let Err(error) = self.nodes[node].stop(patience).await {
+                problems.push(error.to_string());
+            }
+        }
+        let mut held = self.held().await?;
+        let nothing = eventually(patience, "nothing is held", async || {
+            held = self.held().await.ok()?;
+            (held.keys == 0 && held.leases == 0).then_some(())
+        });
+        // The checker tells, by what is recorded.
+        let _ = nothing.await;
+        self.record("", What::Final(held));
+        let counted = self.operate("the counter is read", async |mut client| {
+            let answer = client.get(COUNTER, None).await?;
+            Ok(answer.kvs().first().map(|kv| kv.value().to_vec()))
+        });
+        let counted = counted.await?.unwrap_or_else(|| b"0".to_vec());
+        let value = String::from_utf8(counted)?.parse()?;
+        self.record("", What::FinalCounter { value });
+        let value = eldest_node::register::value(&self.register(), ELECTION)?;
+        let register = eldest_node::register::named(ELECTION);
+        self.recorder
+            .record("", register, What::FinalCounter { value });
+        for truth in self.truths {
+            truth.stop().await;
+        }
+        let mut ledger = self.ledger.into_inner();
+        ledger.refresh()?;
+        let mut history = self.recorder.history()?;
+        history.extend(ledger.events().iter().cloned());
+        Ok((history, problems))
+    }
+
+    fn register(&self) -> std::path::PathBuf {
+        self.folder.path().join("register.sqlite")
+    }
+
+    /// Where everything lies.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+async fn keys(mut client: Client) -> std::result::Result<Vec<Key>, Error> {
+    let options = Some(GetOptions::new().with_prefix());
+    let answer = client.get(PREFIX, options).await?;
+    let own = |path: &[u8]| !path[PREFIX.len()..].contains(&b'/');
+    let mut keys: Vec<Key> = answer
+        .kvs()
+        .iter()
+        .filter(|kv| own(kv.key()))
+        .map(|kv| Key {
+            path: kv.key().to_vec(),
+            create_revision: kv.create_revision(),
+            lease: kv.lease(),
+        })
+        .collect();
+    keys.sort_by_key(|key| key.create_revision);
+    Ok(keys)
+}

@@ -1,0 +1,194 @@
+//! Hides how the nodes' histories are followed while they grow, and who leads by them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use eldest::testing::history::{Event, Outcome, What};
+
+use crate::Result;
+
+/// All that the nodes wrote down up to now.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    files: Vec<Page>,
+    events: Vec<Event>,
+    terms: BTreeMap<(String, i64), Term>,
+}
+
+struct Page {
+    path: PathBuf,
+    read: u64,
+    /// The beginning of a line.
+    rest: Vec<u8>,
+}
+
+/// What a node said of one term.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Term {
+    pub(crate) elected: Duration,
+    /// The last time that it said yes.
+    pub(crate) valid: Duration,
+    /// When it was told, or saw, that it is over.
+    pub(crate) ended: Option<Duration>,
+}
+
+impl Ledger {
+    /// One more file, which need not be there yet.
+    pub(crate) fn follow(&mut self, path: PathBuf) {
+        self.files.push(Page {
+            path,
+            read: 0,
+            rest: Vec::new(),
+        });
+    }
+
+    /// Reads what was written since.
+    pub(crate) fn refresh(&mut self) -> Result {
+        for page in &mut self.files {
+            let from = self.events.len();
+            page.read(&mut self.events)?;
+            for event in &self.events[from..] {
+                note(&mut self.terms, event);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// The latest term of a node.
+    pub(crate) fn latest(&self, node: &str) -> Option<(i64, Term)> {
+        let key = |token| (node.to_owned(), token);
+        let mut terms = self.terms.range(key(i64::MIN)..=key(i64::MAX));
+        terms.next_back().map(|((_, token), term)| (*token, *term))
+    }
+
+    pub(crate) fn term(&self, node: &str, token: i64) -> Option<Term> {
+        self.terms.get(&(node.to_owned(), token)).copied()
+    }
+
+    /// The first term that began after that time, of whomever.
+    pub(crate) fn elected_after(&self, time: Duration) -> Option<(&str, i64, Term)> {
+        let later = self.terms.iter().filter(|(_, term)| term.elected > time);
+        let first = later.min_by_key(|(_, term)| term.elected)?;
+        Some((&first.0.0, first.0.1, *first.1))
+    }
+
+    /// Whether the last that the node said of that counter is that a write is on its way.
+    pub(crate) fn is_writing(&self, node: &str, counter: &str) -> bool {
+        let last = self.events.iter().rev().find_map(|event| match event.what {
+            What::FencedWrite { outcome, .. }
+                if event.node == node && event.election == counter =>
+            {
+                Some(outcome)
+            }
+            _ => None,
+        });
+        last == Some(Outcome::Sent)
+    }
+}
+
+fn note(terms: &mut BTreeMap<(String, i64), Term>, event: &Event) {
+    let (What::Elected { token }
+    | What::Valid { token }
+    | What::Invalid { token }
+    | What::LostToken { token, .. }
+    | What::Released { token }) = event.what
+    else {
+        return;
+    };
+    let term = terms.entry((event.node.clone(), token)).or_insert(Term {
+        elected: event.at,
+        valid: event.at,
+        ended: None,
+    });
+    match event.what {
+        What::Elected { .. } => term.elected = event.at,
+        What::Valid { .. } => term.valid = term.valid.max(event.at),
+        _ => term.ended = term.ended.or(Some(event.at)),
+    }
+}
+
+impl Page {
+    fn read(&mut self, events: &mut Vec<Event>) -> Result {
+        let mut file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        file.seek(SeekFrom::Start(self.read))?;
+        self.read += file.read_to_end(&mut self.rest)? as u64;
+        let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
+            return Ok(());
+        };
+        let rest = self.rest.split_off(end + 1);
+        let text = std::mem::replace(&mut self.rest, rest);
+        for line in String::from_utf8_lossy(&text).lines() {
+            match line.parse() {
+                Ok(event) => events.push(event),
+                // A process that was killed leaves half a line behind, and its successor ends it.
+                Err(_) if !line.ends_with('}') => {}
+                Err(error) => {
+                    return Err(format!("{}: {error}: {line}", self.path.display()).into());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn line(at: u64, what: &str) -> String {
+        format!(r#"{{"at":{at},"node":"n","election":"e","what":"{what}","token":7}}"#)
+    }
+
+    #[test]
+    fn a_file_that_grows_is_read_line_by_line() -> Result {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("n");
+        let mut ledger = Ledger::default();
+        ledger.follow(path.clone());
+        ledger.refresh()?;
+        assert_eq!(ledger.events().len(), 0);
+
+        let mut file = File::create(&path)?;
+        write!(file, "{}\n{}", line(1, "elected"), &line(2, "valid")[..9])?;
+        ledger.refresh()?;
+        assert_eq!(ledger.events().len(), 1);
+        write!(file, "{}\n{}\n", &line(2, "valid")[9..], line(3, "valid"))?;
+        ledger.refresh()?;
+        let nanos = Duration::from_nanos;
+        let term = Term {
+            elected: nanos(1),
+            valid: nanos(3),
+            ended: None,
+        };
+        assert_eq!(ledger.latest("n"), Some((7, term)));
+
+        // Killed in the middle of a line; its successor ends it.
+        write!(
+            file,
+            "{}\n{}\n",
+            &line(4, "valid")[..20],
+            line(5, "invalid")
+        )?;
+        ledger.refresh()?;
+        assert_eq!(ledger.events().len(), 4);
+        assert_eq!(
+            ledger.term("n", 7).and_then(|term| term.ended),
+            Some(nanos(5))
+        );
+        assert!(ledger.elected_after(nanos(1)).is_none());
+        Ok(())
+    }
+}

@@ -1,0 +1,31 @@
+//! The fault harness: three real etcd servers, node processes that lead, follow and count, and named faults that are
+//! made and undone again. What everybody believed, did and suffered is recorded and judged by the one checker of
+//! histories.
+//!
+//! [`run`] does a whole run; [`actions::all`] are the faults; docs/faults.md says which row of the catalogue is held by
+//! which of them, or by which other test.
+#![cfg(unix)]
+
+pub mod action;
+pub mod actions;
+mod lab;
+mod ledger;
+mod links;
+mod member;
+mod outcome;
+mod picture;
+mod plan;
+mod run;
+mod settings;
+mod step;
+
+pub use outcome::Outcome;
+pub use plan::{Plan, rows};
+pub use run::run;
+pub use settings::Settings;
+
+/// What is told where something could not be done at all; what was done and went wrong is part of the [`Outcome`].
+pub type Result<T = ()> = std::result::Result<T, eldest::BoxError>;
+
+/// Set in the environment, this program is a node.
+pub const NODE: &str = "ELDEST_CHAOS_NODE";

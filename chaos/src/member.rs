@@ -1,0 +1,172 @@
+//! Hides how one node runs: as which process, told what, and what it left on disk.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use eldest::testing::{Process, eventually};
+
+use crate::{NODE, Result, Settings};
+
+/// How often the fenced counter is raised.
+const PACE: &str = "0.1";
+
+/// A node, running or not.
+pub(crate) struct Member {
+    pub(crate) name: String,
+    /// What it records.
+    pub(crate) history: PathBuf,
+    /// Everything of its own.
+    folder: PathBuf,
+    /// As whom it stands.
+    identity: String,
+    endpoints: String,
+    register: PathBuf,
+    election: String,
+    process: RefCell<Option<Process>>,
+    paused: Cell<bool>,
+}
+
+/// What nodes have in common.
+pub(crate) struct Common<'a> {
+    pub(crate) folder: &'a Path,
+    pub(crate) register: &'a Path,
+    pub(crate) election: &'a str,
+}
+
+impl Member {
+    pub(crate) fn new(
+        common: &Common<'_>,
+        name: &str,
+        identity: &str,
+        endpoints: String,
+    ) -> Result<Self> {
+        let folder = common.folder.join(name);
+        std::fs::create_dir(&folder)?;
+        Ok(Self {
+            name: name.to_owned(),
+            history: folder.join("history.jsonl"),
+            folder,
+            identity: identity.to_owned(),
+            endpoints,
+            register: common.register.to_owned(),
+            election: common.election.to_owned(),
+            process: RefCell::default(),
+            paused: Cell::new(false),
+        })
+    }
+
+    pub(crate) fn start(&self, settings: &Settings) -> Result {
+        let log = |name: &str| {
+            let mut options = File::options();
+            options.create(true).append(true);
+            options.open(self.folder.join(name))
+        };
+        let mut command = Command::new(&settings.program);
+        command
+            .env(NODE, "1")
+            .env("ETCD_ENDPOINTS", &self.endpoints)
+            .env("NODE_NAME", &self.identity)
+            .env("ELECTION", &self.election)
+            .env("TTL_SECONDS", settings.ttl.as_secs_f64().to_string())
+            .env("LISTEN", "127.0.0.1:0")
+            .env("HISTORY", &self.history)
+            .env("HISTORY_NAME", &self.name)
+            .env("PACE_SECONDS", PACE)
+            .env("REGISTER", &self.register)
+            .env(
+                "REGISTER_FENCED",
+                if settings.fenced { "yes" } else { "no" },
+            )
+            .env("RUST_LOG", "eldest=debug")
+            .env_remove("DATA_CENTER")
+            .env_remove("ADVERTISE")
+            .stdin(Stdio::null())
+            .stdout(log("lines.txt")?)
+            .stderr(log("log.txt")?);
+        let process = Process::spawn(&mut command, &self.folder)?;
+        *self.process.borrow_mut() = Some(process);
+        self.paused.set(false);
+        Ok(())
+    }
+
+    /// It runs, and nobody stopped it.
+    pub(crate) fn is_up(&self) -> bool {
+        self.runs() && !self.paused.get()
+    }
+
+    pub(crate) fn runs(&self) -> bool {
+        self.process.borrow().is_some()
+    }
+
+    /// On return it is dead.
+    pub(crate) fn kill(&self) {
+        self.process.borrow_mut().take();
+    }
+
+    /// On return it is stopped.
+    pub(crate) fn pause(&self) {
+        if let Some(process) = &*self.process.borrow() {
+            process.pause();
+            self.paused.set(true);
+        }
+    }
+
+    pub(crate) fn resume(&self) {
+        if let Some(process) = &*self.process.borrow() {
+            self.paused.set(false);
+            process.resume();
+        }
+    }
+
+    /// Asks it to end, and waits until it has; an error if it did not end, or not well.
+    pub(crate) async fn stop(&self, patience: Duration) -> Result {
+        if let Some(process) = &*self.process.borrow() {
+            process.terminate();
+        }
+        let ended =
+            eventually(
+                patience,
+                format!("{} has left", self.name),
+                async || match &mut *self.process.borrow_mut() {
+                    Some(process) => process.exited().map(Some),
+                    None => Some(None),
+                },
+            )
+            .await?;
+        self.process.borrow_mut().take();
+        match ended {
+            Some(status) if !status.success() => {
+                Err(format!("{} ended with {status}: {}", self.name, self.last_words()).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// An error if it ended though nobody asked it to.
+    pub(crate) fn check(&self) -> Result {
+        let ended = match &mut *self.process.borrow_mut() {
+            Some(process) => process.exited(),
+            None => None,
+        };
+        match ended {
+            Some(status) => Err(format!(
+                "{} ended by itself ({status}): {}",
+                self.name,
+                self.last_words()
+            )
+            .into()),
+            None => Ok(()),
+        }
+    }
+
+    /// The end of its log.
+    fn last_words(&self) -> String {
+        let log = std::fs::read(self.folder.join("log.txt")).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(5)..].join("\n")
+    }
+}

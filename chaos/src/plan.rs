@@ -1,0 +1,148 @@
+//! Hides which faults a run makes, and in which order.
+
+use std::time::Duration;
+
+use crate::action::{self, Action};
+use crate::actions;
+
+/// What a run does.
+pub struct Plan {
+    /// The faults, each by itself first.
+    pub faults: Vec<Box<dyn Action>>,
+    /// For so long; after each fault by itself, pairs of them are drawn. Without it, each is made once.
+    pub time: Option<Duration>,
+    /// Decides order, victims and pairs.
+    pub seed: u64,
+}
+
+/// Every fault that is not only made when it is asked for by name.
+pub fn rows() -> Vec<Box<dyn Action>> {
+    let all = actions::all().into_iter();
+    all.filter(|action| !action.card().only_by_name).collect()
+}
+
+impl Plan {
+    /// Every fault of the catalogue once, in an order of the seed.
+    pub fn all(seed: u64) -> Self {
+        Self {
+            faults: rows(),
+            time: None,
+            seed,
+        }
+    }
+}
+
+/// Draws what comes next.
+pub(crate) struct Draw<'a> {
+    plan: &'a Plan,
+    random: fastrand::Rng,
+    alone: Vec<&'a dyn Action>,
+}
+
+impl<'a> Draw<'a> {
+    pub(crate) fn new(plan: &'a Plan) -> Self {
+        let mut random = fastrand::Rng::with_seed(plan.seed);
+        let mut alone: Vec<&dyn Action> = plan.faults.iter().map(AsRef::as_ref).collect();
+        random.shuffle(&mut alone);
+        Self {
+            plan,
+            random,
+            alone,
+        }
+    }
+
+    /// The faults of the next step, after so much time; none if the run is over.
+    pub(crate) fn next(&mut self, passed: Duration) -> Option<Vec<&'a dyn Action>> {
+        if self.plan.time.is_some_and(|time| passed >= time) {
+            return None;
+        }
+        if let Some(action) = self.alone.pop() {
+            return Some(vec![action]);
+        }
+        self.plan.time.map(|_| self.pair())
+    }
+
+    /// One among so many.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        self.random.usize(0..end)
+    }
+
+    fn pair(&mut self) -> Vec<&'a dyn Action> {
+        let faults = &self.plan.faults;
+        let mut pairs = Vec::new();
+        for (index, first) in faults.iter().enumerate() {
+            for second in &faults[index + 1..] {
+                if action::together(&first.card(), &second.card()) {
+                    pairs.push(vec![first.as_ref(), second.as_ref()]);
+                }
+            }
+        }
+        if pairs.is_empty() {
+            // Nothing goes together: one after the other, again and again.
+            let index = self.below(faults.len());
+            return vec![faults[index].as_ref()];
+        }
+        let index = self.below(pairs.len());
+        let mut pair = pairs.swap_remove(index);
+        self.random.shuffle(&mut pair);
+        pair
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::action::Side;
+
+    fn names(plan: &Plan, steps: usize) -> Vec<Vec<&'static str>> {
+        let mut draw = Draw::new(plan);
+        let next = || draw.next(Duration::ZERO);
+        let steps = std::iter::from_fn(next).take(steps);
+        let names = |step: Vec<&dyn Action>| step.iter().map(|a| a.card().name).collect();
+        steps.map(names).collect()
+    }
+
+    #[test]
+    fn a_seed_is_an_order_in_which_every_fault_is_alone_once() {
+        let (a, b) = (names(&Plan::all(1), 100), names(&Plan::all(1), 100));
+        assert_eq!(a, b);
+        assert_ne!(a, names(&Plan::all(2), 100));
+        let mut once: Vec<&str> = a.concat();
+        once.sort_unstable();
+        let mut wanted: Vec<&str> = rows().iter().map(|row| row.card().name).collect();
+        wanted.sort_unstable();
+        assert_eq!(once, wanted);
+    }
+
+    #[test]
+    fn with_time_left_pairs_follow_that_do_not_undo_each_other() {
+        let plan = Plan {
+            time: Some(Duration::from_secs(1)),
+            ..Plan::all(3)
+        };
+        let pairs = names(&plan, rows().len() + 200).split_off(rows().len());
+        assert_eq!(pairs.len(), 200);
+        for pair in &pairs {
+            let cards: Vec<_> = pair
+                .iter()
+                .filter_map(|name| actions::find(name))
+                .map(|action| action.card())
+                .collect();
+            assert_eq!(cards.len(), 2);
+            assert!(action::together(&cards[0], &cards[1]), "{pair:?}");
+        }
+        let leaders = |pair: &&Vec<&str>| {
+            let sides = pair.iter().filter_map(|name| actions::find(name));
+            sides
+                .filter(|action| action.card().side == Side::Leader)
+                .count()
+                == 2
+        };
+        assert!(
+            pairs.iter().filter(leaders).count() > 0,
+            "never two on the leader"
+        );
+        let mut draw = Draw::new(&plan);
+        assert!(draw.next(Duration::from_secs(1)).is_none());
+    }
+}

@@ -1,0 +1,49 @@
+//! Hides what a run is made of unless somebody wants it otherwise.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What an orderly or announced change may take on a machine that is busy.
+pub(crate) const SLACK: Duration = Duration::from_millis(3500);
+
+/// How large a run's stage is, and how its nodes behave.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The program whose copies are the nodes: `eldest-chaos` itself.
+    pub program: PathBuf,
+    /// How many nodes stand.
+    pub nodes: usize,
+    /// How many servers form the cluster.
+    pub members: usize,
+    /// The nodes' TTL.
+    pub ttl: Duration,
+    /// Whether the register outside of etcd looks at tokens.
+    pub fenced: bool,
+    /// Tells what is going on, line by line.
+    pub verbose: bool,
+}
+
+impl Settings {
+    /// Three nodes, three servers, a TTL that survives a change of etcd's leader; fenced, and silent.
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        Self {
+            program: program.into(),
+            nodes: 3,
+            members: 3,
+            ttl: Duration::from_secs(5),
+            fenced: true,
+            verbose: false,
+        }
+    }
+
+    /// The longest vacancy that the checker allows while nothing is wrong: TTL, etcd's election timeout, and slack.
+    pub(crate) fn takeover(&self) -> Duration {
+        self.ttl + Duration::from_secs(1) + SLACK
+    }
+
+    /// Patience with what ought to come by itself. The checker's bound is the promise; this only ends a run that
+    /// hangs.
+    pub(crate) fn patience(&self) -> Duration {
+        self.takeover() * 3
+    }
+}

@@ -1,0 +1,204 @@
+//! Hides how faults are made together, awaited and undone, and what is held against what came of them.
+
+use std::time::Duration;
+
+use eldest::testing::history::{Outcome, What};
+
+use crate::Result;
+use crate::action::{Action, Card, Effect, Side, Victim};
+use crate::lab::{Lab, Leads};
+use crate::plan::Draw;
+use crate::settings::SLACK;
+
+/// One fault, or several at once, from a stage that is whole to one that is whole again.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) cards: Vec<Card>,
+    /// The nodes hit, in the order of the cards; empty for everybody.
+    pub(crate) victims: Vec<String>,
+    pub(crate) before: String,
+    pub(crate) token: i64,
+    /// Before anything was broken, when everything surely was, and when everything surely was whole.
+    pub(crate) from: Duration,
+    pub(crate) applied: Duration,
+    pub(crate) undone: Duration,
+    /// When one led and all stood again, and who.
+    pub(crate) settled: Option<(Duration, String, i64)>,
+    /// From the fault to the last yes of the term before it, if it ended.
+    pub(crate) believed: Option<Duration>,
+    /// From the fault to the next election, if there was one before the stage was whole.
+    pub(crate) vacant: Option<Duration>,
+    pub(crate) problems: Vec<String>,
+}
+
+impl Step {
+    pub(crate) fn name(&self) -> String {
+        let names: Vec<&str> = self.cards.iter().map(|card| card.name).collect();
+        names.join(" + ")
+    }
+
+    /// What must come of it: of several, only that no invariant breaks.
+    pub(crate) fn effect(&self) -> Option<Effect> {
+        match &self.cards[..] {
+            [card] => Some(card.effect),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn changed(&self) -> bool {
+        self.settled
+            .as_ref()
+            .is_none_or(|(_, _, token)| *token != self.token)
+    }
+}
+
+/// Does one step. What goes wrong with it is in it; it is an error if the stage was not whole before.
+pub(crate) async fn step(lab: &Lab, actions: &[&dyn Action], draw: &mut Draw<'_>) -> Result<Step> {
+    let before = lab.settled().await?;
+    let cards: Vec<Card> = actions.iter().map(|action| action.card()).collect();
+    let victims: Vec<Victim> = cards
+        .iter()
+        .map(|card| victim(lab, card, before, draw))
+        .collect();
+    let told = |(card, victim): (&Card, &Victim)| match card.side {
+        Side::Everybody => String::new(),
+        _ => lab.nodes[victim.node].name.clone(),
+    };
+    let from = lab.now();
+    let mut step = Step {
+        victims: cards.iter().zip(&victims).map(told).collect(),
+        cards,
+        before: lab.nodes[before.node].name.clone(),
+        token: before.token,
+        from,
+        applied: from,
+        undone: from,
+        settled: None,
+        believed: None,
+        vacant: None,
+        problems: Vec::new(),
+    };
+    if let Err(error) = breaks(lab, actions, &victims, &mut step).await {
+        step.problems.push(error.to_string());
+    }
+    // Whatever went wrong: what is broken is mended.
+    for (action, victim) in actions.iter().zip(&victims).rev() {
+        if let Err(error) = action.undo(lab, victim).await {
+            step.problems.push(error.to_string());
+        }
+    }
+    step.undone = lab.now();
+    match lab.settled().await {
+        Ok(after) => {
+            let name = lab.nodes[after.node].name.clone();
+            step.settled = Some((lab.now(), name, after.token));
+        }
+        Err(error) => step.problems.push(error.to_string()),
+    }
+    judge(lab, &mut step)?;
+    Ok(step)
+}
+
+fn victim(lab: &Lab, card: &Card, leader: Leads, draw: &mut Draw<'_>) -> Victim {
+    match card.side {
+        Side::Leader => Victim {
+            node: leader.node,
+            token: Some(leader.token),
+        },
+        Side::Follower => {
+            let others = draw.below(lab.nodes.len() - 1);
+            Victim {
+                node: (leader.node + 1 + others) % lab.nodes.len(),
+                token: None,
+            }
+        }
+        Side::Everybody => Victim {
+            node: 0,
+            token: None,
+        },
+    }
+}
+
+async fn breaks(lab: &Lab, actions: &[&dyn Action], victims: &[Victim], step: &mut Step) -> Result {
+    for (action, victim) in actions.iter().zip(victims) {
+        action.apply(lab, victim).await?;
+    }
+    step.applied = lab.now();
+    let lasts = step
+        .cards
+        .iter()
+        .map(|card| card.lasts.of(lab.settings.ttl));
+    lab.pass(lasts.max().unwrap_or_default()).await?;
+    if matches!(step.effect(), Some(Effect::Changed | Effect::ChangedAtOnce)) {
+        let from = step.from;
+        lab.until("another leads", async || {
+            Ok(lab.ledger()?.elected_after(from).map(|_| ()))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Holds what the nodes wrote down against what was expected.
+fn judge(lab: &Lab, step: &mut Step) -> Result {
+    let ledger = lab.ledger()?;
+    let old = ledger.term(&step.before, step.token);
+    let next = ledger
+        .elected_after(step.from)
+        .map(|(_, _, term)| term.elected);
+    step.vacant = next.map(|at| at.saturating_sub(step.applied));
+    if step.changed() {
+        step.believed = old.map(|term| term.valid.saturating_sub(step.applied));
+    }
+    let mut problems = Vec::new();
+    let (ttl, late) = (lab.settings.ttl, |bound: Duration| {
+        step.vacant.is_none_or(|took| took > bound)
+    });
+    match step.effect() {
+        Some(Effect::Kept) if step.changed() || next.is_some() => {
+            problems.push("the term should have gone on".to_owned());
+        }
+        Some(Effect::Changed | Effect::ChangedAtOnce | Effect::Vacant) if !step.changed() => {
+            problems.push("the term should have ended".to_owned());
+        }
+        Some(Effect::Changed) if late(lab.settings.takeover()) => {
+            problems.push(format!("the next leader came after {:?}", step.vacant));
+        }
+        Some(Effect::ChangedAtOnce) if late(SLACK) => {
+            problems.push(format!("the next leader came only after {:?}", step.vacant));
+        }
+        Some(Effect::Vacant) if next.is_some_and(|at| at < step.undone) => {
+            problems.push("somebody was elected meanwhile".to_owned());
+        }
+        _ => {}
+    }
+    let ends = matches!(
+        step.effect(),
+        Some(Effect::Changed | Effect::ChangedAtOnce | Effect::Vacant)
+    );
+    if ends && step.believed.is_some_and(|believed| believed > ttl) {
+        let believed = step.believed.unwrap_or_default();
+        problems.push(format!("the term was believed in for {believed:?} longer"));
+    }
+    if step.effect().is_some() && step.cards[0].refuses {
+        let stale = |event: &&eldest::testing::history::Event| {
+            let refused = What::FencedWrite {
+                token: step.token,
+                outcome: Outcome::Refused,
+            };
+            event.at > step.applied && event.what == refused
+        };
+        let admitted = |event: &eldest::testing::history::Event| {
+            event.at > step.applied
+                && matches!(event.what, What::FencedWrite { token, outcome: Outcome::Admitted { .. } } if token == step.token)
+        };
+        let events = ledger.events();
+        // Unfenced, it is admitted, and that is the checker's to say.
+        if events.iter().find(stale).is_none() && !events.iter().any(admitted) {
+            problems.push("no write of the old term was on its way".to_owned());
+        }
+    }
+    drop(ledger);
+    step.problems.extend(problems);
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! The program of the project's image: one node that stands in one election, says who leads, and does guarded work
+//! while it leads itself. It is set up by environment variables; see `config.rs`. It is a library so that the fault
+//! harness can be such a node, too.
+
+mod config;
+mod look;
+mod record;
+pub mod register;
+mod seen;
+mod voice;
+mod web;
+mod work;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use eldest::{Announcement, CancellationToken, ErrorKind, Session, SessionOptions};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing_subscriber::EnvFilter;
+
+use crate::config::Config;
+use crate::record::{Event, History};
+use crate::register::Register;
+use crate::seen::Seen;
+use crate::voice::Voice;
+
+/// Threads that looked up a name end after this, so that they do not count as left behind.
+const IDLE_THREADS: Duration = Duration::from_millis(200);
+
+/// Runs the node that the environment describes until it is told to stop (SIGTERM, SIGINT).
+///
+/// # Errors
+///
+/// The environment makes no sense, or something happened that no retrying would mend.
+pub fn main() -> Result<()> {
+    let config = Config::from_env()?;
+    // Standard output has the node's own lines; what the library logs goes beside it.
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_keep_alive(IDLE_THREADS)
+        .build()?;
+    runtime.block_on(node(config))
+}
+
+/// From the first line to the last. An error is what no retrying would mend.
+async fn node(config: Config) -> Result<()> {
+    let voice = Voice::new(&config);
+    let register = Register::open(&config)?;
+    let history = History::open(&config).await?;
+    history.record(Event::Baseline);
+    let shutdown = CancellationToken::new();
+    stop_when_told(shutdown.clone(), voice.clone(), history.clone())?;
+
+    let listener = TcpListener::bind(&config.listen)
+        .await
+        .with_context(|| format!("LISTEN={}", config.listen))?;
+    let session = Session::connect_lazy(&config.endpoints, options(&config))?;
+    let (leading, leads) = watch::channel(None);
+    let (seeing, seen) = watch::channel(Seen::Nothing);
+    let web = web::Web {
+        leads: leads.clone(),
+        seen,
+        session: session.state(),
+        shutdown: shutdown.clone(),
+    };
+    // It answers for as long as the node is leaving, too.
+    let gone = CancellationToken::new();
+    let server = tokio::spawn(web.serve(listener, gone.clone()));
+
+    let election = session.election(&config.election)?;
+    let looking = tokio::spawn(
+        look::Look {
+            me: config.clone(),
+            session: session.clone(),
+            election: election.clone(),
+            leads,
+            seeing,
+            voice: voice.clone(),
+            history: history.clone(),
+        }
+        .follow(shutdown.clone()),
+    );
+    let work = work::Work {
+        me: config,
+        leading,
+        voice: voice.clone(),
+        history: history.clone(),
+        register,
+    };
+    let ran = election
+        .run(shutdown.clone(), |leadership| work.lead(leadership))
+        .await;
+    if !shutdown.is_cancelled() {
+        history.record(Event::Left);
+        shutdown.cancel();
+    }
+    looking.await??;
+    drop((work, election));
+    match session.close().await {
+        Ok(()) => voice.say("I have left"),
+        // Harmless: what is left in etcd expires by itself.
+        Err(error) if error.kind() == ErrorKind::Unavailable => {
+            voice.say(&format!("I go; etcd did not confirm it: {error}"));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    drop(session);
+    gone.cancel();
+    server.await??;
+    history.finish().await;
+    Ok(ran?)
+}
+
+fn options(config: &Config) -> SessionOptions {
+    SessionOptions::new(&config.name)
+        .ttl(config.ttl)
+        .announce(announcement(config))
+}
+
+/// What the others are told from the beginning; a leader adds since when it leads.
+fn announcement(config: &Config) -> Announcement {
+    let me = Announcement::new(&config.name).address(&config.advertise);
+    match &config.data_center {
+        Some(data_center) => me.data_center(data_center),
+        None => me,
+    }
+}
+
+fn stop_when_told(shutdown: CancellationToken, voice: Voice, history: History) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            // It ends by itself.
+            () = shutdown.cancelled() => return,
+        }
+        voice.say("I was told to stop");
+        history.record(Event::Left);
+        shutdown.cancel();
+    });
+    Ok(())
+}
