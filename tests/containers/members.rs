@@ -34,7 +34,7 @@ impl Key {
 
 impl Composed {
     /// A client of that member alone.
-    async fn client(&self, member: &str) -> Result<Client> {
+    pub(crate) async fn client(&self, member: &str) -> Result<Client> {
         let etcd = self.port(member, ETCD_PORT)?;
         Ok(Client::connect([format!("http://{etcd}")], None).await?)
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use eldest::BoxError;
 use eldest::testing::eventually;
 
-use crate::composed::{Composed, ETCD_PORT, ETCD_THAT_STAYS, Line, NODES, Said};
-use crate::front::{Callers, now};
+use crate::composed::{Composed, ETCD_THAT_STAYS, Line, NODES, Said};
+use crate::front::{Callers, now, sees_only};
 use crate::lab::Result;
 use crate::members::Key;
 use crate::pulse::Pulse;
@@ -129,7 +129,10 @@ impl Walk {
             let texts: Vec<String> = texts.chain(self.output.lines()).map(alike).collect();
             missing.clone_from(&wanted);
             missing.retain(|line| !texts.contains(line));
-            if missing.is_empty() || self.lost(&said).len() > self.before.1 {
+            // Who leads instead of the one that README names does not make room for it.
+            let mut leads = news.iter().filter(|line| line.token().is_some());
+            let astray = leads.any(|line| !wanted.contains(&alike(&line.text)));
+            if missing.is_empty() || astray || self.lost(&said).len() > self.before.1 {
                 return Some(news);
             }
             tokio::time::sleep(LOOK).await;
@@ -150,8 +153,7 @@ impl Walk {
     /// After `up`: learns who leads, who is next and who is last, once all three stand.
     async fn meet(&mut self) -> Result {
         self.demo.find()?;
-        let etcd = self.demo.port(ETCD_THAT_STAYS, ETCD_PORT)?;
-        self.pulse = Some(Pulse::start(etcd).await?);
+        self.pulse = Some(Pulse::start(self.demo.client(ETCD_THAT_STAYS).await?).await?);
         let queue = eventually(PATIENCE, "three nodes are in line", async || {
             let queue = self.demo.queue().await.ok();
             queue.filter(|queue| queue.len() == NODES.len())
@@ -197,7 +199,19 @@ impl Walk {
         in_time(&format!("{what}: an answer"), gap, bound)
     }
 
-    /// What no slow machine excuses: answers of two leaders, tokens that fall.
+    /// Waits until the front reaches that node, and sees it alone as one to send requests to.
+    pub(crate) async fn reach(&self, node: &str) -> Result {
+        let stats = self.demo.port("front", 8404)?;
+        let reached = async {
+            self.callers().reach(node).await?;
+            sees_only(stats, node).await
+        };
+        reached
+            .await
+            .map_err(|error| Late(error.to_string()).into())
+    }
+
+    /// What no slow machine excuses: answers of two leaders, tokens that fall, somebody older than who leads.
     pub(crate) async fn judge(&self) -> Result {
         if let Some(callers) = &self.callers {
             callers.judge()?;
@@ -205,12 +219,17 @@ impl Walk {
         let said = self.demo.said().await?;
         let led = said.lines.iter().filter(|line| line.token().is_some());
         let led: Vec<&Line> = led.collect();
-        match led
-            .windows(2)
-            .find(|pair| pair[1].token() <= pair[0].token())
-        {
-            Some(pair) => Err(format!("tokens fall: {pair:?}").into()),
-            None => Ok(()),
+        let mut pairs = led.windows(2);
+        if let Some(pair) = pairs.find(|pair| pair[1].token() <= pair[0].token()) {
+            return Err(format!("tokens fall: {pair:?}").into());
+        }
+        // A key older than a leader's cannot come later: it was there when that one was elected.
+        let queue = self.demo.queue().await.unwrap_or_default();
+        match (led.last(), queue.first()) {
+            (Some(led), Some(key)) if led.token() > Some(key.create_revision) => {
+                Err(format!("{led:?}, but somebody is older: {queue:?}").into())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -254,9 +273,12 @@ pub(crate) fn in_time(what: &str, took: Duration, bound: Duration) -> Result {
     Err(Late(format!("{what} took {took:?}, {bound:?} at most")).into())
 }
 
-/// Fails if that is not so.
-pub(crate) fn hold(so: bool, what: impl FnOnce() -> String) -> Result {
-    if so { Ok(()) } else { Err(what().into()) }
+/// Fails if anybody has something to say.
+pub(crate) fn silent(what: &str, news: &[Line]) -> Result {
+    if news.is_empty() {
+        return Ok(());
+    }
+    Err(Late(format!("{what}: {news:?}")).into())
 }
 
 pub(crate) fn only<'a>(lines: &'a [Line], node: &str, words: &str) -> Result<&'a Line> {
