@@ -1,6 +1,7 @@
 //! Hides how a copy of the demo in docker-compose.yml is run by either generation of Compose, asked, and removed.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -20,6 +21,7 @@ pub(crate) const NODES: [&str; 3] = ["node1", "node2", "node3"];
 /// What a node answers, and its worker.
 pub(crate) const NODE_PORT: u16 = 8470;
 pub(crate) const WORKER_PORT: u16 = 8080;
+pub(crate) const ETCDS: [&str; 3] = ["etcd1", "etcd2", ETCD_THAT_STAYS];
 /// The member of etcd that no step of README stops.
 pub(crate) const ETCD_THAT_STAYS: &str = "etcd3";
 pub(crate) const ETCD_PORT: u16 = 2379;
@@ -29,13 +31,19 @@ const LOST: &str = "lease lost";
 const GONE: &str = "reason=\"lease_lost\"";
 
 /// A line of a worker.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Line {
     pub(crate) text: String,
     /// Who says it.
     pub(crate) node: String,
     /// When, by the wall clock that all containers share.
     pub(crate) at: SystemTime,
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        self.text.fmt(f)
+    }
 }
 
 impl Line {
@@ -246,13 +254,10 @@ fn additions(etcd: &str, node: &str) -> String {
         lines.collect::<Vec<_>>().join("\n")
     };
     let port = |port: u16| format!("ports: [\"127.0.0.1:0:{port}\"], ");
-    let etcds = ["etcd1", "etcd2", ETCD_THAT_STAYS];
-    let image = format!("image: \"{etcd}\", ");
     format!(
-        "services:\n{}\n{}\n{}\n{}\nnetworks:\n{}\nvolumes:\n{}\n",
-        of(&etcds[..2], &image),
+        "services:\n{}\n{}\n{}\nnetworks:\n{}\nvolumes:\n{}\n",
         // So that etcd can be asked past the nodes.
-        of(&etcds[2..], &(image.clone() + &port(ETCD_PORT))),
+        of(&ETCDS, &format!("image: \"{etcd}\", {}", port(ETCD_PORT))),
         // Its worker's port too, so that it can be asked past the front.
         of(
             &NODES,
@@ -263,7 +268,7 @@ fn additions(etcd: &str, node: &str) -> String {
         ),
         of(&["front"], ""),
         of(&["peers", "clients"], ""),
-        of(&etcds, ""),
+        of(&ETCDS, ""),
     )
 }
 

@@ -3,7 +3,7 @@
 use crate::lab::{Lab, Result, SOON, seconds};
 
 /// Long enough that only what a test breaks ends a term.
-const TTL: std::time::Duration = seconds(5);
+const TTL: std::time::Duration = seconds(10);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_leader_is_succeeded_by_the_next_eldest_and_does_not_preempt_it() -> Result {

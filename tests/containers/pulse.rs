@@ -1,6 +1,5 @@
 //! Hides how it is known, without asking the library, how slow etcd and this machine are for the nodes.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -35,8 +34,7 @@ struct Felt {
 
 impl Pulse {
     /// Returns after the first answer.
-    pub(crate) async fn start(etcd: SocketAddr) -> Result<Self, BoxError> {
-        let mut client = Client::connect([format!("http://{etcd}")], None).await?;
+    pub(crate) async fn start(mut client: Client) -> Result<Self, BoxError> {
         client.put(KEY, "", None).await?;
         let felt = Arc::new(Mutex::new(Felt {
             answers: vec![now()],

@@ -179,8 +179,13 @@ pub(crate) async fn answers(at: SocketAddr, path: &str, status: u16) -> Result {
     .await
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago. Below those from which the kernel takes some for whoever connects: one of these could
+/// be taken until its server begins.
 pub(crate) async fn free_port() -> Result<SocketAddr> {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-    Ok(listener.local_addr()?)
+    loop {
+        let at = SocketAddr::from(([127, 0, 0, 1], fastrand::u16(16_000..32_000)));
+        if tokio::net::TcpListener::bind(at).await.is_ok() {
+            return Ok(at);
+        }
+    }
 }

@@ -6,6 +6,7 @@ mod checks;
 mod compose;
 mod consumer;
 mod docker;
+mod failures;
 mod fixed;
 mod images;
 mod manifests;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use crate::failures::Failures;
 use crate::process::{self, End};
 use crate::tally::Tally;
 
@@ -215,6 +216,7 @@ impl Stage {
         let shown = process::show(command);
         self.say(&shown);
         let mut tally = Tally::default();
+        let mut failures = Failures::default();
         let mut kept = Vec::new();
         let keep = self.part.is_some();
         let result = self.run(command, |line| {
@@ -224,8 +226,11 @@ impl Stage {
                 println!("{line}");
             }
             tally.read(line);
+            failures.read(line);
         });
         self.tally += tally;
+        // At the end, with all others: whoever reads only that should know why.
+        self.failures.extend(failures.told());
         if let Some((_, lines)) = &mut self.part {
             lines.append(&mut kept);
         }
@@ -285,6 +290,18 @@ mod tests {
         assert_eq!((report.tally.passed, report.tally.failed), (2, 1));
         assert_eq!(report.failures.len(), 1);
         assert_eq!(report.result(), "FAILED");
+    }
+
+    #[test]
+    fn a_test_that_failed_is_told_with_its_reason() {
+        let report = stage(DEFAULT_LIMIT, |stage| {
+            let said = "---- a::b stdout ----\nError: \"late\"\n\nfailures:\n    a::b\ntest result: FAILED. 0 passed; 1 failed";
+            assert!(!stage.tests(&mut sh(&format!("echo '{said}'; exit 101")))?);
+            Ok(())
+        });
+        assert_eq!(report.tally.failed, 1);
+        assert_eq!(report.failures[0], "a::b: Error: \"late\"");
+        assert_eq!(report.failures.len(), 2, "{:?}", report.failures);
     }
 
     #[test]

@@ -40,7 +40,7 @@ const NO_ETCDCTL: &str = "ELDEST_NO_ETCDCTL";
 const THREADS: &str = "--test-threads=5";
 
 /// Each of these waits longer still, and has six containers or more.
-const CONTAINER_THREADS: &str = "--test-threads=3";
+const CONTAINER_THREADS: &str = "--test-threads=2";
 
 /// Name the two generations of docker-compose.
 const COMPOSE_V1: &str = "ELDEST_COMPOSE_V1";

@@ -1,0 +1,79 @@
+//! Hides how the demo's etcd is asked past its nodes: for the queue, and for who leads etcd itself.
+
+use std::time::Duration;
+
+use eldest::etcd_client::{Client, GetOptions, KeyValue, SortOrder, SortTarget};
+use eldest::testing::eventually;
+
+use crate::composed::{Composed, ETCD_PORT, ETCD_THAT_STAYS, ETCDS};
+use crate::lab::{Result, SOON};
+
+/// The keys of the election.
+const PREFIX: &str = "eldest/demo/";
+/// Longer nobody waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A key of the election.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) node: String,
+    pub(crate) create_revision: i64,
+    pub(crate) lease: i64,
+}
+
+impl Key {
+    fn read(kv: &KeyValue) -> Result<Self> {
+        let value: serde_json::Value = serde_json::from_slice(kv.value())?;
+        Ok(Self {
+            node: value["identity"].as_str().unwrap_or_default().to_owned(),
+            create_revision: kv.create_revision(),
+            lease: kv.lease(),
+        })
+    }
+}
+
+impl Composed {
+    /// A client of that member alone.
+    pub(crate) async fn client(&self, member: &str) -> Result<Client> {
+        let etcd = self.port(member, ETCD_PORT)?;
+        Ok(Client::connect([format!("http://{etcd}")], None).await?)
+    }
+
+    /// The queue as etcd has it, the eldest first.
+    pub(crate) async fn queue(&self) -> Result<Vec<Key>> {
+        let mut client = self.client(ETCD_THAT_STAYS).await?;
+        let options = GetOptions::new().with_prefix();
+        let options = options.with_sort(SortTarget::Create, SortOrder::Ascend);
+        let asked = tokio::time::timeout(PATIENCE, client.get(PREFIX, Some(options)));
+        asked.await??.kvs().iter().map(Key::read).collect()
+    }
+
+    /// Makes the member that stays etcd's leader. Without a leader etcd answers nobody until there is another, which can
+    /// take longer than a node waits with a TTL of 5 s.
+    pub(crate) async fn lead_by_the_one_that_stays(&self) -> Result {
+        let what = format!("{ETCD_THAT_STAYS} leads etcd");
+        eventually(SOON, what, async || {
+            let (stays, leader) = self.view(ETCD_THAT_STAYS).await.ok()?;
+            if stays == leader {
+                return Some(());
+            }
+            for member in ETCDS {
+                // Refused while the other is not ready for it.
+                if self.view(member).await.ok()?.0 == leader {
+                    let mut client = self.client(member).await.ok()?;
+                    drop(tokio::time::timeout(PATIENCE, client.move_leader(stays)).await);
+                }
+            }
+            None
+        })
+        .await
+    }
+
+    /// That member's id, and that of the one which it takes for etcd's leader.
+    async fn view(&self, member: &str) -> Result<(u64, u64)> {
+        let mut client = self.client(member).await?;
+        let status = tokio::time::timeout(PATIENCE, client.status()).await??;
+        let header = status.header().ok_or("no header")?;
+        Ok((header.member_id(), status.leader()))
+    }
+}
