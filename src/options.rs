@@ -8,6 +8,9 @@ use etcd_client::ConnectOptions;
 use crate::announcement::{Announced, Announcement};
 use crate::core::lease_clock::Trust;
 use crate::error::{Error, ErrorKind, Result};
+use crate::etcd::Access;
+#[cfg(feature = "tls")]
+use crate::etcd::TlsFiles;
 
 /// The smallest TTL a default etcd grants: 1.5 times its election timeout, rounded up.
 const MIN_TTL: Duration = Duration::from_secs(2);
@@ -61,6 +64,8 @@ pub struct SessionOptions {
     clock_drift_ppm: u32,
     announced: Option<Announced>,
     connect_options: ConnectOptions,
+    #[cfg(feature = "tls")]
+    tls_files: Option<TlsFiles>,
     #[cfg(feature = "unstable-sim")]
     env: Option<crate::env::SharedEnv>,
 }
@@ -79,6 +84,8 @@ impl SessionOptions {
             clock_drift_ppm: 1000,
             announced: None,
             connect_options: ConnectOptions::new(),
+            #[cfg(feature = "tls")]
+            tls_files: None,
             #[cfg(feature = "unstable-sim")]
             env: None,
         }
@@ -164,6 +171,25 @@ impl SessionOptions {
         self
     }
 
+    /// Certificates in files, which every attempt to connect reads anew, so that they can be replaced while the session
+    /// lives. They replace what [`SessionOptions::connect_options`] says of TLS, which is kept as it was given. Needs
+    /// endpoints that begin with `https`.
+    ///
+    /// ```
+    /// use eldest::{SessionOptions, TlsFiles};
+    ///
+    /// let files = TlsFiles::new()
+    ///     .authorities("/etc/billing/etcd-ca.pem")
+    ///     .identity("/etc/billing/node.pem", "/etc/billing/node.key");
+    /// let options = SessionOptions::new("node-a").tls_files(files);
+    /// # let _ = options;
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn tls_files(mut self, files: TlsFiles) -> Self {
+        self.tls_files = Some(files);
+        self
+    }
+
     /// TTL and timeouts for members that are `round_trip` away: the request timeout is six round trips (connecting
     /// with TLS takes four) plus 250 ms, at least 500 ms; the TTL is ten request timeouts, at least 15 s.
     ///
@@ -225,6 +251,9 @@ impl SessionOptions {
             )));
         }
         let spare = (ttl * 2 / 3).saturating_sub(margin).saturating_sub(grace);
+        let access = Access::from(self.connect_options);
+        #[cfg(feature = "tls")]
+        let access = access.with_files(self.tls_files);
         let announced = self
             .announced
             .unwrap_or_else(|| Announcement::new(&self.identity).into());
@@ -240,7 +269,7 @@ impl SessionOptions {
             request_timeout,
             connect_timeout: self.connect_timeout,
             announced,
-            connect_options: self.connect_options,
+            access,
             spare,
             #[cfg(feature = "unstable-sim")]
             env: self.env,
@@ -269,7 +298,7 @@ pub(crate) struct Settings {
     pub(crate) request_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) announced: Announced,
-    pub(crate) connect_options: ConnectOptions,
+    access: Access,
     /// How long after a renewal was due another may still arrive.
     spare: Duration,
     #[cfg(feature = "unstable-sim")]
@@ -277,6 +306,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// What connections are made with.
+    pub(crate) fn access(&self) -> Access {
+        self.access.clone()
+    }
+
     /// The prefix of an election's keys, with its final `/`: `xy` and `xyz` never share one.
     pub(crate) fn prefix(&self, name: &str) -> String {
         format!("{}{name}/", self.namespace_prefix())

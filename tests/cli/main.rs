@@ -7,6 +7,8 @@ mod common;
 mod doctor;
 mod options;
 mod resign;
+#[path = "../sealed/mod.rs"]
+mod sealed;
 mod status;
 mod terminal;
 mod tls;

@@ -18,7 +18,7 @@ pub(crate) const SMOKE: &str = "smoke";
 
 /// They test the command, the tools, the examples and the log; or the machine more than etcd. One version of etcd is
 /// enough for them.
-const ON_ONE_VERSION: [&str; 9] = [
+const ON_ONE_VERSION: [&str; 10] = [
     "cli",
     "examples",
     "http",
@@ -28,6 +28,7 @@ const ON_ONE_VERSION: [&str; 9] = [
     "serve",
     "supervise",
     "testing",
+    "tls",
 ];
 
 /// Names the etcdctl that tests use.
