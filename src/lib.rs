@@ -305,6 +305,9 @@ mod error;
 mod etcd;
 mod facts;
 mod following;
+#[cfg(feature = "unstable-fuzz")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod health;
 mod holders;
 #[cfg(feature = "http")]

@@ -4,6 +4,7 @@ mod checks;
 mod compose;
 mod consumer;
 mod demo;
+mod deny;
 mod docker;
 mod fixed;
 mod images;
@@ -42,6 +43,7 @@ fn dispatch(args: &[String]) -> Result<ExitCode> {
     let rest = args.get(1..).unwrap_or_default();
     match args.first().map(String::as_str) {
         Some("demo") => demo::run(rest),
+        Some("deny") => deny::run(rest),
         Some("images") => images::run(rest),
         Some("simulate") => simulate::run(rest),
         Some("static") => Ok(fixed::run()),
@@ -62,6 +64,7 @@ fn help() -> String {
   cargo xtask demo [-- ARGS]                     build the demo and run it
   cargo xtask test [--limit SECONDS] [STAGE …]   run the stages named, or all in this order
   cargo xtask simulate [OPTION …]                simulate the core from seeds; --help lists the options
+  cargo xtask deny [ARGS]                        install cargo-deny, and have it check deny.toml, advisories too
   cargo xtask images [IMAGE …]                   make the container images named, or all, without a registry
   cargo xtask model [OPTIONS]                    look at every state of the protocol's model; --help lists its options
   cargo xtask static                             build the command `eldest` so that it runs on any Linux

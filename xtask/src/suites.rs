@@ -18,9 +18,10 @@ pub(crate) const SMOKE: &str = "smoke";
 
 /// They test the command, the tools, the examples and the log; or the machine more than etcd. One version of etcd is
 /// enough for them.
-const ON_ONE_VERSION: [&str; 10] = [
+const ON_ONE_VERSION: [&str; 11] = [
     "cli",
     "examples",
+    "fuzzing",
     "http",
     "logs",
     "page",
