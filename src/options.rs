@@ -413,6 +413,74 @@ mod tests {
         }
     }
 
+    const PAGE: &str = include_str!("../docs/operations.md");
+
+    /// Seconds as the page writes them: hundredths, rounded down.
+    fn seconds(duration: Duration) -> String {
+        // What is a nanosecond below a hundredth was rounded on its way.
+        let hundredths = (duration + Duration::from_nanos(10)).as_millis() / 10;
+        let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    }
+
+    fn on_the_page(first: &str, columns: &[Duration]) {
+        let columns: Vec<String> = columns.iter().map(|column| seconds(*column)).collect();
+        let row = format!("| {first}{} |", columns.join(" | "));
+        assert!(PAGE.lines().any(|line| line == row), "missing: {row}");
+    }
+
+    /// When work is told to stop, and until when a term is valid, as the lease's clock has it.
+    fn ends(settings: &Settings) -> (Duration, Duration) {
+        use crate::core::lease_clock::LeaseClock;
+        use crate::core::time::Time;
+        use crate::facts::Header;
+        let header = Header {
+            cluster: 1,
+            member: 1,
+            revision: 1,
+            term: 1,
+        };
+        let clock = LeaseClock::granted(settings.trust, Time::ZERO, settings.ttl, header);
+        let valid = clock.deadline().since(Time::ZERO);
+        (valid - settings.grace, valid)
+    }
+
+    #[test]
+    fn the_figures_for_operators_are_those_of_the_code() {
+        let half = Duration::from_millis(500);
+        for ttl in [2, 3, 5, 10, 20, 30, 60, 120, 300].map(Duration::from_secs) {
+            let settings = SessionOptions::new("n").ttl(ttl).settle().unwrap();
+            let (told, valid) = ends(&settings);
+            let (margin, grace) = (settings.trust.margin, settings.grace);
+            let request = settings.request_timeout;
+            // The longest that is survived, found by asking.
+            let survived = |ms: &u64| settings.survives(Duration::from_millis(*ms));
+            let change = (0..300_000).take_while(survived).last().unwrap_or_default();
+            let change = Duration::from_millis(change);
+            on_the_page(
+                "",
+                &[
+                    ttl,
+                    margin,
+                    grace,
+                    request,
+                    ttl / 3,
+                    told,
+                    valid,
+                    ttl + half,
+                    change,
+                ],
+            );
+        }
+        for ms in [10, 40, 120, 250, 500] {
+            let options = SessionOptions::new("n").wan(Duration::from_millis(ms));
+            let settings = options.settle().unwrap();
+            let (ttl, request) = (settings.ttl, settings.request_timeout);
+            let (told, _) = ends(&settings);
+            on_the_page(&format!("{ms} ms | "), &[ttl, request, told, ttl + half]);
+        }
+    }
+
     #[test]
     fn the_defaults_at_ten_seconds_are_those_documented() {
         let settings = SessionOptions::new("n").settle().unwrap();

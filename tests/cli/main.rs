@@ -5,7 +5,10 @@
 mod access;
 mod common;
 mod doctor;
+#[path = "../etcdctl/mod.rs"]
+mod etcdctl;
 mod options;
+mod pages;
 mod resign;
 #[path = "../sealed/mod.rs"]
 mod sealed;

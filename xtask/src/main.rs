@@ -45,6 +45,7 @@ fn dispatch(args: &[String]) -> Result<ExitCode> {
         Some("demo") => demo::run(rest),
         Some("deny") => deny::run(rest),
         Some("images") => images::run(rest),
+        Some("leaks") => suites::leaks(),
         Some("simulate") => simulate::run(rest),
         Some("static") => Ok(fixed::run()),
         Some("model") => model::run(rest),
@@ -66,6 +67,7 @@ fn help() -> String {
   cargo xtask simulate [OPTION …]                simulate the core from seeds; --help lists the options
   cargo xtask deny [ARGS]                        install cargo-deny, and have it check deny.toml, advisories too
   cargo xtask images [IMAGE …]                   make the container images named, or all, without a registry
+  cargo xtask leaks                              ten thousand cycles in an election, twice, and what they leave behind
   cargo xtask model [OPTIONS]                    look at every state of the protocol's model; --help lists its options
   cargo xtask static                             build the command `eldest` so that it runs on any Linux
   cargo xtask help                               this text
