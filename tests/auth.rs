@@ -454,7 +454,7 @@ async fn a_password_is_in_no_log_line_no_error_and_no_debug_output() -> Result {
     #[cfg(feature = "metrics")]
     {
         let page = metrics.render();
-        for measured in ["eldest_renewals_total", "eldest_requests_failed_total"] {
+        for measured in ["eldest_renewals_total", "eldest_terms_started_total"] {
             assert!(page.contains(measured), "{measured} is missing in {page}");
         }
         shown.push(page);
