@@ -4,6 +4,8 @@
 mod system;
 mod watchdog;
 
+#[cfg(feature = "tls")]
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -33,6 +35,11 @@ pub trait Env: Send + Sync + 'static {
         endpoint: String,
         options: ConnectOptions,
     ) -> BoxFuture<'static, Result<Client, etcd_client::Error>>;
+    /// What is in a small file. Where there are none, an error.
+    #[cfg(feature = "tls")]
+    fn read(&self, _file: PathBuf) -> BoxFuture<'static, std::io::Result<Vec<u8>>> {
+        Box::pin(async { Err(std::io::ErrorKind::Unsupported.into()) })
+    }
     /// Has `watched` fired when it is due, even if every worker of the runtime is blocked.
     /// Registration ends when the last strong reference is dropped.
     fn watch(&self, watched: Weak<dyn Watched>);

@@ -263,7 +263,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `tls` | `https` endpoints, configured through [`SessionOptions::connect_options`] |
+//! | `tls` | `https` endpoints; certificates by `SessionOptions::tls_files`, which are read anew for each connection, or by [`SessionOptions::connect_options`] |
 //! | `cli` | the command `eldest`, and the module `operator` |
 //! | `history` | the module `testing::history`: a recorder of what nodes believe and do, and a checker of it |
 //! | `http` | the module `http`: an axum router that tells others who leads, and a layer that lets requests through while one leads |
@@ -305,6 +305,9 @@ mod error;
 mod etcd;
 mod facts;
 mod following;
+#[cfg(feature = "unstable-fuzz")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod health;
 mod holders;
 #[cfg(feature = "http")]
@@ -341,6 +344,8 @@ pub use core::candidacy::Follow;
 pub use core::reason::{EndReason, LostReason};
 pub use election::Election;
 pub use error::{BoxError, Error, ErrorKind, Result};
+#[cfg(feature = "tls")]
+pub use etcd::TlsFiles;
 pub use etcd_client;
 pub use following::Following;
 pub use holders::{Holder, Holders, HoldersObserver};

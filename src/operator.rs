@@ -84,7 +84,7 @@ impl Endpoint {
         let pool = Pool::new(
             Arc::clone(&env),
             vec![url.clone()],
-            settings.connect_options.clone(),
+            settings.access(),
             settings.request_timeout,
         );
         Ok(Self {

@@ -8,6 +8,9 @@ use etcd_client::ConnectOptions;
 use crate::announcement::{Announced, Announcement};
 use crate::core::lease_clock::Trust;
 use crate::error::{Error, ErrorKind, Result};
+use crate::etcd::Access;
+#[cfg(feature = "tls")]
+use crate::etcd::TlsFiles;
 
 /// The smallest TTL a default etcd grants: 1.5 times its election timeout, rounded up.
 const MIN_TTL: Duration = Duration::from_secs(2);
@@ -61,6 +64,8 @@ pub struct SessionOptions {
     clock_drift_ppm: u32,
     announced: Option<Announced>,
     connect_options: ConnectOptions,
+    #[cfg(feature = "tls")]
+    tls_files: Option<TlsFiles>,
     #[cfg(feature = "unstable-sim")]
     env: Option<crate::env::SharedEnv>,
 }
@@ -79,6 +84,8 @@ impl SessionOptions {
             clock_drift_ppm: 1000,
             announced: None,
             connect_options: ConnectOptions::new(),
+            #[cfg(feature = "tls")]
+            tls_files: None,
             #[cfg(feature = "unstable-sim")]
             env: None,
         }
@@ -164,6 +171,25 @@ impl SessionOptions {
         self
     }
 
+    /// Certificates in files, which every attempt to connect reads anew, so that they can be replaced while the session
+    /// lives. They replace what [`SessionOptions::connect_options`] says of TLS, which is kept as it was given. Needs
+    /// endpoints that begin with `https`.
+    ///
+    /// ```
+    /// use eldest::{SessionOptions, TlsFiles};
+    ///
+    /// let files = TlsFiles::new()
+    ///     .authorities("/etc/billing/etcd-ca.pem")
+    ///     .identity("/etc/billing/node.pem", "/etc/billing/node.key");
+    /// let options = SessionOptions::new("node-a").tls_files(files);
+    /// # let _ = options;
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn tls_files(mut self, files: TlsFiles) -> Self {
+        self.tls_files = Some(files);
+        self
+    }
+
     /// TTL and timeouts for members that are `round_trip` away: the request timeout is six round trips (connecting
     /// with TLS takes four) plus 250 ms, at least 500 ms; the TTL is ten request timeouts, at least 15 s.
     ///
@@ -225,6 +251,9 @@ impl SessionOptions {
             )));
         }
         let spare = (ttl * 2 / 3).saturating_sub(margin).saturating_sub(grace);
+        let access = Access::from(self.connect_options);
+        #[cfg(feature = "tls")]
+        let access = access.with_files(self.tls_files);
         let announced = self
             .announced
             .unwrap_or_else(|| Announcement::new(&self.identity).into());
@@ -240,7 +269,7 @@ impl SessionOptions {
             request_timeout,
             connect_timeout: self.connect_timeout,
             announced,
-            connect_options: self.connect_options,
+            access,
             spare,
             #[cfg(feature = "unstable-sim")]
             env: self.env,
@@ -269,7 +298,7 @@ pub(crate) struct Settings {
     pub(crate) request_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) announced: Announced,
-    pub(crate) connect_options: ConnectOptions,
+    access: Access,
     /// How long after a renewal was due another may still arrive.
     spare: Duration,
     #[cfg(feature = "unstable-sim")]
@@ -277,6 +306,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// What connections are made with.
+    pub(crate) fn access(&self) -> Access {
+        self.access.clone()
+    }
+
     /// The prefix of an election's keys, with its final `/`: `xy` and `xyz` never share one.
     pub(crate) fn prefix(&self, name: &str) -> String {
         format!("{}{name}/", self.namespace_prefix())
@@ -376,6 +410,74 @@ mod tests {
                 ttl >= 4,
                 "ttl {ttl}"
             );
+        }
+    }
+
+    const PAGE: &str = include_str!("../docs/operations.md");
+
+    /// Seconds as the page writes them: hundredths, rounded down.
+    fn seconds(duration: Duration) -> String {
+        // What is a nanosecond below a hundredth was rounded on its way.
+        let hundredths = (duration + Duration::from_nanos(10)).as_millis() / 10;
+        let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    }
+
+    fn on_the_page(first: &str, columns: &[Duration]) {
+        let columns: Vec<String> = columns.iter().map(|column| seconds(*column)).collect();
+        let row = format!("| {first}{} |", columns.join(" | "));
+        assert!(PAGE.lines().any(|line| line == row), "missing: {row}");
+    }
+
+    /// When work is told to stop, and until when a term is valid, as the lease's clock has it.
+    fn ends(settings: &Settings) -> (Duration, Duration) {
+        use crate::core::lease_clock::LeaseClock;
+        use crate::core::time::Time;
+        use crate::facts::Header;
+        let header = Header {
+            cluster: 1,
+            member: 1,
+            revision: 1,
+            term: 1,
+        };
+        let clock = LeaseClock::granted(settings.trust, Time::ZERO, settings.ttl, header);
+        let valid = clock.deadline().since(Time::ZERO);
+        (valid - settings.grace, valid)
+    }
+
+    #[test]
+    fn the_figures_for_operators_are_those_of_the_code() {
+        let half = Duration::from_millis(500);
+        for ttl in [2, 3, 5, 10, 20, 30, 60, 120, 300].map(Duration::from_secs) {
+            let settings = SessionOptions::new("n").ttl(ttl).settle().unwrap();
+            let (told, valid) = ends(&settings);
+            let (margin, grace) = (settings.trust.margin, settings.grace);
+            let request = settings.request_timeout;
+            // The longest that is survived, found by asking.
+            let survived = |ms: &u64| settings.survives(Duration::from_millis(*ms));
+            let change = (0..300_000).take_while(survived).last().unwrap_or_default();
+            let change = Duration::from_millis(change);
+            on_the_page(
+                "",
+                &[
+                    ttl,
+                    margin,
+                    grace,
+                    request,
+                    ttl / 3,
+                    told,
+                    valid,
+                    ttl + half,
+                    change,
+                ],
+            );
+        }
+        for ms in [10, 40, 120, 250, 500] {
+            let options = SessionOptions::new("n").wan(Duration::from_millis(ms));
+            let settings = options.settle().unwrap();
+            let (ttl, request) = (settings.ttl, settings.request_timeout);
+            let (told, _) = ends(&settings);
+            on_the_page(&format!("{ms} ms | "), &[ttl, request, told, ttl + half]);
         }
     }
 

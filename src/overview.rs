@@ -67,6 +67,23 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// All those whose keys these are, whatever stands there, by their prefixes.
+    pub(crate) fn all(
+        revision: i64,
+        namespace: &[u8],
+        entries: impl IntoIterator<Item = Entry>,
+    ) -> impl Iterator<Item = Self> {
+        let mut parents: BTreeMap<Vec<u8>, Vec<Entry>> = BTreeMap::new();
+        for entry in entries {
+            if let Some(parent) = parent(&entry.key) {
+                parents.entry(parent.to_vec()).or_default().push(entry);
+            }
+        }
+        let queue =
+            move |(prefix, entries): (Vec<u8>, _)| Self::new(revision, &prefix, namespace, entries);
+        parents.into_iter().map(queue)
+    }
+
     fn new(revision: i64, prefix: &[u8], namespace: &[u8], entries: Vec<Entry>) -> Self {
         let path = prefix.strip_prefix(namespace).unwrap_or(prefix);
         let path = path.strip_suffix(b"/").unwrap_or(path);
@@ -219,7 +236,7 @@ impl SessionShared {
     /// All ranges at the first one's revision.
     async fn overview(&self, namespace: &str, below: &str) -> Result<Overview, Failure> {
         let mut revision = None;
-        let mut parents: BTreeMap<Vec<u8>, Vec<Entry>> = BTreeMap::new();
+        let mut entries = Vec::new();
         for path in Path::families(below) {
             let own_level = path != below;
             let prefix = format!(
@@ -238,16 +255,10 @@ impl SessionShared {
                 listed => listed?,
             };
             revision = Some(listed.header.revision);
-            for entry in listed.entries {
-                if let Some(parent) = parent(&entry.key) {
-                    parents.entry(parent.to_vec()).or_default().push(entry);
-                }
-            }
+            entries.extend(listed.entries);
         }
         let revision = revision.unwrap_or_default();
-        let queues = parents
-            .into_iter()
-            .map(|(prefix, entries)| Queue::new(revision, &prefix, namespace.as_bytes(), entries));
+        let queues = Queue::all(revision, namespace.as_bytes(), entries);
         let ours = |queue: &Queue| !queue.name.is_empty() && !queue.name.starts_with(GUARDS);
         let mut queues: Vec<Queue> = queues.filter(ours).collect();
         let order = |queue: &Queue| match queue.kind {

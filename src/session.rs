@@ -248,7 +248,7 @@ impl Session {
         let pool = Pool::new(
             Arc::clone(&env),
             endpoints,
-            settings.connect_options.clone(),
+            settings.access(),
             settings.request_timeout,
         )
         .map_err(invalid)?;

@@ -394,6 +394,8 @@ async fn a_changed_password_ends_the_term_and_changed_back_the_node_returns() ->
 #[tokio::test]
 async fn a_password_is_in_no_log_line_no_error_and_no_debug_output() -> Result {
     let (logs, _guard) = Logs::capture();
+    #[cfg(feature = "metrics")]
+    let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()?;
     // Tokens that expire, so that it is sent again and again.
     let guarded = Guarded::start(&["--auth-token-ttl=1"]).await?;
     let endpoint = guarded.etcd.endpoint();
@@ -449,6 +451,14 @@ async fn a_password_is_in_no_log_line_no_error_and_no_debug_output() -> Result {
         shown.push(format!("{error} {error:?} {error:#?}"));
     }
     session.close().await?;
+    #[cfg(feature = "metrics")]
+    {
+        let page = metrics.render();
+        for measured in ["eldest_renewals_total", "eldest_terms_started_total"] {
+            assert!(page.contains(measured), "{measured} is missing in {page}");
+        }
+        shown.push(page);
+    }
     for text in shown {
         assert!(!text.contains(CANARY), "{text}");
     }

@@ -2,58 +2,21 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
+mod held;
+
 use std::time::Duration;
 
 use eldest::etcd_client::Client;
 use eldest::testing::history::{Recorder, Resources, Rules, What, check};
 use eldest::testing::{Etcd, eventually};
 use eldest::{BoxError, CancellationToken, Session, SessionOptions};
-use tokio::runtime::Handle;
+use held::{held, settled};
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Long, so that what is gone was given back and has not expired.
 const TTL: Duration = Duration::from_secs(60);
-
-fn entries(folder: &str) -> Result<u64> {
-    Ok(std::fs::read_dir(folder)?.count() as u64)
-}
-
-/// Everything that is held now, here and in etcd.
-async fn held(etcd: &Etcd, client: &Client) -> Result<Resources> {
-    let mut client = client.clone();
-    let leases = client.leases().await?.leases().len() as u64;
-    let all = eldest::etcd_client::GetOptions::new().with_all_keys();
-    let keys = client.get("", Some(all.with_count_only())).await?.count() as u64;
-    let watchers = etcd.metric("etcd_debugging_mvcc_watcher_total").await as u64;
-    Ok(Resources {
-        leases,
-        keys,
-        watchers,
-        tasks: Handle::current().metrics().num_alive_tasks() as u64,
-        threads: entries("/proc/self/task")?,
-        fds: entries("/proc/self/fd")?,
-    })
-}
-
-/// Waits until no more is held than `allowed`: things end in the background.
-async fn settled(etcd: &Etcd, client: &Client, allowed: Resources) -> Result<Resources> {
-    let mut last = Resources::default();
-    let waited = eventually(PATIENCE, "all is given back", async || {
-        last = held(etcd, client).await.ok()?;
-        let fits = last.leases <= allowed.leases
-            && last.keys <= allowed.keys
-            && last.watchers <= allowed.watchers
-            && last.tasks <= allowed.tasks
-            && last.threads <= allowed.threads
-            && last.fds <= allowed.fds;
-        fits.then_some(())
-    });
-    // If not, the history says what.
-    drop(waited.await);
-    Ok(last)
-}
 
 async fn session(etcd: &Etcd, name: &str) -> Result<Session> {
     let options = SessionOptions::new(name).ttl(TTL);

@@ -81,3 +81,63 @@ pub enum EndReason {
     /// stood already.
     Taken,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../docs/operations.md");
+
+    /// Every reason, by going from each to the next: one that is new does not compile before it has its place here.
+    const fn after(reason: LostReason) -> Option<LostReason> {
+        Some(match reason {
+            LostReason::LeaseExpiring => LostReason::LeaseLost,
+            LostReason::LeaseLost => LostReason::KeyDeleted,
+            LostReason::KeyDeleted => LostReason::KeyOverwritten,
+            LostReason::KeyOverwritten => LostReason::StoreChanged,
+            LostReason::StoreChanged => LostReason::Reassigned,
+            LostReason::Reassigned => LostReason::Resigned,
+            LostReason::Resigned => LostReason::SteppedDown,
+            LostReason::SteppedDown => LostReason::Stalled,
+            LostReason::Stalled => LostReason::Shutdown,
+            LostReason::Shutdown => LostReason::SessionClosed,
+            LostReason::SessionClosed => LostReason::RuntimeGone,
+            LostReason::RuntimeGone => return None,
+        })
+    }
+
+    const fn name_and_next(reason: EndReason) -> (&'static str, Option<EndReason>) {
+        match reason {
+            EndReason::Left => ("left", Some(EndReason::Resigned)),
+            EndReason::Resigned => ("resigned", Some(EndReason::Shutdown)),
+            EndReason::Shutdown => ("shutdown", Some(EndReason::SessionClosed)),
+            EndReason::SessionClosed => ("session_closed", Some(EndReason::Refused)),
+            EndReason::Refused => ("refused", Some(EndReason::Taken)),
+            EndReason::Taken => ("taken", None),
+        }
+    }
+
+    /// In a row of the table under that heading.
+    fn explained(heading: &str, reason: &str) -> bool {
+        let table = PAGE.split_once(heading).map_or("", |(_, rest)| rest);
+        let rows = table.lines().skip_while(|line| !line.starts_with("| `"));
+        let mut rows = rows.take_while(|line| line.starts_with('|'));
+        rows.any(|row| row.starts_with(&format!("| `{reason}` |")))
+    }
+
+    #[test]
+    fn every_reason_is_explained_to_operators() {
+        let mut lost = Some(LostReason::LeaseExpiring);
+        while let Some(reason) = lost {
+            assert!(explained("## Why a term", reason.as_str()), "{reason}");
+            lost = after(reason);
+        }
+        let mut ended = Some(EndReason::Left);
+        while let Some(reason) = ended {
+            let (name, next) = name_and_next(reason);
+            assert!(explained("A candidacy ends", name), "{name}");
+            ended = next;
+        }
+        assert!(!explained("A candidacy ends", "lease_lost"));
+    }
+}

@@ -78,6 +78,13 @@ impl Env for System {
         async move { Client::connect([endpoint], Some(options)).await }.boxed()
     }
 
+    #[cfg(feature = "tls")]
+    fn read(&self, file: std::path::PathBuf) -> BoxFuture<'static, std::io::Result<Vec<u8>>> {
+        // On a thread for what may block: the file may lie on a disk that has gone to sleep.
+        let read = self.handle.spawn_blocking(move || std::fs::read(file));
+        async move { read.await.unwrap_or_else(|error| Err(error.into())) }.boxed()
+    }
+
     fn watch(&self, watched: Weak<dyn Watched>) {
         watchdog::watch(watched);
     }

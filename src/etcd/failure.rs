@@ -68,6 +68,7 @@ impl Failure {
             E::LeaseKeepAliveError(message) => {
                 Failure::new(classify(Code::Unknown, message), message, endpoint)
             }
+            E::TransportError(error) => Failure::new(Class::Retry, chain(error), endpoint),
             // Made by the client itself, before anything is sent.
             E::InvalidArgs(_)
             | E::InvalidUri(_)
@@ -86,11 +87,19 @@ impl Failure {
             let message = status.source().map_or_else(String::new, chain);
             return Failure::new(Class::Retry, message, endpoint).unsent();
         }
-        let message = if status.message().is_empty() {
+        let mut message = if status.message().is_empty() {
             status.code().to_string()
         } else {
             status.message().to_owned()
         };
+        // Only what happened here has causes; they say what "transport error" does not, a refused certificate for one.
+        if let Some(source) = status.source() {
+            for cause in causes(source).map(ToString::to_string) {
+                if !message.contains(&cause) {
+                    message = format!("{message}: {cause}");
+                }
+            }
+        }
         Failure::new(class, message, endpoint)
     }
 

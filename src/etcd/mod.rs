@@ -3,6 +3,7 @@
 //! Everything is a method on [`Pool`]; each call is sent once, ends within the request timeout, and a failure
 //! that another endpoint may not have makes the next call go there. Retrying is the caller's business.
 
+mod access;
 mod batch;
 mod failure;
 mod kv;
@@ -14,6 +15,9 @@ mod pool;
 mod tests;
 mod watch;
 
+pub(crate) use access::Access;
+#[cfg(feature = "tls")]
+pub use access::TlsFiles;
 pub(crate) use failure::{Class, Failure};
 pub(crate) use kv::Unless;
 pub(crate) use lease::KeepAlive;

@@ -7,11 +7,12 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, KvClient, ResponseHeader, WatchClient};
+use etcd_client::{Client, KvClient, ResponseHeader, WatchClient};
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use http::Uri;
 
+use super::access::Access;
 use super::failure::{Class, Failure};
 use crate::env::{Env, SharedEnv};
 use crate::facts::Header;
@@ -58,7 +59,7 @@ pub(crate) struct Ticket {
 pub(crate) struct Pool {
     env: SharedEnv,
     endpoints: Vec<String>,
-    options: ConnectOptions,
+    access: Access,
     request_timeout: Duration,
     lease: Arc<Connection>,
     data: Arc<Connection>,
@@ -121,7 +122,7 @@ impl Pool {
     pub(crate) fn new(
         env: SharedEnv,
         endpoints: Vec<String>,
-        options: ConnectOptions,
+        access: impl Into<Access>,
         request_timeout: Duration,
     ) -> Result<Pool, String> {
         if endpoints.is_empty() {
@@ -137,16 +138,18 @@ impl Pool {
                 }
             })?;
         }
-        let options = options
-            .with_require_leader(true)
-            .with_connect_timeout(request_timeout)
-            .with_keep_alive(PING_EVERY, PING_TIMEOUT)
-            .with_keep_alive_while_idle(true)
-            .with_auto_token_refresh(true);
+        let access = access.into().map(|options| {
+            options
+                .with_require_leader(true)
+                .with_connect_timeout(request_timeout)
+                .with_keep_alive(PING_EVERY, PING_TIMEOUT)
+                .with_keep_alive_while_idle(true)
+                .with_auto_token_refresh(true)
+        });
         Ok(Pool {
             env,
             endpoints,
-            options,
+            access,
             request_timeout,
             lease: Arc::default(),
             data: Arc::default(),
@@ -156,7 +159,9 @@ impl Pool {
     /// Asks members that know no leader as well, to hear how they are.
     #[cfg(feature = "cli")]
     pub(crate) fn without_leader(mut self) -> Self {
-        self.options = self.options.with_require_leader(false);
+        self.access = self
+            .access
+            .map(|options| options.with_require_leader(false));
         self
     }
 
@@ -363,13 +368,15 @@ impl Pool {
             return attempt.clone();
         }
         let endpoint = self.endpoints[at].clone();
-        let connecting = self.env.connect(endpoint.clone(), self.options.clone());
-        let client = connecting
-            .map(move |client| {
-                client.map_err(|error| Failure::from_error(&error, &endpoint).unsent())
-            })
-            .boxed()
-            .shared();
+        let (env, access) = (Arc::clone(&self.env), self.access.clone());
+        let client = async move {
+            let options = access.now(&*env).await;
+            let options =
+                options.map_err(|why| Failure::new(Class::Retry, why, &endpoint).unsent())?;
+            let client = env.connect(endpoint.clone(), options).await;
+            client.map_err(|error| Failure::from_error(&error, &endpoint).unsent())
+        };
+        let client = client.boxed().shared();
         let attempt = Attempt { at, client };
         current.attempts.push(attempt.clone());
         let (env, connection) = (Arc::clone(&self.env), Arc::downgrade(connection));

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -86,6 +86,11 @@ pub(crate) struct Logs {
 impl Logs {
     /// Begins; ends when the guard is dropped.
     pub(crate) fn capture() -> (Self, DefaultGuard) {
+        // Where nobody listens, `tracing` may remember of a line that nobody ever will, for all threads.
+        static LISTENING: Once = Once::new();
+        LISTENING.call_once(|| {
+            let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry());
+        });
         let logs = Self::default();
         let subscriber = tracing_subscriber::registry().with(logs.clone());
         (logs, tracing::subscriber::set_default(subscriber))

@@ -5,8 +5,13 @@
 mod access;
 mod common;
 mod doctor;
+#[path = "../etcdctl/mod.rs"]
+mod etcdctl;
 mod options;
+mod pages;
 mod resign;
+#[path = "../sealed/mod.rs"]
+mod sealed;
 mod status;
 mod terminal;
 mod tls;

@@ -72,7 +72,7 @@ async fn what_the_library_refuses_is_an_error_on_one_line() -> Result {
                 "--cacert",
                 "/nowhere",
             ],
-            &["--cacert /nowhere", "No such file"],
+            &["/nowhere", "No such file"],
         ),
         (
             &[

@@ -5,6 +5,7 @@ mod chaos;
 mod checks;
 mod compose;
 mod consumer;
+mod deny;
 mod docker;
 mod failures;
 mod fixed;
@@ -45,7 +46,9 @@ fn dispatch(args: &[String]) -> Result<ExitCode> {
     match args.first().map(String::as_str) {
         Some("chaos") => chaos::run(rest),
         Some("demo") => built::become_it("eldest-demo", rest),
+        Some("deny") => deny::run(rest),
         Some("images") => images::run(rest),
+        Some("leaks") => suites::leaks(),
         Some("simulate") => simulate::run(rest),
         Some("static") => Ok(fixed::run()),
         Some("model") => model::run(rest),
@@ -66,7 +69,9 @@ fn help() -> String {
   cargo xtask chaos [OPTION …]                   break a real cluster and its nodes; --help lists the options
   cargo xtask test [--limit SECONDS] [STAGE …]   run the stages named, or all in this order
   cargo xtask simulate [OPTION …]                simulate the core from seeds; --help lists the options
+  cargo xtask deny [ARGS]                        install cargo-deny, and have it check deny.toml, advisories too
   cargo xtask images [IMAGE …]                   make the container images named, or all, without a registry
+  cargo xtask leaks                              ten thousand cycles in an election, twice, and what they leave behind
   cargo xtask model [OPTIONS]                    look at every state of the protocol's model; --help lists its options
   cargo xtask static                             build the command `eldest` so that it runs on any Linux
   cargo xtask help                               this text

@@ -11,6 +11,18 @@ use crate::stage::Stage;
 use crate::version::Version;
 use crate::{setup, suites};
 
+/// What a package is to whoever depends on it.
+#[derive(Debug, Default)]
+pub(crate) struct Package<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) version: &'a str,
+    pub(crate) licence: Option<&'a str>,
+    /// `None`: this workspace.
+    pub(crate) source: Option<&'a str>,
+    /// Dependencies of any version.
+    pub(crate) wild: Vec<&'a str>,
+}
+
 /// The workspace as cargo sees it.
 pub(crate) struct Metadata(Value);
 
@@ -108,6 +120,25 @@ impl Metadata {
             Some((format!("{name} {version}"), declared(package)))
         });
         Ok(described.collect())
+    }
+
+    /// Every package, this workspace's included.
+    pub(crate) fn packages(&self) -> Vec<Package<'_>> {
+        let described = list(&self.0["packages"]).iter().filter_map(|package| {
+            let wild = list(&package["dependencies"])
+                .iter()
+                .filter(|dependency| dependency["req"] == "*" && dependency["path"].is_null());
+            Some(Package {
+                name: package["name"].as_str()?,
+                version: package["version"].as_str()?,
+                licence: package["license"].as_str(),
+                source: package["source"].as_str(),
+                wild: wild
+                    .filter_map(|dependency| dependency["name"].as_str())
+                    .collect(),
+            })
+        });
+        described.collect()
     }
 
     fn library(&self) -> Result<&Value> {

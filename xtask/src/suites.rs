@@ -1,8 +1,9 @@
 //! Hides how the library's tests are called.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::compose::Compose;
 use crate::metadata::Metadata;
@@ -18,9 +19,11 @@ pub(crate) const SMOKE: &str = "smoke";
 
 /// They test the command, the tools, the examples and the log; or the machine more than etcd. One version of etcd is
 /// enough for them.
-const ON_ONE_VERSION: [&str; 9] = [
+const ON_ONE_VERSION: [&str; 12] = [
     "cli",
+    "cycles",
     "examples",
+    "fuzzing",
     "http",
     "logs",
     "page",
@@ -28,6 +31,7 @@ const ON_ONE_VERSION: [&str; 9] = [
     "serve",
     "supervise",
     "testing",
+    "tls",
 ];
 
 /// Names the etcdctl that tests use.
@@ -191,6 +195,15 @@ pub(crate) fn smoke(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     }
     stage.tests(cargo.args(["--", THREADS]))?;
     Ok(())
+}
+
+/// The command `leaks`: ten thousand cycles on a good network and on one that flaps.
+pub(crate) fn leaks() -> Result<ExitCode> {
+    let mut cargo = setup::cargo(TEST_LIBRARY)?;
+    cargo.args(["--test", "cycles", "--", "--ignored", "--nocapture"]);
+    let status = cargo.status().context("starting cargo")?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(ExitCode::from(code.unwrap_or(1)))
 }
 
 /// The tests that need the Docker Engine.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::stage::{DEFAULT_LIMIT, Report, Stage};
 use crate::tally::Tally;
-use crate::{checks, consumer, docker, manifests, matrix, model, simulate, suites};
+use crate::{checks, consumer, deny, docker, manifests, matrix, model, simulate, suites};
 
 struct Entry {
     name: &'static str,
@@ -65,6 +65,11 @@ const STAGES: &[Entry] = &[
         "msrv",
         "every dependency declares a Rust version not above ours",
         checks::msrv,
+    ),
+    stage(
+        "deny",
+        "licences, bans and sources of all dependencies, by deny.toml; advisories if cargo-deny is there",
+        deny::stage,
     ),
     stage(
         "consumer",

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use eldest::etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
-use eldest::{Session, SessionOptions};
+use eldest::etcd_client::ConnectOptions;
+use eldest::{Session, SessionOptions, TlsFiles};
 use jiff::SignedDuration;
 
 use crate::exit::{Code, fault};
@@ -111,6 +111,9 @@ impl Connection {
             .connect_timeout(self.connect_timeout)
             .clock_drift_ppm(self.clock_drift_ppm)
             .connect_options(self.connect_options()?);
+        if let Some(files) = self.tls()? {
+            options = options.tls_files(files);
+        }
         if let Some(timeout) = self.request_timeout {
             options = options.request_timeout(timeout);
         }
@@ -148,14 +151,11 @@ impl Connection {
         Some(key.to_string_lossy().into_owned())
     }
 
-    /// User, password and TLS.
-    pub(crate) fn connect_options(&self) -> Result<ConnectOptions> {
+    /// User and password.
+    fn connect_options(&self) -> Result<ConnectOptions> {
         let mut options = ConnectOptions::new();
         if let Some((user, password)) = self.credentials()? {
             options = options.with_user(user, password.0);
-        }
-        if let Some(tls) = self.tls()? {
-            options = options.with_tls(tls);
         }
         Ok(options)
     }
@@ -195,7 +195,7 @@ impl Connection {
         Ok(Some((user, password)))
     }
 
-    fn tls(&self) -> Result<Option<TlsOptions>> {
+    fn tls(&self) -> Result<Option<TlsFiles>> {
         let given = [
             ("--cacert", &self.cacert),
             ("--cert", &self.cert),
@@ -216,24 +216,18 @@ impl Connection {
         } else if !self.endpoints.iter().all(|e| e.starts_with("https://")) {
             return Ok(None);
         }
-        let mut tls = TlsOptions::new();
-        tls = match &self.cacert {
-            Some(file) => {
-                tls.ca_certificate(Certificate::from_pem(pem("--cacert", file, CERTIFICATE)?))
-            }
-            None => tls.with_enabled_roots(),
-        };
+        let mut files = TlsFiles::new();
+        if let Some(file) = &self.cacert {
+            files = files.authorities(file);
+        }
         match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => {
-                let cert = pem("--cert", cert, CERTIFICATE)?;
-                let key = pem("--key", key, PRIVATE_KEY)?;
-                tls = tls.identity(Identity::from_pem(cert, key));
-            }
+            (Some(cert), Some(key)) => files = files.identity(cert, key),
             (None, None) => {}
             (Some(_), None) => return Err(fault(Code::Usage, "--cert is given without --key")),
             (None, Some(_)) => return Err(fault(Code::Usage, "--key is given without --cert")),
         }
-        Ok(Some(tls))
+        files.check()?;
+        Ok(Some(files))
     }
 }
 
@@ -276,24 +270,6 @@ impl fmt::Debug for Secret {
 fn read(option: &str, file: &Path) -> Result<Vec<u8>> {
     std::fs::read(file)
         .map_err(|error| fault(Code::Usage, format!("{option} {}: {error}", file.display())))
-}
-
-/// What files in PEM say that they hold.
-const CERTIFICATE: &str = "CERTIFICATE-----";
-const PRIVATE_KEY: &str = "PRIVATE KEY-----";
-
-/// A file that holds something of that kind: rustls would take one that holds nothing for an empty list.
-fn pem(option: &str, file: &Path, kind: &str) -> Result<Vec<u8>> {
-    let bytes = read(option, file)?;
-    if String::from_utf8_lossy(&bytes).contains(kind) {
-        return Ok(bytes);
-    }
-    let what = kind.trim_end_matches('-').to_lowercase();
-    let message = format!(
-        "{option} {}: there is no {what} in it, in PEM",
-        file.display()
-    );
-    Err(fault(Code::Usage, message))
 }
 
 /// A length of time as people write it, such as `10s`, `500ms` or `1m30s`.

@@ -1,0 +1,6 @@
+//! See `eldest::fuzzing`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = (eldest::fuzzing::TARGETS[1].read)(bytes);
+});

@@ -1,0 +1,221 @@
+//! Hides what others can make us read: each function reads arbitrary bytes as one of those things, and panics if they
+//! make something impossible of it. Not covered by semver; the programs in `fuzz/` and `tests/fuzzing.rs` call it.
+//!
+//! Each says whether the bytes were of the kind that it reads, so that a run can tell that it got that far.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use http::{Method, Request, StatusCode};
+use tower_service::Service;
+
+use crate::core::roster::Roster as Queue;
+use crate::env::{System, timeout};
+use crate::facts::{Change, Entry, Reach};
+use crate::http::{Door, Node, router};
+use crate::overview::Queue as Seen;
+use crate::{Announcement, Roster, Session, SessionOptions};
+
+/// One thing that is read.
+pub struct Target {
+    /// As the programs in `fuzz/` are called.
+    pub name: &'static str,
+    /// Reads these bytes so.
+    pub read: fn(&[u8]) -> bool,
+    /// Examples from which others are made.
+    pub seeds: &'static [&'static [u8]],
+}
+
+/// All of them.
+pub const TARGETS: [Target; 4] = [
+    Target {
+        name: "announcement",
+        read: announcement,
+        seeds: &[
+            b"node-a",
+            br#"{"identity":"a","address":"1.2.3.4:5","data_center":"d","since_unix_ms":5,"metadata":{"k":"v"}}"#,
+            br#"{"identity":"\ud83d\ude00\u0000","since_unix_ms":-1,"metadata":[]}"#,
+        ],
+    },
+    Target {
+        name: "keys",
+        read: keys,
+        seeds: &[
+            b"\x0bns/jobs/1f2a\x01v\x05\x1f\x0bns/jobs/2b00\x00\x06\x00",
+            b"\x18ns/~semaphore/a/b/3/1f-2\x00\x05\x1f\x14ns/~semaphore/a/0/1f\x00\x05\x1f",
+            b"\x17ns/~partitions/a/4/m-1f\x01v\x05\x1f\x16ns/~partitions/a/4/o-2\x01v\x06\x1f\x16ns/~partitions/a/4/o-9\x01v\x06\x00",
+        ],
+    },
+    Target {
+        name: "events",
+        read: events,
+        seeds: &[
+            b"\x01\x09ns/jobs/a\x01v\x05\x1f\x00\x09ns/jobs/a\x00\x06\x00\x01\x09ns/jobs/a\x01v\x07\x1f",
+            b"\x01\x0bns/jobs/a/b\x01v\x05\x1f\x01\x08ns/jobs/\x01v\x05\x1f\x01\x09ns/jobs/b\x01v\x05\x00",
+        ],
+    },
+    Target {
+        name: "request",
+        read: request,
+        seeds: &[
+            b"GET /v1/elections/jobs HTTP\nHost: localhost\n\n",
+            b"GET /leader?election=jobs HTTP\nHost: [::1]:80\n\n",
+            b"POST /v1/elections/jobs/resign?fencing_token=5 HTTP\nHost: localhost\nAuthorization: Bearer t\nOrigin: http://localhost\n\n",
+            b"POST /v1/locks/a%2Fb HTTP\nHost: localhost\nAuthorization: Bearer t\nContent-Type: application/json\n\n{\"owner\":\"o\",\"wait_ms\":0,\"ttl_ms\":10000,\"hold\":\"connection\"}",
+            b"PUT /v1/locks/a/5ac0/renew HTTP\nHost: localhost\nAuthorization: Bearer t\n\n",
+            b"GET /v1/events HTTP\nHost: localhost\nLast-Event-ID: 5\n\n",
+        ],
+    },
+];
+
+/// What a candidate wrote, by whatever program.
+fn announcement(bytes: &[u8]) -> bool {
+    let read = Announcement::decode(bytes);
+    let _ = format!("{read:?}");
+    let again = Announcement::decode(&read.encode(Duration::from_secs(1)));
+    assert_eq!(again.identity(), read.identity());
+    assert_eq!(again.get_address(), read.get_address());
+    bytes.first() == Some(&b'{') && read.identity().as_bytes() != bytes
+}
+
+/// A piece of the bytes, as long as their first one says.
+fn piece<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, rest) = bytes.split_first()?;
+    let (piece, rest) = rest.split_at_checked(usize::from(*length))?;
+    *bytes = rest;
+    Some(piece)
+}
+
+/// A key, its value, a revision and a lease.
+fn entry(bytes: &mut &[u8]) -> Option<Entry> {
+    let (key, value) = (piece(bytes)?, piece(bytes)?);
+    let ([revision, lease], rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(Entry {
+        key: key.into(),
+        value: value.into(),
+        // Of either sign: nobody keeps a broken etcd from sending those.
+        create_revision: i64::from(revision.cast_signed()),
+        mod_revision: i64::from(revision.cast_signed()),
+        lease: i64::from(lease.cast_signed()),
+    })
+}
+
+/// Keys of others below a namespace, as an overview reads them.
+fn keys(mut bytes: &[u8]) -> bool {
+    let mut entries = Vec::new();
+    while let Some(entry) = entry(&mut bytes) {
+        entries.push(entry);
+    }
+    let roster = Roster::new(9, entries.iter().cloned());
+    let order = |member: &crate::Member| member.create_revision();
+    assert!(roster.members().is_sorted_by_key(order));
+    assert!(roster.leader().is_none() || roster.blocker().is_none());
+    let _ = format!("{roster:?}");
+    let mut numbered = false;
+    for seen in Seen::all(9, b"ns/", entries) {
+        let turns = seen.roster().members().iter();
+        let _ = turns.filter(|member| seen.has_turn(member)).count();
+        if let Some(holders) = seen.holders() {
+            numbered = true;
+            let (free, blocked) = (holders.unowned().count(), holders.blocked().count());
+            assert!(blocked <= free && free <= holders.count() as usize);
+            let _ = format!("{holders:?}");
+        }
+    }
+    numbered
+}
+
+/// What a watch tells of an election's prefix.
+fn events(mut bytes: &[u8]) -> bool {
+    let mut queue = Queue::new((*b"ns/jobs/").into(), Reach::Children);
+    let mut applied = false;
+    while let Some((kind, rest)) = bytes.split_first() {
+        bytes = rest;
+        let Some(entry) = entry(&mut bytes) else {
+            break;
+        };
+        let (key, revision) = (entry.key.clone(), entry.mod_revision);
+        let change = if kind % 2 == 0 {
+            Change::Delete { key, revision }
+        } else {
+            Change::Put(entry)
+        };
+        applied |= queue.apply(change);
+        if kind & 2 == 0 {
+            queue.reached(revision);
+        }
+        let eldest = queue.in_order().next().map(|entry| &entry.key);
+        assert_eq!(queue.eldest().map(|entry| &entry.key), eldest);
+        assert!(queue.in_order().is_sorted_by_key(|e| e.create_revision));
+        assert_eq!(queue.in_order().count(), queue.by_key().count());
+    }
+    applied
+}
+
+/// A node that stands nowhere in particular, and whose etcd is not there.
+struct Stage {
+    runtime: tokio::runtime::Runtime,
+    env: System,
+    app: Router,
+}
+
+impl Stage {
+    fn new() -> Option<Self> {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().build().ok()?;
+        let (env, app) = runtime.block_on(async {
+            let options = SessionOptions::new("n").connect_timeout(Duration::from_millis(1));
+            let session = Session::connect_lazy(["http://127.0.0.1:1"], options).ok()?;
+            let node = Node::new().stands_in(&session.election("jobs").ok()?);
+            let node = node.locks(&session).metrics(String::new);
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+            let app = router(node, Door::at(address).token("t"));
+            Some((System::new().ok()?, app))
+        })?;
+        Some(Self { runtime, env, app })
+    }
+}
+
+/// `METHOD URI ...`, headers, an empty line and a body, with simple line breaks.
+fn parse(bytes: &[u8]) -> Option<Request<Body>> {
+    let end = bytes.windows(2).position(|two| two == b"\n\n")?;
+    let (head, body) = (&bytes[..end], &bytes[end + 2..]);
+    let mut lines = head.split(|byte| *byte == b'\n');
+    let mut words = lines.next()?.split(|byte| *byte == b' ');
+    let method = Method::from_bytes(words.next()?).ok()?;
+    let mut request = Request::builder().method(method).uri(words.next()?);
+    for line in lines {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        request = request.header(&line[..colon], line[colon + 1..].trim_ascii_start());
+    }
+    request.body(Body::from(body.to_vec())).ok()
+}
+
+/// What a client sends, as hyper hands it over.
+fn request(bytes: &[u8]) -> bool {
+    thread_local! {
+        static STAGE: Option<Stage> = Stage::new();
+    }
+    let Some(request) = parse(bytes) else {
+        return false;
+    };
+    STAGE.with(|stage| {
+        let Some(stage) = stage else {
+            return false;
+        };
+        let mut app = stage.app.clone();
+        let answer = app.call(request);
+        // Some wait for an etcd that is not there.
+        let limit = Duration::from_millis(2);
+        let answer = stage.runtime.block_on(timeout(&stage.env, limit, answer));
+        let Some(Ok(answer)) = answer else {
+            return true;
+        };
+        assert_ne!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        // Whoever was let in and found what it asked for.
+        answer.status().is_success()
+    })
+}

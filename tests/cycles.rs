@@ -1,0 +1,168 @@
+//! Joined, elected, resigned or dropped, again and again, on a good network and on one that flaps: nothing is left, and the
+//! memory in use does not grow. A process of its own, because it counts what its process holds.
+#![cfg(target_os = "linux")]
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+mod held;
+
+use std::time::{Duration, Instant};
+
+use eldest::testing::history::{Recorder, Resources, Rules, What, check};
+use eldest::testing::{Etcd, Proxy, eventually};
+use eldest::{BoxError, ErrorKind, Session, SessionOptions};
+use held::{held, settled};
+use peak_alloc::PeakAlloc;
+use tokio::time::timeout;
+
+type Result<T = ()> = std::result::Result<T, BoxError>;
+
+/// Knows how many bytes are in use.
+#[global_allocator]
+static HEAP: PeakAlloc = PeakAlloc;
+
+/// Longer than anything here takes on a busy machine.
+const LONG: Duration = Duration::from_secs(60);
+/// Long, so that what is gone was given back and has not expired.
+const TTL: Duration = Duration::from_secs(60);
+const REQUEST: Duration = Duration::from_millis(300);
+/// Cycles of one session.
+const SESSION: usize = 25;
+/// By how much the bytes in use may vary though nothing is left: tables that all share keep the room that they had. Of
+/// what is left by each cycle, an entry of a map or a waker, five hundred take more.
+const SLACK: usize = 16 * 1024;
+
+/// Stands, leads, and lets go in one of the ways there are.
+async fn cycle(session: &Session, way: usize) -> Result {
+    let election = session.election(format!("e{}", way % 4))?;
+    let begun = async || match election.campaign().await {
+        Ok(candidate) => Some(Ok(candidate)),
+        // The last one is not out of it yet, or the network does not let us know.
+        Err(error)
+            if [ErrorKind::AlreadyCampaigning, ErrorKind::Unavailable].contains(&error.kind()) =>
+        {
+            None
+        }
+        Err(error) => Some(Err(error)),
+    };
+    let mut candidate = eventually(LONG, "it may stand", begun).await??;
+    let leadership = timeout(LONG, candidate.elected()).await??;
+    match way % 3 {
+        // Not heard of in time, the deletion goes on.
+        0 => drop(leadership.resign().await),
+        1 => drop((leadership, candidate)),
+        _ => {
+            drop(candidate);
+            drop(leadership);
+        }
+    }
+    Ok(())
+}
+
+/// One of the things that a network does to us; what had been asked for by then may have been done all the same.
+async fn disturb(proxy: &Proxy, way: usize) -> Result {
+    if way.is_multiple_of(2) {
+        proxy.drop_connections();
+        return Ok(());
+    }
+    proxy.hold_responses();
+    let answered = async || (proxy.held_responses() > 0).then_some(());
+    let waited = eventually(LONG, "etcd has answered", answered).await;
+    proxy.drop_connections();
+    proxy.heal();
+    waited
+}
+
+/// So many, by sessions of [`SESSION`] each; the faults that hit them.
+async fn cycles(proxy: &Proxy, count: usize, flapping: bool) -> Result<usize> {
+    let mut faults = 0;
+    for first in (0..count).step_by(SESSION) {
+        // An attempt to connect goes on for some of these, also when it has succeeded.
+        let options = SessionOptions::new("n").ttl(TTL).request_timeout(REQUEST);
+        let session = Session::connect([proxy.endpoint()], options).await?;
+        for way in first..count.min(first + SESSION) {
+            if flapping && !way.is_multiple_of(3) {
+                let (done, disturbed) = tokio::join!(cycle(&session, way), disturb(proxy, way));
+                done.map_err(|error| format!("cycle {way}: {error}"))?;
+                disturbed?;
+                faults += 1;
+            } else {
+                cycle(&session, way).await?;
+            }
+        }
+        timeout(LONG, session.close()).await??;
+    }
+    Ok(faults)
+}
+
+async fn nothing_is_left_after(count: usize, flapping: bool) -> Result {
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    // One for all counts, so that none counts another's connection.
+    let mut client = etcd.client().await;
+    client.status().await?;
+    let own = held(&etcd, &client).await?;
+    // What a process has once for all, and the room that its tables take.
+    let warm = 4 * SESSION;
+    cycles(&proxy, warm, flapping).await?;
+    let idle = Resources {
+        leases: 0,
+        keys: 0,
+        watchers: 0,
+        tasks: own.tasks,
+        threads: u64::MAX,
+        fds: u64::MAX,
+    };
+    let recorder = Recorder::boottime();
+    let baseline = settled(&etcd, &client, idle).await?;
+    recorder.record("", "", What::Baseline(baseline));
+    let (before, begin) = (HEAP.current_usage(), Instant::now());
+    let faults = cycles(&proxy, count, flapping).await?;
+    let took = begin.elapsed();
+    let end = settled(&etcd, &client, baseline).await?;
+    recorder.record("", "", What::Final(end));
+    let allowed = before + SLACK;
+    let mut after = HEAP.current_usage();
+    // Answers of etcd to a connection that was given up are let go of by a task that may still run.
+    let fits = eventually(
+        Duration::from_secs(20),
+        "the memory is given back",
+        async || {
+            after = HEAP.current_usage();
+            (after <= allowed).then_some(())
+        },
+    );
+    drop(fits.await);
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let resident = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS"))
+        .unwrap_or_default();
+    println!(
+        "{count} cycles, {faults} faults, {:.1} s, {:.0} a second; bytes in use {before} before, {after} after; {resident}; \
+         held {baseline:?} before, {end:?} after",
+        took.as_secs_f64(),
+        count as f64 / took.as_secs_f64(),
+    );
+    check(&recorder.history()?, &Rules::new(TTL)).assert_ok();
+    assert_eq!((end.leases, end.keys, end.watchers), (0, 0, 0), "{end:?}");
+    assert!(
+        after <= allowed,
+        "{before} bytes in use before, {after} after {count} cycles"
+    );
+    assert_eq!(faults > 0, flapping);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundreds_of_cycles_leave_nothing_behind_and_use_no_more_memory() -> Result {
+    nothing_is_left_after(500, false).await?;
+    nothing_is_left_after(200, true).await
+}
+
+/// `cargo xtask leaks`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "minutes"]
+async fn ten_thousand_cycles_leave_nothing_behind_and_use_no_more_memory() -> Result {
+    nothing_is_left_after(10_000, false).await?;
+    nothing_is_left_after(10_000, true).await
+}

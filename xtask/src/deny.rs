@@ -1,0 +1,262 @@
+//! Hides that deny.toml's rules can be checked without cargo-deny, which takes minutes to build.
+//!
+//! The stage checks licences, bans and sources; what else the file says is for cargo-deny alone.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use spdx::{Expression, Licensee, ParseMode};
+use toml::{Table, Value};
+
+use crate::metadata::{Metadata, Package};
+use crate::stage::Stage;
+use crate::{packages, process, setup};
+
+const TOOL: &str = "cargo-deny";
+
+/// What deny.toml says, as far as the stage reads it.
+struct Rules {
+    licences: Vec<Licensee>,
+    /// Name and reason.
+    banned: Vec<(String, String)>,
+    registries: Vec<String>,
+}
+
+/// The stage `deny`.
+pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
+    let rules = Rules::read(&std::fs::read_to_string(setup::root().join("deny.toml"))?)?;
+    let metadata = Metadata::with_dependencies(stage)?;
+    let packages = metadata.packages();
+    // The library alone has more than this.
+    ensure!(packages.len() > 50, "only {} packages", packages.len());
+    let broken = rules.broken(&packages);
+    if broken.is_empty() {
+        let what = "packages: licences, bans and sources as deny.toml wants them";
+        stage.pass(&format!("{} {what}", packages.len()));
+    }
+    for why in broken {
+        stage.fail(why);
+    }
+    advisories(stage)
+}
+
+fn advisories(stage: &mut Stage) -> Result<()> {
+    let Some(tool) = tool() else {
+        stage.skip(
+            "advisories are not checked: `cargo xtask deny` installs cargo-deny and asks them",
+        );
+        return Ok(());
+    };
+    let fetched = stage.output(deny(&tool, &["fetch", "db"])?.args(["--log-level", "error"]));
+    if let Err(error) = fetched {
+        stage.skip(format!(
+            "advisories are not checked: no database: {error:#}"
+        ));
+        return Ok(());
+    }
+    if stage.step(&mut deny(&tool, &["check", "advisories"])?)? {
+        stage.pass("no advisory is about what we depend on");
+    }
+    Ok(())
+}
+
+/// The command `deny`: cargo-deny with these arguments, or with all its checks.
+pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
+    let tool = match tool() {
+        Some(tool) => tool,
+        None => install()?,
+    };
+    let args: Vec<&str> = match args {
+        [] => vec!["check"],
+        args => args.iter().map(String::as_str).collect(),
+    };
+    let status = deny(&tool, &args)?
+        .status()
+        .context("starting cargo-deny")?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(ExitCode::from(code.unwrap_or(1)))
+}
+
+fn folder() -> PathBuf {
+    setup::target().join("tools")
+}
+
+/// Where it is, if it is anywhere.
+fn tool() -> Option<PathBuf> {
+    let ours = folder().join("bin").join(TOOL);
+    ours.is_file()
+        .then_some(ours)
+        .or_else(|| packages::find(TOOL))
+}
+
+fn install() -> Result<PathBuf> {
+    let mut cargo = setup::cargo(["install", "--locked", TOOL, "--root"])?;
+    let status = cargo.arg(folder()).status()?;
+    ensure!(status.success(), "`{}` failed", process::show(&cargo));
+    tool().with_context(|| format!("cargo installed no {TOOL}"))
+}
+
+/// It asks cargo about the workspace, which needs nothing but cargo.
+fn deny(tool: &PathBuf, args: &[&str]) -> Result<Command> {
+    let mut command = setup::program(tool.to_str().context("the path of cargo-deny")?);
+    command.args(args);
+    Ok(command)
+}
+
+impl Rules {
+    fn read(text: &str) -> Result<Self> {
+        let file: Table = text.parse().context("reading deny.toml")?;
+        let list = |section: &str, name: &str| -> Result<&Vec<Value>> {
+            let value = file.get(section).and_then(|section| section.get(name));
+            let list = value.and_then(Value::as_array);
+            list.with_context(|| format!("deny.toml has no list `{name}` under [{section}]"))
+        };
+        let text = |value: &Value| value.as_str().map(str::to_owned).context("a text");
+        let licences = list("licenses", "allow")?.iter().map(|value| {
+            let name = text(value)?;
+            Licensee::parse(&name).with_context(|| format!("licence {name}"))
+        });
+        let banned = list("bans", "deny")?.iter().map(|value| {
+            let part = |name: &str| value.get(name).context("a ban has no such part");
+            Ok((text(part("crate")?)?, text(part("reason")?)?))
+        });
+        Ok(Self {
+            licences: licences.collect::<Result<_>>()?,
+            banned: banned.collect::<Result<_>>()?,
+            registries: { list("sources", "allow-registry")?.iter() }
+                .map(text)
+                .collect::<Result<_>>()?,
+        })
+    }
+
+    /// What breaks a rule, and which.
+    fn broken(&self, packages: &[Package<'_>]) -> Vec<String> {
+        let mut broken = Vec::new();
+        for package in packages {
+            let (name, version) = (package.name, package.version);
+            let mut say = |why: String| broken.push(format!("{name} {version}: {why}"));
+            match package.licence {
+                None => say("it declares no licence".to_owned()),
+                Some(licence) if !self.allows(licence) => {
+                    say(format!(
+                        "its licence {licence} is not among those of deny.toml"
+                    ));
+                }
+                Some(_) => {}
+            }
+            if let Some((_, reason)) = self.banned.iter().find(|(banned, _)| banned == name) {
+                say(format!("banned: {reason}"));
+            }
+            match package.source {
+                Some(source) if !self.knows(source) => {
+                    say(format!("it comes from {source}"));
+                }
+                // Ours: what it depends on has a version.
+                None if !package.wild.is_empty() => {
+                    say(format!(
+                        "it takes any version of {}",
+                        package.wild.join(", ")
+                    ));
+                }
+                _ => {}
+            }
+        }
+        broken
+    }
+
+    fn allows(&self, licence: &str) -> bool {
+        // Older packages write `MIT/Apache-2.0`.
+        let expression = Expression::parse_mode(licence, ParseMode::LAX);
+        expression.is_ok_and(|expression| {
+            expression.evaluate(|wanted| self.licences.iter().any(|ours| ours.satisfies(wanted)))
+        })
+    }
+
+    fn knows(&self, source: &str) -> bool {
+        let registry = source.strip_prefix("registry+");
+        registry.is_some_and(|registry| self.registries.iter().any(|known| known == registry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rules;
+    use crate::metadata::Package;
+    use crate::setup;
+
+    fn rules() -> Rules {
+        let text = std::fs::read_to_string(setup::root().join("deny.toml")).unwrap();
+        Rules::read(&text).unwrap()
+    }
+
+    fn good<'a>() -> Package<'a> {
+        Package {
+            name: "some",
+            version: "1.2.3",
+            licence: Some("MIT/Apache-2.0"),
+            source: Some("registry+https://github.com/rust-lang/crates.io-index"),
+            wild: Vec::new(),
+        }
+    }
+
+    fn broken(package: Package<'_>) -> String {
+        let broken = rules().broken(&[package]);
+        assert_eq!(broken.len(), 1, "{broken:?}");
+        broken.concat()
+    }
+
+    #[test]
+    fn what_keeps_to_the_rules_is_not_told() {
+        let either = Package {
+            licence: Some("GPL-3.0-only OR MIT"),
+            ..good()
+        };
+        let ours = Package {
+            source: None,
+            ..good()
+        };
+        assert_eq!(rules().broken(&[good(), either, ours]), [""; 0]);
+    }
+
+    #[test]
+    fn a_licence_that_is_not_allowed_or_not_declared_is_told() {
+        for licence in [
+            None,
+            Some("GPL-3.0-only"),
+            Some("MIT AND GPL-2.0-only"),
+            Some("nonsense"),
+        ] {
+            assert!(broken(Package { licence, ..good() }).contains("licence"));
+        }
+    }
+
+    #[test]
+    fn a_banned_package_and_one_from_elsewhere_are_told() {
+        let banned = Package {
+            name: "openssl",
+            ..good()
+        };
+        assert!(broken(banned).contains("TLS is rustls"));
+        for source in [
+            "git+https://example.org/some?rev=1#1",
+            "registry+https://example.org/index",
+        ] {
+            let other = Package {
+                source: Some(source),
+                ..good()
+            };
+            assert!(broken(other).contains("comes from"));
+        }
+    }
+
+    #[test]
+    fn a_member_of_ours_that_takes_any_version_is_told() {
+        let wild = Package {
+            source: None,
+            wild: vec!["serde"],
+            ..good()
+        };
+        assert!(broken(wild).contains("any version of serde"));
+    }
+}
