@@ -1,5 +1,6 @@
 //! The project's own commands, `cargo xtask …`. This file hides how a command line becomes a command.
 
+mod bench;
 mod checks;
 mod compose;
 mod consumer;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
 fn dispatch(args: &[String]) -> Result<ExitCode> {
     let rest = args.get(1..).unwrap_or_default();
     match args.first().map(String::as_str) {
+        Some("bench") => bench::run(rest),
         Some("demo") => demo::run(rest),
         Some("images") => images::run(rest),
         Some("simulate") => simulate::run(rest),
@@ -60,6 +62,7 @@ fn help() -> String {
         "The project's own commands. Nothing needs to be installed but Rust: protoc and etcd come from crates.
 
   cargo xtask demo [-- ARGS]                     build the demo and run it
+  cargo xtask bench [OPTION …] [BENCH …]         measure the library and its peers; --help lists options and benches
   cargo xtask test [--limit SECONDS] [STAGE …]   run the stages named, or all in this order
   cargo xtask simulate [OPTION …]                simulate the core from seeds; --help lists the options
   cargo xtask images [IMAGE …]                   make the container images named, or all, without a registry
