@@ -123,19 +123,30 @@ impl Machine {
         let Some(candidate) = self.candidate(slot).filter(|c| c.held) else {
             return;
         };
-        let aside = matches!(candidate.phase(), Phase::Joining { .. });
+        if matches!(candidate.phase(), Phase::Joining { .. }) {
+            self.remove_uncertain(slot, None, now);
+        }
+    }
+
+    /// Removes what a take may have put without our knowing, for `waits`; how many keys those are. None while one is
+    /// under way.
+    fn remove_uncertain(&mut self, slot: SlotId, waits: Option<SlotId>, now: Time) -> usize {
+        let Some(candidate) = self.candidate(slot) else {
+            return 0;
+        };
         let prefix = Arc::clone(&candidate.prefix);
         let Role::Member(member) = &mut candidate.role else {
-            return;
+            return 0;
         };
-        if !aside || member.taking.is_some() {
-            return;
+        if member.taking.is_some() {
+            return 0;
         }
         let mut uncertain = std::mem::take(&mut member.uncertain);
         uncertain.retain(|partition| !member.held.contains_key(partition));
-        for partition in uncertain {
-            self.remove(now, &partition_key(&prefix, partition), None, None);
+        for partition in &uncertain {
+            self.remove(now, &partition_key(&prefix, *partition), None, waits);
         }
+        uncertain.len()
     }
 
     /// Work of a member's has ended, for which it may have stepped aside.
@@ -370,27 +381,17 @@ impl Machine {
         }
     }
 
-    /// Whether nothing of a member that leaves is left. What may have come to be without our knowing is looked for,
-    /// now that its own key is gone and nothing more can come.
+    /// Whether nothing of a member that leaves is left. What may have come to be without our knowing is looked for as soon
+    /// as its own key is gone and nothing more can come: others wait for that, and its work may go on for long.
     pub(super) fn nothing_left(&mut self, slot: SlotId, now: Time) -> bool {
-        let Some(candidate) = self.candidate(slot) else {
+        if !self.candidate(slot).is_some_and(|c| c.is_member()) {
             return true;
-        };
-        let prefix = Arc::clone(&candidate.prefix);
-        let Role::Member(member) = &mut candidate.role else {
-            return true;
-        };
-        if member.taking.is_some() || !member.held.is_empty() || self.is_awaiting_removal(slot) {
+        }
+        if self.is_awaiting_removal(slot) || self.remove_uncertain(slot, Some(slot), now) > 0 {
             return false;
         }
-        let uncertain = self
-            .membership(slot)
-            .map(|m| std::mem::take(&mut m.uncertain));
-        let uncertain = uncertain.unwrap_or_default();
-        for partition in &uncertain {
-            self.remove(now, &partition_key(&prefix, *partition), None, Some(slot));
-        }
-        uncertain.is_empty()
+        let membership = self.membership(slot);
+        membership.is_none_or(|member| member.taking.is_none() && member.held.is_empty())
     }
 
     /// The key is gone for certain, which its member may have waited for.

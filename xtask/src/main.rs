@@ -1,5 +1,6 @@
 //! The project's own commands, `cargo xtask …`. This file hides how a command line becomes a command.
 
+mod bench;
 mod built;
 mod chaos;
 mod checks;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
 fn dispatch(args: &[String]) -> Result<ExitCode> {
     let rest = args.get(1..).unwrap_or_default();
     match args.first().map(String::as_str) {
+        Some("bench") => bench::run(rest),
         Some("chaos") => chaos::run(rest),
         Some("demo") => built::become_it("eldest-demo", rest),
         Some("deny") => deny::run(rest),
@@ -66,6 +68,7 @@ fn help() -> String {
         "The project's own commands. Nothing needs to be installed but Rust: protoc and etcd come from crates.
 
   cargo xtask demo [-- ARGS]                     build the demo and run it
+  cargo xtask bench [OPTION …] [BENCH …]         measure the library and its peers; --help lists options and benches
   cargo xtask chaos [OPTION …]                   break a real cluster and its nodes; --help lists the options
   cargo xtask test [--limit SECONDS] [STAGE …]   run the stages named, or all in this order
   cargo xtask simulate [OPTION …]                simulate the core from seeds; --help lists the options

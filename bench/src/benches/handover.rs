@@ -1,0 +1,88 @@
+//! `handover`: from the leader's wish to resign to the moment at which its successor knows that it leads.
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::Bench;
+use crate::limit::{self, WHOLE_QUEUE};
+use crate::peer::{Asked, Context};
+use crate::run::Run;
+use crate::{eldest_peer, rpc, standing};
+
+pub(super) const BENCH: Bench = Bench {
+    name: "handover",
+    about: "the leader resigns until its successor's `elected()` returns; 2, 10, 100, 500 candidates",
+    checked: true,
+    run: |run| measure(run).boxed(),
+    peer: |context, asked| peer(context, asked),
+};
+
+/// Against a delete and a bare event of it, with as many watchers.
+const TO_LIMIT: f64 = 1.3;
+/// Up to that many candidates.
+const FEW: usize = 100;
+const TO_GO: f64 = 0.6;
+/// With more, following the predecessor.
+const MANY_TO_GO: f64 = 0.9;
+const MANY_TO_TWO: f64 = 1.5;
+const PEERS: [&str; 4] = ["limit", "eldest", "go", "rpc"];
+/// etcd serves a watch that begins in the past every 100 ms.
+const SETTLED: Duration = Duration::from_millis(150);
+
+pub(super) fn peer(context: Context, asked: Asked) -> BoxFuture<'static, Result<()>> {
+    match context.peer.as_str() {
+        "eldest" => standing::serve::<eldest_peer::Standing>(context, asked),
+        "limit" => standing::serve::<limit::Standing>(context, asked),
+        "rpc" => standing::serve::<rpc::Standing>(context, asked),
+        other => {
+            let error = anyhow!("no peer {other}");
+            async move { Err(error) }.boxed()
+        }
+    }
+}
+
+async fn measure(run: &mut Run<'_>) -> Result<()> {
+    let mut at_two = None;
+    for n in [2, 10, 100, 500] {
+        // With 500 who wait by its election service, etcd 3.7 gave no answer within 90 s.
+        let names: &[&str] = if n > FEW { &PEERS[..3] } else { &PEERS };
+        let mut peers = run.peers(names).await?;
+        for peer in &mut peers {
+            peer.ask(&format!("gather bench-{}-{n} {n}", peer.name))
+                .await?;
+        }
+        let samples = run.samples(if n > FEW { 300 } else { 1000 }, 100);
+        // A message to each who watches the whole queue.
+        let watchers = u32::try_from(n.min(WHOLE_QUEUE))?;
+        let pause = match n {
+            // Whoever is next has joined in the round before: Go's would still be catching up (see `handover-fresh`).
+            2 => SETTLED / u32::try_from(peers.len().max(1))?,
+            _ => Duration::from_millis(2) + Duration::from_micros(30) * watchers,
+        };
+        let ask = |_: &str| "handover".to_owned();
+        let rows = run.interleave(&mut peers, samples, pause, ask).await;
+        let group = run.group(n, "ms");
+        run.report.rows(group, &rows);
+        let own = rows.iter().find(|row| row.peer == "eldest");
+        let own = own.map(|row| row.samples.p50());
+        if n <= FEW {
+            run.report
+                .ratio(group, &rows, ("eldest", "limit"), TO_LIMIT);
+            run.report.ratio(group, &rows, ("eldest", "go"), TO_GO);
+        } else {
+            run.report.ratio(group, &rows, ("eldest", "go"), MANY_TO_GO);
+            if let (Some(two), Some(own)) = (at_two, own) {
+                run.report
+                    .target(group, "eldest / eldest at 2", own / two, MANY_TO_TWO);
+            }
+        }
+        at_two = at_two.or(own);
+        for peer in peers {
+            peer.end().await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! `join`: from `campaign` to leading, where nobody else stands and the session is open; an election of its own each time.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use futures::FutureExt;
+
+use super::{Bench, handover};
+use crate::run::Run;
+
+pub(super) const BENCH: Bench = Bench {
+    name: "join",
+    about: "the first candidate: `campaign` until it leads, the session being open",
+    checked: true,
+    run: |run| measure(run).boxed(),
+    peer: |context, asked| handover::peer(context, asked),
+};
+
+/// Against one bare transaction of the same kind.
+const TO_LIMIT: f64 = 1.3;
+
+async fn measure(run: &mut Run<'_>) -> Result<()> {
+    let mut peers = run.peers(&["limit", "eldest", "go", "rpc"]).await?;
+    let samples = run.samples(1000, 200);
+    let mut number = 0;
+    let ask = |_: &str| {
+        number += 1;
+        format!("alone join-{number}")
+    };
+    let pause = Duration::from_millis(2);
+    let rows = run.interleave(&mut peers, samples, pause, ask).await;
+    let group = run.group(1, "ms");
+    run.report.rows(group, &rows);
+    run.report
+        .ratio(group, &rows, ("eldest", "limit"), TO_LIMIT);
+    Ok(())
+}

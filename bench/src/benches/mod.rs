@@ -1,0 +1,34 @@
+//! Hides which benches there are. Each has a module of its own: what is measured, and what has to be reached.
+
+mod handover;
+mod handover_fresh;
+mod join;
+mod locks;
+mod valid;
+
+use anyhow::Result;
+use futures::future::BoxFuture;
+
+use crate::peer::{Asked, Context};
+use crate::run::Run;
+
+/// One bench.
+pub(crate) struct Bench {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// Is part of `--check`.
+    pub(crate) checked: bool,
+    /// Measures.
+    pub(crate) run: for<'a> fn(&'a mut Run<'_>) -> BoxFuture<'a, Result<()>>,
+    /// What a process of it does that was started as a peer.
+    pub(crate) peer: fn(Context, Asked) -> BoxFuture<'static, Result<()>>,
+}
+
+/// All, in the order in which they run.
+pub(crate) const BENCHES: &[Bench] = &[
+    handover::BENCH,
+    handover_fresh::BENCH,
+    join::BENCH,
+    locks::BENCH,
+    valid::BENCH,
+];

@@ -1,0 +1,165 @@
+//! Hides the fewest calls of a bare client that could do what is measured: with as many watchers, of the same kind.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use etcd_client::{
+    Client, Compare, CompareOp, EventType, GetOptions, PutOptions, Txn, TxnOp, WatchOptions,
+    WatchRequestSender, WatchResponseStream,
+};
+use tokio::sync::mpsc;
+
+use crate::peer::Context;
+use crate::standing::{Stands, TTL};
+
+/// Up to that many candidates the library's watch the whole queue; beyond it they follow their predecessor.
+pub(crate) const WHOLE_QUEUE: usize = 64;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a candidate watches.
+#[derive(Debug, Clone, Copy)]
+enum View {
+    /// Nobody else is there.
+    Nothing,
+    Queue,
+    /// Its own key, and the one before.
+    Predecessor,
+}
+
+/// What a watcher heard: which key was deleted, and when it heard so.
+type Heard = (Vec<u8>, Instant);
+
+/// A key and a watcher, and nothing else.
+pub(crate) struct Standing {
+    client: Client,
+    lease: i64,
+    view: View,
+    key: String,
+    ahead: Option<String>,
+    watcher: Option<WatchRequestSender>,
+    heard: Option<mpsc::UnboundedReceiver<Heard>>,
+}
+
+impl Stands for Standing {
+    async fn connect(context: &Context, queue: usize) -> Result<Self> {
+        let mut client = context.client().await?;
+        let lease = client
+            .lease_grant(TTL.as_secs() as i64 * 60, None)
+            .await?
+            .id();
+        Ok(Self {
+            client,
+            lease,
+            view: match queue {
+                0..=1 => View::Nothing,
+                2..=WHOLE_QUEUE => View::Queue,
+                _ => View::Predecessor,
+            },
+            key: String::new(),
+            ahead: None,
+            watcher: None,
+            heard: None,
+        })
+    }
+
+    async fn join(&mut self, election: &str, ahead: Option<&Self>) -> Result<()> {
+        self.key = format!("{election}/{:x}", self.lease);
+        self.ahead = ahead.map(|ahead| ahead.key.clone());
+        match self.view {
+            View::Nothing => {}
+            View::Queue if self.watcher.is_some() => {}
+            View::Queue => {
+                let prefix = format!("{election}/");
+                let whole = WatchOptions::new().with_prefix();
+                self.watch(&[(prefix, Some(whole))]).await?;
+            }
+            View::Predecessor => {
+                let keys = [Some(self.key.clone()), self.ahead.clone()];
+                let keys: Vec<_> = keys.into_iter().flatten().map(|key| (key, None)).collect();
+                self.watch(&keys).await?;
+            }
+        }
+        // As a join is: the key if it is absent, and all that stands beside it.
+        let absent = Compare::create_revision(self.key.clone(), CompareOp::Equal, 0);
+        let options = PutOptions::new().with_lease(self.lease);
+        let put = TxnOp::put(self.key.clone(), "bench", Some(options));
+        let limit = GetOptions::new().with_prefix().with_limit(1);
+        let read = TxnOp::get(format!("{election}/"), Some(limit));
+        let join = Txn::new().when([absent]).and_then([put, read]);
+        self.client.txn(join).await?;
+        Ok(())
+    }
+
+    async fn lead(&mut self) -> Result<Instant> {
+        let Some(ahead) = &self.ahead else {
+            return Ok(Instant::now());
+        };
+        let heard = self.heard.as_mut().context("not watching")?;
+        loop {
+            let next = tokio::time::timeout(PATIENCE, heard.recv()).await?;
+            let (key, at) = next.context("the watch has ended")?;
+            if key == ahead.as_bytes() {
+                return Ok(at);
+            }
+        }
+    }
+
+    async fn resign(&mut self) -> Result<()> {
+        self.client.delete(self.key.clone(), None).await?;
+        Ok(())
+    }
+}
+
+impl Standing {
+    /// Watches these on a stream of its own, instead of what it watched before.
+    async fn watch(&mut self, keys: &[(String, Option<WatchOptions>)]) -> Result<()> {
+        let (sender, heard) = mpsc::unbounded_channel();
+        let [first, others @ ..] = keys else {
+            bail!("nothing to watch");
+        };
+        let stream = self.client.watch(first.0.clone(), first.1.clone()).await?;
+        let (mut watcher, stream) = stream.split();
+        for (key, options) in others {
+            watcher.watch(key.clone(), options.clone()).await?;
+        }
+        let (created, all) = tokio::sync::oneshot::channel();
+        tokio::spawn(read(stream, keys.len(), created, sender));
+        tokio::time::timeout(PATIENCE, all).await??;
+        (self.watcher, self.heard) = (Some(watcher), Some(heard));
+        Ok(())
+    }
+}
+
+/// Says when all watches are there, then which keys were deleted.
+async fn read(
+    mut stream: WatchResponseStream,
+    mut awaited: usize,
+    created: tokio::sync::oneshot::Sender<()>,
+    heard: mpsc::UnboundedSender<Heard>,
+) {
+    let mut created = Some(created);
+    loop {
+        let message = tokio::select! {
+            message = stream.message() => message,
+            () = heard.closed() => return,
+        };
+        let Ok(Some(message)) = message else { return };
+        let now = Instant::now();
+        if message.created() {
+            awaited = awaited.saturating_sub(1);
+            if awaited == 0
+                && let Some(created) = created.take()
+            {
+                let _ = created.send(());
+            }
+        }
+        for event in message.events() {
+            if event.event_type() == EventType::Delete
+                && let Some(pair) = event.kv()
+            {
+                let _ = heard.send((pair.key().to_vec(), now));
+            }
+        }
+    }
+}

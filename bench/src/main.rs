@@ -1,0 +1,55 @@
+//! What the library costs, beside the fewest calls that could do the same, and beside what else there is. This file
+//! hides how a command line becomes benches; `cargo xtask bench` is the way to call it.
+
+mod args;
+mod benches;
+mod eldest_peer;
+mod limit;
+mod peer;
+mod report;
+mod rpc;
+mod run;
+mod samples;
+mod standing;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use args::Args;
+use report::Report;
+use run::Run;
+
+#[global_allocator]
+static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::INSTRUMENTED_SYSTEM;
+
+fn main() -> Result<ExitCode> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = tokio::runtime::Runtime::new()?;
+    if let Some(("peer", rest)) = args.split_first().map(|(first, rest)| (&**first, rest)) {
+        runtime.block_on(async { tokio::spawn(peer::serve(rest.to_vec())).await? })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(args) = Args::parse(&args)? else {
+        print!("{}", args::help());
+        return Ok(ExitCode::SUCCESS);
+    };
+    let reached = runtime.block_on(measure(&args))?;
+    Ok(if reached || !args.check {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Runs the benches; whether all that was held against a target reached it.
+async fn measure(args: &Args) -> Result<bool> {
+    let mut report = Report::new(args.json);
+    for bench in &args.benches {
+        let mut run = Run::new(bench.name, args, &mut report);
+        if let Err(error) = (bench.run)(&mut run).await {
+            report.fail(bench.name, &error);
+        }
+    }
+    Ok(report.finish())
+}

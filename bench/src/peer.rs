@@ -1,0 +1,154 @@
+//! Hides how a peer is asked: a process of its own, lines of words on its stdin, `ok` and numbers on its stdout. It ends
+//! when its stdin does.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::benches;
+
+/// So long may an answer take.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What a peer is started with.
+#[derive(Debug, Clone)]
+pub(crate) struct Context {
+    /// Whose calls are measured.
+    pub(crate) peer: String,
+    pub(crate) endpoints: Vec<String>,
+}
+
+impl Context {
+    pub(crate) async fn client(&self) -> Result<etcd_client::Client> {
+        let options = etcd_client::ConnectOptions::new()
+            .with_require_leader(true)
+            .with_connect_timeout(Duration::from_secs(5));
+        Ok(etcd_client::Client::connect(&self.endpoints, Some(options)).await?)
+    }
+}
+
+/// The peer's side: what it is asked.
+pub(crate) struct Asked {
+    lines: Lines<BufReader<Stdin>>,
+    answers: std::io::Stdout,
+}
+
+impl Asked {
+    /// The words of the next question; none when nobody will ask any more.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<String>>> {
+        let line = self.lines.next_line().await?;
+        Ok(line.map(|line| line.split(' ').map(str::to_owned).collect()))
+    }
+
+    /// Answers the last question.
+    pub(crate) fn answer(&mut self, numbers: Result<Vec<f64>>) -> Result<()> {
+        let line = match numbers {
+            Ok(numbers) => {
+                let numbers = numbers.iter().map(|number| format!(" {number}"));
+                format!("ok{}", numbers.collect::<String>())
+            }
+            Err(error) => format!("error {}", format!("{error:#}").replace('\n', " ")),
+        };
+        writeln!(self.answers, "{line}")?;
+        Ok(self.answers.flush()?)
+    }
+}
+
+/// Runs as a peer: the words are the bench, the peer and the endpoints.
+pub(crate) async fn serve(words: Vec<String>) -> Result<()> {
+    let [bench, peer, endpoints] = &words[..] else {
+        bail!("peer BENCH PEER ENDPOINTS");
+    };
+    let context = Context {
+        peer: peer.clone(),
+        endpoints: endpoints.split(',').map(str::to_owned).collect(),
+    };
+    let bench = benches::BENCHES.iter().find(|known| known.name == bench);
+    let bench = bench.context("no such bench")?;
+    let mut asked = Asked {
+        lines: BufReader::new(tokio::io::stdin()).lines(),
+        answers: std::io::stdout(),
+    };
+    asked.answer(Ok(Vec::new()))?;
+    (bench.peer)(context, asked).await
+}
+
+/// The bench's side: a peer's process.
+pub(crate) struct Peer {
+    pub(crate) name: String,
+    child: Child,
+    questions: Option<ChildStdin>,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Peer {
+    /// Starts `program` for that bench against these endpoints.
+    pub(crate) async fn start(name: &str, program: OsString, words: &[&str]) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(words).kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
+        let questions = child.stdin.take();
+        let answers = child.stdout.take().context("its stdout")?;
+        let mut peer = Self {
+            name: name.to_owned(),
+            child,
+            questions,
+            answers: BufReader::new(answers).lines(),
+        };
+        peer.answer().await?;
+        Ok(peer)
+    }
+
+    /// Asks, and waits for the answer.
+    pub(crate) async fn ask(&mut self, question: &str) -> Result<Vec<f64>> {
+        self.question(question).await?;
+        let answer = self.answer().await;
+        answer.with_context(|| format!("{}: {question}", self.name))
+    }
+
+    /// Asks; [`Peer::answer`] waits.
+    pub(crate) async fn question(&mut self, question: &str) -> Result<()> {
+        let questions = self.questions.as_mut().context("it has ended")?;
+        questions
+            .write_all(format!("{question}\n").as_bytes())
+            .await?;
+        Ok(questions.flush().await?)
+    }
+
+    pub(crate) async fn answer(&mut self) -> Result<Vec<f64>> {
+        let line = tokio::time::timeout(PATIENCE, self.answers.next_line());
+        let line = line
+            .await
+            .map_err(|_| anyhow!("no answer within {PATIENCE:?}"))??;
+        let line = line.context("it has ended")?;
+        let mut words = line.split(' ');
+        match words.next() {
+            Some("ok") => Ok(words.map(str::parse).collect::<Result<_, _>>()?),
+            Some("error") => bail!("{}", line.trim_start_matches("error ")),
+            _ => bail!("it said {line:?}"),
+        }
+    }
+
+    /// Kills it (SIGKILL).
+    pub(crate) async fn kill(&mut self) -> Result<()> {
+        Ok(self.child.kill().await?)
+    }
+
+    /// Lets it end by itself.
+    pub(crate) async fn end(mut self) -> Result<()> {
+        drop(self.questions.take());
+        let ended = tokio::time::timeout(Duration::from_secs(10), self.child.wait()).await;
+        if ended.is_err() {
+            self.kill().await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! Hides how etcd's own election service, v3election, is called through etcd-client.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use etcd_client::{Client, LeaderKey, LockOptions, ResignOptions};
+use tokio::task::JoinHandle;
+
+use crate::peer::Context;
+use crate::standing::{Stands, TTL};
+
+/// A call that etcd answers only when it is one's turn, and when it did.
+type Awaited<T> = JoinHandle<Result<(T, Instant)>>;
+
+/// A candidate whose waiting is done by etcd.
+pub(crate) struct Standing {
+    client: Client,
+    lease: i64,
+    campaign: Option<Awaited<LeaderKey>>,
+    leader: Option<LeaderKey>,
+}
+
+impl Stands for Standing {
+    async fn connect(context: &Context, _: usize) -> Result<Self> {
+        let mut client = context.client().await?;
+        // It renews nothing by itself.
+        let lease = client
+            .lease_grant(TTL.as_secs() as i64 * 60, None)
+            .await?
+            .id();
+        Ok(Self {
+            client,
+            lease,
+            campaign: None,
+            leader: None,
+        })
+    }
+
+    async fn join(&mut self, election: &str, _: Option<&Self>) -> Result<()> {
+        let (mut client, lease) = (self.client.clone(), self.lease);
+        let name = election.to_owned();
+        self.campaign = Some(tokio::spawn(async move {
+            let mut answer = client.campaign(name, "bench", lease).await?;
+            let now = Instant::now();
+            Ok((answer.take_leader().context("no leader")?, now))
+        }));
+        // Its answer comes only when it leads.
+        stands(&mut self.client, &format!("{election}/{lease:x}")).await
+    }
+
+    async fn alone(&mut self, election: &str) -> Result<(Duration, Duration)> {
+        let start = Instant::now();
+        let mut answer = self.client.campaign(election, "bench", self.lease).await?;
+        let led = start.elapsed();
+        self.leader = answer.take_leader();
+        self.resign().await?;
+        Ok((led, start.elapsed()))
+    }
+
+    async fn lead(&mut self) -> Result<Instant> {
+        let campaign = self.campaign.take().context("not standing")?;
+        let (leader, at) = campaign.await??;
+        self.leader = Some(leader);
+        Ok(at)
+    }
+
+    async fn resign(&mut self) -> Result<()> {
+        let leader = self.leader.take().context("not leading")?;
+        let options = ResignOptions::new().with_leader(leader);
+        self.client.resign(Some(options)).await?;
+        Ok(())
+    }
+}
+
+/// Who waits for a lock of etcd's lock service, v3lock, or holds it.
+pub(crate) struct Holding {
+    client: Client,
+    lease: i64,
+    locking: Option<Awaited<Vec<u8>>>,
+    key: Vec<u8>,
+}
+
+impl Stands for Holding {
+    async fn connect(context: &Context, queue: usize) -> Result<Self> {
+        let Standing { client, lease, .. } = Standing::connect(context, queue).await?;
+        Ok(Self {
+            client,
+            lease,
+            locking: None,
+            key: Vec::new(),
+        })
+    }
+
+    async fn join(&mut self, name: &str, _: Option<&Self>) -> Result<()> {
+        let (mut client, lease) = (self.client.clone(), self.lease);
+        let lock = name.to_owned();
+        self.locking = Some(tokio::spawn(async move {
+            let options = LockOptions::new().with_lease(lease);
+            let answer = client.lock(lock, Some(options)).await?;
+            Ok((answer.key().to_vec(), Instant::now()))
+        }));
+        stands(&mut self.client, &format!("{name}/{lease:x}")).await
+    }
+
+    async fn lead(&mut self) -> Result<Instant> {
+        let locking = self.locking.take().context("not waiting")?;
+        let (key, at) = locking.await??;
+        self.key = key;
+        Ok(at)
+    }
+
+    async fn resign(&mut self) -> Result<()> {
+        self.client.unlock(std::mem::take(&mut self.key)).await?;
+        Ok(())
+    }
+
+    async fn alone(&mut self, name: &str) -> Result<(Duration, Duration)> {
+        let start = Instant::now();
+        let options = LockOptions::new().with_lease(self.lease);
+        let answer = self.client.lock(name, Some(options)).await?;
+        let held = start.elapsed();
+        self.client.unlock(answer.key()).await?;
+        Ok((held, start.elapsed()))
+    }
+}
+
+/// Waits until the key is there.
+async fn stands(client: &mut Client, key: &str) -> Result<()> {
+    while client.get(key, None).await?.kvs().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}

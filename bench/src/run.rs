@@ -1,0 +1,215 @@
+//! Hides what one bench runs in: etcd as it was asked for, the peers that there are, and the taking of turns.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use eldest::testing::{Etcd, EtcdCluster};
+use tempfile::TempDir;
+
+use crate::args::{Args, Storage};
+use crate::peer::Peer;
+use crate::report::{Group, Report, Row};
+use crate::samples::Samples;
+
+/// One bench that runs.
+pub(crate) struct Run<'a> {
+    bench: &'static str,
+    pub(crate) args: &'a Args,
+    pub(crate) report: &'a mut Report,
+    etcd: Option<(EtcdCluster, Option<TempDir>)>,
+    /// Peers of which it was said that they are not there.
+    told: Vec<String>,
+}
+
+/// Which number of an answer is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    at: usize,
+    /// How many nanoseconds the unit has in which it is kept.
+    nanos: f64,
+}
+
+impl Part {
+    pub(crate) const fn milliseconds(at: usize) -> Self {
+        Self { at, nanos: 1e6 }
+    }
+
+    pub(crate) const fn nanoseconds(at: usize) -> Self {
+        Self { at, nanos: 1.0 }
+    }
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(bench: &'static str, args: &'a Args, report: &'a mut Report) -> Self {
+        let storage = args.storage.name();
+        report.with(args.members, storage);
+        report.say(format_args!(
+            "\n{bench}: {} member{} of etcd, {storage}",
+            args.members,
+            if args.members == 1 { "" } else { "s" },
+        ));
+        Self {
+            bench,
+            args,
+            report,
+            etcd: None,
+            told: Vec::new(),
+        }
+    }
+
+    /// `full`, or fewer if it has to be quick.
+    pub(crate) fn samples(&self, full: usize, quick: usize) -> usize {
+        if self.args.quick { quick } else { full }
+    }
+
+    pub(crate) fn group(&self, n: usize, unit: &'static str) -> Group<'static> {
+        Group {
+            bench: self.bench,
+            what: "",
+            n,
+            unit,
+        }
+    }
+
+    /// etcd, started when it is first needed.
+    pub(crate) async fn etcd(&mut self) -> Result<&EtcdCluster> {
+        if self.etcd.is_none() {
+            let mut builder = Etcd::builder();
+            let mut folder = None;
+            if self.args.storage == Storage::Disk {
+                // Below the working folder: what is temporary is often in memory.
+                std::fs::create_dir_all("target/bench")?;
+                let made = tempfile::Builder::new()
+                    .prefix("etcd-")
+                    .tempdir_in("target/bench")?;
+                let path = std::fs::canonicalize(made.path())?.join("data");
+                builder = builder.data_dir(path).arg("--unsafe-no-fsync=false");
+                folder = Some(made);
+            }
+            let started = builder.start_cluster(self.args.members).await;
+            self.etcd = Some((started.map_err(|error| anyhow!("{error}"))?, folder));
+        }
+        Ok(self
+            .etcd
+            .as_ref()
+            .map(|(etcd, _)| etcd)
+            .expect("started above"))
+    }
+
+    /// A peer's process; none, said aloud, if it is not there or not wanted.
+    pub(crate) async fn peer(&mut self, name: &str) -> Result<Option<Peer>> {
+        let endpoints = self.etcd().await?.endpoints().join(",");
+        self.peer_at(name, &endpoints).await
+    }
+
+    /// As [`Run::peer`], by other endpoints.
+    pub(crate) async fn peer_at(&mut self, name: &str, endpoints: &str) -> Result<Option<Peer>> {
+        if !self.wants(name) {
+            return Ok(None);
+        }
+        let Some(program) = self.program(name) else {
+            return Ok(None);
+        };
+        let words: &[&str] = if name == "go" {
+            &[self.bench, endpoints]
+        } else {
+            &["peer", self.bench, name, endpoints]
+        };
+        Ok(Some(Peer::start(name, program, words).await?))
+    }
+
+    /// The peers of these that there are.
+    pub(crate) async fn peers(&mut self, names: &[&str]) -> Result<Vec<Peer>> {
+        let mut peers = Vec::new();
+        for name in names {
+            peers.extend(self.peer(name).await?);
+        }
+        Ok(peers)
+    }
+
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        let named = &self.args.peers;
+        named.is_empty() || named.iter().any(|named| named == name)
+    }
+
+    /// The program of a peer; said aloud if there is none.
+    pub(crate) fn program(&mut self, name: &str) -> Option<OsString> {
+        let variable = match name {
+            "go" => "GO",
+            "etcdctl" => "ETCDCTL",
+            "command" => "COMMAND",
+            _ => return std::env::current_exe().ok().map(OsString::from),
+        };
+        let program = std::env::var_os(format!("ELDEST_BENCH_{variable}"));
+        if program.is_none() && !self.told.iter().any(|told| told == name) {
+            let why = std::env::var(format!("ELDEST_BENCH_NO_{variable}"));
+            let why = why.unwrap_or_else(|_| "it was not asked for".to_owned());
+            self.report.say(format_args!("  skipped {name}: {why}"));
+            self.told.push(name.to_owned());
+        }
+        program
+    }
+
+    /// As [`Run::interleave_part`], the first number of each answer, in milliseconds.
+    pub(crate) async fn interleave(
+        &mut self,
+        peers: &mut Vec<Peer>,
+        samples: usize,
+        pause: Duration,
+        question: impl FnMut(&str) -> String,
+    ) -> Vec<Row> {
+        let first = Part::milliseconds(0);
+        self.interleave_part(peers, samples, pause, first, question)
+            .await
+    }
+
+    /// Asks the peers by turns, so many times each, whoever begins being another each time. A peer that fails is out,
+    /// aloud. The first few answers are not kept.
+    pub(crate) async fn interleave_part(
+        &mut self,
+        peers: &mut Vec<Peer>,
+        samples: usize,
+        pause: Duration,
+        part: Part,
+        mut question: impl FnMut(&str) -> String,
+    ) -> Vec<Row> {
+        const WARMING: usize = 5;
+        let mut rows: Vec<Row> = peers
+            .iter()
+            .map(|peer| Row {
+                peer: peer.name.clone(),
+                samples: Samples::default(),
+            })
+            .collect();
+        for round in 0..samples + WARMING {
+            let count = peers.len().max(1);
+            let mut failed = Vec::new();
+            for turn in 0..peers.len() {
+                let at = (turn + round) % count;
+                let peer = &mut peers[at];
+                let text = question(&peer.name);
+                match peer.ask(&text).await {
+                    Ok(answer) if round >= WARMING => {
+                        let row = rows.iter_mut().find(|row| row.peer == peer.name);
+                        if let (Some(row), Some(nanos)) = (row, answer.get(part.at)) {
+                            row.samples.add(nanos / part.nanos);
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(error) => failed.push((at, error)),
+                }
+                // What the others still have to hear shall not meet the next sample.
+                tokio::time::sleep(pause).await;
+            }
+            failed.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+            for (at, error) in failed {
+                let peer = peers.remove(at);
+                self.report
+                    .say(format_args!("  {} is out: {error:#}", peer.name));
+            }
+        }
+        rows.retain(|row| row.samples.len() > 0);
+        rows
+    }
+}

@@ -1,0 +1,188 @@
+//! Hides how a queue of candidates is made and kept, whoever's they are: the first leads, resigns, and stands anew at the
+//! back.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, Result, bail};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use crate::peer::{Asked, Context};
+use crate::samples::nanos;
+
+/// How long leases live: long, so that renewals do not count.
+pub(crate) const TTL: Duration = Duration::from_secs(60);
+/// How long ago a fresh successor joined.
+const FRESH: Duration = Duration::from_millis(20);
+/// What others write meanwhile.
+const WRITES: u32 = 10;
+
+/// A candidate with a connection and a lease of its own.
+pub(crate) trait Stands: Sized + Send + 'static {
+    /// Connects, for a queue of that length.
+    fn connect(context: &Context, queue: usize) -> impl Future<Output = Result<Self>> + Send;
+    /// Stands behind all others, of whom `ahead` is the last; returns once the key stands.
+    fn join(
+        &mut self,
+        election: &str,
+        ahead: Option<&Self>,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Waits until it leads; the moment at which it knew.
+    fn lead(&mut self) -> impl Future<Output = Result<Instant>> + Send;
+    /// Gives the leadership up.
+    fn resign(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// By oneself: how long it took until it led, and until that was given up again.
+    fn alone(
+        &mut self,
+        election: &str,
+    ) -> impl Future<Output = Result<(Duration, Duration)>> + Send {
+        async {
+            let start = Instant::now();
+            self.join(election, None).await?;
+            let led = self.lead().await?.saturating_duration_since(start);
+            self.resign().await?;
+            Ok((led, start.elapsed()))
+        }
+    }
+}
+
+/// Candidates in the order in which they stand; of the whole queue or of this process' share of it.
+struct Queue<S> {
+    context: Context,
+    election: String,
+    standing: VecDeque<S>,
+    /// Stands for a moment only, now and then.
+    spare: Option<S>,
+}
+
+impl<S: Stands> Queue<S> {
+    fn new(context: &Context, election: &str) -> Self {
+        Self {
+            context: context.clone(),
+            election: election.to_owned(),
+            standing: VecDeque::new(),
+            spare: None,
+        }
+    }
+
+    async fn join(&mut self, mut candidate: S) -> Result<()> {
+        let ahead = self.standing.back();
+        candidate.join(&self.election, ahead).await?;
+        self.standing.push_back(candidate);
+        Ok(())
+    }
+
+    fn first(&mut self) -> Result<&mut S> {
+        self.standing.front_mut().context("nobody stands")
+    }
+
+    async fn gather(&mut self, count: usize) -> Result<()> {
+        for _ in 0..count {
+            let candidate = S::connect(&self.context, count.max(2)).await?;
+            self.join(candidate).await?;
+        }
+        self.first()?.lead().await?;
+        Ok(())
+    }
+
+    /// From the leader's wish to resign to the moment at which its successor knew, and the one that resigned.
+    async fn handover(&mut self) -> Result<(Duration, S)> {
+        let mut old = self.standing.pop_front().context("nobody stands")?;
+        let next = self.first()?;
+        let start = Instant::now();
+        let (resigned, elected) = tokio::join!(old.resign(), next.lead());
+        resigned?;
+        Ok((elected?.saturating_duration_since(start), old))
+    }
+
+    /// A hand-over to one who joined a moment ago, while others wrote.
+    async fn fresh(&mut self) -> Result<Duration> {
+        let spare = match self.spare.take() {
+            Some(spare) => spare,
+            None => S::connect(&self.context, 2).await?,
+        };
+        let mut others = self.context.client().await?;
+        self.join(spare).await?;
+        for number in 0..WRITES {
+            others.put(format!("others/{number}"), "", None).await?;
+            tokio::time::sleep(FRESH / WRITES).await;
+        }
+        let (took, old) = self.handover().await?;
+        self.spare = Some(old);
+        Ok(took)
+    }
+
+    async fn alone(&mut self, election: &str) -> Result<(Duration, Duration)> {
+        let mut candidate = match self.spare.take() {
+            Some(spare) => spare,
+            None => S::connect(&self.context, 1).await?,
+        };
+        let took = candidate.alone(election).await?;
+        self.spare = Some(candidate);
+        Ok(took)
+    }
+}
+
+/// Answers the questions of all benches in which candidates follow one another.
+pub(crate) fn serve<S: Stands>(
+    context: Context,
+    mut asked: Asked,
+) -> BoxFuture<'static, Result<()>> {
+    async move {
+        let mut queue = Queue::<S>::new(&context, "");
+        while let Some(words) = asked.next().await? {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            asked.answer(answer(&mut queue, &words).await)?;
+        }
+        Ok(())
+    }
+    .boxed()
+}
+
+async fn answer<S: Stands>(queue: &mut Queue<S>, words: &[&str]) -> Result<Vec<f64>> {
+    match *words {
+        ["gather", election, count] => {
+            // The one before ends with its connections.
+            *queue = Queue::new(&queue.context, election);
+            queue.gather(count.parse()?).await?;
+            Ok(Vec::new())
+        }
+        ["handover"] => {
+            let (took, old) = queue.handover().await?;
+            queue.join(old).await?;
+            Ok(vec![nanos(took)])
+        }
+        ["fresh"] => Ok(vec![nanos(queue.fresh().await?)]),
+        ["alone", election] => {
+            let (elected, resigned) = queue.alone(election).await?;
+            Ok(vec![nanos(elected), nanos(resigned)])
+        }
+        // One of a queue that many processes share. Moments are told by the wall clock, which they share too.
+        ["stand", election, count] => {
+            election.clone_into(&mut queue.election);
+            let candidate = S::connect(&queue.context, count.parse()?).await?;
+            queue.join(candidate).await?;
+            Ok(Vec::new())
+        }
+        ["lead"] => {
+            let at = queue.first()?.lead().await?;
+            Ok(vec![wall(at)?])
+        }
+        ["resign"] => {
+            let mut old = queue.standing.pop_front().context("nobody stands")?;
+            let start = Instant::now();
+            old.resign().await?;
+            Ok(vec![wall(start)?])
+        }
+        _ => bail!("no question {words:?}"),
+    }
+}
+
+/// A moment of this process, by the wall clock, in nanoseconds; a quarter of a microsecond is lost.
+fn wall(at: Instant) -> Result<f64> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    Ok(nanos(now.saturating_sub(at.elapsed())))
+}

@@ -1,0 +1,95 @@
+//! Hides how the benchmarks are built, and where what they are compared with comes from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+
+use crate::fixed::RELEASE_LIMIT;
+use crate::stage::Stage;
+use crate::{metadata, packages, setup, suites};
+
+const PACKAGE: &str = "eldest-bench";
+/// The client of Go's etcd that Debian bookworm has.
+const GO_LIBRARIES: (&str, &str) = (
+    "golang-etcd-server-dev",
+    "usr/share/gocode/src/go.etcd.io/etcd/clientv3/client.go",
+);
+
+/// `cargo xtask bench`: builds, finds the peers, and passes everything on.
+pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
+    let stage = Stage::start("bench", true, RELEASE_LIMIT);
+    eprintln!("==> bench: building for release");
+    let mut cargo = setup::cargo([
+        "build",
+        "--release",
+        "--message-format=json-render-diagnostics",
+        "--package",
+        PACKAGE,
+    ])?;
+    let wants_command = args.iter().any(|arg| arg == "supervised");
+    if wants_command {
+        cargo.args(["--package", suites::LIBRARY, "--bin", suites::LIBRARY]);
+        cargo.args(["--features", "eldest/cli"]);
+    }
+    let messages = stage.output(&mut cargo)?;
+    let binary = |name: &str| {
+        let found = messages.lines();
+        let mut found = found.filter_map(|line| metadata::executable(line, name));
+        found.next_back()
+    };
+    let mut bench = Command::new(binary(PACKAGE).context("cargo built no benchmarks")?);
+    if wants_command && let Some(command) = binary(suites::LIBRARY) {
+        bench.env("ELDEST_BENCH_COMMAND", command);
+    }
+    add_peers(&stage, &mut bench, args);
+    let status = bench.args(args).status().context("starting it")?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Tells the benchmarks where the peers are, or why they are not.
+fn add_peers(stage: &Stage, bench: &mut Command, args: &[String]) {
+    let unwanted = ["--check", "--help", "--list", "--plot"];
+    if args.iter().any(|arg| unwanted.contains(&arg.as_str())) {
+        return;
+    }
+    let etcdctl = match packages::find("etcdctl") {
+        Some(etcdctl) => Ok(etcdctl),
+        None => packages::unpack(stage, "etcd-client", "usr/bin/etcdctl"),
+    };
+    for (name, found) in [("GO", go_peer(stage)), ("ETCDCTL", etcdctl)] {
+        match found {
+            Ok(path) => bench.env(format!("ELDEST_BENCH_{name}"), path),
+            Err(error) => bench.env(format!("ELDEST_BENCH_NO_{name}"), format!("{error:#}")),
+        };
+    }
+}
+
+/// Builds the peer that is written in Go, without a network, from Debian's packages of the compiler and of etcd's client.
+fn go_peer(stage: &Stage) -> Result<PathBuf> {
+    let (compiler, _) = packages::unpack_whole(stage, "golang-go", "usr/bin/go")?;
+    let (library, _) = packages::unpack_whole(stage, GO_LIBRARIES.0, GO_LIBRARIES.1)?;
+    let libraries = library.to_string_lossy();
+    let path = libraries.split("/src/").next().context("a folder")?;
+    let usr = Path::new(&compiler).ancestors().nth(2).context("usr")?;
+    let target = setup::target().join("bench");
+    fs::create_dir_all(&target)?;
+    let program = target.join("go-peer");
+    let mut build = Command::new(fs::canonicalize(&compiler)?);
+    build
+        .current_dir(setup::root().join("bench/go"))
+        .env("GOROOT", usr.join("lib/go"))
+        // What is installed is not downloaded.
+        .env("GOPATH", format!("{path}:/usr/share/gocode"))
+        .env("GO111MODULE", "off")
+        .env("GOFLAGS", "")
+        .env("CGO_ENABLED", "0")
+        .env("GOCACHE", target.join("go-cache"))
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg(".");
+    stage.output(&mut build)?;
+    Ok(program)
+}
