@@ -467,6 +467,29 @@ fn a_batch_that_was_applied_unheard_is_taken_away_when_its_member_leaves() {
 }
 
 #[test]
+fn a_batch_that_was_applied_unheard_does_not_wait_for_the_work_of_a_member_that_left() {
+    let mut w = World::new(2, 1);
+    w.nodes[0].work = Work::Never;
+    let foreign = partition_key(&prefix_of(8), 3);
+    w.store.put(&foreign, b"theirs", 0);
+    w.share(0, 8);
+    w.until("it owns the others", secs(1), |w| w.loads(8)[0] == 7);
+    w.next(0, takes, Fate::AnswerLost);
+    let before = w.count(0, takes);
+    w.delete(&foreign);
+    w.until("asked", secs(1), |w| w.count(0, takes) > before);
+    w.relink(0, |l| l.watches_stalled = true);
+    w.run(ms(20));
+    assert_eq!(w.keys_of_partitions(8).len(), 8);
+    w.stop_sharing(0, 8);
+    w.share(1, 8);
+    w.until("the other has all", GRACE + secs(2), |w| {
+        w.loads(8) == [0, 8]
+    });
+    assert!(w.nodes[0].seat(&prefix_of(8)).unwrap().1.ended.is_none());
+}
+
+#[test]
 fn a_key_that_is_deleted_after_its_lease_was_lost_is_waited_for() {
     let mut w = World::sharing(1, 4);
     w.relink(0, |l| l.requests_lost = true);
