@@ -11,7 +11,7 @@ use svg::node::element::{Line, Rectangle, Text, Title};
 const APART: Duration = Duration::from_millis(500);
 
 const LEFT: f64 = 110.0;
-const ROW: f64 = 46.0;
+const ROW: f64 = 62.0;
 const TOP: f64 = 30.0;
 const BAR: f64 = 16.0;
 /// Pixels for a second, if the picture stays within its bounds.
@@ -223,13 +223,14 @@ fn sketch(bars: &[Bar], rows: &[String], from: Duration, to: Duration) -> String
             .add(line(0.0, y, width, y))
             .add(text(6.0, y + BAR * 1.8, row));
         for bar in bars.iter().filter(|bar| bar.row == *row) {
-            let (color, up) = match bar.kind {
+            // Two faults of a pair may hit the same node, its process and something else.
+            let (color, place) = match bar.kind {
                 Kind::Leads(token) => (hue(token), 0.0),
-                Kind::Fault => ("#e8590c".to_owned(), BAR + 4.0),
-                Kind::Stopped => ("#868e96".to_owned(), BAR + 4.0),
-                Kind::Dead => ("#212529".to_owned(), BAR + 4.0),
+                Kind::Stopped => ("#ced4da".to_owned(), 1.0),
+                Kind::Dead => ("#868e96".to_owned(), 1.0),
+                Kind::Fault => ("#ffa94d".to_owned(), 2.0),
             };
-            let (begin, y) = (x(bar.from), y + 4.0 + up);
+            let (begin, y) = (x(bar.from), y + 4.0 + place * (BAR + 2.0));
             // What took no time is seen all the same.
             let length = (x(bar.to) - begin).max(2.0);
             let told = Title::new(format!(
