@@ -2,7 +2,7 @@
 //!
 //! The stage checks licences, bans and sources; what else the file says is for cargo-deny alone.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
@@ -98,7 +98,7 @@ fn install() -> Result<PathBuf> {
 }
 
 /// It asks cargo about the workspace, which needs nothing but cargo.
-fn deny(tool: &PathBuf, args: &[&str]) -> Result<Command> {
+fn deny(tool: &Path, args: &[&str]) -> Result<Command> {
     let mut command = setup::program(tool.to_str().context("the path of cargo-deny")?);
     command.args(args);
     Ok(command)
