@@ -69,7 +69,7 @@ impl Machine {
         for (partition, own) in wants.discard {
             self.discard(slot, partition, &own, now);
         }
-        for (partition, create_revision) in wants.overwritten {
+        for (partition, create_revision) in wants.stray {
             if let Some(candidate) = self.candidate(slot) {
                 let key = partition_key(&candidate.prefix, partition);
                 self.remove(now, &key, Some(create_revision), None);

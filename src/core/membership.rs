@@ -100,8 +100,9 @@ pub(crate) struct Wants {
     pub(crate) adopt: Vec<(u32, Own)>,
     /// The same, and not wanted.
     pub(crate) discard: Vec<(u32, Own)>,
-    /// Of ours once, and without a lease since: it would stand there for ever.
-    pub(crate) overwritten: Vec<(u32, i64)>,
+    /// Keys that nobody holds and others would wait for: of ours once and without a lease since; or put under our lease
+    /// by a transaction that came late, while the work of an earlier term goes on.
+    pub(crate) stray: Vec<(u32, i64)>,
     /// Where a key without a lease stands, which no owner's ever is.
     pub(crate) blocked: BTreeSet<u32>,
 }
@@ -234,6 +235,10 @@ impl Membership {
         let seen = roster.revision();
         for (partition, (lease, key)) in (0..).zip(target.into_iter().zip(keys)) {
             let wanted = lease == me;
+            let free = || {
+                let created = key.as_ref().map(|key| key.since);
+                !taking.contains(&partition) && !gone(&partition_key(prefix, partition), created)
+            };
             if let Some(hold) = self.held.get(&partition) {
                 // What was written after the view's revision it cannot judge.
                 if seen >= hold.own.create_revision {
@@ -244,16 +249,15 @@ impl Membership {
                             if wanted && key.is_none() && members.len() > 1 {
                                 wants.waiting.push(hold.slot);
                             }
+                            let since = key.filter(|key| key.lease == me).map(|key| key.since);
+                            let newer = since.filter(|at| *at > hold.own.create_revision && free());
+                            wants.stray.extend(newer.map(|at| (partition, at)));
                             wants.lost.push((hold.slot, fate));
                         }
                     }
                 }
                 continue;
             }
-            let free = || {
-                let created = key.as_ref().map(|key| key.since);
-                !taking.contains(&partition) && !gone(&partition_key(prefix, partition), created)
-            };
             match key {
                 None if wanted && self.may_take(partition, seen) && free() => {
                     wants.take.push(partition);
@@ -273,7 +277,7 @@ impl Membership {
                 }
                 Some(key) if key.lease == 0 && free() => {
                     if self.former.get(&partition) == Some(&key.since) {
-                        wants.overwritten.push((partition, key.since));
+                        wants.stray.push((partition, key.since));
                     } else {
                         wants.blocked.insert(partition);
                     }
@@ -437,7 +441,7 @@ mod tests {
         ];
         let wants = |member: &Membership| {
             let wants = member.wants(PREFIX, &me, &roster(20, left.clone()), |_, _| false);
-            (wants.overwritten, wants.blocked)
+            (wants.stray, wants.blocked)
         };
         assert_eq!(wants(&member), (vec![(0, 12)], [1].into()));
         member.store_changed();

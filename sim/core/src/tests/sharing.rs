@@ -490,6 +490,18 @@ fn a_batch_that_was_applied_unheard_does_not_wait_for_the_work_of_a_member_that_
 }
 
 #[test]
+fn a_key_put_anew_while_work_of_the_lost_term_goes_on_is_taken_away() {
+    let mut w = World::sharing(2, 8);
+    w.nodes[0].work = Work::Never;
+    let (_, key) = w.any_of(0, 8);
+    // As a take would that came late.
+    w.recreate(&key, w.nodes[0].lease().unwrap());
+    w.until("the other owns it", GRACE + secs(2), |w| {
+        w.loads(8)[1] == 5 && w.all_owned(8)
+    });
+}
+
+#[test]
 fn a_key_that_is_deleted_after_its_lease_was_lost_is_waited_for() {
     let mut w = World::sharing(1, 4);
     w.relink(0, |l| l.requests_lost = true);
