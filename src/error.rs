@@ -41,7 +41,8 @@ pub enum ErrorKind {
     LeadershipLost,
     /// The fenced transaction was not applied because the key is no longer ours: stop the work.
     GuardLost,
-    /// The fenced transaction was sent once and no answer came: it may or may not have been applied. Read back.
+    /// The fenced transaction was sent once and no answer came: it may or may not have been applied, or
+    /// be applied later. Read back, and let the next write compare what it builds upon.
     Ambiguous,
     /// The candidacy has ended. Campaign again to stand anew.
     Ended,

@@ -359,7 +359,10 @@ impl Term {
     ///
     /// [`ErrorKind::LeadershipLost`]: the term was not valid any more; nothing was sent.
     /// [`ErrorKind::GuardLost`]: etcd refused it; nothing was applied.
-    /// [`ErrorKind::Ambiguous`]: no answer came; it may have been applied, so read back before writing again.
+    /// [`ErrorKind::Ambiguous`]: no answer came. It may have been applied, and as long as the term's key stands it may
+    /// yet be: a server that was stopped passes on what it had received seconds before. So do not only read back, but
+    /// let what you write compare what it builds upon, by [`guard`](Self::guard) and a condition of your own, or by a
+    /// `TxnOp::txn` with one. A later term's guard keeps it out.
     /// Other kinds: etcd refused the request itself; nothing was applied.
     ///
     /// # Cancellation safety

@@ -36,6 +36,8 @@ pub struct Card {
     pub lasts: Lasts,
     /// Whether a write of an old term must be on its way, and be refused.
     pub refuses: bool,
+    /// Whether to make or to undo it etcd is asked for something, which takes a quorum.
+    pub asks: bool,
     /// Whether it is only done when it is asked for by name.
     pub only_by_name: bool,
 }
@@ -124,8 +126,6 @@ pub struct Victim {
 pub(crate) fn together(a: &Card, b: &Card) -> bool {
     let same_side = a.side == b.side || [a.side, b.side].contains(&Side::Everybody);
     let same_place = a.realm == b.realm && same_side;
-    // What an operator wants of etcd needs a quorum.
-    let servers = |card: &Card| card.realm == Realm::Servers;
-    let store = |card: &Card| card.realm == Realm::Store;
-    !(same_place || servers(a) && store(b) || servers(b) && store(a))
+    let no_answer = |a: &Card, b: &Card| a.realm == Realm::Servers && b.asks;
+    !(same_place || no_answer(a, b) || no_answer(b, a))
 }

@@ -250,6 +250,16 @@ impl Lab {
         Ok(answer.await??)
     }
 
+    /// Waits until that server answers a linearizable read.
+    pub(crate) async fn answers(&self, server: usize) -> Result {
+        let client = &self.clients[server];
+        self.until("a server answers", async || {
+            let answer = tokio::time::timeout(REQUEST, keys(client.clone())).await;
+            Ok(answer.is_ok_and(|keys| keys.is_ok()).then_some(()))
+        })
+        .await
+    }
+
     /// The create revision of that node's latest key, by its own word.
     pub(crate) fn stands_as(&self, node: usize) -> Result<Option<i64>> {
         let ledger = self.ledger()?;

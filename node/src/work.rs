@@ -1,7 +1,9 @@
 //! Hides what a leader does: it tells the others since when it leads, and counts up, fenced, at its pace.
 
 use anyhow::{Context, Result};
-use eldest::etcd_client::{TxnOp, TxnOpResponse};
+use eldest::etcd_client::{
+    Compare, CompareOp, ResponseHeader, Txn, TxnOp, TxnOpResponse, TxnResponse,
+};
 use eldest::{BoxError, ErrorKind, Leadership, Term};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
@@ -60,7 +62,7 @@ impl Work {
         let mut is_told = false;
         let mut count = Count {
             key: format!("{COUNTER}{}", self.me.election),
-            value: None,
+            known: None,
             written: 0,
         };
         let counting = self.register.count(&term, &self.history)?;
@@ -91,58 +93,89 @@ impl Work {
             "my term with token {token} is over: {}; I wrote {} times{}",
             reason.map_or("unknown", why),
             count.written,
-            count
-                .value
-                .map_or_else(String::new, |value| format!(", and the count is {value}")),
+            count.known.map_or_else(String::new, |known| format!(
+                ", and the count is {}",
+                known.value
+            )),
         ));
         Ok(())
     }
 }
 
 /// The fenced counter.
+///
+/// The guard keeps older leaders out, but not what this leader itself sent earlier: a write whose answer was lost may
+/// wait in a server that is stopped, and be applied seconds after the counter was read back. So each write also demands
+/// that the counter is as it was read.
 struct Count {
     key: String,
-    /// Its value, if that is certain.
-    value: Option<u64>,
+    /// What it is, if that is certain.
+    known: Option<Known>,
     /// Writes of this term.
     written: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Known {
+    value: u64,
+    /// Of its last change; 0 if there was none yet.
+    revision: i64,
 }
 
 impl Count {
     /// One step. What failed is tried at the next one, unless the term is over by then.
     async fn up(&mut self, term: &Term, history: &History) {
-        let value = match self.value {
-            Some(value) => value,
+        let known = match self.known.take() {
+            Some(known) => known,
             // Read under the same guard: what a leader reads, no later leader has changed.
             None => match self.read(term).await {
-                Ok(value) => value,
+                Ok(known) => known,
                 Err(_) => return,
             },
         };
-        self.value = None;
-        let (token, next) = (term.fencing_token(), value + 1);
-        let put = TxnOp::put(self.key.as_str(), next.to_string(), None);
+        let (token, next) = (term.fencing_token(), known.value + 1);
+        let unchanged = Compare::mod_revision(&*self.key, CompareOp::Equal, known.revision);
+        let put = TxnOp::put(&*self.key, next.to_string(), None);
+        let step = Txn::new().when([unchanged]).and_then([put]);
         history.record(Event::Wrote(Counter::Etcd, token, Write::Sent));
-        let write = match term.txn([put]).await {
-            Ok(_) => {
-                (self.value, self.written) = (Some(next), self.written + 1);
-                Write::Admitted(next)
-            }
+        let write = match term.txn([TxnOp::txn(step)]).await {
+            Ok(answer) => match done(&answer) {
+                Some(revision) => {
+                    let value = next;
+                    self.known = Some(Known { value, revision });
+                    self.written += 1;
+                    Write::Admitted(next)
+                }
+                None => Write::Refused,
+            },
             Err(error) if error.kind() == ErrorKind::Ambiguous => Write::Unknown,
             Err(_) => Write::Refused,
         };
         history.record(Event::Wrote(Counter::Etcd, token, write));
     }
 
-    async fn read(&self, term: &Term) -> Result<u64> {
-        let answer = term.txn([TxnOp::get(self.key.as_str(), None)]).await?;
+    async fn read(&self, term: &Term) -> Result<Known> {
+        let answer = term.txn([TxnOp::get(&*self.key, None)]).await?;
         let answers = answer.op_responses();
         let Some(TxnOpResponse::Get(got)) = answers.first() else {
             anyhow::bail!("etcd answered something else than it was asked");
         };
         match got.kvs().first() {
-            Some(kv) => kv.value_str()?.parse().context("the count is no number"),
-            None => Ok(0),
+            Some(kv) => Ok(Known {
+                value: kv.value_str()?.parse().context("the count is no number")?,
+                revision: kv.mod_revision(),
+            }),
+            None => Ok(Known::default()),
         }
     }
+}
+
+/// The revision of the step, if it was made.
+fn done(answer: &TxnResponse) -> Option<i64> {
+    let answers = answer.op_responses();
+    let Some(TxnOpResponse::Txn(step)) = answers.first() else {
+        return None;
+    };
+    let revision = answer.header().map(ResponseHeader::revision);
+    revision.filter(|_| step.succeeded())
 }

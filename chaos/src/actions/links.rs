@@ -24,6 +24,7 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
             effect,
             lasts,
             refuses: false,
+            asks: false,
             only_by_name: false,
         };
         Box::new(Link { card, reach, how })
@@ -158,6 +159,7 @@ impl Action for Compaction {
             effect: Effect::Kept,
             lasts: Lasts::ttls(0.3),
             refuses: false,
+            asks: true,
             only_by_name: false,
         }
     }

@@ -33,6 +33,7 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
         effect: Effect::Kept,
         lasts: Lasts::ttls(1.5),
         refuses: false,
+        asks: true,
         only_by_name: true,
     };
     vec![

@@ -23,6 +23,7 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
             effect,
             lasts,
             refuses,
+            asks: false,
             only_by_name: false,
         };
         Box::new(Process { card, how })
@@ -168,6 +169,7 @@ impl Action for Twin {
             effect: Effect::Kept,
             lasts: Lasts::MOMENT,
             refuses: false,
+            asks: true,
             only_by_name: false,
         }
     }

@@ -11,7 +11,7 @@ use crate::lab::Lab;
 
 pub(super) fn all() -> Vec<Box<dyn Action>> {
     use Effect::{Kept, KeptOrChanged, Vacant};
-    use How::{Kill, Stop};
+    use How::{Kill, Stop, StopInTurn};
     use Which::{All, Follower, Leader, Majority};
     // Longer than the others take to choose another leader.
     let election = Lasts {
@@ -27,6 +27,7 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
             effect,
             lasts,
             refuses: false,
+            asks: false,
             only_by_name: false,
         };
         Box::new(Servers { card, which, how })
@@ -63,6 +64,14 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
             Lasts::BEYOND,
             Leader,
             Stop,
+        ),
+        one(
+            "stop-etcd-leaders-in-turn",
+            "etcd's leader is stopped, and as soon as it goes on, the next one is: what the first had received comes late",
+            KeptOrChanged,
+            election,
+            Leader,
+            StopInTurn,
         ),
         one(
             "lose-quorum",
@@ -102,6 +111,7 @@ enum Which {
 enum How {
     Kill,
     Stop,
+    StopInTurn,
 }
 
 struct Servers {
@@ -130,8 +140,17 @@ impl Action for Servers {
             for member in hit {
                 match self.how {
                     How::Kill => cluster.member(member).kill(),
-                    How::Stop => cluster.member(member).pause(),
+                    How::Stop | How::StopInTurn => cluster.member(member).pause(),
                 }
+            }
+            if matches!(self.how, How::StopInTurn) {
+                let next = cluster.leader().await;
+                // The nodes go on for a while: something is there to be lost.
+                lab.pass(self.card.lasts.of(lab.settings.ttl)).await?;
+                cluster.member(leader).resume();
+                // It hears of its successor, and passes on to it what it had received.
+                lab.answers(leader).await?;
+                cluster.member(next).pause();
             }
             lab.fault("", self.card.name);
             Ok(())

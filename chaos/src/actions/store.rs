@@ -22,6 +22,7 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
         effect,
         lasts,
         refuses: false,
+        asks: true,
         only_by_name: false,
     };
     let meddles = |name, about, side, effect, how| -> Box<dyn Action> {
