@@ -2,7 +2,7 @@
 //!
 //! The stage checks licences, bans and sources; what else the file says is for cargo-deny alone.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
@@ -97,8 +97,8 @@ fn install() -> Result<PathBuf> {
     tool().with_context(|| format!("cargo installed no {TOOL}"))
 }
 
-/// It asks cargo about the workspace, which needs nothing but cargo.
-fn deny(tool: &PathBuf, args: &[&str]) -> Result<Command> {
+/// cargo-deny, in the workspace.
+fn deny(tool: &Path, args: &[&str]) -> Result<Command> {
     let mut command = setup::program(tool.to_str().context("the path of cargo-deny")?);
     command.args(args);
     Ok(command)
