@@ -442,7 +442,7 @@ mod tests {
         };
         let clock = LeaseClock::granted(settings.trust, Time::ZERO, settings.ttl, header);
         let valid = clock.deadline().since(Time::ZERO);
-        (valid - settings.grace, valid)
+        (valid.saturating_sub(settings.grace), valid)
     }
 
     #[test]

@@ -53,8 +53,11 @@ impl Access {
 
     /// For one attempt to connect.
     #[cfg(not(feature = "tls"))]
-    pub(super) async fn now(self, _: &dyn Env) -> Result<ConnectOptions, String> {
-        Ok(self.options)
+    pub(super) fn now(
+        self,
+        _: &dyn Env,
+    ) -> impl Future<Output = Result<ConnectOptions, String>> + use<> {
+        std::future::ready(Ok(self.options))
     }
 }
 

@@ -97,7 +97,7 @@ fn install() -> Result<PathBuf> {
     tool().with_context(|| format!("cargo installed no {TOOL}"))
 }
 
-/// It asks cargo about the workspace, which needs nothing but cargo.
+/// cargo-deny, in the workspace.
 fn deny(tool: &Path, args: &[&str]) -> Result<Command> {
     let mut command = setup::program(tool.to_str().context("the path of cargo-deny")?);
     command.args(args);
