@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::stage::{DEFAULT_LIMIT, Report, Stage};
 use crate::tally::Tally;
-use crate::{checks, consumer, docker, manifests, matrix, model, simulate, suites};
+use crate::{bench, checks, consumer, docker, manifests, matrix, model, simulate, suites};
 
 struct Entry {
     name: &'static str,
@@ -75,6 +75,11 @@ const STAGES: &[Entry] = &[
         "stack",
         "hours of a cluster's life in simulated time; the etcd of that against etcd 3.7",
         suites::stack,
+    ),
+    stage(
+        "bench",
+        "a few ratios to bare calls of etcd, which no change may make much worse",
+        bench::stage,
     ),
     stage(
         "versions",
