@@ -108,6 +108,10 @@ func (q *queue) questions() questions {
 			}
 			return nil, <-q.standing[0].won
 		},
+		"ttl": func(words []string) ([]float64, error) {
+			q.ttl = number(words[0])
+			return nil, nil
+		},
 		"handover": func([]string) ([]float64, error) {
 			took, old, err := q.handover()
 			if err != nil {
@@ -192,7 +196,7 @@ func init() {
 		}
 		return (&queue{contest: contest, ttl: ttl}).questions()
 	}
-	for _, bench := range []string{"handover", "handover-fresh", "join", "queue", "wide"} {
+	for _, bench := range []string{"handover", "handover-fresh", "join", "queue", "takeover", "wide"} {
 		benches[bench] = elections
 	}
 	benches["locks"] = func() questions {

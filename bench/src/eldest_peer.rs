@@ -7,11 +7,11 @@ use eldest::{Candidate, Leadership, LockGuard, Session, SessionOptions};
 use tokio::task::JoinHandle;
 
 use crate::peer::Context;
-use crate::standing::{Stands, TTL};
+use crate::standing::Stands;
 
 /// A session of its own, as a process would have.
 pub(crate) async fn session(context: &Context) -> Result<Session> {
-    let options = SessionOptions::new("bench").ttl(TTL);
+    let options = SessionOptions::new("bench").ttl(context.ttl);
     Ok(Session::connect(&context.endpoints, options).await?)
 }
 

@@ -6,6 +6,7 @@ mod benches;
 mod eldest_peer;
 mod limit;
 mod peer;
+mod process;
 mod report;
 mod rpc;
 mod run;
@@ -44,7 +45,7 @@ fn main() -> Result<ExitCode> {
 
 /// Runs the benches; whether all that was held against a target reached it.
 async fn measure(args: &Args) -> Result<bool> {
-    let mut report = Report::new(args.json);
+    let mut report = Report::new(args.json, args.check);
     for bench in &args.benches {
         let mut run = Run::new(bench.name, args, &mut report);
         if let Err(error) = (bench.run)(&mut run).await {

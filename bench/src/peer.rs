@@ -11,6 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::benches;
+use crate::standing::TTL;
 
 /// So long may an answer take.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -21,6 +22,8 @@ pub(crate) struct Context {
     /// Whose calls are measured.
     pub(crate) peer: String,
     pub(crate) endpoints: Vec<String>,
+    /// Of the leases of sessions.
+    pub(crate) ttl: Duration,
 }
 
 impl Context {
@@ -67,6 +70,7 @@ pub(crate) async fn serve(words: Vec<String>) -> Result<()> {
     let context = Context {
         peer: peer.clone(),
         endpoints: endpoints.split(',').map(str::to_owned).collect(),
+        ttl: TTL,
     };
     let bench = benches::BENCHES.iter().find(|known| known.name == bench);
     let bench = bench.context("no such bench")?;
@@ -105,6 +109,10 @@ impl Peer {
         };
         peer.answer().await?;
         Ok(peer)
+    }
+
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.id()
     }
 
     /// Asks, and waits for the answer.

@@ -12,6 +12,9 @@ use crate::peer::Peer;
 use crate::report::{Group, Report, Row};
 use crate::samples::Samples;
 
+/// Enough for a median that is not far off.
+const CHECKED: usize = 40;
+
 /// One bench that runs.
 pub(crate) struct Run<'a> {
     bench: &'static str,
@@ -60,7 +63,11 @@ impl<'a> Run<'a> {
 
     /// `full`, or fewer if it has to be quick.
     pub(crate) fn samples(&self, full: usize, quick: usize) -> usize {
-        if self.args.quick { quick } else { full }
+        match (self.args.check, self.args.quick) {
+            (true, _) => quick.min(CHECKED),
+            (false, true) => quick,
+            (false, false) => full,
+        }
     }
 
     pub(crate) fn group(&self, n: usize, unit: &'static str) -> Group<'static> {
@@ -97,6 +104,11 @@ impl<'a> Run<'a> {
             .expect("started above"))
     }
 
+    /// A bare client of ours.
+    pub(crate) async fn client(&mut self) -> Result<etcd_client::Client> {
+        Ok(self.etcd().await?.members()[0].client().await)
+    }
+
     /// A peer's process; none, said aloud, if it is not there or not wanted.
     pub(crate) async fn peer(&mut self, name: &str) -> Result<Option<Peer>> {
         let endpoints = self.etcd().await?.endpoints().join(",");
@@ -130,7 +142,8 @@ impl<'a> Run<'a> {
 
     pub(crate) fn wants(&self, name: &str) -> bool {
         let named = &self.args.peers;
-        named.is_empty() || named.iter().any(|named| named == name)
+        let ours = ["limit", "eldest"].contains(&name);
+        (named.is_empty() && (ours || !self.args.check)) || named.iter().any(|named| named == name)
     }
 
     /// The program of a peer; said aloud if there is none.

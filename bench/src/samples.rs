@@ -28,6 +28,10 @@ impl Samples {
         self.quantile(0.5)
     }
 
+    pub(crate) fn scaled(&self, by: f64) -> Self {
+        self.0.iter().map(|sample| sample * by).collect()
+    }
+
     pub(crate) fn max(&self) -> f64 {
         self.quantile(1.0)
     }

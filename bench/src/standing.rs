@@ -150,6 +150,10 @@ async fn answer<S: Stands>(queue: &mut Queue<S>, words: &[&str]) -> Result<Vec<f
             queue.gather(count.parse()?).await?;
             Ok(Vec::new())
         }
+        ["ttl", seconds] => {
+            queue.context.ttl = Duration::from_secs(seconds.parse()?);
+            Ok(Vec::new())
+        }
         ["handover"] => {
             let (took, old) = queue.handover().await?;
             queue.join(old).await?;

@@ -18,8 +18,9 @@ pub enum Follow {
     Auto,
     /// The whole prefix: every change costs every candidate a message; promotion never needs a request.
     Everyone,
-    /// The own key and the predecessor's: messages per change do not grow with the queue; promotion needs one
-    /// linearizable read unless the predecessor was the only older candidate.
+    /// The own key and those of the two before it: messages per change do not grow with the queue. Promotion needs one
+    /// linearizable read unless the predecessor is known to be the only older candidate; when the one before it goes,
+    /// that is read in advance.
     Predecessor,
 }
 

@@ -47,24 +47,17 @@ impl Machine {
             return;
         };
         let discarded = std::mem::take(&mut view.discarded);
-        let own = own.filter(|_| view.own.is_none());
-        let neighbour = view
-            .predecessor
-            .as_ref()
-            .filter(|p| p.watcher.is_none())
-            .map(|p| Arc::clone(&p.key));
+        let keys = view.unwatched_keys(own);
         for watch in discarded {
             self.unwatch(watch);
         }
-        let own = own.and_then(|key| self.watch(slot, key, false));
-        let neighbour = neighbour.and_then(|key| self.watch(slot, key, false));
-        let Some(candidate) = self.candidate(slot) else {
-            return;
-        };
-        if let View::Predecessor(view) = &mut candidate.view {
-            view.own = view.own.or(own);
-            if let Some(predecessor) = &mut view.predecessor {
-                predecessor.watcher = predecessor.watcher.or(neighbour);
+        for key in keys {
+            let Some(watcher) = self.watch(slot, Arc::clone(&key), false) else {
+                continue;
+            };
+            let view = self.candidate(slot).map(|candidate| &mut candidate.view);
+            if let Some(View::Predecessor(view)) = view {
+                view.watched(&key, watcher);
             }
         }
     }

@@ -233,23 +233,42 @@ impl PrefixView {
     }
 }
 
-/// The one candidate before us.
+/// A candidate before us.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Predecessor {
+pub(crate) struct Neighbour {
     pub(crate) key: Arc<[u8]>,
     pub(crate) create_revision: i64,
     pub(crate) watcher: Option<Watcher>,
 }
 
-/// Our own key and our predecessor's, each kept by a watch; of the older ones only what the last read said.
+impl Neighbour {
+    /// Whether that key is there no more, by what was not known at `known_at`.
+    fn is_gone(&self, changes: &[Change], known_at: i64) -> Option<i64> {
+        let gone = changes.iter().find(|change| {
+            change.key() == &*self.key
+                && change.revision() > known_at
+                && match change {
+                    Change::Delete { .. } => true,
+                    Change::Put(entry) => entry.create_revision != self.create_revision,
+                }
+        });
+        gone.map(Change::revision)
+    }
+}
+
+/// Our own key, our predecessor's and the one's before it, each kept by a watch; of the older ones only what the last
+/// read said.
 ///
-/// A long queue costs every candidate one message per change of its *neighbour*. When the predecessor goes and
-/// it was the last of the cached older set, nothing older is alive; otherwise one linearizable read tells.
+/// A long queue costs every candidate one message per change of its *neighbours*. When the predecessor goes and
+/// it was the last of the cached older set, nothing older is alive; otherwise one linearizable read tells. The herald is
+/// there so that this read is not in the way: when it goes, our turn may be next, and who is older is read in advance.
 #[derive(Debug, Clone)]
 pub(crate) struct PredecessorView {
     prefix: Arc<[u8]>,
     pub(crate) own: Option<Watcher>,
-    pub(crate) predecessor: Option<Predecessor>,
+    pub(crate) predecessor: Option<Neighbour>,
+    /// The one before the predecessor. Nothing depends on it but the time at which is read.
+    pub(crate) herald: Option<Neighbour>,
     pub(crate) read: Option<RequestId>,
     /// Watchers no longer needed, for the machine to cancel.
     pub(crate) discarded: Vec<WatchId>,
@@ -257,8 +276,12 @@ pub(crate) struct PredecessorView {
     /// The eldest, if it has no lease.
     blocker: Option<Arc<[u8]>>,
     known_at: i64,
+    /// The last time that a neighbour went: an older read still shows it.
+    gone_at: i64,
     own_fate: Fate,
     stale: bool,
+    /// What is known still holds; a read shall tell more.
+    early: bool,
 }
 
 impl PredecessorView {
@@ -267,21 +290,28 @@ impl PredecessorView {
             prefix,
             own: None,
             predecessor: None,
+            herald: None,
             read: None,
             discarded: Vec::new(),
             older: BTreeMap::new(),
             blocker: None,
             known_at: 0,
+            gone_at: 0,
             own_fate: Fate::Gone,
             stale: true,
+            early: false,
         }
+    }
+
+    fn neighbours(&mut self) -> impl Iterator<Item = &mut Neighbour> {
+        self.predecessor.iter_mut().chain(self.herald.iter_mut())
     }
 
     /// All watches are gone; what we knew may be old.
     pub(crate) fn unwatched(&mut self) {
         self.own = None;
-        if let Some(predecessor) = &mut self.predecessor {
-            predecessor.watcher = None;
+        for neighbour in self.neighbours() {
+            neighbour.watcher = None;
         }
         self.read = None;
         self.discarded.clear();
@@ -290,14 +320,36 @@ impl PredecessorView {
 
     /// Every watcher that stands for this view.
     pub(crate) fn watchers(&self) -> Vec<WatchId> {
-        let neighbour = self.predecessor.as_ref().and_then(|p| p.watcher);
-        let standing = self.own.iter().chain(neighbour.iter()).map(|w| w.id);
+        let neighbours = self.predecessor.iter().chain(&self.herald);
+        let neighbours = neighbours.filter_map(|neighbour| neighbour.watcher.as_ref());
+        let standing = self.own.iter().chain(neighbours).map(|w| w.id);
         standing.chain(self.discarded.iter().copied()).collect()
+    }
+
+    /// The keys that are to be watched and are not: our own, and those before us.
+    pub(crate) fn unwatched_keys(&self, own: Option<Arc<[u8]>>) -> Vec<Arc<[u8]>> {
+        let own = own.filter(|_| self.own.is_none());
+        let neighbours = self.predecessor.iter().chain(&self.herald);
+        let neighbours = neighbours.filter(|neighbour| neighbour.watcher.is_none());
+        own.into_iter()
+            .chain(neighbours.map(|neighbour| Arc::clone(&neighbour.key)))
+            .collect()
+    }
+
+    /// A watch of that key was asked for.
+    pub(crate) fn watched(&mut self, key: &[u8], watcher: Watcher) {
+        for neighbour in self.neighbours() {
+            if &*neighbour.key == key {
+                neighbour.watcher = Some(watcher);
+                return;
+            }
+        }
+        self.own = Some(watcher);
     }
 
     /// A linearizable read of every key at least as old as ours.
     pub(crate) fn snapshot(&mut self, revision: i64, entries: &[Entry], own: &Own) {
-        if revision < self.known_at {
+        if revision < self.known_at.max(self.gone_at) {
             return;
         }
         self.known_at = revision;
@@ -314,16 +366,18 @@ impl PredecessorView {
             .map(|entry| (entry.create_revision, Arc::clone(&entry.key)))
             .collect();
         self.stale = false;
+        self.early = false;
         self.follow();
     }
 
     /// A watch stands since `revision`; if that is later than what we know, there may be a gap.
     pub(crate) fn created(&mut self, watch: WatchId, revision: i64) {
-        for watcher in self.own.iter_mut().chain(
+        let decides = self.own.iter_mut().chain(
             self.predecessor
                 .iter_mut()
                 .filter_map(|p| p.watcher.as_mut()),
-        ) {
+        );
+        for watcher in decides {
             if watcher.id == watch {
                 watcher.created = Some(revision);
                 if revision > self.known_at {
@@ -331,68 +385,83 @@ impl PredecessorView {
                 }
             }
         }
+        // If the herald went in a gap, there is no read in advance.
+        let herald = self.herald.as_mut().and_then(|h| h.watcher.as_mut());
+        if let Some(watcher) = herald.filter(|watcher| watcher.id == watch) {
+            watcher.created = Some(revision);
+        }
     }
 
-    /// Only another read can tell.
+    /// Only another read can tell, or it tells more.
     pub(crate) fn wants_read(&self) -> bool {
         let standing = |w: Option<&Watcher>| w.is_some_and(|w| w.created.is_some());
-        self.stale
-            && self.read.is_none()
-            && standing(self.own.as_ref())
+        let watched = standing(self.own.as_ref())
             && self
                 .predecessor
                 .as_ref()
-                .is_none_or(|p| standing(p.watcher.as_ref()))
+                .is_none_or(|p| standing(p.watcher.as_ref()));
+        self.read.is_none() && watched && (self.stale || self.early)
     }
 
-    /// Events on our own key are judged by [`Own::fate`]; here only the predecessor's count.
+    /// Events on our own key are judged by [`Own::fate`]; here only the neighbours' count.
     pub(crate) fn changes(&mut self, changes: &[Change]) {
-        let Some(predecessor) = &self.predecessor else {
-            return;
-        };
-        let gone = changes.iter().any(|change| {
-            change.key() == &*predecessor.key
-                && change.revision() > self.known_at
-                && match change {
-                    Change::Delete { .. } => true,
-                    Change::Put(entry) => entry.create_revision != predecessor.create_revision,
-                }
-        });
-        if gone {
+        let known_at = self.known_at;
+        let gone = |neighbour: &Neighbour| neighbour.is_gone(changes, known_at);
+        if let Some(at) = self.herald.as_ref().and_then(gone)
+            && let Some(herald) = self.herald.take()
+        {
+            self.older.remove(&herald.create_revision);
+            self.discard(&herald);
+            self.gone_at = self.gone_at.max(at);
+            // Those before it may have left unseen.
+            self.early = self.older.len() > 1;
+        }
+        if let Some(at) = self.predecessor.as_ref().and_then(gone)
+            && let Some(predecessor) = self.predecessor.take()
+        {
             self.older.remove(&predecessor.create_revision);
-            if self.older.is_empty() {
-                self.follow();
-            } else {
-                // Older ones may have left unseen: ask, rather than walk the chain.
-                if let Some(watcher) = predecessor.watcher {
-                    self.discarded.push(watcher.id);
-                }
-                self.predecessor = None;
-                self.stale = true;
-            }
+            self.discard(&predecessor);
+            self.gone_at = self.gone_at.max(at);
+            // Older ones may have left unseen: ask, rather than walk the chain.
+            self.stale |= !self.older.is_empty();
         }
     }
 
+    fn discard(&mut self, neighbour: &Neighbour) {
+        self.discarded
+            .extend(neighbour.watcher.map(|watcher| watcher.id));
+    }
+
+    /// Turns to the two youngest of the older keys; what is watched already goes on being watched.
     fn follow(&mut self) {
-        let wanted = self
+        let mut followed = [self.predecessor.take(), self.herald.take()];
+        let mut wanted = self
             .older
-            .last_key_value()
-            .map(|(revision, key)| (*revision, Arc::clone(key)));
-        let followed = self
-            .predecessor
-            .as_ref()
-            .map(|p| (p.create_revision, Arc::clone(&p.key)));
-        if wanted == followed {
-            return;
+            .iter()
+            .rev()
+            .map(|(create_revision, key)| Neighbour {
+                key: Arc::clone(key),
+                create_revision: *create_revision,
+                watcher: None,
+            });
+        let mut next = || {
+            let wanted = wanted.next()?;
+            let same = |followed: &&mut Option<Neighbour>| {
+                followed.as_ref().is_some_and(|f| {
+                    (f.create_revision, &f.key) == (wanted.create_revision, &wanted.key)
+                })
+            };
+            let followed = followed.iter_mut().find(same).and_then(Option::take);
+            Some(followed.unwrap_or(wanted))
+        };
+        (self.predecessor, self.herald) = (next(), next());
+        for neighbour in followed.into_iter().flatten() {
+            self.discard(&neighbour);
         }
-        if let Some(watcher) = self.predecessor.take().and_then(|p| p.watcher) {
-            self.discarded.push(watcher.id);
-        }
-        self.predecessor = wanted.map(|(create_revision, key)| Predecessor {
-            key,
-            create_revision,
-            watcher: None,
-        });
+        // It was the herald until now, whose gaps did not count.
+        let watcher = self.predecessor.as_ref().and_then(|p| p.watcher);
+        let created = watcher.and_then(|watcher| watcher.created);
+        self.stale |= created.is_some_and(|created| created > self.known_at);
     }
 
     /// A key without a lease at the head of the queue, when that was last read.
@@ -585,6 +654,49 @@ mod tests {
         view.snapshot(11, &[entry("e/a", 3, 9), entry("e/me", 10, 1)], &own(10));
         assert_eq!(view.place(), Place::Behind(1));
         assert_eq!(view.discarded, [2]);
+    }
+
+    #[test]
+    fn when_the_herald_goes_a_read_in_advance_tells_who_is_older() {
+        let mut view = PredecessorView::new(PREFIX.into());
+        let (a, b, c) = (entry("e/a", 3, 9), entry("e/b", 4, 8), entry("e/c", 5, 7));
+        let me = entry("e/me", 10, 1);
+        view.snapshot(10, &[a, b, c.clone(), me.clone()], &own(10));
+        let keys = view.unwatched_keys(Some(own(10).key));
+        assert_eq!(
+            keys,
+            [b"e/me", b"e/c ", b"e/b "].map(|k| k.trim_ascii().into())
+        );
+        for (id, key) in (1..).zip(keys) {
+            view.watched(&key, Watcher::new(id));
+            view.created(id, 10);
+        }
+        view.changes(&[delete("e/b", 12)]);
+        assert_eq!(view.place(), Place::Behind(2), "what was known still holds");
+        assert!(view.wants_read());
+        view.snapshot(11, &queue(), &own(10));
+        assert!(view.wants_read(), "that read was begun before");
+        view.snapshot(12, &[c, me], &own(10));
+        assert!(!view.wants_read());
+        assert_eq!(view.discarded, [3]);
+        view.changes(&[delete("e/c", 13)]);
+        assert_eq!(view.place(), Place::First, "without another read");
+    }
+
+    #[test]
+    fn a_herald_that_becomes_the_predecessor_is_read_about_if_its_watch_stands_too_late() {
+        for (created, gap) in [(10, false), (11, false), (12, true)] {
+            let mut view = following();
+            let herald = view.unwatched_keys(None);
+            assert_eq!(herald, [(*b"e/a").into()]);
+            view.watched(&herald[0], Watcher::new(3));
+            view.created(3, created);
+            assert_eq!(view.place(), Place::Behind(2), "nothing depends on it yet");
+            view.changes(&[delete("e/b", 11)]);
+            view.snapshot(11, &[entry("e/a", 3, 9), entry("e/me", 10, 1)], &own(10));
+            assert!(view.unwatched_keys(None).is_empty(), "its watch is kept");
+            assert_eq!(view.place() == Place::Unknown, gap, "created at {created}");
+        }
     }
 
     #[test]

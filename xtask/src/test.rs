@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::stage::{DEFAULT_LIMIT, Report, Stage};
 use crate::tally::Tally;
-use crate::{checks, consumer, deny, docker, manifests, matrix, model, simulate, suites};
+use crate::{bench, checks, consumer, deny, docker, manifests, matrix, model, simulate, suites};
 
 struct Entry {
     name: &'static str,
@@ -86,6 +86,13 @@ const STAGES: &[Entry] = &[
         "hours of a cluster's life in simulated time; the etcd of that against etcd 3.7",
         suites::stack,
     ),
+    Entry {
+        name: "bench",
+        about: "a few ratios to bare calls of etcd, which no change may make much worse",
+        by_default: false,
+        beside_next: false,
+        run: bench::stage,
+    },
     stage(
         "versions",
         "what depends on etcd's version against 3.5 and 3.6, the smoke test against 3.4",

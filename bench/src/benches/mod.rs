@@ -2,9 +2,16 @@
 
 mod handover;
 mod handover_fresh;
+mod idle;
 mod join;
 mod locks;
+mod many;
+mod observers;
+mod partitions;
+mod queue;
+mod takeover;
 mod valid;
+mod wide;
 
 use anyhow::Result;
 use futures::future::BoxFuture;
@@ -28,7 +35,14 @@ pub(crate) struct Bench {
 pub(crate) const BENCHES: &[Bench] = &[
     handover::BENCH,
     handover_fresh::BENCH,
+    takeover::BENCH,
     join::BENCH,
-    locks::BENCH,
+    many::BENCH,
+    observers::BENCH,
+    queue::BENCH,
+    partitions::BENCH,
     valid::BENCH,
+    locks::BENCH,
+    idle::BENCH,
+    wide::BENCH,
 ];

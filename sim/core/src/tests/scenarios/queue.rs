@@ -73,30 +73,48 @@ fn a_promotion_by_the_only_predecessor_needs_no_read() {
 }
 
 #[test]
-fn a_promotion_after_elders_left_unseen_needs_exactly_one_read() {
-    let mut w = followers(4, Follow::Predecessor);
+fn a_promotion_after_elders_left_unseen_was_prepared_by_one_read() {
+    let mut w = followers(5, Follow::Predecessor);
     w.drop_leadership(0, E);
     w.run(ms(100));
     w.drop_leadership(1, E);
     w.run(ms(100));
-    let before = w.count(3, reads);
+    let before = w.count(4, reads);
     w.drop_leadership(2, E);
-    w.until("it leads", ms(50), |w| w.leads(3));
+    w.run(ms(100));
+    assert_eq!(
+        w.count(4, reads),
+        before + 1,
+        "the one before its predecessor is gone"
+    );
+    w.drop_leadership(3, E);
+    w.until("it leads", ms(50), |w| w.leads(4));
+    assert_eq!(w.count(4, reads), before + 1);
+}
+
+#[test]
+fn a_promotion_that_nothing_announced_needs_exactly_one_read() {
+    let mut w = followers(4, Follow::Predecessor);
+    w.drop_leadership(0, E);
+    w.run(ms(100));
+    let before = w.count(3, reads);
+    // Its predecessor goes first, of which it hears nothing that would tell that the leader goes too.
+    w.leave(2, E);
+    w.drop_leadership(1, E);
+    w.until("it leads", ms(100), |w| w.leads(3));
     assert_eq!(w.count(3, reads), before + 1);
 }
 
 #[test]
-fn a_change_in_a_long_queue_reaches_only_the_neighbour() {
-    let mut w = followers(5, Follow::Predecessor);
-    let quiet = w.count(4, |_| true);
+fn a_change_in_a_long_queue_reaches_only_the_two_behind() {
+    let mut w = followers(7, Follow::Predecessor);
+    let quiet = [4, 5, 6].map(|node| w.count(node, |_| true));
+    let before = [2, 3].map(|node| w.count(node, reads));
     w.leave(1, E);
     w.run(ms(100));
-    assert_eq!(w.count(4, |_| true), quiet);
-    assert_eq!(
-        w.count(2, reads),
-        1 + w.count(1, reads),
-        "its neighbour asked once"
-    );
+    assert_eq!([4, 5, 6].map(|node| w.count(node, |_| true)), quiet);
+    let asked = [2, 3].map(|node| w.count(node, reads));
+    assert_eq!(asked, before.map(|reads| reads + 1), "each asked once");
 }
 
 #[test]

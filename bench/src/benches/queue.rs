@@ -1,0 +1,85 @@
+//! `queue`: 1,000 candidates of one election in 10 processes; its leader leaves. How long until the next one leads, and how
+//! many messages etcd sends for it.
+
+use anyhow::{Context as _, Result};
+use futures::FutureExt;
+
+use super::{Bench, handover};
+use crate::report::{Group, Row};
+use crate::run::Run;
+use crate::samples::Samples;
+
+pub(super) const BENCH: Bench = Bench {
+    name: "queue",
+    about: "1,000 candidates on one election from 10 processes; the leader leaves",
+    checked: false,
+    run: |run| measure(run).boxed(),
+    peer: |context, asked| handover::peer(context, asked),
+};
+
+const PROCESSES: usize = 10;
+/// Messages for each change, however long the queue is: the answer to the delete, an event to the one whose key it was, to
+/// the two behind, and the answers to what they ask and watch then; with room for renewals.
+const MESSAGES: f64 = 16.0;
+
+async fn measure(run: &mut Run<'_>) -> Result<()> {
+    let sizes: &[usize] = if run.args.quick {
+        &[100, 300]
+    } else {
+        &[100, 1_000]
+    };
+    for n in sizes {
+        for name in ["eldest", "go"] {
+            one(run, name, *n).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn one(run: &mut Run<'_>, name: &str, n: usize) -> Result<()> {
+    let mut peers = Vec::new();
+    for _ in 0..PROCESSES {
+        peers.extend(run.peer(name).await?);
+    }
+    if peers.is_empty() {
+        return Ok(());
+    }
+    for number in 0..n {
+        let peer = &mut peers[number % PROCESSES];
+        peer.ask(&format!("stand queue-{name}-{n} {n}")).await?;
+    }
+    peers[0].ask("lead").await?;
+    let changes = run.samples(n.min(200), 50).min(n - PROCESSES);
+    let sent = run.etcd().await?.members()[0].metric(SENT).await;
+    let mut took = Samples::default();
+    for change in 0..changes {
+        let (from, to) = (change % PROCESSES, (change + 1) % PROCESSES);
+        peers[to].question("lead").await?;
+        peers[from].question("resign").await?;
+        let led = peers[to].answer().await?;
+        let left = peers[from].answer().await?;
+        let (led, left) = (led.first().context("led")?, left.first().context("left")?);
+        took.add((led - left) / 1e6);
+    }
+    let messages = run.etcd().await?.members()[0].metric(SENT).await - sent;
+    let each = Samples::from_iter([messages / changes as f64]);
+    for (what, unit, samples) in [("change", "ms", took), ("messages", "each", each)] {
+        let group = Group {
+            what,
+            ..run.group(n, unit)
+        };
+        let figure = samples.p50();
+        let peer = name.to_owned();
+        run.report.rows(group, &[Row { peer, samples }]);
+        if what == "messages" && name == "eldest" {
+            run.report
+                .target(group, "messages for each change", figure, MESSAGES);
+        }
+    }
+    for peer in peers {
+        peer.end().await?;
+    }
+    Ok(())
+}
+
+const SENT: &str = "grpc_server_msg_sent_total";

@@ -1,0 +1,73 @@
+//! `wide`: hand-over and join over links of 40 ms and 120 ms, in round trips. One is the fewest: the delete or the key must
+//! reach etcd, and its event or its answer must come back.
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use eldest::testing::Proxy;
+use futures::FutureExt;
+
+use super::{Bench, handover};
+use crate::report::{Group, Row};
+use crate::run::Run;
+
+pub(super) const BENCH: Bench = Bench {
+    name: "wide",
+    about: "40 ms and 120 ms links: hand-over and join in round trips",
+    checked: false,
+    run: |run| measure(run).boxed(),
+    peer: |context, asked| handover::peer(context, asked),
+};
+
+/// A tenth is for what the machine needs.
+const ROUND_TRIPS: f64 = 1.1;
+
+async fn measure(run: &mut Run<'_>) -> Result<()> {
+    let etcd = run.etcd().await?.members()[0].address();
+    for milliseconds in [40, 120] {
+        let proxy = Proxy::start(&etcd)
+            .await
+            .map_err(|error| anyhow!("{error}"))?;
+        let mut peers = Vec::new();
+        for name in ["limit", "eldest", "go", "rpc"] {
+            peers.extend(run.peer_at(name, &proxy.endpoint()).await?);
+        }
+        for peer in &mut peers {
+            peer.ask(&format!("gather wide-{}-{milliseconds} 3", peer.name))
+                .await?;
+        }
+        proxy.delay(Duration::from_millis(milliseconds) / 2);
+        let samples = run.samples(30, 8);
+        let mut number = 0;
+        for (what, question) in [("handover", "handover"), ("join", "alone")] {
+            let ask = |_: &str| {
+                number += 1;
+                match question {
+                    "alone" => format!("alone wide-{milliseconds}-{number}"),
+                    other => other.to_owned(),
+                }
+            };
+            let pause = Duration::from_millis(milliseconds);
+            let rows = run.interleave(&mut peers, samples, pause, ask).await;
+            let trips = |row: &Row| Row {
+                peer: row.peer.clone(),
+                samples: row.samples.scaled(1.0 / milliseconds as f64),
+            };
+            let rows: Vec<Row> = rows.iter().map(trips).collect();
+            let group = Group {
+                what,
+                ..run.group(usize::try_from(milliseconds)?, "trips")
+            };
+            run.report.rows(group, &rows);
+            if let Some(own) = rows.iter().find(|row| row.peer == "eldest") {
+                let figure = own.samples.p50();
+                run.report.target(group, "round trips", figure, ROUND_TRIPS);
+            }
+        }
+        proxy.heal();
+        for peer in peers {
+            peer.end().await?;
+        }
+    }
+    Ok(())
+}

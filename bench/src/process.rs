@@ -1,0 +1,52 @@
+//! Hides what the system says about a process: its memory and its processor time.
+
+use std::fs;
+
+/// What a process has and has used; zero where the system does not tell.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Usage {
+    /// Bytes of memory that are there for it now.
+    pub(crate) resident: f64,
+    /// Seconds of processor time until now.
+    pub(crate) processor: f64,
+}
+
+impl Usage {
+    pub(crate) fn of(pid: Option<u32>) -> Option<Self> {
+        let pid = pid?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kilobytes: f64 = line.split_whitespace().next()?.parse().ok()?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name may hold blanks; it ends at the last parenthesis.
+        let rest = stat.rsplit_once(')')?.1;
+        let ticks: Vec<f64> = rest
+            .split_whitespace()
+            .skip(11)
+            .take(2)
+            .filter_map(|ticks| ticks.parse().ok())
+            .collect();
+        Some(Self {
+            resident: kilobytes * 1024.0,
+            processor: ticks.iter().sum::<f64>() / rustix::param::clock_ticks_per_second() as f64,
+        })
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::Usage;
+
+    #[test]
+    fn a_process_has_memory_and_uses_its_processor() {
+        let before = Usage::of(Some(std::process::id())).unwrap();
+        assert!(before.resident > 4096.0);
+        let mut more = before.processor;
+        while more <= before.processor {
+            more = Usage::of(Some(std::process::id())).unwrap().processor;
+        }
+        assert!(Usage::of(Some(u32::MAX)).is_none());
+    }
+}
