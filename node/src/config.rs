@@ -61,8 +61,8 @@ impl Config {
         let name = variable("NODE_NAME")
             .or_else(host_name)
             .context("NODE_NAME is not set, and this host tells no name")?;
-        let ttl = seconds(&variable, "TTL_SECONDS", 5.0, 1.0..=300.0)?;
-        let pace = seconds(&variable, "PACE_SECONDS", 1.0, 0.01..=60.0)?;
+        let ttl = seconds(variable("TTL_SECONDS"), "TTL_SECONDS", 5.0, 1.0..=300.0)?;
+        let pace = seconds(variable("PACE_SECONDS"), "PACE_SECONDS", 1.0, 0.01..=60.0)?;
         let fenced = variable("REGISTER_FENCED").unwrap_or_else(|| "yes".to_owned());
         ensure!(
             ["yes", "no"].contains(&fenced.as_str()),
@@ -86,12 +86,12 @@ impl Config {
 }
 
 fn seconds(
-    variable: &impl Fn(&str) -> Option<String>,
+    text: Option<String>,
     name: &str,
     default: f64,
     range: RangeInclusive<f64>,
 ) -> Result<Duration> {
-    let seconds = match variable(name) {
+    let seconds = match text {
         Some(text) => text
             .parse()
             .with_context(|| format!("{name}={text} is no number"))?,

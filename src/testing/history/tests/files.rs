@@ -68,7 +68,8 @@ fn a_line_of_a_file_is_an_event() {
     for event in every_kind() {
         let line = json::line(&event);
         assert_eq!(line.parse::<Event>().unwrap(), event);
-        assert!(line[..line.len() / 2].parse::<Event>().is_err());
+        let broken_off = line.trim_end_matches("}\n");
+        assert!(broken_off.parse::<Event>().is_err());
     }
     assert!("{}".parse::<Event>().is_err());
 }
