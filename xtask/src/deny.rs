@@ -48,7 +48,7 @@ fn advisories(stage: &mut Stage) -> Result<()> {
         );
         return Ok(());
     };
-    let fetched = stage.output(deny(&tool, &["fetch", "db"])?.args(["--log-level", "error"]));
+    let fetched = stage.output(&mut deny(&tool, &["fetch", "db"])?);
     if let Err(error) = fetched {
         stage.skip(format!(
             "advisories are not checked: no database: {error:#}"
