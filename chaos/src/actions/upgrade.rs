@@ -25,6 +25,7 @@ impl Action for Upgrade {
             effect: Effect::Kept,
             lasts: Lasts::ttls(1.0),
             refuses: false,
+            asks: false,
             only_by_name: true,
         }
     }
