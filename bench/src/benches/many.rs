@@ -219,8 +219,8 @@ pub(super) async fn peer(mut context: Context, mut asked: Asked) -> Result<()> {
                         Ok(vec![nanos(took)])
                     }
                     (Ok(led), _) => {
-                        try_join_all(led.iter().map(Leadership::resign)).await?;
-                        Ok(vec![nanos(took)])
+                        let resigned = try_join_all(led.iter().map(Leadership::resign)).await;
+                        resigned.map(|_| vec![nanos(took)]).map_err(Into::into)
                     }
                     (Err(error), _) => Err(error),
                 }

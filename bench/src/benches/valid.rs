@@ -67,7 +67,11 @@ async fn peer(context: Context, mut asked: Asked) -> Result<()> {
     let mut leads = None;
     if context.peer == "eldest" {
         let session = eldest_peer::session(&context).await?;
-        let mut candidate = session.election("valid")?.campaign().await?;
+        // One of its own: the process before was killed, and its key stands.
+        let mut candidate = session
+            .election(format!("valid-{}", std::process::id()))?
+            .campaign()
+            .await?;
         leads = Some(candidate.elected().await?);
     }
     let term = leads.as_ref().map(Leadership::term);
