@@ -90,7 +90,7 @@ pub(crate) fn help() -> String {
   --json           one JSON object per line on stdout; the table goes to stderr
   --disk           etcd waits for the disk; --tmpfs, the default, keeps its data in memory
   --members 1|3    so many members of etcd
-  --peers A,B      only these of limit, eldest, go, rpc, etcdctl
+  --peers A,B      only these of limit, eldest, go, rpc
   --check          a few quick benches; exit code 1 if a ratio is far from its target
 
 Benches:

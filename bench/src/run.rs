@@ -150,8 +150,6 @@ impl<'a> Run<'a> {
     pub(crate) fn program(&mut self, name: &str) -> Option<OsString> {
         let variable = match name {
             "go" => "GO",
-            "etcdctl" => "ETCDCTL",
-            "command" => "COMMAND",
             _ => return std::env::current_exe().ok().map(OsString::from),
         };
         let program = std::env::var_os(format!("ELDEST_BENCH_{variable}"));

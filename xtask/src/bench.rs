@@ -51,16 +51,10 @@ fn add_peers(stage: &Stage, bench: &mut Command, args: &[String]) {
     if args.iter().any(|arg| unwanted.contains(&arg.as_str())) {
         return;
     }
-    let etcdctl = match packages::find("etcdctl") {
-        Some(etcdctl) => Ok(etcdctl),
-        None => packages::unpack(stage, "etcd-client", "usr/bin/etcdctl"),
+    match go_peer(stage) {
+        Ok(path) => bench.env("ELDEST_BENCH_GO", path),
+        Err(error) => bench.env("ELDEST_BENCH_NO_GO", format!("{error:#}")),
     };
-    for (name, found) in [("GO", go_peer(stage)), ("ETCDCTL", etcdctl)] {
-        match found {
-            Ok(path) => bench.env(format!("ELDEST_BENCH_{name}"), path),
-            Err(error) => bench.env(format!("ELDEST_BENCH_NO_{name}"), format!("{error:#}")),
-        };
-    }
 }
 
 /// Builds the peer that is written in Go, without a network, from Debian's packages of the compiler and of etcd's client.
