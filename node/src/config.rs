@@ -26,19 +26,22 @@ pub(crate) struct Config {
     /// `HISTORY`: the file to which it writes what it does, if it was built with the feature `history`.
     pub(crate) history: Option<PathBuf>,
     /// `HISTORY_NAME`: as whom it writes there; `NODE_NAME` if there is none. For two that call themselves alike.
-    #[cfg_attr(not(feature = "history"), expect(dead_code, reason = "nobody writes"))]
+    #[cfg_attr(
+        not(any(feature = "history", test)),
+        expect(dead_code, reason = "nobody writes")
+    )]
     pub(crate) history_name: String,
     /// `PACE_SECONDS`: how often a leader counts up; 1 if there is none.
     pub(crate) pace: Duration,
     /// `REGISTER`: the database file of the second counter, if it was built with the feature `register`.
     #[cfg_attr(
-        not(feature = "register"),
+        not(any(feature = "register", test)),
         expect(dead_code, reason = "nobody counts there")
     )]
     pub(crate) register: Option<PathBuf>,
     /// `REGISTER_FENCED`: `no` leaves the second counter unguarded, to show what that leads to.
     #[cfg_attr(
-        not(feature = "register"),
+        not(any(feature = "register", test)),
         expect(dead_code, reason = "nobody counts there")
     )]
     pub(crate) register_fenced: bool,

@@ -108,7 +108,7 @@ impl Machine {
                 ..
             } => {
                 let key = candidate.key(lease);
-                self.hold(key);
+                self.hold(key, slot, now);
             }
             Phase::Leading { .. } | Phase::Leaving { .. } => {}
             Phase::Ending {

@@ -18,11 +18,11 @@ pub(crate) struct Removal {
     request: Option<RequestId>,
     failures: u32,
     not_before: Time,
+    /// Not to be started before this candidate's join, which is under way, is answered; whoever else asks meanwhile
+    /// waits. Gone too early, the key would be free for another join while that one may still come.
+    held_by: Option<SlotId>,
     waiting: Vec<SlotId>,
 }
-
-/// Not to be started before the join that is under way is answered.
-const HELD: Time = Time::MAX;
 
 /// All keys that must go.
 pub(crate) type Removals = BTreeMap<Arc<[u8]>, Removal>;
@@ -58,11 +58,12 @@ impl Machine {
             request: None,
             failures: 0,
             not_before: now,
+            held_by: None,
             waiting: Vec::new(),
         });
         removal.waiting.extend(slot);
-        if removal.not_before == HELD {
-            removal.not_before = now;
+        if removal.held_by == slot {
+            removal.held_by = None;
         }
         if removal.create_revision < create_revision {
             removal.create_revision = create_revision;
@@ -70,16 +71,18 @@ impl Machine {
         self.start_removal(key, now);
     }
 
-    /// No join may use `key` until it was removed: one of a candidate that has left is still under way, and if it
-    /// succeeds its key must go, whoever else would find it. [`Machine::remove`] follows for certain.
-    pub(crate) fn hold(&mut self, key: Arc<[u8]>) {
-        self.removals.entry(key).or_insert(Removal {
+    /// No join may use `key` until it was removed: one of `slot`, which has left, is still under way, and if it
+    /// succeeds its key must go, whoever else would find it. [`Machine::remove`] for that slot follows for certain.
+    pub(crate) fn hold(&mut self, key: Arc<[u8]>, slot: SlotId, now: Time) {
+        let removal = self.removals.entry(key).or_insert(Removal {
             create_revision: None,
             request: None,
             failures: 0,
-            not_before: HELD,
+            not_before: now,
+            held_by: None,
             waiting: Vec::new(),
         });
+        removal.held_by = Some(slot);
     }
 
     /// Whether `slot` must wait until `key` is gone.
@@ -101,7 +104,7 @@ impl Machine {
         let Some(removal) = self.removals.get(key) else {
             return;
         };
-        if removal.request.is_some() || now < removal.not_before {
+        if removal.held_by.is_some() || removal.request.is_some() || now < removal.not_before {
             return;
         }
         let key = Arc::clone(key);
@@ -271,9 +274,12 @@ impl Machine {
     /// The lease is gone and every key of it: nobody need wait. What was asked to go goes on being asked for, for
     /// a key that somebody wrote over is not bound to the lease any more.
     pub(crate) fn removals_moot(&mut self, now: Time) {
-        let waiting = self.removals.values_mut();
-        let waiting: Vec<_> = waiting
-            .flat_map(|r| std::mem::take(&mut r.waiting))
+        let removals = self.removals.values_mut();
+        let waiting: Vec<_> = removals
+            .flat_map(|r| {
+                r.held_by = None;
+                std::mem::take(&mut r.waiting)
+            })
             .collect();
         self.removals.retain(|_, r| r.create_revision.is_some());
         self.deleted.clear();

@@ -8,17 +8,20 @@ const LONGEST: usize = 400;
 pub(crate) struct Failures {
     /// Name and reason of each.
     told: Vec<(String, String)>,
+    /// Whether the lines are of tests that failed: others may tell what they printed too.
+    among: bool,
     /// Whether the lines are those of the last of them.
     inside: bool,
 }
 
 impl Failures {
     pub(crate) fn read(&mut self, line: &str) {
-        let header = line.strip_prefix("---- ");
+        let header = line.strip_prefix("---- ").filter(|_| self.among);
         if let Some(name) = header.and_then(|line| line.strip_suffix(" stdout ----")) {
             self.told.push((name.to_owned(), String::new()));
             self.inside = true;
-        } else if line == "failures:" {
+        } else if line == "failures:" || line == "successes:" {
+            self.among = line == "failures:";
             self.inside = false;
         } else if let (true, Some((_, reason))) = (self.inside, self.told.last_mut()) {
             // A panic's message is on the line after the one that says where, what was compared below; an error's on its
@@ -67,6 +70,11 @@ mod tests {
         let got = told(&[
             "test a::b ... FAILED",
             "Error: of a test that passed",
+            "successes:",
+            "",
+            "---- fine stdout ----",
+            "Error: of what was tried",
+            "",
             "failures:",
             "",
             "---- a::b stdout ----",
@@ -98,7 +106,7 @@ mod tests {
     #[test]
     fn a_long_reason_is_cut() {
         let long = format!("Error: {}", "é".repeat(2 * LONGEST));
-        let got = told(&["---- a stdout ----", &long]);
+        let got = told(&["failures:", "---- a stdout ----", &long]);
         assert_eq!(got[0].chars().count(), "a: ".len() + LONGEST);
     }
 }

@@ -143,6 +143,29 @@ fn a_put_delayed_beyond_its_candidates_leaving_is_swept() {
 }
 
 #[test]
+fn whoever_leaves_while_an_earlier_join_is_under_way_does_not_free_its_key() {
+    let mut w = World::new(1, 1);
+    w.next(0, joins, Fate::RequestLost);
+    w.campaign(0);
+    w.until("sent", secs(1), |w| w.count(0, joins) == 1);
+    // Twice given up and begun again, before the first knows what became of its join.
+    for _ in 0..2 {
+        w.leave(0, E);
+        w.run(ms(5));
+        w.campaign(0);
+        w.run(ms(5));
+    }
+    w.until("the last leads", secs(2), |w| w.leads(0));
+    w.run(secs(3));
+    assert!(w.leads(0));
+    assert_eq!(
+        w.elected.len(),
+        1,
+        "what the first looks for is not the last one's key"
+    );
+}
+
+#[test]
 fn a_key_that_was_asked_to_go_is_never_ours_again() {
     // The deletion is lost, so the key still stands when the node comes back.
     for fate in [Fate::RequestLost, Fate::AnswerLost, Fate::Late(secs(2))] {
