@@ -7,10 +7,10 @@ mod held;
 
 use std::time::{Duration, Instant};
 
-use eldest::testing::history::{Recorder, Resources, Rules, What, check};
+use eldest::testing::history::{Recorder, Rules, What, check};
 use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{BoxError, ErrorKind, Session, SessionOptions};
-use held::{held, settled};
+use held::{held, idle, settled};
 use peak_alloc::PeakAlloc;
 use tokio::time::timeout;
 
@@ -104,16 +104,8 @@ async fn nothing_is_left_after(count: usize, flapping: bool) -> Result {
     // What a process has once for all, and the room that its tables take.
     let warm = 4 * SESSION;
     cycles(&proxy, warm, flapping).await?;
-    let idle = Resources {
-        leases: 0,
-        keys: 0,
-        watchers: 0,
-        tasks: own.tasks,
-        threads: u64::MAX,
-        fds: u64::MAX,
-    };
     let recorder = Recorder::boottime();
-    let baseline = settled(&etcd, &client, idle).await?;
+    let baseline = settled(&etcd, &client, idle(&own)).await?;
     recorder.record("", "", What::Baseline(baseline));
     let (before, begin) = (HEAP.current_usage(), Instant::now());
     let faults = cycles(&proxy, count, flapping).await?;

@@ -10,7 +10,7 @@ use eldest::etcd_client::Client;
 use eldest::testing::history::{Recorder, Resources, Rules, What, check};
 use eldest::testing::{Etcd, eventually};
 use eldest::{BoxError, CancellationToken, Session, SessionOptions};
-use held::{held, settled};
+use held::{held, idle, settled};
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
 
@@ -186,26 +186,18 @@ async fn two_hundred_stays_in_elections_leave_nothing_behind() -> Result {
     // What a process has once for all: the watchdog's thread, the runtime's own.
     session(&etcd, "first").await?.close().await?;
     cycles(&client, &session(&etcd, "second").await?, 0..12).await?;
-    let idle = Resources {
-        leases: 0,
-        keys: 0,
-        watchers: 0,
-        tasks: own.tasks,
-        threads: u64::MAX,
-        fds: u64::MAX,
-    };
-    let baseline = settled(&etcd, &client, idle).await?;
+    let baseline = settled(&etcd, &client, idle(&own)).await?;
     recorder.record("", "", What::Baseline(baseline));
 
     // One session for many stays: it holds no more after the last than after the first.
     let long = session(&etcd, "long").await?;
     cycles(&client, &long, 0..12).await?;
-    let idle = Resources {
+    let open = Resources {
         leases: 1,
         tasks: u64::MAX,
-        ..idle
+        ..idle(&own)
     };
-    let before = settled(&etcd, &client, idle).await?;
+    let before = settled(&etcd, &client, open).await?;
     assert_eq!(
         (before.leases, before.keys, before.watchers),
         (1, 0, 0),

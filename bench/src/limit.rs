@@ -10,7 +10,7 @@ use etcd_client::{
 use tokio::sync::mpsc;
 
 use crate::peer::Context;
-use crate::standing::{Stands, TTL};
+use crate::standing::Stands;
 
 /// Up to that many candidates the library's watch the whole queue; beyond it they follow their predecessor.
 pub(crate) const WHOLE_QUEUE: usize = 64;
@@ -43,11 +43,7 @@ pub(crate) struct Standing {
 
 impl Stands for Standing {
     async fn connect(context: &Context, queue: usize) -> Result<Self> {
-        let mut client = context.client().await?;
-        let lease = client
-            .lease_grant(TTL.as_secs() as i64 * 60, None)
-            .await?
-            .id();
+        let (client, lease) = context.with_lease().await?;
         Ok(Self {
             client,
             lease,

@@ -33,6 +33,14 @@ impl Context {
             .with_connect_timeout(Duration::from_secs(5));
         Ok(etcd_client::Client::connect(&self.endpoints, Some(options)).await?)
     }
+
+    /// A client, and a lease of its own that outlives the bench, for nobody renews it.
+    pub(crate) async fn with_lease(&self) -> Result<(etcd_client::Client, i64)> {
+        let mut client = self.client().await?;
+        let ttl = TTL.as_secs() as i64 * 60;
+        let lease = client.lease_grant(ttl, None).await?.id();
+        Ok((client, lease))
+    }
 }
 
 /// The peer's side: what it is asked.

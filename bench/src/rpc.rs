@@ -7,7 +7,7 @@ use etcd_client::{Client, LeaderKey, LockOptions, ResignOptions};
 use tokio::task::JoinHandle;
 
 use crate::peer::Context;
-use crate::standing::{Stands, TTL};
+use crate::standing::Stands;
 
 /// A call that etcd answers only when it is one's turn, and when it did.
 type Awaited<T> = JoinHandle<Result<(T, Instant)>>;
@@ -22,12 +22,7 @@ pub(crate) struct Standing {
 
 impl Stands for Standing {
     async fn connect(context: &Context, _: usize) -> Result<Self> {
-        let mut client = context.client().await?;
-        // It renews nothing by itself.
-        let lease = client
-            .lease_grant(TTL.as_secs() as i64 * 60, None)
-            .await?
-            .id();
+        let (client, lease) = context.with_lease().await?;
         Ok(Self {
             client,
             lease,

@@ -33,6 +33,17 @@ pub(crate) async fn held(etcd: &Etcd, client: &Client) -> Result<Resources> {
     })
 }
 
+/// What may be held when nobody is there any more: the tasks of the test itself. Threads and descriptors that a process
+/// has once for all are for a baseline to show.
+pub(crate) fn idle(own: &Resources) -> Resources {
+    Resources {
+        tasks: own.tasks,
+        threads: u64::MAX,
+        fds: u64::MAX,
+        ..Resources::default()
+    }
+}
+
 /// Waits until no more is held than `allowed`: things end in the background.
 pub(crate) async fn settled(etcd: &Etcd, client: &Client, allowed: Resources) -> Result<Resources> {
     let mut last = Resources::default();
