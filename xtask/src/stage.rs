@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn a_test_that_failed_is_told_with_its_reason() {
         let report = stage(DEFAULT_LIMIT, |stage| {
-            let said = "---- a::b stdout ----\nError: \"late\"\n\nfailures:\n    a::b\ntest result: FAILED. 0 passed; 1 failed";
+            let said = "failures:\n\n---- a::b stdout ----\nError: \"late\"\n\nfailures:\n    a::b\ntest result: FAILED. 0 passed; 1 failed";
             assert!(!stage.tests(&mut sh(&format!("echo '{said}'; exit 101")))?);
             Ok(())
         });
