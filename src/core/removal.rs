@@ -24,6 +24,19 @@ pub(crate) struct Removal {
     waiting: Vec<SlotId>,
 }
 
+impl Removal {
+    fn new(create_revision: Option<i64>, now: Time) -> Self {
+        Self {
+            create_revision,
+            request: None,
+            failures: 0,
+            not_before: now,
+            held_by: None,
+            waiting: Vec::new(),
+        }
+    }
+}
+
 /// All keys that must go.
 pub(crate) type Removals = BTreeMap<Arc<[u8]>, Removal>;
 
@@ -53,14 +66,8 @@ impl Machine {
         create_revision: Option<i64>,
         slot: Option<SlotId>,
     ) {
-        let removal = self.removals.entry(Arc::clone(key)).or_insert(Removal {
-            create_revision,
-            request: None,
-            failures: 0,
-            not_before: now,
-            held_by: None,
-            waiting: Vec::new(),
-        });
+        let removal = self.removals.entry(Arc::clone(key));
+        let removal = removal.or_insert_with(|| Removal::new(create_revision, now));
         removal.waiting.extend(slot);
         if removal.held_by == slot {
             removal.held_by = None;
@@ -74,14 +81,8 @@ impl Machine {
     /// No join may use `key` until it was removed: one of `slot`, which has left, is still under way, and if it
     /// succeeds its key must go, whoever else would find it. [`Machine::remove`] for that slot follows for certain.
     pub(crate) fn hold(&mut self, key: Arc<[u8]>, slot: SlotId, now: Time) {
-        let removal = self.removals.entry(key).or_insert(Removal {
-            create_revision: None,
-            request: None,
-            failures: 0,
-            not_before: now,
-            held_by: None,
-            waiting: Vec::new(),
-        });
+        let removal = self.removals.entry(key);
+        let removal = removal.or_insert_with(|| Removal::new(None, now));
         removal.held_by = Some(slot);
     }
 

@@ -1,5 +1,6 @@
 //! The core as a whole: sessions against the model of etcd, over a faulty network, in virtual time.
 
+mod asks;
 mod properties;
 mod scenarios;
 mod sharing;

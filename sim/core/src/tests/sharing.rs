@@ -6,6 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use crate::core::action::{Ask, Class, Note, Standing};
+use crate::tests::asks::{joins, ms, releases, secs, takes};
 use crate::tests::{GRACE, TTL};
 use crate::world::node::{Seat, Work};
 use crate::world::partitions::prefix_of;
@@ -19,26 +20,6 @@ use crate::facts::Entry;
 
 /// From the end of all faults until every partition is owned.
 const RECOVERY: Duration = Duration::from_millis(3500);
-
-fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
-
-fn secs(s: u64) -> Duration {
-    Duration::from_secs(s)
-}
-
-fn joins(ask: &Ask) -> bool {
-    matches!(ask, Ask::Join { .. })
-}
-
-fn takes(ask: &Ask) -> bool {
-    matches!(ask, Ask::Take { .. })
-}
-
-fn releases(ask: &Ask) -> bool {
-    matches!(ask, Ask::Release { .. })
-}
 
 impl World {
     fn keys_of_partitions(&self, count: u32) -> Vec<(u32, Entry)> {

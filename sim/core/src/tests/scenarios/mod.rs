@@ -9,50 +9,5 @@ mod meddling;
 mod queue;
 mod watching;
 
-use std::time::Duration;
-
+use super::asks::*;
 use crate::core::action::Ask;
-
-fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
-
-fn secs(s: u64) -> Duration {
-    Duration::from_secs(s)
-}
-
-fn joins(ask: &Ask) -> bool {
-    matches!(ask, Ask::Join { .. })
-}
-
-fn deletes(ask: &Ask) -> bool {
-    matches!(ask, Ask::Delete { .. })
-}
-
-fn renews(ask: &Ask) -> bool {
-    matches!(ask, Ask::Renew)
-}
-
-fn verifies(ask: &Ask) -> bool {
-    matches!(ask, Ask::Verify { .. })
-}
-
-fn grants(ask: &Ask) -> bool {
-    matches!(ask, Ask::Grant { .. })
-}
-
-fn revokes(ask: &Ask) -> bool {
-    matches!(ask, Ask::Revoke { .. })
-}
-
-fn opens(ask: &Ask) -> bool {
-    matches!(ask, Ask::Open { .. })
-}
-
-fn finds(ask: &Ask) -> bool {
-    matches!(ask, Ask::Find { .. })
-}
-
-fn reads(ask: &Ask) -> bool {
-    matches!(ask, Ask::List { .. } | Ask::Older { .. })
-}
