@@ -9,6 +9,7 @@ use super::action::{Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
 use super::candidacy::{Phase, Purpose};
 use super::machine::{Machine, Slot, Timer};
 use super::time::Time;
+use crate::facts::Entry;
 
 /// A key that must go. While it stands here it is never ours again: no join uses its path.
 #[derive(Debug, Clone)]
@@ -155,7 +156,7 @@ impl Machine {
         removal.request = None;
         match answer {
             Answer::Deleted { .. } => self.removal_done(key, now),
-            Answer::Read { entry, .. } => match entry.filter(|e| self.entry_is_ours(e)) {
+            Answer::Read { entry, .. } => match entry.filter(|e| self.is_stray(e)) {
                 Some(entry) => {
                     self.note(Note::OrphanFound {
                         key: Arc::clone(key),
@@ -173,6 +174,15 @@ impl Machine {
             }
             _ => {}
         }
+    }
+
+    /// Put under our lease, and not what a candidate stands by: that is released when its work has ended, not looked for.
+    fn is_stray(&self, entry: &Entry) -> bool {
+        let held = self.slots.values().any(|slot| match slot {
+            Slot::Candidate(c) => c.own().is_some_and(|own| own.is(entry)),
+            Slot::Onlooker(_) => false,
+        });
+        !held && self.entry_is_ours(entry)
     }
 
     /// The answer was another store's, and proves nothing about the key.

@@ -31,6 +31,10 @@ pub(crate) enum Fate {
 }
 
 impl Own {
+    pub(crate) fn is(&self, entry: &Entry) -> bool {
+        self.key == entry.key && self.create_revision == entry.create_revision
+    }
+
     /// What one event says about our key.
     pub(crate) fn fate(&self, change: &Change) -> Fate {
         if change.key() != &*self.key {
