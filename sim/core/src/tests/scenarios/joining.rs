@@ -291,3 +291,15 @@ fn what_is_looked_for_is_left_to_the_candidate_that_stands_by_it() {
     assert_eq!(w.elected.len(), 1, "one term, never disturbed");
     assert_eq!(w.count(0, deletes), 0);
 }
+
+#[test]
+fn what_is_known_while_a_key_is_looked_for_is_not_forgotten() {
+    let mut w = World::seated(1);
+    let key: Arc<[u8]> = (*b"elsewhere").into();
+    w.store.put(&key, b"", 0);
+    let create_revision = w.store.keys[&key].create_revision;
+    w.next(0, finds, Fate::Slow(ms(50)));
+    w.give(0, |m, now| m.remove(now, &key, None, None));
+    w.give(0, |m, now| m.remove(now, &key, Some(create_revision), None));
+    w.until("it is gone", secs(1), |w| !w.store.keys.contains_key(&key));
+}
