@@ -141,6 +141,11 @@ impl PrefixView {
         self.synced
     }
 
+    /// Every watcher that stands for this view.
+    pub(crate) fn watchers(&self) -> Vec<WatchId> {
+        self.watcher.iter().map(|watcher| watcher.id).collect()
+    }
+
     /// The watch is gone; what we knew may be old.
     pub(crate) fn unwatched(&mut self) {
         self.watcher = None;
@@ -508,6 +513,14 @@ impl View {
         match self {
             View::Prefix(view) => view.place(own, seats),
             View::Predecessor(view) => view.place(),
+        }
+    }
+
+    /// Every watcher that stands for it.
+    pub(crate) fn watchers(&self) -> Vec<WatchId> {
+        match self {
+            View::Prefix(view) => view.watchers(),
+            View::Predecessor(view) => view.watchers(),
         }
     }
 }
