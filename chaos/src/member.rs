@@ -7,6 +7,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use eldest::testing::{Process, eventually};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 use crate::{NODE, Result, Settings};
 
@@ -76,6 +79,7 @@ impl Member {
             .env("HISTORY_NAME", &self.name)
             .env("PACE_SECONDS", PACE)
             .env("REGISTER", &self.register)
+            .env("ORDERS", self.orders())
             .env(
                 "REGISTER_FENCED",
                 if settings.fenced { "yes" } else { "no" },
@@ -143,6 +147,39 @@ impl Member {
             }
             _ => Ok(()),
         }
+    }
+
+    fn orders(&self) -> PathBuf {
+        self.folder.join("orders")
+    }
+
+    /// Tells it to break its own, and what it answers.
+    pub(crate) async fn order(&self, order: &str, patience: Duration) -> Result<String> {
+        let ask = async {
+            let mut stream = UnixStream::connect(self.orders()).await?;
+            stream.write_all(format!("{order}\n").as_bytes()).await?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await?;
+            std::io::Result::Ok(answer.trim().to_owned())
+        };
+        let answer = timeout(patience, ask).await??;
+        match answer.strip_prefix("error: ") {
+            Some(error) => Err(format!("{}, told to {order}: {error}", self.name).into()),
+            None => Ok(answer),
+        }
+    }
+
+    /// Waits until it has ended by itself; how is no matter.
+    pub(crate) async fn dies(&self, patience: Duration) -> Result {
+        eventually(
+            patience,
+            format!("{} is dead", self.name),
+            async || match &mut *self.process.borrow_mut() {
+                Some(process) => process.exited().map(|_| ()),
+                None => Some(()),
+            },
+        )
+        .await
     }
 
     /// An error if it ended though nobody asked it to.

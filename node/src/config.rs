@@ -45,6 +45,12 @@ pub(crate) struct Config {
         expect(dead_code, reason = "nobody counts there")
     )]
     pub(crate) register_fenced: bool,
+    /// `ORDERS`: the socket at which it is told to break its own, if it was built with the feature `orders`.
+    #[cfg_attr(
+        not(any(feature = "orders", test)),
+        expect(dead_code, reason = "nobody gives any")
+    )]
+    pub(crate) orders: Option<PathBuf>,
 }
 
 impl Config {
@@ -83,6 +89,7 @@ impl Config {
             history_name: variable("HISTORY_NAME").unwrap_or_else(|| name.clone()),
             register: variable("REGISTER").map(PathBuf::from),
             register_fenced: fenced == "yes",
+            orders: variable("ORDERS").map(PathBuf::from),
             name,
         })
     }
@@ -138,7 +145,7 @@ mod tests {
         assert_eq!(config.ttl, Duration::from_secs(5));
         assert_eq!(config.pace, Duration::from_secs(1));
         assert_eq!((config.history_name.as_str(), config.register), ("n", None));
-        assert!(config.register_fenced);
+        assert!(config.register_fenced && config.orders.is_none());
         assert_eq!(
             (config.listen.as_str(), config.advertise.as_str()),
             ("0.0.0.0:8080", "http://n:8080")

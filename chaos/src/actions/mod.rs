@@ -4,6 +4,7 @@ use crate::action::Action;
 
 mod links;
 mod load;
+mod orders;
 mod processes;
 mod servers;
 mod store;
@@ -12,6 +13,7 @@ mod upgrade;
 /// All of them, in the order of the catalogue.
 pub fn all() -> Vec<Box<dyn Action>> {
     let mut all = processes::all();
+    all.extend(orders::all());
     all.extend(links::all());
     all.extend(servers::all());
     all.extend(store::all());
