@@ -1,6 +1,7 @@
 //! Hides how one node runs: as which process, told what, and what it left on disk.
 
 use std::cell::{Cell, RefCell};
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,6 +24,10 @@ pub(crate) struct Member {
     /// As whom it stands.
     identity: String,
     endpoints: String,
+    /// What stands before the program when it is started.
+    through: Vec<OsString>,
+    /// How far away the servers are, if it is to be set up for that.
+    round_trip: Option<Duration>,
     register: PathBuf,
     election: String,
     process: RefCell<Option<Process>>,
@@ -51,11 +56,22 @@ impl Member {
             folder,
             identity: identity.to_owned(),
             endpoints,
+            through: Vec::new(),
+            round_trip: None,
             register: common.register.to_owned(),
             election: common.election.to_owned(),
             process: RefCell::default(),
             paused: Cell::new(false),
         })
+    }
+
+    /// It runs elsewhere, where that command starts it, and perhaps that far from the servers.
+    pub(crate) fn elsewhere(self, through: Vec<OsString>, round_trip: Option<Duration>) -> Self {
+        Self {
+            through,
+            round_trip,
+            ..self
+        }
     }
 
     pub(crate) fn start(&self, settings: &Settings) -> Result {
@@ -64,8 +80,18 @@ impl Member {
             options.create(true).append(true);
             options.open(self.folder.join(name))
         };
-        let mut command = Command::new(&settings.program);
+        let program = settings.program.as_os_str();
+        let words: Vec<&OsStr> = self
+            .through
+            .iter()
+            .map(OsString::as_os_str)
+            .chain([program])
+            .collect();
+        let mut command = Command::new(words[0]);
+        let round_trip = self.round_trip.map(|time| time.as_secs_f64().to_string());
         command
+            .args(&words[1..])
+            .env("ROUND_TRIP_SECONDS", round_trip.unwrap_or_default())
             .env(NODE, "1")
             .env("ETCD_ENDPOINTS", &self.endpoints)
             .env("NODE_NAME", &self.identity)
