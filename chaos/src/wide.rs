@@ -90,7 +90,7 @@ pub fn wide(settings: &Settings, plan: &Plan, wide: &Wide) -> Result<Outcome> {
 #[derive(Debug)]
 pub(crate) struct Seen {
     wide: Wide,
-    /// The longest of the ways, there and back, if nothing is lost.
+    /// The shortest of the ways there and back, measured.
     round_trip: Duration,
     /// Terms that nobody ended.
     lost: Vec<String>,
@@ -124,7 +124,7 @@ impl Seen {
         let lost = lost(&*lab.ledger()?, steps);
         Ok(Self {
             wide: far.clone(),
-            round_trip: round_trips.into_iter().max().unwrap_or_default(),
+            round_trip: round_trips.into_iter().min().unwrap_or_default(),
             lost,
             elections: raft_term(lab).await?.saturating_sub(began),
             traffic: wire.traffic()?,
