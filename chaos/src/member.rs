@@ -21,6 +21,8 @@ pub(crate) struct Member {
     pub(crate) history: PathBuf,
     /// Everything of its own.
     folder: PathBuf,
+    /// Everything of everybody's.
+    whole: PathBuf,
     /// As whom it stands.
     identity: String,
     endpoints: String,
@@ -54,6 +56,7 @@ impl Member {
             name: name.to_owned(),
             history: folder.join("history.jsonl"),
             folder,
+            whole: common.folder.to_owned(),
             identity: identity.to_owned(),
             endpoints,
             through: Vec::new(),
@@ -112,7 +115,8 @@ impl Member {
             .stdin(Stdio::null())
             .stdout(log("lines.txt")?)
             .stderr(log("log.txt")?);
-        let process = Process::spawn(&mut command, &self.folder)?;
+        // Should we be killed, nobody is left who would miss what the others wrote.
+        let process = Process::spawn(&mut command, &self.whole)?;
         *self.process.borrow_mut() = Some(process);
         self.paused.set(false);
         Ok(())

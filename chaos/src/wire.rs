@@ -124,7 +124,7 @@ impl Wire {
 
     /// What a connection from the first site to the second takes, as a rule: half of several take no longer.
     pub(crate) fn round_trip(&self, from: usize, to: usize, port: u16) -> Result<Duration> {
-        const TRIES: usize = 10;
+        const TRIES: usize = 5;
         let to = SocketAddr::from((self.shared.sites[to].address, port));
         self.shared.sites[from].inside(|| {
             let connects = || {
@@ -205,4 +205,117 @@ fn retransmissions() -> Result<u64> {
     let found = pairs.find(|(name, _)| *name == "RetransSegs");
     let (_, value) = found.ok_or("the kernel does not say what TCP sent again")?;
     Ok(value.parse()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UdpSocket;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::site::apart;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// In a namespace of its own, with a runtime as the harness has one.
+    fn there(test: impl AsyncFnOnce() -> Result + Send) -> Result {
+        apart(|| {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            runtime.enable_all().build()?.block_on(test())
+        })
+    }
+
+    /// A socket of a site.
+    fn listener(site: &Site) -> Result<std::net::TcpListener> {
+        site.inside(|| Ok(std::net::TcpListener::bind((site.address, CLIENTS))?))
+    }
+
+    #[test]
+    fn a_round_trip_takes_twice_the_delay_and_none_for_whoever_looks_on() -> Result {
+        there(async || {
+            let delay = Duration::from_millis(60);
+            let way = Way {
+                delay,
+                ..Way::default()
+            };
+            let wire = Wire::start(2, way, 1)?;
+            let _listener = listener(&wire.sites()[1])?;
+            assert!(wire.round_trip(0, 1, CLIENTS)? >= delay * 2);
+            assert!(wire.round_trip(2, 1, CLIENTS)? < delay);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn what_is_lost_is_sent_again_and_without_loss_nothing_is_lost() -> Result {
+        use std::io::{Read, Write};
+        for (loss, jitter) in [(0.0, Duration::from_millis(4)), (0.2, Duration::ZERO)] {
+            there(async || {
+                let delay = Duration::from_millis(5);
+                let way = Way {
+                    delay,
+                    jitter,
+                    loss,
+                };
+                let wire = Wire::start(2, way, 1)?;
+                let (a, b) = (&wire.sites()[0], &wire.sites()[1]);
+                let listener = listener(b)?;
+                let sent = vec![7; 100_000];
+                let to = (b.address, CLIENTS);
+                let mut far = a.inside(|| Ok(TcpStream::connect(to)?))?;
+                let received = std::thread::spawn(move || {
+                    let mut received = Vec::new();
+                    let (mut near, _) = listener.accept()?;
+                    near.set_read_timeout(Some(PATIENCE))?;
+                    near.read_to_end(&mut received).map(|_| received)
+                });
+                far.set_write_timeout(Some(PATIENCE))?;
+                far.write_all(&sent)?;
+                drop(far);
+                assert!(
+                    received.join().expect("no panic")? == sent,
+                    "bytes are missing"
+                );
+                let traffic = wire.traffic()?;
+                assert!(traffic.carried > 0);
+                assert_eq!(traffic.lost > 0, loss > 0.0, "{traffic:?}");
+                // Without loss a machine that is busy may do it, too.
+                assert!(traffic.retransmitted > 0 || loss <= 0.0, "{traffic:?}");
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn with_jitter_packets_come_in_their_order() -> Result {
+        there(async || {
+            const PACKETS: u16 = 300;
+            let way = Way {
+                delay: Duration::from_millis(20),
+                jitter: Duration::from_millis(20),
+                loss: 0.0,
+            };
+            let wire = Wire::start(2, way, 1)?;
+            let socket = |site: &Site| {
+                site.inside(|| {
+                    let socket = std::net::UdpSocket::bind((site.address, CLIENTS))?;
+                    socket.set_nonblocking(true)?;
+                    Ok(socket)
+                })
+            };
+            let from = UdpSocket::from_std(socket(&wire.sites()[0])?)?;
+            let to = UdpSocket::from_std(socket(&wire.sites()[1])?)?;
+            for number in 0..PACKETS {
+                from.send_to(&number.to_be_bytes(), to.local_addr()?)
+                    .await?;
+            }
+            for number in 0..PACKETS {
+                let mut packet = [0; 2];
+                timeout(PATIENCE, to.recv(&mut packet)).await??;
+                assert_eq!(u16::from_be_bytes(packet), number);
+            }
+            Ok(())
+        })
+    }
 }
