@@ -1,6 +1,7 @@
 //! Hides how one node runs: as which process, told what, and what it left on disk.
 
 use std::cell::{Cell, RefCell};
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,9 +24,15 @@ pub(crate) struct Member {
     pub(crate) history: PathBuf,
     /// Everything of its own.
     folder: PathBuf,
+    /// Everything of everybody's.
+    whole: PathBuf,
     /// As whom it stands.
     identity: String,
     endpoints: String,
+    /// What stands before the program when it is started.
+    through: Vec<OsString>,
+    /// How far away the servers are, if it is to be set up for that.
+    round_trip: Option<Duration>,
     register: PathBuf,
     election: String,
     process: RefCell<Option<Process>>,
@@ -52,13 +59,25 @@ impl Member {
             name: name.to_owned(),
             history: folder.join("history.jsonl"),
             folder,
+            whole: common.folder.to_owned(),
             identity: identity.to_owned(),
             endpoints,
+            through: Vec::new(),
+            round_trip: None,
             register: common.register.to_owned(),
             election: common.election.to_owned(),
             process: RefCell::default(),
             paused: Cell::new(false),
         })
+    }
+
+    /// It runs elsewhere, where that command starts it, and perhaps that far from the servers.
+    pub(crate) fn elsewhere(self, through: Vec<OsString>, round_trip: Option<Duration>) -> Self {
+        Self {
+            through,
+            round_trip,
+            ..self
+        }
     }
 
     pub(crate) fn start(&self, settings: &Settings) -> Result {
@@ -67,8 +86,18 @@ impl Member {
             options.create(true).append(true);
             options.open(self.folder.join(name))
         };
-        let mut command = Command::new(&settings.program);
+        let program = settings.program.as_os_str();
+        let words: Vec<&OsStr> = self
+            .through
+            .iter()
+            .map(OsString::as_os_str)
+            .chain([program])
+            .collect();
+        let mut command = Command::new(words[0]);
+        let round_trip = self.round_trip.map(|time| time.as_secs_f64().to_string());
         command
+            .args(&words[1..])
+            .env("ROUND_TRIP_SECONDS", round_trip.unwrap_or_default())
             .env(NODE, "1")
             .env("ETCD_ENDPOINTS", &self.endpoints)
             .env("NODE_NAME", &self.identity)
@@ -90,7 +119,8 @@ impl Member {
             .stdin(Stdio::null())
             .stdout(log("lines.txt")?)
             .stderr(log("log.txt")?);
-        let process = Process::spawn(&mut command, &self.folder)?;
+        // Should we be killed, nobody is left who would miss what the others wrote.
+        let process = Process::spawn(&mut command, &self.whole)?;
         *self.process.borrow_mut() = Some(process);
         self.paused.set(false);
         Ok(())

@@ -124,9 +124,11 @@ async fn node(config: Config) -> Result<()> {
 }
 
 fn options(config: &Config) -> SessionOptions {
-    SessionOptions::new(&config.name)
-        .ttl(config.ttl)
-        .announce(announcement(config))
+    let options = SessionOptions::new(&config.name).announce(announcement(config));
+    match config.round_trip {
+        Some(round_trip) => options.wan(round_trip),
+        None => options.ttl(config.ttl),
+    }
 }
 
 /// What the others are told from the beginning; a leader adds since when it leads.
