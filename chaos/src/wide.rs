@@ -32,6 +32,8 @@ pub struct Wide {
     pub preset: bool,
     /// How long nothing else happens when the plan is done.
     pub quiet: Duration,
+    /// How often the leader is told to end, and killed, if those are the faults.
+    pub rounds: usize,
     /// Decides which packets are lost. Not twice the same ones: when they come is not up to us.
     pub seed: u64,
 }
@@ -45,14 +47,15 @@ impl Wide {
             loss,
             preset: true,
             quiet: Duration::from_secs(60),
+            rounds: 1,
             seed: 0,
         }
     }
 
-    /// So many orderly hand-overs, and as many crashes.
-    pub fn plan(&self, rounds: usize) -> Plan {
+    /// Orderly hand-overs, and as many crashes.
+    pub fn plan(&self) -> Plan {
         let once = || [HAND_OVER, CRASH].into_iter().filter_map(actions::find);
-        let faults: Vec<Box<dyn Action>> = (0..rounds).flat_map(|_| once()).collect();
+        let faults: Vec<Box<dyn Action>> = (0..self.rounds).flat_map(|_| once()).collect();
         Plan {
             seed: self.seed,
             ..Plan::only(faults)
@@ -155,8 +158,8 @@ impl Seen {
             retransmitted,
         } = self.traffic;
         vec![
-            ("orderly hand-overs", of(HAND_OVER), 1),
-            ("takeovers after a crash", of(CRASH), 1),
+            ("orderly hand-overs", of(HAND_OVER), self.wide.rounds),
+            ("takeovers after a crash", of(CRASH), self.wide.rounds),
             ("packets carried", carried as usize, 1),
             ("packets lost", lost as usize, lossy),
             ("segments sent again", retransmitted as usize, lossy),
