@@ -285,6 +285,32 @@ impl Lab {
         Ok(answer.await??)
     }
 
+    /// The data centre of that node, and the server in it, if there are some.
+    pub(crate) fn site(&self, node: usize) -> usize {
+        node % self.settings.members
+    }
+
+    /// On return that server leads the cluster.
+    pub(crate) async fn lead_etcd_by(&self, server: usize) -> Result {
+        let status = self.clients[server].clone().status().await?;
+        let member = status
+            .header()
+            .ok_or("a server without a name")?
+            .member_id();
+        let cluster = self.cluster.lock().await;
+        self.until("etcd's leader is where it is wanted", async || {
+            let leader = cluster.leader().await;
+            if leader == server {
+                return Ok(Some(()));
+            }
+            // Refused while the other one is behind.
+            let mut client = self.clients[leader].clone();
+            let _ = tokio::time::timeout(REQUEST, client.move_leader(member)).await;
+            Ok(None)
+        })
+        .await
+    }
+
     /// Waits until that server answers a linearizable read.
     pub(crate) async fn answers(&self, server: usize) -> Result {
         let client = &self.clients[server];

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 #[cfg(unix)]
+use eldest_chaos::action::Action;
+#[cfg(unix)]
 use eldest_chaos::{Outcome, Plan, Settings, Wide, actions, rows, run, wide};
 
 #[cfg(unix)]
@@ -68,8 +70,9 @@ struct Args {
 /// Distance instead of faults.
 #[derive(Debug, clap::Args)]
 struct Far {
-    /// Three data centres: hand-overs and crashes, then nothing else for --seconds (60), and no term may end by itself
-    #[arg(long, conflicts_with_all = ["pairs", "faults", "unfenced"])]
+    /// Three data centres: hand-overs and crashes, or each --fault, then nothing else for --seconds (60), and no term may
+    /// end by itself
+    #[arg(long, conflicts_with_all = ["pairs", "unfenced"])]
     wide: bool,
     /// How far they are from each other, there and back
     #[arg(long, requires = "wide", value_name = "MS", default_value_t = 120.0)]
@@ -81,8 +84,8 @@ struct Far {
     #[arg(long, requires = "wide", value_name = "PERCENT", default_value_t = 5.0)]
     loss: f64,
     /// How many hand-overs, and as many crashes
-    #[arg(long, requires = "wide", value_name = "N", default_value_t = 3)]
-    rounds: usize,
+    #[arg(long, requires = "wide", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
 }
 
 #[cfg(unix)]
@@ -143,13 +146,19 @@ fn command(args: &Args) -> eldest_chaos::Result<bool> {
     Ok(ok)
 }
 
+/// Those that were named.
+#[cfg(unix)]
+fn faults(args: &Args) -> eldest_chaos::Result<Vec<Box<dyn Action>>> {
+    let found = args.faults.iter().map(|name| {
+        let unknown = || format!("there is no fault `{name}`; --list names them");
+        actions::find(name).ok_or_else(|| unknown().into())
+    });
+    found.collect()
+}
+
 #[cfg(unix)]
 fn near(args: &Args, settings: &Settings, seed: u64) -> eldest_chaos::Result<Outcome> {
-    let mut faults = Vec::new();
-    for name in &args.faults {
-        let unknown = || format!("there is no fault `{name}`; --list names them");
-        faults.push(actions::find(name).ok_or_else(unknown)?);
-    }
+    let mut faults = faults(args)?;
     if faults.is_empty() {
         faults = rows();
     }
@@ -176,13 +185,20 @@ fn far(args: &Args, settings: Settings, seed: u64) -> eldest_chaos::Result<Outco
             .transpose()?
             .unwrap_or(usual.jitter),
         preset: args.ttl.is_none(),
+        rounds: args.far.rounds as usize,
         quiet: args.seconds.map_or(usual.quiet, Duration::from_secs),
         seed,
         ..usual
     };
-    wide(
-        &settings.far(round_trip),
-        &there.plan(args.far.rounds),
-        &there,
-    )
+    let faults = faults(args)?;
+    let (there, plan) = if faults.is_empty() {
+        (there.clone(), there.plan())
+    } else {
+        let plan = Plan {
+            seed,
+            ..Plan::only(faults)
+        };
+        (Wide { rounds: 0, ..there }, plan)
+    };
+    wide(&settings.far(round_trip), &plan, &there)
 }

@@ -267,27 +267,7 @@ impl fmt::Display for Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actions;
-
-    /// A step with that fault, after which all was well.
-    fn step(name: &str) -> Step {
-        Step {
-            cards: actions::find(name)
-                .iter()
-                .map(|action| action.card())
-                .collect(),
-            victims: Vec::new(),
-            before: "n1".to_owned(),
-            token: 1,
-            from: Duration::ZERO,
-            applied: Duration::ZERO,
-            undone: Duration::ZERO,
-            settled: Some((Duration::ZERO, "n2".to_owned(), 2)),
-            believed: None,
-            vacant: None,
-            problems: Vec::new(),
-        }
-    }
+    use crate::step::tests::step;
 
     #[test]
     fn a_run_in_which_something_never_happened_says_so() {

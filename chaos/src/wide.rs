@@ -32,6 +32,8 @@ pub struct Wide {
     pub preset: bool,
     /// How long nothing else happens when the plan is done.
     pub quiet: Duration,
+    /// How often the leader is told to end, and killed, if those are the faults.
+    pub rounds: usize,
     /// Decides which packets are lost. Not twice the same ones: when they come is not up to us.
     pub seed: u64,
 }
@@ -45,14 +47,15 @@ impl Wide {
             loss,
             preset: true,
             quiet: Duration::from_secs(60),
+            rounds: 1,
             seed: 0,
         }
     }
 
-    /// So many orderly hand-overs, and as many crashes.
-    pub fn plan(&self, rounds: usize) -> Plan {
+    /// Orderly hand-overs, and as many crashes.
+    pub fn plan(&self) -> Plan {
         let once = || [HAND_OVER, CRASH].into_iter().filter_map(actions::find);
-        let faults: Vec<Box<dyn Action>> = (0..rounds).flat_map(|_| once()).collect();
+        let faults: Vec<Box<dyn Action>> = (0..self.rounds).flat_map(|_| once()).collect();
         Plan {
             seed: self.seed,
             ..Plan::only(faults)
@@ -155,8 +158,8 @@ impl Seen {
             retransmitted,
         } = self.traffic;
         vec![
-            ("orderly hand-overs", of(HAND_OVER), 1),
-            ("takeovers after a crash", of(CRASH), 1),
+            ("orderly hand-overs", of(HAND_OVER), self.wide.rounds),
+            ("takeovers after a crash", of(CRASH), self.wide.rounds),
             ("packets carried", carried as usize, 1),
             ("packets lost", lost as usize, lossy),
             ("segments sent again", retransmitted as usize, lossy),
@@ -300,4 +303,68 @@ async fn raft_term(lab: &Lab) -> Result<u64> {
         Ok(client.status().await?.raft_term())
     });
     asked.await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step::tests::step;
+
+    #[test]
+    fn a_term_that_ended_by_itself_is_told_but_none_that_a_step_ended() -> Result {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("n");
+        let line = |at: u64, token: i64, what: &str| {
+            let term = format!(r#""at":{at},"node":"n","election":"e","token":{token}"#);
+            format!("{{{term},{what}}}\n")
+        };
+        let (elected, valid) = (r#""what":"elected""#, r#""what":"valid""#);
+        let lost_token = r#""what":"lost_token","reason":"lease_expiring""#;
+        let lines = [
+            line(1, 1, elected),
+            line(2, 1, lost_token),
+            line(3, 7, elected),
+            line(4, 7, lost_token),
+            line(5, 9, elected),
+            line(6, 9, valid),
+        ];
+        std::fs::write(&path, lines.concat())?;
+        let mut ledger = Ledger::default();
+        ledger.follow(path);
+        ledger.refresh()?;
+        // A step ended the first one; the last one goes on.
+        let told = lost(&ledger, &[step(HAND_OVER)]);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(
+            told[0].contains("token 7") && told[0].contains("lease_expiring"),
+            "{told:?}"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn what_distance_must_have_done_is_asked_for() {
+        let mut seen = Seen {
+            wide: Wide::new(Duration::from_millis(120), 0.05),
+            round_trip: Duration::from_millis(121),
+            lost: Vec::new(),
+            elections: 0,
+            traffic: Traffic::default(),
+        };
+        let short = |seen: &Seen, steps: &[Step]| {
+            let wanted = seen.wanted(steps).into_iter();
+            wanted.filter(|(_, found, least)| found < least).count()
+        };
+        assert_eq!(short(&seen, &[]), 5, "nothing happened");
+        assert_eq!(short(&seen, &[step(HAND_OVER), step(CRASH)]), 3);
+        seen.traffic = Traffic {
+            carried: 9,
+            lost: 1,
+            retransmitted: 1,
+        };
+        assert_eq!(short(&seen, &[step(HAND_OVER), step(CRASH)]), 0);
+        assert_eq!(seen.problems(), [""; 0]);
+        seen.round_trip /= 2;
+        assert_eq!(seen.problems().len(), 1, "it was not so far");
+    }
 }

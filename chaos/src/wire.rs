@@ -46,7 +46,9 @@ pub(crate) struct Wire {
 struct Shared {
     sites: Vec<Site>,
     /// From where, to where.
-    ways: RwLock<Vec<Vec<Way>>>,
+    ways: Vec<Vec<Way>>,
+    /// The site that is cut from the others, but not from whoever looks on.
+    cut: RwLock<Option<usize>>,
     carried: AtomicU64,
     lost: AtomicU64,
 }
@@ -83,7 +85,8 @@ impl Wire {
         let row = |from| (0..=sites).map(|to| between(from, to)).collect();
         let shared = Arc::new(Shared {
             sites: all,
-            ways: RwLock::new((0..=sites).map(row).collect()),
+            ways: (0..=sites).map(row).collect(),
+            cut: RwLock::default(),
             carried: AtomicU64::new(0),
             lost: AtomicU64::new(0),
         });
@@ -108,6 +111,23 @@ impl Wire {
     pub(crate) fn sites(&self) -> &[Site] {
         let sites = &self.shared.sites;
         &sites[..sites.len() - 1]
+    }
+
+    /// Whatever leaves that site for another one, or comes from there, is lost from now on.
+    pub(crate) fn cut(&self, site: usize) {
+        *self
+            .shared
+            .cut
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Some(site);
+    }
+
+    pub(crate) fn heal(&self) {
+        *self
+            .shared
+            .cut
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     pub(crate) fn traffic(&self) -> Result<Traffic> {
@@ -147,7 +167,10 @@ impl Shared {
             let Some(to) = destination(bytes).and_then(|address| self.at(address)) else {
                 continue;
             };
-            let way = self.ways.read().unwrap_or_else(PoisonError::into_inner)[from][to];
+            if self.is_cut(from, to) {
+                continue;
+            }
+            let way = self.ways[from][to];
             if random.f64() < way.loss {
                 self.lost.fetch_add(1, Ordering::Relaxed);
                 continue;
@@ -175,6 +198,12 @@ impl Shared {
             sleep_until(packet.arrives).await;
             self.sites[to].arrives(&packet.bytes).await;
         }
+    }
+
+    fn is_cut(&self, from: usize, to: usize) -> bool {
+        let cut = *self.cut.read().unwrap_or_else(PoisonError::into_inner);
+        let hit = cut.is_some_and(|cut| (from == cut) != (to == cut));
+        hit && self.is_far(from) && self.is_far(to)
     }
 
     fn is_far(&self, site: usize) -> bool {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use eldest_chaos::{Result, Settings, Wide, wide};
+use eldest_chaos::{Plan, Result, Settings, Wide, actions, wide};
 
 /// A short one of the runs that docs/chaos keeps.
 #[test]
@@ -14,7 +14,28 @@ fn over_120_ms_with_5_percent_loss_no_term_ends_but_those_that_are_ended() -> Re
         ..Wide::new(round_trip, 0.05)
     };
     let settings = Settings::new(env!("CARGO_BIN_EXE_eldest-chaos")).far(round_trip);
-    let outcome = wide(&settings, &far.plan(1), &far)?;
+    let outcome = wide(&settings, &far.plan(), &far)?;
+    assert!(outcome.is_ok(), "{outcome}");
+    println!("{outcome}");
+    Ok(())
+}
+
+/// Close to each other, with a TTL that survives a change of etcd's leader, and not more.
+#[test]
+fn a_leader_isolated_with_etcd_s_leader_is_not_believed_by_its_acknowledgements() -> Result {
+    let round_trip = Duration::from_millis(4);
+    let far = Wide {
+        preset: false,
+        quiet: Duration::ZERO,
+        rounds: 0,
+        ..Wide::new(round_trip, 0.0)
+    };
+    let settings = Settings {
+        ttl: Duration::from_secs(4),
+        ..Settings::new(env!("CARGO_BIN_EXE_eldest-chaos"))
+    };
+    let plan = Plan::only(actions::find("isolate-etcd-leader").into_iter().collect());
+    let outcome = wide(&settings, &plan, &far)?;
     assert!(outcome.is_ok(), "{outcome}");
     println!("{outcome}");
     Ok(())

@@ -2,6 +2,7 @@
 
 use crate::action::Action;
 
+mod far;
 mod links;
 mod load;
 mod orders;
@@ -17,6 +18,7 @@ pub fn all() -> Vec<Box<dyn Action>> {
     all.extend(links::all());
     all.extend(servers::all());
     all.extend(store::all());
+    all.extend(far::all());
     all.extend(upgrade::all());
     all.extend(load::all());
     all
