@@ -8,6 +8,7 @@ use eldest::testing::{Etcd, EtcdCluster};
 use tempfile::TempDir;
 
 use crate::args::{Args, Storage};
+use crate::outside;
 use crate::peer::Peer;
 use crate::report::{Group, Report, Row};
 use crate::samples::Samples;
@@ -21,8 +22,8 @@ pub(crate) struct Run<'a> {
     pub(crate) args: &'a Args,
     pub(crate) report: &'a mut Report,
     etcd: Option<(EtcdCluster, Option<TempDir>)>,
-    /// Peers of which it was said that they are not there.
-    told: Vec<String>,
+    /// Programs of which it was said that they are not there.
+    told: Vec<&'static str>,
 }
 
 /// Which number of an answer is kept.
@@ -46,7 +47,6 @@ impl Part {
 impl<'a> Run<'a> {
     pub(crate) fn new(bench: &'static str, args: &'a Args, report: &'a mut Report) -> Self {
         let storage = args.storage.name();
-        report.with(args.members, storage);
         report.say(format_args!(
             "\n{bench}: {} member{} of etcd, {storage}",
             args.members,
@@ -117,16 +117,18 @@ impl<'a> Run<'a> {
 
     /// As [`Run::peer`], by other endpoints.
     pub(crate) async fn peer_at(&mut self, name: &str, endpoints: &str) -> Result<Option<Peer>> {
-        if !self.wants(name) {
+        if !self.args.wants(name) {
             return Ok(None);
         }
-        let Some(program) = self.program(name) else {
-            return Ok(None);
-        };
-        let words: &[&str] = if name == "go" {
-            &[self.bench, endpoints]
-        } else {
-            &["peer", self.bench, name, endpoints]
+        for needed in outside::needed_by(name) {
+            if self.outside(needed).is_none() {
+                return Ok(None);
+            }
+        }
+        let own: OsString = std::env::current_exe()?.into();
+        let (program, words): (_, &[&str]) = match name {
+            outside::GO => (self.outside(outside::GO).unwrap_or(own), &[self.bench, endpoints]),
+            _ => (own, &["peer", self.bench, name, endpoints]),
         };
         Ok(Some(Peer::start(name, program, words).await?))
     }
@@ -140,26 +142,16 @@ impl<'a> Run<'a> {
         Ok(peers)
     }
 
-    pub(crate) fn wants(&self, name: &str) -> bool {
-        let named = &self.args.peers;
-        let ours = ["limit", "eldest"].contains(&name);
-        (named.is_empty() && (ours || !self.args.check)) || named.iter().any(|named| named == name)
-    }
-
-    /// The program of a peer; said aloud if there is none.
-    pub(crate) fn program(&mut self, name: &str) -> Option<OsString> {
-        let variable = match name {
-            "go" => "GO",
-            _ => return std::env::current_exe().ok().map(OsString::from),
-        };
-        let program = std::env::var_os(format!("ELDEST_BENCH_{variable}"));
-        if program.is_none() && !self.told.iter().any(|told| told == name) {
-            let why = std::env::var(format!("ELDEST_BENCH_NO_{variable}"));
-            let why = why.unwrap_or_else(|_| "it was not asked for".to_owned());
+    /// A program of others; said aloud if it is not there.
+    pub(crate) fn outside(&mut self, name: &'static str) -> Option<OsString> {
+        let found = outside::find(name);
+        if let Err(why) = &found
+            && !self.told.contains(&name)
+        {
             self.report.say(format_args!("  skipped {name}: {why}"));
-            self.told.push(name.to_owned());
+            self.told.push(name);
         }
-        program
+        found.ok()
     }
 
     /// As [`Run::interleave_part`], the first number of each answer, in milliseconds.
