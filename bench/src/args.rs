@@ -135,6 +135,8 @@ pub(crate) fn help() -> String {
   --members 1|3    so many members of etcd
   --peers A,B      only these of limit, eldest, go, rpc, etcdctl, kazoo
   --keep FOLDER    write the JSON, the table and what machine it was into this folder too
+  --install-peers  fetch what kazoo and its ZooKeeper need, which is not done otherwise (packages of Debian and one of
+                   Python, below target/; nothing is installed)
   --check          a few quick benches; exit code 1 if a ratio is far from its target
 
 Benches:

@@ -53,7 +53,9 @@ impl Keeping {
         let mut words: Vec<String> = std::env::args().skip(1).collect();
         words.insert(0, "cargo xtask bench".to_owned());
         let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let mut cpus = cpus.lines().filter_map(|line| line.strip_prefix("model name"));
+        let mut cpus = cpus
+            .lines()
+            .filter_map(|line| line.strip_prefix("model name"));
         let processor = cpus.next().unwrap_or_default();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {

@@ -4,6 +4,7 @@
 mod args;
 mod benches;
 mod eldest_peer;
+mod etcdctl;
 mod kept;
 mod limit;
 mod outside;
@@ -14,6 +15,7 @@ mod rpc;
 mod run;
 mod samples;
 mod standing;
+mod zookeeper;
 
 use std::process::ExitCode;
 use std::time::Instant;

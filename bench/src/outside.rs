@@ -7,7 +7,7 @@ use std::ffi::OsString;
 pub(crate) const GO: &str = "go";
 /// `etcdctl elect` and `etcdctl lock`.
 pub(crate) const ETCDCTL: &str = "etcdctl";
-/// A Python that knows kazoo, and the jars of a `ZooKeeper` for it.
+/// Where Python finds kazoo, and the jars of a `ZooKeeper` for it.
 pub(crate) const KAZOO: &str = "kazoo";
 pub(crate) const ZOOKEEPER: &str = "zookeeper";
 /// The command `eldest`.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use eldest::testing::{Etcd, EtcdCluster};
 use tempfile::TempDir;
 
@@ -12,9 +12,15 @@ use crate::outside;
 use crate::peer::Peer;
 use crate::report::{Group, Report, Row};
 use crate::samples::Samples;
+use crate::zookeeper::ZooKeeper;
 
 /// Enough for a median that is not far off.
 const CHECKED: usize = 40;
+
+const KAZOO_PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kazoo/peer.py");
+
+/// Where Linux keeps files in memory.
+const MEMORY: &str = "/dev/shm";
 
 /// One bench that runs.
 pub(crate) struct Run<'a> {
@@ -22,6 +28,7 @@ pub(crate) struct Run<'a> {
     pub(crate) args: &'a Args,
     pub(crate) report: &'a mut Report,
     etcd: Option<(EtcdCluster, Option<TempDir>)>,
+    zookeeper: Option<ZooKeeper>,
     /// Programs of which it was said that they are not there.
     told: Vec<&'static str>,
 }
@@ -57,6 +64,7 @@ impl<'a> Run<'a> {
             args,
             report,
             etcd: None,
+            zookeeper: None,
             told: Vec::new(),
         }
     }
@@ -83,16 +91,10 @@ impl<'a> Run<'a> {
     pub(crate) async fn etcd(&mut self) -> Result<&EtcdCluster> {
         if self.etcd.is_none() {
             let mut builder = Etcd::builder();
-            let mut folder = None;
-            if self.args.storage == Storage::Disk {
-                // Below the working folder: what is temporary is often in memory.
-                std::fs::create_dir_all("target/bench")?;
-                let made = tempfile::Builder::new()
-                    .prefix("etcd-")
-                    .tempdir_in("target/bench")?;
-                let path = std::fs::canonicalize(made.path())?.join("data");
+            let folder = self.folder_on_disk()?;
+            if let Some(folder) = &folder {
+                let path = std::fs::canonicalize(folder.path())?.join("data");
                 builder = builder.data_dir(path).arg("--unsafe-no-fsync=false");
-                folder = Some(made);
             }
             let started = builder.start_cluster(self.args.members).await;
             self.etcd = Some((started.map_err(|error| anyhow!("{error}"))?, folder));
@@ -101,6 +103,36 @@ impl<'a> Run<'a> {
             .etcd
             .as_ref()
             .map(|(etcd, _)| etcd)
+            .expect("started above"))
+    }
+
+    /// Below the working folder, if data is to be on disk: what is temporary is often in memory.
+    fn folder_on_disk(&self) -> Result<Option<TempDir>> {
+        if self.args.storage == Storage::Memory {
+            return Ok(None);
+        }
+        std::fs::create_dir_all("target/bench")?;
+        let folder = tempfile::Builder::new()
+            .prefix("data-")
+            .tempdir_in("target/bench")?;
+        Ok(Some(folder))
+    }
+
+    /// `ZooKeeper`, started when it is first needed.
+    async fn zookeeper(&mut self) -> Result<String> {
+        if self.zookeeper.is_none() {
+            let jars = self.outside(outside::ZOOKEEPER).context("no jars")?;
+            let folder = match self.folder_on_disk()? {
+                Some(folder) => folder,
+                None => tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir())?,
+            };
+            let started = ZooKeeper::start(jars, self.args.members, folder, self.args.storage);
+            self.zookeeper = Some(started.await?);
+        }
+        Ok(self
+            .zookeeper
+            .as_ref()
+            .map(ZooKeeper::hosts)
             .expect("started above"))
     }
 
@@ -127,7 +159,16 @@ impl<'a> Run<'a> {
         }
         let own: OsString = std::env::current_exe()?.into();
         let (program, words): (_, &[&str]) = match name {
-            outside::GO => (self.outside(outside::GO).unwrap_or(own), &[self.bench, endpoints]),
+            outside::GO => (
+                self.outside(outside::GO).unwrap_or(own),
+                &[self.bench, endpoints],
+            ),
+            outside::KAZOO => {
+                let kazoo = self.outside(outside::KAZOO).unwrap_or_default();
+                let hosts = self.zookeeper().await?;
+                let words = [KAZOO_PEER, &kazoo.to_string_lossy(), self.bench, &hosts];
+                return Ok(Some(Peer::start(name, "python3".into(), &words).await?));
+            }
             _ => (own, &["peer", self.bench, name, endpoints]),
         };
         Ok(Some(Peer::start(name, program, words).await?))

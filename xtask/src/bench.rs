@@ -4,13 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::fixed::{COMMAND, RELEASE_LIMIT};
 use crate::stage::Stage;
-use crate::{metadata, packages, setup};
+use crate::{metadata, packages, python, setup, suites};
 
 const PACKAGE: &str = "eldest-bench";
+/// Peers that take more than a few packages of this machine's Debian are fetched only if this is given.
+const INSTALL: &str = "--install-peers";
+const REMEDY: &str = "`cargo xtask bench --install-peers` fetches it";
+const KAZOO: (&str, &str) = ("kazoo", "2.11.0");
 /// The client of Go's etcd that Debian bookworm has.
 const GO_LIBRARIES: (&str, &str) = (
     "golang-etcd-server-dev",
@@ -20,14 +24,19 @@ const GO_LIBRARIES: (&str, &str) = (
 /// `cargo xtask bench`: builds, finds the programs of others that are needed, and passes everything on.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let stage = Stage::start("bench", true, RELEASE_LIMIT);
+    let install = args.iter().any(|arg| arg == INSTALL);
+    let args: Vec<&String> = args.iter().filter(|arg| *arg != INSTALL).collect();
     eprintln!("==> bench: building for release");
     let program = build(&stage, PACKAGE, &["--package", PACKAGE, "--release"])?;
     let mut bench = Command::new(&program);
-    let needs = stage.output(Command::new(&program).args(args).arg("--needs"))?;
+    let needs = stage.output(Command::new(&program).args(&args).arg("--needs"))?;
     for name in needs.lines() {
         let found = match name {
             "go" => go_peer(&stage),
             "command" => command(&stage),
+            "etcdctl" => suites::etcdctl(&stage),
+            "kazoo" => kazoo(&stage, install),
+            "zookeeper" => zookeeper(&stage, install),
             _ => Err(anyhow!("nobody knows where to find it")),
         };
         let name = name.to_uppercase();
@@ -90,4 +99,24 @@ fn go_peer(stage: &Stage) -> Result<PathBuf> {
         .arg(".");
     stage.output(&mut build)?;
     Ok(program)
+}
+
+/// The folder of kazoo, for Python's path.
+fn kazoo(stage: &Stage, install: bool) -> Result<PathBuf> {
+    let there = python::is_there(KAZOO);
+    ensure!(there || install, "not there; {REMEDY}");
+    python::package(stage, KAZOO)
+}
+
+/// The jars of Debian's `ZooKeeper`, as Java wants them named.
+fn zookeeper(stage: &Stage, install: bool) -> Result<PathBuf> {
+    const PACKAGE: &str = "zookeeper";
+    const JAR: &str = "usr/share/java/zookeeper.jar";
+    ensure!(packages::find("java").is_some(), "there is no java here");
+    let there = packages::is_unpacked(PACKAGE);
+    ensure!(there || install, "not there; {REMEDY}");
+    let (jar, _) = packages::unpack_whole(stage, PACKAGE, JAR)?;
+    let jars = jar.parent().context("a folder")?.display().to_string();
+    // What this machine has already was not fetched.
+    Ok(format!("{jars}/*:/usr/share/java/slf4j-api.jar").into())
 }

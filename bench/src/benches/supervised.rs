@@ -40,7 +40,10 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     let Some(command) = run.outside(COMMAND) else {
         return Ok(());
     };
-    let mut limit = run.peer("limit").await?.context("the limit is not asked for")?;
+    let mut limit = run
+        .peer("limit")
+        .await?
+        .context("the limit is not asked for")?;
     limit.ask("gather supervised-limit 2").await?;
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("socket");
@@ -117,7 +120,13 @@ impl Nodes {
         let stand = async {
             let all = GetOptions::new().with_prefix().with_count_only();
             let prefix = format!("{NAMESPACE}/{ELECTION}/");
-            while self.client.get(prefix.clone(), Some(all.clone())).await?.count() != count {
+            while self
+                .client
+                .get(prefix.clone(), Some(all.clone()))
+                .await?
+                .count()
+                != count
+            {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             anyhow::Ok(())
@@ -134,7 +143,10 @@ impl Nodes {
             let mut reader = BufReader::new(stream);
             let mut line = String::new();
             reader.read_line(&mut line).await?;
-            let (pid, at) = line.trim().split_once(' ').context("a process and a moment")?;
+            let (pid, at) = line
+                .trim()
+                .split_once(' ')
+                .context("a process and a moment")?;
             anyhow::Ok(Program {
                 pid: Pid::from_raw(pid.parse()?).context("no process")?,
                 at: at.parse()?,
