@@ -1,8 +1,12 @@
 //! Hides the options of the benchmarks.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::benches::{BENCHES, Bench};
+use crate::outside;
 
 /// What was asked for.
 pub(crate) struct Args {
@@ -17,6 +21,16 @@ pub(crate) struct Args {
     pub(crate) members: usize,
     /// Empty: all.
     pub(crate) peers: Vec<String>,
+    /// Where the figures are kept.
+    pub(crate) keep: Option<PathBuf>,
+}
+
+/// What a command line asks for.
+pub(crate) enum Asked {
+    Help,
+    /// Which programs of others are needed for it: for whoever starts this one.
+    Needs(Args),
+    Measure(Args),
 }
 
 /// Where etcd keeps its data.
@@ -37,8 +51,8 @@ impl Storage {
 }
 
 impl Args {
-    /// None: the help was asked for.
-    pub(crate) fn parse(args: &[String]) -> Result<Option<Self>> {
+    pub(crate) fn parse(args: &[String]) -> Result<Asked> {
+        let (mut needs, mut helped) = (false, false);
         let mut parsed = Self {
             benches: Vec::new(),
             quick: false,
@@ -47,6 +61,7 @@ impl Args {
             storage: Storage::Memory,
             members: 1,
             peers: Vec::new(),
+            keep: None,
         };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
@@ -62,7 +77,9 @@ impl Args {
                     ensure!([1, 3].contains(&parsed.members), "--members is 1 or 3");
                 }
                 "--peers" => parsed.peers = value()?.split(',').map(str::to_owned).collect(),
-                "--help" | "-h" => return Ok(None),
+                "--keep" => parsed.keep = Some(value()?.into()),
+                "--needs" => needs = true,
+                "--help" | "-h" => helped = true,
                 name => match BENCHES.iter().find(|bench| bench.name == name) {
                     Some(bench) => parsed.benches.push(bench),
                     None => bail!("there is no bench `{name}`\n{}", help()),
@@ -75,7 +92,33 @@ impl Args {
                 .filter(|bench| !parsed.check || bench.checked);
             parsed.benches.extend(benches);
         }
-        Ok(Some(parsed))
+        Ok(match (helped, needs) {
+            (true, false) => Asked::Help,
+            (true, true) => Asked::Needs(Self {
+                benches: Vec::new(),
+                ..parsed
+            }),
+            (false, true) => Asked::Needs(parsed),
+            (false, false) => Asked::Measure(parsed),
+        })
+    }
+
+    /// Whether a peer is to be measured.
+    pub(crate) fn wants(&self, peer: &str) -> bool {
+        let ours = ["limit", "eldest"].contains(&peer);
+        let named = self.peers.iter().any(|named| named == peer);
+        named || (self.peers.is_empty() && (ours || !self.check))
+    }
+
+    /// The programs of others that the benches use, without those of peers that are not wanted.
+    pub(crate) fn needs(&self) -> BTreeSet<&'static str> {
+        let others = self.benches.iter().flat_map(|bench| bench.others);
+        let wanted = others.filter(|name| !outside::PEERS.contains(name) || self.wants(name));
+        let needed = wanted.flat_map(|name| match outside::needed_by(name) {
+            [] => std::slice::from_ref(name),
+            needed => needed,
+        });
+        needed.copied().collect()
     }
 }
 
@@ -90,7 +133,10 @@ pub(crate) fn help() -> String {
   --json           one JSON object per line on stdout; the table goes to stderr
   --disk           etcd waits for the disk; --tmpfs, the default, keeps its data in memory
   --members 1|3    so many members of etcd
-  --peers A,B      only these of limit, eldest, go, rpc
+  --peers A,B      only these of limit, eldest, go, rpc, etcdctl, kazoo
+  --keep FOLDER    write the JSON, the table and what machine it was into this folder too
+  --install-peers  fetch what kazoo and its ZooKeeper need, which is not done otherwise (packages of Debian and one of
+                   Python, below target/; nothing is installed)
   --check          a few quick benches; exit code 1 if a ratio is far from its target
 
 Benches:
@@ -100,28 +146,45 @@ Benches:
 
 #[cfg(test)]
 mod tests {
-    use super::{Args, Storage};
+    use super::{Args, Asked, Storage};
 
-    fn parse(text: &str) -> anyhow::Result<Option<Args>> {
+    fn ask(text: &str) -> anyhow::Result<Asked> {
         let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
         Args::parse(&words)
+    }
+
+    fn parse(text: &str) -> Args {
+        match ask(text).unwrap() {
+            Asked::Measure(args) | Asked::Needs(args) => args,
+            Asked::Help => panic!("{text} asks for help"),
+        }
     }
 
     #[test]
     fn options_and_benches_are_understood() {
         let args = parse("handover --quick --disk --members 3 --peers limit,go");
-        let args = args.unwrap().unwrap();
         assert_eq!((args.benches.len(), args.members), (1, 3));
         assert!(args.quick && args.storage == Storage::Disk && !args.json && !args.check);
         assert_eq!(args.peers, ["limit", "go"]);
-        assert!(parse("").unwrap().unwrap().benches.len() > 1);
-        assert!(parse("--help").unwrap().is_none());
+        assert!(parse("").benches.len() > 1);
+        assert!(matches!(ask("--help").unwrap(), Asked::Help));
+    }
+
+    #[test]
+    fn only_what_is_used_is_needed() {
+        let needs = |text| Vec::from_iter(parse(text).needs());
+        assert!(needs("valid --needs").is_empty());
+        assert_eq!(needs("join --peers eldest,kazoo"), ["kazoo", "zookeeper"]);
+        assert_eq!(needs("many"), ["go"]);
+        assert_eq!(needs("supervised --peers limit"), ["command"]);
+        assert!(needs("--check").is_empty());
+        assert!(needs("--help --needs").is_empty());
     }
 
     #[test]
     fn what_is_not_understood_is_refused() {
-        assert!(parse("no-such-bench").is_err());
-        assert!(parse("--members 2").is_err());
-        assert!(parse("--members").is_err());
+        assert!(ask("no-such-bench").is_err());
+        assert!(ask("--members 2").is_err());
+        assert!(ask("--members").is_err());
     }
 }

@@ -4,7 +4,10 @@
 mod args;
 mod benches;
 mod eldest_peer;
+mod etcdctl;
+mod kept;
 mod limit;
+mod outside;
 mod peer;
 mod process;
 mod report;
@@ -12,12 +15,14 @@ mod rpc;
 mod run;
 mod samples;
 mod standing;
+mod zookeeper;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::Result;
 
-use args::Args;
+use args::{Args, Asked};
 use report::Report;
 use run::Run;
 
@@ -26,14 +31,29 @@ static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::I
 
 fn main() -> Result<ExitCode> {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [word, socket] = &args[..]
+        && word == benches::supervised::TELL
+    {
+        benches::supervised::tell(socket.as_ref())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let runtime = tokio::runtime::Runtime::new()?;
     if let Some(("peer", rest)) = args.split_first().map(|(first, rest)| (&**first, rest)) {
         runtime.block_on(async { tokio::spawn(peer::serve(rest.to_vec())).await? })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Some(args) = Args::parse(&args)? else {
-        print!("{}", args::help());
-        return Ok(ExitCode::SUCCESS);
+    let args = match Args::parse(&args)? {
+        Asked::Help => {
+            print!("{}", args::help());
+            return Ok(ExitCode::SUCCESS);
+        }
+        Asked::Needs(args) => {
+            for name in args.needs() {
+                println!("{name}");
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        Asked::Measure(args) => args,
     };
     let reached = runtime.block_on(measure(&args))?;
     Ok(if reached || !args.check {
@@ -45,12 +65,15 @@ fn main() -> Result<ExitCode> {
 
 /// Runs the benches; whether all that was held against a target reached it.
 async fn measure(args: &Args) -> Result<bool> {
-    let mut report = Report::new(args.json, args.check);
+    let mut report = Report::new(args);
     for bench in &args.benches {
+        let start = Instant::now();
         let mut run = Run::new(bench.name, args, &mut report);
         if let Err(error) = (bench.run)(&mut run).await {
             report.fail(bench.name, &error);
         }
+        let took = start.elapsed().as_secs_f64();
+        report.say(format_args!("  {}: {took:.1} s", bench.name));
     }
-    Ok(report.finish())
+    report.finish()
 }

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin};
@@ -15,6 +15,9 @@ use crate::standing::TTL;
 
 /// So long may an answer take.
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// So long a peer may take to end by itself.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// What a peer is started with.
 #[derive(Debug, Clone)]
@@ -161,10 +164,21 @@ impl Peer {
     /// Lets it end by itself.
     pub(crate) async fn end(mut self) -> Result<()> {
         drop(self.questions.take());
-        let ended = tokio::time::timeout(Duration::from_secs(10), self.child.wait()).await;
+        let ended = tokio::time::timeout(LAST_WORDS, self.child.wait()).await;
         if ended.is_err() {
             self.kill().await?;
         }
         Ok(())
+    }
+}
+
+/// By itself too, if it can: one that is killed leaves the programs behind that it has started.
+impl Drop for Peer {
+    fn drop(&mut self) {
+        drop(self.questions.take());
+        let deadline = Instant::now() + LAST_WORDS;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }

@@ -1,9 +1,12 @@
 //! Hides how figures are told: a table for people, one JSON object per line for programs, and what was to be reached.
 
 use std::fmt;
+use std::path::PathBuf;
 
-use serde_json::{Map, Value, json};
+use anyhow::Result;
 
+use crate::args::Args;
+use crate::kept::{Keeping, Line};
 use crate::samples::Samples;
 
 /// One row: what one peer needed.
@@ -23,13 +26,21 @@ pub(crate) struct Group<'a> {
     pub(crate) unit: &'a str,
 }
 
+impl Group<'_> {
+    /// The bench, and what of it was measured.
+    fn name(&self) -> String {
+        let slash = if self.what.is_empty() { "" } else { "/" };
+        format!("{}{slash}{}", self.bench, self.what)
+    }
+}
+
 /// Collects what was measured and prints it.
 pub(crate) struct Report {
     json: bool,
     /// By how much figures may be above their targets.
     slack: f64,
-    /// In every JSON object.
-    common: Map<String, Value>,
+    keeping: Keeping,
+    keep: Option<PathBuf>,
     missed: Vec<String>,
     failed: usize,
 }
@@ -37,42 +48,38 @@ pub(crate) struct Report {
 impl Report {
     /// With `check`, figures may be far from their targets: what is looked for are mistakes, on machines that do other
     /// things too.
-    pub(crate) fn new(json: bool, check: bool) -> Self {
+    pub(crate) fn new(args: &Args) -> Self {
         Self {
-            json,
-            slack: if check { 3.0 } else { 1.0 },
-            common: Map::new(),
+            json: args.json,
+            slack: if args.check { 3.0 } else { 1.0 },
+            keeping: Keeping::start(args),
+            keep: args.keep.clone(),
             missed: Vec::new(),
             failed: 0,
         }
     }
 
-    /// What etcd the next rows were measured with.
-    pub(crate) fn with(&mut self, members: usize, storage: &str) {
-        self.common.insert("members".into(), members.into());
-        self.common.insert("storage".into(), storage.into());
-    }
-
     /// For people: stderr if stdout is for programs.
-    pub(crate) fn say(&self, text: impl fmt::Display) {
+    pub(crate) fn say(&mut self, text: impl fmt::Display) {
+        let text = text.to_string();
         if self.json {
             eprintln!("{text}");
         } else {
             println!("{text}");
         }
+        self.keeping.say(&text);
     }
 
-    fn line(&self, line: Value) {
-        if let (true, Value::Object(line)) = (self.json, line) {
-            let mut line = line;
-            line.extend(self.common.clone());
-            line.insert("load".into(), json!(load()));
-            println!("{}", Value::Object(line));
+    fn line(&mut self, line: &Line) {
+        let line = serde_json::to_string(line).expect("a struct with names");
+        if self.json {
+            println!("{line}");
         }
+        self.keeping.line(&line);
     }
 
     /// Tells one group of rows; gives each peer's median.
-    pub(crate) fn rows(&self, group: Group, rows: &[Row]) {
+    pub(crate) fn rows(&mut self, group: Group, rows: &[Row]) {
         let median = |name: &str| {
             let found = rows.iter().find(|row| row.peer == name);
             found.map(|row| row.samples.p50())
@@ -84,11 +91,7 @@ impl Report {
             let cell = |ratio: Option<f64>| {
                 ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))
             };
-            let name = if group.what.is_empty() {
-                group.bench.to_owned()
-            } else {
-                format!("{} {}", group.bench, group.what)
-            };
+            let name = group.name();
             self.say(format_args!(
                 "{name:<24} n={:<6} {:<10} {:>10} {:>10} {:>10} {:<4} {:>5} samples  {:>6} x limit {:>6} x Go",
                 group.n,
@@ -101,19 +104,17 @@ impl Report {
                 cell(to_limit),
                 cell(to_go),
             ));
-            self.line(json!({
-                "bench": group.bench,
-                "what": group.what,
-                "peer": row.peer,
-                "n": group.n,
-                "unit": group.unit,
-                "p50": samples.p50(),
-                "p99": samples.quantile(0.99),
-                "max": samples.max(),
-                "samples": samples.len(),
-                "ratio_to_limit": to_limit,
-                "ratio_to_go": to_go,
-            }));
+            self.line(&Line {
+                bench: name,
+                peer: row.peer.clone(),
+                n: group.n,
+                unit: group.unit.to_owned(),
+                p50: samples.p50(),
+                p99: samples.quantile(0.99),
+                samples: samples.len(),
+                ratio_to_limit: to_limit,
+                ratio_to_go: to_go,
+            });
         }
     }
 
@@ -123,19 +124,11 @@ impl Report {
         let reached = figure <= most;
         let verdict = if reached { "reached" } else { "NOT REACHED" };
         let text = format!(
-            "{} {} n={}: {what} {figure:.2}, at most {most:.2}: {verdict}",
-            group.bench, group.what, group.n
+            "{} n={}: {what} {figure:.2}, at most {most:.2}: {verdict}",
+            group.name(),
+            group.n
         );
         self.say(format_args!("  {text}"));
-        self.line(json!({
-            "bench": group.bench,
-            "what": group.what,
-            "n": group.n,
-            "target": what,
-            "figure": figure,
-            "at_most": most,
-            "reached": reached,
-        }));
         if !reached {
             self.missed.push(text);
         }
@@ -157,22 +150,27 @@ impl Report {
             }
             _ => self.say(format_args!(
                 "  {} n={}: {what}: not measured",
-                group.bench, group.n
+                group.name(),
+                group.n
             )),
         }
     }
 
     pub(crate) fn fail(&mut self, bench: &str, error: &anyhow::Error) {
         self.failed += 1;
-        eprintln!("FAILED {bench}: {error:#}");
+        self.say(format_args!("FAILED {bench}: {error:#}"));
     }
 
     /// Whether nothing failed and every target was reached.
-    pub(crate) fn finish(self) -> bool {
-        for missed in &self.missed {
+    pub(crate) fn finish(mut self) -> Result<bool> {
+        for missed in std::mem::take(&mut self.missed) {
             self.say(format_args!("NOT REACHED: {missed}"));
+            self.failed += 1;
         }
-        self.missed.is_empty() && self.failed == 0
+        if let Some(folder) = &self.keep {
+            self.keeping.finish(folder)?;
+        }
+        Ok(self.failed == 0)
     }
 }
 
@@ -186,8 +184,33 @@ fn figure(value: f64) -> String {
     }
 }
 
-/// How many tasks of the whole machine wanted to run during the last minute; nothing where the system does not tell.
-fn load() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
-    text.split(' ').next()?.parse().ok()
+#[cfg(test)]
+mod tests {
+    use super::{Line, figure};
+
+    #[test]
+    fn a_line_has_the_names_that_programs_read_and_no_others() {
+        let line = Line {
+            bench: "handover".to_owned(),
+            peer: "eldest".to_owned(),
+            n: 2,
+            unit: "ms".to_owned(),
+            p50: 0.5,
+            p99: 1.25,
+            samples: 200,
+            ratio_to_limit: Some(1.5),
+            ratio_to_go: None,
+        };
+        let text = r#"{"bench":"handover","peer":"eldest","n":2,"unit":"ms","p50":0.5,"p99":1.25,"samples":200,"ratio_to_limit":1.5,"ratio_to_go":null}"#;
+        assert_eq!(serde_json::to_string(&line).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Line>(text).unwrap(), line);
+    }
+
+    #[test]
+    fn three_digits_count() {
+        assert_eq!(
+            [123.4, 12.34, 1.234, 0.1234].map(figure),
+            ["123", "12.3", "1.23", "0.123"]
+        );
+    }
 }

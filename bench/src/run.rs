@@ -3,17 +3,24 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use eldest::testing::{Etcd, EtcdCluster};
 use tempfile::TempDir;
 
 use crate::args::{Args, Storage};
+use crate::outside;
 use crate::peer::Peer;
 use crate::report::{Group, Report, Row};
 use crate::samples::Samples;
+use crate::zookeeper::ZooKeeper;
 
 /// Enough for a median that is not far off.
 const CHECKED: usize = 40;
+
+const KAZOO_PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kazoo/peer.py");
+
+/// Where Linux keeps files in memory.
+const MEMORY: &str = "/dev/shm";
 
 /// One bench that runs.
 pub(crate) struct Run<'a> {
@@ -21,8 +28,9 @@ pub(crate) struct Run<'a> {
     pub(crate) args: &'a Args,
     pub(crate) report: &'a mut Report,
     etcd: Option<(EtcdCluster, Option<TempDir>)>,
-    /// Peers of which it was said that they are not there.
-    told: Vec<String>,
+    zookeeper: Option<ZooKeeper>,
+    /// Programs of which it was said that they are not there.
+    told: Vec<&'static str>,
 }
 
 /// Which number of an answer is kept.
@@ -46,7 +54,6 @@ impl Part {
 impl<'a> Run<'a> {
     pub(crate) fn new(bench: &'static str, args: &'a Args, report: &'a mut Report) -> Self {
         let storage = args.storage.name();
-        report.with(args.members, storage);
         report.say(format_args!(
             "\n{bench}: {} member{} of etcd, {storage}",
             args.members,
@@ -57,6 +64,7 @@ impl<'a> Run<'a> {
             args,
             report,
             etcd: None,
+            zookeeper: None,
             told: Vec::new(),
         }
     }
@@ -83,16 +91,10 @@ impl<'a> Run<'a> {
     pub(crate) async fn etcd(&mut self) -> Result<&EtcdCluster> {
         if self.etcd.is_none() {
             let mut builder = Etcd::builder();
-            let mut folder = None;
-            if self.args.storage == Storage::Disk {
-                // Below the working folder: what is temporary is often in memory.
-                std::fs::create_dir_all("target/bench")?;
-                let made = tempfile::Builder::new()
-                    .prefix("etcd-")
-                    .tempdir_in("target/bench")?;
-                let path = std::fs::canonicalize(made.path())?.join("data");
+            let folder = self.folder_on_disk()?;
+            if let Some(folder) = &folder {
+                let path = std::fs::canonicalize(folder.path())?.join("data");
                 builder = builder.data_dir(path).arg("--unsafe-no-fsync=false");
-                folder = Some(made);
             }
             let started = builder.start_cluster(self.args.members).await;
             self.etcd = Some((started.map_err(|error| anyhow!("{error}"))?, folder));
@@ -101,6 +103,36 @@ impl<'a> Run<'a> {
             .etcd
             .as_ref()
             .map(|(etcd, _)| etcd)
+            .expect("started above"))
+    }
+
+    /// Below the working folder, if data is to be on disk: what is temporary is often in memory.
+    fn folder_on_disk(&self) -> Result<Option<TempDir>> {
+        if self.args.storage == Storage::Memory {
+            return Ok(None);
+        }
+        std::fs::create_dir_all("target/bench")?;
+        let folder = tempfile::Builder::new()
+            .prefix("data-")
+            .tempdir_in("target/bench")?;
+        Ok(Some(folder))
+    }
+
+    /// `ZooKeeper`, started when it is first needed.
+    async fn zookeeper(&mut self) -> Result<String> {
+        if self.zookeeper.is_none() {
+            let jars = self.outside(outside::ZOOKEEPER).context("no jars")?;
+            let folder = match self.folder_on_disk()? {
+                Some(folder) => folder,
+                None => tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir())?,
+            };
+            let started = ZooKeeper::start(jars, self.args.members, folder, self.args.storage);
+            self.zookeeper = Some(started.await?);
+        }
+        Ok(self
+            .zookeeper
+            .as_ref()
+            .map(ZooKeeper::hosts)
             .expect("started above"))
     }
 
@@ -117,16 +149,27 @@ impl<'a> Run<'a> {
 
     /// As [`Run::peer`], by other endpoints.
     pub(crate) async fn peer_at(&mut self, name: &str, endpoints: &str) -> Result<Option<Peer>> {
-        if !self.wants(name) {
+        if !self.args.wants(name) {
             return Ok(None);
         }
-        let Some(program) = self.program(name) else {
-            return Ok(None);
-        };
-        let words: &[&str] = if name == "go" {
-            &[self.bench, endpoints]
-        } else {
-            &["peer", self.bench, name, endpoints]
+        for needed in outside::needed_by(name) {
+            if self.outside(needed).is_none() {
+                return Ok(None);
+            }
+        }
+        let own: OsString = std::env::current_exe()?.into();
+        let (program, words): (_, &[&str]) = match name {
+            outside::GO => (
+                self.outside(outside::GO).unwrap_or(own),
+                &[self.bench, endpoints],
+            ),
+            outside::KAZOO => {
+                let kazoo = self.outside(outside::KAZOO).unwrap_or_default();
+                let hosts = self.zookeeper().await?;
+                let words = [KAZOO_PEER, &kazoo.to_string_lossy(), self.bench, &hosts];
+                return Ok(Some(Peer::start(name, "python3".into(), &words).await?));
+            }
+            _ => (own, &["peer", self.bench, name, endpoints]),
         };
         Ok(Some(Peer::start(name, program, words).await?))
     }
@@ -140,26 +183,16 @@ impl<'a> Run<'a> {
         Ok(peers)
     }
 
-    pub(crate) fn wants(&self, name: &str) -> bool {
-        let named = &self.args.peers;
-        let ours = ["limit", "eldest"].contains(&name);
-        (named.is_empty() && (ours || !self.args.check)) || named.iter().any(|named| named == name)
-    }
-
-    /// The program of a peer; said aloud if there is none.
-    pub(crate) fn program(&mut self, name: &str) -> Option<OsString> {
-        let variable = match name {
-            "go" => "GO",
-            _ => return std::env::current_exe().ok().map(OsString::from),
-        };
-        let program = std::env::var_os(format!("ELDEST_BENCH_{variable}"));
-        if program.is_none() && !self.told.iter().any(|told| told == name) {
-            let why = std::env::var(format!("ELDEST_BENCH_NO_{variable}"));
-            let why = why.unwrap_or_else(|_| "it was not asked for".to_owned());
+    /// A program of others; said aloud if it is not there.
+    pub(crate) fn outside(&mut self, name: &'static str) -> Option<OsString> {
+        let found = outside::find(name);
+        if let Err(why) = &found
+            && !self.told.contains(&name)
+        {
             self.report.say(format_args!("  skipped {name}: {why}"));
-            self.told.push(name.to_owned());
+            self.told.push(name);
         }
-        program
+        found.ok()
     }
 
     /// As [`Run::interleave_part`], the first number of each answer, in milliseconds.

@@ -187,6 +187,12 @@ async fn answer<S: Stands>(queue: &mut Queue<S>, words: &[&str]) -> Result<Vec<f
 
 /// A moment of this process, by the wall clock, in nanoseconds; a quarter of a microsecond is lost.
 fn wall(at: Instant) -> Result<f64> {
+    let ago = nanos(at.elapsed());
+    Ok(wall_now()? - ago)
+}
+
+/// This moment, by the clock that all processes share, in nanoseconds.
+pub(crate) fn wall_now() -> Result<f64> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-    Ok(nanos(now.saturating_sub(at.elapsed())))
+    Ok(nanos(now))
 }

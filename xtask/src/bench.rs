@@ -4,25 +4,47 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, ensure};
 
-use crate::fixed::RELEASE_LIMIT;
+use crate::fixed::{COMMAND, RELEASE_LIMIT};
 use crate::stage::Stage;
-use crate::{metadata, packages, setup};
+use crate::{metadata, packages, python, setup, suites};
 
 const PACKAGE: &str = "eldest-bench";
+/// Peers that take more than a few packages of this machine's Debian are fetched only if this is given.
+const INSTALL: &str = "--install-peers";
+const REMEDY: &str = "`cargo xtask bench --install-peers` fetches it";
+const KAZOO: (&str, &str) = ("kazoo", "2.11.0");
 /// The client of Go's etcd that Debian bookworm has.
 const GO_LIBRARIES: (&str, &str) = (
     "golang-etcd-server-dev",
     "usr/share/gocode/src/go.etcd.io/etcd/clientv3/client.go",
 );
 
-/// `cargo xtask bench`: builds, finds the peers, and passes everything on.
+/// `cargo xtask bench`: builds, finds the programs of others that are needed, and passes everything on.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let stage = Stage::start("bench", true, RELEASE_LIMIT);
+    let install = args.iter().any(|arg| arg == INSTALL);
+    let args: Vec<&String> = args.iter().filter(|arg| *arg != INSTALL).collect();
     eprintln!("==> bench: building for release");
-    let mut bench = Command::new(build(&stage, &["--release"])?);
-    add_peers(&stage, &mut bench, args);
+    let program = build(&stage, PACKAGE, &["--package", PACKAGE, "--release"])?;
+    let mut bench = Command::new(&program);
+    let needs = stage.output(Command::new(&program).args(&args).arg("--needs"))?;
+    for name in needs.lines() {
+        let found = match name {
+            "go" => go_peer(&stage),
+            "command" => command(&stage),
+            "etcdctl" => suites::etcdctl(&stage),
+            "kazoo" => kazoo(&stage, install),
+            "zookeeper" => zookeeper(&stage, install),
+            _ => Err(anyhow!("nobody knows where to find it")),
+        };
+        let name = name.to_uppercase();
+        match found {
+            Ok(path) => bench.env(format!("ELDEST_BENCH_{name}"), path),
+            Err(error) => bench.env(format!("ELDEST_BENCH_NO_{name}"), format!("{error:#}")),
+        };
+    }
     let status = bench.args(args).status().context("starting it")?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
@@ -31,30 +53,25 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
 /// The stage `bench`: a few ratios that are far from what has to be reached if something is wrong. Built as the tests are,
 /// which CI has mostly done by then: what is compared with the library is built in the same way.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    let mut bench = Command::new(build(stage, &[])?);
+    let mut bench = Command::new(build(stage, PACKAGE, &["--package", PACKAGE])?);
     stage.step(bench.arg("--check"))?;
     Ok(())
 }
 
-fn build(stage: &Stage, profile: &[&str]) -> Result<PathBuf> {
+fn build(stage: &Stage, name: &str, what: &[&str]) -> Result<PathBuf> {
     let json = "--message-format=json-render-diagnostics";
-    let mut cargo = setup::cargo(["build", json, "--package", PACKAGE])?;
-    let messages = stage.output(cargo.args(profile))?;
+    let mut cargo = setup::cargo(["build", json])?;
+    let messages = stage.output(cargo.args(what))?;
     let mut found = messages.lines();
-    let found = found.find_map(|line| metadata::executable(line, PACKAGE));
-    found.context("cargo built no benchmarks")
+    let found = found.find_map(|line| metadata::executable(line, name));
+    found.with_context(|| format!("cargo built no {name}"))
 }
 
-/// Tells the benchmarks where the peers are, or why they are not.
-fn add_peers(stage: &Stage, bench: &mut Command, args: &[String]) {
-    let unwanted = ["--check", "--help", "-h"];
-    if args.iter().any(|arg| unwanted.contains(&arg.as_str())) {
-        return;
-    }
-    match go_peer(stage) {
-        Ok(path) => bench.env("ELDEST_BENCH_GO", path),
-        Err(error) => bench.env("ELDEST_BENCH_NO_GO", format!("{error:#}")),
-    };
+/// The command `eldest`, built as it is given to users, but for this machine's libraries.
+fn command(stage: &Stage) -> Result<PathBuf> {
+    eprintln!("==> bench: building the command, which takes minutes the first time");
+    let what = ["--package", COMMAND, "--bin", COMMAND, "--features", "cli"];
+    build(stage, COMMAND, &[&what[..], &["--release"]].concat())
 }
 
 /// Builds the peer that is written in Go, without a network, from Debian's packages of the compiler and of etcd's client.
@@ -82,4 +99,24 @@ fn go_peer(stage: &Stage) -> Result<PathBuf> {
         .arg(".");
     stage.output(&mut build)?;
     Ok(program)
+}
+
+/// The folder of kazoo, for Python's path.
+fn kazoo(stage: &Stage, install: bool) -> Result<PathBuf> {
+    let there = python::is_there(KAZOO);
+    ensure!(there || install, "not there; {REMEDY}");
+    python::package(stage, KAZOO)
+}
+
+/// The jars of Debian's `ZooKeeper`, as Java wants them named.
+fn zookeeper(stage: &Stage, install: bool) -> Result<PathBuf> {
+    const PACKAGE: &str = "zookeeper";
+    const JAR: &str = "usr/share/java/zookeeper.jar";
+    ensure!(packages::find("java").is_some(), "there is no java here");
+    let there = packages::is_unpacked(PACKAGE);
+    ensure!(there || install, "not there; {REMEDY}");
+    let (jar, _) = packages::unpack_whole(stage, PACKAGE, JAR)?;
+    let jars = jar.parent().context("a folder")?.display().to_string();
+    // What this machine has already was not fetched.
+    Ok(format!("{jars}/*:/usr/share/java/slf4j-api.jar").into())
 }

@@ -17,6 +17,7 @@ mod metadata;
 mod model;
 mod packages;
 mod process;
+mod python;
 mod setup;
 mod simulate;
 mod stage;

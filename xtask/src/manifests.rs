@@ -1,13 +1,13 @@
 //! Hides how `kubernetes.yaml` is held against Kubernetes' own schema.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::stage::Stage;
-use crate::{packages, setup};
+use crate::{python, setup};
 
 const MANIFEST: &str = "kubernetes.yaml";
 /// A Python package that brings the schemas with it. Its version is the newest release of Kubernetes that it knows.
@@ -19,11 +19,11 @@ const BREAK: (&str, &str) = ("maxSurge:", "maxSurges:");
 
 /// The stage `manifests`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    if packages::find("python3").is_none() || !has_pip() {
+    if !python::has_pip() {
         stage.skip("there is no Python with pip, from which the validator comes");
         return Ok(());
     }
-    let validator = match validator(stage) {
+    let validator = match python::package(stage, VALIDATOR) {
         Ok(validator) => validator,
         Err(error) => {
             stage.skip(format!("no validator: {error:#}"));
@@ -65,30 +65,6 @@ fn validate(validator: &Path, release: &str) -> Command {
     command.args(["--kubernetes-version", release]);
     command.env("PYTHONPATH", validator);
     command
-}
-
-/// The folder of the validator, which is installed below `target/` alone.
-fn validator(stage: &Stage) -> Result<PathBuf> {
-    let (name, version) = VALIDATOR;
-    let folder = setup::target().join(format!("{name}-{version}"));
-    if folder.is_dir() {
-        return Ok(folder);
-    }
-    let part = folder.with_extension("part");
-    let mut pip = setup::program("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]);
-    pip.arg(&part).arg(format!("{name}=={version}"));
-    stage.output(&mut pip).context("pip cannot install it")?;
-    // Moved into place last, so that what is there is whole.
-    fs::rename(part, &folder)?;
-    Ok(folder)
-}
-
-fn has_pip() -> bool {
-    let mut pip = setup::program("python3");
-    pip.args(["-m", "pip", "--version"]);
-    let status = pip.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
 }
 
 /// What is written down beside the code must say the same as the code.

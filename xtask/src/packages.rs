@@ -135,23 +135,23 @@ fn with_lists(stage: &Stage, apt: &mut Command) -> Result<String> {
 /// A package and all that it needs and this machine does not have, unpacked below `target/` and not installed: one file of
 /// it, and the folders of the libraries that came along, as the loader wants them.
 pub(crate) fn unpack_whole(stage: &Stage, package: &str, file: &str) -> Result<(PathBuf, String)> {
-    let folder = setup::target().join("debian").join(package);
-    let whole = folder.join("whole");
+    let whole = whole(package);
     if !whole.is_dir() {
+        let folder = whole.parent().context("a folder")?;
         for program in ["apt-get", "dpkg-deb"] {
             ensure!(find(program).is_some(), "there is no {program} here");
         }
         // What a download that was broken off has left.
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder)?;
+        let _ = fs::remove_dir_all(folder);
+        fs::create_dir_all(folder)?;
         let mut simulate = setup::program("apt-get");
         simulate.args(["install", "--simulate", "-qq", "--no-install-recommends"]);
         let planned = with_lists(stage, simulate.arg(package))?;
         let mut get = setup::program("apt-get");
-        get.args(["download", "-qq"]).current_dir(&folder);
+        get.args(["download", "-qq"]).current_dir(folder);
         stage.output(get.args(installed(&planned)).arg(package))?;
         let unpacked = folder.join("unpacked");
-        while let Ok(deb) = package_in(&folder) {
+        while let Ok(deb) = package_in(folder) {
             stage.output(setup::program("dpkg-deb").arg("-x").args([&deb, &unpacked]))?;
             fs::remove_file(deb)?;
         }
@@ -170,6 +170,15 @@ pub(crate) fn unpack_whole(stage: &Stage, package: &str, file: &str) -> Result<(
     }
     let libraries = libraries.iter().map(|folder| folder.display().to_string());
     Ok((path, libraries.collect::<Vec<_>>().join(":")))
+}
+
+/// Whether [`unpack_whole`] has nothing to download.
+pub(crate) fn is_unpacked(package: &str) -> bool {
+    whole(package).is_dir()
+}
+
+fn whole(package: &str) -> PathBuf {
+    setup::target().join("debian").join(package).join("whole")
 }
 
 /// The packages that a simulated installation would install.

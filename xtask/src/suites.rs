@@ -1,7 +1,7 @@
 //! Hides how the library's tests are called.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 
@@ -36,6 +36,7 @@ const ON_ONE_VERSION: [&str; 12] = [
 
 /// Names the etcdctl that tests use.
 const ETCDCTL: &str = "ELDEST_ETCDCTL";
+const ETCDCTL_NAME: &str = "etcdctl";
 /// Set to 1, the tests with etcdctl are left out.
 const NO_ETCDCTL: &str = "ELDEST_NO_ETCDCTL";
 
@@ -123,9 +124,7 @@ pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     if let Some(etcd) = etcd {
         all.env("ELDEST_ETCD_BIN", etcd);
     }
-    if let Some(etcdctl) = etcdctl(stage) {
-        all.env(ETCDCTL, etcdctl);
-    }
+    add_etcdctl(stage, &mut all);
     if etcd.is_none() {
         tools::add(stage, &mut all);
     }
@@ -150,18 +149,23 @@ pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
 
 /// The etcdctl for the tests that share an election with it: theirs to find, unless there is none on this machine
 /// and Debian's can be had. Without one those tests fail and name the remedy.
-fn etcdctl(stage: &Stage) -> Option<PathBuf> {
+fn add_etcdctl(stage: &Stage, cargo: &mut Command) {
     let wanted = std::env::var_os(NO_ETCDCTL).is_none_or(|value| value != "1");
-    let found = std::env::var_os(ETCDCTL).is_some() || packages::find("etcdctl").is_some();
-    if !wanted || found {
-        return None;
+    if !wanted || std::env::var_os(ETCDCTL).is_some() || packages::find(ETCDCTL_NAME).is_some() {
+        return;
     }
-    match packages::unpack(stage, "etcd-client", "usr/bin/etcdctl") {
-        Ok(etcdctl) => Some(etcdctl),
-        Err(error) => {
-            stage.say(&format!("no etcdctl: {error:#}"));
-            None
-        }
+    match etcdctl(stage) {
+        Ok(etcdctl) => _ = cargo.env(ETCDCTL, etcdctl),
+        Err(error) => stage.say(&format!("no etcdctl: {error:#}")),
+    }
+}
+
+/// This machine's etcdctl, or Debian's.
+pub(crate) fn etcdctl(stage: &Stage) -> Result<PathBuf> {
+    let named = std::env::var_os(ETCDCTL).map(PathBuf::from);
+    match named.or_else(|| packages::find(ETCDCTL_NAME)) {
+        Some(found) => Ok(found),
+        None => packages::unpack(stage, "etcd-client", "usr/bin/etcdctl"),
     }
 }
 

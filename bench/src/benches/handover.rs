@@ -10,12 +10,13 @@ use super::Bench;
 use crate::limit::{self, WHOLE_QUEUE};
 use crate::peer::{Asked, Context};
 use crate::run::Run;
-use crate::{eldest_peer, rpc, standing};
+use crate::{eldest_peer, etcdctl, rpc, standing};
 
 pub(super) const BENCH: Bench = Bench {
     name: "handover",
     about: "the leader resigns until its successor's `elected()` returns; 2, 10, 100, 500 candidates",
     checked: true,
+    others: &["go", "etcdctl", "kazoo"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| peer(context, asked),
 };
@@ -28,7 +29,6 @@ const TO_GO: f64 = 0.6;
 /// With more, following the predecessor.
 const MANY_TO_GO: f64 = 0.9;
 const MANY_TO_TWO: f64 = 1.5;
-const PEERS: [&str; 4] = ["limit", "eldest", "go", "rpc"];
 /// etcd serves a watch that begins in the past every 100 ms.
 const SETTLED: Duration = Duration::from_millis(150);
 
@@ -37,6 +37,7 @@ pub(super) fn peer(context: Context, asked: Asked) -> BoxFuture<'static, Result<
         "eldest" => standing::serve::<eldest_peer::Standing>(context, asked),
         "limit" => standing::serve::<limit::Standing>(context, asked),
         "rpc" => standing::serve::<rpc::Standing>(context, asked),
+        "etcdctl" => standing::serve::<etcdctl::Electing>(context, asked),
         other => {
             let error = anyhow!("no peer {other}");
             async move { Err(error) }.boxed()
@@ -52,8 +53,13 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         &[2, 10, 100, 500]
     };
     for n in sizes.iter().copied() {
-        // With 500 who wait by its election service, etcd 3.7 gave no answer within 90 s.
-        let names: &[&str] = if n > FEW { &PEERS[..3] } else { &PEERS };
+        let names: &[&str] = match n {
+            // A process for each of more would be measured, rather than what they do.
+            2 => &["limit", "eldest", "go", "rpc", "etcdctl", "kazoo"],
+            ..=FEW => &["limit", "eldest", "go", "rpc", "kazoo"],
+            // With 500 who wait by its election service, etcd 3.7 gave no answer within 90 s.
+            _ => &["limit", "eldest", "go"],
+        };
         let mut peers = run.peers(names).await?;
         for peer in &mut peers {
             peer.ask(&format!("gather bench-{}-{n} {n}", peer.name))

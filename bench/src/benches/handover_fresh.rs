@@ -13,6 +13,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "handover-fresh",
     about: "the successor joined 20 ms before the leader resigns, and others wrote meanwhile",
     checked: false,
+    others: &["go", "kazoo"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| handover::peer(context, asked),
 };
@@ -20,7 +21,9 @@ pub(super) const BENCH: Bench = Bench {
 const TO_LIMIT: f64 = 1.3;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
-    let mut peers = run.peers(&["limit", "eldest", "go", "rpc"]).await?;
+    let mut peers = run
+        .peers(&["limit", "eldest", "go", "rpc", "kazoo"])
+        .await?;
     for peer in &mut peers {
         peer.ask(&format!("gather fresh-{} 1", peer.name)).await?;
     }

@@ -12,6 +12,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "join",
     about: "the first candidate: `campaign` until it leads, the session being open",
     checked: true,
+    others: &["go", "kazoo"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| handover::peer(context, asked),
 };
@@ -20,7 +21,9 @@ pub(super) const BENCH: Bench = Bench {
 const TO_LIMIT: f64 = 1.3;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
-    let mut peers = run.peers(&["limit", "eldest", "go", "rpc"]).await?;
+    let mut peers = run
+        .peers(&["limit", "eldest", "go", "rpc", "kazoo"])
+        .await?;
     let samples = run.samples(1000, 200);
     let mut number = 0;
     let ask = |_: &str| {

@@ -10,12 +10,13 @@ use super::Bench;
 use crate::peer::{Asked, Context};
 use crate::report::Group;
 use crate::run::{Part, Run};
-use crate::{eldest_peer, limit, rpc, standing};
+use crate::{eldest_peer, etcdctl, limit, rpc, standing};
 
 pub(super) const BENCH: Bench = Bench {
     name: "locks",
     about: "a free lock taken and released; a lock handed over while 100 wait",
     checked: false,
+    others: &["go", "etcdctl", "kazoo"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| peer(context, asked),
 };
@@ -24,13 +25,14 @@ pub(super) const BENCH: Bench = Bench {
 const ALONE_TO_LIMIT: f64 = 1.2;
 const HANDOVER_TO_GO: f64 = 0.5;
 const WAITING: usize = 100;
-const PEERS: [&str; 4] = ["limit", "eldest", "go", "rpc"];
+const PEERS: [&str; 6] = ["limit", "eldest", "go", "rpc", "etcdctl", "kazoo"];
 
 fn peer(context: Context, asked: Asked) -> BoxFuture<'static, Result<()>> {
     match context.peer.as_str() {
         "eldest" => standing::serve::<eldest_peer::Holding>(context, asked),
         "limit" => standing::serve::<limit::Standing>(context, asked),
         "rpc" => standing::serve::<rpc::Holding>(context, asked),
+        "etcdctl" => standing::serve::<etcdctl::Locking>(context, asked),
         other => {
             let error = anyhow!("no peer {other}");
             async move { Err(error) }.boxed()

@@ -9,6 +9,7 @@ mod many;
 mod observers;
 mod partitions;
 mod queue;
+pub(crate) mod supervised;
 mod takeover;
 mod valid;
 mod wide;
@@ -25,6 +26,8 @@ pub(crate) struct Bench {
     pub(crate) about: &'static str,
     /// Is part of `--check`.
     pub(crate) checked: bool,
+    /// Programs of others that it compares with, or runs; see [`crate::outside`].
+    pub(crate) others: &'static [&'static str],
     /// Measures.
     pub(crate) run: for<'a> fn(&'a mut Run<'_>) -> BoxFuture<'a, Result<()>>,
     /// What a process of it does that was started as a peer.
@@ -36,6 +39,7 @@ pub(crate) const BENCHES: &[Bench] = &[
     handover::BENCH,
     handover_fresh::BENCH,
     takeover::BENCH,
+    supervised::BENCH,
     join::BENCH,
     many::BENCH,
     observers::BENCH,

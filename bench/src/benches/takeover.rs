@@ -2,7 +2,7 @@
 //! once, for each takes seconds; a bare watcher of the same keys tells when etcd deleted them.
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use etcd_client::{EventType, WatchOptions};
@@ -14,12 +14,14 @@ use super::{Bench, handover};
 use crate::peer::Peer;
 use crate::report::{Group, Row};
 use crate::run::Run;
-use crate::samples::{Samples, nanos};
+use crate::samples::Samples;
+use crate::standing::wall_now;
 
 pub(super) const BENCH: Bench = Bench {
     name: "takeover",
     about: "the leader is killed (SIGKILL) until its successor leads; TTL 2 s and 5 s",
     checked: false,
+    others: &["go"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| handover::peer(context, asked),
 };
@@ -144,7 +146,7 @@ impl Pair {
     async fn kill_after(mut self, wait: Duration) -> Result<End> {
         self.successor.question("lead").await?;
         tokio::time::sleep(wait).await;
-        let killed = now()?;
+        let killed = wall_now()?;
         self.leader.kill().await?;
         let led = self.successor.answer().await?;
         let led = *led.first().context("no moment")?;
@@ -159,12 +161,6 @@ impl Pair {
     }
 }
 
-fn now() -> Result<f64> {
-    Ok(nanos(
-        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?,
-    ))
-}
-
 /// Every delete that a bare watcher hears of, and when.
 async fn deletes(
     client: &mut etcd_client::Client,
@@ -174,7 +170,7 @@ async fn deletes(
     let (tell, deleted) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Ok(Some(message)) = stream.message().await {
-            let Ok(at) = now() else { return };
+            let Ok(at) = wall_now() else { return };
             let events = message.events().iter();
             for event in events.filter(|event| event.event_type() == EventType::Delete) {
                 let key = event.kv().map_or(&[][..], |pair| pair.key());

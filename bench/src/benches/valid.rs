@@ -20,6 +20,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "valid",
     about: "`is_valid()` on one thread and on all, and its allocations",
     checked: true,
+    others: &[],
     run: |run| measure(run).boxed(),
     peer: |context, asked| peer(context, asked).boxed(),
 };

@@ -1,0 +1,141 @@
+//! Hides how a run is kept in a folder: its figures as the JSON that was printed, its table, and what machine it was.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::args::Args;
+
+/// One figure, in the shape that `--json` prints.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Line {
+    /// The bench; after a slash what was measured, where a bench measures more than one thing.
+    pub(crate) bench: String,
+    pub(crate) peer: String,
+    pub(crate) n: usize,
+    pub(crate) unit: String,
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) samples: usize,
+    pub(crate) ratio_to_limit: Option<f64>,
+    pub(crate) ratio_to_go: Option<f64>,
+}
+
+/// Where and when figures came to be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct About {
+    pub(crate) begun: String,
+    pub(crate) seconds: u64,
+    pub(crate) command: String,
+    pub(crate) optimised: bool,
+    pub(crate) members: usize,
+    pub(crate) storage: String,
+    pub(crate) processors: usize,
+    pub(crate) processor: String,
+    pub(crate) kernel: String,
+    /// How many tasks of the whole machine wanted to run, at the beginning and at the end.
+    pub(crate) load: [f64; 2],
+}
+
+/// Collects a run.
+pub(crate) struct Keeping {
+    start: Instant,
+    about: About,
+    table: String,
+    lines: String,
+}
+
+impl Keeping {
+    pub(crate) fn start(args: &Args) -> Self {
+        let mut words: Vec<String> = std::env::args().skip(1).collect();
+        words.insert(0, "cargo xtask bench".to_owned());
+        let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let mut cpus = cpus
+            .lines()
+            .filter_map(|line| line.strip_prefix("model name"));
+        let processor = cpus.next().unwrap_or_default();
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            start: Instant::now(),
+            about: About {
+                begun: jiff::Timestamp::now().strftime("%F %H:%M UTC").to_string(),
+                seconds: 0,
+                command: words.join(" "),
+                optimised: !cfg!(debug_assertions),
+                members: args.members,
+                storage: args.storage.name().to_owned(),
+                processors: std::thread::available_parallelism().map_or(0, usize::from),
+                processor: processor.trim_start_matches([' ', '\t', ':']).to_owned(),
+                kernel: kernel.trim().to_owned(),
+                load: [load(), 0.0],
+            },
+            table: String::new(),
+            lines: String::new(),
+        }
+    }
+
+    pub(crate) fn say(&mut self, text: &str) {
+        self.table += text;
+        self.table.push('\n');
+    }
+
+    pub(crate) fn line(&mut self, line: &str) {
+        self.lines += line;
+        self.lines.push('\n');
+    }
+
+    /// Writes all of it, instead of what an earlier run with such an etcd left.
+    pub(crate) fn finish(mut self, folder: &Path) -> Result<()> {
+        self.about.seconds = self.start.elapsed().as_secs();
+        self.about.load[1] = load();
+        fs::create_dir_all(folder)?;
+        let name = format!("{}-{}", self.about.storage, self.about.members);
+        let about = serde_json::to_string_pretty(&self.about)?;
+        for (ending, text) in [
+            ("jsonl", self.lines),
+            ("txt", self.table),
+            ("about.json", about + "\n"),
+        ] {
+            let path = folder.join(format!("{name}.{ending}"));
+            fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// A kept run.
+pub(crate) struct Kept {
+    pub(crate) about: About,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// All runs that a folder has, by name.
+pub(crate) fn read(folder: &Path) -> Result<Vec<Kept>> {
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+        .with_context(|| format!("reading {}", folder.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|ending| ending == "jsonl"))
+        .collect();
+    files.sort();
+    let read = |path: &PathBuf| {
+        let text = fs::read_to_string(path)?;
+        let lines = text.lines().map(serde_json::from_str);
+        let lines = lines.collect::<Result<_, _>>();
+        let about = fs::read_to_string(path.with_extension("about.json"))?;
+        Ok(Kept {
+            about: serde_json::from_str(&about)?,
+            lines: lines.with_context(|| format!("reading {}", path.display()))?,
+        })
+    };
+    files.iter().map(read).collect()
+}
+
+/// How many tasks of the whole machine wanted to run during the last minute; zero where the system does not tell.
+fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let first = text.split(' ').next().unwrap_or_default();
+    first.parse().unwrap_or(0.0)
+}

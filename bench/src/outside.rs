@@ -1,0 +1,48 @@
+//! Hides which programs of others the benches use, and how `cargo xtask bench` tells where they are.
+
+use std::env;
+use std::ffi::OsString;
+
+/// The peer in Go, built.
+pub(crate) const GO: &str = "go";
+/// `etcdctl elect` and `etcdctl lock`.
+pub(crate) const ETCDCTL: &str = "etcdctl";
+/// Where Python finds kazoo, and the jars of a `ZooKeeper` for it.
+pub(crate) const KAZOO: &str = "kazoo";
+pub(crate) const ZOOKEEPER: &str = "zookeeper";
+/// The command `eldest`.
+pub(crate) const COMMAND: &str = "command";
+
+/// Those that a peer's name stands for.
+pub(crate) const PEERS: [&str; 3] = [GO, ETCDCTL, KAZOO];
+
+/// Where it is, or why it is not there.
+pub(crate) fn find(name: &str) -> Result<OsString, String> {
+    let name = name.to_uppercase();
+    env::var_os(format!("ELDEST_BENCH_{name}")).ok_or_else(|| {
+        let why = env::var(format!("ELDEST_BENCH_NO_{name}"));
+        why.unwrap_or_else(|_| "`cargo xtask bench` was not asked to look for it".to_owned())
+    })
+}
+
+/// All that a peer of this name needs.
+pub(crate) fn needed_by(peer: &str) -> &'static [&'static str] {
+    match peer {
+        GO => &[GO],
+        ETCDCTL => &[ETCDCTL],
+        KAZOO => &[KAZOO, ZOOKEEPER],
+        _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KAZOO, find, needed_by};
+
+    #[test]
+    fn what_nobody_told_of_is_not_there() {
+        assert!(find("nothing-of-this-name").unwrap_err().contains("look"));
+        assert_eq!(needed_by(KAZOO).len(), 2);
+        assert!(needed_by("eldest").is_empty());
+    }
+}

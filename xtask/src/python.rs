@@ -1,0 +1,43 @@
+//! Hides how packages of Python come from its registry: below `target/` alone, at the version that is named.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::stage::Stage;
+use crate::{packages, setup};
+
+/// The folder of the package, for Python's path; installed when it is not there.
+pub(crate) fn package(stage: &Stage, (name, version): (&str, &str)) -> Result<PathBuf> {
+    let folder = folder(name, version);
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    ensure!(has_pip(), "there is no Python with pip here");
+    let part = folder.with_extension("part");
+    let mut pip = setup::program("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]);
+    pip.arg(&part).arg(format!("{name}=={version}"));
+    stage.output(&mut pip).context("pip cannot install it")?;
+    // Moved into place last, so that what is there is whole.
+    fs::rename(part, &folder)?;
+    Ok(folder)
+}
+
+/// Whether [`package`] has nothing to install.
+pub(crate) fn is_there((name, version): (&str, &str)) -> bool {
+    folder(name, version).is_dir()
+}
+
+pub(crate) fn has_pip() -> bool {
+    let mut pip = setup::program("python3");
+    pip.args(["-m", "pip", "--version"]);
+    let status = pip.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    packages::find("python3").is_some() && status.is_ok_and(|status| status.success())
+}
+
+fn folder(name: &str, version: &str) -> PathBuf {
+    setup::target().join(format!("{name}-{version}"))
+}
