@@ -81,7 +81,7 @@ impl Work {
                 // If etcd did not take it, it is told again.
                 let telling = leadership.proclaim(told.clone());
                 is_told = tokio::select! {
-                    () = lost.cancelled() => break,
+                    () = lost.cancelled(), if !self.orders.is_deaf() => break,
                     done = telling => done.is_ok(),
                 };
             }

@@ -1,9 +1,11 @@
 //! Faults of a node's program: what it does to itself, because it was told to.
 
+use std::time::Duration;
+
+use eldest::testing::history::What;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 
-use super::store::{self, How};
 use crate::Result;
 use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
@@ -13,7 +15,7 @@ const TOO_LARGE: usize = 2_000_000;
 
 pub(super) fn all() -> Vec<Box<dyn Action>> {
     use Effect::{Changed, ChangedAtOnce, Kept};
-    let one = |name, about, effect, lasts, refuses, order| -> Box<dyn Action> {
+    let one = |name, about, effect, lasts, order| -> Box<dyn Action> {
         let card = Card {
             name,
             about,
@@ -21,9 +23,8 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
             realm: Realm::Process,
             effect,
             lasts,
-            refuses,
-            // Of all these only an operator's deletion.
-            asks: refuses,
+            refuses: false,
+            asks: false,
             only_by_name: false,
         };
         Box::new(Program { card, order })
@@ -34,7 +35,6 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
             "all threads of the leader's runtime are kept busy for longer than the TTL",
             Changed,
             Lasts::BEYOND,
-            false,
             Order::Starve,
         ),
         one(
@@ -42,15 +42,13 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
             "the leader's work panics, and with it its process; it is started again when another leads",
             Changed,
             Lasts::MOMENT,
-            false,
             Order::Panic,
         ),
         one(
             "deaf-leader",
-            "the leader's work ignores its token, and an operator deletes its key",
+            "the leader is told to end, and its work ignores that; it is started again when another leads",
             ChangedAtOnce,
             Lasts::MOMENT,
-            true,
             Order::Deaf,
         ),
         one(
@@ -58,7 +56,6 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
             "the leader announces more than etcd takes",
             Kept,
             Lasts::MOMENT,
-            false,
             Order::Announce,
         ),
     ]
@@ -84,6 +81,7 @@ impl Action for Program {
     fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
         let (node, name) = (&lab.nodes[victim.node], self.card.name);
         let order = async |order: &str| node.order(order, lab.settings.patience()).await;
+        // In a pair it may not lead any more, and then there is no work that could do it.
         async move {
             lab.fault(&node.name, name);
             match self.order {
@@ -91,7 +89,6 @@ impl Action for Program {
                     order("starve").await?;
                     lab.fault(&node.name, name);
                 }
-                // In a pair it may not lead any more, and then it does not work.
                 Order::Panic => {
                     if order("panic").await? == "done" {
                         node.dies(lab.settings.patience()).await?;
@@ -100,8 +97,13 @@ impl Action for Program {
                     lab.healed(&node.name, name);
                 }
                 Order::Deaf => {
-                    order("deaf").await?;
-                    store::meddle(lab, victim, name, &How::Delete).await?;
+                    let is_deaf = order("deaf").await? == "done";
+                    let since = lab.now();
+                    node.stop(lab.settings.patience()).await?;
+                    lab.healed(&node.name, name);
+                    if is_deaf && ended_itself(lab, victim, since)? {
+                        return Err("the work was not deaf".into());
+                    }
                 }
                 Order::Announce => {
                     let told = order(&format!("announce {TOO_LARGE}")).await?;
@@ -127,14 +129,20 @@ impl Action for Program {
                     order("wake").await?;
                     lab.healed(&node.name, name);
                 }
-                Order::Panic if !node.runs() => node.start(&lab.settings)?,
-                Order::Deaf => {
-                    order("hear").await?;
-                }
-                Order::Panic | Order::Announce => {}
+                _ if !node.runs() => node.start(&lab.settings)?,
+                _ => {}
             }
             Ok(())
         }
         .boxed_local()
     }
+}
+
+/// Whether the work came to an end of its own, and was not dropped.
+fn ended_itself(lab: &Lab, victim: &Victim, since: Duration) -> Result<bool> {
+    let token = victim.token.unwrap_or_default();
+    let released = What::Released { token };
+    let ledger = lab.ledger()?;
+    let mut events = ledger.events().iter();
+    Ok(events.any(|event| event.at > since && event.what == released))
 }

@@ -94,18 +94,23 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
     ]
 }
 
-/// What is done to a node's key.
-pub(super) enum How {
+enum How {
     Revoke,
     Delete,
     Overwrite,
     Recreate,
 }
 
-impl How {
-    async fn change(&self, mut client: Client, key: &Key) -> std::result::Result<(), Error> {
+/// Something is done to a node's key, once.
+struct Meddles {
+    card: Card,
+    how: How,
+}
+
+impl Meddles {
+    async fn meddle(&self, mut client: Client, key: &Key) -> std::result::Result<(), Error> {
         let path = &*key.path;
-        match self {
+        match self.how {
             How::Revoke => {
                 client.lease_revoke(key.lease).await?;
             }
@@ -125,50 +130,42 @@ impl How {
     }
 }
 
-/// Something is done to a node's key, once.
-struct Meddles {
-    card: Card,
-    how: How,
-}
-
 impl Action for Meddles {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
     fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        meddle(lab, victim, self.card.name, &self.how).boxed_local()
+        let node = &lab.nodes[victim.node].name;
+        async move {
+            let keys = lab.keys().await?;
+            let stands = lab.stands_as(victim.node)?;
+            let key = keys
+                .into_iter()
+                .find(|key| Some(key.create_revision) == stands);
+            // The other fault of a pair took it away.
+            let Some(key) = key else { return Ok(()) };
+            lab.fault(node, self.card.name);
+            if !matches!(self.how, How::Overwrite) {
+                let create_revision = key.create_revision;
+                lab.record("operator", What::DeletedByOther { create_revision });
+            }
+            // Once: whoever repeats it may hit the key that the node puts next.
+            let done = lab.operate_once(async |client| self.meddle(client, &key).await);
+            let done = done.await;
+            lab.healed(node, self.card.name);
+            match done {
+                // It had just run out, by the other fault of a pair or the end of the one before.
+                Err(error) if error.to_string().contains("requested lease not found") => Ok(()),
+                done => done,
+            }
+        }
+        .boxed_local()
     }
 
     fn undo<'a>(&'a self, _: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
         // The node itself does.
         async { Ok(()) }.boxed_local()
-    }
-}
-
-/// Does that to the key of the victim, in the name of that fault.
-pub(super) async fn meddle(lab: &Lab, victim: &Victim, name: &'static str, how: &How) -> Result {
-    let node = &lab.nodes[victim.node].name;
-    let keys = lab.keys().await?;
-    let stands = lab.stands_as(victim.node)?;
-    let key = keys
-        .into_iter()
-        .find(|key| Some(key.create_revision) == stands);
-    // The other fault of a pair took it away.
-    let Some(key) = key else { return Ok(()) };
-    lab.fault(node, name);
-    if !matches!(how, How::Overwrite) {
-        let create_revision = key.create_revision;
-        lab.record("operator", What::DeletedByOther { create_revision });
-    }
-    // Once: whoever repeats it may hit the key that the node puts next.
-    let done = lab.operate_once(async |client| how.change(client, &key).await);
-    let done = done.await;
-    lab.healed(node, name);
-    match done {
-        // It had just run out, by the other fault of a pair or the end of the one before.
-        Err(error) if error.to_string().contains("requested lease not found") => Ok(()),
-        done => done,
     }
 }
 

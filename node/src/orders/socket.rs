@@ -1,7 +1,7 @@
 //! Hides how orders arrive, a line and an answer per connection of a Unix socket, and how they are carried out.
 //!
-//! `starve` keeps every worker of the runtime busy until `wake`; `deaf` has the work ignore the end of its term until
-//! `hear`; `panic` has it panic; `announce N` has it announce N bytes. The last two are answered by the work.
+//! `starve` keeps every worker of the runtime busy until `wake`; `deaf` has the work ignore the end of its term from now
+//! on; `panic` has it panic; `announce N` has it announce N bytes. The last three are answered by the work.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -33,6 +33,7 @@ struct Desk {
 
 /// What only the work of a leader can carry out.
 enum Order {
+    Deaf,
     Panic,
     Announce(usize),
 }
@@ -66,11 +67,18 @@ impl Orders {
 
     /// Carries out what the work was told to do.
     pub(crate) async fn obey(&self, leadership: &Leadership) {
-        let order = self.0.as_ref().and_then(|desk| lock(&desk.for_work).take());
+        let Some(desk) = &self.0 else {
+            return;
+        };
+        let order = lock(&desk.for_work).take();
         let Some((order, answer)) = order else {
             return;
         };
         let told = match order {
+            Order::Deaf => {
+                desk.deaf.store(true, Ordering::Relaxed);
+                "done".to_owned()
+            }
             Order::Panic => {
                 let _ = answer.send("done".to_owned());
                 panic!("the work was told to panic");
@@ -104,8 +112,7 @@ impl Desk {
                 *lock(&self.starving) = false;
                 self.fed.notify_all();
             }
-            ("deaf", "") => self.deaf.store(true, Ordering::Relaxed),
-            ("hear", "") => self.deaf.store(false, Ordering::Relaxed),
+            ("deaf", "") => return Ok(self.tell_work(Order::Deaf)),
             ("panic", "") => return Ok(self.tell_work(Order::Panic)),
             ("announce", bytes) => return Ok(self.tell_work(Order::Announce(bytes.parse()?))),
             _ => bail!("`{order}` is no order"),
