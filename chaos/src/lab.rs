@@ -100,6 +100,9 @@ impl Lab {
                 let mut nearest = cluster.endpoints();
                 nearest.rotate_left(number % settings.members);
                 let site = &wire.sites()[number % settings.members];
+                if far.is_some_and(|far| !far.near) {
+                    nearest.remove(0);
+                }
                 let round_trip = far.filter(|far| far.preset).map(|far| far.round_trip);
                 Member::new(&common, &name, &name, nearest.join(","))?
                     .elsewhere(site.command(), round_trip)

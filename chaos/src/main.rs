@@ -83,6 +83,9 @@ struct Far {
     /// How many packets are lost
     #[arg(long, requires = "wide", value_name = "PERCENT", default_value_t = 5.0)]
     loss: f64,
+    /// No node has a server in its own data centre
+    #[arg(long, requires = "wide")]
+    remote: bool,
     /// How many hand-overs, and as many crashes
     #[arg(long, requires = "wide", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -185,6 +188,7 @@ fn far(args: &Args, settings: Settings, seed: u64) -> eldest_chaos::Result<Outco
             .transpose()?
             .unwrap_or(usual.jitter),
         preset: args.ttl.is_none(),
+        near: !args.far.remote,
         rounds: args.far.rounds as usize,
         quiet: args.seconds.map_or(usual.quiet, Duration::from_secs),
         seed,

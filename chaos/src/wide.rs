@@ -30,6 +30,8 @@ pub struct Wide {
     pub loss: f64,
     /// Whether the nodes are set up for that distance, and not by their TTL alone.
     pub preset: bool,
+    /// Whether each node has a server in its own data centre.
+    pub near: bool,
     /// How long nothing else happens when the plan is done.
     pub quiet: Duration,
     /// How often the leader is told to end, and killed, if those are the faults.
@@ -46,6 +48,7 @@ impl Wide {
             jitter: round_trip / 10,
             loss,
             preset: true,
+            near: true,
             quiet: Duration::from_secs(60),
             rounds: 1,
             seed: 0,
@@ -183,6 +186,7 @@ impl Seen {
             "jitter_ms": millis(self.wide.jitter),
             "loss": self.wide.loss,
             "preset": self.wide.preset,
+            "near": self.wide.near,
             "quiet_s": self.wide.quiet.as_secs_f64(),
             "takeovers": takeovers,
             "terms_lost": self.lost.len(),
@@ -207,9 +211,14 @@ impl Seen {
         } else {
             "set up by their TTL alone".to_owned()
         };
+        let near = if wide.near {
+            ""
+        } else {
+            ", without a server near them"
+        };
         writeln!(
             f,
-            "data centres {:?} from each other (measured: {:.1?}), jitter {:?}, {} % of packets lost; nodes {setup}, etcd \
+            "data centres {:?} from each other (measured: {:.1?}), jitter {:?}, {} % of packets lost; nodes {setup}{near}, etcd \
              with heartbeats every {:?} and an election timeout of {:?}",
             wide.round_trip,
             self.round_trip,

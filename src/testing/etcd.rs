@@ -670,6 +670,31 @@ mod tests {
         Ok(())
     }
 
+    /// Of the loopback interface there are many addresses, and nobody else has these.
+    #[tokio::test]
+    #[cfg(target_os = "linux")]
+    async fn members_run_where_they_are_told_to_through_their_command() -> Result<(), BoxError> {
+        let mut builder = Etcd::builder();
+        let (a, b) = (fastrand::u8(1..=250), fastrand::u8(1..=250));
+        for number in 1..=3 {
+            let address = std::net::Ipv4Addr::new(127, a, b, number);
+            builder = builder.member_at(address.into(), ["env", "ELDEST_PLACE=here"]);
+        }
+        let cluster = builder.start_cluster(3).await?;
+        let endpoints = [1, 2, 3].map(|number| format!("http://127.{a}.{b}.{number}:2379"));
+        assert_eq!(cluster.endpoints(), endpoints);
+        for member in cluster.members() {
+            let pid = member.pid().ok_or("it runs")?;
+            let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
+            assert!(read("environ")?.contains("ELDEST_PLACE=here"));
+            // The command became etcd: what kills the one kills the other.
+            assert!(
+                read("cmdline")?.contains(member.name()) && !read("cmdline")?.starts_with("env")
+            );
+        }
+        Ok(())
+    }
+
     #[test]
     fn the_version_is_read_from_what_etcd_prints() {
         let version = Version::parse("etcd Version: 3.10.2\nGit SHA: 0abc\n").expect("a version");
