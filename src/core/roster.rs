@@ -11,7 +11,8 @@ pub(crate) struct Roster {
     prefix: Arc<[u8]>,
     reach: Reach,
     revision: i64,
-    entries: BTreeMap<Arc<[u8]>, Entry>,
+    /// Boxed: a node has room for eleven, and most elections have few candidates.
+    entries: BTreeMap<Arc<[u8]>, Box<Entry>>,
     order: BTreeSet<(i64, Arc<[u8]>)>,
 }
 
@@ -61,12 +62,12 @@ impl Roster {
     /// The eldest leads: the entry with the smallest create revision.
     pub(crate) fn eldest(&self) -> Option<&Entry> {
         let (_, key) = self.order.first()?;
-        self.entries.get(key)
+        self.get(key)
     }
 
     /// The entry under `key`.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Entry> {
-        self.entries.get(key)
+        self.entries.get(key).map(|entry| &**entry)
     }
 
     /// How many candidates are older than a key created at `create_revision`.
@@ -79,21 +80,19 @@ impl Roster {
 
     /// All entries, eldest first.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = &Entry> {
-        self.order
-            .iter()
-            .filter_map(|(_, key)| self.entries.get(key))
+        self.order.iter().filter_map(|(_, key)| self.get(key))
     }
 
     /// All entries in the order of their keys, which costs less.
     pub(crate) fn by_key(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.values()
+        self.entries.values().map(|entry| &**entry)
     }
 
     fn insert(&mut self, entry: Entry) {
         self.remove(&Arc::clone(&entry.key));
         self.order
             .insert((entry.create_revision, Arc::clone(&entry.key)));
-        self.entries.insert(Arc::clone(&entry.key), entry);
+        self.entries.insert(Arc::clone(&entry.key), Box::new(entry));
     }
 
     fn remove(&mut self, key: &Arc<[u8]>) {

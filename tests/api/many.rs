@@ -1,6 +1,7 @@
 //! Many elections of one session: what they cost together, and that one does not spoil what it shares with the others.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use crate::common::{
     Result, SOON, WHILE, elected, keys, nothing_under, options, session, soon, stays,
@@ -100,15 +101,18 @@ async fn where_etcd_takes_few_operations_joins_share_fewer() -> Result {
     Ok(())
 }
 
-/// A join is under way and unanswered; the next one does not wait for that.
+/// A join is under way and unanswered; the next one does not wait for that, nor for the end of its time.
 #[tokio::test]
 async fn a_join_does_not_wait_for_the_answer_of_another() -> Result {
+    const UNANSWERED: Duration = Duration::from_secs(10);
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let proxy = Proxy::start(etcd.address()).await?;
-    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let options = options("a").request_timeout(UNANSWERED);
+    let session = Session::connect([proxy.endpoint()], options).await?;
     let first = leased(&session).await?;
     proxy.hold_responses();
+    let begun = Instant::now();
     let mut standing = Vec::new();
     for number in 0..3 {
         let election = session.election(format!("e{number}"))?;
@@ -121,6 +125,7 @@ async fn a_join_does_not_wait_for_the_answer_of_another() -> Result {
         .await?;
         standing.push(campaign);
     }
+    assert!(begun.elapsed() < UNANSWERED, "one waited for another");
     proxy.heal();
     for campaign in standing {
         drop(soon("campaign", campaign).await?);

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use etcd_client::proto::PbPutRequest;
+use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp};
 use futures::future::try_join;
 
 use super::draw::{Draw, Step, Watch};
@@ -132,6 +133,63 @@ fn a_request_that_is_too_large_is_refused_in_etcd_s_words() -> Result<()> {
         ensure!(matches!(fits, Answer::Put(_)), "{fits:?}");
         let refused = both(&mut pair, &large(1_600_000)).await?;
         ensure!(matches!(refused, Answer::Refused(..)), "{refused:?}");
+        Ok(())
+    })
+}
+
+/// As the library joins several elections at once.
+fn join(election: usize, lease: i64) -> TxnOp {
+    let (key, prefix) = (format!("e{election}/1"), format!("e{election}/"));
+    let some = GetOptions::new().with_prefix().with_limit(3);
+    let read = TxnOp::get(prefix.clone(), Some(some));
+    let put = TxnOp::put(&*key, "v", Some(PutOptions::new().with_lease(lease)));
+    let absent = Compare::create_revision(key, CompareOp::Equal, 0);
+    // Of some, that nobody stands there at all.
+    let empty = Compare::create_revision(&*prefix, CompareOp::Less, 1).with_prefix();
+    let when = if election % 3 == 0 {
+        vec![absent, empty]
+    } else {
+        vec![absent]
+    };
+    let one = Txn::new().when(when).and_then([put, read.clone()]);
+    TxnOp::txn(one.or_else([read]))
+}
+
+#[test]
+fn joins_that_share_a_transaction_are_answered_as_by_etcd() -> Result<()> {
+    run(async {
+        let mut pair = Pair::start().await?;
+        let lease = 0x11;
+        both(
+            &mut pair,
+            &Step::Grant {
+                id: lease,
+                ttl: 900,
+            },
+        )
+        .await?;
+        both(&mut pair, &Draw::watch_all()).await?;
+        // Its own key; others, more than are read; and somebody where nobody may stand.
+        for key in ["e1/1", "e2/5", "e2/6", "e2/7", "e2/8", "e3/0"] {
+            both(&mut pair, &put(key.as_bytes(), b"o".to_vec(), lease)).await?;
+        }
+        let joins = |elections: std::ops::Range<usize>, lease| {
+            let each: Vec<_> = elections.map(|election| join(election, lease)).collect();
+            Step::Txn(Txn::new().and_then(each).into())
+        };
+        // The last ones are as many as the library sends, as many as etcd takes, and more.
+        for elections in [0..6, 0..6, 100..164, 200..325, 400..526, 600..727] {
+            let number = elections.len();
+            let answer = both(&mut pair, &joins(elections, lease)).await?;
+            let taken = matches!(answer, Answer::Txn(_));
+            ensure!(taken == (number <= 126), "{number} joins: {answer:?}");
+        }
+        // None is put where one may not be: the lease is gone, and one election is there twice.
+        let gone = both(&mut pair, &joins(800..804, 0x22)).await?;
+        ensure!(matches!(gone, Answer::Refused(..)), "{gone:?}");
+        let twice = Txn::new().and_then([join(900, lease), join(900, lease)]);
+        let twice = both(&mut pair, &Step::Txn(twice.into())).await?;
+        ensure!(matches!(twice, Answer::Refused(..)), "{twice:?}");
         Ok(())
     })
 }
