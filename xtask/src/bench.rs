@@ -45,7 +45,11 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
             Err(error) => bench.env(format!("ELDEST_BENCH_NO_{name}"), format!("{error:#}")),
         };
     }
-    let status = bench.args(args).status().context("starting it")?;
+    let status = bench
+        .current_dir(setup::root())
+        .args(args)
+        .status()
+        .context("starting it")?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }

@@ -23,6 +23,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "many",
     about: "1, 100, 1,000, 10,000 elections in one session: leading all, leases and streams, idle requests, memory",
     checked: false,
+    for_each_kind: false,
     others: &["go"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| peer(context, asked).boxed(),

@@ -26,6 +26,8 @@ pub(crate) struct Bench {
     pub(crate) about: &'static str,
     /// Is part of `--check`.
     pub(crate) checked: bool,
+    /// `cargo xtask bench all` runs it with every kind of etcd.
+    pub(crate) for_each_kind: bool,
     /// Programs of others that it compares with, or runs; see [`crate::outside`].
     pub(crate) others: &'static [&'static str],
     /// Measures.
