@@ -80,7 +80,7 @@ fn candidates(lines: &[Line]) -> Picture {
                 "Hand-over of eldest beside the limit and Go",
                 "candidates",
                 &handover,
-                (1.3, 0.6),
+                (Some(1.3), 0.6),
             ),
         ],
     }
@@ -105,7 +105,7 @@ fn elections(lines: &[Line]) -> Picture {
                 "... by eldest beside the limit and Go",
                 "elections",
                 &lead,
-                (1.0, 0.2),
+                (None, 0.2),
             ),
         ],
     }
@@ -179,7 +179,7 @@ fn costs(title: &str, along: &'static str, lines: &[&Line], cost: impl Fn(&Line)
 }
 
 /// A panel with the library's ratios to the limit and to Go, and what they may be at most.
-fn ratios(title: &str, along: &'static str, lines: &[&Line], most: (f64, f64)) -> Panel {
+fn ratios(title: &str, along: &'static str, lines: &[&Line], most: (Option<f64>, f64)) -> Panel {
     let places = sizes(lines);
     let of_own = |name: &str, peer, ratio: fn(&Line) -> Option<f64>| Curve {
         name: name.to_owned(),
@@ -187,25 +187,23 @@ fn ratios(title: &str, along: &'static str, lines: &[&Line], most: (f64, f64)) -
         target: false,
         points: points(&places, lines, "eldest", ratio),
     };
+    let end = places.len();
+    let to_limit = most
+        .0
+        .map(|most| target(&format!("target, {most}"), colour("limit"), most, end));
+    let to_go = target(&format!("target, {}", most.1), colour("go"), most.1, end);
+    let measured = [
+        of_own("eldest / limit", "limit", |line| line.ratio_to_limit),
+        of_own("eldest / Go", "go", |line| line.ratio_to_go),
+    ];
     Panel {
         title: title.to_owned(),
         along,
-        curves: vec![
-            of_own("eldest / limit", "limit", |line| line.ratio_to_limit),
-            of_own("eldest / Go", "go", |line| line.ratio_to_go),
-            target(
-                &format!("target, {}", most.0),
-                colour("limit"),
-                most.0,
-                places.len(),
-            ),
-            target(
-                &format!("target, {}", most.1),
-                colour("go"),
-                most.1,
-                places.len(),
-            ),
-        ],
+        curves: measured
+            .into_iter()
+            .chain(to_limit)
+            .chain([to_go])
+            .collect(),
         places: places.iter().map(usize::to_string).collect(),
     }
 }
@@ -289,23 +287,23 @@ impl Panel {
     ) -> Result<(), Failed<B>> {
         const ROOM: f64 = 1.25;
         // It stands to the right of the last place.
-        const LEGEND: f64 = 1.35;
+        const LEGEND: f64 = 1.6;
         let all = || self.curves.iter().flat_map(|curve| &curve.points);
         let least = all().map(|point| point.1).fold(f64::INFINITY, f64::min) / ROOM;
         let most = all().map(|point| point.1).fold(0.0, f64::max) * ROOM;
-        let last = self.places.len() as f64 - 1.0;
+        let end = self.places.len() as f64 - 1.0;
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, ("sans-serif", 16))
             .margin(12)
             .x_label_area_size(40)
             .y_label_area_size(50)
-            .build_cartesian_2d(-0.2..last * LEGEND + 0.2, (least..most).log_scale())?;
+            .build_cartesian_2d(-0.2..end * LEGEND + 0.2, (least..most).log_scale())?;
         chart
             .configure_mesh()
             .disable_x_mesh()
             .light_line_style(WHITE)
             .x_desc(self.along)
-            .x_labels(self.places.len())
+            .x_labels(3 * self.places.len())
             .x_label_formatter(&|at| {
                 let whole = (at - at.round()).abs() < 1e-6;
                 let place = whole

@@ -17,7 +17,7 @@ use crate::process::Usage;
 use crate::report::{Group, Row};
 use crate::run::Run;
 use crate::samples::{Samples, nanos};
-use crate::standing::TTL;
+use crate::standing::{TTL, allocations};
 
 pub(super) const BENCH: Bench = Bench {
     name: "many",
@@ -245,10 +245,7 @@ pub(super) async fn peer(mut context: Context, mut asked: Asked) -> Result<()> {
                 }
                 Ok(Vec::new())
             }
-            (["allocations"], _) => {
-                let stats = INSTRUMENTED_SYSTEM.stats();
-                Ok(vec![(stats.allocations + stats.reallocations) as f64])
-            }
+            (["allocations"], _) => Ok(vec![allocations()]),
             (["allocated"], _) => {
                 let stats = INSTRUMENTED_SYSTEM.stats();
                 let bytes = stats

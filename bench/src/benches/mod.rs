@@ -1,5 +1,6 @@
 //! Hides which benches there are. Each has a module of its own: what is measured, and what has to be reached.
 
+mod build;
 mod handover;
 mod handover_fresh;
 mod idle;
@@ -9,6 +10,8 @@ mod many;
 mod observers;
 mod partitions;
 mod queue;
+mod requests;
+mod scale;
 pub(crate) mod supervised;
 mod takeover;
 mod valid;
@@ -48,7 +51,10 @@ pub(crate) const BENCHES: &[Bench] = &[
     queue::BENCH,
     partitions::BENCH,
     valid::BENCH,
+    requests::BENCH,
     locks::BENCH,
     idle::BENCH,
+    scale::BENCH,
+    build::BENCH,
     wide::BENCH,
 ];
