@@ -3,6 +3,7 @@
 
 mod io;
 mod seats;
+mod shared;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -103,6 +104,8 @@ pub(crate) struct Parts {
 const WATCH_BACKLOG: usize = 256;
 /// The longest sleep; after it the clock is compared again, for timers do not count suspend.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// Commands taken up in one turn, which may share what they ask of etcd.
+const IN_ONE_TURN: usize = 64;
 
 pub(crate) struct Driver {
     env: SharedEnv,
@@ -162,16 +165,16 @@ impl Driver {
             closed: false,
         };
         let mut handles_left = true;
+        let mut turn = Vec::with_capacity(IN_ONE_TURN);
         while !driver.closed {
             let wait = driver.next_wait();
             tokio::select! {
                 // The lease's answers come first, then what else is due, then the flood of watch events.
                 biased;
                 Some(event) = urgent_events.recv() => driver.event(event),
-                command = commands.recv(), if handles_left => {
-                    if let Some(command) = command {
-                        driver.command(command);
-                    } else {
+                received = commands.recv_many(&mut turn, IN_ONE_TURN), if handles_left => {
+                    turn.drain(..).for_each(|command| driver.command(command));
+                    if received == 0 {
                         handles_left = false;
                         let now = driver.env.now();
                         driver.machine.close(now);
@@ -230,18 +233,18 @@ impl Driver {
             }
             Command::Leave { slot } => self.machine.leave(now, slot, EndReason::Left),
             Command::Dropped { slot } => {
-                let dropped = self.seats.get(&slot).map(|seat| Arc::clone(&seat.prefix));
-                // A member's partitions send to the same end.
-                let of_it = |id: SlotId, seat: &Seat| {
-                    let below = |prefix: &Arc<[u8]>| {
-                        seat.prefix.starts_with(prefix) && seat.prefix != *prefix
+                let seat = self.seats.get_mut(&slot);
+                let shares = seat.and_then(|seat| {
+                    seat.close_mailbox();
+                    seat.shares.then(|| Arc::clone(&seat.prefix))
+                });
+                if let Some(prefix) = shares {
+                    // A member's partitions send to the same end.
+                    let seats = self.seats.values_mut();
+                    let below = |seat: &&mut Seat| {
+                        seat.prefix.starts_with(&prefix) && seat.prefix != prefix
                     };
-                    id == slot || dropped.as_ref().is_some_and(below)
-                };
-                for (id, seat) in &mut self.seats {
-                    if of_it(*id, seat) {
-                        seat.close_mailbox();
-                    }
+                    seats.filter(below).for_each(Seat::close_mailbox);
                 }
                 self.machine.leave(now, slot, EndReason::Left);
             }
@@ -302,7 +305,7 @@ impl Driver {
                     partition,
                     slot,
                 } => {
-                    let seat = self.seats.get(&member);
+                    let seat = self.seats.get_mut(&member);
                     if let Some(seat) = seat.map(|seat| seat.partition(partition)) {
                         self.seats.insert(slot, seat);
                     }
@@ -363,6 +366,7 @@ impl Driver {
                 Action::Note(note) => self.note(&note),
             }
         }
+        self.io.flush();
         let (machine, releases) = (&self.machine, &mut self.releases);
         for (.., reply) in
             releases.extract_if(.., |(slot, term, _)| machine.is_released(*slot, *term))

@@ -127,7 +127,16 @@ impl Path {
 
 /// The names in use, by their paths.
 #[derive(Debug, Default)]
-pub(crate) struct Names(Mutex<BTreeMap<String, Named>>);
+pub(crate) struct Names(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Also of some that nobody uses any more.
+    names: BTreeMap<String, Named>,
+    /// With so many the unused ones are forgotten: now and then only, for ten thousand elections are not to cost ten
+    /// thousand times ten thousand steps.
+    most: usize,
+}
 
 /// In use for as long as anybody holds the name or its turns.
 #[derive(Debug)]
@@ -137,11 +146,30 @@ struct Named {
     turns: Weak<Semaphore>,
 }
 
+impl Named {
+    fn in_use(&self) -> bool {
+        self.name.strong_count() + self.turns.strong_count() > 0
+    }
+}
+
+impl Known {
+    fn get(&self, path: &str) -> Option<&Named> {
+        self.names.get(path).filter(|named| named.in_use())
+    }
+
+    fn insert(&mut self, path: String, named: Named) {
+        if self.names.len() >= self.most {
+            self.names.retain(|_, named| named.in_use());
+            self.most = 2 * self.names.len() + 16;
+        }
+        self.names.insert(path, named);
+    }
+}
+
 impl Names {
     /// The one name, and the turns of the session's tasks, for everybody who uses it.
     pub(crate) fn register(&self, name: &str, what: Use) -> Result<(Arc<str>, Arc<Semaphore>)> {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        names.retain(|_, named| named.name.strong_count() + named.turns.strong_count() > 0);
         let path = what.path(name);
         if let Some(other) = nested(&names, &path) {
             return Err(Error::new(
@@ -171,14 +199,15 @@ impl Names {
 }
 
 /// A name in use that lies inside `path`, or around it.
-fn nested<'a>(names: &'a BTreeMap<String, Named>, path: &'a str) -> Option<&'a str> {
+fn nested<'a>(known: &'a Known, path: &'a str) -> Option<&'a str> {
     let below = format!("{path}/");
-    let inner = names.range(below.clone()..).next();
-    let inner = inner.map(|(inner, _)| inner.as_str());
+    let inner = known.names.range(below.clone()..);
+    let mut inner = inner.take_while(|(inner, _)| inner.starts_with(&below));
+    let inner = inner.find(|(_, named)| named.in_use());
     path.match_indices('/')
         .map(|(at, _)| &path[..at])
-        .find(|outer| names.contains_key(*outer))
-        .or(inner.filter(|inner| inner.starts_with(&below)))
+        .find(|outer| known.get(outer).is_some())
+        .or(inner.map(|(inner, _)| inner.as_str()))
         .map(|other| {
             let own = [SEMAPHORES, PARTITIONS];
             let below = own.iter().find_map(|level| other.strip_prefix(level));
@@ -192,6 +221,24 @@ mod tests {
 
     fn refused(names: &Names, name: &str, what: Use) -> String {
         names.register(name, what).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn names_that_nobody_uses_are_forgotten_now_and_then_and_refuse_nothing_before() {
+        let names = Names::default();
+        let kept = names.register("kept", Use::Election).unwrap();
+        for n in 0..1000 {
+            let lock = names.register(&format!("n{n}"), Use::Lock).unwrap();
+            drop(lock);
+            // Inside it, and it itself for something else.
+            drop(names.register(&format!("n{n}/e"), Use::Election).unwrap());
+            drop(names.register(&format!("n{n}"), Use::Election).unwrap());
+        }
+        let known = names.0.lock().unwrap();
+        assert!(known.names.len() < 50, "{} are known", known.names.len());
+        assert!(known.get("kept").is_some());
+        drop(kept);
+        assert!(known.get("kept").is_none());
     }
 
     #[test]

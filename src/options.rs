@@ -414,6 +414,7 @@ mod tests {
     }
 
     const PAGE: &str = include_str!("../docs/operations.md");
+    const README: &str = include_str!("../README.md");
 
     /// Seconds as the page writes them: hundredths, rounded down.
     fn seconds(duration: Duration) -> String {
@@ -424,9 +425,21 @@ mod tests {
     }
 
     fn on_the_page(first: &str, columns: &[Duration]) {
-        let columns: Vec<String> = columns.iter().map(|column| seconds(*column)).collect();
+        in_the_text(PAGE, first, columns, "");
+    }
+
+    fn in_the_text(text: &str, first: &str, columns: &[Duration], unit: &str) {
+        let column = |column: &Duration| seconds(*column) + unit;
+        let columns: Vec<String> = columns.iter().map(column).collect();
         let row = format!("| {first}{} |", columns.join(" | "));
-        assert!(PAGE.lines().any(|line| line == row), "missing: {row}");
+        assert!(text.lines().any(|line| line == row), "missing: {row}");
+    }
+
+    /// The longest change of etcd's leader that is survived, found by asking.
+    fn change(settings: &Settings) -> Duration {
+        let survived = |ms: &u64| settings.survives(Duration::from_millis(*ms));
+        let change = (0..300_000).take_while(survived).last().unwrap_or_default();
+        Duration::from_millis(change)
     }
 
     /// When work is told to stop, and until when a term is valid, as the lease's clock has it.
@@ -453,10 +466,6 @@ mod tests {
             let (told, valid) = ends(&settings);
             let (margin, grace) = (settings.trust.margin, settings.grace);
             let request = settings.request_timeout;
-            // The longest that is survived, found by asking.
-            let survived = |ms: &u64| settings.survives(Duration::from_millis(*ms));
-            let change = (0..300_000).take_while(survived).last().unwrap_or_default();
-            let change = Duration::from_millis(change);
             on_the_page(
                 "",
                 &[
@@ -468,7 +477,7 @@ mod tests {
                     told,
                     valid,
                     ttl + half,
-                    change,
+                    change(&settings),
                 ],
             );
         }
@@ -477,7 +486,13 @@ mod tests {
             let settings = options.settle().unwrap();
             let (ttl, request) = (settings.ttl, settings.request_timeout);
             let (told, _) = ends(&settings);
-            on_the_page(&format!("{ms} ms | "), &[ttl, request, told, ttl + half]);
+            // As etcd's documentation advises, and never less than its defaults.
+            let (heartbeat, timeout) = (ms.max(100), (ms * 10).max(1000));
+            let first = format!("{ms} ms | {heartbeat} | {timeout} | ");
+            let change = change(&settings);
+            assert!(change >= Duration::from_millis(timeout), "{ms} ms");
+            on_the_page(&first, &[ttl, request, told, ttl + half, change]);
+            in_the_text(README, &first, &[ttl, request, told, ttl + half], " s");
         }
     }
 

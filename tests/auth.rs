@@ -251,6 +251,52 @@ async fn a_wrong_password_or_namespace_is_told_on_connecting() -> Result {
 }
 
 /// Complaint: a token that expired during a blocking campaign ended it.
+/// Joins share transactions, and etcd refuses such a one as a whole.
+#[tokio::test]
+async fn one_election_that_is_not_permitted_spoils_none_that_is_joined_beside_it() -> Result {
+    const N: usize = 20;
+    const BAD: usize = 7;
+    let mut guarded = Guarded::start(&[]).await?;
+    guarded.root.user_add("some", PASSWORD, None).await?;
+    guarded.root.role_add("some").await?;
+    guarded.root.user_grant_role("some", "some").await?;
+    for number in (0..N).filter(|number| *number != BAD) {
+        let below = format!("ns/{number}/");
+        let below = Permission::new(PermissionType::Readwrite, below).with_prefix();
+        guarded.root.role_grant_permission("some", below).await?;
+    }
+    // What is asked for to learn that etcd answers.
+    let probe = Permission::new(PermissionType::Read, "ns/~").with_prefix();
+    guarded.root.role_grant_permission("some", probe).await?;
+    let session = guarded.session("some").await?;
+    let lead = async |number: usize| -> Result<_> {
+        let mut candidate = session.election(number.to_string())?.campaign().await?;
+        let leadership = candidate.elected().await?;
+        Ok((candidate, leadership))
+    };
+    // So that there is a lease, and all others are asked for at once.
+    let mut leaders = vec![timeout(LONG, lead(0)).await??];
+    let all = futures::future::join_all((1..N).map(lead));
+    for (number, result) in (1..N).zip(timeout(LONG, all).await?) {
+        match result {
+            Ok(one) => {
+                assert_ne!(number, BAD);
+                leaders.push(one);
+            }
+            Err(error) => {
+                let error = error.downcast::<eldest::Error>()?;
+                assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+                assert_eq!(number, BAD, "{error}");
+            }
+        }
+    }
+    assert_eq!(leaders.len(), N - 1);
+    let resigned = leaders.iter().map(|(_, leadership)| leadership.resign());
+    timeout(LONG, futures::future::try_join_all(resigned)).await??;
+    session.close().await?;
+    guarded.nothing_is_left().await
+}
+
 #[tokio::test]
 async fn leadership_and_place_outlive_many_tokens() -> Result {
     let mut guarded = Guarded::start(&["--auth-token=simple", "--auth-token-ttl=1"]).await?;

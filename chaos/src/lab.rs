@@ -13,6 +13,8 @@ use tokio::sync::Mutex;
 use crate::ledger::Ledger;
 use crate::links::Links;
 use crate::member::{Common, Member};
+use crate::wide::Wide;
+use crate::wire::{Way, Wire};
 use crate::{Result, Settings};
 
 /// The nodes' election.
@@ -29,6 +31,7 @@ pub struct Lab {
     pub(crate) settings: Settings,
     pub(crate) recorder: Recorder,
     pub(crate) cluster: Mutex<EtcdCluster>,
+    /// Empty if there are: the wire breaks then.
     pub(crate) links: Vec<Links>,
     pub(crate) nodes: Vec<Member>,
     /// A second process under the first node's identity; seldom there.
@@ -38,6 +41,8 @@ pub struct Lab {
     truths: Vec<TruthRecorder>,
     /// The same: an operator finds the server that answers.
     clients: Vec<Client>,
+    /// Between data centres, if there are some.
+    pub(crate) wire: Option<Wire>,
     folder: TempDir,
 }
 
@@ -57,8 +62,16 @@ pub(crate) struct Leads {
 }
 
 impl Lab {
-    pub(crate) async fn start(settings: &Settings) -> Result<Self> {
-        let mut builder = Etcd::builder();
+    /// With data centres: one for each server, the nodes spread over them.
+    pub(crate) async fn start(settings: &Settings, far: Option<&Wide>) -> Result<Self> {
+        let mut builder = Etcd::builder()
+            .heartbeat(settings.heartbeat)
+            .election_timeout(settings.election_timeout);
+        let wire = far.map(|far| Wire::start(settings.members, Way::from(far), far.seed));
+        let wire = wire.transpose()?;
+        for site in wire.iter().flat_map(Wire::sites) {
+            builder = builder.member_at(site.address.into(), site.command());
+        }
         if let Some(etcd) = settings.etcds.first() {
             builder = builder.binary(etcd);
         }
@@ -82,19 +95,33 @@ impl Lab {
         let mut ledger = Ledger::default();
         let (mut links, mut nodes) = (Vec::new(), Vec::new());
         for number in 0..settings.nodes {
-            let own = Links::start(&cluster).await?;
             let name = format!("n{}", number + 1);
-            let node = Member::new(&common, &name, &name, own.endpoints(number))?;
+            let node = if let Some(wire) = &wire {
+                let mut nearest = cluster.endpoints();
+                nearest.rotate_left(number % settings.members);
+                let site = &wire.sites()[number % settings.members];
+                if far.is_some_and(|far| !far.near) {
+                    nearest.remove(0);
+                }
+                let round_trip = far.filter(|far| far.preset).map(|far| far.round_trip);
+                Member::new(&common, &name, &name, nearest.join(","))?
+                    .elsewhere(site.command(), round_trip)
+            } else {
+                let own = Links::start(&cluster).await?;
+                let node = Member::new(&common, &name, &name, own.endpoints(number))?;
+                links.push(own);
+                node
+            };
             ledger.follow(node.history.clone());
             nodes.push(node);
-            links.push(own);
         }
         let twin = Member::new(&common, "n1-twin", "n1", cluster.endpoints().join(","))?;
         ledger.follow(twin.history.clone());
-        let lab = Self {
+        let mut lab = Self {
             settings: settings.clone(),
             recorder,
             cluster: Mutex::new(cluster),
+            wire,
             links,
             nodes,
             twin,
@@ -112,7 +139,18 @@ impl Lab {
             })
             .await?;
         }
+        lab.settings.ttl = lab.granted().await?;
         Ok(lab)
+    }
+
+    /// The TTL of the nodes' leases: they may have chosen it themselves.
+    async fn granted(&self) -> Result<Duration> {
+        let keys = self.keys().await?;
+        let lease = keys.first().ok_or("nobody stands")?.lease;
+        let asked = self.operate("a lease's TTL is asked for", async |mut client| {
+            Ok(client.lease_time_to_live(lease, None).await?.granted_ttl())
+        });
+        Ok(Duration::from_secs(asked.await?.try_into()?))
     }
 
     pub(crate) fn say(&self, line: &str) {
@@ -248,6 +286,32 @@ impl Lab {
     ) -> Result {
         let answer = tokio::time::timeout(REQUEST * 5, ask(self.clients[0].clone()));
         Ok(answer.await??)
+    }
+
+    /// The data centre of that node, and the server in it, if there are some.
+    pub(crate) fn site(&self, node: usize) -> usize {
+        node % self.settings.members
+    }
+
+    /// On return that server leads the cluster.
+    pub(crate) async fn lead_etcd_by(&self, server: usize) -> Result {
+        let status = self.clients[server].clone().status().await?;
+        let member = status
+            .header()
+            .ok_or("a server without a name")?
+            .member_id();
+        let cluster = self.cluster.lock().await;
+        self.until("etcd's leader is where it is wanted", async || {
+            let leader = cluster.leader().await;
+            if leader == server {
+                return Ok(Some(()));
+            }
+            // Refused while the other one is behind.
+            let mut client = self.clients[leader].clone();
+            let _ = tokio::time::timeout(REQUEST, client.move_leader(member)).await;
+            Ok(None)
+        })
+        .await
     }
 
     /// Waits until that server answers a linearizable read.

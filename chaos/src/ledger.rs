@@ -83,6 +83,12 @@ impl Ledger {
         self.terms.get(&(node.to_owned(), token)).copied()
     }
 
+    /// The terms that are over, by node and token.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = (&str, i64)> {
+        let ended = self.terms.iter().filter(|(_, term)| term.ended.is_some());
+        ended.map(|((node, token), _)| (node.as_str(), *token))
+    }
+
     /// The first term that began after that time, of whomever.
     pub(crate) fn elected_after(&self, time: Duration) -> Option<(&str, i64, Term)> {
         let later = self.terms.iter().filter(|(_, term)| term.elected > time);

@@ -17,12 +17,17 @@ mod picture;
 mod plan;
 mod run;
 mod settings;
+#[cfg_attr(not(target_os = "linux"), path = "no_site.rs")]
+mod site;
 mod step;
+mod wide;
+mod wire;
 
 pub use outcome::Outcome;
 pub use plan::{Plan, rows};
 pub use run::run;
 pub use settings::Settings;
+pub use wide::{Wide, wide};
 
 /// What is told where something could not be done at all; what was done and went wrong is part of the [`Outcome`].
 pub type Result<T = ()> = std::result::Result<T, eldest::BoxError>;

@@ -2,6 +2,13 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+#[cfg(unix)]
+use std::time::Duration;
+
+#[cfg(unix)]
+use eldest_chaos::action::Action;
+#[cfg(unix)]
+use eldest_chaos::{Outcome, Plan, Settings, Wide, actions, rows, run, wide};
 
 #[cfg(unix)]
 fn main() -> ExitCode {
@@ -35,9 +42,9 @@ struct Args {
     /// Only this fault; may be given several times
     #[arg(long = "fault", value_name = "NAME")]
     faults: Vec<String>,
-    /// The nodes' TTL in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
-    ttl: f64,
+    /// The nodes' TTL in seconds; 5 if it is not given, and with --wide that for the distance, with its timeouts
+    #[arg(long, value_name = "SECONDS")]
+    ttl: Option<f64>,
     /// How many nodes stand
     #[arg(long, value_name = "N", default_value_t = 3)]
     nodes: usize,
@@ -47,6 +54,8 @@ struct Args {
     /// Leaves the register outside of etcd unguarded: the run must fail
     #[arg(long)]
     unfenced: bool,
+    #[command(flatten)]
+    far: Far,
     /// Lists the faults, and does nothing
     #[arg(long)]
     list: bool,
@@ -56,6 +65,30 @@ struct Args {
     /// Draws the timeline there, as SVG
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
+}
+
+/// Distance instead of faults.
+#[derive(Debug, clap::Args)]
+struct Far {
+    /// Three data centres: hand-overs and crashes, or each --fault, then nothing else for --seconds (60), and no term may
+    /// end by itself
+    #[arg(long, conflicts_with_all = ["pairs", "unfenced"])]
+    wide: bool,
+    /// How far they are from each other, there and back
+    #[arg(long, requires = "wide", value_name = "MS", default_value_t = 120.0)]
+    rtt: f64,
+    /// By how much it differs one way; a tenth of --rtt if it is not given
+    #[arg(long, requires = "wide", value_name = "MS")]
+    jitter: Option<f64>,
+    /// How many packets are lost
+    #[arg(long, requires = "wide", value_name = "PERCENT", default_value_t = 5.0)]
+    loss: f64,
+    /// No node has a server in its own data centre
+    #[arg(long, requires = "wide")]
+    remote: bool,
+    /// How many hand-overs, and as many crashes
+    #[arg(long, requires = "wide", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
 }
 
 #[cfg(unix)]
@@ -72,10 +105,6 @@ fn told(result: eldest_chaos::Result<bool>) -> ExitCode {
 
 #[cfg(unix)]
 fn command(args: &Args) -> eldest_chaos::Result<bool> {
-    use std::time::Duration;
-
-    use eldest_chaos::{Plan, Settings, actions, rows, run};
-
     if args.list {
         for action in actions::all() {
             let card = action.card();
@@ -83,36 +112,26 @@ fn command(args: &Args) -> eldest_chaos::Result<bool> {
         }
         return Ok(true);
     }
-    let mut faults = Vec::new();
-    for name in &args.faults {
-        let unknown = || format!("there is no fault `{name}`; --list names them");
-        faults.push(actions::find(name).ok_or_else(unknown)?);
-    }
-    if faults.is_empty() {
-        faults = rows();
-    }
     if args.nodes < 2 {
         return Err("a leader needs somebody who waits: two nodes or more".into());
     }
-    let plan = Plan {
-        faults,
-        alone: !args.pairs,
-        time: args.seconds.map(Duration::from_secs),
-        seed: args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
-    };
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let usual = Settings::new(std::env::current_exe()?);
+    let ttl = args.ttl.map(Duration::try_from_secs_f64).transpose()?;
     let settings = Settings {
         nodes: args.nodes,
         etcds: args.etcds.clone(),
-        ttl: Duration::try_from_secs_f64(args.ttl)?,
+        ttl: ttl.unwrap_or(usual.ttl),
         fenced: !args.unfenced,
         verbose: true,
-        ..Settings::new(std::env::current_exe()?)
+        ..usual
     };
-    println!("seed {}", plan.seed);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    let outcome = runtime.block_on(run(&settings, &plan))?;
+    println!("seed {seed}");
+    let outcome = if args.far.wide {
+        far(args, settings, seed)?
+    } else {
+        near(args, &settings, seed)?
+    };
     print!("\n{outcome}");
     if let Some(file) = &args.json {
         std::fs::write(file, serde_json::to_string_pretty(&outcome.json())?)?;
@@ -128,4 +147,62 @@ fn command(args: &Args) -> eldest_chaos::Result<bool> {
         );
     }
     Ok(ok)
+}
+
+/// Those that were named.
+#[cfg(unix)]
+fn faults(args: &Args) -> eldest_chaos::Result<Vec<Box<dyn Action>>> {
+    let found = args.faults.iter().map(|name| {
+        let unknown = || format!("there is no fault `{name}`; --list names them");
+        actions::find(name).ok_or_else(|| unknown().into())
+    });
+    found.collect()
+}
+
+#[cfg(unix)]
+fn near(args: &Args, settings: &Settings, seed: u64) -> eldest_chaos::Result<Outcome> {
+    let mut faults = faults(args)?;
+    if faults.is_empty() {
+        faults = rows();
+    }
+    let plan = Plan {
+        faults,
+        alone: !args.pairs,
+        time: args.seconds.map(Duration::from_secs),
+        seed,
+    };
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.enable_all().build()?.block_on(run(settings, &plan))
+}
+
+#[cfg(unix)]
+fn far(args: &Args, settings: Settings, seed: u64) -> eldest_chaos::Result<Outcome> {
+    let millis = |millis: f64| Duration::try_from_secs_f64(millis / 1e3);
+    let round_trip = millis(args.far.rtt)?;
+    let usual = Wide::new(round_trip, args.far.loss / 100.0);
+    let there = Wide {
+        jitter: args
+            .far
+            .jitter
+            .map(millis)
+            .transpose()?
+            .unwrap_or(usual.jitter),
+        preset: args.ttl.is_none(),
+        near: !args.far.remote,
+        rounds: args.far.rounds as usize,
+        quiet: args.seconds.map_or(usual.quiet, Duration::from_secs),
+        seed,
+        ..usual
+    };
+    let faults = faults(args)?;
+    let (there, plan) = if faults.is_empty() {
+        (there.clone(), there.plan())
+    } else {
+        let plan = Plan {
+            seed,
+            ..Plan::only(faults)
+        };
+        (Wide { rounds: 0, ..there }, plan)
+    };
+    wide(&settings.far(round_trip), &plan, &there)
 }

@@ -1,12 +1,16 @@
 //! Hides how one node runs: as which process, told what, and what it left on disk.
 
 use std::cell::{Cell, RefCell};
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use eldest::testing::{Process, eventually};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 use crate::{NODE, Result, Settings};
 
@@ -20,9 +24,15 @@ pub(crate) struct Member {
     pub(crate) history: PathBuf,
     /// Everything of its own.
     folder: PathBuf,
+    /// Everything of everybody's.
+    whole: PathBuf,
     /// As whom it stands.
     identity: String,
     endpoints: String,
+    /// What stands before the program when it is started.
+    through: Vec<OsString>,
+    /// How far away the servers are, if it is to be set up for that.
+    round_trip: Option<Duration>,
     register: PathBuf,
     election: String,
     process: RefCell<Option<Process>>,
@@ -49,13 +59,25 @@ impl Member {
             name: name.to_owned(),
             history: folder.join("history.jsonl"),
             folder,
+            whole: common.folder.to_owned(),
             identity: identity.to_owned(),
             endpoints,
+            through: Vec::new(),
+            round_trip: None,
             register: common.register.to_owned(),
             election: common.election.to_owned(),
             process: RefCell::default(),
             paused: Cell::new(false),
         })
+    }
+
+    /// It runs elsewhere, where that command starts it, and perhaps that far from the servers.
+    pub(crate) fn elsewhere(self, through: Vec<OsString>, round_trip: Option<Duration>) -> Self {
+        Self {
+            through,
+            round_trip,
+            ..self
+        }
     }
 
     pub(crate) fn start(&self, settings: &Settings) -> Result {
@@ -64,8 +86,18 @@ impl Member {
             options.create(true).append(true);
             options.open(self.folder.join(name))
         };
-        let mut command = Command::new(&settings.program);
+        let program = settings.program.as_os_str();
+        let words: Vec<&OsStr> = self
+            .through
+            .iter()
+            .map(OsString::as_os_str)
+            .chain([program])
+            .collect();
+        let mut command = Command::new(words[0]);
+        let round_trip = self.round_trip.map(|time| time.as_secs_f64().to_string());
         command
+            .args(&words[1..])
+            .env("ROUND_TRIP_SECONDS", round_trip.unwrap_or_default())
             .env(NODE, "1")
             .env("ETCD_ENDPOINTS", &self.endpoints)
             .env("NODE_NAME", &self.identity)
@@ -76,6 +108,7 @@ impl Member {
             .env("HISTORY_NAME", &self.name)
             .env("PACE_SECONDS", PACE)
             .env("REGISTER", &self.register)
+            .env("ORDERS", self.orders())
             .env(
                 "REGISTER_FENCED",
                 if settings.fenced { "yes" } else { "no" },
@@ -86,7 +119,8 @@ impl Member {
             .stdin(Stdio::null())
             .stdout(log("lines.txt")?)
             .stderr(log("log.txt")?);
-        let process = Process::spawn(&mut command, &self.folder)?;
+        // Should we be killed, nobody is left who would miss what the others wrote.
+        let process = Process::spawn(&mut command, &self.whole)?;
         *self.process.borrow_mut() = Some(process);
         self.paused.set(false);
         Ok(())
@@ -143,6 +177,39 @@ impl Member {
             }
             _ => Ok(()),
         }
+    }
+
+    fn orders(&self) -> PathBuf {
+        self.folder.join("orders")
+    }
+
+    /// Tells it to break its own, and what it answers.
+    pub(crate) async fn order(&self, order: &str, patience: Duration) -> Result<String> {
+        let ask = async {
+            let mut stream = UnixStream::connect(self.orders()).await?;
+            stream.write_all(format!("{order}\n").as_bytes()).await?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await?;
+            std::io::Result::Ok(answer.trim().to_owned())
+        };
+        let answer = timeout(patience, ask).await??;
+        match answer.strip_prefix("error: ") {
+            Some(error) => Err(format!("{}, told to {order}: {error}", self.name).into()),
+            None => Ok(answer),
+        }
+    }
+
+    /// Waits until it has ended by itself; how is no matter.
+    pub(crate) async fn dies(&self, patience: Duration) -> Result {
+        eventually(
+            patience,
+            format!("{} is dead", self.name),
+            async || match &mut *self.process.borrow_mut() {
+                Some(process) => process.exited().map(|_| ()),
+                None => Some(()),
+            },
+        )
+        .await
     }
 
     /// An error if it ended though nobody asked it to.

@@ -12,6 +12,7 @@ use crate::action::{Effect, Side};
 use crate::picture;
 use crate::settings::Settings;
 use crate::step::Step;
+use crate::wide::Seen;
 
 /// What came of a run.
 pub struct Outcome {
@@ -19,6 +20,8 @@ pub struct Outcome {
     pub(crate) seed: u64,
     pub(crate) version: String,
     pub(crate) steps: Vec<Step>,
+    /// What distance did, if there was any.
+    pub(crate) wide: Option<Seen>,
     /// What went wrong apart from single steps.
     pub(crate) problems: Vec<String>,
     pub(crate) history: History,
@@ -40,12 +43,16 @@ impl Outcome {
             let told = |problem: &String| format!("{}: {problem}", step.name());
             step.problems.iter().map(told)
         });
-        self.problems.iter().cloned().chain(of_steps).collect()
+        let of_distance = self.wide.iter().flat_map(Seen::problems);
+        let problems = self.problems.iter().cloned().chain(of_steps);
+        problems.chain(of_distance).collect()
     }
 
     /// What did not happen although it had to: a run without it shows nothing.
     pub fn missing(&self) -> Vec<String> {
-        missing(&self.steps, &self.report.counts, self.settings.fenced)
+        let wide = self.wide.iter().flat_map(|seen| seen.wanted(&self.steps));
+        let (counts, fenced) = (&self.report.counts, self.settings.fenced);
+        missing(&self.steps, counts, fenced, wide)
     }
 
     /// Keeps what everybody wrote, with the whole history beside it, and says where.
@@ -105,6 +112,7 @@ impl Outcome {
             "nodes": self.settings.nodes,
             "members": self.settings.members,
             "ttl_ms": self.settings.ttl.as_millis() as u64,
+            "wide": self.wide.as_ref().map(|seen| seen.json(&self.steps, &self.history)),
             "steps": steps,
             "violations": violations,
             "problems": self.problems(),
@@ -158,7 +166,12 @@ impl Outcome {
     }
 }
 
-fn missing(steps: &[Step], counts: &Counts, fenced: bool) -> Vec<String> {
+fn missing(
+    steps: &[Step],
+    counts: &Counts,
+    fenced: bool,
+    more: impl IntoIterator<Item = (&'static str, usize, usize)>,
+) -> Vec<String> {
     let of = |wanted: &dyn Fn(&Step) -> bool| steps.iter().filter(|step| wanted(step)).count();
     let on_leader = of(&|step| step.cards.iter().any(|card| card.side == Side::Leader));
     let changes = of(&|step| {
@@ -181,7 +194,8 @@ fn missing(steps: &[Step], counts: &Counts, fenced: bool) -> Vec<String> {
         ("checks of a term", counts.samples, counts.elections.max(1)),
         ("elections whose seniority was checked", seniority, 1),
     ];
-    let short = wanted.into_iter().filter(|(_, found, least)| found < least);
+    let short = wanted.into_iter().chain(more);
+    let short = short.filter(|(_, found, least)| found < least);
     let told = short.map(|(what, found, least)| format!("{found} {what}; there must be {least}"));
     let open = counts.open_faults;
     let never_healed = (open > 0).then(|| format!("{open} faults never ended"));
@@ -224,6 +238,9 @@ impl fmt::Display for Outcome {
             let at = step.from.saturating_sub(origin).as_secs_f64();
             writeln!(f, "{at:>8.2} s  {}", Self::line(step))?;
         }
+        if let Some(seen) = &self.wide {
+            seen.tell(f, &self.settings, &self.steps, &self.history)?;
+        }
         // Violations and counts; the nodes' own timelines are what the picture shows.
         let report = self.report.to_string();
         let ends = report.find("early, not by us").map_or(report.len(), |at| {
@@ -250,27 +267,7 @@ impl fmt::Display for Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actions;
-
-    /// A step with that fault, after which all was well.
-    fn step(name: &str) -> Step {
-        Step {
-            cards: actions::find(name)
-                .iter()
-                .map(|action| action.card())
-                .collect(),
-            victims: Vec::new(),
-            before: "n1".to_owned(),
-            token: 1,
-            from: Duration::ZERO,
-            applied: Duration::ZERO,
-            undone: Duration::ZERO,
-            settled: Some((Duration::ZERO, "n2".to_owned(), 2)),
-            believed: None,
-            vacant: None,
-            problems: Vec::new(),
-        }
-    }
+    use crate::step::tests::step;
 
     #[test]
     fn a_run_in_which_something_never_happened_says_so() {
@@ -283,8 +280,8 @@ mod tests {
         enough.writes_admitted = 1;
         enough.samples = 2;
         enough.elections_checked_for_seniority = 1;
-        assert_eq!(missing(&steps, &enough, true), [""; 0]);
-        assert_eq!(missing(&[], &enough, true).len(), 1);
+        assert_eq!(missing(&steps, &enough, true, []), [""; 0]);
+        assert_eq!(missing(&[], &enough, true, []).len(), 1);
 
         let fields: [fn(&mut Counts) -> &mut usize; 7] = [
             |counts| &mut counts.elections,
@@ -298,11 +295,16 @@ mod tests {
         for field in fields {
             let mut fewer = enough;
             *field(&mut fewer) -= 1;
-            assert_eq!(missing(&steps, &fewer, true).len(), 1);
+            assert_eq!(missing(&steps, &fewer, true, []).len(), 1);
         }
         enough.writes_refused = 0;
-        assert_eq!(missing(&steps, &enough, false), [""; 0]);
+        assert_eq!(missing(&steps, &enough, false, []), [""; 0]);
+        let more = missing(&steps, &enough, false, [("packets", 0, 1), ("ways", 2, 2)]);
+        assert_eq!(more, ["0 packets; there must be 1"]);
         enough.open_faults = 1;
-        assert_eq!(missing(&steps, &enough, false), ["1 faults never ended"]);
+        assert_eq!(
+            missing(&steps, &enough, false, []),
+            ["1 faults never ended"]
+        );
     }
 }

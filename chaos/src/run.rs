@@ -7,6 +7,7 @@ use eldest::testing::history::{Rules, check};
 use crate::lab::Lab;
 use crate::plan::Draw;
 use crate::step::{Step, step};
+use crate::wide::{Seen, Wide};
 use crate::{Outcome, Plan, Result, Settings};
 
 /// How late the harness may stamp what etcd tells its watchers: it also starts, stops and awaits processes, while everything
@@ -20,11 +21,16 @@ const OBSERVER_LAG: Duration = Duration::from_millis(1500);
 /// The cluster or the nodes did not start, or what they recorded cannot be read.
 pub async fn run(settings: &Settings, plan: &Plan) -> Result<Outcome> {
     // Boxed: everything that a run is lives in its future.
-    Box::pin(whole(settings, plan)).await
+    Box::pin(whole(settings, plan, None)).await
 }
 
-async fn whole(settings: &Settings, plan: &Plan) -> Result<Outcome> {
-    let lab = Lab::start(settings).await?;
+pub(crate) async fn whole(
+    settings: &Settings,
+    plan: &Plan,
+    wide: Option<&Wide>,
+) -> Result<Outcome> {
+    let lab = Lab::start(settings, wide).await?;
+    let settings = &lab.settings.clone();
     lab.say(&format!(
         "{} nodes stand before {} servers of etcd, in {}",
         settings.nodes,
@@ -49,16 +55,23 @@ async fn whole(settings: &Settings, plan: &Plan) -> Result<Outcome> {
             }
         }
     }
+    let seen = match wide {
+        Some(wide) if problems.is_empty() => Some(Seen::look(&lab, wide, &steps).await?),
+        _ => None,
+    };
     let version = lab.cluster.lock().await.members()[0].version().to_owned();
     let (history, left, folder) = lab.finish().await?;
     problems.extend(left);
-    let rules = Rules::new(settings.ttl).observer_lag(OBSERVER_LAG);
+    let rules = Rules::new(settings.ttl)
+        .election_timeout(settings.election_timeout)
+        .observer_lag(OBSERVER_LAG);
     let report = check(&history, &rules);
     Ok(Outcome {
         settings: settings.clone(),
         seed: plan.seed,
         version,
         steps,
+        wide: seen,
         problems,
         history,
         report,

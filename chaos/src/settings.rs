@@ -6,6 +6,10 @@ use std::time::Duration;
 /// What an orderly or announced change may take on a machine that is busy.
 pub(crate) const SLACK: Duration = Duration::from_millis(3500);
 
+/// etcd's own defaults.
+const HEARTBEAT: Duration = Duration::from_millis(100);
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// How large a run's stage is, and how its nodes behave.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -18,6 +22,10 @@ pub struct Settings {
     /// The servers' programs: the first is what they begin with, and an upgrade goes through the others. None: the one
     /// that is vendored.
     pub etcds: Vec<PathBuf>,
+    /// How often etcd's leader tells the other servers that it is there.
+    pub heartbeat: Duration,
+    /// How long they wait for that before they choose another.
+    pub election_timeout: Duration,
     /// The nodes' TTL.
     pub ttl: Duration,
     /// Whether the register outside of etcd looks at tokens.
@@ -34,6 +42,8 @@ impl Settings {
             nodes: 3,
             members: 3,
             etcds: Vec::new(),
+            heartbeat: HEARTBEAT,
+            election_timeout: ELECTION_TIMEOUT,
             ttl: Duration::from_secs(5),
             fenced: true,
             verbose: false,
@@ -42,7 +52,15 @@ impl Settings {
 
     /// The longest vacancy that the checker allows while nothing is wrong: TTL, etcd's election timeout, and slack.
     pub(crate) fn takeover(&self) -> Duration {
-        self.ttl + Duration::from_secs(1) + SLACK
+        self.ttl + self.election_timeout + SLACK
+    }
+
+    /// With etcd set up for servers that are so far from each other: heartbeats as often as a round trip allows, and
+    /// ten of them until another leader is chosen; never less than its defaults.
+    pub fn far(mut self, round_trip: Duration) -> Self {
+        self.heartbeat = round_trip.max(HEARTBEAT);
+        self.election_timeout = (round_trip * 10).max(ELECTION_TIMEOUT);
+        self
     }
 
     /// Patience with what ought to come by itself. The checker's bound is the promise; this only ends a run that

@@ -202,3 +202,29 @@ fn judge(lab: &Lab, step: &mut Step) -> Result {
     step.problems.extend(problems);
     Ok(())
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::actions;
+
+    /// A step with that fault, after which all was well.
+    pub(crate) fn step(name: &str) -> Step {
+        Step {
+            cards: actions::find(name)
+                .iter()
+                .map(|action| action.card())
+                .collect(),
+            victims: Vec::new(),
+            before: "n1".to_owned(),
+            token: 1,
+            from: Duration::ZERO,
+            applied: Duration::ZERO,
+            undone: Duration::ZERO,
+            settled: Some((Duration::ZERO, "n2".to_owned(), 2)),
+            believed: None,
+            vacant: None,
+            problems: Vec::new(),
+        }
+    }
+}

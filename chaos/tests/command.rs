@@ -67,3 +67,48 @@ fn one_fault_is_made_and_reported_as_text_as_json_and_as_a_picture() {
     let picture = std::fs::read_to_string(picture).expect("a picture");
     assert!(picture.starts_with("<svg") && picture.contains("terminate-leader"));
 }
+
+/// However it ends: the processes, what they wrote, and with them the namespaces they were in.
+#[test]
+#[cfg(target_os = "linux")]
+fn of_a_run_that_is_killed_nothing_is_left() {
+    use std::io::{BufRead, BufReader};
+    use std::path::Path;
+    use std::process::Stdio;
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_eldest-chaos"));
+    command.args(["--wide", "--rtt", "4", "--seconds", "600"]);
+    let mut run = command.stdout(Stdio::piped()).spawn().expect("it runs");
+    let lines = BufReader::new(run.stdout.take().expect("piped")).lines();
+    let mut lines = lines.map_while(std::result::Result::ok);
+    let stands = lines.find_map(|line| Some(line.split_once(" of etcd, in ")?.1.to_owned()));
+    let folder = stands.expect("it stands");
+    // What nodes are told in their environment, and servers in their names.
+    let marks = [folder.clone(), format!("eldest-{}-", run.id())];
+    let ours = || {
+        processes()
+            .into_iter()
+            .filter(|told| marks.iter().any(|mark| told.contains(mark)))
+    };
+    assert!(ours().count() >= 6, "three nodes and three servers");
+    run.kill().expect("killed");
+    run.wait().expect("ended");
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while ours().count() > 0 || Path::new(&folder).exists() {
+        let left: Vec<_> = ours().collect();
+        assert!(std::time::Instant::now() < until, "{folder}, {left:?}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// Arguments and environment of all there are.
+#[cfg(target_os = "linux")]
+fn processes() -> Vec<String> {
+    let all = std::fs::read_dir("/proc").expect("processes").flatten();
+    let told = |path: std::path::PathBuf| {
+        let read = |name: &str| std::fs::read(path.join(name)).unwrap_or_default();
+        let bytes = [read("cmdline"), read("environ")].concat();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    all.map(|entry| told(entry.path())).collect()
+}

@@ -46,7 +46,7 @@ async fn each_alone(kind_of_faults: Kind) -> Result {
 }
 
 #[tokio::test]
-async fn nodes_that_die_stop_end_or_stand_twice() -> Result {
+async fn nodes_that_die_stop_break_their_own_or_stand_twice() -> Result {
     each_alone(Kind::Processes).await
 }
 

@@ -19,6 +19,9 @@ pub(crate) struct Config {
     pub(crate) election: String,
     /// `TTL_SECONDS`: how long its lease lives without a renewal; 5 if there is none.
     pub(crate) ttl: Duration,
+    /// `ROUND_TRIP_SECONDS`: how far away the members are; TTL and timeouts are then those for that distance, whatever
+    /// `TTL_SECONDS` says. May be missing.
+    pub(crate) round_trip: Option<Duration>,
     /// `LISTEN`: where it answers HTTP; `0.0.0.0:8080` if there is none.
     pub(crate) listen: String,
     /// `ADVERTISE`: where the others are told that it answers; `http://NODE_NAME:8080` if there is none.
@@ -45,6 +48,12 @@ pub(crate) struct Config {
         expect(dead_code, reason = "nobody counts there")
     )]
     pub(crate) register_fenced: bool,
+    /// `ORDERS`: the socket at which it is told to break its own, if it was built with the feature `orders`.
+    #[cfg_attr(
+        not(any(feature = "orders", test)),
+        expect(dead_code, reason = "nobody gives any")
+    )]
+    pub(crate) orders: Option<PathBuf>,
 }
 
 impl Config {
@@ -66,6 +75,9 @@ impl Config {
             .context("NODE_NAME is not set, and this host tells no name")?;
         let ttl = seconds(variable("TTL_SECONDS"), "TTL_SECONDS", 5.0, 1.0..=300.0)?;
         let pace = seconds(variable("PACE_SECONDS"), "PACE_SECONDS", 1.0, 0.01..=60.0)?;
+        let round_trip = variable("ROUND_TRIP_SECONDS")
+            .map(|text| seconds(Some(text), "ROUND_TRIP_SECONDS", 0.0, 0.0..=5.0))
+            .transpose()?;
         let fenced = variable("REGISTER_FENCED").unwrap_or_else(|| "yes".to_owned());
         ensure!(
             ["yes", "no"].contains(&fenced.as_str()),
@@ -76,6 +88,7 @@ impl Config {
             data_center: variable("DATA_CENTER"),
             election: variable("ELECTION").unwrap_or_else(|| "demo".to_owned()),
             ttl,
+            round_trip,
             pace,
             listen: variable("LISTEN").unwrap_or_else(|| "0.0.0.0:8080".to_owned()),
             advertise: variable("ADVERTISE").unwrap_or_else(|| format!("http://{name}:8080")),
@@ -83,6 +96,7 @@ impl Config {
             history_name: variable("HISTORY_NAME").unwrap_or_else(|| name.clone()),
             register: variable("REGISTER").map(PathBuf::from),
             register_fenced: fenced == "yes",
+            orders: variable("ORDERS").map(PathBuf::from),
             name,
         })
     }
@@ -136,9 +150,12 @@ mod tests {
             ("demo", None)
         );
         assert_eq!(config.ttl, Duration::from_secs(5));
-        assert_eq!(config.pace, Duration::from_secs(1));
+        assert_eq!(
+            (config.pace, config.round_trip),
+            (Duration::from_secs(1), None)
+        );
         assert_eq!((config.history_name.as_str(), config.register), ("n", None));
-        assert!(config.register_fenced);
+        assert!(config.register_fenced && config.orders.is_none());
         assert_eq!(
             (config.listen.as_str(), config.advertise.as_str()),
             ("0.0.0.0:8080", "http://n:8080")
@@ -158,7 +175,11 @@ mod tests {
             assert!(told.contains("TTL_SECONDS"), "{told}");
         }
         let node = [("ETCD_ENDPOINTS", "http://a:1"), ("NODE_NAME", "n")];
-        for (name, value) in [("PACE_SECONDS", "0"), ("REGISTER_FENCED", "maybe")] {
+        for (name, value) in [
+            ("PACE_SECONDS", "0"),
+            ("ROUND_TRIP_SECONDS", "far"),
+            ("REGISTER_FENCED", "maybe"),
+        ] {
             let told = refused(&[&node[..], &[(name, value)]].concat());
             assert!(told.contains(name), "{told}");
         }

@@ -4,6 +4,7 @@
 
 mod config;
 mod look;
+mod orders;
 mod record;
 pub mod register;
 mod seen;
@@ -21,6 +22,7 @@ use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::Config;
+use crate::orders::Orders;
 use crate::record::{Event, History};
 use crate::register::Register;
 use crate::seen::Seen;
@@ -54,6 +56,7 @@ pub fn main() -> Result<()> {
 async fn node(config: Config) -> Result<()> {
     let voice = Voice::new(&config);
     let register = Register::open(&config)?;
+    let orders = Orders::open(&config)?;
     let history = History::open(&config).await?;
     history.record(Event::Baseline);
     let shutdown = CancellationToken::new();
@@ -94,6 +97,7 @@ async fn node(config: Config) -> Result<()> {
         voice: voice.clone(),
         history: history.clone(),
         register,
+        orders,
     };
     let ran = election
         .run(shutdown.clone(), |leadership| work.lead(leadership))
@@ -120,9 +124,11 @@ async fn node(config: Config) -> Result<()> {
 }
 
 fn options(config: &Config) -> SessionOptions {
-    SessionOptions::new(&config.name)
-        .ttl(config.ttl)
-        .announce(announcement(config))
+    let options = SessionOptions::new(&config.name).announce(announcement(config));
+    match config.round_trip {
+        Some(round_trip) => options.wan(round_trip),
+        None => options.ttl(config.ttl),
+    }
 }
 
 /// What the others are told from the beginning; a leader adds since when it leads.

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::Config;
+use crate::orders::Orders;
 use crate::record::{Counter, Event, History, Write};
 use crate::register::Register;
 use crate::seen::{LEADS_SINCE, LEADS_WITH, why};
@@ -32,6 +33,7 @@ pub(crate) struct Work {
     pub(crate) voice: Voice,
     pub(crate) history: History,
     pub(crate) register: Register,
+    pub(crate) orders: Orders,
 }
 
 /// Takes back, however the work ends, that it goes on.
@@ -71,14 +73,15 @@ impl Work {
         loop {
             tokio::select! {
                 biased;
-                () = lost.cancelled() => break,
+                () = lost.cancelled(), if !self.orders.is_deaf() => break,
                 _ = pace.tick() => {}
             }
+            self.orders.obey(&leadership).await;
             if !is_told {
                 // If etcd did not take it, it is told again.
                 let telling = leadership.proclaim(told.clone());
                 is_told = tokio::select! {
-                    () = lost.cancelled() => break,
+                    () = lost.cancelled(), if !self.orders.is_deaf() => break,
                     done = telling => done.is_ok(),
                 };
             }

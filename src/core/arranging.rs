@@ -141,8 +141,8 @@ impl Machine {
         if member.taking.is_some() {
             return 0;
         }
-        let mut uncertain = std::mem::take(&mut member.uncertain);
-        uncertain.retain(|partition| !member.held.contains_key(partition));
+        // Also where work goes on: a term's own key is not what a search takes away.
+        let uncertain = std::mem::take(&mut member.uncertain);
         for partition in &uncertain {
             self.remove(now, &partition_key(&prefix, *partition), None, waits);
         }

@@ -104,7 +104,9 @@ pub(crate) struct Gate {
     pub(super) queue: BTreeSet<SlotId>,
 }
 
-const MOST_UNDER_WAY: usize = 64;
+/// Joins, which share transactions.
+const MOST_JOINS: usize = 256;
+const MOST_LISTS: usize = 64;
 /// Longest pause between attempts that etcd did not answer well.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -131,7 +133,8 @@ pub(crate) struct Machine {
     pub(super) requests: BTreeMap<RequestId, (Purpose, i64)>,
     /// The cluster that answers, and the newest revision of a linearizable answer.
     pub(super) store: (Option<u64>, i64),
-    pub(super) watches: BTreeMap<WatchId, SlotId>,
+    /// Whose each watch is; the slot's view has it too.
+    pub(crate) watches: BTreeMap<WatchId, SlotId>,
     pub(crate) stream: Stream,
     pub(crate) lists: Gate,
     pub(crate) joins: Gate,
@@ -404,7 +407,7 @@ impl Machine {
     }
 
     pub(super) fn start_joins(&mut self, now: Time) {
-        while self.joins.under_way < MOST_UNDER_WAY {
+        while self.joins.under_way < MOST_JOINS {
             let Some(slot) = self.joins.queue.pop_first() else {
                 return;
             };
@@ -420,7 +423,7 @@ impl Machine {
     }
 
     pub(super) fn start_lists(&mut self, now: Time) {
-        while self.lists.under_way < MOST_UNDER_WAY {
+        while self.lists.under_way < MOST_LISTS {
             let Some(slot) = self.lists.queue.pop_first() else {
                 return;
             };
@@ -431,14 +434,12 @@ impl Machine {
     }
 
     pub(crate) fn forget(&mut self, slot: SlotId) {
-        self.slots.remove(&slot);
-        let watches: Vec<_> = self
-            .watches
-            .iter()
-            .filter(|(_, s)| **s == slot)
-            .map(|(w, _)| *w)
-            .collect();
-        for watch in watches {
+        let watchers = match self.slots.remove(&slot) {
+            Some(Slot::Candidate(candidate)) => candidate.view.watchers(),
+            Some(Slot::Onlooker(onlooker)) => onlooker.view.watchers(),
+            None => Vec::new(),
+        };
+        for watch in watchers {
             self.unwatch(watch);
         }
     }

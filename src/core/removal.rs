@@ -9,6 +9,7 @@ use super::action::{Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
 use super::candidacy::{Phase, Purpose};
 use super::machine::{Machine, Slot, Timer};
 use super::time::Time;
+use crate::facts::Entry;
 
 /// A key that must go. While it stands here it is never ours again: no join uses its path.
 #[derive(Debug, Clone)]
@@ -72,9 +73,7 @@ impl Machine {
         if removal.held_by == slot {
             removal.held_by = None;
         }
-        if removal.create_revision < create_revision {
-            removal.create_revision = create_revision;
-        }
+        removal.create_revision = removal.create_revision.max(create_revision);
         self.start_removal(key, now);
     }
 
@@ -155,24 +154,44 @@ impl Machine {
         removal.request = None;
         match answer {
             Answer::Deleted { .. } => self.removal_done(key, now),
-            Answer::Read { entry, .. } => match entry.filter(|e| self.entry_is_ours(e)) {
-                Some(entry) => {
-                    self.note(Note::OrphanFound {
-                        key: Arc::clone(key),
-                    });
-                    if let Some(removal) = self.removals.get_mut(key) {
-                        removal.create_revision = Some(entry.create_revision);
-                    }
-                    self.start_removal(key, now);
-                }
-                None => self.removal_done(key, now),
-            },
+            Answer::Read { entry, .. } => {
+                let stray = entry.filter(|e| self.is_stray(e));
+                self.found(key, stray.map(|e| e.create_revision), now);
+            }
             Answer::Failed(trouble) => {
                 self.removal_failed(key, trouble.class, now);
                 self.fail_request("delete", trouble);
             }
             _ => {}
         }
+    }
+
+    /// What was looked for stands since that revision, or does not stand.
+    fn found(&mut self, key: &Arc<[u8]>, create_revision: Option<i64>, now: Time) {
+        if create_revision.is_some() {
+            self.note(Note::OrphanFound {
+                key: Arc::clone(key),
+            });
+        }
+        // Somebody may have asked meanwhile for one that it knows.
+        let known = self.removals.get_mut(key).and_then(|removal| {
+            removal.create_revision = removal.create_revision.max(create_revision);
+            removal.create_revision
+        });
+        if known.is_some() {
+            self.start_removal(key, now);
+        } else {
+            self.removal_done(key, now);
+        }
+    }
+
+    /// Put under our lease, and not what a candidate stands by: that is released when its work has ended, not looked for.
+    fn is_stray(&self, entry: &Entry) -> bool {
+        let held = self.slots.values().any(|slot| match slot {
+            Slot::Candidate(c) => c.own().is_some_and(|own| own.is(entry)),
+            Slot::Onlooker(_) => false,
+        });
+        !held && self.entry_is_ours(entry)
     }
 
     /// The answer was another store's, and proves nothing about the key.

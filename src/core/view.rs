@@ -31,6 +31,10 @@ pub(crate) enum Fate {
 }
 
 impl Own {
+    pub(crate) fn is(&self, entry: &Entry) -> bool {
+        self.key == entry.key && self.create_revision == entry.create_revision
+    }
+
     /// What one event says about our key.
     pub(crate) fn fate(&self, change: &Change) -> Fate {
         if change.key() != &*self.key {
@@ -135,6 +139,11 @@ impl PrefixView {
 
     pub(crate) fn is_synced(&self) -> bool {
         self.synced
+    }
+
+    /// Every watcher that stands for this view.
+    pub(crate) fn watchers(&self) -> Vec<WatchId> {
+        self.watcher.iter().map(|watcher| watcher.id).collect()
     }
 
     /// The watch is gone; what we knew may be old.
@@ -504,6 +513,14 @@ impl View {
         match self {
             View::Prefix(view) => view.place(own, seats),
             View::Predecessor(view) => view.place(),
+        }
+    }
+
+    /// Every watcher that stands for it.
+    pub(crate) fn watchers(&self) -> Vec<WatchId> {
+        match self {
+            View::Prefix(view) => view.watchers(),
+            View::Predecessor(view) => view.watchers(),
         }
     }
 }

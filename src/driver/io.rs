@@ -8,19 +8,20 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument;
 
+use super::shared::{self, Shared, Told};
 use crate::core::action::{Answer, Ask, RequestId, Trouble, WatchId};
 use crate::core::machine::Machine;
 use crate::core::time::Time;
 use crate::env::SharedEnv;
 use crate::error::class_of;
-use crate::etcd::{
-    Failure, KeepAlive, Lane, Pool, Unless, WatchMessage, WatchReceiver, WatchRequest,
-};
+use crate::etcd::{Failure, KeepAlive, Lane, Pool, WatchMessage, WatchReceiver, WatchRequest};
 
 /// What happened outside.
 pub(crate) enum Event {
     /// A request was answered.
     Answered { request: RequestId, answer: Answer },
+    /// Some that shared a transaction were.
+    Shared(Told),
     /// One that used the keepalive stream; the stream comes back with the answer, if it may be used again.
     Renewed {
         request: RequestId,
@@ -45,6 +46,7 @@ pub(super) struct Io {
     generation: u64,
     watches: Option<Watches>,
     watch_generation: u64,
+    shared: Shared,
 }
 
 /// The watch stream that is open or being opened.
@@ -71,6 +73,7 @@ impl Io {
             generation: 0,
             watches: None,
             watch_generation: 0,
+            shared: Shared::new(),
         }
     }
 
@@ -78,6 +81,12 @@ impl Io {
     pub(super) fn take(&mut self, event: Event, machine: &mut Machine, now: Time) {
         match event {
             Event::Answered { request, answer } => machine.answer(now, request, answer),
+            Event::Shared(told) => {
+                self.shared.told(&told);
+                for (request, answer) in told.answers {
+                    machine.answer(now, request, answer);
+                }
+            }
             Event::Renewed {
                 request,
                 answer,
@@ -119,12 +128,15 @@ impl Io {
         }
     }
 
-    /// Sends a request; its answer comes back as an event.
+    /// Sends a request, or keeps it until [`Io::flush`]; its answer comes back as an event.
     pub(super) fn ask(&mut self, request: RequestId, ask: Ask) {
         match ask {
             Ask::Open { lease } => self.open(request, lease),
             Ask::Renew => self.renew(request),
             ask => {
+                let Some((request, ask)) = self.shared.keep((request, ask)) else {
+                    return;
+                };
                 let urgent = matches!(
                     ask,
                     Ask::Grant { .. } | Ask::Verify { .. } | Ask::Revoke { .. } | Ask::Sweep { .. }
@@ -142,6 +154,15 @@ impl Io {
                     .boxed(),
                 );
             }
+        }
+    }
+
+    /// Sends what was kept because more of its kind might be asked for in the same turn.
+    pub(super) fn flush(&mut self) {
+        while let Some((kind, asked)) = self.shared.next() {
+            let (pool, events) = (Arc::clone(&self.pool), self.answers.clone());
+            let sending = shared::send(pool, kind, asked, events);
+            self.env.spawn(sending.in_current_span().boxed());
         }
     }
 
@@ -321,7 +342,7 @@ async fn read(
     }
 }
 
-fn trouble(failure: &Failure) -> Trouble {
+pub(super) fn trouble(failure: &Failure) -> Trouble {
     let class = class_of(failure.class);
     Trouble {
         class,
@@ -348,24 +369,8 @@ async fn send(pool: &Pool, ask: Ask) -> Result<Answer, Failure> {
             let (header, entry) = pool.read(Lane::Data, &key).await?;
             Answer::Read { header, entry }
         }
-        Ask::Join {
-            key,
-            value,
-            lease,
-            prefix,
-            admission,
-        } => {
-            let unless = Unless {
-                created_after: admission.none_after,
-                beside_in: admission.nothing_else_in.as_deref(),
-            };
-            let joined = pool.join(&key, &value, lease, &prefix, unless).await?;
-            Answer::Joined {
-                header: joined.header,
-                created: joined.created,
-                entries: joined.entries,
-                other: joined.other,
-            }
+        ask @ (Ask::Join { .. } | Ask::Delete { .. }) => {
+            shared::ask_together(pool, &[&ask]).await?.remove(0)
         }
         Ask::List { prefix, reach } => {
             let listed = pool.list(&prefix, reach).await?;
@@ -385,12 +390,6 @@ async fn send(pool: &Pool, ask: Ask) -> Result<Answer, Failure> {
                 entries: listed.entries,
             }
         }
-        Ask::Delete {
-            key,
-            create_revision,
-        } => Answer::Deleted {
-            header: pool.delete(&key, create_revision).await?,
-        },
         Ask::Release { keys } => Answer::Deleted {
             header: pool.release(&keys).await?,
         },

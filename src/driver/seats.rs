@@ -35,6 +35,8 @@ pub(crate) struct Seat {
     pub(crate) election: Arc<str>,
     pub(crate) prefix: Arc<[u8]>,
     pub(crate) awaiting_end: Vec<oneshot::Sender<()>>,
+    /// A member's that has owned partitions; these have seats of their own.
+    pub(super) shares: bool,
     handle: WeakHandle,
     status: watch::Sender<Status>,
     registered: Option<oneshot::Sender<Result<()>>>,
@@ -102,6 +104,7 @@ impl Seat {
             election,
             prefix,
             awaiting_end: Vec::new(),
+            shares: false,
             handle: WeakHandle {
                 commands: handle.commands.downgrade(),
                 shared: Arc::downgrade(&handle.shared),
@@ -125,11 +128,13 @@ impl Seat {
     }
 
     /// The seat of a partition that this member owns: its leaderships go to the member's handle.
-    pub(super) fn partition(&self, partition: u32) -> Self {
+    pub(super) fn partition(&mut self, partition: u32) -> Self {
+        self.shares = true;
         Self {
             election: format!("{}/{partition}", self.election).into(),
             prefix: partition_key(&self.prefix, partition),
             awaiting_end: Vec::new(),
+            shares: false,
             handle: self.handle.clone(),
             status: watch::channel(Status::Joining).0,
             registered: None,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
 
 use super::failure::Failure;
+use super::kv::guarded_delete;
 use super::pool::{Lane, Pool, Trouble, header, kv};
 use crate::facts::Header;
 
@@ -55,16 +56,14 @@ impl Pool {
 
     /// Deletes each of the keys that still is the one with its create revision; afterwards those are gone.
     pub(crate) async fn release(&self, keys: &[(Arc<[u8]>, i64)]) -> Result<Header, Failure> {
-        let delete = |(key, create_revision): &(Arc<[u8]>, i64)| {
-            let same = Compare::create_revision(&**key, CompareOp::Equal, *create_revision);
-            TxnOp::txn(
-                Txn::new()
-                    .when([same])
-                    .and_then([TxnOp::delete(&**key, None)]),
-            )
+        let delete =
+            |(key, create_revision): &(Arc<[u8]>, i64)| guarded_delete(key, *create_revision);
+        let txn = if let [alone] = keys {
+            delete(alone)
+        } else {
+            let deletes = keys.iter().map(|key| TxnOp::txn(delete(key)));
+            Txn::new().and_then(deletes.collect::<Vec<_>>())
         };
-        let deletes: Vec<_> = keys.iter().map(delete).collect();
-        let txn = Txn::new().and_then(deletes);
         self.call(Lane::Data, async |client| {
             let answer = kv(&client).txn(txn).await?;
             header(answer.header())

@@ -1,40 +1,17 @@
-//! Hides keys and transactions: how candidates are registered, read in pages and removed under guards.
+//! Hides keys and transactions: how candidates are read in pages and removed under guards.
 
 use std::sync::Arc;
 
 use etcd_client::{
-    Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
-    TxnResponse,
+    Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnResponse,
 };
 
 use super::failure::Failure;
-use super::pool::{Lane, Pool, Trouble, header, kv};
+use super::pool::{Lane, Pool, header, kv};
 use crate::facts::{Entry, Header, Reach};
 
 /// Keys in one answer: 512 announcements of 1 KiB are half a megabyte.
-const PAGE: i64 = 512;
-
-/// What a registration found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Joined {
-    /// The transaction's header.
-    pub(crate) header: Header,
-    /// Whether this call created the key, whose create revision then is the header's revision.
-    pub(crate) created: bool,
-    /// The candidates at the header's revision, in the order of their keys, our own included.
-    pub(crate) entries: Vec<Entry>,
-    /// Refused: a key that stands where none may.
-    pub(crate) other: Option<Arc<[u8]>>,
-}
-
-/// What a registration demands beside the absence of its key.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Unless<'a> {
-    /// No key below the candidates' prefix was created after that revision.
-    pub(crate) created_after: Option<i64>,
-    /// Below this no key stands outside of the candidates' prefix, which lies in it.
-    pub(crate) beside_in: Option<&'a [u8]>,
-}
+pub(super) const PAGE: i64 = 512;
 
 /// The candidates at one revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +24,7 @@ pub(crate) struct Listed {
 
 /// Which keys of those that begin with a prefix are meant.
 #[derive(Debug, Clone, Copy)]
-struct Wanted<'a> {
+pub(super) struct Wanted<'a> {
     prefix: &'a [u8],
     /// Created at that revision at the latest.
     newest: Option<i64>,
@@ -55,7 +32,7 @@ struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    fn candidates(prefix: &'a [u8]) -> Self {
+    pub(super) fn candidates(prefix: &'a [u8]) -> Self {
         Self {
             prefix,
             newest: None,
@@ -69,73 +46,13 @@ impl<'a> Wanted<'a> {
 }
 
 /// Some of the keys below a prefix.
-struct Page {
+pub(super) struct Page {
     header: Header,
     found: Vec<KeyValue>,
-    more: bool,
+    pub(super) more: bool,
 }
 
 impl Pool {
-    /// Creates `key` with the lease unless it or what `unless` names exists, and reads the candidates below `prefix`
-    /// at that revision.
-    ///
-    /// Any failure may come after the key was created.
-    pub(crate) async fn join(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        lease: i64,
-        prefix: &[u8],
-        unless: Unless<'_>,
-    ) -> Result<Joined, Failure> {
-        let read = TxnOp::get(prefix, Some(range(prefix, None, None)));
-        let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
-        let mut when = vec![Compare::create_revision(key, CompareOp::Equal, 0)];
-        when.extend(unless.created_after.map(|revision| {
-            Compare::create_revision(prefix, CompareOp::Less, revision.saturating_add(1))
-                .with_range(prefix_end(prefix))
-        }));
-        let mut or_else = Vec::new();
-        for (from, to) in unless
-            .beside_in
-            .map(|all| around(prefix, all))
-            .into_iter()
-            .flatten()
-        {
-            let none = Compare::create_revision(&*from, CompareOp::Equal, 0);
-            when.push(none.with_range(&*to));
-            let one = GetOptions::new().with_range(to).with_limit(1);
-            or_else.push(TxnOp::get(from, Some(one.with_keys_only())));
-        }
-        or_else.push(read.clone());
-        let txn = Txn::new().when(when).and_then([put, read]).or_else(or_else);
-        let (created, page, other) = self
-            .call(Lane::Data, async |client| {
-                let answer = kv(&client).txn(txn).await?;
-                let header = header(answer.header())?;
-                let mut reads = answer.op_responses();
-                let Some(TxnOpResponse::Get(read)) = reads.pop() else {
-                    return Err(Trouble::Odd("a join without the candidates"));
-                };
-                let other = reads.iter().find_map(|read| match read {
-                    TxnOpResponse::Get(read) => read.kvs().first().map(|kv| Arc::from(kv.key())),
-                    _ => None,
-                });
-                Ok((answer.succeeded(), Page::new(header, read), other))
-            })
-            .await?;
-        let listed = self
-            .complete(page, Wanted::candidates(prefix))
-            .await
-            .map_err(Failure::after_sending)?;
-        Ok(Joined {
-            header: listed.header,
-            created,
-            entries: listed.entries,
-            other,
-        })
-    }
-
     /// Reads the candidates: the keys exactly one level below `prefix`, or everything below it. Linearizable.
     pub(crate) async fn list(&self, prefix: &[u8], reach: Reach) -> Result<Listed, Failure> {
         let wanted = Wanted {
@@ -186,16 +103,6 @@ impl Pool {
         .await
     }
 
-    /// Deletes the key if it still is the one with that create revision; afterwards that one is gone.
-    pub(crate) async fn delete(&self, key: &[u8], create_revision: i64) -> Result<Header, Failure> {
-        let txn = guarded_delete(key, create_revision);
-        self.call(Lane::Data, async |client| {
-            let answer = kv(&client).txn(txn).await?;
-            header(answer.header())
-        })
-        .await
-    }
-
     /// Replaces the value of a key that still is ours; false if it is not.
     pub(crate) async fn proclaim(
         &self,
@@ -237,7 +144,11 @@ impl Pool {
     }
 
     /// Reads the pages after the first at the first one's revision, and keeps what is wanted.
-    async fn complete(&self, mut page: Page, wanted: Wanted<'_>) -> Result<Listed, Failure> {
+    pub(super) async fn complete(
+        &self,
+        mut page: Page,
+        wanted: Wanted<'_>,
+    ) -> Result<Listed, Failure> {
         let header = page.header;
         let mut entries = Vec::new();
         loop {
@@ -256,7 +167,7 @@ impl Pool {
 }
 
 impl Page {
-    fn new(header: Header, mut answer: GetResponse) -> Self {
+    pub(super) fn new(header: Header, mut answer: GetResponse) -> Self {
         Page {
             header,
             found: answer.take_kvs(),
@@ -265,11 +176,16 @@ impl Page {
     }
 }
 
-/// A page of the keys below `prefix`, whatever key it begins with. Ordered by key, as etcd does by itself.
-fn range(prefix: &[u8], revision: Option<i64>, newest: Option<i64>) -> GetOptions {
+/// So many of the first keys below `prefix`.
+pub(super) fn first(prefix: &[u8], limit: i64) -> GetOptions {
     GetOptions::new()
         .with_range(prefix_end(prefix))
-        .with_limit(PAGE)
+        .with_limit(limit)
+}
+
+/// A page of the keys below `prefix`, whatever key it begins with. Ordered by key, as etcd does by itself.
+fn range(prefix: &[u8], revision: Option<i64>, newest: Option<i64>) -> GetOptions {
+    first(prefix, PAGE)
         .with_revision(revision.unwrap_or(0))
         .with_max_create_revision(newest.unwrap_or(0))
 }
@@ -285,14 +201,6 @@ pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     }
     // etcd's sign for "no end".
     vec![0]
-}
-
-/// What lies below `all` before and after the keys below `prefix`, which lies in it.
-fn around(prefix: &[u8], all: &[u8]) -> [(Vec<u8>, Vec<u8>); 2] {
-    [
-        (all.to_vec(), prefix.to_vec()),
-        (prefix_end(prefix), prefix_end(all)),
-    ]
 }
 
 /// Deletes the key if it is the one with that create revision.

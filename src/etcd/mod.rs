@@ -6,6 +6,7 @@
 mod access;
 mod batch;
 mod failure;
+mod join;
 mod kv;
 mod lease;
 #[cfg(feature = "cli")]
@@ -19,7 +20,7 @@ pub(crate) use access::Access;
 #[cfg(feature = "tls")]
 pub use access::TlsFiles;
 pub(crate) use failure::{Class, Failure};
-pub(crate) use kv::Unless;
+pub(crate) use join::{Join, Joined, Unless};
 pub(crate) use lease::KeepAlive;
 #[cfg(test)]
 use lease::LeaseKeys;

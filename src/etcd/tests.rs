@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::core::time::Time;
 use crate::env::{Env, Watched};
-use crate::facts::Reach;
+use crate::facts::{Header, Reach};
 
 mod access;
 mod batches;
@@ -233,15 +233,40 @@ impl Drop for Etcd {
     }
 }
 
+impl Pool {
+    /// One candidate, alone in its transaction.
+    async fn join(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lease: i64,
+        prefix: &[u8],
+        unless: Unless<'_>,
+    ) -> Result<Joined, Failure> {
+        let join = Join {
+            key,
+            value,
+            lease,
+            prefix,
+            unless,
+        };
+        self.join_each(&[join]).await?.remove(0)
+    }
+
+    async fn delete(&self, key: &[u8], create_revision: i64) -> Result<Header, Failure> {
+        self.release(&[(Arc::from(key), create_revision)]).await
+    }
+}
+
 fn sendable<T: Send>(_: T) {}
 
 #[allow(dead_code)] // Only compiled.
 async fn every_call_may_move_between_threads(pool: Arc<Pool>) {
-    sendable(pool.join(b"", b"", 0, b"", Unless::default()));
+    sendable(pool.join_each(&[]));
     sendable(pool.list(b"", Reach::Children));
     sendable(pool.older(b"", 0));
     sendable(pool.read(Lane::Data, b""));
-    sendable(pool.delete(b"", 0));
+    sendable(pool.release(&[]));
     sendable(pool.proclaim(b"", 0, 0, b""));
     sendable(pool.txn(etcd_client::Txn::new()));
     sendable(pool.probe(b""));

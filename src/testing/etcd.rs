@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -22,6 +23,9 @@ const START_DEADLINE: Duration = Duration::from_secs(20);
 
 /// What etcd logs when somebody else has its port.
 const PORT_TAKEN: &str = "address already in use";
+
+/// For clients and for peers, where nobody else takes any: etcd's own.
+const PORTS: [u16; 2] = [2379, 2380];
 
 /// Names the binary to use instead of the vendored one.
 const BINARY_VARIABLE: &str = "ELDEST_ETCD_BIN";
@@ -51,12 +55,23 @@ pub struct EtcdBuilder {
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     data_dir: Option<PathBuf>,
+    places: Vec<Place>,
+}
+
+/// Where a member runs, if not on our loopback interface.
+#[derive(Debug, Clone)]
+struct Place {
+    address: IpAddr,
+    /// What starts it there.
+    command: Vec<OsString>,
 }
 
 /// Everything to start the server from, again and again.
 #[derive(Debug)]
 struct Setup {
     options: EtcdBuilder,
+    /// What stands before the binary when it is started.
+    through: Vec<OsString>,
     binary: PathBuf,
     version: Version,
     name: String,
@@ -344,16 +359,27 @@ impl Etcd {
         let version = Version::of(&binary)?;
         let token = format!("eldest-{}-{:08x}", std::process::id(), fastrand::u32(..));
         let parts = (1..=count)
-            .map(|number| Ok((format!("{token}-{number}"), Port::free()?, Port::free()?)))
+            .map(|number| {
+                let place = options.places.get(number - 1);
+                let (client, peer) = match place {
+                    None => (Port::free()?, Port::free()?),
+                    Some(place) => PORTS
+                        .map(|port| Port::elsewhere(place.address, port))
+                        .into(),
+                };
+                let through = place.map(|place| place.command.clone());
+                let name = format!("{token}-{number}");
+                Ok((name, through.unwrap_or_default(), client, peer))
+            })
             .collect::<Result<Vec<_>, BoxError>>()?;
         let members: Vec<String> = parts
             .iter()
-            .map(|(name, _, peer)| format!("{name}={}", peer.url()))
+            .map(|(name, _, _, peer)| format!("{name}={}", peer.url()))
             .collect();
         let members = members.join(",");
         parts
             .into_iter()
-            .map(|(name, client, peer)| {
+            .map(|(name, through, client, peer)| {
                 let folder = new_folder()?;
                 let data = match &options.data_dir {
                     None => folder.path().join("data"),
@@ -364,6 +390,7 @@ impl Etcd {
                     process: None,
                     setup: Setup {
                         options: options.clone(),
+                        through,
                         binary: binary.clone(),
                         version: version.clone(),
                         name,
@@ -411,6 +438,20 @@ impl EtcdBuilder {
     /// By default a temporary folder, in memory where there is room.
     pub fn data_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.data_dir = Some(folder.into());
+        self
+    }
+
+    /// Where the next member of a cluster runs, beginning with the first: at an address other than the loopback
+    /// interface's, started by a command to which etcd's own is appended and which becomes it, for example
+    /// `["nsenter", "--net=/run/netns/a"]`. It serves clients at port 2379 and its peers at port 2380, which nobody
+    /// else may use there, and must be reachable from here.
+    pub fn member_at(
+        mut self,
+        address: IpAddr,
+        command: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Self {
+        let command = command.into_iter().map(Into::into).collect();
+        self.places.push(Place { address, command });
         self
     }
 
@@ -488,7 +529,10 @@ async fn launch_all(members: &mut [Etcd]) -> Result<(), Failure> {
 
 impl Setup {
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.binary);
+        let binary = self.binary.as_os_str().to_owned();
+        let words: Vec<OsString> = self.through.iter().cloned().chain([binary]).collect();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
         let inherited = std::env::vars_os().map(|(name, _)| name);
         for name in inherited.filter(|name| is_etcd_s(name)) {
             command.env_remove(name); // each would count as an argument
@@ -623,6 +667,31 @@ mod tests {
         etcd.setup.client = other.setup.client;
         let error = etcd.serves().await.expect_err("another server");
         assert!(error.to_string().contains("not its port"), "{error}");
+        Ok(())
+    }
+
+    /// Of the loopback interface there are many addresses, and nobody else has these.
+    #[tokio::test]
+    #[cfg(target_os = "linux")]
+    async fn members_run_where_they_are_told_to_through_their_command() -> Result<(), BoxError> {
+        let mut builder = Etcd::builder();
+        let (a, b) = (fastrand::u8(1..=250), fastrand::u8(1..=250));
+        for number in 1..=3 {
+            let address = std::net::Ipv4Addr::new(127, a, b, number);
+            builder = builder.member_at(address.into(), ["env", "ELDEST_PLACE=here"]);
+        }
+        let cluster = builder.start_cluster(3).await?;
+        let endpoints = [1, 2, 3].map(|number| format!("http://127.{a}.{b}.{number}:2379"));
+        assert_eq!(cluster.endpoints(), endpoints);
+        for member in cluster.members() {
+            let pid = member.pid().ok_or("it runs")?;
+            let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
+            assert!(read("environ")?.contains("ELDEST_PLACE=here"));
+            // The command became etcd: what kills the one kills the other.
+            assert!(
+                read("cmdline")?.contains(member.name()) && !read("cmdline")?.starts_with("env")
+            );
+        }
         Ok(())
     }
 

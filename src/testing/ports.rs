@@ -1,6 +1,6 @@
 //! Hides how servers of many tests, in many processes at once, get ports that stay theirs across a restart.
 
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 
 use super::BoxError;
 
@@ -8,13 +8,13 @@ use super::BoxError;
 /// the port while its server is down, or a client that retries could even connect to itself.
 const RANGE: std::ops::Range<u16> = 16_000..32_000;
 
-/// A TCP port on the loopback interface, kept until dropped even while nobody listens.
+/// A TCP port. On the loopback interface it is kept until dropped, even while nobody listens.
 #[derive(Debug)]
 pub(super) struct Port {
-    number: u16,
+    address: SocketAddr,
     /// The UDP port of the same number: a claim that other processes with this code see, that costs the TCP port
-    /// nothing, and that the kernel gives back however this process ends.
-    _claim: UdpSocket,
+    /// nothing, and that the kernel gives back however this process ends. None elsewhere, where we may not even be.
+    _claim: Option<UdpSocket>,
 }
 
 impl Port {
@@ -22,22 +22,30 @@ impl Port {
     pub(super) fn free() -> Result<Self, BoxError> {
         for _ in 0..1_000 {
             let number = fastrand::u16(RANGE);
-            let address = (Ipv4Addr::LOCALHOST, number);
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, number));
             let Ok(claim) = UdpSocket::bind(address) else {
                 continue;
             };
             if TcpListener::bind(address).is_ok() {
                 return Ok(Self {
-                    number,
-                    _claim: claim,
+                    address,
+                    _claim: Some(claim),
                 });
             }
         }
         Err(format!("no free port on 127.0.0.1 from {RANGE:?}").into())
     }
 
+    /// That port at an address of somebody else's making, where nobody but its server takes any.
+    pub(super) fn elsewhere(address: IpAddr, number: u16) -> Self {
+        Self {
+            address: (address, number).into(),
+            _claim: None,
+        }
+    }
+
     pub(super) fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.number)
+        self.address.to_string()
     }
 
     pub(super) fn url(&self) -> String {
@@ -52,7 +60,8 @@ mod tests {
     #[test]
     fn a_port_is_never_given_out_twice_while_it_is_kept() {
         let ports: Vec<Port> = (0..200).map(|_| Port::free().expect("free")).collect();
-        let distinct: std::collections::HashSet<u16> = ports.iter().map(|p| p.number).collect();
+        let distinct: std::collections::HashSet<u16> =
+            ports.iter().map(|p| p.address.port()).collect();
         assert_eq!(distinct.len(), ports.len());
     }
 

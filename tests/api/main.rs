@@ -8,6 +8,7 @@ mod elections;
 mod endings;
 mod following;
 mod locks;
+mod many;
 mod observing;
 mod overview;
 mod partitions;

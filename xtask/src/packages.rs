@@ -16,6 +16,8 @@ const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("docker.io", &["docker", "dockerd"]),
     ("docker-compose", &["docker-compose"]),
+    ("iproute2", &["ip"]),
+    ("util-linux", &["nsenter"]),
 ];
 
 /// Makes sure that these Debian packages, or their programs, are there; installs what is missing when we

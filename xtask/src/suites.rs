@@ -171,6 +171,10 @@ pub(crate) fn etcdctl(stage: &Stage) -> Result<PathBuf> {
 
 /// The stage `chaos`.
 pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
+    // Data centres are network namespaces.
+    if cfg!(target_os = "linux") {
+        packages::ensure(stage, &["iproute2", "util-linux"])?;
+    }
     stage.tests(setup::cargo(TEST_CHAOS)?.args(["--", THREADS]))?;
     Ok(())
 }

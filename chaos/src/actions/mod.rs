@@ -2,8 +2,10 @@
 
 use crate::action::Action;
 
+mod far;
 mod links;
 mod load;
+mod orders;
 mod processes;
 mod servers;
 mod store;
@@ -12,9 +14,11 @@ mod upgrade;
 /// All of them, in the order of the catalogue.
 pub fn all() -> Vec<Box<dyn Action>> {
     let mut all = processes::all();
+    all.extend(orders::all());
     all.extend(links::all());
     all.extend(servers::all());
     all.extend(store::all());
+    all.extend(far::all());
     all.extend(upgrade::all());
     all.extend(load::all());
     all

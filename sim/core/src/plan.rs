@@ -288,7 +288,8 @@ fn fault(
             break kind;
         }
     };
-    let within = Duration::from_micros(rng.u64(..STORM.as_micros() as u64));
+    // Not at once: the calm before is judged at that very moment.
+    let within = Duration::from_micros(rng.u64(..STORM.as_micros() as u64).max(1));
     let most = [1000, 2500, 6000][rng.usize(..3)];
     let lasts = Duration::from_micros(rng.u64(1000..most * 1000));
     Fault {

@@ -182,9 +182,12 @@ fn calm(w: &mut World) {
     w.tidy();
     for node in 0..w.nodes.len() {
         stand_again(w, node);
-        // Who still gives up its partitions cannot share again yet.
+        // Who still gives up its partitions cannot share again yet, nor can whoever still works on some of them.
         return_after(w, node, SETTINGS.grace);
         return_after(w, node, SETTINGS.ttl);
+        if let Work::After(lasts) = w.nodes[node].work {
+            return_after(w, node, lasts);
+        }
     }
 }
 

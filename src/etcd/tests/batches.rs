@@ -64,3 +64,96 @@ async fn without_its_member_nothing_is_taken() {
         []
     );
 }
+
+/// Candidate `1` of election `n`.
+fn candidate(n: usize) -> (String, String) {
+    (format!("ns/e{n}/1"), format!("ns/e{n}/"))
+}
+
+fn join<'a>((key, prefix): &'a (String, String), lease: i64, unless: Unless<'a>) -> Join<'a> {
+    Join {
+        key: key.as_bytes(),
+        value: b"v",
+        lease,
+        prefix: prefix.as_bytes(),
+        unless,
+    }
+}
+
+#[tokio::test]
+async fn joins_share_a_transaction_and_nothing_else() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let lease = fresh_id();
+    pool.grant(lease, 30).await.unwrap();
+    // The first finds nobody, the second its own key, the third more than one answer holds, the fourth whom it does not
+    // want to join.
+    let candidates: Vec<_> = (0..4).map(candidate).collect();
+    let stands = async |key: &str, prefix: &str| {
+        let (key, prefix) = (key.as_bytes(), prefix.as_bytes());
+        let joined = pool.join(key, b"o", lease, prefix, Unless::default());
+        joined.await.unwrap().header.revision
+    };
+    let mine = stands("ns/e1/1", "ns/e1/").await;
+    for n in 100..140 {
+        stands(&format!("ns/e2/{n}"), "ns/e2/").await;
+    }
+    let other = stands("ns/e3/0", "ns/e3/").await;
+    let alone = Unless {
+        created_after: Some(other - 1),
+        ..Unless::default()
+    };
+    let all = |n: usize| if n == 3 { alone } else { Unless::default() };
+    let joins: Vec<_> = candidates
+        .iter()
+        .enumerate()
+        .map(|(n, candidate)| join(candidate, lease, all(n)))
+        .collect();
+
+    let joined = pool.join_each(&joins).await.unwrap();
+    let joined: Vec<_> = joined.into_iter().map(Result::unwrap).collect();
+    let created: Vec<_> = joined.iter().map(|joined| joined.created).collect();
+    assert_eq!(created, [true, false, true, false]);
+    for joined in &joined {
+        assert_eq!(joined.header.revision, other + 1, "one revision");
+    }
+    let revisions = |n: usize| {
+        let entries = joined[n].entries.iter();
+        entries.map(|e| e.create_revision).collect::<Vec<_>>()
+    };
+    assert_eq!(revisions(0), [other + 1]);
+    assert_eq!(revisions(1), [mine]);
+    assert_eq!(revisions(2).len(), 41, "read to the end");
+    assert!(revisions(2).contains(&(other + 1)));
+    assert_eq!(revisions(3), [other]);
+}
+
+#[tokio::test]
+async fn sixty_four_joins_are_as_many_as_etcd_takes_with_room_to_spare() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let lease = fresh_id();
+    pool.grant(lease, 30).await.unwrap();
+    let of = |n| (0..n).map(candidate).collect::<Vec<_>>();
+    let beside = Unless {
+        created_after: Some(0),
+        ..Unless::default()
+    };
+    let (fit, many) = (of(64), of(127));
+    let joins: Vec<_> = fit.iter().map(|one| join(one, lease, beside)).collect();
+    let joined = pool.join_each(&joins).await.unwrap();
+    assert!(joined.iter().all(|j| j.as_ref().unwrap().created));
+    let joins: Vec<_> = many.iter().map(|one| join(one, lease, beside)).collect();
+    let refused = pool.join_each(&joins).await.unwrap_err();
+    assert_eq!(refused.class, Class::Invalid, "{refused}");
+    // One lease that is gone fails them all, and nothing was put.
+    let two = [candidate(200), candidate(201)];
+    let gone = [
+        join(&two[0], lease, beside),
+        join(&two[1], fresh_id(), beside),
+    ];
+    let gone = pool.join_each(&gone);
+    assert_eq!(gone.await.unwrap_err().class, Class::LeaseGone);
+    let listed = pool.list(b"ns/e200/", Reach::Children).await.unwrap();
+    assert_eq!(listed.entries, []);
+}

@@ -471,6 +471,30 @@ fn a_batch_that_was_applied_unheard_does_not_wait_for_the_work_of_a_member_that_
 }
 
 #[test]
+fn a_batch_that_came_late_is_looked_for_by_a_member_that_steps_aside_though_it_worked_on_that_partition()
+ {
+    let mut w = World::new(2, 1);
+    w.nodes[0].work = Work::Never;
+    let foreign = partition_key(&prefix_of(8), 0);
+    w.store.put(&foreign, b"theirs", 0);
+    w.share(0, 8);
+    w.share(1, 8);
+    w.until("it lacks one", secs(3), |w| w.loads(8) == [3, 4]);
+    // The first take arrives when the term that the second one brought is over, and before the member steps aside.
+    w.next(0, takes, Fate::Late(ms(1500)));
+    w.delete(&foreign);
+    w.until("the second one", secs(1), |w| w.owns(0, 8, 0));
+    w.delete(&foreign);
+    w.run(ms(50));
+    assert!(!w.owns(0, 8, 0));
+    w.relink(0, |l| l.watches_stalled = true);
+    w.until("it came", secs(2), |w| w.store.keys.contains_key(&foreign));
+    assert_eq!(w.members(8), 2, "the member is still there");
+    w.until("the other owns it", GRACE + secs(2), |w| w.owns(1, 8, 0));
+    assert_eq!(w.members(8), 1, "it stepped aside");
+}
+
+#[test]
 fn a_key_put_anew_while_work_of_the_lost_term_goes_on_is_taken_away() {
     let mut w = World::sharing(2, 8);
     w.nodes[0].work = Work::Never;

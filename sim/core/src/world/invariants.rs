@@ -24,7 +24,7 @@ pub(crate) enum Invariant {
     Seniority,
     /// I5: when everything works again, there is one leader in time.
     Liveness,
-    /// I6: nothing is left in etcd.
+    /// I6: nothing is left in etcd, no watch of what is forgotten either.
     Leaks,
     /// A key is released only after its work, or after the frozen deadline.
     Release,
@@ -80,8 +80,23 @@ impl World {
         self.broken.get_or_insert(broken);
     }
 
-    /// I1, where more terms are open than may be valid.
+    /// After every step.
     pub(super) fn check(&mut self) {
+        self.check_terms();
+        let astray = |node: &Node| {
+            let mut watches = node.machine.watches.iter();
+            let astray = watches.find(|(_, slot)| !node.machine.slots.contains_key(slot));
+            astray.map(|(watch, slot)| {
+                format!("watch {watch} is for slot {slot}, which is forgotten")
+            })
+        };
+        if let Some(what) = self.nodes.iter().find_map(astray) {
+            self.broken(Invariant::Leaks, what);
+        }
+    }
+
+    /// I1, where more terms are open than may be valid.
+    fn check_terms(&mut self) {
         let mut valid = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
             for term in node.valid_terms(self.now) {

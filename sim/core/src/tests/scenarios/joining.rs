@@ -1,5 +1,7 @@
 //! How a key comes to stand, and whose it is.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::core::action::{Class, Standing};
 use crate::core::candidacy::Follow;
@@ -275,4 +277,29 @@ fn answers_of_an_earlier_attempt_are_dropped() {
     w.check_settled();
     assert_eq!(w.elected.len(), 1);
     assert_eq!(w.count(0, joins), 2);
+}
+
+#[test]
+fn what_is_looked_for_is_left_to_the_candidate_that_stands_by_it() {
+    // Nothing may look for it while it stands; if something did, as a bug once did, its work must be awaited all the same.
+    let mut w = World::seated(1);
+    let key = Arc::clone(&w.store.queue(E)[0].key);
+    w.give(0, |m, now| m.remove(now, &key, None, None));
+    w.until("it was looked for", secs(1), |w| w.count(0, finds) == 1);
+    w.run(secs(5));
+    assert!(w.leads(0));
+    assert_eq!(w.elected.len(), 1, "one term, never disturbed");
+    assert_eq!(w.count(0, deletes), 0);
+}
+
+#[test]
+fn what_is_known_while_a_key_is_looked_for_is_not_forgotten() {
+    let mut w = World::seated(1);
+    let key: Arc<[u8]> = (*b"elsewhere").into();
+    w.store.put(&key, b"", 0);
+    let create_revision = w.store.keys[&key].create_revision;
+    w.next(0, finds, Fate::Slow(ms(50)));
+    w.give(0, |m, now| m.remove(now, &key, None, None));
+    w.give(0, |m, now| m.remove(now, &key, Some(create_revision), None));
+    w.until("it is gone", secs(1), |w| !w.store.keys.contains_key(&key));
 }

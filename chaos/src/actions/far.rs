@@ -1,0 +1,60 @@
+//! Faults of the ways between data centres.
+
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+
+use crate::Result;
+use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::lab::Lab;
+
+const ISOLATE: &str = "isolate-etcd-leader";
+
+pub(super) fn all() -> Vec<Box<dyn Action>> {
+    vec![Box::new(Isolate)]
+}
+
+/// The client still has its answers, from a server that nobody follows any more: its renewals are acknowledged, and must
+/// not count.
+struct Isolate;
+
+impl Action for Isolate {
+    fn card(&self) -> Card {
+        Card {
+            name: ISOLATE,
+            about: "with --wide: etcd's leader and the node that leads are cut from the others, but not from each other",
+            side: Side::Leader,
+            realm: Realm::Servers,
+            effect: Effect::Changed,
+            lasts: Lasts::BEYOND,
+            refuses: false,
+            asks: true,
+            only_by_name: true,
+        }
+    }
+
+    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            let wire = lab.wire.as_ref();
+            let wire = wire.ok_or("data centres are cut from each other with --wide only")?;
+            let (site, node) = (lab.site(victim.node), &lab.nodes[victim.node].name);
+            lab.lead_etcd_by(site).await?;
+            lab.fault(node, ISOLATE);
+            wire.cut(site);
+            lab.fault(node, ISOLATE);
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            if let Some(wire) = &lab.wire {
+                wire.heal();
+                lab.cluster.lock().await.leader().await;
+                lab.healed(&lab.nodes[victim.node].name, ISOLATE);
+            }
+            Ok(())
+        }
+        .boxed_local()
+    }
+}

@@ -1,0 +1,148 @@
+//! Faults of a node's program: what it does to itself, because it was told to.
+
+use std::time::Duration;
+
+use eldest::testing::history::What;
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+
+use crate::Result;
+use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::lab::Lab;
+
+/// More than etcd takes in one request.
+const TOO_LARGE: usize = 2_000_000;
+
+pub(super) fn all() -> Vec<Box<dyn Action>> {
+    use Effect::{Changed, ChangedAtOnce, Kept};
+    let one = |name, about, effect, lasts, order| -> Box<dyn Action> {
+        let card = Card {
+            name,
+            about,
+            side: Side::Leader,
+            realm: Realm::Process,
+            effect,
+            lasts,
+            refuses: false,
+            asks: false,
+            only_by_name: false,
+        };
+        Box::new(Program { card, order })
+    };
+    vec![
+        one(
+            "starve-leader",
+            "all threads of the leader's runtime are kept busy for longer than the TTL",
+            Changed,
+            Lasts::BEYOND,
+            Order::Starve,
+        ),
+        one(
+            "panic-leader",
+            "the leader's work panics, and with it its process; it is started again when another leads",
+            Changed,
+            Lasts::MOMENT,
+            Order::Panic,
+        ),
+        one(
+            "deaf-leader",
+            "the leader is told to end, and its work ignores that; it is started again when another leads",
+            ChangedAtOnce,
+            Lasts::MOMENT,
+            Order::Deaf,
+        ),
+        one(
+            "announce-too-much",
+            "the leader announces more than etcd takes",
+            Kept,
+            Lasts::MOMENT,
+            Order::Announce,
+        ),
+    ]
+}
+
+enum Order {
+    Starve,
+    Panic,
+    Deaf,
+    Announce,
+}
+
+struct Program {
+    card: Card,
+    order: Order,
+}
+
+impl Action for Program {
+    fn card(&self) -> Card {
+        self.card.clone()
+    }
+
+    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        let (node, name) = (&lab.nodes[victim.node], self.card.name);
+        let order = async |order: &str| node.order(order, lab.settings.patience()).await;
+        // In a pair it may not lead any more, and then there is no work that could do it.
+        async move {
+            lab.fault(&node.name, name);
+            match self.order {
+                Order::Starve => {
+                    order("starve").await?;
+                    lab.fault(&node.name, name);
+                }
+                Order::Panic => {
+                    if order("panic").await? == "done" {
+                        node.dies(lab.settings.patience()).await?;
+                        lab.kill(node)?;
+                    }
+                    lab.healed(&node.name, name);
+                }
+                Order::Deaf => {
+                    let is_deaf = order("deaf").await? == "done";
+                    let since = lab.now();
+                    node.stop(lab.settings.patience()).await?;
+                    lab.healed(&node.name, name);
+                    if is_deaf && ended_itself(lab, victim, since)? {
+                        return Err("the work was not deaf".into());
+                    }
+                }
+                Order::Announce => {
+                    let told = order(&format!("announce {TOO_LARGE}")).await?;
+                    lab.healed(&node.name, name);
+                    if told == "taken" {
+                        return Err(
+                            format!("an announcement of {TOO_LARGE} bytes was taken").into()
+                        );
+                    }
+                }
+            }
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        let (node, name) = (&lab.nodes[victim.node], self.card.name);
+        let order = async |order: &str| node.order(order, lab.settings.patience()).await;
+        async move {
+            match self.order {
+                Order::Starve => {
+                    order("wake").await?;
+                    lab.healed(&node.name, name);
+                }
+                _ if !node.runs() => node.start(&lab.settings)?,
+                _ => {}
+            }
+            Ok(())
+        }
+        .boxed_local()
+    }
+}
+
+/// Whether the work came to an end of its own, and was not dropped.
+fn ended_itself(lab: &Lab, victim: &Victim, since: Duration) -> Result<bool> {
+    let token = victim.token.unwrap_or_default();
+    let released = What::Released { token };
+    let ledger = lab.ledger()?;
+    let mut events = ledger.events().iter();
+    Ok(events.any(|event| event.at > since && event.what == released))
+}

@@ -1,0 +1,42 @@
+//! Three data centres far apart: nobody's term ends by itself, and the next one leads as soon as it may.
+#![cfg(target_os = "linux")]
+
+use std::time::Duration;
+
+use eldest_chaos::{Plan, Result, Settings, Wide, actions, wide};
+
+/// A short one of the runs that docs/chaos keeps.
+#[test]
+fn over_120_ms_with_5_percent_loss_no_term_ends_but_those_that_are_ended() -> Result {
+    let round_trip = Duration::from_millis(120);
+    let far = Wide {
+        quiet: Duration::from_secs(6),
+        ..Wide::new(round_trip, 0.05)
+    };
+    let settings = Settings::new(env!("CARGO_BIN_EXE_eldest-chaos")).far(round_trip);
+    let outcome = wide(&settings, &far.plan(), &far)?;
+    assert!(outcome.is_ok(), "{outcome}");
+    println!("{outcome}");
+    Ok(())
+}
+
+/// Close to each other, with a TTL that survives a change of etcd's leader, and not more.
+#[test]
+fn a_leader_isolated_with_etcd_s_leader_is_not_believed_by_its_acknowledgements() -> Result {
+    let round_trip = Duration::from_millis(4);
+    let far = Wide {
+        preset: false,
+        quiet: Duration::ZERO,
+        rounds: 0,
+        ..Wide::new(round_trip, 0.0)
+    };
+    let settings = Settings {
+        ttl: Duration::from_secs(4),
+        ..Settings::new(env!("CARGO_BIN_EXE_eldest-chaos"))
+    };
+    let plan = Plan::only(actions::find("isolate-etcd-leader").into_iter().collect());
+    let outcome = wide(&settings, &plan, &far)?;
+    assert!(outcome.is_ok(), "{outcome}");
+    println!("{outcome}");
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! Hides how orders arrive, a line and an answer per connection of a Unix socket, and how they are carried out.
+//!
+//! `starve` keeps every worker of the runtime busy until `wake`; `deaf` has the work ignore the end of its term from now
+//! on; `panic` has it panic; `announce N` has it announce N bytes. The last three are answered by the work.
+
+use std::io::{BufRead, BufReader, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use eldest::{Announcement, Leadership};
+use tokio::runtime::Handle;
+
+use crate::config::Config;
+
+/// How long the work may take to begin with an order: while etcd is out of reach it is in the middle of a request.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The orders that this node is given, if anybody may.
+#[derive(Clone)]
+pub(crate) struct Orders(Option<Arc<Desk>>);
+
+#[derive(Default)]
+struct Desk {
+    deaf: AtomicBool,
+    for_work: Mutex<Option<(Order, SyncSender<String>)>>,
+    starving: Mutex<bool>,
+    fed: Condvar,
+}
+
+/// What only the work of a leader can carry out.
+enum Order {
+    Deaf,
+    Panic,
+    Announce(usize),
+}
+
+impl Orders {
+    pub(crate) fn open(config: &Config) -> Result<Self> {
+        let Some(path) = &config.orders else {
+            return Ok(Self(None));
+        };
+        // Left by a node that was killed.
+        let _ = std::fs::remove_file(path);
+        let listener =
+            UnixListener::bind(path).with_context(|| format!("ORDERS={}", path.display()))?;
+        let desk = Arc::new(Desk::default());
+        let (runtime, given) = (Handle::current(), Arc::clone(&desk));
+        let thread = std::thread::Builder::new().name("orders".to_owned());
+        thread.spawn(move || {
+            for caller in listener.incoming().flatten() {
+                // Whoever gave the order may be gone.
+                let _ = given.serve(&caller, &runtime);
+            }
+        })?;
+        Ok(Self(Some(desk)))
+    }
+
+    /// Whether the work is to go on as if its term had not ended.
+    pub(crate) fn is_deaf(&self) -> bool {
+        let desk = self.0.as_ref();
+        desk.is_some_and(|desk| desk.deaf.load(Ordering::Relaxed))
+    }
+
+    /// Carries out what the work was told to do.
+    pub(crate) async fn obey(&self, leadership: &Leadership) {
+        let Some(desk) = &self.0 else {
+            return;
+        };
+        let order = lock(&desk.for_work).take();
+        let Some((order, answer)) = order else {
+            return;
+        };
+        let told = match order {
+            Order::Deaf => {
+                desk.deaf.store(true, Ordering::Relaxed);
+                "done".to_owned()
+            }
+            Order::Panic => {
+                let _ = answer.send("done".to_owned());
+                panic!("the work was told to panic");
+            }
+            Order::Announce(bytes) => {
+                let news = Announcement::new("padded").metadata("padding", "x".repeat(bytes));
+                match leadership.proclaim(news).await {
+                    Ok(()) => "taken".to_owned(),
+                    Err(error) => format!("refused: {error}"),
+                }
+            }
+        };
+        let _ = answer.send(told);
+    }
+}
+
+impl Desk {
+    fn serve(self: &Arc<Self>, caller: &UnixStream, runtime: &Handle) -> Result<()> {
+        let mut line = String::new();
+        BufReader::new(caller).read_line(&mut line)?;
+        let answer = self.carry_out(line.trim(), runtime);
+        let answer = answer.unwrap_or_else(|error| format!("error: {error}"));
+        writeln!(&mut &*caller, "{answer}")?;
+        Ok(())
+    }
+
+    fn carry_out(self: &Arc<Self>, order: &str, runtime: &Handle) -> Result<String> {
+        match order.split_once(' ').unwrap_or((order, "")) {
+            ("starve", "") => self.starve(runtime),
+            ("wake", "") => {
+                *lock(&self.starving) = false;
+                self.fed.notify_all();
+            }
+            ("deaf", "") => return Ok(self.tell_work(Order::Deaf)),
+            ("panic", "") => return Ok(self.tell_work(Order::Panic)),
+            ("announce", bytes) => return Ok(self.tell_work(Order::Announce(bytes.parse()?))),
+            _ => bail!("`{order}` is no order"),
+        }
+        Ok("done".to_owned())
+    }
+
+    /// On return every worker is busy.
+    fn starve(self: &Arc<Self>, runtime: &Handle) {
+        *lock(&self.starving) = true;
+        let workers = runtime.metrics().num_workers();
+        let all = Arc::new(Barrier::new(workers + 1));
+        for _ in 0..workers {
+            let (desk, all) = (Arc::clone(self), Arc::clone(&all));
+            runtime.spawn(async move {
+                all.wait();
+                let starving = lock(&desk.starving);
+                let fed = desk.fed.wait_while(starving, |starving| *starving);
+                drop(fed);
+            });
+        }
+        all.wait();
+    }
+
+    fn tell_work(&self, order: Order) -> String {
+        let (answer, answered) = sync_channel(1);
+        *lock(&self.for_work) = Some((order, answer));
+        if let Ok(answer) = answered.recv_timeout(PATIENCE) {
+            return answer;
+        }
+        // Taken back, unless the work has just begun with it.
+        match lock(&self.for_work).take() {
+            Some(_) => "nobody works here".to_owned(),
+            None => answered.recv().unwrap_or_else(|_| "unknown".to_owned()),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,198 @@
+//! Many elections of one session: what they cost together, and that one does not spoil what it shares with the others.
+
+use std::collections::BTreeSet;
+
+use crate::common::{
+    Result, SOON, WHILE, elected, keys, nothing_under, options, session, soon, stays,
+};
+use eldest::etcd_client::Client;
+use eldest::testing::{Etcd, Proxy, eventually};
+use eldest::{Candidate, Leadership, Session};
+use futures::future::try_join_all;
+
+/// Joins in one transaction.
+const IN_ONE: usize = 64;
+
+async fn transactions(etcd: &Etcd) -> usize {
+    let txn = r#"grpc_server_handled_total{grpc_method="Txn"}"#;
+    etcd.metric(txn).await as usize
+}
+
+/// Leads all of them, all asked for at once.
+async fn lead(session: &Session, n: usize) -> Result<Vec<(Candidate, Leadership)>> {
+    let one = async |number: usize| -> Result<_> {
+        let mut candidate = session
+            .election(format!("many/{number}"))?
+            .campaign()
+            .await?;
+        let leadership = elected(&mut candidate).await?;
+        Ok((candidate, leadership))
+    };
+    soon("leading all", try_join_all((0..n).map(one))).await
+}
+
+async fn resign(led: &[(Candidate, Leadership)]) -> Result {
+    let all = led.iter().map(|(_, leadership)| leadership.resign());
+    soon("resigning", try_join_all(all)).await?;
+    Ok(())
+}
+
+/// So that there is a lease, and joins are all that is asked for.
+async fn leased(session: &Session) -> Result<Candidate> {
+    Ok(soon("campaign", session.election("first")?.campaign()).await?)
+}
+
+#[tokio::test]
+async fn a_thousand_elections_are_joined_and_resigned_by_few_transactions() -> Result {
+    const N: usize = 1_000;
+    let etcd = Etcd::start().await?;
+    let session = session(&etcd, "a").await?;
+    let first = leased(&session).await?;
+    // Those that were sent before there was anything to share with.
+    let few = N / IN_ONE + 16;
+    let before = transactions(&etcd).await;
+    let led = lead(&session, N).await?;
+    let joined = transactions(&etcd).await;
+    assert!(joined - before <= few, "{} for {N} joins", joined - before);
+    let tokens: BTreeSet<_> = led.iter().map(|(_, led)| led.fencing_token()).collect();
+    assert!(tokens.len() <= few, "one revision for each transaction");
+    let mut client = etcd.client().await;
+    for key in keys(&mut client, "eldest/many/").await {
+        let path = key.path.as_bytes();
+        let led = led.iter().find(|(_, led)| led.key() == path);
+        let token = led.map(|(_, led)| led.fencing_token());
+        assert_eq!(token, Some(key.created), "{key:?}");
+    }
+
+    let before = transactions(&etcd).await;
+    resign(&led).await?;
+    let resigned = transactions(&etcd).await - before;
+    assert!(resigned <= few, "{resigned} for {N} deletes");
+    nothing_under(&mut client, "eldest/many/").await?;
+    drop(first);
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_etcd_takes_few_operations_joins_share_fewer() -> Result {
+    const N: usize = 200;
+    let etcd = Etcd::builder().arg("--max-txn-ops=10").start().await?;
+    let session = session(&etcd, "a").await?;
+    let first = leased(&session).await?;
+    let led = lead(&session, N).await?;
+    let refused = async || {
+        let txn = r#"grpc_server_handled_total{grpc_method="Txn",grpc_code="InvalidArgument"}"#;
+        etcd.metric(txn).await as usize
+    };
+    // It has learned what etcd takes.
+    let (before, wrong) = (transactions(&etcd).await, refused().await);
+    let more = {
+        let one = async |number: usize| -> Result<_> {
+            let election = session.election(format!("more/{number}"))?;
+            Ok(election.campaign().await?)
+        };
+        soon("joining all", try_join_all((0..N).map(one))).await?
+    };
+    assert_eq!(refused().await, wrong);
+    let shared = transactions(&etcd).await - before;
+    assert!(shared < N / 2, "{shared} for {N} joins");
+    drop((led, more, first));
+    Ok(())
+}
+
+/// A join is under way and unanswered; the next one does not wait for that.
+#[tokio::test]
+async fn a_join_does_not_wait_for_the_answer_of_another() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let first = leased(&session).await?;
+    proxy.hold_responses();
+    let mut standing = Vec::new();
+    for number in 0..3 {
+        let election = session.election(format!("e{number}"))?;
+        let mut campaign = Box::pin(async move { election.campaign().await });
+        eventually(SOON, format!("the key of e{number}"), async || {
+            let _ = futures::poll!(&mut campaign);
+            let keys = keys(&mut client, &format!("eldest/e{number}/")).await;
+            (!keys.is_empty()).then_some(())
+        })
+        .await?;
+        standing.push(campaign);
+    }
+    proxy.heal();
+    for campaign in standing {
+        drop(soon("campaign", campaign).await?);
+    }
+    drop(first);
+    Ok(())
+}
+
+async fn paths(client: &mut Client, prefix: &str) -> BTreeSet<String> {
+    let keys = keys(client, prefix).await;
+    keys.into_iter().map(|key| key.path).collect()
+}
+
+/// The answer to several joins in one transaction is lost; half of those who asked have given up meanwhile.
+#[tokio::test]
+async fn joins_whose_shared_answer_is_lost_leave_their_own_keys_and_no_orphan() -> Result {
+    const N: usize = 20;
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let first = leased(&session).await?;
+    let before = transactions(&etcd).await;
+    proxy.hold_responses();
+    let elections: Vec<_> = (0..N)
+        .map(|number| session.election(format!("many/{number}")))
+        .collect::<std::result::Result<_, _>>()?;
+    let mut campaigns: Vec<_> = elections
+        .iter()
+        .map(|election| Box::pin(election.campaign()))
+        .collect();
+    eventually(SOON, "all keys stand, unheard", async || {
+        for campaign in &mut campaigns {
+            assert!(futures::poll!(campaign).is_pending());
+        }
+        (paths(&mut client, "eldest/many/").await.len() == N).then_some(())
+    })
+    .await?;
+    let put = keys(&mut client, "eldest/many/").await;
+    let shared: BTreeSet<_> = put.iter().map(|key| key.created).collect();
+    assert!(shared.len() < N, "none shared a transaction");
+    assert!(transactions(&etcd).await - before <= shared.len());
+
+    let kept = campaigns.split_off(N / 2);
+    drop(campaigns);
+    proxy.drop_connections();
+    proxy.heal();
+    let mut candidates = soon("campaigns", try_join_all(kept)).await?;
+    let mut led = Vec::new();
+    for candidate in &mut candidates {
+        led.push(elected(candidate).await?);
+    }
+    let own = |led: &Leadership| String::from_utf8_lossy(led.key()).into_owned();
+    let expected: BTreeSet<_> = led.iter().map(own).collect();
+    assert_eq!(expected.len(), N / 2);
+    eventually(SOON, "those who gave up have no key", async || {
+        (paths(&mut client, "eldest/many/").await == expected).then_some(())
+    })
+    .await?;
+    stays(
+        WHILE,
+        "each leads by its key, and nothing else stands",
+        async || {
+            let keys = keys(&mut client, "eldest/many/").await;
+            let held = |key: &crate::common::Key| {
+                let mut own = led.iter().filter(|led| led.key() == key.path.as_bytes());
+                own.next().map(|led| led.fencing_token()) == Some(key.created)
+            };
+            keys.len() == N / 2 && keys.iter().all(held) && led.iter().all(|l| l.is_valid())
+        },
+    )
+    .await?;
+    drop(first);
+    Ok(())
+}
