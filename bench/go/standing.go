@@ -196,7 +196,7 @@ func init() {
 		}
 		return (&queue{contest: contest, ttl: ttl}).questions()
 	}
-	for _, bench := range []string{"handover", "handover-fresh", "join", "queue", "takeover", "wide"} {
+	for _, bench := range []string{"handover", "handover-fresh", "join", "queue", "requests", "takeover", "wide"} {
 		benches[bench] = elections
 	}
 	benches["locks"] = func() questions {

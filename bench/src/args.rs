@@ -8,7 +8,11 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::benches::{BENCHES, Bench};
 use crate::outside;
 
+/// Where the runs are that docs/performance.md shows.
+pub(crate) const FOLDER: &str = "docs/performance";
+
 /// What was asked for.
+#[derive(Clone)]
 pub(crate) struct Args {
     pub(crate) benches: Vec<&'static Bench>,
     /// Fewer samples and sizes: each bench takes less than 40 s.
@@ -28,9 +32,28 @@ pub(crate) struct Args {
 /// What a command line asks for.
 pub(crate) enum Asked {
     Help,
+    /// All that docs/performance.md shows: every bench, and some of them with other kinds of etcd.
+    All(Vec<Args>),
+    /// Draw what a folder keeps.
+    Plot(PathBuf),
     /// Which programs of others are needed for it: for whoever starts this one.
     Needs(Args),
     Measure(Args),
+}
+
+impl Default for Args {
+    fn default() -> Self {
+        Self {
+            benches: Vec::new(),
+            quick: false,
+            json: false,
+            check: false,
+            storage: Storage::Memory,
+            members: 1,
+            peers: Vec::new(),
+            keep: None,
+        }
+    }
 }
 
 /// Where etcd keeps its data.
@@ -52,17 +75,13 @@ impl Storage {
 
 impl Args {
     pub(crate) fn parse(args: &[String]) -> Result<Asked> {
-        let (mut needs, mut helped) = (false, false);
-        let mut parsed = Self {
-            benches: Vec::new(),
-            quick: false,
-            json: false,
-            check: false,
-            storage: Storage::Memory,
-            members: 1,
-            peers: Vec::new(),
-            keep: None,
-        };
+        if let [plot, rest @ ..] = args
+            && plot == "plot"
+        {
+            return Self::plot(rest);
+        }
+        let (mut needs, mut helped, mut all) = (false, false, false);
+        let mut parsed = Self::default();
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let mut value = || args.next().with_context(|| format!("{arg} takes a value"));
@@ -80,13 +99,15 @@ impl Args {
                 "--keep" => parsed.keep = Some(value()?.into()),
                 "--needs" => needs = true,
                 "--help" | "-h" => helped = true,
+                "all" => all = true,
                 name => match BENCHES.iter().find(|bench| bench.name == name) {
                     Some(bench) => parsed.benches.push(bench),
                     None => bail!("there is no bench `{name}`\n{}", help()),
                 },
             }
         }
-        if parsed.benches.is_empty() {
+        let chosen = !parsed.benches.is_empty();
+        if !chosen {
             let benches = BENCHES
                 .iter()
                 .filter(|bench| !parsed.check || bench.checked);
@@ -94,13 +115,36 @@ impl Args {
         }
         Ok(match (helped, needs) {
             (true, false) => Asked::Help,
-            (true, true) => Asked::Needs(Self {
-                benches: Vec::new(),
-                ..parsed
-            }),
+            (true, true) => Asked::Needs(Self::default()),
             (false, true) => Asked::Needs(parsed),
+            (false, false) if all => {
+                ensure!(!chosen && !parsed.check, "`all` is all benches, to be kept");
+                Asked::All(parsed.with_other_kinds())
+            }
             (false, false) => Asked::Measure(parsed),
         })
+    }
+
+    /// This, and what is run with other kinds of etcd too.
+    fn with_other_kinds(mut self) -> Vec<Self> {
+        self.keep.get_or_insert_with(|| FOLDER.into());
+        let some = BENCHES.iter().filter(|bench| bench.for_each_kind);
+        let others = [1, 3].map(|members| Self {
+            benches: some.clone().collect(),
+            storage: Storage::Disk,
+            members,
+            ..self.clone()
+        });
+        [self].into_iter().chain(others).collect()
+    }
+
+    fn plot(rest: &[String]) -> Result<Asked> {
+        match rest {
+            [.., needs] if needs == "--needs" => Ok(Asked::Needs(Self::default())),
+            [folder] => Ok(Asked::Plot(folder.into())),
+            [] => Ok(Asked::Plot(FOLDER.into())),
+            _ => bail!("plot takes a folder"),
+        }
     }
 
     /// Whether a peer is to be measured.
@@ -128,6 +172,8 @@ pub(crate) fn help() -> String {
     });
     format!(
         "cargo xtask bench [OPTION …] [BENCH …]: all benches, or those named
+cargo xtask bench all [OPTION …]: all benches, some of them also on disk and with three members; kept, and drawn
+cargo xtask bench plot [FOLDER]: draw what --keep left there ({FOLDER})
 
   --quick          fewer samples and sizes: less than 40 s for each
   --json           one JSON object per line on stdout; the table goes to stderr
@@ -156,7 +202,7 @@ mod tests {
     fn parse(text: &str) -> Args {
         match ask(text).unwrap() {
             Asked::Measure(args) | Asked::Needs(args) => args,
-            Asked::Help => panic!("{text} asks for help"),
+            _ => panic!("{text} asks for something else"),
         }
     }
 
@@ -168,6 +214,19 @@ mod tests {
         assert_eq!(args.peers, ["limit", "go"]);
         assert!(parse("").benches.len() > 1);
         assert!(matches!(ask("--help").unwrap(), Asked::Help));
+    }
+
+    #[test]
+    fn all_is_kept_and_has_other_kinds_of_etcd() {
+        let Asked::All(runs) = ask("all --quick").unwrap() else {
+            panic!("not all");
+        };
+        let kinds: Vec<_> = runs.iter().map(|run| (run.storage, run.members)).collect();
+        let (memory, disk) = (Storage::Memory, Storage::Disk);
+        assert_eq!(kinds, [(memory, 1), (disk, 1), (disk, 3)]);
+        assert!(runs.iter().all(|run| run.quick && run.keep.is_some()));
+        assert!(runs[1].benches.len() > 1 && runs[1].benches.len() < runs[0].benches.len());
+        assert!(ask("all join").is_err());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::args::Args;
+use crate::args::{Args, Storage};
 
 /// One figure, in the shape that `--json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -112,14 +112,13 @@ pub(crate) struct Kept {
     pub(crate) lines: Vec<Line>,
 }
 
-/// All runs that a folder has, by name.
+/// All runs that a folder has.
 pub(crate) fn read(folder: &Path) -> Result<Vec<Kept>> {
-    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+    let files: Vec<PathBuf> = fs::read_dir(folder)
         .with_context(|| format!("reading {}", folder.display()))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|ending| ending == "jsonl"))
         .collect();
-    files.sort();
     let read = |path: &PathBuf| {
         let text = fs::read_to_string(path)?;
         let lines = text.lines().map(serde_json::from_str);
@@ -130,7 +129,10 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<Kept>> {
             lines: lines.with_context(|| format!("reading {}", path.display()))?,
         })
     };
-    files.iter().map(read).collect()
+    let mut runs = files.iter().map(read).collect::<Result<Vec<Kept>>>()?;
+    // The plainest first.
+    runs.sort_by_key(|run| (run.about.storage == Storage::Disk.name(), run.about.members));
+    Ok(runs)
 }
 
 /// How many tasks of the whole machine wanted to run during the last minute; zero where the system does not tell.

@@ -9,6 +9,7 @@ mod kept;
 mod limit;
 mod outside;
 mod peer;
+mod plot;
 mod process;
 mod report;
 mod rpc;
@@ -43,6 +44,20 @@ fn main() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let args = match Args::parse(&args)? {
+        Asked::All(runs) => {
+            let start = Instant::now();
+            for args in &runs {
+                runtime.block_on(measure(args))?;
+            }
+            let kept = runs.iter().find_map(|args| args.keep.as_deref());
+            plot::run(kept.unwrap_or(args::FOLDER.as_ref()))?;
+            println!("all of it: {:.0} s", start.elapsed().as_secs_f64());
+            return Ok(ExitCode::SUCCESS);
+        }
+        Asked::Plot(folder) => {
+            plot::run(&folder)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         Asked::Help => {
             print!("{}", args::help());
             return Ok(ExitCode::SUCCESS);

@@ -10,6 +10,8 @@ pub(crate) const ETCDCTL: &str = "etcdctl";
 /// Where Python finds kazoo, and the jars of a `ZooKeeper` for it.
 pub(crate) const KAZOO: &str = "kazoo";
 pub(crate) const ZOOKEEPER: &str = "zookeeper";
+/// The packages `with` and `without`: a user's of the library, and one that uses etcd-client by itself.
+pub(crate) const USERS: &str = "users";
 /// The command `eldest`.
 pub(crate) const COMMAND: &str = "command";
 

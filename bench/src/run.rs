@@ -149,6 +149,16 @@ impl<'a> Run<'a> {
 
     /// As [`Run::peer`], by other endpoints.
     pub(crate) async fn peer_at(&mut self, name: &str, endpoints: &str) -> Result<Option<Peer>> {
+        self.peer_of(self.bench, name, endpoints).await
+    }
+
+    /// A peer that does what those of another bench do.
+    pub(crate) async fn peer_of(
+        &mut self,
+        bench: &str,
+        name: &str,
+        endpoints: &str,
+    ) -> Result<Option<Peer>> {
         if !self.args.wants(name) {
             return Ok(None);
         }
@@ -161,15 +171,15 @@ impl<'a> Run<'a> {
         let (program, words): (_, &[&str]) = match name {
             outside::GO => (
                 self.outside(outside::GO).unwrap_or(own),
-                &[self.bench, endpoints],
+                &[bench, endpoints],
             ),
             outside::KAZOO => {
                 let kazoo = self.outside(outside::KAZOO).unwrap_or_default();
                 let hosts = self.zookeeper().await?;
-                let words = [KAZOO_PEER, &kazoo.to_string_lossy(), self.bench, &hosts];
+                let words = [KAZOO_PEER, &kazoo.to_string_lossy(), bench, &hosts];
                 return Ok(Some(Peer::start(name, "python3".into(), &words).await?));
             }
-            _ => (own, &["peer", self.bench, name, endpoints]),
+            _ => (own, &["peer", bench, name, endpoints]),
         };
         Ok(Some(Peer::start(name, program, words).await?))
     }

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use stats_alloc::INSTRUMENTED_SYSTEM;
 
 use crate::peer::{Asked, Context};
 use crate::samples::nanos;
@@ -159,6 +160,7 @@ async fn answer<S: Stands>(queue: &mut Queue<S>, words: &[&str]) -> Result<Vec<f
             queue.join(old).await?;
             Ok(vec![nanos(took)])
         }
+        ["allocations"] => Ok(vec![allocations()]),
         ["fresh"] => Ok(vec![nanos(queue.fresh().await?)]),
         ["alone", election] => {
             let (elected, resigned) = queue.alone(election).await?;
@@ -183,6 +185,12 @@ async fn answer<S: Stands>(queue: &mut Queue<S>, words: &[&str]) -> Result<Vec<f
         }
         _ => bail!("no question {words:?}"),
     }
+}
+
+/// How often this process has asked for memory.
+pub(crate) fn allocations() -> f64 {
+    let stats = INSTRUMENTED_SYSTEM.stats();
+    (stats.allocations + stats.reallocations) as f64
 }
 
 /// A moment of this process, by the wall clock, in nanoseconds; a quarter of a microsecond is lost.

@@ -24,7 +24,7 @@ const KEEPER: &str =
 pub(crate) struct ZooKeeper {
     // Before the folder, so that they are gone when it is removed.
     servers: Vec<Server>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 struct Server {
@@ -50,12 +50,12 @@ impl ZooKeeper {
     ) -> Result<Self> {
         let mut ensemble = Self {
             servers: Vec::new(),
-            _folder: folder,
+            folder,
         };
         let ports = ports(3 * members)?;
         let ports: Vec<&[u16]> = ports.chunks(3).collect();
         for number in 0..members {
-            let home = ensemble._folder.path().join(number.to_string());
+            let home = ensemble.folder.path().join(number.to_string());
             configure(&home, number, &ports)?;
             let mut java = Command::new("sh");
             java.current_dir(&home)
@@ -74,7 +74,7 @@ impl ZooKeeper {
             ensemble.servers.push(Server { keeper, port });
         }
         for (number, server) in ensemble.servers.iter().enumerate() {
-            let log = ensemble._folder.path().join(number.to_string()).join("log");
+            let log = ensemble.folder.path().join(number.to_string()).join("log");
             server.serves(&log).await?;
         }
         Ok(ensemble)

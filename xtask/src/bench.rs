@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::fixed::{COMMAND, RELEASE_LIMIT};
 use crate::stage::Stage;
-use crate::{metadata, packages, python, setup, suites};
+use crate::{consumer, metadata, packages, python, setup, suites};
 
 const PACKAGE: &str = "eldest-bench";
 /// Peers that take more than a few packages of this machine's Debian are fetched only if this is given.
@@ -34,6 +34,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         let found = match name {
             "go" => go_peer(&stage),
             "command" => command(&stage),
+            "users" => users(&stage, &mut bench),
             "etcdctl" => suites::etcdctl(&stage),
             "kazoo" => kazoo(&stage, install),
             "zookeeper" => zookeeper(&stage, install),
@@ -45,14 +46,19 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
             Err(error) => bench.env(format!("ELDEST_BENCH_NO_{name}"), format!("{error:#}")),
         };
     }
-    let status = bench.args(args).status().context("starting it")?;
+    let status = bench
+        .current_dir(setup::root())
+        .args(args)
+        .status()
+        .context("starting it")?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// The stage `bench`: a few ratios that are far from what has to be reached if something is wrong. Built as the tests are,
-/// which CI has mostly done by then: what is compared with the library is built in the same way.
+/// The stage `bench`: what is counted, and a few ratios that are far from what has to be reached if something is wrong. Built
+/// as the tests are, which CI has mostly done by then: what is compared with the library is built in the same way.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
+    stage.tests(&mut setup::cargo(["test", "--package", PACKAGE])?)?;
     let mut bench = Command::new(build(stage, PACKAGE, &["--package", PACKAGE])?);
     stage.step(bench.arg("--check"))?;
     Ok(())
@@ -119,4 +125,17 @@ fn zookeeper(stage: &Stage, install: bool) -> Result<PathBuf> {
     let jars = jar.parent().context("a folder")?.display().to_string();
     // What this machine has already was not fetched.
     Ok(format!("{jars}/*:/usr/share/java/slf4j-api.jar").into())
+}
+
+/// Packages of users, for a cargo that can build them.
+fn users(stage: &Stage, bench: &mut Command) -> Result<PathBuf> {
+    let cargo = setup::cargo([])?;
+    for (name, value) in cargo.get_envs() {
+        match value {
+            Some(value) => bench.env(name, value),
+            None => bench.env_remove(name),
+        };
+    }
+    bench.env("CARGO", cargo.get_program());
+    consumer::pair(stage)
 }

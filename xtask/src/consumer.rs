@@ -17,6 +17,9 @@ use crate::tally;
 /// itself: the function that routes keys to partitions is published and must not be one of our own making.
 const ALLOWED: usize = 11;
 const CLIENT: &str = "etcd-client";
+/// The package of a user of the library, and of one who uses etcd-client by itself.
+pub(crate) const WITH: &str = "with";
+pub(crate) const WITHOUT: &str = "without";
 /// Built while there is no README.
 const NO_README: &str = "use eldest as _;\n\nfn main() {}\n";
 
@@ -42,8 +45,8 @@ pub(crate) fn run(stage: &mut Stage) -> Result<()> {
     let mut build = setup::cargo(["build"])?;
     stage.step(build.current_dir(&user))?;
 
-    let with = count(stage, "with", &library)?;
-    let without = count(stage, "without", &client)?;
+    let with = count(stage, WITH, &library)?;
+    let without = count(stage, WITHOUT, &client)?;
     let added: Vec<&str> = with.difference(&without).map(String::as_str).collect();
     let summary = format!(
         "{LIBRARY}: {} crates, {CLIENT} alone: {} crates",
@@ -51,10 +54,39 @@ pub(crate) fn run(stage: &mut Stage) -> Result<()> {
         without.len()
     );
     stage.say(&format!("{summary}; added: {}", added.join(", ")));
+    let others = metadata.only_for_others()?;
+    ensure!(!others.is_empty(), "no dependency is optional any more");
+    let unwanted: Vec<&str> = added
+        .iter()
+        .copied()
+        .filter(|name| others.contains(name))
+        .collect();
+    if !unwanted.is_empty() {
+        let names = unwanted.join(", ");
+        stage.fail(format!(
+            "only for features or tests, and every user gets it: {names}"
+        ));
+    }
     if with.len() > without.len() + ALLOWED {
         stage.fail(format!("{summary}: more than {ALLOWED} above"));
     }
     Ok(())
+}
+
+/// Those two packages, from the working tree, without building them: where they are.
+pub(crate) fn pair(stage: &Stage) -> Result<PathBuf> {
+    let metadata = Metadata::of_workspace(stage)?;
+    let root = setup::root().display().to_string();
+    let library = format!("{LIBRARY} = {{ path = {root:?} }}\n");
+    let client = format!("{CLIENT} = {:?}\n", metadata.requirement(CLIENT)?);
+    for (name, dependencies) in [(WITH, library), (WITHOUT, client)] {
+        generate(name, &dependencies, "fn main() {}\n")?;
+    }
+    Ok(folder())
+}
+
+fn folder() -> PathBuf {
+    setup::target().join("consumer")
 }
 
 /// The library's files as its users will have them. Not built by cargo here: README's program builds them.
@@ -88,7 +120,7 @@ fn count(stage: &Stage, name: &str, dependencies: &str) -> Result<BTreeSet<Strin
 
 /// Writes a package of its own workspace, whose lock file is made afresh as a new user's would be.
 fn generate(name: &str, dependencies: &str, program: &str) -> Result<PathBuf> {
-    let folder = setup::target().join("consumer").join(name);
+    let folder = folder().join(name);
     let manifest = format!(
         "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\npublish = false\n\n\
          [dependencies]\n{dependencies}\n[workspace]\n"

@@ -81,6 +81,19 @@ impl Metadata {
         found["req"].as_str().context("requirement")
     }
 
+    /// The names of what the library needs for its features and its tests alone, and its users do not.
+    pub(crate) fn only_for_others(&self) -> Result<BTreeSet<&str>> {
+        let dependencies = list(&self.library()?["dependencies"]).iter();
+        let (always, others): (Vec<_>, Vec<_>) =
+            dependencies.partition(|found| found["kind"].is_null() && found["optional"] != true);
+        let always: BTreeSet<&str> = always
+            .iter()
+            .filter_map(|found| found["name"].as_str())
+            .collect();
+        let others = others.iter().filter_map(|found| found["name"].as_str());
+        Ok(others.filter(|name| !always.contains(name)).collect())
+    }
+
     /// The library's version.
     pub(crate) fn version(&self) -> Result<&str> {
         self.library()?["version"].as_str().context("version")
@@ -194,7 +207,10 @@ mod tests {
             "packages": [
                 {"id": "e", "name": "eldest", "version": "0.1.0", "rust_version": "1.88",
                  "features": {"default": [], "tls": [], "testing": []},
-                 "dependencies": [{"name": "a", "req": "^1.2"}],
+                 "dependencies": [{"name": "a", "req": "^1.2", "kind": null, "optional": false},
+                    {"name": "a", "req": "^1.2", "kind": "dev", "optional": false},
+                    {"name": "b", "req": "^2", "kind": null, "optional": true},
+                    {"name": "t", "req": "^3", "kind": "dev", "optional": false}],
                  "targets": [{"name": "eldest", "kind": ["lib"]}, {"name": "smoke", "kind": ["test"]}]},
                 {"id": "a", "name": "a", "version": "1.2.3", "rust_version": "1.63.0"},
                 {"id": "b", "name": "b", "version": "2.0.0", "rust_version": null},
@@ -228,6 +244,13 @@ mod tests {
         assert_eq!(sample.requirement("a").unwrap(), "^1.2");
         assert!(sample.requirement("c").is_err());
         assert_eq!(sample.rust_version().unwrap(), Version(1, 88, 0));
+    }
+
+    #[test]
+    fn what_features_and_tests_need_is_not_for_users() {
+        let sample = sample();
+        let others: Vec<_> = sample.only_for_others().unwrap().into_iter().collect();
+        assert_eq!(others, ["b", "t"]);
     }
 
     #[test]

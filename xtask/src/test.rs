@@ -86,13 +86,11 @@ const STAGES: &[Entry] = &[
         "hours of a cluster's life in simulated time; the etcd of that against etcd 3.7",
         suites::stack,
     ),
-    Entry {
-        name: "bench",
-        about: "a few ratios to bare calls of etcd, which no change may make much worse",
-        by_default: false,
-        beside_next: false,
-        run: bench::stage,
-    },
+    stage(
+        "bench",
+        "requests and allocations counted, a few ratios to bare calls of etcd; the tests of the benches",
+        bench::stage,
+    ),
     stage(
         "versions",
         "what depends on etcd's version against 3.5 and 3.6, the smoke test against 3.4",

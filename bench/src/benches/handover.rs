@@ -16,6 +16,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "handover",
     about: "the leader resigns until its successor's `elected()` returns; 2, 10, 100, 500 candidates",
     checked: true,
+    for_each_kind: true,
     others: &["go", "etcdctl", "kazoo"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| peer(context, asked),

@@ -13,6 +13,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "handover-fresh",
     about: "the successor joined 20 ms before the leader resigns, and others wrote meanwhile",
     checked: false,
+    for_each_kind: true,
     others: &["go", "kazoo"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| handover::peer(context, asked),

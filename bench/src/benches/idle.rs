@@ -18,6 +18,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "idle",
     about: "one election that nobody disturbs: processor, memory, requests and allocations in a second",
     checked: false,
+    for_each_kind: false,
     others: &["go"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| super::many::peer(context, asked).boxed(),

@@ -12,6 +12,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "join",
     about: "the first candidate: `campaign` until it leads, the session being open",
     checked: true,
+    for_each_kind: true,
     others: &["go", "kazoo"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| handover::peer(context, asked),

@@ -16,6 +16,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "locks",
     about: "a free lock taken and released; a lock handed over while 100 wait",
     checked: false,
+    for_each_kind: true,
     others: &["go", "etcdctl", "kazoo"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| peer(context, asked),

@@ -17,12 +17,13 @@ use crate::process::Usage;
 use crate::report::{Group, Row};
 use crate::run::Run;
 use crate::samples::{Samples, nanos};
-use crate::standing::TTL;
+use crate::standing::{TTL, allocations};
 
 pub(super) const BENCH: Bench = Bench {
     name: "many",
     about: "1, 100, 1,000, 10,000 elections in one session: leading all, leases and streams, idle requests, memory",
     checked: false,
+    for_each_kind: false,
     others: &["go"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| peer(context, asked).boxed(),
@@ -244,10 +245,7 @@ pub(super) async fn peer(mut context: Context, mut asked: Asked) -> Result<()> {
                 }
                 Ok(Vec::new())
             }
-            (["allocations"], _) => {
-                let stats = INSTRUMENTED_SYSTEM.stats();
-                Ok(vec![(stats.allocations + stats.reallocations) as f64])
-            }
+            (["allocations"], _) => Ok(vec![allocations()]),
             (["allocated"], _) => {
                 let stats = INSTRUMENTED_SYSTEM.stats();
                 let bytes = stats

@@ -1,5 +1,6 @@
 //! Hides which benches there are. Each has a module of its own: what is measured, and what has to be reached.
 
+mod build;
 mod handover;
 mod handover_fresh;
 mod idle;
@@ -9,6 +10,8 @@ mod many;
 mod observers;
 mod partitions;
 mod queue;
+mod requests;
+mod scale;
 pub(crate) mod supervised;
 mod takeover;
 mod valid;
@@ -26,6 +29,8 @@ pub(crate) struct Bench {
     pub(crate) about: &'static str,
     /// Is part of `--check`.
     pub(crate) checked: bool,
+    /// `cargo xtask bench all` runs it with every kind of etcd.
+    pub(crate) for_each_kind: bool,
     /// Programs of others that it compares with, or runs; see [`crate::outside`].
     pub(crate) others: &'static [&'static str],
     /// Measures.
@@ -46,7 +51,10 @@ pub(crate) const BENCHES: &[Bench] = &[
     queue::BENCH,
     partitions::BENCH,
     valid::BENCH,
+    requests::BENCH,
     locks::BENCH,
     idle::BENCH,
+    scale::BENCH,
+    build::BENCH,
     wide::BENCH,
 ];

@@ -17,6 +17,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "observers",
     about: "500 observers of one election, until all know the new leader",
     checked: false,
+    for_each_kind: false,
     others: &["go"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| peer(context, asked).boxed(),

@@ -20,6 +20,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "partitions",
     about: "10,000 partitions over 3 members, one of them killed: until all are owned again, movement, requests",
     checked: false,
+    for_each_kind: false,
     others: &[],
     run: |run| measure(run).boxed(),
     peer: |context, asked| peer(context, asked).boxed(),

@@ -13,6 +13,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "queue",
     about: "1,000 candidates on one election from 10 processes; the leader leaves",
     checked: false,
+    for_each_kind: false,
     others: &["go"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| handover::peer(context, asked),

@@ -25,6 +25,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "supervised",
     about: "the program of `eldest run` is killed until the successor's has begun",
     checked: false,
+    for_each_kind: false,
     others: &[COMMAND],
     run: |run| measure(run).boxed(),
     peer: |context, asked| handover::peer(context, asked),

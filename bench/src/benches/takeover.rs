@@ -21,6 +21,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "takeover",
     about: "the leader is killed (SIGKILL) until its successor leads; TTL 2 s and 5 s",
     checked: false,
+    for_each_kind: false,
     others: &["go"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| handover::peer(context, asked),

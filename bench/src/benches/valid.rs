@@ -20,6 +20,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "valid",
     about: "`is_valid()` on one thread and on all, and its allocations",
     checked: true,
+    for_each_kind: false,
     others: &[],
     run: |run| measure(run).boxed(),
     peer: |context, asked| peer(context, asked).boxed(),

@@ -15,6 +15,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "wide",
     about: "40 ms and 120 ms links: hand-over and join in round trips",
     checked: false,
+    for_each_kind: false,
     others: &["go"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| handover::peer(context, asked),
