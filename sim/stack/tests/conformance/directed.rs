@@ -146,7 +146,7 @@ fn join(election: usize, lease: i64) -> TxnOp {
     let absent = Compare::create_revision(key, CompareOp::Equal, 0);
     // Of some, that nobody stands there at all.
     let empty = Compare::create_revision(&*prefix, CompareOp::Less, 1).with_prefix();
-    let when = if election % 3 == 0 {
+    let when = if election.is_multiple_of(3) {
         vec![absent, empty]
     } else {
         vec![absent]
