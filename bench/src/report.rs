@@ -51,7 +51,7 @@ impl Report {
     pub(crate) fn new(args: &Args) -> Self {
         Self {
             json: args.json,
-            slack: if args.check { 2.0 } else { 1.0 },
+            slack: if args.check { 3.0 } else { 1.0 },
             keeping: Keeping::start(args),
             keep: args.keep.clone(),
             missed: Vec::new(),
