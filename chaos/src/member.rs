@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use eldest::testing::{Process, eventually};
@@ -160,16 +160,7 @@ impl Member {
         if let Some(process) = &*self.process.borrow() {
             process.terminate();
         }
-        let ended =
-            eventually(
-                patience,
-                format!("{} has left", self.name),
-                async || match &mut *self.process.borrow_mut() {
-                    Some(process) => process.exited().map(Some),
-                    None => Some(None),
-                },
-            )
-            .await?;
+        let ended = self.ended(patience, "has left").await?;
         self.process.borrow_mut().take();
         match ended {
             Some(status) if !status.success() => {
@@ -199,14 +190,14 @@ impl Member {
         }
     }
 
-    /// Waits until it has ended by itself; how is no matter.
-    pub(crate) async fn dies(&self, patience: Duration) -> Result {
+    /// Waits until its process is over, and how; none if there was none.
+    pub(crate) async fn ended(&self, patience: Duration, what: &str) -> Result<Option<ExitStatus>> {
         eventually(
             patience,
-            format!("{} is dead", self.name),
+            format!("{} {what}", self.name),
             async || match &mut *self.process.borrow_mut() {
-                Some(process) => process.exited().map(|_| ()),
-                None => Some(()),
+                Some(process) => process.exited().map(Some),
+                None => Some(None),
             },
         )
         .await

@@ -91,7 +91,7 @@ impl Action for Program {
                 }
                 Order::Panic => {
                     if order("panic").await? == "done" {
-                        node.dies(lab.settings.patience()).await?;
+                        node.ended(lab.settings.patience(), "is dead").await?;
                         lab.kill(node)?;
                     }
                     lab.healed(&node.name, name);
@@ -122,11 +122,10 @@ impl Action for Program {
 
     fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
         let (node, name) = (&lab.nodes[victim.node], self.card.name);
-        let order = async |order: &str| node.order(order, lab.settings.patience()).await;
         async move {
             match self.order {
                 Order::Starve => {
-                    order("wake").await?;
+                    node.order("wake", lab.settings.patience()).await?;
                     lab.healed(&node.name, name);
                 }
                 _ if !node.runs() => node.start(&lab.settings)?,

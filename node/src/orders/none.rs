@@ -7,7 +7,6 @@ use eldest::Leadership;
 
 use crate::config::Config;
 
-#[derive(Clone)]
 pub(crate) struct Orders;
 
 impl Orders {

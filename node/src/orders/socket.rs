@@ -20,7 +20,6 @@ use crate::config::Config;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The orders that this node is given, if anybody may.
-#[derive(Clone)]
 pub(crate) struct Orders(Option<Arc<Desk>>);
 
 #[derive(Default)]
