@@ -11,6 +11,7 @@ use tracing::Instrument;
 
 use crate::announcement::Announced;
 use crate::core::action::{SlotId, TermId};
+use crate::core::candidacy::LONG_QUEUE;
 use crate::core::machine::Config;
 use crate::core::reason::LostReason;
 use crate::driver::{Command, Driver, Parts, several};
@@ -279,6 +280,7 @@ impl Session {
             request_timeout: settings.request_timeout,
             seed: env.random(),
             probe_key: probe_key.into(),
+            long_queue: LONG_QUEUE,
         };
         // Whatever the session's tasks log lies within it.
         let span = tracing::info_span!(

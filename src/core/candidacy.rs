@@ -13,7 +13,8 @@ use super::view::{Own, Place, PredecessorView, PrefixView, View};
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Follow {
-    /// Everyone in a short queue, only the predecessor when more than 64 candidates are ahead at joining.
+    /// Everyone in a queue of up to 65; in a longer one, the leader and the next do so, and all behind them follow the
+    /// predecessor, from then on.
     #[default]
     Auto,
     /// The whole prefix: every change costs every candidate a message; promotion never needs a request.
@@ -24,7 +25,7 @@ pub enum Follow {
     Predecessor,
 }
 
-/// With [`Follow::Auto`], more candidates than this ahead at joining mean following the predecessor.
+/// With [`Follow::Auto`], more candidates than this beside one's own mean following the predecessor.
 pub(crate) const LONG_QUEUE: usize = 64;
 
 /// How a candidate stands.

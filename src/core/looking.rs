@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::action::{Action, Answer, Ask, Class, RequestId, SlotId, Trouble, WatchId};
-use super::candidacy::{Follow, LONG_QUEUE, Phase, Purpose, Role, new_view};
+use super::candidacy::{Follow, Phase, Purpose, Role, new_view};
 use super::machine::{Machine, Slot, Timer};
 use super::time::Time;
 use super::view::{Fate, Own, PredecessorView, PrefixView, View};
@@ -153,6 +153,32 @@ impl Machine {
                 self.look(slot, now);
             }
             None => {}
+        }
+    }
+
+    /// The queue may have become so long that whoever is not next to lead shall hear of its neighbours alone.
+    pub(super) fn follow_if_long(&mut self, slot: SlotId) {
+        let long = self.config.long_queue;
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let (Phase::Waiting { own }, Follow::Auto, View::Prefix(view)) =
+            (candidate.phase(), candidate.manner.follow, &candidate.view)
+        else {
+            return;
+        };
+        if !view.is_too_wide(own, long) {
+            return;
+        }
+        // What is known is whole, so it is as good as a read; what the new watches may have missed is read for.
+        let mut following = PredecessorView::new(Arc::clone(&candidate.prefix));
+        let roster = view.roster();
+        let entries: Vec<_> = roster.in_order().cloned().collect();
+        following.snapshot(roster.revision(), &entries, own);
+        let dropped = view.watchers();
+        candidate.view = View::Predecessor(following);
+        for watch in dropped {
+            self.unwatch(watch);
         }
     }
 
@@ -311,6 +337,7 @@ impl Machine {
         joined: bool,
         now: Time,
     ) {
+        let long = self.config.long_queue;
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => {
                 o.failures = 0;
@@ -328,7 +355,7 @@ impl Machine {
                 if let (Some(own), View::Prefix(view)) = (&own, &c.view)
                     && joined
                     && c.manner.follow == Follow::Auto
-                    && ahead(&entries, own) > LONG_QUEUE
+                    && ahead(&entries, own) > long
                 {
                     dropped = view.watcher.map(|w| w.id);
                     c.view = View::Predecessor(PredecessorView::new(Arc::clone(&c.prefix)));

@@ -30,6 +30,8 @@ pub(crate) struct Config {
     pub(crate) seed: u64,
     /// A key of the namespace that is read when no other will do; it need not exist.
     pub(crate) probe_key: Arc<[u8]>,
+    /// [`LONG_QUEUE`](super::candidacy::LONG_QUEUE), unless long queues are to be looked at with few candidates.
+    pub(crate) long_queue: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -36,6 +36,7 @@ impl Machine {
             }
             _ => {}
         }
+        self.follow_if_long(slot);
         self.watch_slot(slot);
         self.want_read(slot, now);
         self.tell(slot);

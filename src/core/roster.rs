@@ -70,6 +70,11 @@ impl Roster {
         self.entries.get(key).map(|entry| &**entry)
     }
 
+    /// How many candidates there are.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// How many candidates are older than a key created at `create_revision`.
     pub(crate) fn ahead_of(&self, create_revision: i64) -> usize {
         self.order

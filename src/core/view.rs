@@ -225,6 +225,11 @@ impl PrefixView {
         }
     }
 
+    /// Whether more than `long` stand beside `own`, and it is not the next to lead.
+    pub(crate) fn is_too_wide(&self, own: &Own, long: usize) -> bool {
+        self.roster.len() > long + 1 && matches!(self.place(own, 1), Place::Behind(2..))
+    }
+
     fn place(&self, own: &Own, seats: usize) -> Place {
         if !self.synced {
             return Place::Unknown;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::core::candidacy::Follow;
+use crate::core::candidacy::{Follow, LONG_QUEUE};
 use crate::world::cluster::PERMITS;
 use crate::world::node::Settings;
 use crate::world::store::ELECTION;
@@ -215,6 +215,8 @@ pub(crate) struct Plan {
     pub(crate) delay: Duration,
     pub(crate) lag: usize,
     pub(crate) shared: Shared,
+    /// With more candidates than this beside it, one follows its predecessor.
+    pub(crate) long_queue: usize,
     pub(crate) faults: Vec<Fault>,
 }
 
@@ -249,6 +251,7 @@ impl Plan {
             delay: Duration::from_millis(delay),
             lag: [0, 0, 4][rng.usize(..3)],
             shared,
+            long_queue: LONG_QUEUE,
             faults,
         };
         if beyond {
@@ -257,6 +260,8 @@ impl Plan {
             let node = rng.usize(..nodes);
             plan.members[node].rate_ppm = if rng.u8(..4) == 0 { ppm } else { -ppm };
         }
+        // Drawn last, so that it changes nothing else of the stories that are known by their seeds.
+        plan.long_queue = [1, 2, LONG_QUEUE, LONG_QUEUE][rng.usize(..4)];
         plan
     }
 

@@ -136,11 +136,12 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{} nodes, shared beside elections: {:?}, messages take up to {:?}, watches begin up to {} changes late",
+        "{} nodes, shared beside elections: {:?}, messages take up to {:?}, watches begin up to {} changes late, queues are long with more than {} others",
         plan.members.len(),
         plan.shared,
         plan.delay,
-        plan.lag
+        plan.lag,
+        plan.long_queue
     );
     for (node, member) in plan.members.iter().enumerate() {
         let (rate, follow, work) = (member.rate_ppm, member.follow, member.work);

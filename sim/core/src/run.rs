@@ -14,7 +14,7 @@ use crate::plan::{
     COUNT, ELECTIONS, Fault, HEALING, HELD, Kind, Member, Plan, SETTINGS, SETTLING, Shared,
 };
 use crate::world::invariants::{Broken, Invariant};
-use crate::world::node::{Tally, Work};
+use crate::world::node::{Settings, Tally, Work};
 use crate::world::partitions::prefix_of;
 use crate::world::store::Key;
 use crate::world::{Fate, Line, Rule, World};
@@ -70,7 +70,11 @@ pub(crate) struct Outcome {
 
 /// Carries the plan out. The same plan gives the same outcome, always and everywhere.
 pub(crate) fn run(plan: &Plan, mutant: Option<Mutant>, traced: bool) -> Outcome {
-    let mut world = World::with(SETTINGS, plan.members.len(), plan.seed);
+    let settings = Settings {
+        long_queue: plan.long_queue,
+        ..SETTINGS
+    };
+    let mut world = World::with(settings, plan.members.len(), plan.seed);
     world.mutant = mutant;
     world.delay = plan.delay;
     world.lag = plan.lag;

@@ -9,7 +9,7 @@ mod simulating;
 use std::time::Duration;
 
 use crate::core::action::{Ask, Note, SlotId, Standing};
-use crate::core::candidacy::Follow;
+use crate::core::candidacy::{Follow, LONG_QUEUE};
 use crate::facts::Reach;
 use crate::world::node::{Node, Settings};
 use crate::world::store::Key;
@@ -29,6 +29,7 @@ const SLOW: Settings = Settings {
     margin: Duration::from_millis(300),
     timeout: Duration::from_millis(300),
     drift_ppm: 1000,
+    long_queue: LONG_QUEUE,
 };
 
 /// Of every world here.
@@ -39,7 +40,11 @@ const MARGIN: Duration = SLOW.margin;
 impl World {
     /// One that remembers everything, at a TTL of 6 s.
     pub(crate) fn new(nodes: usize, seed: u64) -> Self {
-        let mut world = Self::with(SLOW, nodes, seed);
+        Self::of(SLOW, nodes, seed)
+    }
+
+    fn of(settings: Settings, nodes: usize, seed: u64) -> Self {
+        let mut world = Self::with(settings, nodes, seed);
         world.recording = true;
         for node in &mut world.nodes {
             node.recording = true;

@@ -10,7 +10,7 @@ use super::store::Key;
 use crate::core::action::{
     Action, Ask, Condition, Note, RequestId, SlotId, Standing, TermId, Trouble, WatchId,
 };
-use crate::core::candidacy::{Follow, Phase};
+use crate::core::candidacy::{Follow, LONG_QUEUE, Phase};
 use crate::core::lease_clock::Trust;
 use crate::core::machine::{Config, Machine, Slot};
 use crate::core::reason::{EndReason, LostReason};
@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     /// Of a request.
     pub(crate) timeout: Duration,
     pub(crate) drift_ppm: u32,
+    /// With more candidates than this beside it, one is to follow its predecessor.
+    pub(crate) long_queue: usize,
 }
 
 impl Settings {
@@ -37,6 +39,7 @@ impl Settings {
         margin: Duration::from_millis(100),
         timeout: Duration::from_millis(300),
         drift_ppm: 1000,
+        long_queue: LONG_QUEUE,
     };
 }
 
@@ -268,6 +271,7 @@ impl Node {
                 request_timeout: settings.timeout,
                 seed,
                 probe_key: (*b"probe").into(),
+                long_queue: settings.long_queue,
             }),
             settings,
             seed,

@@ -1,9 +1,12 @@
 //! Who is next, and how it is known.
 
+use std::time::Duration;
+
 use super::*;
 use crate::core::action::Standing;
 use crate::core::candidacy::Follow;
-use crate::tests::{E, key};
+use crate::tests::{E, SLOW, key};
+use crate::world::node::Settings;
 use crate::world::{Fate, World};
 
 fn followers(nodes: usize, follow: Follow) -> World {
@@ -135,6 +138,80 @@ fn behind_more_than_sixty_four_only_the_predecessor_is_followed() {
         assert_eq!(w.count(0, reads), before);
         for n in 1..ahead {
             w.delete(&key(&format!("e/{n:03}")));
+        }
+        w.until("it leads", ms(100), |w| w.leads(0));
+    }
+}
+
+/// Nodes that stand one after the other, and count a queue as long with more than `long` others.
+fn growing(nodes: usize, long: usize) -> World {
+    let settings = Settings {
+        long_queue: long,
+        ..SLOW
+    };
+    let mut w = World::of(settings, nodes, 1);
+    for node in 0..nodes {
+        w.stand(node, E, Follow::Auto, false);
+        w.run(ms(20));
+    }
+    w.run(ms(100));
+    w
+}
+
+#[test]
+fn in_a_queue_that_has_become_long_only_the_first_two_hear_of_everybody() {
+    let (nodes, joins) = (8, |ask: &Ask| matches!(ask, Ask::Join { .. }));
+    let heard = |w: &World| -> Vec<u64> { w.nodes.iter().map(|node| node.messages).collect() };
+    let mut w = growing(nodes, 4);
+    let before = heard(&w);
+    // The youngest leaves: its predecessor learns nothing by it, nor does whoever is further ahead.
+    w.leave(nodes - 1, E);
+    w.run(ms(100));
+    let after = heard(&w);
+    let told: Vec<_> = (0..nodes - 1).filter(|n| after[*n] > before[*n]).collect();
+    assert_eq!(told, [0, 1], "the leader and the next");
+    // While it was short, everybody heard of everybody.
+    let mut w = growing(nodes, nodes);
+    let before = heard(&w);
+    w.leave(nodes - 1, E);
+    w.run(ms(100));
+    let after = heard(&w);
+    assert!((0..nodes - 1).all(|n| after[n] > before[n]));
+    assert_eq!(w.count(0, joins), 1, "nobody stands anew for it");
+}
+
+#[test]
+fn whoever_turned_to_its_predecessor_leads_when_its_turn_comes() {
+    let mut w = growing(6, 2);
+    for next in 1..6 {
+        w.drop_leadership(next - 1, E);
+        w.leave(next - 1, E);
+        w.until("the next leads", ms(100), |w| w.leads(next));
+    }
+    w.run(secs(3));
+    w.check_settled();
+}
+
+#[test]
+fn who_goes_while_others_turn_to_their_predecessors_is_not_missed() {
+    let (elders, youngest) = (["e/000", "e/001", "e/002"], key("e/zzz"));
+    // Between the watch that is given up and those that begin, changes are heard by nobody: they are read for.
+    for micros in (0..8000).step_by(100) {
+        let settings = Settings {
+            long_queue: elders.len(),
+            ..SLOW
+        };
+        let mut w = World::of(settings, 1, 1);
+        for elder in elders {
+            w.store.put(&key(elder), b"", 0);
+        }
+        w.campaign(0);
+        w.run(ms(100));
+        w.store.put(&youngest, b"", 0);
+        w.publish();
+        w.run(Duration::from_micros(micros));
+        for elder in elders {
+            w.delete(&key(elder));
         }
         w.until("it leads", ms(100), |w| w.leads(0));
     }
