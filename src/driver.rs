@@ -1,5 +1,5 @@
 //! Hides the one task per session that moves events from etcd and commands of users into the core, and the core's
-//! actions back out. It never awaits etcd or user code: every request runs in a task of its own.
+//! actions back out. It waits for all of them at once, and never for one.
 
 mod io;
 mod seats;
@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::core::action::{Action, Condition, Note, SlotId, TermId};
@@ -100,8 +101,6 @@ pub(crate) struct Parts {
     pub(crate) identity: Arc<str>,
 }
 
-/// Messages of the watch stream that may wait; then the stream itself waits.
-const WATCH_BACKLOG: usize = 256;
 /// The longest sleep; after it the clock is compared again, for timers do not count suspend.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// Commands taken up in one turn, which may share what they ask of etcd.
@@ -140,15 +139,8 @@ impl Driver {
         } = parts;
         let (urgent, mut urgent_events) = mpsc::unbounded_channel();
         let (answers, mut answer_events) = mpsc::unbounded_channel();
-        let (watches, mut watch_events) = mpsc::channel(WATCH_BACKLOG);
         let mut driver = Driver {
-            io: io::Io::new(
-                Arc::clone(&env),
-                Arc::clone(&pool),
-                urgent,
-                answers,
-                watches,
-            ),
+            io: io::Io::new(Arc::clone(&env), Arc::clone(&pool), urgent, answers),
             machine: Machine::new(config),
             env,
             pool,
@@ -172,6 +164,8 @@ impl Driver {
                 // The lease's answers come first, then what else is due, then the flood of watch events.
                 biased;
                 Some(event) = urgent_events.recv() => driver.event(event),
+                // Its answer is among the events.
+                Some(()) = driver.io.sending.next() => {}
                 received = commands.recv_many(&mut turn, IN_ONE_TURN), if handles_left => {
                     turn.drain(..).for_each(|command| driver.command(command));
                     if received == 0 {
@@ -185,7 +179,7 @@ impl Driver {
                     driver.machine.tick(now);
                 }
                 Some(event) = answer_events.recv() => driver.event(event),
-                Some(event) = watch_events.recv() => driver.event(event),
+                event = driver.io.listening.next() => driver.event(event),
             }
             driver.act();
         }

@@ -143,10 +143,7 @@ impl Leadership {
                 "it stepped down, and stands again; leave through the candidate",
             ));
         }
-        claim.end(LostReason::Resigned)?;
-        claim.term.lost().cancelled().await;
-        claim.join_tasks().await;
-        claim.joined()?;
+        claim.give_back(LostReason::Resigned).await?;
         claim.handle.ended(claim.slot).await
     }
 
@@ -198,10 +195,7 @@ impl Leadership {
     /// ```
     pub async fn step_down(&self) -> Result<()> {
         let claim = &self.claim;
-        claim.end(LostReason::SteppedDown)?;
-        claim.term.lost().cancelled().await;
-        claim.join_tasks().await;
-        claim.joined()?;
+        claim.give_back(LostReason::SteppedDown).await?;
         claim.handle.released(claim.slot, claim.id).await
     }
 }
@@ -245,6 +239,17 @@ impl Claim {
     pub(crate) fn end(&self, reason: LostReason) -> Result<()> {
         let (slot, term) = (self.slot, self.id);
         self.handle.send(Command::End { slot, term, reason })
+    }
+
+    /// Ends the term, awaits its tasks and says that they have ended.
+    async fn give_back(&self, reason: LostReason) -> Result<()> {
+        self.end(reason)?;
+        if !self.tasks.is_empty() {
+            self.term.lost().cancelled().await;
+            self.join_tasks().await;
+        }
+        // With nobody to wait for, the driver hears both at once: first the token, then the key.
+        self.joined()
     }
 
     /// The work has ended: the key may go, and so nobody who kept a view of the term may act on it any more.

@@ -1,9 +1,12 @@
-//! Hides how requests, the keepalive stream and the watch stream run in tasks of their own.
+//! Hides how requests, the keepalive stream and the watch stream run beside the driver, or within it where another task
+//! would only be in the way.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument;
@@ -29,6 +32,11 @@ pub(crate) enum Event {
         generation: u64,
         stream: Option<Box<KeepAlive>>,
     },
+    /// The watch stream is open.
+    Watching {
+        generation: u64,
+        receiver: WatchReceiver,
+    },
     /// A message of the watch stream, or its end.
     Watched {
         generation: u64,
@@ -41,12 +49,42 @@ pub(super) struct Io {
     pool: Arc<Pool>,
     urgent: mpsc::UnboundedSender<Event>,
     answers: mpsc::UnboundedSender<Event>,
-    watched: mpsc::Sender<Event>,
     stream: Option<Box<KeepAlive>>,
     generation: u64,
     watches: Option<Watches>,
     watch_generation: u64,
     shared: Shared,
+    /// Joins and deletes under way: whose turn it is waits for these, so the driver polls them itself. Their answers
+    /// come as events.
+    pub(super) sending: FuturesUnordered<BoxFuture<'static, ()>>,
+    pub(super) listening: Listening,
+}
+
+/// The answering end of the watch stream, while it is open. The driver reads it itself: who leads next waits for that.
+#[derive(Default)]
+pub(super) struct Listening(Option<(u64, WatchReceiver)>);
+
+impl Listening {
+    /// The stream's next message; never, if none is open.
+    ///
+    /// # Cancellation safety
+    /// No message is lost.
+    pub(super) async fn next(&mut self) -> Event {
+        let Some((generation, receiver)) = &mut self.0 else {
+            return std::future::pending().await;
+        };
+        // A flood of messages lets the runtime's other tasks have their turn.
+        tokio::task::consume_budget().await;
+        let message = receiver.next().await;
+        let generation = *generation;
+        if message.is_err() {
+            self.0 = None;
+        }
+        Event::Watched {
+            generation,
+            message,
+        }
+    }
 }
 
 /// The watch stream that is open or being opened.
@@ -61,19 +99,19 @@ impl Io {
         pool: Arc<Pool>,
         urgent: mpsc::UnboundedSender<Event>,
         answers: mpsc::UnboundedSender<Event>,
-        watched: mpsc::Sender<Event>,
     ) -> Self {
         Self {
             env,
             pool,
             urgent,
             answers,
-            watched,
             stream: None,
             generation: 0,
             watches: None,
             watch_generation: 0,
             shared: Shared::new(),
+            sending: FuturesUnordered::new(),
+            listening: Listening::default(),
         }
     }
 
@@ -97,6 +135,14 @@ impl Io {
                     self.stream = stream;
                 }
                 machine.answer(now, request, answer);
+            }
+            Event::Watching {
+                generation,
+                receiver,
+            } => {
+                if generation == self.watch_generation {
+                    self.listening = Listening(Some((generation, receiver)));
+                }
             }
             Event::Watched {
                 generation,
@@ -162,7 +208,7 @@ impl Io {
         while let Some((kind, asked)) = self.shared.next() {
             let (pool, events) = (Arc::clone(&self.pool), self.answers.clone());
             let sending = shared::send(pool, kind, asked, events);
-            self.env.spawn(sending.in_current_span().boxed());
+            self.sending.push(sending.in_current_span().boxed());
         }
     }
 
@@ -257,6 +303,7 @@ impl Io {
     pub(super) fn hang_up_watches(&mut self, elsewhere: bool) {
         self.watch_generation += 1;
         self.watches = None;
+        self.listening = Listening::default();
         if elsewhere {
             self.pool
                 .leave(Lane::Data, "the watch stream is stalled or was canceled");
@@ -273,31 +320,31 @@ impl Io {
             requests,
             _stop: stop.clone().drop_guard(),
         });
-        let (env, pool, events) = (
-            Arc::clone(&self.env),
-            Arc::clone(&self.pool),
-            self.watched.clone(),
-        );
+        let (pool, events) = (Arc::clone(&self.pool), self.answers.clone());
         let ended = move |failure| Event::Watched {
             generation,
             message: Err(failure),
         };
-        self.env.clone().spawn(
+        self.env.spawn(
             async move {
                 let opened = tokio::select! {
                     () = stop.cancelled() => return,
                     opened = pool.watch(first) => opened,
                 };
-                let (mut sender, receiver) = match opened {
-                    Ok(stream) => stream,
+                let mut sender = match opened {
+                    Ok((sender, receiver)) => {
+                        drop(events.send(Event::Watching {
+                            generation,
+                            receiver,
+                        }));
+                        sender
+                    }
                     Err(failure) => {
-                        drop(events.send(ended(failure)).await);
+                        drop(events.send(ended(failure)));
                         return;
                     }
                 };
-                // Never one task that both sends and reads: with many watchers it would deadlock.
-                let reader = read(receiver, generation, events.clone(), stop.clone());
-                env.spawn(reader.in_current_span().boxed());
+                // Never the task that reads: with many watchers it would deadlock.
                 loop {
                     let request = tokio::select! {
                         () = stop.cancelled() => return,
@@ -305,7 +352,7 @@ impl Io {
                     };
                     let Some(request) = request else { return };
                     if let Err(failure) = sender.send(request).await {
-                        drop(events.send(ended(failure)).await);
+                        drop(events.send(ended(failure)));
                         return;
                     }
                 }
@@ -313,32 +360,6 @@ impl Io {
             .in_current_span()
             .boxed(),
         );
-    }
-}
-
-async fn read(
-    mut receiver: WatchReceiver,
-    generation: u64,
-    events: mpsc::Sender<Event>,
-    stop: CancellationToken,
-) {
-    loop {
-        let message = tokio::select! {
-            () = stop.cancelled() => return,
-            message = receiver.next() => message,
-        };
-        let over = message.is_err();
-        let event = Event::Watched {
-            generation,
-            message,
-        };
-        let delivered = tokio::select! {
-            () = stop.cancelled() => return,
-            sent = events.send(event) => sent.is_ok(),
-        };
-        if over || !delivered {
-            return;
-        }
     }
 }
 
