@@ -110,6 +110,8 @@ impl Keeping {
 pub(crate) struct Kept {
     pub(crate) about: About,
     pub(crate) lines: Vec<Line>,
+    /// What was printed for people.
+    pub(crate) table: String,
 }
 
 /// All runs that a folder has.
@@ -127,6 +129,7 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<Kept>> {
         Ok(Kept {
             about: serde_json::from_str(&about)?,
             lines: lines.with_context(|| format!("reading {}", path.display()))?,
+            table: fs::read_to_string(path.with_extension("txt"))?,
         })
     };
     let mut runs = files.iter().map(read).collect::<Result<Vec<Kept>>>()?;

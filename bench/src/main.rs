@@ -16,6 +16,7 @@ mod rpc;
 mod run;
 mod samples;
 mod standing;
+mod tables;
 mod zookeeper;
 
 use std::process::ExitCode;

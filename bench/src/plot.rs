@@ -1,4 +1,4 @@
-//! Hides how kept runs become the pictures of docs/performance.md.
+//! Hides how kept runs become the pictures of docs/performance.md; its tables are written with them.
 
 use std::fs;
 use std::path::Path;
@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use plotters::prelude::*;
 
 use crate::kept::{self, Kept, Line};
+use crate::tables;
 
 /// Pixels of one panel.
 const PANEL: (u32, u32) = (560, 380);
@@ -43,6 +44,11 @@ struct Curve {
 pub(crate) fn run(folder: &Path) -> Result<()> {
     for (name, text) in draw(folder)? {
         let path = folder.join(name);
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        println!("{}", path.display());
+    }
+    if let Some(text) = tables::page(folder)? {
+        let path = folder.with_extension("md");
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         println!("{}", path.display());
     }
@@ -241,7 +247,7 @@ fn points(
     points
 }
 
-fn kind(run: &Kept) -> String {
+pub(crate) fn kind(run: &Kept) -> String {
     let place = if run.about.storage == "disk" {
         "on disk"
     } else {
