@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::announcement::Announced;
 use crate::core::action::SlotId;
@@ -14,6 +14,7 @@ use crate::core::reason::{EndReason, LostReason};
 use crate::driver::{Command, Seat};
 use crate::error::{Error, ErrorKind, Result};
 use crate::leadership::{Leadership, proclaim};
+use crate::mailbox::Receiver;
 use crate::own::{Own, Pen};
 use crate::session::Handle;
 
@@ -87,7 +88,7 @@ pub struct Candidate {
     handle: Handle,
     slot: SlotId,
     status: watch::Receiver<Status>,
-    elected: mpsc::UnboundedReceiver<Leadership>,
+    elected: Receiver<Leadership>,
     failure: Arc<OnceLock<Error>>,
 }
 

@@ -314,6 +314,7 @@ mod holders;
 pub mod http;
 mod leadership;
 mod lock;
+mod mailbox;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 #[cfg(not(feature = "metrics"))]

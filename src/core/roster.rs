@@ -5,15 +5,54 @@ use std::sync::Arc;
 
 use crate::facts::{Change, Entry, Reach};
 
+/// Up to so many entries are kept in one sorted list. Beyond, looking through it would cost more than trees do.
+const FEW: usize = 8;
+
 /// The candidates of one election at one revision, in order of their create revision.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Roster {
     prefix: Arc<[u8]>,
     reach: Reach,
     revision: i64,
-    /// Boxed: a node has room for eleven, and most elections have few candidates.
+    /// Eldest first. Empty while there are many.
+    few: Vec<Entry>,
+    /// Made when there are more than [`FEW`]: a session stands in thousands of elections, most of which have one
+    /// candidate, and the node of a tree has room for eleven.
+    many: Option<Box<Many>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Many {
     entries: BTreeMap<Arc<[u8]>, Box<Entry>>,
     order: BTreeSet<(i64, Arc<[u8]>)>,
+}
+
+/// What entries are sorted by.
+fn age(entry: &Entry) -> (i64, &[u8]) {
+    (entry.create_revision, &entry.key)
+}
+
+impl Many {
+    fn get(&self, key: &[u8]) -> Option<&Entry> {
+        self.entries.get(key).map(|entry| &**entry)
+    }
+
+    fn in_order(&self) -> impl Iterator<Item = &Entry> {
+        self.order.iter().filter_map(|(_, key)| self.get(key))
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        self.remove(&Arc::clone(&entry.key));
+        self.order
+            .insert((entry.create_revision, Arc::clone(&entry.key)));
+        self.entries.insert(Arc::clone(&entry.key), Box::new(entry));
+    }
+
+    fn remove(&mut self, key: &Arc<[u8]>) {
+        if let Some(old) = self.entries.remove(key) {
+            self.order.remove(&(old.create_revision, Arc::clone(key)));
+        }
+    }
 }
 
 impl Roster {
@@ -33,8 +72,8 @@ impl Roster {
 
     /// Replaces everything by a full read of the prefix: a key that is absent from it is deleted.
     pub(crate) fn replace(&mut self, revision: i64, entries: impl IntoIterator<Item = Entry>) {
-        self.entries.clear();
-        self.order.clear();
+        self.few.clear();
+        self.many = None;
         self.revision = revision;
         for entry in entries {
             self.insert(entry);
@@ -61,48 +100,72 @@ impl Roster {
 
     /// The eldest leads: the entry with the smallest create revision.
     pub(crate) fn eldest(&self) -> Option<&Entry> {
-        let (_, key) = self.order.first()?;
-        self.get(key)
+        self.in_order().next()
     }
 
     /// The entry under `key`.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Entry> {
-        self.entries.get(key).map(|entry| &**entry)
+        match &self.many {
+            Some(many) => many.get(key),
+            None => self.few.iter().find(|entry| &*entry.key == key),
+        }
     }
 
     /// How many candidates there are.
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        let many = self.many.as_ref().map_or(0, |many| many.entries.len());
+        self.few.len() + many
     }
 
     /// How many candidates are older than a key created at `create_revision`.
     pub(crate) fn ahead_of(&self, create_revision: i64) -> usize {
-        self.order
-            .iter()
-            .take_while(|(revision, _)| *revision < create_revision)
+        let many = self.many.iter().flat_map(|many| &many.order);
+        let many = many.map(|(revision, _)| *revision);
+        let few = self.few.iter().map(|entry| entry.create_revision);
+        few.chain(many)
+            .take_while(|revision| *revision < create_revision)
             .count()
     }
 
     /// All entries, eldest first.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = &Entry> {
-        self.order.iter().filter_map(|(_, key)| self.get(key))
+        let many = self.many.iter().flat_map(|many| many.in_order());
+        self.few.iter().chain(many)
     }
 
-    /// All entries in the order of their keys, which costs less.
+    /// All entries in the order of their keys, which costs less where there are many.
     pub(crate) fn by_key(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.values().map(|entry| &**entry)
+        let mut few: Vec<&Entry> = self.few.iter().collect();
+        few.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        let many = self.many.iter().flat_map(|many| many.entries.values());
+        few.into_iter().chain(many.map(|entry| &**entry))
     }
 
     fn insert(&mut self, entry: Entry) {
+        if let Some(many) = &mut self.many {
+            many.insert(entry);
+            return;
+        }
         self.remove(&Arc::clone(&entry.key));
-        self.order
-            .insert((entry.create_revision, Arc::clone(&entry.key)));
-        self.entries.insert(Arc::clone(&entry.key), Box::new(entry));
+        if self.few.len() == FEW {
+            let mut many = Many::default();
+            self.few.drain(..).for_each(|few| many.insert(few));
+            many.insert(entry);
+            self.few = Vec::new();
+            self.many = Some(Box::new(many));
+            return;
+        }
+        let place = self.few.partition_point(|other| age(other) < age(&entry));
+        // One by one: most rosters stay with one entry.
+        self.few.reserve_exact(1);
+        self.few.insert(place, entry);
     }
 
     fn remove(&mut self, key: &Arc<[u8]>) {
-        if let Some(old) = self.entries.remove(key) {
-            self.order.remove(&(old.create_revision, Arc::clone(key)));
+        match &mut self.many {
+            // Once many they stay so: a queue whose length goes to and fro is not to be built anew each time.
+            Some(many) => many.remove(key),
+            None => self.few.retain(|entry| entry.key != *key),
         }
     }
 }
@@ -181,29 +244,46 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order of puts and deletes, the roster equals a sort of what is left.
+        /// Whatever the order of puts, deletes and full reads, the roster equals a sort of what is left: while it is one
+        /// list, when it becomes trees, and then.
         #[test]
-        fn the_order_is_that_of_a_sort(steps in proptest::collection::vec((0u8..6, any::<bool>()), 0..60)) {
+        fn the_order_is_that_of_a_sort(
+            keys in prop::sample::select(vec![6u8, 30]),
+            steps in proptest::collection::vec((0u8..30, 0u8..25), 0..120),
+        ) {
             let mut r = roster();
             let mut model: BTreeMap<String, i64> = BTreeMap::new();
-            for (revision, (key, put)) in (1i64..).zip(steps) {
-                let key = format!("e/{key}");
-                if put {
-                    let created = *model.entry(key.clone()).or_insert(revision);
-                    let mut e = entry(&key, created);
-                    e.mod_revision = revision;
-                    r.apply(Change::Put(e));
-                } else {
-                    model.remove(&key);
-                    r.apply(delete(&key, revision));
+            for (step, (key, what)) in (2i64..).zip(steps) {
+                // Keys that were put by one transaction have one revision.
+                let revision = step / 2;
+                let key = format!("e/{}", key % keys);
+                match what {
+                    0 => {
+                        let all = model.iter().map(|(key, created)| entry(key, *created));
+                        r.replace(revision - 1, all);
+                    }
+                    1..16 => {
+                        let created = *model.entry(key.clone()).or_insert(revision);
+                        let mut e = entry(&key, created);
+                        e.mod_revision = revision;
+                        r.apply(Change::Put(e));
+                    }
+                    _ => {
+                        model.remove(&key);
+                        r.apply(delete(&key, revision));
+                    }
                 }
-                r.reached(revision);
+                r.reached(revision - i64::from(step % 2 == 0));
                 let mut expected: Vec<_> = model.iter().map(|(k, c)| (*c, k.clone())).collect();
                 expected.sort();
-                let got: Vec<_> = r.in_order()
-                    .map(|e| (e.create_revision, String::from_utf8_lossy(&e.key).into_owned()))
-                    .collect();
-                prop_assert_eq!(got, expected);
+                let told = |e: &Entry| (e.create_revision, String::from_utf8_lossy(&e.key).into_owned());
+                prop_assert_eq!(r.in_order().map(told).collect::<Vec<_>>(), expected.clone());
+                prop_assert_eq!(r.eldest().map(told), expected.first().cloned());
+                prop_assert_eq!(r.len(), expected.len());
+                prop_assert!(r.by_key().map(|e| told(e).1).eq(model.keys().cloned()));
+                prop_assert_eq!(r.get(key.as_bytes()).map(|e| e.create_revision), model.get(&key).copied());
+                let older = expected.iter().filter(|(created, _)| *created < revision).count();
+                prop_assert_eq!(r.ahead_of(revision), older);
             }
         }
     }

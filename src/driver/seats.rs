@@ -14,6 +14,7 @@ use crate::env::SharedEnv;
 use crate::error::{Error, Result};
 use crate::etcd::Pool;
 use crate::leadership::{Claim, Leadership};
+use crate::mailbox::{Receiver, Sender, mailbox};
 use crate::metrics;
 use crate::own::Pen;
 use crate::session::Handle;
@@ -40,7 +41,7 @@ pub(crate) struct Seat {
     handle: WeakHandle,
     status: watch::Sender<Status>,
     registered: Option<oneshot::Sender<Result<()>>>,
-    elected: Option<mpsc::UnboundedSender<Leadership>>,
+    elected: Option<Sender<Leadership>>,
     term: Option<(TermId, Arc<Shared>)>,
     failure: Arc<OnceLock<Error>>,
     /// A lock's, a semaphore's or a partition's: its many terms are told as details.
@@ -55,7 +56,7 @@ pub(crate) struct Seat {
 pub(crate) struct Seated {
     pub(crate) status: watch::Receiver<Status>,
     pub(crate) registered: oneshot::Receiver<Result<()>>,
-    pub(crate) elected: mpsc::UnboundedReceiver<Leadership>,
+    pub(crate) elected: Receiver<Leadership>,
     /// Why etcd refused it.
     pub(crate) failure: Arc<OnceLock<Error>>,
 }
@@ -98,7 +99,7 @@ impl Seat {
     ) -> (Box<Self>, Seated) {
         let (status, status_seen) = watch::channel(Status::Joining);
         let (registered, registration) = oneshot::channel();
-        let (elected, mailbox) = mpsc::unbounded_channel();
+        let (elected, won) = mailbox();
         let failure = Arc::new(OnceLock::new());
         let seat = Self {
             election,
@@ -121,7 +122,7 @@ impl Seat {
         let seated = Seated {
             status: status_seen,
             registered: registration,
-            elected: mailbox,
+            elected: won,
             failure,
         };
         (Box::new(seat), seated)
@@ -193,13 +194,11 @@ impl Seat {
         }
         if let Some(handle) = self.handle.upgrade() {
             let claim = Claim::new(handle, slot, term, view);
-            // Nobody to receive it: dropping it releases the key.
+            // With nobody to receive it, it is dropped, which releases the key.
             let leadership = Leadership::new(claim);
-            drop(
-                self.elected
-                    .as_ref()
-                    .map(|mailbox| mailbox.send(leadership)),
-            );
+            if let Some(mailbox) = &self.elected {
+                mailbox.send(leadership);
+            }
         }
     }
 
