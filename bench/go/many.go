@@ -51,6 +51,13 @@ func init() {
 				return lead(words[0], number(words[1]))
 			},
 			"ttl": func(words []string) ([]float64, error) {
+				// What is counted is of one session.
+				if err := of.Close(); err != nil {
+					return nil, err
+				}
+				if err := of.Client().Close(); err != nil {
+					return nil, err
+				}
 				var err error
 				of, err = session(number(words[0]))
 				return nil, err

@@ -149,7 +149,7 @@ impl Args {
 
     /// Whether a peer is to be measured.
     pub(crate) fn wants(&self, peer: &str) -> bool {
-        let ours = ["limit", "eldest"].contains(&peer);
+        let ours = ["limit", "keys", "guarded", "eldest"].contains(&peer);
         let named = self.peers.iter().any(|named| named == peer);
         named || (self.peers.is_empty() && (ours || !self.check))
     }
@@ -179,7 +179,7 @@ cargo xtask bench plot [FOLDER]: draw what --keep left there ({FOLDER})
   --json           one JSON object per line on stdout; the table goes to stderr
   --disk           etcd waits for the disk; --tmpfs, the default, keeps its data in memory
   --members 1|3    so many members of etcd
-  --peers A,B      only these of limit, eldest, go, rpc, etcdctl, kazoo
+  --peers A,B      only these of limit, eldest, go, rpc, etcdctl, kazoo, keys, guarded
   --keep FOLDER    write the JSON, the table and what machine it was into this folder too
   --install-peers  fetch what kazoo and its ZooKeeper need, which is not done otherwise (packages of Debian and one of
                    Python, below target/; nothing is installed)

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use etcd_client::{
     Client, Compare, CompareOp, EventType, GetOptions, PutOptions, Txn, TxnOp, WatchOptions,
     WatchRequestSender, WatchResponseStream,
@@ -14,6 +14,9 @@ use crate::standing::Stands;
 
 /// Up to that many candidates the library's watch the whole queue; beyond it they follow their predecessor.
 pub(crate) const WHOLE_QUEUE: usize = 64;
+
+/// The peer that compares the create revision of what it deletes.
+pub(crate) const GUARDED: &str = "guarded";
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -36,6 +39,9 @@ pub(crate) struct Standing {
     lease: i64,
     view: View,
     key: String,
+    /// For who deletes only the key that is its own, as the library must: whether it does, and the revision of that key.
+    guarded: bool,
+    created: i64,
     ahead: Option<String>,
     watcher: Option<WatchRequestSender>,
     heard: Option<mpsc::UnboundedReceiver<Heard>>,
@@ -53,6 +59,8 @@ impl Stands for Standing {
                 _ => View::Predecessor,
             },
             key: String::new(),
+            guarded: context.peer == GUARDED,
+            created: 0,
             ahead: None,
             watcher: None,
             heard: None,
@@ -83,7 +91,8 @@ impl Stands for Standing {
         let limit = GetOptions::new().with_prefix().with_limit(1);
         let read = TxnOp::get(format!("{election}/"), Some(limit));
         let join = Txn::new().when([absent]).and_then([put, read]);
-        self.client.txn(join).await?;
+        let joined = self.client.txn(join).await?;
+        self.created = joined.header().context("no header")?.revision();
         Ok(())
     }
 
@@ -102,7 +111,14 @@ impl Stands for Standing {
     }
 
     async fn resign(&mut self) -> Result<()> {
-        self.client.delete(self.key.clone(), None).await?;
+        if self.guarded {
+            let own = Compare::create_revision(self.key.clone(), CompareOp::Equal, self.created);
+            let delete = TxnOp::delete(self.key.clone(), None);
+            let answer = self.client.txn(Txn::new().when([own]).and_then([delete]));
+            ensure!(answer.await?.succeeded(), "the key is another's");
+        } else {
+            self.client.delete(self.key.clone(), None).await?;
+        }
         Ok(())
     }
 }

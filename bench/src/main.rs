@@ -15,6 +15,7 @@ mod report;
 mod rpc;
 mod run;
 mod samples;
+mod stages;
 mod standing;
 mod tables;
 mod zookeeper;

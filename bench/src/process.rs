@@ -7,6 +7,8 @@ use std::fs;
 pub(crate) struct Usage {
     /// Bytes of memory that are there for it now.
     pub(crate) resident: f64,
+    /// Of these, what it has written to: without the pages of its code, of which each is there once it is first needed.
+    pub(crate) written: f64,
     /// Seconds of processor time until now.
     pub(crate) processor: f64,
 }
@@ -15,10 +17,11 @@ impl Usage {
     pub(crate) fn of(pid: Option<u32>) -> Option<Self> {
         let pid = pid?;
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))?;
-        let kilobytes: f64 = line.split_whitespace().next()?.parse().ok()?;
+        let bytes = |name: &str| -> Option<f64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            let kilobytes: f64 = line.split_whitespace().next()?.parse().ok()?;
+            Some(kilobytes * 1024.0)
+        };
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name may hold blanks; it ends at the last parenthesis.
         let rest = stat.rsplit_once(')')?.1;
@@ -29,7 +32,8 @@ impl Usage {
             .filter_map(|ticks| ticks.parse().ok())
             .collect();
         Some(Self {
-            resident: kilobytes * 1024.0,
+            resident: bytes("VmRSS:")?,
+            written: bytes("RssAnon:")?,
             processor: ticks.iter().sum::<f64>() / rustix::param::clock_ticks_per_second() as f64,
         })
     }
@@ -42,7 +46,7 @@ mod tests {
     #[test]
     fn a_process_has_memory_and_uses_its_processor() {
         let before = Usage::of(Some(std::process::id())).unwrap();
-        assert!(before.resident > 4096.0);
+        assert!(before.written > 4096.0 && before.written < before.resident);
         let mut more = before.processor;
         while more <= before.processor {
             more = Usage::of(Some(std::process::id())).unwrap().processor;

@@ -12,6 +12,7 @@ use stats_alloc::INSTRUMENTED_SYSTEM;
 
 use crate::peer::{Asked, Context};
 use crate::samples::nanos;
+use crate::stages;
 
 /// How long leases live: long, so that renewals do not count.
 pub(crate) const TTL: Duration = Duration::from_secs(60);
@@ -89,14 +90,29 @@ impl<S: Stands> Queue<S> {
         Ok(())
     }
 
-    /// From the leader's wish to resign to the moment at which its successor knew, and the one that resigned.
-    async fn handover(&mut self) -> Result<(Duration, S)> {
+    /// The moment of the leader's wish to resign, that at which its successor knew, and the one that resigned.
+    async fn handover(&mut self) -> Result<(Instant, Instant, S)> {
         let mut old = self.standing.pop_front().context("nobody stands")?;
         let next = self.first()?;
         let start = Instant::now();
         let (resigned, elected) = tokio::join!(old.resign(), next.lead());
         resigned?;
-        Ok((elected?.saturating_duration_since(start), old))
+        Ok((start, elected?, old))
+    }
+
+    /// How long a hand-over took, and its stages: until the driver has ended the term, until the successor's driver knows,
+    /// until its caller does.
+    async fn stages(&mut self) -> Result<Vec<f64>> {
+        stages::listen()?;
+        let (start, led, old) = self.handover().await?;
+        let (ended, elected) = stages::heard()?;
+        self.join(old).await?;
+        let moments = [start, ended, elected, led];
+        let took = |pair: &[Instant]| nanos(pair[1].saturating_duration_since(pair[0]));
+        let total = took(&[start, led]);
+        Ok(std::iter::once(total)
+            .chain(moments.windows(2).map(took))
+            .collect())
     }
 
     /// A hand-over to one who joined a moment ago, while others wrote.
@@ -111,9 +127,9 @@ impl<S: Stands> Queue<S> {
             others.put(format!("others/{number}"), "", None).await?;
             tokio::time::sleep(FRESH / WRITES).await;
         }
-        let (took, old) = self.handover().await?;
+        let (start, led, old) = self.handover().await?;
         self.spare = Some(old);
-        Ok(took)
+        Ok(led.saturating_duration_since(start))
     }
 
     async fn alone(&mut self, election: &str) -> Result<(Duration, Duration)> {
@@ -156,10 +172,11 @@ async fn answer<S: Stands>(queue: &mut Queue<S>, words: &[&str]) -> Result<Vec<f
             Ok(Vec::new())
         }
         ["handover"] => {
-            let (took, old) = queue.handover().await?;
+            let (start, led, old) = queue.handover().await?;
             queue.join(old).await?;
-            Ok(vec![nanos(took)])
+            Ok(vec![nanos(led.saturating_duration_since(start))])
         }
+        ["stages"] => queue.stages().await,
         ["allocations"] => Ok(vec![allocations()]),
         ["fresh"] => Ok(vec![nanos(queue.fresh().await?)]),
         ["alone", election] => {

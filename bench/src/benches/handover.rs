@@ -7,9 +7,11 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::Bench;
-use crate::limit::{self, WHOLE_QUEUE};
+use crate::limit::{self, GUARDED, WHOLE_QUEUE};
 use crate::peer::{Asked, Context};
+use crate::report::{Group, Row};
 use crate::run::Run;
+use crate::samples::Samples;
 use crate::{eldest_peer, etcdctl, rpc, standing};
 
 pub(super) const BENCH: Bench = Bench {
@@ -30,13 +32,21 @@ const TO_GO: f64 = 0.6;
 /// With more, following the predecessor.
 const MANY_TO_GO: f64 = 0.9;
 const MANY_TO_TWO: f64 = 1.5;
+/// As the answers of `stages` have them.
+const STAGES: [&str; 4] = [
+    "with its stages",
+    "to the driver",
+    "through etcd",
+    "to the caller",
+];
+const STAGES_OF: [usize; 2] = [2, 100];
 /// etcd serves a watch that begins in the past every 100 ms.
 const SETTLED: Duration = Duration::from_millis(150);
 
 pub(super) fn peer(context: Context, asked: Asked) -> BoxFuture<'static, Result<()>> {
     match context.peer.as_str() {
         "eldest" => standing::serve::<eldest_peer::Standing>(context, asked),
-        "limit" => standing::serve::<limit::Standing>(context, asked),
+        "limit" | GUARDED => standing::serve::<limit::Standing>(context, asked),
         "rpc" => standing::serve::<rpc::Standing>(context, asked),
         "etcdctl" => standing::serve::<etcdctl::Electing>(context, asked),
         other => {
@@ -95,6 +105,57 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         for peer in peers {
             peer.end().await?;
         }
+        if STAGES_OF.contains(&n) && !run.args.check {
+            stages(run, n, pause).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Where the time goes: of the limit, of the limit that compares what it deletes, and of the library, which logs the moments
+/// meanwhile. Processes of their own, for whoever logs is slower.
+async fn stages(run: &mut Run<'_>, n: usize, pause: Duration) -> Result<()> {
+    const WARMING: usize = 5;
+    let mut peers = run.peers(&["limit", GUARDED, "eldest"]).await?;
+    for peer in &mut peers {
+        peer.ask(&format!("gather stages-{}-{n} {n}", peer.name))
+            .await?;
+    }
+    let mut rows: [Vec<Row>; STAGES.len()] = Default::default();
+    for round in 0..run.samples(500, 100) + WARMING {
+        let count = peers.len();
+        for turn in 0..count {
+            let peer = &mut peers[(turn + round) % count];
+            let question = match peer.name.as_str() {
+                "eldest" => "stages",
+                _ => "handover",
+            };
+            let answer = peer.ask(question).await?;
+            for (rows, nanos) in rows.iter_mut().zip(answer) {
+                let at = rows.iter().position(|row| row.peer == peer.name);
+                let at = at.unwrap_or_else(|| {
+                    rows.push(Row {
+                        peer: peer.name.clone(),
+                        samples: Samples::default(),
+                    });
+                    rows.len() - 1
+                });
+                if round >= WARMING {
+                    rows[at].samples.add(nanos / 1e6);
+                }
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+    for (what, rows) in STAGES.into_iter().zip(rows) {
+        let group = Group {
+            what,
+            ..run.group(n, "ms")
+        };
+        run.report.rows(group, &rows);
+    }
+    for peer in peers {
+        peer.end().await?;
     }
     Ok(())
 }

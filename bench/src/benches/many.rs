@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use eldest::Leadership;
 use eldest::testing::Etcd;
-use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp};
+use etcd_client::{
+    Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, WatchOptions, WatchRequestSender,
+};
 use futures::future::try_join_all;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use stats_alloc::INSTRUMENTED_SYSTEM;
+use tokio::sync::mpsc;
 
 use super::Bench;
 use crate::eldest_peer;
@@ -36,13 +39,14 @@ const BYTES_EACH: f64 = 4096.0;
 const IN_ONE: usize = 64;
 /// Seconds for which the lease lives that renewals are counted of.
 const RENEWED: u64 = 5;
-const PEERS: [&str; 4] = ["limit", "eldest", "go", "rpc"];
+/// `keys` is the limit without its watches: what these cost is the difference.
+const PEERS: [&str; 5] = ["limit", "keys", "eldest", "go", "rpc"];
 /// etcd's election service answers one call after the other, and late.
 const MOST_BY_RPC: usize = 1_000;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
     for n in [1, 100, 1_000, 10_000] {
-        let names = if n > MOST_BY_RPC { &PEERS[..3] } else { &PEERS };
+        let names = if n > MOST_BY_RPC { &PEERS[..4] } else { &PEERS };
         let mut peers = run.peers(names).await?;
         let samples = run.samples(
             if n > 1_000 { 5 } else { 20 },
@@ -66,7 +70,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         for peer in peers {
             peer.end().await?;
         }
-        // What it costs to lead them is looked at one by one: etcd counts for all of its clients.
+        // What it costs to lead them.
         for name in ["eldest", "go"] {
             if let Some(costs) = costs(run, name, n).await? {
                 tell(run, n, name, &costs);
@@ -76,47 +80,47 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What is there, or happens in a second, only because of one peer.
+/// What is there, or happens in a second, because of one peer.
 struct Costs {
     leases: f64,
     watch_streams: f64,
     keepalive_streams: f64,
     watchers: f64,
     requests: f64,
-    /// Resident memory for each election.
-    resident: f64,
+    /// Memory that the process has written to, for each election.
+    written: f64,
     /// What the library's allocator handed out, for each election.
     allocated: Option<f64>,
 }
 
+/// Each peer has an etcd of its own, for etcd counts for all of its clients, and forgets those that have left in its own time.
 async fn costs(run: &mut Run<'_>, name: &str, n: usize) -> Result<Option<Costs>> {
     let window = Duration::from_secs(if run.args.quick { 4 } else { 30 });
-    let none = Counts::read(run.etcd().await?.members()).await?;
-    let Some(mut peer) = run.peer(name).await? else {
+    let etcd = Etcd::start().await.map_err(|error| anyhow!("{error}"))?;
+    let Some(mut peer) = run.peer_at(name, &etcd.endpoint()).await? else {
         return Ok(None);
     };
-    let etcd = run.etcd().await?.members();
     // So that it is renewed while we look.
     peer.ask(&format!("ttl {RENEWED}")).await?;
     peer.ask("lead warm 1").await?;
-    let before = Counts::read(etcd).await?;
+    let before = Counts::read(&etcd).await?;
     let usage = Usage::of(peer.pid()).unwrap_or_default();
     let allocated = peer.ask("allocated").await?;
     peer.ask(&format!("keep cost-{name} {n}")).await?;
-    let stands = Counts::read(etcd).await?;
+    let stands = Counts::read(&etcd).await?;
     tokio::time::sleep(window).await;
-    let later = Counts::read(etcd).await?;
+    let later = Counts::read(&etcd).await?;
     let full = Usage::of(peer.pid()).unwrap_or_default();
     let now = peer.ask("allocated").await?;
     peer.end().await?;
     let each = |more: f64| more / n as f64;
     Ok(Some(Costs {
-        leases: later.leases - none.leases,
-        watch_streams: later.watch_streams - none.watch_streams,
-        keepalive_streams: later.keepalive_streams - none.keepalive_streams,
+        leases: later.leases,
+        watch_streams: later.watch_streams,
+        keepalive_streams: later.keepalive_streams,
         watchers: stands.watchers - before.watchers,
         requests: (later.requests - stands.requests) / window.as_secs_f64(),
-        resident: each(full.resident - usage.resident),
+        written: each(full.written - usage.written),
         allocated: allocated
             .first()
             .zip(now.first())
@@ -131,7 +135,7 @@ fn tell(run: &mut Run<'_>, n: usize, name: &str, costs: &Costs) {
         ("keepalive streams", "", costs.keepalive_streams),
         ("watchers", "", costs.watchers),
         ("idle", "req/s", costs.requests),
-        ("resident each", "B", costs.resident),
+        ("memory each", "B", costs.written),
     ];
     rows.extend(costs.allocated.map(|bytes| ("allocated each", "B", bytes)));
     for (what, unit, value) in rows {
@@ -164,33 +168,18 @@ struct Counts {
 }
 
 impl Counts {
-    async fn read(etcd: &[Etcd]) -> Result<Self> {
-        let mut counts = Self {
-            leases: 0.0,
-            watch_streams: 0.0,
-            keepalive_streams: 0.0,
-            watchers: 0.0,
-            requests: 0.0,
-        };
-        for member in etcd {
-            counts.watch_streams += member
-                .metric("etcd_debugging_mvcc_watch_stream_total")
-                .await;
-            counts.watchers += member.metric("etcd_debugging_mvcc_watcher_total").await;
-            counts.requests += member.metric("grpc_server_msg_received_total").await;
-            let streams = r#"{grpc_method="LeaseKeepAlive"}"#;
-            let begun = member
-                .metric(&format!("grpc_server_started_total{streams}"))
-                .await;
-            let ended = member
-                .metric(&format!("grpc_server_handled_total{streams}"))
-                .await;
-            counts.keepalive_streams += begun - ended;
-        }
-        let first = etcd.first().context("no member")?;
-        let leases = first.client().await.leases().await?;
-        counts.leases = leases.leases().len() as f64;
-        Ok(counts)
+    async fn read(etcd: &Etcd) -> Result<Self> {
+        let streams = |what| format!(r#"grpc_server_{what}_total{{grpc_method="LeaseKeepAlive"}}"#);
+        let begun = etcd.metric(&streams("started")).await;
+        let ended = etcd.metric(&streams("handled")).await;
+        let leases = etcd.client().await.leases().await?;
+        Ok(Self {
+            leases: leases.leases().len() as f64,
+            watch_streams: etcd.metric("etcd_debugging_mvcc_watch_stream_total").await,
+            keepalive_streams: begun - ended,
+            watchers: etcd.metric("etcd_debugging_mvcc_watcher_total").await,
+            requests: etcd.metric("grpc_server_msg_received_total").await,
+        })
     }
 }
 
@@ -206,6 +195,10 @@ pub(super) async fn peer(mut context: Context, mut asked: Asked) -> Result<()> {
             .await?
             .id(),
         Some(_) => 0,
+    };
+    let mut watches = match context.peer.as_str() {
+        "limit" => Some(Watches::open(&mut client).await?),
+        _ => None,
     };
     let mut kept: Vec<Leadership> = Vec::new();
     while let Some(words) = asked.next().await? {
@@ -228,12 +221,20 @@ pub(super) async fn peer(mut context: Context, mut asked: Asked) -> Result<()> {
                 }
             }
             (["lead", prefix, n], None) => {
+                let n: usize = n.parse()?;
                 let start = Instant::now();
-                let done = match context.peer.as_str() {
-                    "limit" => put(&mut client, lease, prefix, n.parse()?).await,
-                    _ => campaign(&client, lease, prefix, n.parse()?).await,
+                let done = match (&*context.peer, &mut watches) {
+                    ("rpc", _) => campaign(&client, lease, prefix, n).await,
+                    (_, None) => put(&mut client, lease, prefix, n).await,
+                    (_, Some(watches)) => {
+                        let put = put(&mut client, lease, prefix, n);
+                        tokio::try_join!(put, watches.watch(prefix, n)).map(|_| ())
+                    }
                 };
                 let took = start.elapsed();
+                if let Some(watches) = &mut watches {
+                    watches.cancel().await?;
+                }
                 let all = etcd_client::DeleteOptions::new().with_prefix();
                 client.delete(format!("{prefix}/"), Some(all)).await?;
                 done.map(|()| vec![nanos(took)])
@@ -303,4 +304,66 @@ async fn campaign(client: &etcd_client::Client, lease: i64, prefix: &str, n: usi
     let calls = stream::iter(calls).buffer_unordered(AT_ONCE);
     calls.try_for_each(|_| async { Ok(()) }).await?;
     Ok(())
+}
+
+/// So long may etcd take for one more watch.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Watches of one stream: one for each election, as the library has them.
+struct Watches {
+    sender: WatchRequestSender,
+    /// The numbers of those that etcd has begun.
+    begun: mpsc::UnboundedReceiver<i64>,
+    /// What has been begun and not cancelled.
+    there: Vec<i64>,
+}
+
+impl Watches {
+    /// With one watch that stays: a stream has no other beginning.
+    async fn open(client: &mut etcd_client::Client) -> Result<Self> {
+        let stream = client.watch("nothing", None).await?;
+        let (sender, mut stream) = stream.split();
+        let (tell, begun) = mpsc::unbounded_channel();
+        // A task of its own: etcd takes no more requests while its answers are not read.
+        tokio::spawn(async move {
+            while let Ok(Some(message)) = stream.message().await {
+                if message.created() && tell.send(message.watch_id()).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut watches = Self {
+            sender,
+            begun,
+            there: Vec::new(),
+        };
+        watches.next().await?;
+        Ok(watches)
+    }
+
+    /// Watches so many elections; returns once all are watched.
+    async fn watch(&mut self, prefix: &str, n: usize) -> Result<()> {
+        for number in 0..n {
+            let whole = WatchOptions::new().with_prefix();
+            let queue = format!("{prefix}/{number}/");
+            self.sender.watch(queue, Some(whole)).await?;
+        }
+        for _ in 0..n {
+            let id = self.next().await?;
+            self.there.push(id);
+        }
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Result<i64> {
+        let next = tokio::time::timeout(PATIENCE, self.begun.recv()).await?;
+        next.context("the stream of watches has ended")
+    }
+
+    async fn cancel(&mut self) -> Result<()> {
+        for id in self.there.drain(..) {
+            self.sender.cancel(id).await?;
+        }
+        Ok(())
+    }
 }

@@ -1,10 +1,12 @@
 //! `takeover`: the leader's process is killed at a random moment, until the successor knows that it leads. Many elections at
-//! once, for each takes seconds; a bare watcher of the same keys tells when etcd deleted them.
+//! once, for each takes seconds; a bare watcher of the same keys tells when etcd deleted them. How much of its lease a killed
+//! process leaves depends on how often it renews: etcd tells no fractions of a second, but it counts renewals.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use eldest::testing::Etcd;
 use etcd_client::{EventType, WatchOptions};
 use futures::FutureExt;
 use futures::future::try_join_all;
@@ -32,27 +34,37 @@ const TO_GO: f64 = 1.0;
 const AFTER_WATCHER: f64 = 2.0;
 const AT_ONCE: usize = 8;
 const PEERS: [&str; 2] = ["eldest", "go"];
+/// How often etcd is asked how many renewals came.
+const LOOK: Duration = Duration::from_millis(5);
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
     for ttl in [2, 5] {
         let rounds = run.samples(if ttl > 2 { 8 } else { 15 }, 2);
         let mut took: HashMap<&str, Samples> = HashMap::new();
+        let mut until: HashMap<&str, Samples> = HashMap::new();
         let mut after: HashMap<&str, Samples> = HashMap::new();
         for round in 0..rounds {
             let mut pairs = Vec::new();
             for number in 0..AT_ONCE {
                 for name in PEERS {
                     let election = format!("takeover-{ttl}-{round}-{number}-{name}");
-                    pairs.extend(Pair::start(run, name, election, ttl).await?);
+                    pairs.extend(Pair::start(run, name, (election, number), ttl).await?);
                 }
             }
             let mut client = run.client().await?;
             let mut deleted = deletes(&mut client).await?;
-            let killed = pairs.into_iter().enumerate().map(|(number, pair)| {
-                // Spread over one interval of renewals, whenever those are.
-                let steps = (AT_ONCE * PEERS.len()) as u64;
-                let wait = Duration::from_secs(ttl) / 3 * u32::try_from(number).unwrap_or(0);
-                pair.kill_after(wait / u32::try_from(steps).unwrap_or(1))
+            // Evenly spread over a TTL since each began to renew, which is a few intervals of anybody's renewals. By the
+            // time at which the last one began, some have renewed for longer than a TTL.
+            let all_renew = Instant::now();
+            let part = (round as f64 + 0.5) / rounds as f64;
+            let killed = pairs.into_iter().map(|pair| {
+                let ttls = all_renew
+                    .saturating_duration_since(pair.began)
+                    .as_secs_f64()
+                    / ttl as f64;
+                let phase = (pair.number as f64 + part) / AT_ONCE as f64;
+                let at = pair.began + Duration::from_secs_f64((ttls.ceil() + phase) * ttl as f64);
+                pair.kill_at(at)
             });
             let ended = try_join_all(killed).await?;
             let mut seen = HashMap::new();
@@ -66,6 +78,10 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
                     .iter()
                     .find(|(key, _)| key.contains(&format!("{}/", end.election)));
                 let (_, at) = at.context("etcd deleted no key of it")?;
+                until
+                    .entry(end.peer)
+                    .or_default()
+                    .add((at - end.killed) / 1e6);
                 after.entry(end.peer).or_default().add((end.led - at) / 1e6);
             }
         }
@@ -91,6 +107,11 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
             run.report.target(group, "max, eldest / go", figure, TO_GO);
         }
         let group = Group {
+            what: "until the delete",
+            ..of_ttl
+        };
+        run.report.rows(group, &rows(&until));
+        let group = Group {
             what: "after the delete",
             ..of_ttl
         };
@@ -101,13 +122,82 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
             run.report
                 .target(group, "ms after a bare watcher", figure, AFTER_WATCHER);
         }
+        let renewals = renewals(run, ttl).await?;
+        let group = Group {
+            what: "renewals",
+            ..of_ttl
+        };
+        run.report.rows(group, &renewals);
+        // Calculated: at a random moment half of such a time has passed since the last renewal.
+        let left = |row: Row| {
+            let of = |interval: f64| ttl as f64 * 1e3 - interval / 2.0;
+            Row {
+                samples: Samples::from_iter([of(row.samples.p50())]),
+                ..row
+            }
+        };
+        let group = Group {
+            what: "left of the lease",
+            ..of_ttl
+        };
+        let left: Vec<Row> = renewals.into_iter().map(left).collect();
+        run.report.rows(group, &left);
     }
     Ok(())
+}
+
+/// How long it takes from one renewal to the next, by etcd's count of them; each peer has an etcd of its own.
+async fn renewals(run: &mut Run<'_>, ttl: u64) -> Result<Vec<Row>> {
+    let intervals = run.samples(20, 4);
+    let mut leading = Vec::new();
+    for name in PEERS {
+        let etcd = Etcd::start().await.map_err(|error| anyhow!("{error}"))?;
+        if let Some(mut peer) = run.peer_at(name, &etcd.endpoint()).await? {
+            peer.ask(&format!("ttl {ttl}")).await?;
+            peer.ask("stand renewals 1").await?;
+            peer.ask("lead").await?;
+            leading.push((peer, etcd));
+        }
+    }
+    let rows = leading.into_iter().map(|(peer, etcd)| async move {
+        let mut samples = Samples::default();
+        let mut count = next_renewal(&etcd, 0.0, ttl).await?;
+        let mut last = Instant::now();
+        while samples.len() < intervals {
+            count = next_renewal(&etcd, count, ttl).await?;
+            samples.add(last.elapsed().as_secs_f64() * 1e3);
+            last = Instant::now();
+        }
+        let name = peer.name.clone();
+        peer.end().await?;
+        anyhow::Ok(Row {
+            peer: name,
+            samples,
+        })
+    });
+    try_join_all(rows).await
+}
+
+/// Waits until etcd has counted more; how many there are then.
+async fn next_renewal(etcd: &Etcd, count: f64, ttl: u64) -> Result<f64> {
+    const RENEWALS: &str = r#"grpc_server_msg_received_total{grpc_method="LeaseKeepAlive"}"#;
+    let start = Instant::now();
+    loop {
+        let now = etcd.metric(RENEWALS).await;
+        if now > count {
+            return Ok(now);
+        }
+        ensure!(start.elapsed().as_secs() <= ttl, "nobody renews");
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 /// A leader and its successor, each a process.
 struct Pair {
     election: String,
+    number: usize,
+    /// When the leader's lease was granted, but for what an answer takes.
+    began: Instant,
     leader: Peer,
     successor: Peer,
 }
@@ -124,7 +214,7 @@ impl Pair {
     async fn start(
         run: &mut Run<'_>,
         name: &str,
-        election: String,
+        (election, number): (String, usize),
         ttl: u64,
     ) -> Result<Option<Self>> {
         let (Some(mut leader), Some(mut successor)) =
@@ -134,19 +224,23 @@ impl Pair {
         };
         for peer in [&mut leader, &mut successor] {
             peer.ask(&format!("ttl {ttl}")).await?;
-            peer.ask(&format!("stand {election} 2")).await?;
         }
+        leader.ask(&format!("stand {election} 2")).await?;
+        let began = Instant::now();
+        successor.ask(&format!("stand {election} 2")).await?;
         leader.ask("lead").await?;
         Ok(Some(Self {
             election,
+            number,
+            began,
             leader,
             successor,
         }))
     }
 
-    async fn kill_after(mut self, wait: Duration) -> Result<End> {
+    async fn kill_at(mut self, at: Instant) -> Result<End> {
         self.successor.question("lead").await?;
-        tokio::time::sleep(wait).await;
+        tokio::time::sleep_until(at.into()).await;
         let killed = wall_now()?;
         self.leader.kill().await?;
         let led = self.successor.answer().await?;

@@ -1,0 +1,103 @@
+//! Hides how the library's log tells where the time of a hand-over goes: what it says at the moments between which the time
+//! passes, and when it said so. Only processes that are asked for it listen, for listening takes time too.
+
+use std::fmt;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+const TARGET: &str = "eldest::election";
+const ENDED: &str = "term ended";
+const ELECTED: &str = "elected";
+
+/// What was said since the last time that somebody listened.
+static HEARD: Mutex<Vec<(String, Instant)>> = Mutex::new(Vec::new());
+static LISTENER: OnceLock<()> = OnceLock::new();
+
+/// Listens from now on, and forgets what was said before.
+pub(crate) fn listen() -> Result<()> {
+    if LISTENER.set(()).is_ok() {
+        tracing::subscriber::set_global_default(Listener)?;
+    }
+    HEARD.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    Ok(())
+}
+
+/// When a term ended, and when the next one began.
+pub(crate) fn heard() -> Result<(Instant, Instant)> {
+    let heard = HEARD.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = |what: &str| {
+        let found = heard.iter().find(|(said, _)| said == what);
+        let moment = found.map(|(_, at)| *at);
+        moment.with_context(|| format!("nothing said \"{what}\""))
+    };
+    Ok((at(ENDED)?, at(ELECTED)?))
+}
+
+/// Takes no part in spans.
+struct Listener;
+
+impl Subscriber for Listener {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && metadata.target() == TARGET && *metadata.level() == Level::INFO
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::INFO)
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let now = Instant::now();
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        let mut heard = HEARD.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.push((message.0, now));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// What an event says.
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ELECTED, ENDED, TARGET, heard, listen};
+
+    #[test]
+    fn only_what_was_said_of_elections_since_one_listens_is_heard() {
+        listen().unwrap();
+        tracing::info!(target: TARGET, token = 1, "{ENDED}");
+        tracing::info!(target: "eldest::session", "{ELECTED}");
+        tracing::debug!(target: TARGET, "{ELECTED}");
+        assert!(heard().is_err());
+        tracing::info!(target: TARGET, token = 2, "{ELECTED}");
+        let (ended, elected) = heard().unwrap();
+        assert!(ended <= elected);
+        listen().unwrap();
+        assert!(heard().is_err());
+    }
+}
