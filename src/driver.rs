@@ -113,7 +113,8 @@ pub(crate) struct Driver {
     beliefs: Arc<Beliefs>,
     state: watch::Sender<SessionState>,
     identity: Arc<str>,
-    seats: HashMap<SlotId, Seat>,
+    /// Boxed: the table has room for up to twice as many.
+    seats: HashMap<SlotId, Box<Seat>>,
     sights: HashMap<SlotId, Sight>,
     /// Who stood last under each prefix: one session holds one key per election.
     standing: HashMap<Arc<[u8]>, SlotId>,
@@ -222,7 +223,7 @@ impl Driver {
                     self.standing.insert(Arc::clone(&prefix), slot);
                 }
                 seat.accepted();
-                self.seats.insert(slot, *seat);
+                self.seats.insert(slot, seat);
                 self.machine.campaign(now, slot, prefix, value, manner);
             }
             Command::Leave { slot } => self.machine.leave(now, slot, EndReason::Left),
@@ -235,10 +236,10 @@ impl Driver {
                 if let Some(prefix) = shares {
                     // A member's partitions send to the same end.
                     let seats = self.seats.values_mut();
-                    let below = |seat: &&mut Seat| {
+                    let below = |seat: &&mut Box<Seat>| {
                         seat.prefix.starts_with(&prefix) && seat.prefix != prefix
                     };
-                    seats.filter(below).for_each(Seat::close_mailbox);
+                    seats.filter(below).for_each(|seat| seat.close_mailbox());
                 }
                 self.machine.leave(now, slot, EndReason::Left);
             }
@@ -301,7 +302,7 @@ impl Driver {
                 } => {
                     let seat = self.seats.get_mut(&member);
                     if let Some(seat) = seat.map(|seat| seat.partition(partition)) {
-                        self.seats.insert(slot, seat);
+                        self.seats.insert(slot, Box::new(seat));
                     }
                 }
                 Action::TermEnded {

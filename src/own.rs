@@ -1,8 +1,9 @@
 //! Hides how every handle of an election knows what this session's own candidate is in it, whoever holds the candidate.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+#[cfg(feature = "http")]
 use tokio::sync::watch;
 
 use crate::candidate::Status;
@@ -10,8 +11,16 @@ use crate::core::action::{SlotId, TermId};
 use crate::term::Term;
 
 /// What the session's candidate in one election is. At most one stands at a time; a later one replaces it.
-#[derive(Debug)]
-pub(crate) struct Own(watch::Sender<State>);
+#[derive(Debug, Default)]
+pub(crate) struct Own(Mutex<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    state: State,
+    /// Made for the first one who watches: of thousands of elections few are.
+    #[cfg(feature = "http")]
+    watched: Option<watch::Sender<State>>,
+}
 
 /// See [`Own`].
 #[derive(Debug, Clone, Default)]
@@ -33,18 +42,32 @@ pub(crate) struct Held {
 
 impl Own {
     pub(crate) fn state(&self) -> State {
-        self.0.borrow().clone()
+        self.lock().state.clone()
     }
 
     #[cfg(feature = "http")]
     pub(crate) fn watch(&self) -> watch::Receiver<State> {
-        self.0.subscribe()
+        let told = &mut *self.lock();
+        let watched = told
+            .watched
+            .get_or_insert_with(|| watch::Sender::new(told.state.clone()));
+        watched.subscribe()
     }
-}
 
-impl Default for Own {
-    fn default() -> Self {
-        Self(watch::channel(State::default()).0)
+    fn lock(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody is told unless `change` says that it was one.
+    fn change(&self, change: impl FnOnce(&mut State) -> bool) {
+        let mut told = self.lock();
+        if !change(&mut told.state) {
+            return;
+        }
+        #[cfg(feature = "http")]
+        if let Some(watched) = &told.watched {
+            watched.send_replace(told.state.clone());
+        }
     }
 }
 
@@ -61,9 +84,10 @@ impl Pen {
 
     /// From now on it is this candidate that is told of.
     pub(crate) fn take(&self) {
-        self.own.0.send_modify(|state| {
+        self.own.change(|state| {
             state.slot = Some(self.slot);
             state.status = Some(Status::Joining);
+            true
         });
     }
 
@@ -78,7 +102,7 @@ impl Pen {
 
     /// A candidate that is on its way out says nothing of the one after it.
     fn write(&self, change: impl FnOnce(&mut State)) {
-        self.own.0.send_if_modified(|state| {
+        self.own.change(|state| {
             let ours = state.slot == Some(self.slot);
             if ours {
                 change(state);
@@ -126,6 +150,23 @@ mod tests {
         second.take();
         first.status(waiting);
         assert_eq!(own.state().status, Some(Status::Joining));
+    }
+
+    #[cfg(feature = "http")]
+    #[test]
+    fn whoever_watches_sees_what_is_and_every_change_of_it() {
+        let own = Arc::new(Own::default());
+        let pen = Pen::new(Arc::clone(&own), 1);
+        pen.take();
+        let mut watching = own.watch();
+        assert_eq!(watching.borrow().status, Some(Status::Joining));
+        let waiting = Status::Waiting { rank: 1, ahead: 0 };
+        pen.status(waiting);
+        assert!(watching.has_changed().unwrap());
+        assert_eq!(watching.borrow_and_update().status, Some(waiting));
+        Pen::new(Arc::clone(&own), 2).status(Status::Joining);
+        assert!(!watching.has_changed().unwrap(), "it was not accepted");
+        assert_eq!(own.watch().borrow().status, Some(waiting));
     }
 
     #[test]
