@@ -11,6 +11,9 @@ use crate::outside;
 /// Where the runs are that docs/performance.md shows.
 pub(crate) const FOLDER: &str = "docs/performance";
 
+/// Where the pictures of `--profile` are left.
+const PICTURES: &str = "target/bench";
+
 /// What was asked for.
 #[derive(Clone)]
 pub(crate) struct Args {
@@ -21,6 +24,8 @@ pub(crate) struct Args {
     pub(crate) json: bool,
     /// Fails if a ratio is far from its target; peers that need other programs are left out.
     pub(crate) check: bool,
+    /// Processes of the library sample what they do, for a picture in this folder.
+    pub(crate) profile: Option<PathBuf>,
     pub(crate) storage: Storage,
     pub(crate) members: usize,
     /// Empty: all.
@@ -48,6 +53,7 @@ impl Default for Args {
             quick: false,
             json: false,
             check: false,
+            profile: None,
             storage: Storage::Memory,
             members: 1,
             peers: Vec::new(),
@@ -90,6 +96,13 @@ impl Args {
                 "--json" => parsed.json = true,
                 "--disk" => parsed.storage = Storage::Disk,
                 "--tmpfs" => parsed.storage = Storage::Memory,
+                "--profile" => {
+                    ensure!(
+                        cfg!(feature = "profile"),
+                        "built without the feature `profile`"
+                    );
+                    parsed.profile = Some(PICTURES.into());
+                }
                 "--check" => (parsed.check, parsed.quick) = (true, true),
                 "--members" => {
                     parsed.members = value()?.parse().context("--members takes a number")?;
@@ -183,6 +196,7 @@ cargo xtask bench plot [FOLDER]: draw what --keep left there ({FOLDER})
   --keep FOLDER    write the JSON, the table and what machine it was into this folder too
   --install-peers  fetch what kazoo and its ZooKeeper need, which is not done otherwise (packages of Debian and one of
                    Python, below target/; nothing is installed)
+  --profile        the library's processes sample what they do, which {PICTURES}/NAME.flame.svg shows; they are slower
   --check          a few quick benches; exit code 1 if a ratio is far from its target
 
 Benches:

@@ -5,6 +5,8 @@ mod args;
 mod benches;
 mod eldest_peer;
 mod etcdctl;
+#[cfg(feature = "profile")]
+mod flame;
 mod kept;
 mod limit;
 mod outside;
@@ -86,8 +88,17 @@ async fn measure(args: &Args) -> Result<bool> {
     for bench in &args.benches {
         let start = Instant::now();
         let mut run = Run::new(bench.name, args, &mut report);
+        #[cfg(feature = "profile")]
+        let picture = run.sampled()?;
         if let Err(error) = (bench.run)(&mut run).await {
             report.fail(bench.name, &error);
+        }
+        #[cfg(feature = "profile")]
+        if let Some(picture) = picture {
+            match picture.draw() {
+                Ok(svg) => report.say(format_args!("  drawn: {}", svg.display())),
+                Err(error) => report.fail(bench.name, &error),
+            }
         }
         let took = start.elapsed().as_secs_f64();
         report.say(format_args!("  {}: {took:.1} s", bench.name));

@@ -90,7 +90,14 @@ pub(crate) async fn serve(words: Vec<String>) -> Result<()> {
         answers: std::io::stdout(),
     };
     asked.answer(Ok(Vec::new()))?;
-    (bench.peer)(context, asked).await
+    #[cfg(feature = "profile")]
+    let sampling = crate::flame::Sampling::start()?;
+    (bench.peer)(context, asked).await?;
+    #[cfg(feature = "profile")]
+    if let Some(sampling) = sampling {
+        sampling.finish()?;
+    }
+    Ok(())
 }
 
 /// The bench's side: a peer's process.
@@ -103,8 +110,14 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Starts `program` for that bench against these endpoints.
-    pub(crate) async fn start(name: &str, program: OsString, words: &[&str]) -> Result<Self> {
+    pub(crate) async fn start(
+        name: &str,
+        program: OsString,
+        words: &[&str],
+        environment: &[(&str, OsString)],
+    ) -> Result<Self> {
         let mut command = Command::new(program);
+        command.envs(environment.iter().cloned());
         command.args(words).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command

@@ -1,6 +1,7 @@
 //! Hides what one bench runs in: etcd as it was asked for, the peers that there are, and the taking of turns.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
@@ -19,6 +20,9 @@ const CHECKED: usize = 40;
 
 const KAZOO_PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kazoo/peer.py");
 
+/// Set for the processes that sample themselves: the file to which they add what they saw.
+pub(crate) const SAMPLES: &str = "ELDEST_BENCH_SAMPLES";
+
 /// Where Linux keeps files in memory.
 const MEMORY: &str = "/dev/shm";
 
@@ -31,6 +35,8 @@ pub(crate) struct Run<'a> {
     zookeeper: Option<ZooKeeper>,
     /// Programs of which it was said that they are not there.
     told: Vec<&'static str>,
+    /// Where processes of the library leave samples of what they do.
+    samples: Option<PathBuf>,
 }
 
 /// Which number of an answer is kept.
@@ -66,6 +72,7 @@ impl<'a> Run<'a> {
             etcd: None,
             zookeeper: None,
             told: Vec::new(),
+            samples: None,
         }
     }
 
@@ -84,6 +91,25 @@ impl<'a> Run<'a> {
             what: "",
             n,
             unit,
+        }
+    }
+
+    /// Has the library's processes sample themselves, if that was asked for; what they see can be drawn afterwards.
+    #[cfg(feature = "profile")]
+    pub(crate) fn sampled(&mut self) -> Result<Option<crate::flame::Picture>> {
+        let Some(folder) = &self.args.profile else {
+            return Ok(None);
+        };
+        let picture = crate::flame::Picture::of(self.bench, folder)?;
+        self.samples = Some(picture.samples().to_owned());
+        Ok(Some(picture))
+    }
+
+    /// What the environment of a peer's process has beside our own.
+    fn environment(&self, name: &str) -> Vec<(&'static str, OsString)> {
+        match (&self.samples, name) {
+            (Some(samples), "eldest") => vec![(SAMPLES, samples.into())],
+            _ => Vec::new(),
         }
     }
 
@@ -177,11 +203,14 @@ impl<'a> Run<'a> {
                 let kazoo = self.outside(outside::KAZOO).unwrap_or_default();
                 let hosts = self.zookeeper().await?;
                 let words = [KAZOO_PEER, &kazoo.to_string_lossy(), bench, &hosts];
-                return Ok(Some(Peer::start(name, "python3".into(), &words).await?));
+                return Ok(Some(
+                    Peer::start(name, "python3".into(), &words, &[]).await?,
+                ));
             }
             _ => (own, &["peer", bench, name, endpoints]),
         };
-        Ok(Some(Peer::start(name, program, words).await?))
+        let environment = self.environment(name);
+        Ok(Some(Peer::start(name, program, words, &environment).await?))
     }
 
     /// The peers of these that there are.

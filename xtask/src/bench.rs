@@ -13,6 +13,8 @@ use crate::{consumer, metadata, packages, python, setup, suites};
 const PACKAGE: &str = "eldest-bench";
 /// Peers that take more than a few packages of this machine's Debian are fetched only if this is given.
 const INSTALL: &str = "--install-peers";
+/// What samples processes is built only if this is given.
+const PROFILE: &str = "--profile";
 const REMEDY: &str = "`cargo xtask bench --install-peers` fetches it";
 const KAZOO: (&str, &str) = ("kazoo", "2.11.0");
 /// The client of Go's etcd that Debian bookworm has.
@@ -27,7 +29,11 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let install = args.iter().any(|arg| arg == INSTALL);
     let args: Vec<&String> = args.iter().filter(|arg| *arg != INSTALL).collect();
     eprintln!("==> bench: building for release");
-    let program = build(&stage, PACKAGE, &["--package", PACKAGE, "--release"])?;
+    let mut what = vec!["--package", PACKAGE, "--release"];
+    if args.iter().any(|arg| *arg == PROFILE) {
+        what.extend(["--features", "profile"]);
+    }
+    let program = build(&stage, PACKAGE, &what)?;
     let mut bench = Command::new(&program);
     let needs = stage.output(Command::new(&program).args(&args).arg("--needs"))?;
     for name in needs.lines() {

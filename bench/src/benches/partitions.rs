@@ -26,6 +26,7 @@ pub(super) const BENCH: Bench = Bench {
     peer: |context, asked| peer(context, asked).boxed(),
 };
 
+const PARTITIONS: usize = 10_000;
 const MEMBERS: usize = 3;
 const TTL: Duration = Duration::from_secs(5);
 /// From the last renewal etcd keeps the keys for a TTL, looks every half second, and its member takes what is free; what
@@ -35,7 +36,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const REQUESTS: &str = "grpc_server_msg_received_total";
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
-    let count = run.samples(10_000, 2_000);
     let rounds = run.samples(10, 2);
     let mut figures: [Samples; 4] = Default::default();
     for round in 0..rounds {
@@ -44,17 +44,17 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
             let Some(mut peer) = run.peer("eldest").await? else {
                 return Ok(());
             };
-            peer.ask(&format!("join partitions-{round} {count}"))
+            peer.ask(&format!("join partitions-{round} {PARTITIONS}"))
                 .await?;
             members.push(peer);
         }
-        let settled = all_owned(&mut members, count, true).await?;
+        let settled = all_owned(&mut members, true).await?;
         figures[0].add(settled.as_secs_f64());
         let mut killed = members.pop().context("three members")?;
         let lost = lost(&mut members).await?;
         let before = run.etcd().await?.members()[0].metric(REQUESTS).await;
         killed.kill().await?;
-        let again = all_owned(&mut members, count, false).await?;
+        let again = all_owned(&mut members, false).await?;
         figures[1].add(again.as_secs_f64());
         let requests = run.etcd().await?.members()[0].metric(REQUESTS).await - before;
         figures[2].add(requests);
@@ -72,7 +72,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     for ((what, unit), samples) in columns.into_iter().zip(figures) {
         let group = Group {
             what,
-            ..run.group(count, unit)
+            ..run.group(PARTITIONS, unit)
         };
         let most = samples.max();
         let peer = "eldest".to_owned();
@@ -89,7 +89,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
 }
 
 /// Until the members own all partitions; `evenly`: each its share.
-async fn all_owned(members: &mut [Peer], count: usize, evenly: bool) -> Result<Duration> {
+async fn all_owned(members: &mut [Peer], evenly: bool) -> Result<Duration> {
     let start = Instant::now();
     loop {
         let (mut sum, mut most) = (0.0, 0.0_f64);
@@ -98,11 +98,14 @@ async fn all_owned(members: &mut [Peer], count: usize, evenly: bool) -> Result<D
             sum += owned;
             most = most.max(owned);
         }
-        let share = (count as f64 / members.len() as f64).ceil();
-        if sum >= count as f64 && (!evenly || most <= share) {
+        let share = (PARTITIONS as f64 / members.len() as f64).ceil();
+        if sum >= PARTITIONS as f64 && (!evenly || most <= share) {
             return Ok(start.elapsed());
         }
-        ensure!(start.elapsed() < PATIENCE, "{sum} of {count} are owned");
+        ensure!(
+            start.elapsed() < PATIENCE,
+            "{sum} of {PARTITIONS} are owned"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

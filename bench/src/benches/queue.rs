@@ -20,8 +20,9 @@ pub(super) const BENCH: Bench = Bench {
 };
 
 const PROCESSES: usize = 10;
-/// Messages for each change of a longer queue against one of a shorter: the first 64 watch the whole queue, however many
-/// stand behind them. Renewals count too, and those grow with the number of sessions.
+/// Messages for each change of a longer queue against one of a shorter: once a queue is long, each candidate but the first
+/// two watches its own key and two before it, however many there are. Renewals count too, and those grow with the number of
+/// sessions.
 const LONGER_TO_SHORTER: f64 = 1.2;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {

@@ -74,10 +74,11 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
             for end in ended {
                 let milliseconds = (end.led - end.killed) / 1e6;
                 took.entry(end.peer).or_default().add(milliseconds);
-                let at = seen
-                    .iter()
-                    .find(|(key, _)| key.contains(&format!("{}/", end.election)));
-                let (_, at) = at.context("etcd deleted no key of it")?;
+                // The leader's is the first: its successor's goes when that process ends.
+                let prefix = format!("{}/", end.election);
+                let of_it = seen.iter().filter(|(key, _)| key.contains(&prefix));
+                let at = of_it.map(|(_, at)| *at).min_by(f64::total_cmp);
+                let at = at.context("etcd deleted no key of it")?;
                 until
                     .entry(end.peer)
                     .or_default()
