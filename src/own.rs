@@ -61,12 +61,11 @@ impl Own {
     /// Nobody is told unless `change` says that it was one.
     fn change(&self, change: impl FnOnce(&mut State) -> bool) {
         let mut told = self.lock();
-        if !change(&mut told.state) {
-            return;
-        }
-        #[cfg(feature = "http")]
-        if let Some(watched) = &told.watched {
-            watched.send_replace(told.state.clone());
+        if change(&mut told.state) {
+            #[cfg(feature = "http")]
+            if let Some(watched) = &told.watched {
+                watched.send_replace(told.state.clone());
+            }
         }
     }
 }
