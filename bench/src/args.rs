@@ -1,7 +1,7 @@
 //! Hides the options of the benchmarks.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -31,7 +31,22 @@ pub(crate) struct Args {
     /// Empty: all.
     pub(crate) peers: Vec<String>,
     /// Where the figures are kept.
-    pub(crate) keep: Option<PathBuf>,
+    pub(crate) keep: Option<Keep>,
+}
+
+/// In which folder, and what becomes of what is kept there of a run with such an etcd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Keep {
+    Instead(PathBuf),
+    /// If that is of other benches.
+    Beside(PathBuf),
+}
+
+impl Keep {
+    pub(crate) fn folder(&self) -> &Path {
+        let (Keep::Instead(folder) | Keep::Beside(folder)) = self;
+        folder
+    }
 }
 
 /// What a command line asks for.
@@ -109,7 +124,8 @@ impl Args {
                     ensure!([1, 3].contains(&parsed.members), "--members is 1 or 3");
                 }
                 "--peers" => parsed.peers = value()?.split(',').map(str::to_owned).collect(),
-                "--keep" => parsed.keep = Some(value()?.into()),
+                "--keep" => parsed.keep = Some(Keep::Instead(value()?.into())),
+                "--add" => parsed.keep = Some(Keep::Beside(value()?.into())),
                 "--needs" => needs = true,
                 "--help" | "-h" => helped = true,
                 "all" => all = true,
@@ -140,7 +156,8 @@ impl Args {
 
     /// This, and what is run with other kinds of etcd too.
     fn with_other_kinds(mut self) -> Vec<Self> {
-        self.keep.get_or_insert_with(|| FOLDER.into());
+        self.keep
+            .get_or_insert_with(|| Keep::Instead(FOLDER.into()));
         let some = BENCHES.iter().filter(|bench| bench.for_each_kind);
         let others = [1, 3].map(|members| Self {
             benches: some.clone().collect(),
@@ -194,6 +211,7 @@ cargo xtask bench plot [FOLDER]: draw what --keep left there ({FOLDER})
   --members 1|3    so many members of etcd
   --peers A,B      only these of limit, eldest, go, rpc, etcdctl, kazoo, keys, guarded
   --keep FOLDER    write the JSON, the table and what machine it was into this folder too
+  --add FOLDER     the same, beside what is kept there of other benches rather than in its place
   --install-peers  fetch what kazoo and its ZooKeeper need, which is not done otherwise (packages of Debian and one of
                    Python, below target/; nothing is installed)
   --profile        the library's processes sample what they do, which {PICTURES}/NAME.flame.svg shows; they are slower

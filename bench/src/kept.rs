@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::args::{Args, Storage};
+use crate::args::{Args, Keep, Storage};
 
 /// One figure, in the shape that `--json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,12 +87,17 @@ impl Keeping {
         self.lines.push('\n');
     }
 
-    /// Writes all of it, instead of what an earlier run with such an etcd left.
-    pub(crate) fn finish(mut self, folder: &Path) -> Result<()> {
+    /// Writes all of it.
+    pub(crate) fn finish(mut self, keep: &Keep) -> Result<()> {
+        let folder = keep.folder();
         self.about.seconds = self.start.elapsed().as_secs();
         self.about.load[1] = load();
         fs::create_dir_all(folder)?;
         let name = format!("{}-{}", self.about.storage, self.about.members);
+        let earlier = folder.join(format!("{name}.jsonl"));
+        if matches!(keep, Keep::Beside(_)) && earlier.exists() {
+            self = self.after(read_one(&earlier)?)?;
+        }
         let about = serde_json::to_string_pretty(&self.about)?;
         for (ending, text) in [
             ("jsonl", self.lines),
@@ -104,6 +109,44 @@ impl Keeping {
         }
         Ok(())
     }
+}
+
+impl Keeping {
+    /// One run of what both measured.
+    fn after(self, earlier: Kept) -> Result<Self> {
+        let mut lines = String::new();
+        for line in &earlier.lines {
+            lines += &serde_json::to_string(line)?;
+            lines.push('\n');
+        }
+        let own = self.lines.lines().map(serde_json::from_str::<Line>);
+        for own in own.collect::<Result<Vec<_>, _>>()? {
+            let twice = |line: &Line| first_word(&line.bench) == first_word(&own.bench);
+            ensure!(
+                !earlier.lines.iter().any(twice),
+                "{} is kept there already",
+                first_word(&own.bench)
+            );
+        }
+        let (one, other) = (earlier.about, self.about);
+        Ok(Self {
+            start: self.start,
+            about: About {
+                seconds: one.seconds + other.seconds,
+                command: format!("{}; {}", one.command, other.command),
+                load: [one.load[0], other.load[1]],
+                begun: one.begun,
+                ..other
+            },
+            table: earlier.table + &self.table,
+            lines: lines + &self.lines,
+        })
+    }
+}
+
+/// The bench, without what of it was measured.
+fn first_word(bench: &str) -> &str {
+    bench.split('/').next().unwrap_or(bench)
 }
 
 /// A kept run.
@@ -121,21 +164,23 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<Kept>> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|ending| ending == "jsonl"))
         .collect();
-    let read = |path: &PathBuf| {
-        let text = fs::read_to_string(path)?;
-        let lines = text.lines().map(serde_json::from_str);
-        let lines = lines.collect::<Result<_, _>>();
-        let about = fs::read_to_string(path.with_extension("about.json"))?;
-        Ok(Kept {
-            about: serde_json::from_str(&about)?,
-            lines: lines.with_context(|| format!("reading {}", path.display()))?,
-            table: fs::read_to_string(path.with_extension("txt"))?,
-        })
-    };
-    let mut runs = files.iter().map(read).collect::<Result<Vec<Kept>>>()?;
+    let runs = files.iter().map(|path| read_one(path));
+    let mut runs = runs.collect::<Result<Vec<Kept>>>()?;
     // The plainest first.
     runs.sort_by_key(|run| (run.about.storage == Storage::Disk.name(), run.about.members));
     Ok(runs)
+}
+
+fn read_one(path: &Path) -> Result<Kept> {
+    let text = fs::read_to_string(path)?;
+    let lines = text.lines().map(serde_json::from_str);
+    let lines = lines.collect::<Result<_, _>>();
+    let about = fs::read_to_string(path.with_extension("about.json"))?;
+    Ok(Kept {
+        about: serde_json::from_str(&about)?,
+        lines: lines.with_context(|| format!("reading {}", path.display()))?,
+        table: fs::read_to_string(path.with_extension("txt"))?,
+    })
 }
 
 /// How many tasks of the whole machine wanted to run during the last minute; zero where the system does not tell.
@@ -143,4 +188,54 @@ fn load() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let first = text.split(' ').next().unwrap_or_default();
     first.parse().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Keeping, Line, read};
+    use crate::args::{Args, Keep};
+
+    fn run(bench: &str) -> Keeping {
+        let mut keeping = Keeping::start(&Args::default());
+        let line = Line {
+            bench: bench.to_owned(),
+            peer: "eldest".to_owned(),
+            n: 1,
+            unit: "ms".to_owned(),
+            p50: 1.5,
+            p99: 2.5,
+            samples: 3,
+            ratio_to_limit: None,
+            ratio_to_go: None,
+        };
+        keeping.line(&serde_json::to_string(&line).unwrap());
+        keeping.say(bench);
+        keeping
+    }
+
+    #[test]
+    fn a_run_is_kept_instead_of_another_or_beside_one_of_other_benches() {
+        let folder = tempfile::tempdir().unwrap();
+        let instead = Keep::Instead(folder.path().into());
+        let beside = Keep::Beside(folder.path().into());
+        let kept = || {
+            let mut runs = read(folder.path()).unwrap();
+            assert_eq!(runs.len(), 1);
+            let kept = runs.remove(0);
+            let benches: Vec<_> = kept.lines.into_iter().map(|line| line.bench).collect();
+            (benches, kept.table)
+        };
+        run("join").finish(&instead).unwrap();
+        run("locks/free").finish(&instead).unwrap();
+        assert_eq!(kept(), (vec!["locks/free".into()], "locks/free\n".into()));
+        run("join").finish(&beside).unwrap();
+        let both = (
+            vec!["locks/free".into(), "join".into()],
+            "locks/free\njoin\n".into(),
+        );
+        assert_eq!(kept(), both);
+        let again = run("locks/waiting").finish(&beside);
+        assert!(again.unwrap_err().to_string().contains("locks"));
+        assert_eq!(kept(), both, "nothing is lost by it");
+    }
 }

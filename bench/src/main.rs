@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use args::{Args, Asked};
+use args::{Args, Asked, Keep};
 use report::Report;
 use run::Run;
 
@@ -53,7 +53,9 @@ fn main() -> Result<ExitCode> {
             for args in &runs {
                 runtime.block_on(measure(args))?;
             }
-            let kept = runs.iter().find_map(|args| args.keep.as_deref());
+            let kept = runs
+                .iter()
+                .find_map(|args| args.keep.as_ref().map(Keep::folder));
             plot::run(kept.unwrap_or(args::FOLDER.as_ref()))?;
             println!("all of it: {:.0} s", start.elapsed().as_secs_f64());
             return Ok(ExitCode::SUCCESS);

@@ -1,11 +1,10 @@
 //! Hides how figures are told: a table for people, one JSON object per line for programs, and what was to be reached.
 
 use std::fmt;
-use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::args::Args;
+use crate::args::{Args, Keep};
 use crate::kept::{Keeping, Line};
 use crate::samples::Samples;
 
@@ -40,7 +39,7 @@ pub(crate) struct Report {
     /// By how much figures may be above their targets.
     slack: f64,
     keeping: Keeping,
-    keep: Option<PathBuf>,
+    keep: Option<Keep>,
     missed: Vec<String>,
     failed: usize,
 }

@@ -50,43 +50,49 @@ fn tables(runs: &[Kept]) -> Result<String> {
     Ok(text)
 }
 
-/// What several peers did, in the order in which it was measured.
-fn compared(lines: &[Line]) -> Vec<Measured<'_>> {
+/// What was measured, in the order in which that began.
+fn measured(lines: &[Line]) -> Vec<Measured<'_>> {
     let mut groups: Vec<Measured> = Vec::new();
     for line in lines {
         let what = (line.bench.as_str(), line.n, line.unit.as_str());
-        match groups.last_mut() {
-            Some((last, lines)) if *last == what => lines.push(line),
-            _ => groups.push((what, vec![line])),
+        match groups.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, lines)) => lines.push(line),
+            None => groups.push((what, vec![line])),
         }
     }
-    let ours = |lines: &[&Line]| lines.iter().any(|line| line.peer == "eldest");
-    groups.retain(|(_, lines)| lines.len() > 1 && ours(lines));
     groups
-}
-
-fn ratio(ratio: Option<f64>) -> String {
-    ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default()
 }
 
 fn costs(text: &mut String, lines: &[Line]) -> Result<()> {
     writeln!(
         text,
-        "| bench | n | unit | {} | to the limit | to Go | samples |",
+        "| bench | n | unit | {} | others | to the limit | to Go | samples |",
         PEERS.join(" | ")
     )?;
-    writeln!(text, "|{}", "---|".repeat(PEERS.len() + 6))?;
-    for ((bench, n, unit), lines) in compared(lines) {
+    writeln!(text, "|{}", "---|".repeat(PEERS.len() + 7))?;
+    for ((bench, n, unit), lines) in measured(lines) {
         let of = |peer: &str| lines.iter().find(|line| line.peer == peer);
         let cells = PEERS.map(|peer| of(peer).map(|line| figure(line.p50)).unwrap_or_default());
-        let Some(own) = of("eldest") else { continue };
+        let others = lines
+            .iter()
+            .filter(|line| !PEERS.contains(&line.peer.as_str()));
+        let others: Vec<_> = others
+            .map(|line| format!("{} {}", line.peer, figure(line.p50)))
+            .collect();
+        let to = |peer: &str| {
+            let ratio = of("eldest")?.p50 / of(peer)?.p50;
+            ratio.is_finite().then(|| format!("{ratio:.2}"))
+        };
+        let samples = of("eldest")
+            .or(lines.first())
+            .map_or(0, |line| line.samples);
         writeln!(
             text,
-            "| `{bench}` | {n} | {unit} | {} | {} | {} | {} |",
+            "| `{bench}` | {n} | {unit} | {} | {} | {} | {} | {samples} |",
             cells.join(" | "),
-            ratio(own.ratio_to_limit),
-            ratio(own.ratio_to_go),
-            own.samples
+            others.join(", "),
+            to("limit").unwrap_or_default(),
+            to("go").unwrap_or_default(),
         )?;
     }
     Ok(())

@@ -76,7 +76,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
             peer.ask(&format!("gather bench-{}-{n} {n}", peer.name))
                 .await?;
         }
-        let samples = run.samples(if n > FEW { 300 } else { 1000 }, 100);
+        let samples = run.samples(if n > FEW { 300 } else { 500 }, 100);
         // A message to each who watches the whole queue.
         let watchers = u32::try_from(n.min(WHOLE_QUEUE))?;
         let pause = match n {
