@@ -109,9 +109,7 @@ impl Keeping {
         }
         Ok(())
     }
-}
 
-impl Keeping {
     /// One run of what both measured.
     fn after(self, earlier: Kept) -> Result<Self> {
         let mut lines = String::new();

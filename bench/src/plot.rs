@@ -11,7 +11,8 @@ use crate::tables;
 
 /// Pixels of one panel.
 const PANEL: (u32, u32) = (560, 380);
-const PEERS: [&str; 6] = ["limit", "eldest", "go", "rpc", "etcdctl", "kazoo"];
+/// Each has a curve and a column of its own.
+pub(crate) const PEERS: [&str; 6] = ["limit", "eldest", "go", "rpc", "etcdctl", "kazoo"];
 /// What of the benches is shown for each kind of etcd.
 const OF_MEMBERS: [(&str, usize, &str); 3] = [
     ("handover", 10, "hand-over, 10 candidates"),

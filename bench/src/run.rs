@@ -255,16 +255,32 @@ impl<'a> Run<'a> {
         samples: usize,
         pause: Duration,
         part: Part,
-        mut question: impl FnMut(&str) -> String,
+        question: impl FnMut(&str) -> String,
     ) -> Vec<Row> {
+        let parts = [part];
+        let [rows] = self
+            .interleave_parts(peers, samples, pause, parts, question)
+            .await;
+        rows
+    }
+
+    /// As [`Run::interleave_part`], several numbers of each answer; a peer that does not tell one is not in its rows.
+    pub(crate) async fn interleave_parts<const N: usize>(
+        &mut self,
+        peers: &mut Vec<Peer>,
+        samples: usize,
+        pause: Duration,
+        parts: [Part; N],
+        mut question: impl FnMut(&str) -> String,
+    ) -> [Vec<Row>; N] {
         const WARMING: usize = 5;
-        let mut rows: Vec<Row> = peers
-            .iter()
-            .map(|peer| Row {
+        let mut rows = parts.map(|_| -> Vec<Row> {
+            let row = |peer: &Peer| Row {
                 peer: peer.name.clone(),
                 samples: Samples::default(),
-            })
-            .collect();
+            };
+            peers.iter().map(row).collect()
+        });
         for round in 0..samples + WARMING {
             let count = peers.len().max(1);
             let mut failed = Vec::new();
@@ -274,9 +290,11 @@ impl<'a> Run<'a> {
                 let text = question(&peer.name);
                 match peer.ask(&text).await {
                     Ok(answer) if round >= WARMING => {
-                        let row = rows.iter_mut().find(|row| row.peer == peer.name);
-                        if let (Some(row), Some(nanos)) = (row, answer.get(part.at)) {
-                            row.samples.add(nanos / part.nanos);
+                        for (rows, part) in rows.iter_mut().zip(parts) {
+                            let row = rows.iter_mut().find(|row| row.peer == peer.name);
+                            if let (Some(row), Some(nanos)) = (row, answer.get(part.at)) {
+                                row.samples.add(nanos / part.nanos);
+                            }
                         }
                     }
                     Ok(_) => {}
@@ -292,7 +310,9 @@ impl<'a> Run<'a> {
                     .say(format_args!("  {} is out: {error:#}", peer.name));
             }
         }
-        rows.retain(|row| row.samples.len() > 0);
+        for rows in &mut rows {
+            rows.retain(|row| row.samples.len() > 0);
+        }
         rows
     }
 }

@@ -8,11 +8,11 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use crate::kept::{self, Kept, Line};
+use crate::plot::{PEERS, kind};
 use crate::report::figure;
 
 const BEGIN: &str = "<!-- written by `cargo xtask bench plot`: begin -->\n";
 const END: &str = "<!-- written by `cargo xtask bench plot`: end -->\n";
-const PEERS: [&str; 6] = ["limit", "eldest", "go", "rpc", "etcdctl", "kazoo"];
 
 /// One thing that peers did, and what it cost each of them.
 type Measured<'a> = ((&'a str, usize, &'a str), Vec<&'a Line>);
@@ -135,7 +135,7 @@ fn places(text: &mut String, runs: &[Kept]) -> Result<()> {
     let mut rows: BTreeMap<(&str, usize), Vec<String>> = BTreeMap::new();
     let mut head = String::from("| bench | n |");
     for (at, run) in runs.iter().enumerate() {
-        write!(head, " {} |", crate::plot::kind(run))?;
+        write!(head, " {} |", kind(run))?;
         for line in run.lines.iter().filter(|line| line.peer == "eldest") {
             let (Some(limit), Some(go)) = (line.ratio_to_limit, line.ratio_to_go) else {
                 continue;

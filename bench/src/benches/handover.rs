@@ -9,9 +9,8 @@ use futures::future::BoxFuture;
 use super::Bench;
 use crate::limit::{self, GUARDED, WHOLE_QUEUE};
 use crate::peer::{Asked, Context};
-use crate::report::{Group, Row};
-use crate::run::Run;
-use crate::samples::Samples;
+use crate::report::Group;
+use crate::run::{Part, Run};
 use crate::{eldest_peer, etcdctl, rpc, standing};
 
 pub(super) const BENCH: Bench = Bench {
@@ -115,38 +114,20 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
 /// Where the time goes: of the limit, of the limit that compares what it deletes, and of the library, which logs the moments
 /// meanwhile. Processes of their own, for whoever logs is slower.
 async fn stages(run: &mut Run<'_>, n: usize, pause: Duration) -> Result<()> {
-    const WARMING: usize = 5;
     let mut peers = run.peers(&["limit", GUARDED, "eldest"]).await?;
     for peer in &mut peers {
         peer.ask(&format!("gather stages-{}-{n} {n}", peer.name))
             .await?;
     }
-    let mut rows: [Vec<Row>; STAGES.len()] = Default::default();
-    for round in 0..run.samples(500, 100) + WARMING {
-        let count = peers.len();
-        for turn in 0..count {
-            let peer = &mut peers[(turn + round) % count];
-            let question = match peer.name.as_str() {
-                "eldest" => "stages",
-                _ => "handover",
-            };
-            let answer = peer.ask(question).await?;
-            for (rows, nanos) in rows.iter_mut().zip(answer) {
-                let at = rows.iter().position(|row| row.peer == peer.name);
-                let at = at.unwrap_or_else(|| {
-                    rows.push(Row {
-                        peer: peer.name.clone(),
-                        samples: Samples::default(),
-                    });
-                    rows.len() - 1
-                });
-                if round >= WARMING {
-                    rows[at].samples.add(nanos / 1e6);
-                }
-            }
-            tokio::time::sleep(pause).await;
-        }
-    }
+    let ask = |peer: &str| match peer {
+        "eldest" => "stages".to_owned(),
+        _ => "handover".to_owned(),
+    };
+    let parts = [0, 1, 2, 3].map(Part::milliseconds);
+    let samples = run.samples(500, 100);
+    let rows = run
+        .interleave_parts(&mut peers, samples, pause, parts, ask)
+        .await;
     for (what, rows) in STAGES.into_iter().zip(rows) {
         let group = Group {
             what,
