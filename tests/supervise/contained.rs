@@ -7,7 +7,7 @@ use std::time::Duration;
 use eldest::testing::eventually;
 use rustix::process::{Pid, Signal, getsid};
 
-use crate::processes::{is_alive, now, signal};
+use crate::processes::{Seen, children, is_alive, now, signal};
 use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, TTL, millis};
 use crate::worker::Line;
 
@@ -231,18 +231,54 @@ fn cgroup(pid: i32) -> Option<PathBuf> {
     { folders }.find(|folder| folder.join("cgroup.procs").exists())
 }
 
-#[tokio::test]
-async fn a_program_has_a_cgroup_of_its_own_where_there_may_be_one() -> Result {
+/// Says so if there are none here.
+fn may_make_cgroups() -> Result<bool> {
     let own = cgroup(i32::try_from(std::process::id())?);
-    let probe = own.map(|own| own.join(format!("test-{}", std::process::id())));
+    let name = format!("test-{}-{:016x}", std::process::id(), fastrand::u64(..));
+    let probe = own.map(|own| own.join(name));
     let Some(probe) = probe.filter(|probe| std::fs::create_dir(probe).is_ok()) else {
         println!("left out: no cgroup may be made here");
-        return Ok(());
+        return Ok(false);
     };
     let can_kill = probe.join("cgroup.kill").exists();
     std::fs::remove_dir(&probe)?;
     if !can_kill {
         println!("left out: this kernel cannot kill a cgroup");
+    }
+    Ok(can_kill)
+}
+
+/// Joining one takes the kernel longer than all the rest of a hand-over.
+#[tokio::test]
+async fn whoever_waits_to_lead_has_its_cgroup_already_where_there_may_be_one() -> Result {
+    if !may_make_cgroups()? {
+        return Ok(());
+    }
+    let stage = Stage::new().await?;
+    let mut a = stage.patient_node(LONG, "a", "", &[])?;
+    first(&stage, &a).await?;
+    let mut b = stage.patient_node(LONG, "b", "", &[])?;
+    stage.stands("b").await?;
+    let waiting = async || {
+        let keeper = b.keepers().into_iter().next()?;
+        let mut children = children(keeper.pid).into_iter();
+        let waits = children.find(Seen::waits_for_its_turn)?;
+        let folder = cgroup(waits.pid)?;
+        folder
+            .ends_with(format!("eldest-{}", keeper.pid))
+            .then_some(folder)
+    };
+    let folder = eventually(SOON, "what waits has joined its cgroup", waiting).await?;
+    b.stop().await?;
+    assert!(!folder.exists(), "{} is left", folder.display());
+    a.stop().await?;
+    stage.judge().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_program_has_a_cgroup_of_its_own_where_there_may_be_one() -> Result {
+    if !may_make_cgroups()? {
         return Ok(());
     }
     let stage = Stage::new().await?;

@@ -78,7 +78,7 @@ impl<'s> Supervised<'s> {
     fn node(stage: &Stage, diary: &Path, number: usize) -> Result<Node> {
         let script = format!("date +%s%N >> {}; exec sleep 1000", diary.display());
         let program = ["/bin/sh", "-c", &script];
-        stage.node_of(&format!("n{number}"), &["--no-cgroup"], &program)
+        stage.node_of(&format!("n{number}"), &[], &program)
     }
 
     /// When the next program began, by the wall clock.

@@ -1,5 +1,5 @@
-//! Hides the last step before the program: the same process, which makes sure that it ends with its keeper, waits for
-//! its turn, joins the cgroup, and then becomes the program.
+//! Hides the last step before the program: the same process, which makes sure that it ends with its keeper, joins
+//! the cgroup, waits for its turn, and then becomes the program.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -37,13 +37,14 @@ pub(super) fn main(arguments: &[OsString]) -> ExitCode {
     // The keeper is what ends the program. This is for the case that keeper and supervisor are killed at one time, and
     // holds for the program alone, not for its children.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    if !cgroup.is_empty() {
+        // Now, for it takes the kernel 10 to 20 ms, in which nobody waits yet. Refused, the program is contained as it is
+        // where there are no cgroups.
+        let _ = std::fs::write(Path::new(cgroup), "0");
+    }
     let Ok(leader) = pass(keeper, gate) else {
         return ExitCode::FAILURE;
     };
-    if !cgroup.is_empty() {
-        // Refused, it is contained as it is where there are no cgroups.
-        let _ = std::fs::write(Path::new(cgroup), "0");
-    }
     let mut command = Command::new(program);
     command.args(rest);
     if let Some((token, key)) = leader {
