@@ -17,6 +17,7 @@ use crate::leadership::{Leadership, proclaim};
 use crate::mailbox::Receiver;
 use crate::own::{Own, Pen};
 use crate::session::Handle;
+use crate::told::Told;
 
 /// Where a candidate stands.
 #[non_exhaustive]
@@ -87,7 +88,7 @@ pub enum Status {
 pub struct Candidate {
     handle: Handle,
     slot: SlotId,
-    status: watch::Receiver<Status>,
+    status: Arc<Told<Status>>,
     elected: Receiver<Leadership>,
     failure: Arc<OnceLock<Error>>,
 }
@@ -134,7 +135,9 @@ impl Candidate {
 
     /// Where it stands: the current status at once, then every change, the latest winning.
     pub fn status(&self) -> watch::Receiver<Status> {
-        self.status.clone()
+        let mut status = self.status.watch();
+        status.mark_changed();
+        status
     }
 
     /// Waits until this candidate leads.
@@ -170,7 +173,7 @@ impl Candidate {
 
     fn ended(&self) -> Error {
         let failure = self.failure.get().cloned();
-        failure.unwrap_or_else(|| match *self.status.borrow() {
+        failure.unwrap_or_else(|| match self.status.get() {
             Status::Ended { reason } => Error::closed_by(reason),
             _ => Error::closed(),
         })
@@ -236,7 +239,7 @@ impl Drop for Candidate {
 impl fmt::Debug for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Candidate")
-            .field("status", &*self.status.borrow())
+            .field("status", &self.status.get())
             .finish_non_exhaustive()
     }
 }

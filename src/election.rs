@@ -90,7 +90,7 @@ impl Election {
     /// Where this session stands in it, whether by a [`Candidate`] or by [`Election::run`], through whichever handle.
     /// `None`: it has not stood since its first handle of this election was made. Asks nobody.
     pub fn status(&self) -> Option<Status> {
-        self.own.state().status
+        self.own.get().status
     }
 
     /// The last term in which this session led, whoever holds the leadership; `None`: it has not. Asks nobody. The term
@@ -117,7 +117,7 @@ impl Election {
     /// # }
     /// ```
     pub fn term(&self) -> Option<Term> {
-        self.own.state().held.map(|held| held.term)
+        self.own.get().held.map(|held| held.term)
     }
 
     /// Who leads, by one linearizable read. `None`: nobody, or a key without a lease is in the way (see

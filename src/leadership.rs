@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures::FutureExt;
 use tokio::sync::oneshot;
@@ -35,8 +35,14 @@ pub(crate) struct Claim {
     slot: SlotId,
     id: TermId,
     term: Term,
-    tasks: TaskTracker,
-    /// Stops what runs in `tasks`.
+    /// Made for the first one: of thousands of elections few have any.
+    tasks: OnceLock<Tasks>,
+}
+
+/// What runs for a term, and what stops it.
+#[derive(Clone, Default)]
+struct Tasks {
+    running: TaskTracker,
     stop: CancellationToken,
 }
 
@@ -84,8 +90,9 @@ impl Leadership {
     /// # }
     /// ```
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let (stop, term) = (self.claim.stop.clone(), self.term());
-        let task = self.claim.tasks.track_future(async move {
+        let tasks = self.claim.tasks.get_or_init(Tasks::default);
+        let (stop, term) = (tasks.stop.clone(), self.term());
+        let task = tasks.running.track_future(async move {
             // By itself, for the holder may go on holding a term that is lost.
             let overdue = async {
                 term.lost().cancelled().await;
@@ -221,9 +228,13 @@ impl Claim {
             slot,
             id,
             term,
-            tasks: TaskTracker::new(),
-            stop: CancellationToken::new(),
+            tasks: OnceLock::new(),
         }
+    }
+
+    /// Unless nothing runs any more.
+    fn tasks(&self) -> Option<&Tasks> {
+        self.tasks.get().filter(|tasks| !tasks.running.is_empty())
     }
 
     pub(crate) fn term(&self) -> &Term {
@@ -244,9 +255,9 @@ impl Claim {
     /// Ends the term, awaits its tasks and says that they have ended.
     async fn give_back(&self, reason: LostReason) -> Result<()> {
         self.end(reason)?;
-        if !self.tasks.is_empty() {
+        if let Some(tasks) = self.tasks() {
             self.term.lost().cancelled().await;
-            self.join_tasks().await;
+            tasks.join(&self.term).await;
         }
         // With nobody to wait for, the driver hears both at once: first the token, then the key.
         self.joined()
@@ -266,7 +277,24 @@ impl Claim {
 
     /// Waits for the term's tasks; at the frozen deadline they are dropped. The token must have been cancelled.
     pub(crate) async fn join_tasks(&self) {
-        join(&self.term, &self.tasks, &self.stop).await;
+        if let Some(tasks) = self.tasks() {
+            tasks.join(&self.term).await;
+        }
+    }
+}
+
+impl Tasks {
+    /// Waits for them; at the term's frozen deadline they are dropped. The token must have been cancelled.
+    async fn join(&self, term: &Term) {
+        self.running.close();
+        tokio::select! {
+            biased;
+            () = self.running.wait() => {}
+            () = cutoff(term) => {
+                self.stop.cancel();
+                self.running.wait().await;
+            }
+        }
     }
 }
 
@@ -282,24 +310,12 @@ async fn cutoff(term: &Term) {
     }
 }
 
-async fn join(term: &Term, tasks: &TaskTracker, stop: &CancellationToken) {
-    tasks.close();
-    tokio::select! {
-        biased;
-        () = tasks.wait() => {}
-        () = cutoff(term) => {
-            stop.cancel();
-            tasks.wait().await;
-        }
-    }
-}
-
 impl Drop for Claim {
     fn drop(&mut self) {
-        if self.tasks.is_empty() {
+        let Some(tasks) = self.tasks().cloned() else {
             drop(self.joined());
             return;
-        }
+        };
         // Tasks of the term still run: the same order as ever, in the background.
         // After a lost term the candidate stands again.
         if self.term.lost_reason().is_none() {
@@ -307,12 +323,11 @@ impl Drop for Claim {
         }
         let (slot, id) = (self.slot, self.id);
         let (handle, term) = (self.handle.clone(), self.term.clone());
-        let (tasks, stop) = (self.tasks.clone(), self.stop.clone());
         let env = Arc::clone(&self.handle.shared.env);
         env.spawn(
             async move {
                 term.lost().cancelled().await;
-                join(&term, &tasks, &stop).await;
+                tasks.join(&term).await;
                 term.shared.give_back();
                 drop(handle.send(Command::Joined { slot, term: id }));
             }

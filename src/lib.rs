@@ -337,6 +337,7 @@ mod session;
 mod term;
 #[cfg(feature = "history")]
 pub mod testing;
+mod told;
 mod vigil;
 
 pub use announcement::{Announced, Announcement};

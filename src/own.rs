@@ -1,26 +1,15 @@
 //! Hides how every handle of an election knows what this session's own candidate is in it, whoever holds the candidate.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-#[cfg(feature = "http")]
-use tokio::sync::watch;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::candidate::Status;
 use crate::core::action::{SlotId, TermId};
 use crate::term::Term;
+use crate::told::Told;
 
 /// What the session's candidate in one election is. At most one stands at a time; a later one replaces it.
-#[derive(Debug, Default)]
-pub(crate) struct Own(Mutex<Told>);
-
-#[derive(Debug, Default)]
-struct Told {
-    state: State,
-    /// Made for the first one who watches: of thousands of elections few are.
-    #[cfg(feature = "http")]
-    watched: Option<watch::Sender<State>>,
-}
+pub(crate) type Own = Told<State>;
 
 /// See [`Own`].
 #[derive(Debug, Clone, Default)]
@@ -38,36 +27,6 @@ pub(crate) struct Held {
     pub(crate) term: Term,
     #[cfg_attr(not(feature = "http"), expect(dead_code))]
     pub(crate) id: (SlotId, TermId),
-}
-
-impl Own {
-    pub(crate) fn state(&self) -> State {
-        self.lock().state.clone()
-    }
-
-    #[cfg(feature = "http")]
-    pub(crate) fn watch(&self) -> watch::Receiver<State> {
-        let told = &mut *self.lock();
-        let watched = told
-            .watched
-            .get_or_insert_with(|| watch::Sender::new(told.state.clone()));
-        watched.subscribe()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Told> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Nobody is told unless `change` says that it was one.
-    fn change(&self, change: impl FnOnce(&mut State) -> bool) {
-        let mut told = self.lock();
-        if change(&mut told.state) {
-            #[cfg(feature = "http")]
-            if let Some(watched) = &told.watched {
-                watched.send_replace(told.state.clone());
-            }
-        }
-    }
 }
 
 /// One candidate's hand on what is told of its session.
@@ -126,7 +85,7 @@ impl Owns {
         if owns.len() == owns.capacity() {
             owns.retain(|_, own| own.strong_count() > 0);
         }
-        let own = Arc::new(Own::default());
+        let own = Arc::new(Own::new(State::default()));
         owns.insert(name.into(), Arc::downgrade(&own));
         own
     }
@@ -138,34 +97,19 @@ mod tests {
 
     #[test]
     fn a_candidate_on_its_way_out_says_nothing_of_the_next_one() {
-        let own = Arc::new(Own::default());
+        let own = Arc::new(Own::new(State::default()));
         let [first, second] = [1, 2].map(|slot| Pen::new(Arc::clone(&own), slot));
         first.status(Status::Joining);
-        assert_eq!(own.state().status, None, "it has not been accepted");
+        assert_eq!(own.get().status, None, "it has not been accepted");
         first.take();
         let waiting = Status::Waiting { rank: 1, ahead: 0 };
         first.status(waiting);
-        assert_eq!(own.state().status, Some(waiting));
+        assert_eq!(own.get().status, Some(waiting));
         second.take();
+        let watching = own.watch();
         first.status(waiting);
-        assert_eq!(own.state().status, Some(Status::Joining));
-    }
-
-    #[cfg(feature = "http")]
-    #[test]
-    fn whoever_watches_sees_what_is_and_every_change_of_it() {
-        let own = Arc::new(Own::default());
-        let pen = Pen::new(Arc::clone(&own), 1);
-        pen.take();
-        let mut watching = own.watch();
-        assert_eq!(watching.borrow().status, Some(Status::Joining));
-        let waiting = Status::Waiting { rank: 1, ahead: 0 };
-        pen.status(waiting);
-        assert!(watching.has_changed().unwrap());
-        assert_eq!(watching.borrow_and_update().status, Some(waiting));
-        Pen::new(Arc::clone(&own), 2).status(Status::Joining);
-        assert!(!watching.has_changed().unwrap(), "it was not accepted");
-        assert_eq!(own.watch().borrow().status, Some(waiting));
+        assert!(!watching.has_changed().unwrap(), "it was no change");
+        assert_eq!(own.get().status, Some(Status::Joining));
     }
 
     #[test]
@@ -175,7 +119,7 @@ mod tests {
         assert!(Arc::ptr_eq(&own, &owns.of("e")));
         Pen::new(Arc::clone(&own), 1).take();
         drop(own);
-        assert_eq!(owns.of("e").state().status, None);
+        assert_eq!(owns.of("e").get().status, None);
         for number in 0..1000 {
             owns.of(&number.to_string());
         }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::Command;
 use crate::candidate::Status;
@@ -19,6 +19,7 @@ use crate::metrics;
 use crate::own::Pen;
 use crate::session::Handle;
 use crate::term::{Belief, Shared, Term};
+use crate::told::{Teller, Told};
 
 /// Tells what a seat has come to: of an election it is news, of a lock a detail.
 macro_rules! tell {
@@ -39,7 +40,7 @@ pub(crate) struct Seat {
     /// A member's that has owned partitions; these have seats of their own.
     pub(super) shares: bool,
     handle: WeakHandle,
-    status: watch::Sender<Status>,
+    status: Teller<Status>,
     registered: Option<oneshot::Sender<Result<()>>>,
     elected: Option<Sender<Leadership>>,
     term: Option<(TermId, Arc<Shared>)>,
@@ -54,7 +55,7 @@ pub(crate) struct Seat {
 
 /// The user's side of a candidate.
 pub(crate) struct Seated {
-    pub(crate) status: watch::Receiver<Status>,
+    pub(crate) status: Arc<Told<Status>>,
     pub(crate) registered: oneshot::Receiver<Result<()>>,
     pub(crate) elected: Receiver<Leadership>,
     /// Why etcd refused it.
@@ -97,7 +98,8 @@ impl Seat {
         turn: Option<OwnedSemaphorePermit>,
         pen: Option<Pen>,
     ) -> (Box<Self>, Seated) {
-        let (status, status_seen) = watch::channel(Status::Joining);
+        let status = Teller::new(Status::Joining);
+        let status_seen = status.told();
         let (registered, registration) = oneshot::channel();
         let (elected, won) = mailbox();
         let failure = Arc::new(OnceLock::new());
@@ -137,7 +139,7 @@ impl Seat {
             awaiting_end: Vec::new(),
             shares: false,
             handle: self.handle.clone(),
-            status: watch::channel(Status::Joining).0,
+            status: Teller::new(Status::Joining),
             registered: None,
             elected: self.elected.clone(),
             term: None,
@@ -266,7 +268,10 @@ impl Seat {
         } else {
             tracing::debug!(target: "eldest::election", identity, election, ?status, "standing");
         }
-        self.status.send_replace(status);
+        self.status.change(|told| {
+            *told = status;
+            true
+        });
         self.shown(identity, status);
     }
 
@@ -291,7 +296,7 @@ impl Seat {
         // Told already, unless it never came to be; nobody is told twice.
         let ended = Status::Ended { reason };
         self.status
-            .send_if_modified(|status| std::mem::replace(status, ended) != ended);
+            .change(|status| std::mem::replace(status, ended) != ended);
         self.shown(identity, ended);
         for reply in self.awaiting_end.drain(..) {
             let _ = reply.send(());

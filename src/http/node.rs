@@ -209,7 +209,7 @@ impl Shown {
 
     /// How this node itself is doing in the election, at this moment.
     pub(super) fn own(&self) -> OwnNow {
-        let State { status, held, .. } = self.election.own.state();
+        let State { status, held, .. } = self.election.own.get();
         let grace = self.election.handle.shared.settings.grace;
         let term = held.map(|held| held.term);
         let left = term.as_ref().map(|term| term.valid_until().time_left());

@@ -1,0 +1,126 @@
+//! Hides how a state is shown to whoever asks for it, without a channel until somebody watches it: of what a session has
+//! thousands of, few are watched.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+/// A state that one side changes and others look at.
+pub(crate) struct Told<T>(Mutex<Inner<T>>);
+
+struct Inner<T> {
+    state: T,
+    /// Made for the first one who watches.
+    watched: Option<watch::Sender<T>>,
+    /// Nobody will change it any more.
+    over: bool,
+}
+
+impl<T: Clone> Told<T> {
+    pub(crate) fn new(state: T) -> Self {
+        Self(Mutex::new(Inner {
+            state,
+            watched: None,
+            over: false,
+        }))
+    }
+
+    pub(crate) fn get(&self) -> T {
+        self.lock().state.clone()
+    }
+
+    /// Counts what is there as seen; it ends when nobody will change it any more.
+    pub(crate) fn watch(&self) -> watch::Receiver<T> {
+        let inner = &mut *self.lock();
+        if inner.over {
+            return watch::channel(inner.state.clone()).1;
+        }
+        let make = || watch::Sender::new(inner.state.clone());
+        inner.watched.get_or_insert_with(make).subscribe()
+    }
+
+    /// Nobody is told unless `change` says that it was one.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut T) -> bool) {
+        let inner = &mut *self.lock();
+        if change(&mut inner.state)
+            && let Some(watched) = &inner.watched
+        {
+            watched.send_replace(inner.state.clone());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Clone + fmt::Debug> fmt::Debug for Told<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Told").field(&self.get()).finish()
+    }
+}
+
+/// The hand that changes it; with it the telling ends.
+pub(crate) struct Teller<T>(Arc<Told<T>>);
+
+impl<T: Clone> Teller<T> {
+    pub(crate) fn new(state: T) -> Self {
+        Self(Arc::new(Told::new(state)))
+    }
+
+    pub(crate) fn told(&self) -> Arc<Told<T>> {
+        Arc::clone(&self.0)
+    }
+
+    pub(crate) fn change(&self, change: impl FnOnce(&mut T) -> bool) {
+        self.0.change(change);
+    }
+}
+
+impl<T> Drop for Teller<T> {
+    fn drop(&mut self) {
+        let mut inner = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (inner.over, inner.watched) = (true, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(to: u8) -> impl FnOnce(&mut u8) -> bool {
+        move |state| std::mem::replace(state, to) != to
+    }
+
+    #[test]
+    fn whoever_watches_sees_what_is_and_every_change_of_it() {
+        let teller = Teller::new(1);
+        teller.change(set(2));
+        let told = teller.told();
+        let mut watching = told.watch();
+        assert!(!watching.has_changed().unwrap());
+        assert_eq!(*watching.borrow_and_update(), 2);
+        teller.change(set(2));
+        assert!(!watching.has_changed().unwrap(), "it was no change");
+        teller.change(set(3));
+        assert!(watching.has_changed().unwrap());
+        let states = [*watching.borrow_and_update(), *told.watch().borrow()];
+        assert_eq!((states, told.get()), ([3, 3], 3));
+    }
+
+    #[test]
+    fn it_ends_with_its_teller_for_those_who_watch_and_for_those_who_come_later() {
+        let teller = Teller::new(1);
+        let told = teller.told();
+        let early = told.watch();
+        assert!(early.has_changed().is_ok());
+        teller.change(set(2));
+        drop(teller);
+        for watching in [early, told.watch()] {
+            assert!(watching.has_changed().is_err(), "nobody will change it");
+            assert_eq!(*watching.borrow(), 2);
+        }
+        assert_eq!(told.get(), 2);
+    }
+}
