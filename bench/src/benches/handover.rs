@@ -75,7 +75,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
             peer.ask(&format!("gather bench-{}-{n} {n}", peer.name))
                 .await?;
         }
-        let samples = run.samples(if n > FEW { 300 } else { 500 }, 100);
+        let samples = run.samples(if n > FEW { 300 } else { 500 }, 60);
         // A message to each who watches the whole queue.
         let watchers = u32::try_from(n.min(WHOLE_QUEUE))?;
         let pause = match n {
@@ -124,7 +124,7 @@ async fn stages(run: &mut Run<'_>, n: usize, pause: Duration) -> Result<()> {
         _ => "handover".to_owned(),
     };
     let parts = [0, 1, 2, 3].map(Part::milliseconds);
-    let samples = run.samples(500, 100);
+    let samples = run.samples(500, 60);
     let rows = run
         .interleave_parts(&mut peers, samples, pause, parts, ask)
         .await;

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::Bench;
 use crate::eldest_peer;
-use crate::peer::{Asked, Context};
+use crate::peer::{Asked, Context, Peer};
 use crate::process::Usage;
 use crate::report::{Group, Row};
 use crate::run::Run;
@@ -45,7 +45,12 @@ const PEERS: [&str; 5] = ["limit", "keys", "eldest", "go", "rpc"];
 const MOST_BY_RPC: usize = 1_000;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
-    for n in [1, 100, 1_000, 10_000] {
+    let sizes: &[usize] = if run.args.quick {
+        &[1, 1_000, 10_000]
+    } else {
+        &[1, 100, 1_000, 10_000]
+    };
+    for n in sizes.iter().copied() {
         let names = if n > MOST_BY_RPC { &PEERS[..4] } else { &PEERS };
         let mut peers = run.peers(names).await?;
         let samples = run.samples(
@@ -57,7 +62,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
             number += 1;
             format!("lead many-{number} {n}")
         };
-        let pause = Duration::from_millis(100);
+        let pause = Duration::from_millis(30);
         let rows = run.interleave(&mut peers, samples, pause, ask).await;
         let group = Group {
             what: "lead",
@@ -71,10 +76,15 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
             peer.end().await?;
         }
         // What it costs to lead them.
+        let mut leaders = Vec::new();
         for name in ["eldest", "go"] {
-            if let Some(costs) = costs(run, name, n).await? {
-                tell(run, n, name, &costs);
-            }
+            leaders.extend(Leader::start(run, name).await?);
+        }
+        // At once, for nothing of it is time.
+        let window = Duration::from_secs(if run.args.quick { 3 } else { 30 });
+        let costs = leaders.into_iter().map(|leader| leader.costs(n, window));
+        for (name, costs) in try_join_all(costs).await? {
+            tell(run, n, &name, &costs);
         }
     }
     Ok(())
@@ -94,38 +104,49 @@ struct Costs {
 }
 
 /// Each peer has an etcd of its own, for etcd counts for all of its clients, and forgets those that have left in its own time.
-async fn costs(run: &mut Run<'_>, name: &str, n: usize) -> Result<Option<Costs>> {
-    let window = Duration::from_secs(if run.args.quick { 4 } else { 30 });
-    let etcd = Etcd::start().await.map_err(|error| anyhow!("{error}"))?;
-    let Some(mut peer) = run.peer_at(name, &etcd.endpoint()).await? else {
-        return Ok(None);
-    };
-    // So that it is renewed while we look.
-    peer.ask(&format!("ttl {RENEWED}")).await?;
-    peer.ask("lead warm 1").await?;
-    let before = Counts::read(&etcd).await?;
-    let usage = Usage::of(peer.pid()).unwrap_or_default();
-    let allocated = peer.ask("allocated").await?;
-    peer.ask(&format!("keep cost-{name} {n}")).await?;
-    let stands = Counts::read(&etcd).await?;
-    tokio::time::sleep(window).await;
-    let later = Counts::read(&etcd).await?;
-    let full = Usage::of(peer.pid()).unwrap_or_default();
-    let now = peer.ask("allocated").await?;
-    peer.end().await?;
-    let each = |more: f64| more / n as f64;
-    Ok(Some(Costs {
-        leases: later.leases,
-        watch_streams: later.watch_streams,
-        keepalive_streams: later.keepalive_streams,
-        watchers: stands.watchers - before.watchers,
-        requests: (later.requests - stands.requests) / window.as_secs_f64(),
-        written: each(full.written - usage.written),
-        allocated: allocated
-            .first()
-            .zip(now.first())
-            .map(|(then, now)| each(now - then)),
-    }))
+struct Leader {
+    peer: Peer,
+    etcd: Etcd,
+}
+
+impl Leader {
+    async fn start(run: &mut Run<'_>, name: &str) -> Result<Option<Self>> {
+        let etcd = Etcd::start().await.map_err(|error| anyhow!("{error}"))?;
+        let peer = run.peer_at(name, &etcd.endpoint()).await?;
+        Ok(peer.map(|peer| Self { peer, etcd }))
+    }
+
+    async fn costs(self, n: usize, window: Duration) -> Result<(String, Costs)> {
+        let Self { mut peer, etcd } = self;
+        // So that it is renewed while we look.
+        peer.ask(&format!("ttl {RENEWED}")).await?;
+        peer.ask("lead warm 1").await?;
+        let before = Counts::read(&etcd).await?;
+        let usage = Usage::of(peer.pid()).unwrap_or_default();
+        let allocated = peer.ask("allocated").await?;
+        peer.ask(&format!("keep costs {n}")).await?;
+        let stands = Counts::read(&etcd).await?;
+        tokio::time::sleep(window).await;
+        let later = Counts::read(&etcd).await?;
+        let full = Usage::of(peer.pid()).unwrap_or_default();
+        let now = peer.ask("allocated").await?;
+        let name = peer.name.clone();
+        peer.end().await?;
+        let each = |more: f64| more / n as f64;
+        let costs = Costs {
+            leases: later.leases,
+            watch_streams: later.watch_streams,
+            keepalive_streams: later.keepalive_streams,
+            watchers: stands.watchers - before.watchers,
+            requests: (later.requests - stands.requests) / window.as_secs_f64(),
+            written: each(full.written - usage.written),
+            allocated: allocated
+                .first()
+                .zip(now.first())
+                .map(|(then, now)| each(now - then)),
+        };
+        Ok((name, costs))
+    }
 }
 
 fn tell(run: &mut Run<'_>, n: usize, name: &str, costs: &Costs) {

@@ -39,7 +39,11 @@ const LOOK: Duration = Duration::from_millis(5);
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
     for ttl in [2, 5] {
-        let rounds = run.samples(if ttl > 2 { 8 } else { 15 }, 2);
+        let rounds = if ttl > 2 {
+            run.samples(8, 1)
+        } else {
+            run.samples(15, 2)
+        };
         let mut took: HashMap<&str, Samples> = HashMap::new();
         let mut until: HashMap<&str, Samples> = HashMap::new();
         let mut after: HashMap<&str, Samples> = HashMap::new();
@@ -149,7 +153,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
 
 /// How long it takes from one renewal to the next, by etcd's count of them; each peer has an etcd of its own.
 async fn renewals(run: &mut Run<'_>, ttl: u64) -> Result<Vec<Row>> {
-    let intervals = run.samples(20, 4);
+    let intervals = run.samples(20, 3);
     let mut leading = Vec::new();
     for name in PEERS {
         let etcd = Etcd::start().await.map_err(|error| anyhow!("{error}"))?;
