@@ -337,7 +337,7 @@ impl Machine {
             self.lose_lease(now, LostReason::LeaseLost);
             return;
         }
-        self.smaller_batches(trouble.class);
+        self.smaller_batches(trouble.class, partitions.len());
         let Some(member) = self.membership(slot) else {
             return;
         };
@@ -361,10 +361,11 @@ impl Machine {
         self.timers.set(not_before, Timer::Arrange(slot));
     }
 
-    /// etcd may be configured to take fewer operations, or less at once.
-    pub(super) fn smaller_batches(&mut self, class: Class) {
-        if class == Class::Invalid {
-            self.batch = (self.batch / 2).max(1);
+    /// etcd may be configured to take fewer operations, or less at once, than the `asked` that it refused. What it refuses
+    /// of one alone is not too large.
+    pub(super) fn smaller_batches(&mut self, class: Class, asked: usize) {
+        if class == Class::Invalid && asked > 1 {
+            self.batch = self.batch.min(asked / 2);
         }
     }
 

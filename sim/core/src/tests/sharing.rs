@@ -102,6 +102,15 @@ impl World {
         w
     }
 
+    /// How many partitions each of the takes was for.
+    fn taken_at_once(&self) -> Vec<usize> {
+        let sizes = self.asked.iter().filter_map(|(.., ask)| match ask {
+            Ask::Take { keys, .. } => Some(keys.len()),
+            _ => None,
+        });
+        sizes.collect()
+    }
+
     fn owns(&self, node: usize, count: u32, partition: u32) -> bool {
         let key = partition_key(&prefix_of(count), partition);
         self.nodes[node].valid(&key, self.now).is_some()
@@ -542,11 +551,22 @@ fn where_etcd_takes_few_operations_batches_shrink() {
     w.the_next(3, 0, takes, Fate::Refused(Class::Invalid));
     w.share(0, 60);
     w.until("all owned", secs(4), |w| w.all_owned(60));
-    let sizes = w.asked.iter().filter_map(|(.., ask)| match ask {
-        Ask::Take { keys, .. } => Some(keys.len()),
-        _ => None,
-    });
-    assert_eq!(sizes.collect::<Vec<_>>(), [60, 60, 31, 15, 15, 15, 15]);
+    assert_eq!(w.taken_at_once(), [60, 30, 15, 7, 7, 7, 7, 7, 7, 7, 7, 4]);
+}
+
+#[test]
+fn what_etcd_refuses_of_one_partition_alone_says_nothing_of_batches() {
+    let mut w = World::sharing(1, 8);
+    w.next(0, takes, Fate::Refused(Class::Invalid));
+    let (_, key) = w.any_of(0, 8);
+    w.delete(&key);
+    w.until("refused", ms(50), |w| w.count(0, takes) == 2);
+    w.until("all owned", secs(1), |w| w.all_owned(8));
+    w.stop_sharing(0, 8);
+    w.run(secs(1));
+    w.share(0, 60);
+    w.until("all owned", secs(1), |w| w.all_owned(60));
+    assert_eq!(w.taken_at_once(), [8, 1, 1, 60]);
 }
 
 #[test]
