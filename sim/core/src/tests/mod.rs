@@ -5,6 +5,7 @@ mod properties;
 mod scenarios;
 mod sharing;
 mod simulating;
+mod taking;
 
 use std::time::Duration;
 

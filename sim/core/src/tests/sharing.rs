@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::core::action::{Ask, Class, Note, Standing};
+use crate::core::action::{Ask, Note, Standing};
 use crate::tests::asks::{joins, ms, releases, secs, takes};
 use crate::tests::{GRACE, TTL};
 use crate::world::node::{Seat, Work};
@@ -22,7 +22,7 @@ use crate::facts::Entry;
 const RECOVERY: Duration = Duration::from_millis(3500);
 
 impl World {
-    fn keys_of_partitions(&self, count: u32) -> Vec<(u32, Entry)> {
+    pub(super) fn keys_of_partitions(&self, count: u32) -> Vec<(u32, Entry)> {
         let prefix = prefix_of(count);
         let entries = self.store.children(&prefix).into_iter();
         let partition = |e: Entry| match kind_of(&prefix, &e.key) {
@@ -33,7 +33,7 @@ impl World {
     }
 
     /// How many partitions each node acts for.
-    fn loads(&self, count: u32) -> Vec<usize> {
+    pub(super) fn loads(&self, count: u32) -> Vec<usize> {
         let prefix = prefix_of(count);
         let load = |node: &crate::world::node::Node| {
             let valid = node.valid_terms(self.now);
@@ -49,7 +49,7 @@ impl World {
         keys.filter(|key| key.starts_with(&of_member)).count()
     }
 
-    fn all_owned(&self, count: u32) -> bool {
+    pub(super) fn all_owned(&self, count: u32) -> bool {
         self.loads(count).iter().sum::<usize>() == count as usize
     }
 
@@ -65,7 +65,7 @@ impl World {
     }
 
     /// What stands in etcd is what the nodes act for, and nothing else is left.
-    fn check_shared(&self, count: u32) {
+    pub(super) fn check_shared(&self, count: u32) {
         let keys = self.keys_of_partitions(count);
         for (partition, entry) in &keys {
             let owner = self.nodes.iter().find(|n| n.lease() == Some(entry.lease));
@@ -92,7 +92,7 @@ impl World {
     }
 
     /// So many share, and it has settled.
-    fn sharing(nodes: usize, count: u32) -> Self {
+    pub(super) fn sharing(nodes: usize, count: u32) -> Self {
         let mut w = World::new(nodes, 1);
         for node in 0..nodes {
             w.share(node, count);
@@ -102,21 +102,12 @@ impl World {
         w
     }
 
-    /// How many partitions each of the takes was for.
-    fn taken_at_once(&self) -> Vec<usize> {
-        let sizes = self.asked.iter().filter_map(|(.., ask)| match ask {
-            Ask::Take { keys, .. } => Some(keys.len()),
-            _ => None,
-        });
-        sizes.collect()
-    }
-
-    fn owns(&self, node: usize, count: u32, partition: u32) -> bool {
+    pub(super) fn owns(&self, node: usize, count: u32, partition: u32) -> bool {
         let key = partition_key(&prefix_of(count), partition);
         self.nodes[node].valid(&key, self.now).is_some()
     }
 
-    fn any_of(&self, node: usize, count: u32) -> (u32, Key) {
+    pub(super) fn any_of(&self, node: usize, count: u32) -> (u32, Key) {
         let owned = (0..count).find(|p| self.owns(node, count, *p));
         let partition = owned.expect("owns one");
         (partition, partition_key(&prefix_of(count), partition))
@@ -131,7 +122,7 @@ impl World {
         !n.closed() && (leaves || n.machine.closing)
     }
 
-    fn stop_sharing(&mut self, node: usize, count: u32) {
+    pub(super) fn stop_sharing(&mut self, node: usize, count: u32) {
         if let Some((slot, _)) = self.nodes[node].seat(&prefix_of(count)) {
             self.give(node, |m, now| m.leave(now, slot, EndReason::Left));
         }
@@ -543,30 +534,6 @@ fn what_others_own_is_left_alone_and_the_rest_of_the_batch_is_taken() {
     assert_eq!(w.nodes[0].noted(told), 1);
     w.delete(&foreign);
     w.until("all owned", ms(50), |w| w.all_owned(8));
-}
-
-#[test]
-fn where_etcd_takes_few_operations_batches_shrink() {
-    let mut w = World::new(1, 1);
-    w.the_next(3, 0, takes, Fate::Refused(Class::Invalid));
-    w.share(0, 60);
-    w.until("all owned", secs(4), |w| w.all_owned(60));
-    assert_eq!(w.taken_at_once(), [60, 30, 15, 7, 7, 7, 7, 7, 7, 7, 7, 4]);
-}
-
-#[test]
-fn what_etcd_refuses_of_one_partition_alone_says_nothing_of_batches() {
-    let mut w = World::sharing(1, 8);
-    w.next(0, takes, Fate::Refused(Class::Invalid));
-    let (_, key) = w.any_of(0, 8);
-    w.delete(&key);
-    w.until("refused", ms(50), |w| w.count(0, takes) == 2);
-    w.until("all owned", secs(1), |w| w.all_owned(8));
-    w.stop_sharing(0, 8);
-    w.run(secs(1));
-    w.share(0, 60);
-    w.until("all owned", secs(1), |w| w.all_owned(60));
-    assert_eq!(w.taken_at_once(), [8, 1, 1, 60]);
 }
 
 #[test]
