@@ -16,7 +16,7 @@ use super::view::{Fate, Own, View};
 use crate::facts::Header;
 
 /// etcd takes 128 operations in a transaction unless it was configured otherwise, and our member key is compared too.
-pub(super) const BATCH: usize = 127;
+pub(crate) const BATCH: usize = 127;
 /// Takes of a member's under way.
 const AT_ONCE: usize = 8;
 /// However fast changes arrive, what they mean is worked out only so often: in this time,

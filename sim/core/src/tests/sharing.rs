@@ -7,12 +7,13 @@ use proptest::prelude::*;
 
 use crate::core::action::{Ask, Note, Standing};
 use crate::tests::asks::{joins, ms, releases, secs, takes};
-use crate::tests::{GRACE, TTL};
-use crate::world::node::{Seat, Work};
+use crate::tests::{GRACE, SLOW, TTL};
+use crate::world::node::{Seat, Settings, Work};
 use crate::world::partitions::prefix_of;
 use crate::world::store::{ELECTION, Key};
 use crate::world::{Fate, World};
 
+use crate::core::arranging::BATCH;
 use crate::core::membership::{KeyKind, kind_of, member_key, partition_key};
 use crate::core::reason::{EndReason, LostReason};
 use crate::core::time::Time;
@@ -712,6 +713,7 @@ fn step<T: Clone + std::fmt::Debug>(what: &'static [T]) -> impl Strategy<Value =
 #[derive(Debug, Clone)]
 struct Schedule {
     seed: u64,
+    batch: usize,
     work_ms: [u64; NODES],
     faults: Vec<Step<Break>>,
 }
@@ -719,8 +721,11 @@ struct Schedule {
 fn schedule() -> impl Strategy<Value = Schedule> {
     let work = proptest::array::uniform4(prop_oneof![Just(0), 0u64..4000]);
     let faults = proptest::collection::vec(step(FAULTS), 0..12);
-    (any::<u64>(), work, faults).prop_map(|(seed, work_ms, faults)| Schedule {
+    let batch = proptest::sample::select(&[1, 2, BATCH]);
+    let parts = (any::<u64>(), batch, work, faults);
+    parts.prop_map(|(seed, batch, work_ms, faults)| Schedule {
         seed,
+        batch,
         work_ms,
         faults,
     })
@@ -805,7 +810,8 @@ fn meddle(w: &mut World, step: Step<Meddling>) {
 
 impl Schedule {
     fn world(&self) -> World {
-        let mut w = World::new(NODES, self.seed);
+        let batch = self.batch;
+        let mut w = World::of(Settings { batch, ..SLOW }, NODES, self.seed);
         w.delay = ms(20);
         for (node, rate) in [-900, 0, 900, 300].into_iter().enumerate() {
             w.nodes[node].rate_ppm = rate;

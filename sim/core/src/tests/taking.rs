@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::core::action::{Ask, Class};
-use crate::core::candidacy::Role;
-use crate::core::machine::Slot;
 use crate::tests::TTL;
 use crate::tests::asks::{finds, ms, secs, takes};
 use crate::world::partitions::prefix_of;
@@ -52,15 +50,8 @@ impl World {
 
     /// The partitions of every take under way.
     fn taking(&self, node: usize) -> Vec<Vec<u32>> {
-        let slots = self.nodes[node].machine.slots.values();
-        let members = slots.filter_map(|slot| match slot {
-            Slot::Candidate(c) => match &c.role {
-                Role::Member(member) => Some(member.taking.values().cloned()),
-                _ => None,
-            },
-            Slot::Onlooker(_) => None,
-        });
-        members.flatten().collect()
+        let takes = self.nodes[node].takes();
+        takes.map(|(_, partitions)| partitions.clone()).collect()
     }
 
     /// The takes that follow meet these fates, in that order.
