@@ -39,8 +39,8 @@ impl Partitions {
     /// only then the key is released, and the release is retried until etcd confirms it. At no time two calls for the
     /// same partition overlap, here or anywhere. After a lost lease this node joins again, as the youngest.
     ///
-    /// Partitions are taken and released up to 127 in one transaction, one transaction of each kind at a time, so that
-    /// many that begin or end at once flood neither etcd nor this node.
+    /// Partitions are taken and released up to 127 in one transaction, up to eight transactions at a time for taking and
+    /// one for releasing, so that many that begin or end at once flood neither etcd nor this node.
     ///
     /// What ends `run`:
     /// - `shutdown`: all work is told through its token and awaited for a [grace period](crate::SessionOptions::grace)

@@ -16,7 +16,9 @@ use super::view::{Fate, Own, View};
 use crate::facts::Header;
 
 /// etcd takes 128 operations in a transaction unless it was configured otherwise, and our member key is compared too.
-pub(super) const BATCH: usize = 127;
+pub(crate) const BATCH: usize = 127;
+/// Takes of a member's under way.
+const AT_ONCE: usize = 8;
 /// However fast changes arrive, what they mean is worked out only so often: in this time,
 const BETWEEN: Duration = Duration::from_millis(10);
 /// or, with many partitions, in this time for each.
@@ -84,7 +86,7 @@ impl Machine {
         if wants.waiting.iter().any(|p| self.is_overdue(*p, now)) {
             self.step_aside(slot, now);
         } else {
-            self.take(slot, wants.take, now);
+            self.take(slot, &wants.take, now);
         }
     }
 
@@ -128,8 +130,8 @@ impl Machine {
         }
     }
 
-    /// Removes what a take may have put without our knowing, for `waits`; how many keys those are. None while one is
-    /// under way.
+    /// Removes what takes may have put without our knowing, for `waits`; how many keys those are. None while a take is
+    /// under way: it may be the next of which nothing is known.
     fn remove_uncertain(&mut self, slot: SlotId, waits: Option<SlotId>, now: Time) -> usize {
         let Some(candidate) = self.candidate(slot) else {
             return 0;
@@ -138,7 +140,7 @@ impl Machine {
         let Role::Member(member) = &mut candidate.role else {
             return 0;
         };
-        if member.taking.is_some() {
+        if !member.taking.is_empty() {
             return 0;
         }
         // Also where work goes on: a term's own key is not what a search takes away.
@@ -226,8 +228,9 @@ impl Machine {
         self.remove(now, &own.key, Some(own.create_revision), Some(member));
     }
 
-    fn take(&mut self, slot: SlotId, mut partitions: Vec<u32>, now: Time) {
-        partitions.truncate(self.batch);
+    /// As many of these as may be under way; what follows from the answers takes the others.
+    fn take(&mut self, slot: SlotId, partitions: &[u32], now: Time) {
+        let batch = self.batch;
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
@@ -235,7 +238,8 @@ impl Machine {
         else {
             return;
         };
-        if partitions.is_empty() || member.taking.is_some() {
+        let more = AT_ONCE.saturating_sub(member.taking.len());
+        if partitions.is_empty() || more == 0 {
             return;
         }
         if now < member.not_before {
@@ -243,17 +247,19 @@ impl Machine {
             self.timers.set(at, Timer::Arrange(slot));
             return;
         }
-        let ask = Ask::Take {
-            member: own.clone(),
-            value: Arc::clone(&member.sharing.tag),
-            keys: partitions
-                .iter()
-                .map(|partition| partition_key(&candidate.prefix, *partition))
-                .collect(),
-        };
-        let request = self.ask(Purpose::Take { slot }, ask);
-        if let Some(member) = self.membership(slot) {
-            member.taking = Some((request, partitions));
+        let (own, prefix) = (own.clone(), Arc::clone(&candidate.prefix));
+        let value = Arc::clone(&member.sharing.tag);
+        for partitions in partitions.chunks(batch).take(more) {
+            let keys = partitions.iter();
+            let ask = Ask::Take {
+                member: own.clone(),
+                value: Arc::clone(&value),
+                keys: keys.map(|p| partition_key(&prefix, *p)).collect(),
+            };
+            let request = self.ask(Purpose::Take { slot }, ask);
+            if let Some(member) = self.membership(slot) {
+                member.taking.insert(request, partitions.to_vec());
+            }
         }
     }
 
@@ -263,8 +269,7 @@ impl Machine {
             return;
         };
         // After the loss of the lease nobody waits for it.
-        let Some((_, partitions)) = member.taking.take_if(|(awaited, _)| *awaited == request)
-        else {
+        let Some(partitions) = member.taking.remove(&request) else {
             return;
         };
         match (answer, lease) {
@@ -282,8 +287,12 @@ impl Machine {
                 }
             }
             // Its own key went, as the view will say; that tells nothing about the partitions.
-            (Answer::Taken { taken: None, .. }, _) => self.take_later(slot, Class::Retry, now),
-            (Answer::Failed(trouble), _) => self.take_failed(slot, partitions, trouble, now),
+            (Answer::Taken { taken: None, .. }, _) => {
+                self.take_later(slot, request, Class::Retry, now);
+            }
+            (Answer::Failed(trouble), _) => {
+                self.take_failed(slot, (request, partitions), trouble, now);
+            }
             _ => {}
         }
         self.tidy(slot, now);
@@ -332,39 +341,50 @@ impl Machine {
         }
     }
 
-    fn take_failed(&mut self, slot: SlotId, partitions: Vec<u32>, trouble: Trouble, now: Time) {
+    fn take_failed(
+        &mut self,
+        slot: SlotId,
+        (request, partitions): (RequestId, Vec<u32>),
+        trouble: Trouble,
+        now: Time,
+    ) {
         if trouble.class == Class::LeaseGone {
             self.lose_lease(now, LostReason::LeaseLost);
             return;
         }
-        self.smaller_batches(trouble.class);
+        self.smaller_batches(trouble.class, partitions.len());
         let Some(member) = self.membership(slot) else {
             return;
         };
         if trouble.ambiguous {
             member.uncertain.extend(partitions);
         }
-        self.take_later(slot, trouble.class, now);
+        self.take_later(slot, request, trouble.class, now);
         self.fail_request("take partitions", trouble);
     }
 
-    fn take_later(&mut self, slot: SlotId, class: Class, now: Time) {
+    /// What was under way when a failure was counted, and fails as well, is the same failure.
+    fn take_later(&mut self, slot: SlotId, request: RequestId, class: Class, now: Time) {
+        let sent = self.counter;
         let Some(member) = self.membership(slot) else {
             return;
         };
-        member.failures += 1;
+        if request > member.counted {
+            member.failures += 1;
+            member.counted = sent;
+        }
         let failures = member.failures;
         let not_before = now.after(self.pause(failures, class));
         if let Some(member) = self.membership(slot) {
-            member.not_before = not_before;
+            member.not_before = not_before.max(member.not_before);
         }
-        self.timers.set(not_before, Timer::Arrange(slot));
     }
 
-    /// etcd may be configured to take fewer operations, or less at once.
-    pub(super) fn smaller_batches(&mut self, class: Class) {
-        if class == Class::Invalid {
-            self.batch = (self.batch / 2).max(1);
+    /// etcd may be configured to take fewer operations, or less at once, than the `asked` that it refused. What it refuses
+    /// of one alone is not too large.
+    pub(super) fn smaller_batches(&mut self, class: Class, asked: usize) {
+        if class == Class::Invalid && asked > 1 {
+            self.batch = self.batch.min(asked / 2);
         }
     }
 
@@ -391,7 +411,7 @@ impl Machine {
             return false;
         }
         let membership = self.membership(slot);
-        membership.is_none_or(|member| member.taking.is_none() && member.held.is_empty())
+        membership.is_none_or(|member| member.taking.is_empty() && member.held.is_empty())
     }
 
     /// The key is gone for certain, which its member may have waited for.

@@ -170,14 +170,25 @@ impl Machine {
         if !view.is_too_wide(own, long) {
             return;
         }
-        // What is known is whole, so it is as good as a read; what the new watches may have missed is read for.
-        let mut following = PredecessorView::new(Arc::clone(&candidate.prefix));
         let roster = view.roster();
-        let entries: Vec<_> = roster.in_order().cloned().collect();
-        following.snapshot(roster.revision(), &entries, own);
-        let dropped = view.watchers();
-        candidate.view = View::Predecessor(following);
-        for watch in dropped {
+        let (revision, entries) = (roster.revision(), roster.in_order().cloned());
+        let entries: Vec<_> = entries.collect();
+        self.follow_predecessor(slot, revision, &entries);
+    }
+
+    /// From now on the candidate hears of its neighbours alone. `entries` is the whole queue; what the new watches may
+    /// have missed is read for.
+    fn follow_predecessor(&mut self, slot: SlotId, revision: i64, entries: &[Entry]) {
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let Some(own) = candidate.own().cloned() else {
+            return;
+        };
+        let mut following = PredecessorView::new(Arc::clone(&candidate.prefix));
+        following.snapshot(revision, entries, &own);
+        let before = std::mem::replace(&mut candidate.view, View::Predecessor(following));
+        for watch in before.watchers() {
             self.unwatch(watch);
         }
     }
@@ -351,27 +362,19 @@ impl Machine {
                     member.read_anew();
                 }
                 let own = c.own().cloned();
-                let mut dropped = None;
-                if let (Some(own), View::Prefix(view)) = (&own, &c.view)
-                    && joined
-                    && c.manner.follow == Follow::Auto
-                    && ahead(&entries, own) > long
-                {
-                    dropped = view.watcher.map(|w| w.id);
-                    c.view = View::Predecessor(PredecessorView::new(Arc::clone(&c.prefix)));
-                }
                 // A read that shows our key first is proof by itself: nothing older can come to be, however many seats.
                 let first = own.as_ref().filter(|_| c.leads()).is_some_and(|own| {
                     own.read(entries.iter().find(|e| e.key == own.key)) == Fate::Ours
                         && ahead(&entries, own) < c.seats()
                 });
+                let auto = joined && c.manner.follow == Follow::Auto;
                 match (&mut c.view, &own) {
+                    (View::Prefix(_), Some(own)) if auto && ahead(&entries, own) > long => {
+                        self.follow_predecessor(slot, revision, &entries);
+                    }
                     (View::Prefix(view), _) => view.snapshot(revision, entries),
                     (View::Predecessor(view), Some(own)) => view.snapshot(revision, &entries, own),
                     (View::Predecessor(_), None) => {}
-                }
-                if let Some(watch) = dropped {
-                    self.unwatch(watch);
                 }
                 let may_lead = first && self.trusted.is_some() && !self.closing;
                 if may_lead

@@ -129,8 +129,8 @@ pub(crate) struct Machine {
     /// By key of a partition, the newest create revision that was asked to go under this lease: views that are behind still
     /// show it, also to a member that is new in this session.
     pub(super) deleted: BTreeMap<Arc<[u8]>, i64>,
-    /// Operations in one transaction.
-    pub(super) batch: usize,
+    /// Operations in one transaction: [`BATCH`](super::arranging::BATCH), until etcd takes fewer.
+    pub(crate) batch: usize,
     /// What each request is for, and the newest revision known when it was sent.
     pub(super) requests: BTreeMap<RequestId, (Purpose, i64)>,
     /// The cluster that answers, and the newest revision of a linearizable answer.

@@ -112,11 +112,14 @@ pub(crate) struct Wants {
 pub(crate) struct Membership {
     pub(crate) sharing: Sharing,
     pub(crate) held: BTreeMap<u32, Hold>,
-    /// The transaction under way. One at a time bounds what a member takes, and what it does not know.
-    pub(crate) taking: Option<(RequestId, Vec<u32>)>,
+    /// The transactions under way. How many they may be bounds what a member takes at once, and what it does not know.
+    /// No partition is in two of them: so each answer is the only one about what it names.
+    pub(crate) taking: BTreeMap<RequestId, Vec<u32>>,
     /// A transaction with them was lost on the way: they may be ours.
     pub(crate) uncertain: BTreeSet<u32>,
     pub(crate) failures: u32,
+    /// The last request that had been sent when one of these failures was counted.
+    pub(crate) counted: RequestId,
     pub(crate) not_before: Time,
     /// When it was last seen to, and whether that is due again.
     pub(crate) arranged: Time,
@@ -136,9 +139,10 @@ impl Membership {
         Self {
             sharing,
             held: BTreeMap::new(),
-            taking: None,
+            taking: BTreeMap::new(),
             uncertain: BTreeSet::new(),
             failures: 0,
+            counted: 0,
             not_before: Time::ZERO,
             arranged: Time::ZERO,
             due: false,
@@ -154,7 +158,7 @@ impl Membership {
         let held = self.held.iter();
         self.former
             .extend(held.map(|(partition, hold)| (*partition, hold.own.create_revision)));
-        self.taking = None;
+        self.taking.clear();
         self.uncertain.clear();
         self.past.clear();
         self.refused.clear();
@@ -230,8 +234,7 @@ impl Membership {
                 *of_it = Some(key);
             }
         }
-        let taking = self.taking.iter().flat_map(|(_, partitions)| partitions);
-        let taking: BTreeSet<u32> = taking.copied().collect();
+        let taking: BTreeSet<u32> = self.taking.values().flatten().copied().collect();
         let seen = roster.revision();
         for (partition, (lease, key)) in (0..).zip(target.into_iter().zip(keys)) {
             let wanted = lease == me;

@@ -4,7 +4,7 @@
 //! nothing and never waits, so that every rule can be tested, and whole clusters simulated, without etcd.
 
 pub(crate) mod action;
-mod arranging;
+pub(crate) mod arranging;
 pub(crate) mod assignment;
 pub(crate) mod candidacy;
 mod commands;

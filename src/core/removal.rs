@@ -262,7 +262,7 @@ impl Machine {
     ) {
         self.releases.under_way = false;
         if let Answer::Failed(trouble) = answer {
-            self.smaller_batches(trouble.class);
+            self.smaller_batches(trouble.class, keys.len());
             for key in keys {
                 self.remove_later(key, request, trouble.class, now);
             }

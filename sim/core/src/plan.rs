@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::core::arranging::BATCH;
 use crate::core::candidacy::{Follow, LONG_QUEUE};
 use crate::world::cluster::PERMITS;
 use crate::world::node::Settings;
@@ -217,6 +218,8 @@ pub(crate) struct Plan {
     pub(crate) shared: Shared,
     /// With more candidates than this beside it, one follows its predecessor.
     pub(crate) long_queue: usize,
+    /// So many partitions are taken or released in one transaction.
+    pub(crate) batch: usize,
     pub(crate) faults: Vec<Fault>,
 }
 
@@ -252,6 +255,7 @@ impl Plan {
             lag: [0, 0, 4][rng.usize(..3)],
             shared,
             long_queue: LONG_QUEUE,
+            batch: BATCH,
             faults,
         };
         if beyond {
@@ -260,8 +264,9 @@ impl Plan {
             let node = rng.usize(..nodes);
             plan.members[node].rate_ppm = if rng.u8(..4) == 0 { ppm } else { -ppm };
         }
-        // Drawn last, so that it changes nothing else of the stories that are known by their seeds.
+        // Drawn last, the newest at the end, so that they change nothing else of the stories that are known by their seeds.
         plan.long_queue = [1, 2, LONG_QUEUE, LONG_QUEUE][rng.usize(..4)];
+        plan.batch = [1, 2, BATCH][rng.usize(..3)];
         plan
     }
 

@@ -52,8 +52,8 @@ pub(crate) fn sum(sum: &Sum, took: Duration, on_cpu: Option<Duration>) -> String
         told.joined, told.rejoined, told.join_failed, told.orphans, told.blocked
     ));
     line(format_args!(
-        "watches lost {}, lists read {}, other requests failed {}",
-        told.watch_lost, told.relisted, told.request_failed
+        "watches lost {}, lists read {}, takes lost beside others {}, other requests failed {}",
+        told.watch_lost, told.relisted, told.takes_lost, told.request_failed
     ));
     let ended: Vec<_> = told
         .ended
@@ -97,6 +97,7 @@ pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
         ("failed joins", told.join_failed),
         ("watches lost", told.watch_lost),
         ("lists", told.relisted),
+        ("takes lost beside others", told.takes_lost),
         ("orphans", told.orphans),
         ("blockers", told.blocked),
         ("guarded writes", sum.written),
@@ -136,12 +137,13 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{} nodes, shared beside elections: {:?}, messages take up to {:?}, watches begin up to {} changes late, queues are long with more than {} others",
+        "{} nodes, shared beside elections: {:?}, messages take up to {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction",
         plan.members.len(),
         plan.shared,
         plan.delay,
         plan.lag,
-        plan.long_queue
+        plan.long_queue,
+        plan.batch
     );
     for (node, member) in plan.members.iter().enumerate() {
         let (rate, follow, work) = (member.rate_ppm, member.follow, member.work);

@@ -72,6 +72,7 @@ pub(crate) struct Outcome {
 pub(crate) fn run(plan: &Plan, mutant: Option<Mutant>, traced: bool) -> Outcome {
     let settings = Settings {
         long_queue: plan.long_queue,
+        batch: plan.batch,
         ..SETTINGS
     };
     let mut world = World::with(settings, plan.members.len(), plan.seed);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::core::arranging::BATCH;
 use crate::core::candidacy::{Follow, LONG_QUEUE};
 use crate::mutant::Mutant;
 use crate::plan::{Plan, Shared};
@@ -89,6 +90,7 @@ fn plainer(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     attempt(&|plan| plan.lag = 0);
     attempt(&|plan| plan.shared = Shared::Nothing);
     attempt(&|plan| plan.long_queue = LONG_QUEUE);
+    attempt(&|plan| plan.batch = BATCH);
     for node in 0..nodes {
         attempt(&|plan| plan.members[node].rate_ppm = 0);
         attempt(&|plan| plan.members[node].follow = Follow::Everyone);

@@ -5,10 +5,12 @@ mod properties;
 mod scenarios;
 mod sharing;
 mod simulating;
+mod taking;
 
 use std::time::Duration;
 
 use crate::core::action::{Ask, Note, SlotId, Standing};
+use crate::core::arranging::BATCH;
 use crate::core::candidacy::{Follow, LONG_QUEUE};
 use crate::facts::Reach;
 use crate::world::node::{Node, Settings};
@@ -30,6 +32,7 @@ const SLOW: Settings = Settings {
     timeout: Duration::from_millis(300),
     drift_ppm: 1000,
     long_queue: LONG_QUEUE,
+    batch: BATCH,
 };
 
 /// Of every world here.

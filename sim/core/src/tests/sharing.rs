@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::core::action::{Ask, Class, Note, Standing};
+use crate::core::action::{Ask, Note, Standing};
 use crate::tests::asks::{joins, ms, releases, secs, takes};
-use crate::tests::{GRACE, TTL};
-use crate::world::node::{Seat, Work};
+use crate::tests::{GRACE, SLOW, TTL};
+use crate::world::node::{Seat, Settings, Work};
 use crate::world::partitions::prefix_of;
 use crate::world::store::{ELECTION, Key};
 use crate::world::{Fate, World};
 
+use crate::core::arranging::BATCH;
 use crate::core::membership::{KeyKind, kind_of, member_key, partition_key};
 use crate::core::reason::{EndReason, LostReason};
 use crate::core::time::Time;
@@ -22,7 +23,7 @@ use crate::facts::Entry;
 const RECOVERY: Duration = Duration::from_millis(3500);
 
 impl World {
-    fn keys_of_partitions(&self, count: u32) -> Vec<(u32, Entry)> {
+    pub(super) fn keys_of_partitions(&self, count: u32) -> Vec<(u32, Entry)> {
         let prefix = prefix_of(count);
         let entries = self.store.children(&prefix).into_iter();
         let partition = |e: Entry| match kind_of(&prefix, &e.key) {
@@ -33,7 +34,7 @@ impl World {
     }
 
     /// How many partitions each node acts for.
-    fn loads(&self, count: u32) -> Vec<usize> {
+    pub(super) fn loads(&self, count: u32) -> Vec<usize> {
         let prefix = prefix_of(count);
         let load = |node: &crate::world::node::Node| {
             let valid = node.valid_terms(self.now);
@@ -49,7 +50,7 @@ impl World {
         keys.filter(|key| key.starts_with(&of_member)).count()
     }
 
-    fn all_owned(&self, count: u32) -> bool {
+    pub(super) fn all_owned(&self, count: u32) -> bool {
         self.loads(count).iter().sum::<usize>() == count as usize
     }
 
@@ -65,7 +66,7 @@ impl World {
     }
 
     /// What stands in etcd is what the nodes act for, and nothing else is left.
-    fn check_shared(&self, count: u32) {
+    pub(super) fn check_shared(&self, count: u32) {
         let keys = self.keys_of_partitions(count);
         for (partition, entry) in &keys {
             let owner = self.nodes.iter().find(|n| n.lease() == Some(entry.lease));
@@ -92,7 +93,7 @@ impl World {
     }
 
     /// So many share, and it has settled.
-    fn sharing(nodes: usize, count: u32) -> Self {
+    pub(super) fn sharing(nodes: usize, count: u32) -> Self {
         let mut w = World::new(nodes, 1);
         for node in 0..nodes {
             w.share(node, count);
@@ -102,12 +103,12 @@ impl World {
         w
     }
 
-    fn owns(&self, node: usize, count: u32, partition: u32) -> bool {
+    pub(super) fn owns(&self, node: usize, count: u32, partition: u32) -> bool {
         let key = partition_key(&prefix_of(count), partition);
         self.nodes[node].valid(&key, self.now).is_some()
     }
 
-    fn any_of(&self, node: usize, count: u32) -> (u32, Key) {
+    pub(super) fn any_of(&self, node: usize, count: u32) -> (u32, Key) {
         let owned = (0..count).find(|p| self.owns(node, count, *p));
         let partition = owned.expect("owns one");
         (partition, partition_key(&prefix_of(count), partition))
@@ -122,7 +123,7 @@ impl World {
         !n.closed() && (leaves || n.machine.closing)
     }
 
-    fn stop_sharing(&mut self, node: usize, count: u32) {
+    pub(super) fn stop_sharing(&mut self, node: usize, count: u32) {
         if let Some((slot, _)) = self.nodes[node].seat(&prefix_of(count)) {
             self.give(node, |m, now| m.leave(now, slot, EndReason::Left));
         }
@@ -537,19 +538,6 @@ fn what_others_own_is_left_alone_and_the_rest_of_the_batch_is_taken() {
 }
 
 #[test]
-fn where_etcd_takes_few_operations_batches_shrink() {
-    let mut w = World::new(1, 1);
-    w.the_next(3, 0, takes, Fate::Refused(Class::Invalid));
-    w.share(0, 60);
-    w.until("all owned", secs(4), |w| w.all_owned(60));
-    let sizes = w.asked.iter().filter_map(|(.., ask)| match ask {
-        Ask::Take { keys, .. } => Some(keys.len()),
-        _ => None,
-    });
-    assert_eq!(sizes.collect::<Vec<_>>(), [60, 60, 31, 15, 15, 15, 15]);
-}
-
-#[test]
 fn many_partitions_are_given_up_in_few_requests_one_at_a_time() {
     let mut w = World::sharing(2, 400);
     let before = w.count(0, releases) + w.count(1, releases);
@@ -725,6 +713,7 @@ fn step<T: Clone + std::fmt::Debug>(what: &'static [T]) -> impl Strategy<Value =
 #[derive(Debug, Clone)]
 struct Schedule {
     seed: u64,
+    batch: usize,
     work_ms: [u64; NODES],
     faults: Vec<Step<Break>>,
 }
@@ -732,8 +721,11 @@ struct Schedule {
 fn schedule() -> impl Strategy<Value = Schedule> {
     let work = proptest::array::uniform4(prop_oneof![Just(0), 0u64..4000]);
     let faults = proptest::collection::vec(step(FAULTS), 0..12);
-    (any::<u64>(), work, faults).prop_map(|(seed, work_ms, faults)| Schedule {
+    let batch = proptest::sample::select(&[1, 2, BATCH]);
+    let parts = (any::<u64>(), batch, work, faults);
+    parts.prop_map(|(seed, batch, work_ms, faults)| Schedule {
         seed,
+        batch,
         work_ms,
         faults,
     })
@@ -818,7 +810,8 @@ fn meddle(w: &mut World, step: Step<Meddling>) {
 
 impl Schedule {
     fn world(&self) -> World {
-        let mut w = World::new(NODES, self.seed);
+        let batch = self.batch;
+        let mut w = World::of(Settings { batch, ..SLOW }, NODES, self.seed);
         w.delay = ms(20);
         for (node, rate) in [-900, 0, 900, 300].into_iter().enumerate() {
             w.nodes[node].rate_ppm = rate;

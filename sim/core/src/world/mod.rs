@@ -352,6 +352,7 @@ impl World {
                     self.nodes[node].stream = lease;
                 }
                 self.says_answer(node, request, &answer);
+                self.nodes[node].count_lost_take(request, &answer);
                 let answer = self.altered(node, request, answer);
                 self.give(node, |m, now| m.answer(now, request, answer));
             }

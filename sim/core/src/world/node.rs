@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use super::store::Key;
 use crate::core::action::{
-    Action, Ask, Condition, Note, RequestId, SlotId, Standing, TermId, Trouble, WatchId,
+    Action, Answer, Ask, Condition, Note, RequestId, SlotId, Standing, TermId, Trouble, WatchId,
 };
-use crate::core::candidacy::{Follow, LONG_QUEUE, Phase};
+use crate::core::arranging::BATCH;
+use crate::core::candidacy::{Follow, LONG_QUEUE, Phase, Role};
 use crate::core::lease_clock::Trust;
 use crate::core::machine::{Config, Machine, Slot};
 use crate::core::reason::{EndReason, LostReason};
@@ -29,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) drift_ppm: u32,
     /// With more candidates than this beside it, one is to follow its predecessor.
     pub(crate) long_queue: usize,
+    /// So many partitions are taken or released in one transaction.
+    pub(crate) batch: usize,
 }
 
 impl Settings {
@@ -40,6 +43,7 @@ impl Settings {
         timeout: Duration::from_millis(300),
         drift_ppm: 1000,
         long_queue: LONG_QUEUE,
+        batch: BATCH,
     };
 }
 
@@ -143,6 +147,8 @@ pub(crate) struct Tally {
     pub(crate) orphans: u64,
     pub(crate) blocked: u64,
     pub(crate) store_changed: u64,
+    /// Takes of partitions that were lost on the way while others of that node were under way.
+    pub(crate) takes_lost: u64,
     /// Terms that ended, by why.
     pub(crate) ended: BTreeMap<&'static str, u64>,
 }
@@ -163,6 +169,7 @@ impl std::ops::AddAssign for Tally {
         self.orphans += other.orphans;
         self.blocked += other.blocked;
         self.store_changed += other.store_changed;
+        self.takes_lost += other.takes_lost;
         for (reason, times) in other.ended {
             *self.ended.entry(reason).or_default() += times;
         }
@@ -260,19 +267,21 @@ pub(crate) struct Memory {
 
 impl Node {
     pub(crate) fn new(settings: Settings, seed: u64) -> Self {
+        let mut machine = Machine::new(Config {
+            ttl: settings.ttl,
+            trust: Trust {
+                margin: settings.margin,
+                drift_ppm: settings.drift_ppm,
+            },
+            grace: settings.grace,
+            request_timeout: settings.timeout,
+            seed,
+            probe_key: (*b"probe").into(),
+            long_queue: settings.long_queue,
+        });
+        machine.batch = settings.batch;
         Self {
-            machine: Machine::new(Config {
-                ttl: settings.ttl,
-                trust: Trust {
-                    margin: settings.margin,
-                    drift_ppm: settings.drift_ppm,
-                },
-                grace: settings.grace,
-                request_timeout: settings.timeout,
-                seed,
-                probe_key: (*b"probe").into(),
-                long_queue: settings.long_queue,
-            }),
+            machine,
             settings,
             seed,
             offset: Duration::from_secs(1000 + 100 * (seed % 7)),
@@ -308,6 +317,28 @@ impl Node {
             observe_failed: Vec::new(),
             memory: Memory::default(),
         }
+    }
+
+    /// Before the machine hears of it.
+    pub(crate) fn count_lost_take(&mut self, request: RequestId, answer: &Answer) {
+        let lost = matches!(answer, Answer::Failed(trouble) if trouble.ambiguous);
+        let beside = lost && self.takes().count() > 1;
+        if beside && self.takes().any(|(take, _)| *take == request) {
+            self.tally.takes_lost += 1;
+        }
+    }
+
+    /// The partitions of every take under way.
+    pub(crate) fn takes(&self) -> impl Iterator<Item = (&RequestId, &Vec<u32>)> {
+        let roles = self.machine.slots.values().filter_map(|slot| match slot {
+            Slot::Candidate(c) => Some(&c.role),
+            Slot::Onlooker(_) => None,
+        });
+        let taking = roles.filter_map(|role| match role {
+            Role::Member(member) => Some(&member.taking),
+            _ => None,
+        });
+        taking.flatten()
     }
 
     /// This node's clock at an instant of the world. Overflows after 18,000 s of it.
