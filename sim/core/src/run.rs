@@ -95,7 +95,7 @@ pub(crate) fn run(plan: &Plan, mutant: Option<Mutant>, traced: bool) -> Outcome 
 }
 
 fn sum(plan: &Plan, world: &World) -> Sum {
-    let overlaps = |class: &BTreeMap<i64, (Time, Time)>| {
+    let overlaps = |class: &BTreeMap<(usize, i64), (Time, Time)>| {
         let took = class.values().map(|(first, last)| last.since(*first));
         (class.len() as u64, took.max().unwrap_or_default())
     };

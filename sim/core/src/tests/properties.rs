@@ -383,7 +383,7 @@ proptest! {
             w.after(Duration::from_millis(step.at_ms), move |w| meddle(w, step));
         }
         schedule.settle(&mut w);
-        for (token, (first, last)) in &w.overlaps {
+        for ((_, token), (first, last)) in &w.overlaps {
             // A verified renewal may extend the belief once for each of the session's keys until the turn of the
             // one that is gone has come.
             let most = TTL + TTL / 3 * ELECTIONS.len() as u32;

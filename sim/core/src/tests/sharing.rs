@@ -857,6 +857,51 @@ impl Schedule {
     }
 }
 
+impl Schedule {
+    /// A term whose key somebody took away is believed in for so long at most.
+    fn check_meddled(&self, meddling: &[Step<Meddling>]) {
+        let mut w = self.world();
+        for &step in meddling {
+            w.after(ms(step.at_ms), move |w| meddle(w, step));
+        }
+        Schedule::settle(&mut w);
+        for ((_, token), (first, last)) in &w.overlaps {
+            let most = TTL + TTL / 3 * (COUNT + 1);
+            let took = last.since(*first);
+            assert!(
+                took <= most,
+                "term {token} overlapped from {first:?} to {last:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn terms_of_partitions_that_share_a_token_are_told_apart() {
+    let recreate = |at_ms, node, for_ms| Step {
+        at_ms,
+        node,
+        for_ms,
+        what: Meddling::Recreate,
+    };
+    // Two of one take, the one early and the other late.
+    let schedule = Schedule {
+        seed: 4_949_457_478_687_961_662,
+        batch: 2,
+        work_ms: [0; NODES],
+        faults: Vec::new(),
+    };
+    let overwritten = Step {
+        what: Meddling::Overwrite,
+        ..recreate(75, 0, 4)
+    };
+    schedule.check_meddled(&[
+        overwritten,
+        recreate(189, 3, 8912),
+        recreate(37_992, 1, 4629),
+    ]);
+}
+
 fn cases(debug: u32) -> ProptestConfig {
     let cases = std::env::var("ELDEST_CASES");
     ProptestConfig {
@@ -883,14 +928,6 @@ proptest! {
         schedule in schedule(),
         meddling in proptest::collection::vec(step(MEDDLING), 1..6),
     ) {
-        let mut w = schedule.world();
-        for step in meddling {
-            w.after(ms(step.at_ms), move |w| meddle(w, step));
-        }
-        Schedule::settle(&mut w);
-        for (token, (first, last)) in &w.overlaps {
-            let most = TTL + TTL / 3 * (COUNT + 1);
-            prop_assert!(last.since(*first) <= most, "term {} overlapped from {:?} to {:?}", token, first, last);
-        }
+        schedule.check_meddled(&meddling);
     }
 }

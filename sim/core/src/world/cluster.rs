@@ -177,7 +177,8 @@ impl World {
 
     fn touch(&mut self, key: &Key) {
         let entry = self.store.keys.get(key);
-        self.touched.extend(entry.map(|e| e.create_revision));
+        self.touched
+            .extend(entry.map(|e| (e.create_revision, Arc::clone(key))));
     }
 
     pub(crate) fn delete(&mut self, key: &Key) {

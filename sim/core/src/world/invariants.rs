@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::World;
 use super::node::Node;
+use super::store::Key;
 use crate::core::action::{Ask, Standing};
 use crate::core::time::Time;
 
@@ -116,7 +117,8 @@ impl World {
     }
 
     fn check_prize(&mut self, valid: &[(usize, i64, usize, bool)]) {
-        let prize = &self.prizes[valid[0].0];
+        let place = valid[0].0;
+        let prize = &self.prizes[place];
         let seats = prize.seats;
         if valid.len() <= seats || self.restored {
             return;
@@ -126,7 +128,7 @@ impl World {
         let beyond = valid.iter().any(|(.., beyond)| *beyond);
         let mut older = 0;
         for (index, (_, token, ..)) in valid.iter().enumerate() {
-            let touched = self.touched.contains(token);
+            let touched = self.was_touched(place, *token);
             if older >= seats && !beyond {
                 let prefix = String::from_utf8_lossy(&prize.prefix).into_owned();
                 let valid: Vec<_> = valid.iter().map(|(_, token, n, _)| (token, n)).collect();
@@ -145,7 +147,7 @@ impl World {
             } else {
                 continue;
             };
-            let (first, last) = class.entry(*token).or_insert((now, now));
+            let (first, last) = class.entry((place, *token)).or_insert((now, now));
             *last = now;
             let (took, most) = (last.since(*first), self.settings.ttl_and_turns(self.turns));
             if !beyond && took > most && !self.recording {
@@ -154,6 +156,15 @@ impl World {
                 return;
             }
         }
+    }
+
+    /// Whether somebody took away the key of a term, or wrote it over.
+    fn was_touched(&self, prize: usize, token: i64) -> bool {
+        let prefix = &self.prizes[prize].prefix;
+        let touched = self.touched.range((token, Key::default())..);
+        let mut with_it = touched.take_while(|(revision, _)| *revision == token);
+        // A partition's key is its own prefix.
+        with_it.any(|(_, key)| key == prefix || (prefix.ends_with(b"/") && key.starts_with(prefix)))
     }
 
     /// I2 and I4. Whose key somebody took away may still see itself first in events that reach it late.
@@ -167,7 +178,7 @@ impl World {
         }
         let older = queue.iter().filter(|e| e.create_revision < token).count();
         let stands = queue.iter().any(|e| e.create_revision == token);
-        let gone = self.touched.contains(&token) || self.restored || self.nodes[node].beyond();
+        let gone = self.was_touched(prize, token) || self.restored || self.nodes[node].beyond();
         if older >= seats || !(stands || gone) {
             let what = format!(
                 "node {node} leads with {token}, behind {older} in {}",
@@ -227,7 +238,7 @@ impl World {
 
     /// A delete reaches etcd: whether it hits a key that its session holds at this moment.
     pub(super) fn is_held(&mut self, node: usize, alive: bool, ask: &Ask) -> bool {
-        let keys: &[(super::store::Key, i64)] = match ask {
+        let keys: &[(Key, i64)] = match ask {
             Ask::Delete {
                 key,
                 create_revision,

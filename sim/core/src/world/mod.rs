@@ -169,12 +169,12 @@ pub(crate) struct World {
     pub(crate) asked: Vec<(Time, usize, Ask)>,
     pub(crate) rules: Vec<Rule>,
     pub(crate) elected: Vec<Elected>,
-    /// Keys that somebody else deleted or wrote over, by their create revision: their terms may overlap the next.
-    pub(crate) touched: BTreeSet<i64>,
-    /// How long such terms overlapped the next.
-    pub(crate) overlaps: BTreeMap<i64, (Time, Time)>,
+    /// Keys that somebody else deleted or wrote over, with their create revision: their terms may overlap the next.
+    pub(crate) touched: BTreeSet<(i64, Key)>,
+    /// How long such terms overlapped the next, by what they were for and their token, which partitions may share.
+    pub(crate) overlaps: BTreeMap<(usize, i64), (Time, Time)>,
     /// How long terms did that one with a clock beyond the stated bound had a part in.
-    pub(crate) skewed: BTreeMap<i64, (Time, Time)>,
+    pub(crate) skewed: BTreeMap<(usize, i64), (Time, Time)>,
     /// Tokens count from anew, because the store was exchanged.
     pub(crate) restored: bool,
     /// Messages take from a fifth of it up to this long.
