@@ -153,10 +153,15 @@ impl Machine {
 
     /// Work of a member's has ended, for which it may have stepped aside.
     fn come_back(&mut self, slot: SlotId, now: Time) {
+        if !self.candidate(slot).is_some_and(|c| c.held) {
+            return;
+        }
         let held = self.membership(slot).map(|member| member.held.values());
         let held: Vec<_> = held.into_iter().flatten().map(|hold| hold.slot).collect();
-        let overdue = held.into_iter().any(|p| self.is_overdue(p, now));
-        if let Some(candidate) = self.candidate(slot).filter(|c| c.held && !overdue) {
+        if held.into_iter().any(|p| self.is_overdue(p, now)) {
+            return;
+        }
+        if let Some(candidate) = self.candidate(slot) {
             candidate.held = false;
             self.queue_join(slot, now);
         }
