@@ -93,7 +93,7 @@ impl Keeping {
         self.about.seconds = self.start.elapsed().as_secs();
         self.about.load[1] = load();
         fs::create_dir_all(folder)?;
-        let name = format!("{}-{}", self.about.storage, self.about.members);
+        let name = name(&self.about.storage, self.about.members);
         let earlier = folder.join(format!("{name}.jsonl"));
         if matches!(keep, Keep::Beside(_)) && earlier.exists() {
             self = self.after(read_one(&earlier)?)?;
@@ -117,15 +117,6 @@ impl Keeping {
             lines += &serde_json::to_string(line)?;
             lines.push('\n');
         }
-        let own = self.lines.lines().map(serde_json::from_str::<Line>);
-        for own in own.collect::<Result<Vec<_>, _>>()? {
-            let twice = |line: &Line| first_word(&line.bench) == first_word(&own.bench);
-            ensure!(
-                !earlier.lines.iter().any(twice),
-                "{} is kept there already",
-                first_word(&own.bench)
-            );
-        }
         let (one, other) = (earlier.about, self.about);
         Ok(Self {
             start: self.start,
@@ -140,6 +131,34 @@ impl Keeping {
             lines: lines + &self.lines,
         })
     }
+}
+
+/// Whether there is room for what is asked, before it is measured: what is kept beside other benches is kept once.
+pub(crate) fn room(args: &Args) -> Result<()> {
+    let Some(Keep::Beside(folder)) = &args.keep else {
+        return Ok(());
+    };
+    let earlier = folder.join(format!("{}.jsonl", name(args.storage.name(), args.members)));
+    if earlier.exists() {
+        let lines = read_one(&earlier)?.lines;
+        for bench in &args.benches {
+            let kept = lines
+                .iter()
+                .any(|line| first_word(&line.bench) == bench.name);
+            ensure!(
+                !kept,
+                "{} is kept there already: {}",
+                bench.name,
+                earlier.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Of the files of a run.
+fn name(storage: &str, members: usize) -> String {
+    format!("{storage}-{members}")
 }
 
 /// The bench, without what of it was measured.
@@ -190,8 +209,9 @@ fn load() -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Keeping, Line, read};
+    use super::{Keeping, Line, read, room};
     use crate::args::{Args, Keep};
+    use crate::benches::BENCHES;
 
     fn run(bench: &str) -> Keeping {
         let mut keeping = Keeping::start(&Args::default());
@@ -232,8 +252,13 @@ mod tests {
             "locks/free\njoin\n".into(),
         );
         assert_eq!(kept(), both);
-        let again = run("locks/waiting").finish(&beside);
-        assert!(again.unwrap_err().to_string().contains("locks"));
-        assert_eq!(kept(), both, "nothing is lost by it");
+        let asked = |bench: &str| Args {
+            keep: Some(Keep::Beside(folder.path().into())),
+            benches: BENCHES.iter().filter(|b| b.name == bench).collect(),
+            ..Args::default()
+        };
+        let again = room(&asked("locks")).unwrap_err().to_string();
+        assert!(again.contains("locks is kept there already"), "{again}");
+        room(&asked("many")).unwrap();
     }
 }

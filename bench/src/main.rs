@@ -86,6 +86,7 @@ fn main() -> Result<ExitCode> {
 
 /// Runs the benches; whether all that was held against a target reached it.
 async fn measure(args: &Args) -> Result<bool> {
+    kept::room(args)?;
     let mut report = Report::new(args);
     for bench in &args.benches {
         let start = Instant::now();

@@ -35,6 +35,9 @@ pub(super) const BENCH: Bench = Bench {
 /// Against Go's rate.
 const TO_GO: f64 = 1.0 / 5.0;
 const BYTES_EACH: f64 = 4096.0;
+/// The fewest of which the memory of each can be told, and of which it is held against that.
+const SOME: usize = 100;
+const MANY: usize = 1_000;
 /// As many elections in one transaction as etcd takes: of 128 operations two for each.
 const IN_ONE: usize = 64;
 /// Seconds for which the lease lives that renewals are counted of.
@@ -156,9 +159,12 @@ fn tell(run: &mut Run<'_>, n: usize, name: &str, costs: &Costs) {
         ("keepalive streams", "", costs.keepalive_streams),
         ("watchers", "", costs.watchers),
         ("idle", "req/s", costs.requests),
-        ("memory each", "B", costs.written),
     ];
-    rows.extend(costs.allocated.map(|bytes| ("allocated each", "B", bytes)));
+    // Of a few elections this would be mostly the process' own.
+    if n >= SOME {
+        rows.push(("memory each", "B", costs.written));
+        rows.extend(costs.allocated.map(|bytes| ("allocated each", "B", bytes)));
+    }
     for (what, unit, value) in rows {
         let group = Group {
             what,
@@ -169,8 +175,7 @@ fn tell(run: &mut Run<'_>, n: usize, name: &str, costs: &Costs) {
             samples: Samples::from_iter([value]),
         };
         run.report.rows(group, &[row]);
-        // Of a few elections the memory is mostly the process' own.
-        if name == "eldest" && what.ends_with("each") && n >= 1_000 {
+        if name == "eldest" && what.ends_with("each") && n >= MANY {
             run.report.target(group, "bytes", value, BYTES_EACH);
         }
         if name == "eldest" && ["leases", "watch streams", "keepalive streams"].contains(&what) {
