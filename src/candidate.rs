@@ -133,7 +133,7 @@ impl Candidate {
         }
     }
 
-    /// Where it stands: the current status at once, then every change, the latest winning.
+    /// Where it stands: the current status at once (`changed()` returns for it), then every change, the latest winning.
     pub fn status(&self) -> watch::Receiver<Status> {
         let mut status = self.status.watch();
         status.mark_changed();

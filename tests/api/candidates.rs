@@ -44,6 +44,7 @@ async fn a_candidate_tells_where_it_stands_from_joining_to_the_end() -> Result {
 
     let (_c, _, mut c) = stand(&etcd, "c").await?;
     let told = c.status();
+    assert!(told.has_changed()?, "what is there at first is news");
     let seen = Arc::new(Mutex::new(Vec::new()));
     let recording = tokio::spawn({
         let (mut told, seen) = (told.clone(), Arc::clone(&seen));
