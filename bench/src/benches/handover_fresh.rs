@@ -23,7 +23,7 @@ const TO_LIMIT: f64 = 1.3;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
     let mut peers = run
-        .peers(&["limit", "eldest", "go", "rpc", "kazoo"])
+        .peers(&["limit", "guarded", "eldest", "go", "rpc", "kazoo"])
         .await?;
     for peer in &mut peers {
         peer.ask(&format!("gather fresh-{} 1", peer.name)).await?;
