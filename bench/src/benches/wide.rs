@@ -39,7 +39,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
                 .await?;
         }
         proxy.delay(Duration::from_millis(milliseconds) / 2);
-        let samples = run.samples(30, 4);
+        let samples = run.samples(30, 3);
         let mut number = 0;
         for (what, question) in [("handover", "handover"), ("join", "alone")] {
             let ask = |_: &str| {
