@@ -11,6 +11,7 @@ use tracing::Instrument;
 
 use crate::announcement::Announced;
 use crate::core::action::{SlotId, TermId};
+use crate::core::arranging::BATCH;
 use crate::core::candidacy::LONG_QUEUE;
 use crate::core::machine::Config;
 use crate::core::reason::LostReason;
@@ -281,6 +282,7 @@ impl Session {
             seed: env.random(),
             probe_key: probe_key.into(),
             long_queue: LONG_QUEUE,
+            batch: BATCH,
         };
         // Whatever the session's tasks log lies within it.
         let span = tracing::info_span!(

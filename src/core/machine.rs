@@ -32,6 +32,9 @@ pub(crate) struct Config {
     pub(crate) probe_key: Arc<[u8]>,
     /// [`LONG_QUEUE`](super::candidacy::LONG_QUEUE), unless long queues are to be looked at with few candidates.
     pub(crate) long_queue: usize,
+    /// Operations in one transaction, until etcd takes fewer: [`BATCH`](super::arranging::BATCH), unless small batches are to be
+    /// looked at with few partitions.
+    pub(crate) batch: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,8 +132,8 @@ pub(crate) struct Machine {
     /// By key of a partition, the newest create revision that was asked to go under this lease: views that are behind still
     /// show it, also to a member that is new in this session.
     pub(super) deleted: BTreeMap<Arc<[u8]>, i64>,
-    /// Operations in one transaction: [`BATCH`](super::arranging::BATCH), until etcd takes fewer.
-    pub(crate) batch: usize,
+    /// Operations in one transaction.
+    pub(super) batch: usize,
     /// What each request is for, and the newest revision known when it was sent.
     pub(super) requests: BTreeMap<RequestId, (Purpose, i64)>,
     /// The cluster that answers, and the newest revision of a linearizable answer.
@@ -155,6 +158,7 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn new(config: Config) -> Self {
         Self {
+            batch: config.batch,
             config,
             counter: 0,
             holding: Holding::None {
@@ -167,7 +171,6 @@ impl Machine {
             removals: super::removal::Removals::default(),
             releases: super::removal::Releases::default(),
             deleted: BTreeMap::new(),
-            batch: super::arranging::BATCH,
             requests: BTreeMap::new(),
             store: (None, 0),
             watches: BTreeMap::new(),

@@ -267,21 +267,20 @@ pub(crate) struct Memory {
 
 impl Node {
     pub(crate) fn new(settings: Settings, seed: u64) -> Self {
-        let mut machine = Machine::new(Config {
-            ttl: settings.ttl,
-            trust: Trust {
-                margin: settings.margin,
-                drift_ppm: settings.drift_ppm,
-            },
-            grace: settings.grace,
-            request_timeout: settings.timeout,
-            seed,
-            probe_key: (*b"probe").into(),
-            long_queue: settings.long_queue,
-        });
-        machine.batch = settings.batch;
         Self {
-            machine,
+            machine: Machine::new(Config {
+                ttl: settings.ttl,
+                trust: Trust {
+                    margin: settings.margin,
+                    drift_ppm: settings.drift_ppm,
+                },
+                grace: settings.grace,
+                request_timeout: settings.timeout,
+                seed,
+                probe_key: (*b"probe").into(),
+                long_queue: settings.long_queue,
+                batch: settings.batch,
+            }),
             settings,
             seed,
             offset: Duration::from_secs(1000 + 100 * (seed % 7)),
