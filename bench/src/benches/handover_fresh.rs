@@ -7,6 +7,7 @@ use anyhow::Result;
 use futures::FutureExt;
 
 use super::{Bench, handover};
+use crate::limit::GUARDED;
 use crate::run::Run;
 
 pub(super) const BENCH: Bench = Bench {
@@ -23,7 +24,7 @@ const TO_LIMIT: f64 = 1.3;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
     let mut peers = run
-        .peers(&["limit", "guarded", "eldest", "go", "rpc", "kazoo"])
+        .peers(&["limit", GUARDED, "eldest", "go", "rpc", "kazoo"])
         .await?;
     for peer in &mut peers {
         peer.ask(&format!("gather fresh-{} 1", peer.name)).await?;

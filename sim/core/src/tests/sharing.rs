@@ -103,7 +103,7 @@ impl World {
         w
     }
 
-    pub(super) fn owns(&self, node: usize, count: u32, partition: u32) -> bool {
+    fn owns(&self, node: usize, count: u32, partition: u32) -> bool {
         let key = partition_key(&prefix_of(count), partition);
         self.nodes[node].valid(&key, self.now).is_some()
     }
@@ -855,9 +855,7 @@ impl Schedule {
         w.run(TTL * 2);
         assert_eq!(terms, w.elected.len(), "nothing happens, nothing moves");
     }
-}
 
-impl Schedule {
     /// A term whose key somebody took away is believed in for so long at most.
     fn check_meddled(&self, meddling: &[Step<Meddling>]) {
         let mut w = self.world();

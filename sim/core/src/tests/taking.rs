@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::core::action::{Ask, Class};
+use crate::core::time::Time;
 use crate::tests::TTL;
 use crate::tests::asks::{finds, ms, secs, takes};
 use crate::world::partitions::prefix_of;
 use crate::world::{Fate, World};
-
-use crate::core::time::Time;
 
 /// Eight times 127.
 const ROUND: u32 = 1016;
@@ -188,7 +187,7 @@ fn takes_that_fail_together_are_one_failure() {
         let mut w = World::new(1, 1);
         w.the_next(8, 0, takes, fate);
         w.share(0, ROUND);
-        w.until("answered", secs(1), |w| !w.taking(0).is_empty());
+        w.until("asked", secs(1), |w| !w.taking(0).is_empty());
         w.until("answered", secs(1), |w| w.taking(0).is_empty());
         w.until("all owned", ms(60), |w| w.all_owned(ROUND));
         assert_eq!(w.sizes_of_rounds().iter().sum::<usize>(), 16);
