@@ -397,6 +397,10 @@ pub(crate) enum Purpose {
         subject: Option<(SlotId, i64)>,
     },
     Probe,
+    /// Tells whether a slot whose watch was refused may read.
+    Permission {
+        slot: SlotId,
+    },
     Join {
         slot: SlotId,
     },

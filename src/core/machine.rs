@@ -14,6 +14,7 @@ use super::candidacy::{Candidacy, Purpose};
 use super::lease::{Lease, pause};
 use super::lease_clock::{Step, Trust};
 use super::reason::LostReason;
+use super::rewatching::Rewatch;
 use super::time::Time;
 use super::timers::Timers;
 use super::view::PrefixView;
@@ -45,6 +46,8 @@ pub(crate) enum Timer {
     Renewal,
     Probe,
     Watches,
+    /// A watch of the slot that etcd refused or cancelled is asked for again.
+    Rewatch(SlotId),
     Slot(SlotId),
     Relist(SlotId, RequestId),
     Arrange(SlotId),
@@ -141,6 +144,8 @@ pub(crate) struct Machine {
     /// Whose each watch is; the slot's view has it too.
     pub(crate) watches: BTreeMap<WatchId, SlotId>,
     pub(crate) stream: Stream,
+    /// By slot, the watches that etcd refused or cancelled.
+    pub(super) rewatching: BTreeMap<SlotId, Rewatch>,
     pub(crate) lists: Gate,
     pub(crate) joins: Gate,
     pub(crate) timers: Timers<Timer>,
@@ -175,6 +180,7 @@ impl Machine {
             store: (None, 0),
             watches: BTreeMap::new(),
             stream: Stream::default(),
+            rewatching: BTreeMap::new(),
             lists: Gate::default(),
             joins: Gate::default(),
             timers: Timers::default(),
@@ -207,6 +213,7 @@ impl Machine {
                 Timer::Grant | Timer::Renewal => self.keep_lease(now),
                 Timer::Probe => self.probe(now),
                 Timer::Watches => self.open_watches(now),
+                Timer::Rewatch(slot) => self.rewatch(slot, now),
                 Timer::Slot(slot) => self.slot_due(slot, now),
                 Timer::Relist(slot, request) => self.relist(slot, request, now),
                 Timer::Arrange(slot) => self.arrange(slot, now),
@@ -360,6 +367,7 @@ impl Machine {
                     self.compare_stream(now, header.revision);
                 }
             }
+            Purpose::Permission { slot } => self.permission_told(slot, answer, now),
             Purpose::Join { slot } => {
                 self.joins.under_way -= 1;
                 self.joined(now, slot, request, answer);
@@ -447,6 +455,7 @@ impl Machine {
         for watch in watchers {
             self.unwatch(watch);
         }
+        self.rewatching.remove(&slot);
     }
 
     pub(crate) fn entry_is_ours(&self, entry: &Entry) -> bool {

@@ -18,6 +18,7 @@ pub(crate) mod membership;
 mod place;
 pub(crate) mod reason;
 mod removal;
+pub(crate) mod rewatching;
 pub(crate) mod roster;
 pub(crate) mod slots;
 mod stream;

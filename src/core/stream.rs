@@ -17,7 +17,8 @@ const OPENING: u32 = 2;
 impl Machine {
     /// Watches `key`, or everything under it, for `slot`, unless the stream is down.
     pub(crate) fn watch(&mut self, slot: SlotId, key: Arc<[u8]>, prefix: bool) -> Option<Watcher> {
-        if self.stream.down_until.is_some() {
+        let waits = self.rewatching.get(&slot).is_some_and(|lost| lost.waits);
+        if waits || self.stream.down_until.is_some() {
             return None;
         }
         let watch = self.next_id() as WatchId;
@@ -61,15 +62,6 @@ impl Machine {
         self.saw(revision);
     }
 
-    /// etcd cancelled one watch (compaction, permission): the stream lives on, silent.
-    pub(crate) fn watch_canceled(&mut self, now: Time, watch: WatchId, reason: String) {
-        self.expire(now);
-        if self.watches.contains_key(&watch) {
-            self.note(Note::WatchLost { why: reason });
-            self.restart_watches(now, true);
-        }
-    }
-
     /// The stream broke.
     pub(crate) fn watch_lost(&mut self, now: Time, why: String) {
         self.expire(now);
@@ -80,6 +72,10 @@ impl Machine {
     pub(super) fn restart_watches(&mut self, now: Time, elsewhere: bool) {
         self.act(Action::HangUpWatches { elsewhere });
         self.watches.clear();
+        // What a stream refused, the next one may be asked for at once.
+        for lost in self.rewatching.values_mut() {
+            lost.waits = false;
+        }
         self.stream.behind = None;
         self.stream.unconfirmed.clear();
         self.stream.silent = None;

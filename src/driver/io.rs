@@ -159,6 +159,9 @@ impl Io {
                         machine.watch_events(now, id, changes);
                     }
                     Ok(WatchMessage::Progress { revision }) => machine.watch_progress(revision),
+                    Ok(WatchMessage::Refused { id, failure }) => {
+                        machine.watch_refused(now, id, trouble(&failure));
+                    }
                     Ok(WatchMessage::Canceled {
                         id,
                         compact_revision,

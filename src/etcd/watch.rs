@@ -1,4 +1,7 @@
-//! Hides the watch stream: several watches on one stream, answered in band.
+//! Carries several watches over one gRPC stream: requests one way, messages of all watches the other way.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use etcd_client::{
     Event, EventType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
@@ -40,6 +43,14 @@ pub(crate) enum WatchMessage {
         /// The store's revision after the registration.
         revision: i64,
     },
+    /// etcd does not create this watch; the stream goes on. Never of a class that a fresh connection may mend
+    /// ([`Failure::moves_on`]): such a refusal ends the stream.
+    Refused {
+        /// The watch.
+        id: i64,
+        /// Why.
+        failure: Failure,
+    },
     /// The watch has ended; the stream goes on.
     Canceled {
         /// The watch.
@@ -70,6 +81,7 @@ pub(crate) struct WatchSender {
     pool: SharedPool,
     ticket: Ticket,
     requests: WatchRequestSender,
+    unanswered: Arc<Unanswered>,
 }
 
 /// The answering end of a watch stream.
@@ -77,6 +89,39 @@ pub(crate) struct WatchReceiver {
     pool: SharedPool,
     ticket: Ticket,
     answers: WatchResponseStream,
+    unanswered: Arc<Unanswered>,
+}
+
+/// The watches that were asked for and not answered yet, oldest first.
+///
+/// A refused watch comes back under the id -1 from newer versions of etcd. Every version takes the requests of a stream
+/// one after the other and passes their answers through one queue, so a refusal without an id is the answer to the oldest
+/// creation that has none.
+#[derive(Default)]
+struct Unanswered(Mutex<VecDeque<i64>>);
+
+impl Unanswered {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<i64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn asked(&self, id: i64) {
+        self.lock().push_back(id);
+    }
+
+    fn created(&self, id: i64) {
+        let mut ids = self.lock();
+        if let Some(at) = ids.iter().position(|asked| *asked == id) {
+            ids.remove(at);
+        }
+    }
+
+    /// Which watch that refusal is about.
+    fn refused(&self, id: i64) -> Option<i64> {
+        let mut ids = self.lock();
+        let at = ids.iter().position(|asked| *asked == id).unwrap_or(0);
+        ids.remove(at)
+    }
 }
 
 impl Pool {
@@ -85,6 +130,8 @@ impl Pool {
         self: &SharedPool,
         (id, key, prefix): (i64, Vec<u8>, bool),
     ) -> Result<(WatchSender, WatchReceiver), Failure> {
+        let unanswered = Arc::<Unanswered>::default();
+        unanswered.asked(id);
         let (stream, ticket) = self
             .call_with_ticket(Lane::Data, async |client| {
                 Ok(watch(&client).watch(key, Some(options(id, prefix))).await?)
@@ -95,11 +142,13 @@ impl Pool {
             pool: SharedPool::clone(self),
             ticket,
             requests,
+            unanswered: Arc::clone(&unanswered),
         };
         let receiver = WatchReceiver {
             pool: SharedPool::clone(self),
             ticket,
             answers,
+            unanswered,
         };
         Ok((sender, receiver))
     }
@@ -112,6 +161,9 @@ impl WatchSender {
     /// Either queued or not; the stream stays usable.
     pub(crate) async fn send(&mut self, request: WatchRequest) -> Result<(), Failure> {
         let requests = &mut self.requests;
+        if let WatchRequest::Create { id, .. } = &request {
+            self.unanswered.asked(*id);
+        }
         self.pool
             .follow_up(self.ticket, async {
                 match request {
@@ -130,21 +182,36 @@ impl WatchSender {
 impl WatchReceiver {
     /// Waits for the next message, however long that takes. The stream is of no use after a failure.
     ///
-    /// A watch that etcd refuses to create is a failure of the stream, because newer versions do not say which.
+    /// A watch that etcd refuses because of the credentials is a failure of the stream: etcd judges all watches of a
+    /// stream by the token with which that was opened.
     ///
     /// # Cancellation safety
     /// No message is lost.
     pub(crate) async fn next(&mut self) -> Result<WatchMessage, Failure> {
         let endpoint = self.pool.endpoint_of(self.ticket);
         let message = match self.answers.message().await {
-            Ok(Some(answer)) if answer.created() && answer.canceled() => Err(
-                Failure::from_watch_refusal(answer.cancel_reason(), endpoint),
-            ),
-            Ok(Some(answer)) => translate(&answer).map_err(|trouble| trouble.at(endpoint)),
+            Ok(Some(answer)) if answer.created() && answer.canceled() => {
+                let failure = Failure::from_watch_refusal(answer.cancel_reason(), endpoint);
+                self.refused(answer.watch_id(), failure)
+            }
+            Ok(Some(answer)) => {
+                if answer.created() {
+                    self.unanswered.created(answer.watch_id());
+                }
+                translate(&answer).map_err(|trouble| trouble.at(endpoint))
+            }
             Ok(None) => Err(Trouble::Odd("the watch stream ended").at(endpoint)),
             Err(error) => Err(Failure::from_error(&error, endpoint)),
         };
         message.map_err(|failure| self.pool.blamed(self.ticket, failure))
+    }
+
+    fn refused(&self, id: i64, failure: Failure) -> Result<WatchMessage, Failure> {
+        let id = self.unanswered.refused(id);
+        match id {
+            Some(id) if !failure.moves_on() => Ok(WatchMessage::Refused { id, failure }),
+            _ => Err(failure),
+        }
     }
 }
 

@@ -41,3 +41,38 @@ async fn an_onlooker_without_permission_gets_it_as_an_item_of_the_stream() -> Re
     assert!(changes.next().await.is_none());
     Ok(())
 }
+
+#[tokio::test]
+async fn forbidden_onlookers_leave_the_streams_of_their_session_open() -> Result<(), BoxError> {
+    const TIMES: usize = 20;
+    let etcd = guarded().await?;
+    let options = SessionOptions::new("me")
+        .namespace("ours")
+        .connect_options(ConnectOptions::new().with_user("me", PASSWORD));
+    let session = Session::connect([etcd.endpoint()], options).await?;
+    let allowed = session.election("billing/x")?;
+    let mut candidate = allowed.campaign().await?;
+    let leadership = candidate.elected().await?;
+    let mut changes = allowed.observe().await?;
+    let next = async |changes: &mut eldest::Observer| {
+        tokio::time::timeout(Duration::from_secs(10), changes.next()).await
+    };
+    let first = next(&mut changes).await?.ok_or("ended")??;
+    assert_eq!(first.members().len(), 1);
+    let opened = r#"grpc_server_started_total{grpc_method="Watch",grpc_type="bidi_stream"}"#;
+    let before = etcd.metric(opened).await;
+    assert!(before >= 1.0, "{before}");
+    let forbidden = session.election("payroll")?;
+    for _ in 0..TIMES {
+        let mut refused = forbidden.observe().await?;
+        let error = next(&mut refused).await?.ok_or("ended")?.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    }
+    // The allowed ones go on, on the streams that they had.
+    leadership.resign().await?;
+    assert!(next(&mut changes).await?.ok_or("ended")??.is_vacant());
+    let streams = etcd.metric(opened).await - before;
+    assert!(streams < 1.0, "{streams} streams opened anew");
+    session.close().await?;
+    Ok(())
+}

@@ -92,6 +92,8 @@ pub(crate) enum Kind {
     Revoke,
     DeleteHeld,
     Foreign,
+    /// etcd refuses a node's watches of one election, beside others on the same stream.
+    WatchesRefused,
 }
 
 impl Kind {
@@ -138,6 +140,9 @@ impl Kind {
         Kind::DeleteHeld,
         Kind::Foreign,
     ];
+
+    /// Those that are drawn after everything else, so that the stories that are known by their seeds stay what they were.
+    pub(crate) const LATER: [Kind; 1] = [Kind::WatchesRefused];
 
     /// Whether it takes keys away that are somebody's.
     pub(crate) fn meddles(self) -> bool {
@@ -267,6 +272,14 @@ impl Plan {
         // Drawn last, the newest at the end, so that they change nothing else of the stories that are known by their seeds.
         plan.long_queue = [1, 2, LONG_QUEUE, LONG_QUEUE][rng.usize(..4)];
         plan.batch = [1, 2, BATCH][rng.usize(..3)];
+        if rng.u8(..4) == 0 {
+            for storm in 0..STORMS {
+                let kind = Kind::LATER[rng.usize(..Kind::LATER.len())];
+                plan.faults
+                    .push(lasting(&mut rng, ROUND * storm, nodes, kind));
+            }
+            plan.faults.sort_by_key(|fault| fault.at);
+        }
         plan
     }
 
@@ -298,6 +311,10 @@ fn fault(
             break kind;
         }
     };
+    lasting(rng, begins, nodes, kind)
+}
+
+fn lasting(rng: &mut fastrand::Rng, begins: Duration, nodes: usize, kind: Kind) -> Fault {
     // Not at once: the calm before is judged at that very moment.
     let within = Duration::from_micros(rng.u64(..STORM.as_micros() as u64).max(1));
     let most = [1000, 2500, 6000][rng.usize(..3)];

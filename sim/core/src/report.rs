@@ -110,7 +110,7 @@ pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
     }
     let none = counts.into_iter().filter(|(_, count)| *count == 0);
     let mut none: Vec<_> = none.map(|(what, _)| what.to_owned()).collect();
-    for kind in Kind::ALL {
+    for kind in Kind::ALL.into_iter().chain(Kind::LATER) {
         let (_, hits) = sum.faults.get(&kind).copied().unwrap_or_default();
         if hits == 0 {
             none.push(format!("faults that hit a leader: {kind:?}"));

@@ -17,7 +17,7 @@ use crate::world::invariants::{Broken, Invariant};
 use crate::world::node::{Settings, Tally, Work};
 use crate::world::partitions::prefix_of;
 use crate::world::store::Key;
-use crate::world::{Fate, Line, Rule, World};
+use crate::world::{Fate, Forbidden, Line, Rule, World};
 
 /// What happened, over any number of runs.
 #[derive(Debug, Clone, Default)]
@@ -304,6 +304,18 @@ fn inflict(w: &mut World, fault: Fault) {
         Kind::WatchesDead => {
             let n = &mut w.nodes[node];
             n.dead_watches = Some(n.watch_generation);
+        }
+        Kind::WatchesRefused => {
+            w.forbidden.push(Forbidden {
+                node,
+                prefix: election.into(),
+                readable: dice % 2 == 0,
+            });
+            w.disturb_watches(node, dice % 4 < 2);
+            w.after(lasts, move |w| {
+                let healed = |f: &Forbidden| f.node == node && *f.prefix == *election;
+                w.forbidden.retain(|f| !healed(f));
+            });
         }
         Kind::WatchesCanceled => w.disturb_watches(node, false),
         Kind::Compacted => {

@@ -80,8 +80,48 @@ async fn what_the_user_may_not_do_is_denied() {
     assert_eq!(failure.class, Class::Denied, "{failure}");
 
     let (_sender, mut receiver) = pool.watch((1, b"other/".to_vec(), true)).await.unwrap();
-    let failure = soon("the refusal", receiver.next()).await.unwrap_err();
+    let refusal = soon("the refusal", receiver.next()).await.unwrap();
+    let WatchMessage::Refused { id: 1, failure } = refusal else {
+        panic!("{refusal:?}");
+    };
     assert_eq!(failure.class, Class::Denied, "{failure}");
+}
+
+#[tokio::test]
+async fn refusals_tell_which_watch_they_are_about() {
+    let (etcd, _root) = guarded().await;
+    let pool = pool_of(&etcd, "me", PASSWORD);
+    let (mut sender, mut receiver) = pool.watch((1, b"ns/e/".to_vec(), true)).await.unwrap();
+    // Sent without waiting for an answer: allowed and forbidden ones in no particular pattern.
+    let forbidden = |id: i64| id * id % 7 == 2 || id % 10 == 0;
+    for id in 2..200 {
+        let key = if forbidden(id) { "other/" } else { "ns/" };
+        let key = format!("{key}{id}/").into_bytes();
+        let prefix = true;
+        let create = WatchRequest::Create { id, key, prefix };
+        sender.send(create).await.unwrap();
+    }
+    for _ in 1..200 {
+        match soon("an answer", receiver.next()).await.unwrap() {
+            WatchMessage::Created { id, .. } => assert!(!forbidden(id), "{id}"),
+            WatchMessage::Refused { id, failure } => {
+                assert!(forbidden(id), "{id}");
+                assert_eq!(failure.class, Class::Denied, "{failure}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // The stream still tells of changes.
+    let lease = fresh_id();
+    pool.grant(lease, 30).await.unwrap();
+    pool.join(b"ns/e/1", b"a", lease, b"ns/e/", Unless::default())
+        .await
+        .unwrap();
+    let news = soon("the change", receiver.next()).await.unwrap();
+    assert!(
+        matches!(news, WatchMessage::Events { id: 1, .. }),
+        "{news:?}"
+    );
 }
 
 #[tokio::test]

@@ -111,14 +111,22 @@ async fn all_keys_of_a_revoked_lease_go_in_one_message() {
 }
 
 #[tokio::test]
-async fn a_reused_watch_id_fails_the_stream() {
+async fn reused_watch_id_is_refused_and_the_stream_goes_on() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let (mut sender, mut receiver) = pool.watch((1, b"ns/e/".to_vec(), true)).await.unwrap();
     next(&mut receiver).await;
     sender.send(create(1, b"ns/f/", true)).await.unwrap();
-    let failure = soon("the refusal", receiver.next()).await.unwrap_err();
+    let WatchMessage::Refused { id: 1, failure } = next(&mut receiver).await else {
+        panic!("not refused");
+    };
     assert_eq!(failure.class, Class::Invalid, "{failure}");
+    sender.send(create(2, b"ns/f/", true)).await.unwrap();
+    let created = next(&mut receiver).await;
+    assert!(
+        matches!(created, WatchMessage::Created { id: 2, .. }),
+        "{created:?}"
+    );
 }
 
 #[tokio::test]

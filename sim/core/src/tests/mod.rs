@@ -15,7 +15,7 @@ use crate::core::candidacy::{Follow, LONG_QUEUE};
 use crate::facts::Reach;
 use crate::world::node::{Node, Settings};
 use crate::world::store::Key;
-use crate::world::{Fate, Rule, World};
+use crate::world::{Fate, Forbidden, Rule, World};
 
 /// The election of most scenarios.
 const E: &[u8] = b"e/";
@@ -91,6 +91,15 @@ impl World {
     pub(crate) fn observe(&mut self, node: usize) {
         self.give(node, |m, now| {
             m.observe(now, u64::MAX, E.into(), Reach::Children);
+        });
+    }
+
+    /// etcd refuses the node's watches below the prefix from now on.
+    pub(crate) fn forbid(&mut self, node: usize, prefix: &[u8], readable: bool) {
+        self.forbidden.push(Forbidden {
+            node,
+            prefix: prefix.into(),
+            readable,
         });
     }
 

@@ -123,6 +123,14 @@ impl Watcher {
     }
 }
 
+/// Watches below a prefix that etcd refuses a node.
+pub(crate) struct Forbidden {
+    pub(crate) node: usize,
+    pub(crate) prefix: Key,
+    /// Whether the node may read there: its stream's token is old, and today's is not.
+    pub(crate) readable: bool,
+}
+
 /// A term that began.
 #[cfg_attr(
     not(test),
@@ -168,6 +176,8 @@ pub(crate) struct World {
     pub(crate) recording: bool,
     pub(crate) asked: Vec<(Time, usize, Ask)>,
     pub(crate) rules: Vec<Rule>,
+    /// What nodes may not watch.
+    pub(crate) forbidden: Vec<Forbidden>,
     pub(crate) elected: Vec<Elected>,
     /// Keys that somebody else deleted or wrote over, with their create revision: their terms may overlap the next.
     pub(crate) touched: BTreeSet<(i64, Key)>,
@@ -218,6 +228,7 @@ impl World {
             recording: false,
             asked: Vec::new(),
             rules: Vec::new(),
+            forbidden: Vec::new(),
             elected: Vec::new(),
             touched: BTreeSet::new(),
             overlaps: BTreeMap::new(),
@@ -379,6 +390,7 @@ impl World {
                     Message::Created { id, revision } => m.watch_created(now, id, revision),
                     Message::Events { id, changes } => m.watch_events(now, id, changes),
                     Message::Progress { revision } => m.watch_progress(revision),
+                    Message::Refused { id } => m.watch_refused(now, id, store::denied()),
                     Message::Canceled { id } => m.watch_canceled(now, id, "model".to_owned()),
                     Message::Broken => m.watch_lost(now, "model".to_owned()),
                 });

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::node::Message;
-use super::store::{ELECTION, failed};
-use super::{Ev, Event, Fate, Watcher, World};
+use super::store::{ELECTION, denied, failed};
+use super::{Ev, Event, Fate, Forbidden, Watcher, World};
 use crate::core::action::{Answer, Ask, Class, RequestId};
 use crate::core::time::Time;
 
@@ -50,7 +50,13 @@ impl World {
                     prefix,
                     last: self.now,
                 });
-                self.begin_watch(self.watchers.len() - 1, id);
+                let forbidden = |f: &Forbidden| f.node == node && key.starts_with(&f.prefix);
+                if self.forbidden.iter().any(forbidden) {
+                    self.message(self.watchers.len() - 1, Message::Refused { id });
+                    self.watchers.pop();
+                } else {
+                    self.begin_watch(self.watchers.len() - 1, id);
+                }
             }
             Ev::Cancel { generation, id } if alive => {
                 let one = |w: &Watcher| w.node == node && w.generation == generation && w.id == id;
@@ -105,6 +111,7 @@ impl World {
                 return;
             }
             _ if self.is_held(node, alive, ask) => return,
+            (Ask::Probe { key }, _) if self.unreadable(node, key) => Answer::Failed(denied()),
             _ if self.deleted_blindly(ask) => Answer::Deleted {
                 header: self.store.header(),
             },
@@ -121,6 +128,11 @@ impl World {
         if let Some(back) = back.filter(|_| alive) {
             self.answer(node, request, answer, stream, sent, back);
         }
+    }
+
+    fn unreadable(&self, node: usize, key: &[u8]) -> bool {
+        let unreadable = |f: &Forbidden| f.node == node && !f.readable && *f.prefix == *key;
+        self.forbidden.iter().any(unreadable)
     }
 
     fn answer(

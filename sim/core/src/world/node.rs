@@ -112,10 +112,24 @@ pub(crate) struct Link {
 /// A message of the watch stream.
 #[derive(Debug, Clone)]
 pub(crate) enum Message {
-    Created { id: WatchId, revision: i64 },
-    Events { id: WatchId, changes: Vec<Change> },
-    Progress { revision: i64 },
-    Canceled { id: WatchId },
+    Created {
+        id: WatchId,
+        revision: i64,
+    },
+    Events {
+        id: WatchId,
+        changes: Vec<Change>,
+    },
+    Progress {
+        revision: i64,
+    },
+    /// Not permitted.
+    Refused {
+        id: WatchId,
+    },
+    Canceled {
+        id: WatchId,
+    },
     Broken,
 }
 

@@ -44,6 +44,15 @@ pub(crate) enum Write {
     Delete { key: Key },
 }
 
+/// Not permitted.
+pub(crate) fn denied() -> Trouble {
+    Trouble {
+        class: Class::Denied,
+        ambiguous: false,
+        message: "model".to_owned(),
+    }
+}
+
 pub(crate) fn failed(class: Class, ambiguous: bool) -> Answer {
     Answer::Failed(Trouble {
         class,

@@ -123,6 +123,7 @@ impl World {
                 format!("watch {id} tells: {}", changes.join(", "))
             }
             Message::Progress { revision } => format!("the watches are at {revision}"),
+            Message::Refused { id } => format!("watch {id} is refused"),
             Message::Canceled { id } => format!("watch {id} is cancelled"),
             Message::Broken => "the watch stream breaks".to_owned(),
         });

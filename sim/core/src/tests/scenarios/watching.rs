@@ -12,6 +12,10 @@ fn lost(note: &Note) -> bool {
     matches!(note, Note::WatchLost { .. })
 }
 
+fn refused(note: &Note) -> bool {
+    matches!(note, Note::RequestFailed { what: "watch", .. })
+}
+
 fn changed(note: &Note) -> bool {
     matches!(note, Note::StoreChanged { .. })
 }
@@ -225,5 +229,66 @@ fn a_paused_node_takes_in_everything_at_once_and_decides_by_its_clock() {
         w.check_settled();
         let standing = w.nodes[usize::from(kept)].standing(E);
         assert_eq!(standing, Some(Standing::Waiting { ahead: 1 }));
+    }
+}
+
+#[test]
+fn refused_watch_leaves_the_other_elections_of_its_session_alone() {
+    for follow in [Follow::Everyone, Follow::Predecessor] {
+        let mut w = World::new(2, 1);
+        for node in 0..2 {
+            for prefix in [E, b"f/"] {
+                w.stand(node, prefix, follow, false);
+                w.run(ms(20));
+            }
+        }
+        w.forbid(1, b"f/", false);
+        w.disturb_watches(1, true);
+        w.run(secs(3));
+        let streams = w.nodes[1].watch_generation;
+        let again = w.nodes[1].noted(refused);
+        w.run(secs(20));
+        assert_eq!(w.nodes[1].watch_generation, streams, "streams opened");
+        let again = w.nodes[1].noted(refused) - again;
+        assert!((8..=12).contains(&again), "{again} more attempts in 20 s");
+        w.drop_leadership(0, E);
+        w.until("it leads", ms(20), |w| w.leads(1));
+        w.drop_leadership(0, b"f/");
+        w.forbidden.clear();
+        w.until("allowed again, it leads there too", secs(3), |w| {
+            w.leader(b"f/") == Some(1)
+        });
+        w.check_settled();
+    }
+}
+
+#[test]
+fn stream_is_opened_anew_when_a_read_is_permitted_where_a_watch_was_refused() {
+    let mut w = World::seated(2);
+    w.forbid(1, E, true);
+    w.disturb_watches(1, false);
+    w.run(ms(50));
+    let streams = w.nodes[1].watch_generation;
+    w.run(secs(3));
+    assert!(w.nodes[1].watch_generation > streams);
+    w.forbidden.clear();
+    w.drop_leadership(0, E);
+    w.until("it leads", secs(3), |w| w.leads(1));
+}
+
+#[test]
+fn cancelled_watch_leaves_the_stream_open() {
+    for follow in [Follow::Everyone, Follow::Predecessor] {
+        let mut w = World::new(3, 1);
+        for node in 0..3 {
+            w.stand(node, E, follow, false);
+            w.run(ms(20));
+        }
+        let streams = w.nodes[2].watch_generation;
+        w.disturb_watches(2, false);
+        w.leave(1, E);
+        w.drop_leadership(0, E);
+        w.until("it leads", ms(200), |w| w.leads(2));
+        assert_eq!(w.nodes[2].watch_generation, streams);
     }
 }
