@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::action::{Admission, Class, RequestId, SlotId, Standing, TermId, Trouble};
+use super::lease::{LONGEST_PAUSE, pause};
 use super::membership::{Membership, Sharing, member_key, partition_key};
 use super::reason::{EndReason, LostReason};
 use super::slots::{key_of, numbered_key_of};
@@ -120,11 +121,17 @@ pub(crate) struct Candidacy {
     pub(crate) free_at: i64,
     /// A join was lost on the way: a key may stand, or come to stand, that we do not know of.
     pub(crate) uncertain: bool,
+    /// The newest revision that was known before the first join of which no answer is known. A key created up to then
+    /// is not from these joins.
+    pub(crate) joins_after: i64,
     /// The key without a lease that was last told to block the election.
     pub(crate) blocker: Option<Arc<[u8]>>,
     /// The key that went with the last lease; if it stands all the same, somebody wrote over it unseen.
     pub(crate) former: Option<Own>,
     pub(crate) failures: u32,
+    /// When its key last came to stand, and how often in a row one was lost soon after that.
+    stood_at: Time,
+    short_stays: u32,
     pub(crate) trouble: Option<Trouble>,
     pub(crate) view: View,
     pub(crate) role: Role,
@@ -162,9 +169,12 @@ impl Candidacy {
             registered: false,
             free_at: 0,
             uncertain: false,
+            joins_after: 0,
             blocker: None,
             former: None,
             failures: 0,
+            stood_at: Time::ZERO,
+            short_stays: 0,
             trouble: None,
             phase: Phase::Joining {
                 request: None,
@@ -305,6 +315,20 @@ impl Candidacy {
             Phase::Joining { request: None, .. } => !self.held,
             _ => true,
         }
+    }
+
+    /// The key stands from now on.
+    pub(crate) fn stand(&mut self, now: Time, own: Own) {
+        self.stood_at = now;
+        self.enter(Phase::Waiting { own });
+    }
+
+    /// The key was lost while it waited: when to join again. A key that is lost each time soon after it stood is put
+    /// ever more slowly, whatever takes it away.
+    pub(crate) fn rejoin_at(&mut self, now: Time) -> Time {
+        let short = now.since(self.stood_at) < LONGEST_PAUSE;
+        self.short_stays = if short { self.short_stays + 1 } else { 0 };
+        now.after(pause(self.short_stays, LONGEST_PAUSE))
     }
 
     /// The only place where the phase, and with it leadership, changes.

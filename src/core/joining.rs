@@ -38,9 +38,11 @@ impl Machine {
         let value = Arc::clone(&candidate.value);
         let key = candidate.key(lease);
         let admission = candidate.admission();
+        let uncertain = candidate.uncertain;
         if self.awaits_removal(&key, slot) {
             return false;
         }
+        let known = self.store.floor().revision();
         self.renew_view(slot);
         // The watch goes out beside the join, so that it costs no round trip of its own.
         self.watch_slot(slot);
@@ -55,12 +57,28 @@ impl Machine {
             },
         );
         if let Some(candidate) = self.candidate(slot) {
+            if let View::Prefix(view) = &mut candidate.view {
+                view.join_begun(request);
+            }
+            if !uncertain {
+                candidate.joins_after = known;
+            }
             candidate.enter(Phase::Joining {
                 request: Some((request, lease)),
                 not_before,
             });
         }
         true
+    }
+
+    /// The request is answered, whatever became of it: the candidate's view awaits nothing from it any more.
+    pub(super) fn join_answered(&mut self, slot: SlotId, request: RequestId) {
+        self.joins.under_way -= 1;
+        if let Some(candidate) = self.candidate(slot)
+            && let View::Prefix(view) = &mut candidate.view
+        {
+            view.join_over(request);
+        }
     }
 
     /// A new key has a new place: what the old one's neighbours do is of no interest.
@@ -124,12 +142,14 @@ impl Machine {
                     // What is announced may have changed since the join was sent.
                     Some(e) if created => (header.revision, e.value == candidate.value, true),
                     None if created => (header.revision, true, true),
-                    // No handle holds this key and we never asked to delete it: it is from a join
-                    // of ours whose answer was lost.
+                    // It is from a join of ours whose answer was lost. One that stood before these joins is not: a
+                    // restored store may bring a key back that we asked to delete, or by which we led.
                     Some(e) => (
                         e.create_revision,
                         e.value == candidate.value,
-                        e.lease == lease,
+                        e.lease == lease
+                            && candidate.uncertain
+                            && e.create_revision > candidate.joins_after,
                     ),
                     None => {
                         let standing = entries.len();
@@ -138,7 +158,7 @@ impl Machine {
                     }
                 };
                 if !ours {
-                    // Somebody else's at our path: it blocks us and serves nobody.
+                    // It blocks us and serves nobody.
                     self.remove(now, &key, Some(create_revision), Some(slot));
                     return;
                 }
@@ -148,7 +168,7 @@ impl Machine {
                     create_revision,
                     lease,
                 };
-                candidate.enter(Phase::Waiting { own: own.clone() });
+                candidate.stand(now, own.clone());
                 let former = candidate.former.take();
                 let left = former.and_then(|f| {
                     let stands = |e: &&Entry| e.key == f.key && e.lease != f.lease;
@@ -174,7 +194,7 @@ impl Machine {
                     // It would sit in the queue for ever.
                     self.remove(now, &left.key, Some(left.create_revision), None);
                 }
-                self.take_snapshot(slot, header.revision, entries, true, now);
+                self.take_snapshot(slot, request, header.revision, entries, true, now);
             }
             Answer::Failed(trouble) => self.join_failed(slot, now, &trouble),
             _ => {}

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::action::{Action, Answer, Ask, Class, Condition, Note, RequestId, SlotId};
+use super::action::{Action, Answer, Ask, Class, Condition, Note, RequestId, SlotId, Trouble};
 use super::candidacy::Purpose;
-use super::lease::{Lease, Next, Outcome, pause};
-use super::machine::{Holding, LONGEST_PAUSE, Machine, Slot, Timer};
+use super::lease::{LONGEST_PAUSE, Lease, Next, Outcome, pause};
+use super::machine::{Holding, Machine, Slot, Timer};
 use super::reason::LostReason;
 use super::time::Time;
 use crate::facts::Header;
@@ -147,6 +147,7 @@ impl Machine {
         match answer {
             Answer::Opened => {
                 lease.opened(now, request);
+                self.sweep_due = true;
                 self.keep_lease(now);
             }
             Answer::Renewed { ttl, header } => {
@@ -163,12 +164,17 @@ impl Machine {
                 self.lose_lease(now, LostReason::LeaseLost);
             }
             Answer::Failed(trouble) if lease.failed(now, request) => {
-                self.act(Action::HangUp);
-                self.note(Note::RenewalFailed { trouble });
-                self.keep_lease(now);
+                self.renewal_failed(now, trouble);
             }
             _ => {}
         }
+    }
+
+    /// The keepalive stream, or the read that follows a renewal on its connection, failed.
+    fn renewal_failed(&mut self, now: Time, trouble: Trouble) {
+        self.act(Action::HangUp);
+        self.note(Note::RenewalFailed { trouble });
+        self.keep_lease(now);
     }
 
     /// Reads a live key of ours, another each time; leaders' keys and waiting ones alike.
@@ -250,9 +256,7 @@ impl Machine {
                 if let Holding::Held(lease) = &mut self.holding
                     && lease.failed(now, request)
                 {
-                    self.act(Action::HangUp);
-                    self.note(Note::RenewalFailed { trouble });
-                    self.keep_lease(now);
+                    self.renewal_failed(now, trouble);
                 }
             }
             _ => {}
@@ -283,6 +287,7 @@ impl Machine {
         };
         self.act(Action::HangUp);
         self.suspicion = None;
+        self.sweep_due = false;
         let trusted = self.trusted.take().is_some();
         for slot in self.slot_ids() {
             self.lease_lost(slot, reason, now);
@@ -311,13 +316,13 @@ impl Machine {
     }
 
     pub(super) fn count_renewal(&mut self) {
+        let mut due = std::mem::take(&mut self.sweep_due);
         if let Some(count) = &mut self.suspicion {
             *count += 1;
-            if count.is_multiple_of(SWEEP_EVERY)
-                && let Some(lease) = self.lease().map(Lease::id)
-            {
-                self.ask(Purpose::Sweep { lease }, Ask::Sweep { lease });
-            }
+            due |= count.is_multiple_of(SWEEP_EVERY);
+        }
+        if due && let Some(lease) = self.lease().map(Lease::id) {
+            self.ask(Purpose::Sweep { lease }, Ask::Sweep { lease });
         }
     }
 

@@ -250,6 +250,9 @@ impl Lease {
     }
 }
 
+/// Longest pause between attempts that etcd did not answer well.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
 /// The pause before attempt `failures + 1`: none after the first failure, then doubling from 20 ms up to `most`.
 pub(crate) fn pause(failures: u32, most: Duration) -> Duration {
     match failures {

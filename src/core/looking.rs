@@ -260,9 +260,9 @@ impl Machine {
 
     pub(super) fn set_list(&mut self, slot: SlotId, request: Option<RequestId>) {
         match self.slots.get_mut(&slot) {
-            Some(Slot::Onlooker(o)) => o.view.list = request,
+            Some(Slot::Onlooker(o)) => o.view.set_list(request),
             Some(Slot::Candidate(c)) => match &mut c.view {
-                View::Prefix(view) => view.list = request,
+                View::Prefix(view) => view.set_list(request),
                 View::Predecessor(view) => view.read = request,
             },
             None => {}
@@ -280,7 +280,7 @@ impl Machine {
         match answer {
             Answer::Listed { header, entries } => {
                 self.set_list(slot, None);
-                self.take_snapshot(slot, header.revision, entries, false, now);
+                self.take_snapshot(slot, request, header.revision, entries, false, now);
             }
             Answer::Failed(trouble) => self.list_failed(slot, now, request, trouble),
             _ => {}
@@ -343,6 +343,7 @@ impl Machine {
     pub(super) fn take_snapshot(
         &mut self,
         slot: SlotId,
+        request: RequestId,
         revision: i64,
         entries: Vec<Entry>,
         joined: bool,
@@ -352,7 +353,7 @@ impl Machine {
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => {
                 o.failures = 0;
-                o.view.snapshot(revision, entries);
+                o.view.snapshot(request, revision, entries);
                 self.show(slot);
                 self.want_read(slot, now);
             }
@@ -372,7 +373,7 @@ impl Machine {
                     (View::Prefix(_), Some(own)) if auto && ahead(&entries, own) > long => {
                         self.follow_predecessor(slot, revision, &entries);
                     }
-                    (View::Prefix(view), _) => view.snapshot(revision, entries),
+                    (View::Prefix(view), _) => view.snapshot(request, revision, entries),
                     (View::Predecessor(view), Some(own)) => view.snapshot(revision, &entries, own),
                     (View::Predecessor(_), None) => {}
                 }

@@ -11,7 +11,8 @@ use super::action::{
     Action, Answer, Ask, Class, Condition, Note, RequestId, SlotId, Trouble, WatchId,
 };
 use super::candidacy::{Candidacy, Purpose};
-use super::lease::{Lease, pause};
+use super::known_store::{Floor, KnownStore, Origin};
+use super::lease::{LONGEST_PAUSE, Lease, pause};
 use super::lease_clock::{Step, Trust};
 use super::reason::LostReason;
 use super::rewatching::Rewatch;
@@ -115,8 +116,6 @@ pub(crate) struct Gate {
 /// Joins, which share transactions.
 const MOST_JOINS: usize = 256;
 const MOST_LISTS: usize = 64;
-/// Longest pause between attempts that etcd did not answer well.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The decisions of one session.
 #[derive(Debug)]
@@ -137,10 +136,9 @@ pub(crate) struct Machine {
     pub(super) deleted: BTreeMap<Arc<[u8]>, i64>,
     /// Operations in one transaction.
     pub(super) batch: usize,
-    /// What each request is for, and the newest revision known when it was sent.
-    pub(super) requests: BTreeMap<RequestId, (Purpose, i64)>,
-    /// The cluster that answers, and the newest revision of a linearizable answer.
-    pub(super) store: (Option<u64>, i64),
+    /// What each request is for, and what was known of the store when it was sent.
+    pub(super) requests: BTreeMap<RequestId, (Purpose, Floor)>,
+    pub(super) store: KnownStore,
     /// Whose each watch is; the slot's view has it too.
     pub(crate) watches: BTreeMap<WatchId, SlotId>,
     pub(crate) stream: Stream,
@@ -155,6 +153,9 @@ pub(crate) struct Machine {
     /// Verified renewals since a join was lost on the way, or a leader's key taken away, if that ever was under this
     /// lease.
     pub(crate) suspicion: Option<u32>,
+    /// The lease's keys are to be listed after the next verified renewal: the keepalive stream was opened since, and the
+    /// store may have been restored to one in which a key of ours stands again.
+    pub(super) sweep_due: bool,
     pub(crate) closing: bool,
     pub(super) probing: bool,
     pub(super) revocations: Vec<super::removal::Revocation>,
@@ -177,7 +178,7 @@ impl Machine {
             releases: super::removal::Releases::default(),
             deleted: BTreeMap::new(),
             requests: BTreeMap::new(),
-            store: (None, 0),
+            store: KnownStore::default(),
             watches: BTreeMap::new(),
             stream: Stream::default(),
             rewatching: BTreeMap::new(),
@@ -188,6 +189,7 @@ impl Machine {
             condition: Condition::Connecting,
             verified_slot: 0,
             suspicion: None,
+            sweep_due: false,
             closing: false,
             probing: false,
             revocations: Vec::new(),
@@ -282,7 +284,7 @@ impl Machine {
     }
 
     pub(super) fn ask_as(&mut self, request: RequestId, purpose: Purpose, ask: Ask) {
-        self.requests.insert(request, (purpose, self.store.1));
+        self.requests.insert(request, (purpose, self.store.floor()));
         self.act(Action::Ask { request, ask });
     }
 
@@ -346,8 +348,10 @@ impl Machine {
         | Answer::Taken { header, .. } = &answer
         {
             if !self.same_store(now, *header, floor) {
-                // The answer is the new store's; what was asked for was the old one's. It is asked for anew.
-                self.joins.under_way -= usize::from(matches!(purpose, Purpose::Join { .. }));
+                // What was asked for was the former store's. It is asked for anew.
+                if let Purpose::Join { slot } = purpose {
+                    self.join_answered(slot, request);
+                }
                 self.lists.under_way -= usize::from(matches!(purpose, Purpose::List { .. }));
                 match purpose {
                     Purpose::Remove { key } => self.remove_again(&key, request, now),
@@ -369,7 +373,7 @@ impl Machine {
             }
             Purpose::Permission { slot } => self.permission_told(slot, answer, now),
             Purpose::Join { slot } => {
-                self.joins.under_way -= 1;
+                self.join_answered(slot, request);
                 self.joined(now, slot, request, answer);
                 self.start_joins(now);
             }
@@ -387,23 +391,19 @@ impl Machine {
         }
     }
 
-    /// A linearizable answer never shows less than what was known when it was asked for, unless etcd was
-    /// restored from a backup (which keeps cluster id and term) or is another cluster.
-    pub(super) fn same_store(&mut self, now: Time, header: Header, floor: i64) -> bool {
-        let (cluster, newest) = self.store;
-        let same = cluster.is_none_or(|c| c == header.cluster) && header.revision >= floor;
-        if same {
-            self.store = (Some(header.cluster), newest.max(header.revision));
-            return true;
+    /// Whether the answer proves something about the store that is known. When another store answers, everything known
+    /// of the former one is given up.
+    pub(super) fn same_store(&mut self, now: Time, header: Header, floor: Floor) -> bool {
+        let was = (self.store.cluster(), self.store.floor().revision());
+        match self.store.answered(header, floor) {
+            Origin::Known => return true,
+            Origin::Unclear => return false,
+            Origin::Other => {}
         }
         self.note(Note::StoreChanged {
-            was: (cluster.unwrap_or_default(), newest),
+            was,
             is: (header.cluster, header.revision),
         });
-        self.store = (Some(header.cluster), header.revision);
-        for (_, floor) in self.requests.values_mut() {
-            *floor = 0;
-        }
         self.lose_lease(now, LostReason::StoreChanged);
         self.restart_watches(now, false);
         for slot in self.slot_ids() {

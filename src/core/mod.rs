@@ -10,6 +10,7 @@ pub(crate) mod candidacy;
 mod commands;
 mod joining;
 mod keeping;
+mod known_store;
 pub(crate) mod lease;
 pub(crate) mod lease_clock;
 mod looking;

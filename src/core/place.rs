@@ -151,9 +151,10 @@ impl Machine {
         match candidate.phase().clone() {
             Phase::Leading { .. } => self.end_term(slot, now, reason, End::Void),
             Phase::Waiting { own } => {
+                let not_before = candidate.rejoin_at(now);
                 candidate.enter(Phase::Joining {
                     request: None,
-                    not_before: now,
+                    not_before,
                 });
                 if fate == Fate::Overwritten {
                     // It would sit in the queue for ever.

@@ -325,12 +325,18 @@ impl Machine {
 
     /// Keys of our lease that no candidate owns: left over from a join whose answer was lost, or put by somebody else.
     pub(crate) fn swept(&mut self, now: Time, lease: i64, answer: Answer) {
-        let Answer::Swept { keys } = answer else {
-            return;
-        };
         if self.lease().map(super::lease::Lease::id) != Some(lease) {
             return;
         }
+        let keys = match answer {
+            Answer::Swept { keys } => keys,
+            Answer::Failed(trouble) => {
+                self.sweep_due = true;
+                self.fail_request("sweep", trouble);
+                return;
+            }
+            _ => return,
+        };
         let owned: std::collections::BTreeSet<Arc<[u8]>> = self
             .slots
             .values()

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::action::{Action, Ask, Note, SlotId, WatchId};
 use super::candidacy::Purpose;
-use super::lease::pause;
-use super::machine::{LONGEST_PAUSE, Machine, Slot, Timer};
+use super::lease::{LONGEST_PAUSE, pause};
+use super::machine::{Machine, Slot, Timer};
 use super::time::Time;
 use super::view::Watcher;
 use crate::facts::Change;
@@ -107,6 +107,7 @@ impl Machine {
     /// The stream speaks, and knows of `revision`.
     pub(super) fn saw(&mut self, revision: i64) {
         self.stream.silent = None;
+        self.store.watched(revision);
         self.stream.seen = self.stream.seen.max(revision);
         if self
             .stream

@@ -106,6 +106,11 @@ pub(crate) struct PrefixView {
     onlooker: bool,
     /// The watch was opened, and the prefix not read since.
     eager: bool,
+    /// The join under way, which reads the prefix.
+    joining: Option<RequestId>,
+    /// The request whose answer the roster is from.
+    read_by: RequestId,
+    /// What the watch told since the read under way was begun; earlier events are part of what it will show.
     kept_back: Vec<Change>,
 }
 
@@ -119,6 +124,8 @@ impl PrefixView {
             synced: false,
             onlooker: false,
             eager: false,
+            joining: None,
+            read_by: 0,
             kept_back: Vec::new(),
         }
     }
@@ -155,6 +162,27 @@ impl PrefixView {
         self.kept_back.clear();
     }
 
+    /// A list was begun, or the one under way is over.
+    pub(crate) fn set_list(&mut self, list: Option<RequestId>) {
+        if list.is_some() && self.joining.is_none() {
+            self.kept_back.clear();
+        }
+        self.list = list;
+    }
+
+    /// A join was begun, which reads the prefix.
+    pub(crate) fn join_begun(&mut self, request: RequestId) {
+        if self.list.is_none() {
+            self.kept_back.clear();
+        }
+        self.joining = Some(request);
+    }
+
+    /// A join was answered, whatever became of it.
+    pub(crate) fn join_over(&mut self, request: RequestId) {
+        self.joining.take_if(|join| *join == request);
+    }
+
     /// The watch stands since `revision`.
     pub(crate) fn created(&mut self, revision: i64) {
         if let Some(watcher) = &mut self.watcher {
@@ -163,12 +191,13 @@ impl PrefixView {
         self.sync();
     }
 
-    /// A full read of the prefix.
-    pub(crate) fn snapshot(&mut self, revision: i64, entries: Vec<Entry>) {
+    /// A full read of the prefix, the answer to `request`.
+    pub(crate) fn snapshot(&mut self, request: RequestId, revision: i64, entries: Vec<Entry>) {
         if self.synced && revision <= self.roster.revision() {
             return;
         }
         self.eager = false;
+        self.read_by = self.read_by.max(request);
         // Unsynced, nothing was applied since the last snapshot, so even an older read is a true state;
         // but never go back behind what was decided on.
         if revision >= self.roster.revision() {
@@ -187,7 +216,7 @@ impl PrefixView {
     pub(crate) fn changes(&mut self, changes: Vec<Change>, mut at: impl FnMut(&Roster)) {
         if self.synced {
             self.apply(changes, &mut at);
-        } else {
+        } else if self.list.is_some() || self.joining.is_some() {
             self.kept_back.extend(changes);
         }
     }
@@ -218,7 +247,11 @@ impl PrefixView {
 
     fn sync(&mut self) {
         let known = self.roster.revision();
-        if !self.synced && known > 0 && self.watcher.is_some_and(|w| w.covers(known)) {
+        // A read begun before its watch was asked for may be of a store that was exchanged since.
+        let covered = self
+            .watcher
+            .is_some_and(|w| w.covers(known) && w.id < self.read_by as WatchId);
+        if !self.synced && known > 0 && covered {
             self.synced = true;
             let kept_back = std::mem::take(&mut self.kept_back);
             self.apply(kept_back, &mut |_| {});
@@ -565,6 +598,7 @@ mod tests {
         let mut view = PrefixView::new(PREFIX.into());
         view.watcher = Some(Watcher::new(1));
         view.created(created);
+        view.join_begun(2);
         view
     }
 
@@ -575,7 +609,7 @@ mod tests {
     #[test]
     fn a_watch_created_before_the_read_leaves_no_gap() {
         let mut view = watched(9);
-        view.snapshot(10, queue());
+        view.snapshot(2, 10, queue());
         assert!(!view.wants_list());
         assert_eq!(view.place(&own(10), 1), Place::Behind(2));
     }
@@ -583,14 +617,39 @@ mod tests {
     #[test]
     fn a_watch_created_after_the_read_wants_the_prefix_read_again() {
         let mut view = watched(12);
-        view.snapshot(10, queue());
+        view.snapshot(2, 10, queue());
         assert!(view.wants_list());
         assert_eq!(
             view.place(&own(10), 1),
             Place::Unknown,
             "a delete at 11 would have been missed"
         );
-        view.snapshot(12, queue());
+        view.snapshot(3, 12, queue());
+        assert_eq!(view.place(&own(10), 1), Place::Behind(2));
+    }
+
+    #[test]
+    fn events_are_kept_only_while_a_read_is_under_way() {
+        let mut view = watched(9);
+        view.join_over(2);
+        view.changes(vec![delete("e/a", 11)], |_| {});
+        assert!(view.kept_back.is_empty());
+        view.set_list(Some(3));
+        view.changes(vec![delete("e/b", 12)], |_| {});
+        view.set_list(Some(4));
+        assert!(view.kept_back.is_empty(), "the later read shows it");
+    }
+
+    #[test]
+    fn read_begun_before_its_watch_was_asked_for_does_not_count() {
+        let mut view = watched(9);
+        view.unwatched();
+        view.watcher = Some(Watcher::new(5));
+        view.created(9);
+        view.snapshot(2, 10, queue());
+        assert_eq!(view.place(&own(10), 1), Place::Unknown);
+        assert!(view.wants_list());
+        view.snapshot(6, 10, queue());
         assert_eq!(view.place(&own(10), 1), Place::Behind(2));
     }
 
@@ -599,7 +658,7 @@ mod tests {
         let mut view = watched(9);
         view.changes(vec![delete("e/a", 11), delete("e/b", 9)], |_| {});
         assert_eq!(view.place(&own(10), 1), Place::Unknown);
-        view.snapshot(10, queue());
+        view.snapshot(2, 10, queue());
         assert_eq!(
             view.place(&own(10), 1),
             Place::Behind(1),
@@ -611,7 +670,7 @@ mod tests {
     fn the_middle_candidate_leaving_does_not_make_the_third_leader() {
         // Complaint 9.
         let mut view = watched(9);
-        view.snapshot(10, queue());
+        view.snapshot(2, 10, queue());
         view.changes(vec![delete("e/b", 11)], |_| {});
         assert_eq!(view.place(&own(10), 1), Place::Behind(1));
         view.changes(vec![delete("e/a", 12)], |_| {});
@@ -621,7 +680,7 @@ mod tests {
     #[test]
     fn all_events_of_one_revision_are_decided_on_together() {
         let mut view = watched(9);
-        view.snapshot(10, queue());
+        view.snapshot(2, 10, queue());
         let mut seen = Vec::new();
         view.changes(
             vec![delete("e/a", 11), delete("e/me", 11), delete("e/b", 12)],
@@ -634,7 +693,7 @@ mod tests {
     #[test]
     fn a_key_deleted_and_recreated_is_not_ours() {
         let mut view = watched(9);
-        view.snapshot(10, queue());
+        view.snapshot(2, 10, queue());
         let mut again = entry("e/me", 12, 1);
         again.mod_revision = 12;
         assert_eq!(own(10).fate(&Change::Put(again.clone())), Fate::Gone);

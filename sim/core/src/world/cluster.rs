@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::World;
 use super::node::Seat;
-use super::store::{Key, Write};
+use super::store::{Key, Store, Write};
 use crate::core::action::SlotId;
 use crate::core::candidacy::{Follow, Manner, Share};
 use crate::core::reason::{EndReason, LostReason};
@@ -174,6 +174,27 @@ impl World {
     }
 
     // ---- operators
+
+    /// etcd's data is replaced by `backup`, as by a restored snapshot: every connection breaks, every lease of the backup
+    /// starts again, and the revision continues `bump` after the backup's.
+    pub(crate) fn restore(&mut self, backup: &Store, bump: i64) {
+        self.says(None, || {
+            format!("etcd: restored to {} + {bump}", backup.revision)
+        });
+        self.restored = true;
+        let (term, now) = (self.store.term, self.now);
+        self.store = backup.clone();
+        self.store.term = term;
+        self.store.revision += bump;
+        self.store.headless = None;
+        self.store.news.clear();
+        self.store.history.clear();
+        self.store.change_leader(now);
+        for node in 0..self.nodes.len() {
+            self.disturb_watches(node, true);
+            self.nodes[node].stream = None;
+        }
+    }
 
     fn touch(&mut self, key: &Key) {
         let entry = self.store.keys.get(key);

@@ -7,6 +7,7 @@ mod joining;
 mod lease;
 mod meddling;
 mod queue;
+mod restoring;
 mod watching;
 
 use super::asks::*;

@@ -43,6 +43,23 @@ fn a_newcomer_and_one_that_comes_back_stand_at_the_back() {
 }
 
 #[test]
+fn candidate_whose_key_vanishes_at_once_joins_ever_more_slowly() {
+    let mut w = World::seated(2);
+    let before = w.count(1, joins);
+    let until = w.now.after(secs(10));
+    while w.now < until {
+        if let Some(key) = w.nodes[1].own_key(1) {
+            w.delete(&key);
+        }
+        w.run(ms(1));
+    }
+    let tries = w.count(1, joins) - before;
+    assert!((5..20).contains(&tries), "{tries} joins in 10 s");
+    w.drop_leadership(0, E);
+    w.until("it leads when it is left alone", secs(3), |w| w.leads(1));
+}
+
+#[test]
 fn the_middle_candidate_leaving_does_not_make_the_last_one_leader() {
     // Complaint 9.
     for follow in [Follow::Everyone, Follow::Predecessor] {

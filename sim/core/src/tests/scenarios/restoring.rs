@@ -1,0 +1,145 @@
+//! etcd's data is replaced by an older backup while sessions live on.
+
+use super::*;
+use crate::core::action::Note;
+use crate::core::candidacy::Follow;
+use crate::tests::{E, TTL, key};
+use crate::world::World;
+use crate::world::store::Store;
+
+/// Another election of the same sessions, which keeps their leases alive.
+const OTHER: &[u8] = b"f/";
+
+fn changed(note: &Note) -> bool {
+    matches!(note, Note::StoreChanged { .. })
+}
+
+fn standing(nodes: usize, follow: Follow) -> World {
+    let mut w = World::new(nodes, 1);
+    for node in 0..nodes {
+        w.stand(node, E, follow, true);
+        w.run(ms(20));
+    }
+    w
+}
+
+/// Somebody comes and goes: the sessions hear of it through their watches alone.
+fn comes_and_goes(w: &mut World) {
+    w.store.put(&key("e/guest"), b"", 0);
+    w.publish();
+    w.store.delete(&key("e/guest"));
+    w.publish();
+    w.run(ms(20));
+}
+
+fn leads_in_turn(w: &mut World, nodes: usize) {
+    for _ in 0..nodes {
+        w.until("somebody leads", TTL * 3, |w| w.leader(E).is_some());
+        let leader = w.leader(E).unwrap();
+        w.leave(leader, E);
+        w.drop_leadership(leader, E);
+        w.run(ms(100));
+    }
+}
+
+#[test]
+fn watch_revisions_reveal_a_restore_that_no_answer_would() {
+    for follow in [Follow::Everyone, Follow::Predecessor] {
+        let mut w = standing(2, follow);
+        let backup = w.store.clone();
+        comes_and_goes(&mut w);
+        w.restore(&backup, 0);
+        if follow == Follow::Everyone {
+            w.until("both notice", TTL, |w| {
+                w.nodes.iter().all(|node| node.noted(changed) > 0)
+            });
+        }
+        w.until("somebody leads again", TTL * 3, |w| w.leader(E).is_some());
+        w.run(TTL * 2);
+        w.check_settled();
+        leads_in_turn(&mut w, 2);
+    }
+}
+
+#[test]
+fn every_reopened_stream_lists_anew() {
+    for follow in [Follow::Everyone, Follow::Predecessor] {
+        let mut w = standing(3, follow);
+        let backup = w.store.clone();
+        // Node 1 leaves, which node 2 sees; the restore brings its key back, and the revision is higher than ever.
+        w.leave(1, E);
+        w.run(ms(50));
+        w.restore(&backup, 1000);
+        w.run(ms(500));
+        assert_eq!(w.nodes[2].noted(changed), 0, "nothing tells the restore");
+        w.drop_leadership(0, E);
+        w.until("the last one leads", TTL * 2, |w| w.leads(2));
+    }
+}
+
+#[test]
+fn candidate_whose_lease_is_younger_than_the_backup_joins_a_few_times_only() {
+    let mut w = World::new(2, 1);
+    w.campaign(0);
+    w.run(ms(50));
+    let backup: Store = w.store.clone();
+    w.campaign(1);
+    w.run(ms(50));
+    for _ in 0..5 {
+        comes_and_goes(&mut w);
+    }
+    let before = w.count(1, joins);
+    w.restore(&backup, 0);
+    w.run(TTL);
+    assert!(w.count(1, joins) - before < 10, "joins in a loop");
+    w.drop_leadership(0, E);
+    w.run(TTL * 3);
+    let mut tokens: Vec<_> = w.elected.iter().map(|e| (e.node, e.token)).collect();
+    let elections = tokens.len();
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), elections, "a token is elected once");
+    w.check_settled();
+}
+
+#[test]
+fn key_that_a_restore_brings_back_is_not_adopted() {
+    let mut w = World::new(2, 1);
+    w.stand(0, OTHER, Follow::Auto, true);
+    w.campaign(0);
+    w.run(ms(50));
+    let backup = w.store.clone();
+    let token = w.elected.iter().find(|e| *e.prefix == *E).unwrap().token;
+    w.leave(0, E);
+    w.drop_leadership(0, E);
+    w.run(ms(50));
+    w.campaign(1);
+    w.run(ms(50));
+    // The restored store has no key of node 1, and the key of node 0 stands again under its lease, which lives.
+    w.restore(&backup, 1000);
+    w.campaign(0);
+    w.run(TTL * 3);
+    let again = w
+        .elected
+        .iter()
+        .filter(|e| e.token == token && *e.prefix == *E);
+    assert_eq!(again.count(), 1, "the old token leads again");
+    w.check_settled();
+    leads_in_turn(&mut w, 2);
+}
+
+#[test]
+fn key_that_a_restore_brings_back_goes_though_nobody_stands_by_it() {
+    let mut w = World::new(2, 1);
+    w.stand(0, OTHER, Follow::Auto, true);
+    w.campaign(0);
+    w.run(ms(50));
+    let backup = w.store.clone();
+    w.leave(0, E);
+    w.drop_leadership(0, E);
+    w.run(ms(50));
+    w.restore(&backup, 1000);
+    w.campaign(1);
+    w.until("the only candidate leads", TTL * 2, |w| w.leads(1));
+    w.check_settled();
+}

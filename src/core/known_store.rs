@@ -1,0 +1,150 @@
+//! Remembers which etcd cluster answers and how far it has come, and tells when an answer comes from another store:
+//! another cluster, or the same one after its data was replaced by a backup.
+//!
+//! A linearizable answer never shows less than what this session knew when it sent the request. What it knew includes the
+//! revisions of watch messages: every one of them was committed. The raft term counts as the revision does. It is stamped
+//! on an answer when the entries up to that answer are applied, so it never falls within one store; a restored snapshot
+//! begins again at a low term, which shows even where the revision was raised.
+
+use crate::facts::Header;
+
+/// What a session knew of the store when it sent a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Floor {
+    revision: i64,
+    term: u64,
+    /// How many stores came before this one.
+    former_stores: u32,
+}
+
+/// Where a linearizable answer comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The store that is known.
+    Known,
+    /// Another store, which answers from now on.
+    Other,
+    /// The request was sent before the store was exchanged: the answer proves nothing about either.
+    Unclear,
+}
+
+impl Floor {
+    /// The newest revision that was known.
+    pub(crate) fn revision(self) -> i64 {
+        self.revision
+    }
+}
+
+/// The store, as far as this session knows it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KnownStore {
+    cluster: Option<u64>,
+    newest: Floor,
+}
+
+impl KnownStore {
+    /// The least that an answer to a request sent now can show.
+    pub(crate) fn floor(&self) -> Floor {
+        self.newest
+    }
+
+    /// The cluster's id, 0 before its first answer.
+    pub(crate) fn cluster(&self) -> u64 {
+        self.cluster.unwrap_or_default()
+    }
+
+    /// A watch message showed `revision`.
+    pub(crate) fn watched(&mut self, revision: i64) {
+        self.newest.revision = self.newest.revision.max(revision);
+    }
+
+    /// Where a linearizable answer to a request sent at `floor` comes from.
+    pub(crate) fn answered(&mut self, header: Header, floor: Floor) -> Origin {
+        if floor.former_stores != self.newest.former_stores {
+            return Origin::Unclear;
+        }
+        let known = self.cluster.is_none_or(|cluster| cluster == header.cluster)
+            && header.revision >= floor.revision
+            && header.term >= floor.term;
+        self.cluster = Some(header.cluster);
+        if known {
+            self.watched(header.revision);
+            self.newest.term = self.newest.term.max(header.term);
+            return Origin::Known;
+        }
+        self.newest = Floor {
+            revision: header.revision,
+            term: header.term,
+            former_stores: self.newest.former_stores + 1,
+        };
+        Origin::Other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(cluster: u64, revision: i64, term: u64) -> Header {
+        Header {
+            cluster,
+            member: 1,
+            revision,
+            term,
+        }
+    }
+
+    fn known() -> KnownStore {
+        let mut store = KnownStore::default();
+        let origin = store.answered(header(7, 10, 3), Floor::default());
+        assert_eq!(origin, Origin::Known);
+        store
+    }
+
+    #[test]
+    fn growing_revision_and_term_are_the_same_store() {
+        let mut store = known();
+        for same in [header(7, 10, 3), header(7, 12, 4)] {
+            assert_eq!(store.answered(same, store.floor()), Origin::Known);
+        }
+    }
+
+    #[test]
+    fn lower_revision_or_term_or_another_cluster_is_another_store() {
+        for other in [header(7, 9, 3), header(7, 900, 2), header(8, 11, 3)] {
+            let mut store = known();
+            assert_eq!(store.answered(other, store.floor()), Origin::Other);
+            assert_eq!(store.answered(other, store.floor()), Origin::Known);
+        }
+    }
+
+    #[test]
+    fn revision_of_a_watch_message_counts() {
+        let mut store = known();
+        store.watched(12);
+        assert_eq!(
+            store.answered(header(7, 11, 3), store.floor()),
+            Origin::Other
+        );
+    }
+
+    #[test]
+    fn answer_to_an_earlier_request_may_show_less() {
+        let mut store = known();
+        let floor = store.floor();
+        store.watched(15);
+        assert_eq!(store.answered(header(7, 12, 3), floor), Origin::Known);
+        assert_eq!(store.floor().revision(), 15);
+    }
+
+    #[test]
+    fn answer_to_a_request_of_the_former_store_proves_nothing() {
+        let mut store = known();
+        let before = store.floor();
+        store.answered(header(7, 5, 3), before);
+        for late in [header(7, 11, 3), header(7, 5, 3)] {
+            assert_eq!(store.answered(late, before), Origin::Unclear);
+        }
+        assert_eq!(store.floor().revision(), 5);
+    }
+}
