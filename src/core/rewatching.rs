@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::action::{Action, Answer, Ask, Class, Note, SlotId, Trouble, WatchId};
 use super::candidacy::Purpose;
-use super::machine::{LONGEST_PAUSE, Machine, Slot, Timer};
+use super::lease::LONGEST_PAUSE;
+use super::machine::{Machine, Slot, Timer};
 use super::time::Time;
 
 /// The losses of one slot's watches.

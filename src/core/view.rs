@@ -4,7 +4,7 @@
 //! was created, after registering it, so everything later is delivered: a watch created at or before the
 //! read's revision leaves no gap; otherwise the prefix is read once more.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::action::{RequestId, WatchId};
@@ -289,6 +289,10 @@ pub(crate) struct Neighbour {
 }
 
 impl Neighbour {
+    fn age(&self) -> (i64, Arc<[u8]>) {
+        (self.create_revision, Arc::clone(&self.key))
+    }
+
     /// Whether that key is there no more, by what was not known at `known_at`.
     fn is_gone(&self, changes: &[Change], known_at: i64) -> Option<i64> {
         let gone = changes.iter().find(|change| {
@@ -319,7 +323,8 @@ pub(crate) struct PredecessorView {
     pub(crate) read: Option<RequestId>,
     /// Watchers no longer needed, for the machine to cancel.
     pub(crate) discarded: Vec<WatchId>,
-    older: BTreeMap<i64, Arc<[u8]>>,
+    /// Keys older than ours. Several that one transaction put share a create revision.
+    older: BTreeSet<(i64, Arc<[u8]>)>,
     /// The eldest, if it has no lease.
     blocker: Option<Arc<[u8]>>,
     known_at: i64,
@@ -340,7 +345,7 @@ impl PredecessorView {
             herald: None,
             read: None,
             discarded: Vec::new(),
-            older: BTreeMap::new(),
+            older: BTreeSet::new(),
             blocker: None,
             known_at: 0,
             gone_at: 0,
@@ -457,7 +462,7 @@ impl PredecessorView {
         if let Some(at) = self.herald.as_ref().and_then(gone)
             && let Some(herald) = self.herald.take()
         {
-            self.older.remove(&herald.create_revision);
+            self.older.remove(&herald.age());
             self.discard(&herald);
             self.gone_at = self.gone_at.max(at);
             // Those before it may have left unseen.
@@ -466,7 +471,7 @@ impl PredecessorView {
         if let Some(at) = self.predecessor.as_ref().and_then(gone)
             && let Some(predecessor) = self.predecessor.take()
         {
-            self.older.remove(&predecessor.create_revision);
+            self.older.remove(&predecessor.age());
             self.discard(&predecessor);
             self.gone_at = self.gone_at.max(at);
             // Older ones may have left unseen: ask, rather than walk the chain.

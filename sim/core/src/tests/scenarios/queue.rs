@@ -7,6 +7,7 @@ use crate::core::action::Standing;
 use crate::core::candidacy::Follow;
 use crate::tests::{E, SLOW, key};
 use crate::world::node::Settings;
+use crate::world::store::Write;
 use crate::world::{Fate, World};
 
 fn followers(nodes: usize, follow: Follow) -> World {
@@ -40,6 +41,27 @@ fn a_newcomer_and_one_that_comes_back_stand_at_the_back() {
     assert_eq!(standing[2], Some(Standing::Waiting { ahead: 1 }));
     w.drop_leadership(0, E);
     w.until("the next leads", ms(50), |w| w.leads(2));
+}
+
+#[test]
+fn lock_waits_behind_all_keys_of_one_revision() {
+    for (first, second) in [("e/a", "e/b"), ("e/b", "e/a")] {
+        let mut w = World::new(1, 1);
+        w.store.write([first, second].map(|name| Write::Put {
+            key: key(name),
+            value: (*b"").into(),
+            lease: 0,
+        }));
+        w.publish();
+        w.stand(0, E, Follow::Predecessor, false);
+        w.run(secs(1));
+        for name in [first, second] {
+            assert_eq!(w.leader(E), None, "{name} still stands");
+            w.delete(&key(name));
+            w.run(secs(1));
+        }
+        assert!(w.leads(0));
+    }
 }
 
 #[test]
