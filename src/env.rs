@@ -27,7 +27,7 @@ pub trait Env: Send + Sync + 'static {
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
     /// Runs a task in the background.
     fn spawn(&self, task: BoxFuture<'static, ()>);
-    /// A fresh random number.
+    /// A random number that the system draws at this call, so that a clone of this machine draws another.
     fn random(&self) -> u64;
     /// Makes a client for one endpoint.
     fn connect(

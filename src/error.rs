@@ -147,7 +147,7 @@ fn kind_of(class: Class) -> ErrorKind {
 /// The core's view of a failure at etcd's edge.
 pub(crate) fn class_of(class: etcd::Class) -> Class {
     match class {
-        etcd::Class::Retry | etcd::Class::Compacted => Class::Retry,
+        etcd::Class::Retry | etcd::Class::Compacted | etcd::Class::LeaseTaken => Class::Retry,
         etcd::Class::Backoff => Class::Backoff,
         etcd::Class::LeaseGone => Class::LeaseGone,
         etcd::Class::Auth => Class::Auth,

@@ -156,7 +156,7 @@ impl Endpoint {
     ///
     /// As [`Endpoint::members`], and `Overloaded`: out of space.
     pub async fn shortest_ttl(&self) -> Result<Duration> {
-        told(self.pool.shortest_term(self.fresh_lease()).await)
+        told(self.pool.shortest_term().await)
     }
 
     /// How fast the clock runs by which etcd's leader lets leases expire, compared to this machine's: a lease is watched as
@@ -166,15 +166,14 @@ impl Endpoint {
     ///
     /// As [`Endpoint::shortest_ttl`].
     pub async fn clock_rate(&self, span: Duration) -> Result<Option<ClockRate>> {
-        let lease = self.fresh_lease();
         let term = span.as_secs().saturating_add(10);
         let granted = told(
             self.pool
-                .grant(lease, i64::try_from(term).unwrap_or(i64::MAX))
+                .grant(i64::try_from(term).unwrap_or(i64::MAX))
                 .await,
         )?;
-        let rate = self.rate_of(lease, granted.ttl, span).await;
-        let revoked = self.pool.revoke(lease).await;
+        let rate = self.rate_of(granted.id, granted.ttl, span).await;
+        let revoked = self.pool.revoke(granted.id).await;
         let rate = rate?;
         told(revoked)?;
         Ok(rate)
@@ -243,11 +242,6 @@ impl Endpoint {
     async fn sleep_until(&self, moment: Time, ahead: Duration) {
         let left = moment.since(self.env.now());
         self.env.sleep(left.saturating_sub(ahead)).await;
-    }
-
-    fn fresh_lease(&self) -> i64 {
-        // etcd's ids are positive.
-        ((self.env.random() >> 1) | 1) as i64
     }
 }
 

@@ -279,7 +279,6 @@ impl Session {
             trust: settings.trust,
             grace: settings.grace,
             request_timeout: settings.request_timeout,
-            seed: env.random(),
             probe_key: probe_key.into(),
             long_queue: LONG_QUEUE,
             batch: BATCH,

@@ -20,8 +20,8 @@ pub(crate) type TermId = u64;
 /// A request to etcd. Each is answered exactly once, a timeout included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// Grant a lease under a fresh id.
-    Grant { lease: i64, ttl: Duration },
+    /// Grant a lease. Whoever sends the request draws the id, anew for each.
+    Grant { ttl: Duration },
     /// Open the keepalive stream. Its first answer is swallowed by the client and proves nothing.
     Open { lease: i64 },
     /// Renew once on the open stream.
@@ -118,6 +118,7 @@ pub(crate) struct Trouble {
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     Granted {
+        lease: i64,
         ttl: Duration,
         header: Header,
     },

@@ -412,7 +412,6 @@ pub(crate) fn new_view(prefix: &Arc<[u8]>, follow: Follow) -> View {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Grant {
-        lease: i64,
         sent: Time,
     },
     Open,

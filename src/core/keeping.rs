@@ -28,12 +28,8 @@ impl Machine {
                     return;
                 }
                 self.holding = Holding::Granting;
-                let lease = self.fresh_lease_id();
                 let ttl = self.config.ttl;
-                self.ask(
-                    Purpose::Grant { lease, sent: now },
-                    Ask::Grant { lease, ttl },
-                );
+                self.ask(Purpose::Grant { sent: now }, Ask::Grant { ttl });
             }
             Holding::Held(lease) => {
                 let request = self.counter + 1;
@@ -63,9 +59,11 @@ impl Machine {
         }
     }
 
-    pub(super) fn granted(&mut self, now: Time, lease: i64, sent: Time, answer: Answer) {
+    /// Whatever failed, nothing is revoked: only an answer makes a lease ours, and the id may be somebody else's. A lease
+    /// that was granted all the same has no keys and expires by itself.
+    pub(super) fn granted(&mut self, now: Time, sent: Time, answer: Answer) {
         match answer {
-            Answer::Granted { ttl, header } => {
+            Answer::Granted { lease, ttl, header } => {
                 let lease = Lease::granted(
                     lease,
                     ttl,
@@ -94,9 +92,6 @@ impl Machine {
                     what: "grant",
                     trouble: trouble.clone(),
                 });
-                if trouble.ambiguous {
-                    self.revoke(now, lease, self.config.ttl, now);
-                }
                 for slot in self.slot_ids() {
                     self.refuse_if_new(slot, &trouble, now);
                 }
@@ -104,17 +99,6 @@ impl Machine {
             }
             _ => {}
         }
-    }
-
-    /// A fresh id for every attempt: 'already exists' could be our own lost grant, older than we think, or
-    /// somebody else's, and is never adopted. (`SplitMix64` over the session's random seed.)
-    pub(super) fn fresh_lease_id(&mut self) -> i64 {
-        self.config.seed = self.config.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.config.seed;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        ((z >> 1) as i64).max(1)
     }
 
     /// The lease may be believed in until `deadline`.

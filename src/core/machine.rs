@@ -28,8 +28,6 @@ pub(crate) struct Config {
     pub(crate) trust: Trust,
     pub(crate) grace: Duration,
     pub(crate) request_timeout: Duration,
-    /// Random; lease ids are drawn from it.
-    pub(crate) seed: u64,
     /// A key of the namespace that is read when no other will do; it need not exist.
     pub(crate) probe_key: Arc<[u8]>,
     /// [`LONG_QUEUE`](super::candidacy::LONG_QUEUE), unless long queues are to be looked at with few candidates.
@@ -363,7 +361,7 @@ impl Machine {
             self.confirm(now, request, *header);
         }
         match purpose {
-            Purpose::Grant { lease, sent } => self.granted(now, lease, sent, answer),
+            Purpose::Grant { sent } => self.granted(now, sent, answer),
             Purpose::Open | Purpose::Renew => self.renewed(now, request, answer),
             Purpose::Verify { subject } => self.verified(now, request, subject, answer),
             Purpose::Probe => {

@@ -370,17 +370,18 @@ pub(super) fn trouble(failure: &Failure) -> Trouble {
     let class = class_of(failure.class);
     Trouble {
         class,
-        ambiguous: failure.sent && class == crate::core::action::Class::Retry,
+        ambiguous: failure.sent && failure.class.leaves_open(),
         message: failure.to_string(),
     }
 }
 
 async fn send(pool: &Pool, ask: Ask) -> Result<Answer, Failure> {
     Ok(match ask {
-        Ask::Grant { lease, ttl } => {
+        Ask::Grant { ttl } => {
             let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
-            let granted = pool.grant(lease, seconds).await?;
+            let granted = pool.grant(seconds).await?;
             Answer::Granted {
+                lease: granted.id,
                 ttl: granted.ttl,
                 header: granted.header,
             }

@@ -67,7 +67,8 @@ impl Env for System {
     }
 
     fn random(&self) -> u64 {
-        fastrand::u64(..)
+        // A generator of our own would have the same state in every clone. The kernel never refuses once it has booted.
+        getrandom::u64().unwrap_or_else(|_| fastrand::u64(..))
     }
 
     fn connect(
@@ -125,6 +126,16 @@ mod tests {
     fn outside_a_runtime_the_error_says_what_is_missing() {
         let error = System::new().expect_err("there is no runtime here");
         assert!(error.to_string().contains("tokio runtime"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_clone_with_the_same_state_draws_other_numbers() {
+        let system = System::new().expect("in a runtime");
+        let drawn = [7, 7].map(|state| {
+            fastrand::seed(state);
+            system.random()
+        });
+        assert_ne!(drawn[0], drawn[1]);
     }
 
     #[tokio::test]

@@ -14,6 +14,8 @@ pub(crate) enum Class {
     Backoff,
     /// The lease does not exist (any more).
     LeaseGone,
+    /// Somebody has a lease of that id: ask for another id.
+    LeaseTaken,
     /// The revision asked for is compacted: list again.
     Compacted,
     /// The credentials or the token were refused; a fresh connection authenticates anew.
@@ -22,6 +24,13 @@ pub(crate) enum Class {
     Denied,
     /// The request can never succeed as it is.
     Invalid,
+}
+
+impl Class {
+    /// Whether a request that was sent may have been applied all the same. The other classes are refusals.
+    pub(crate) fn leaves_open(self) -> bool {
+        matches!(self, Class::Retry | Class::Compacted)
+    }
 }
 
 /// Why a call failed. Never holds a password.
@@ -135,6 +144,7 @@ fn classify(code: Code, message: &str) -> Class {
         ("h2 protocol error", Class::Retry),
         ("transport error", Class::Retry),
         ("lease not found", Class::LeaseGone),
+        ("lease already exists", Class::LeaseTaken),
         ("has been compacted", Class::Compacted),
         ("future revision", Class::Retry),
         ("too many requests", Class::Backoff),
@@ -276,6 +286,17 @@ mod tests {
         );
         let gone = Error::LeaseKeepAliveError("lease not found".to_owned());
         assert_eq!(Failure::from_error(&gone, "e").class, Class::LeaseGone);
+    }
+
+    #[test]
+    fn a_taken_lease_id_is_a_refusal() {
+        let message = "etcdserver: lease already exists";
+        let taken = class(Code::FailedPrecondition, message);
+        assert_eq!(taken, Class::LeaseTaken);
+        assert!(!taken.leaves_open());
+        let status = tonic::Status::new(Code::FailedPrecondition, message);
+        let failure = Failure::from_error(&Error::GRpcStatus(status), "e");
+        assert!(!failure.moves_on(), "another endpoint says the same");
     }
 
     #[test]

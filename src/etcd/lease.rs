@@ -14,6 +14,8 @@ use crate::facts::Header;
 /// A lease that was granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Granted {
+    /// The lease's id.
+    pub(crate) id: i64,
     /// The term etcd chose, which may be longer than the one asked for.
     pub(crate) ttl: Duration,
     /// The answer's header.
@@ -60,8 +62,15 @@ pub(crate) struct KeepAlive {
 }
 
 impl Pool {
-    /// Grants the lease under an id that the caller has never used before.
-    pub(crate) async fn grant(&self, id: i64, ttl_secs: i64) -> Result<Granted, Failure> {
+    /// Grants a lease under an id that is drawn for this request alone, when it is sent: a machine and its clone would
+    /// draw the same ids from a number that was drawn before. An id that is taken is refused, and never adopted.
+    pub(crate) async fn grant(&self, ttl_secs: i64) -> Result<Granted, Failure> {
+        // etcd's ids are positive.
+        let id = ((self.random() >> 1) as i64).max(1);
+        self.grant_as(id, ttl_secs).await
+    }
+
+    pub(super) async fn grant_as(&self, id: i64, ttl_secs: i64) -> Result<Granted, Failure> {
         self.call(Lane::Lease, async |client| {
             let options = LeaseGrantOptions::new().with_id(id);
             let answer = client.lease_client().grant(ttl_secs, Some(options)).await?;
@@ -73,7 +82,7 @@ impl Pool {
             if ttl.is_zero() {
                 return Err(Trouble::Odd("a grant without a term"));
             }
-            Ok(Granted { ttl, header })
+            Ok(Granted { id, ttl, header })
         })
         .await
     }

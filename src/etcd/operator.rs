@@ -127,9 +127,9 @@ impl Pool {
     }
 
     /// The shortest term for which this etcd grants a lease. The lease is given back.
-    pub(crate) async fn shortest_term(&self, id: i64) -> Result<Duration, Failure> {
-        let granted = self.grant(id, 1).await?;
-        self.revoke(id).await?;
+    pub(crate) async fn shortest_term(&self) -> Result<Duration, Failure> {
+        let granted = self.grant(1).await?;
+        self.revoke(granted.id).await?;
         Ok(granted.ttl)
     }
 }

@@ -184,6 +184,10 @@ impl Pool {
         }
     }
 
+    pub(super) fn random(&self) -> u64 {
+        self.env.random()
+    }
+
     /// Asks etcd for the state of one key, only to learn that it answers.
     pub(crate) async fn probe(&self, key: &[u8]) -> Result<Header, Failure> {
         let (header, _) = self.read(Lane::Data, key).await?;

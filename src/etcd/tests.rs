@@ -271,7 +271,7 @@ async fn every_call_may_move_between_threads(pool: Arc<Pool>) {
     sendable(pool.txn(etcd_client::Txn::new()));
     sendable(pool.probe(b""));
     sendable(pool.client(Lane::Data));
-    sendable(pool.grant(1, 1));
+    sendable(pool.grant(1));
     sendable(pool.revoke(1));
     sendable(pool.lease_keys(1));
     if let Ok(mut keepalive) = pool.keepalive(1).await {

@@ -2,6 +2,8 @@
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod candidates;
+#[cfg(feature = "unstable-sim")]
+mod clones;
 mod common;
 mod denied_observer;
 mod elections;

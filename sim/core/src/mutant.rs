@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::core::action::{Action, Answer, Ask, Class, RequestId, SlotId, TermId, WatchId};
+use crate::core::action::{Action, Answer, Ask, RequestId, SlotId, TermId, WatchId};
 use crate::core::machine::Slot;
 use crate::core::time::Time;
 use crate::facts::{Change, Entry};
 use crate::world::node::Message;
-use crate::world::store::Key;
+use crate::world::store::{EXISTS, Key};
 use crate::world::{Ev, Event, World};
 
 /// A rule that is broken.
@@ -17,6 +17,7 @@ pub(crate) enum Mutant {
     ReceiveInstant,
     NoVerification,
     AdoptsLease,
+    RevokesTaken,
     AdoptsDeleted,
     ExtendsCancelled,
     ReleasesEarly,
@@ -29,10 +30,11 @@ pub(crate) enum Mutant {
 }
 
 impl Mutant {
-    pub(crate) const ALL: [Mutant; 12] = [
+    pub(crate) const ALL: [Mutant; 13] = [
         Mutant::ReceiveInstant,
         Mutant::NoVerification,
         Mutant::AdoptsLease,
+        Mutant::RevokesTaken,
         Mutant::AdoptsDeleted,
         Mutant::ExtendsCancelled,
         Mutant::ReleasesEarly,
@@ -49,6 +51,7 @@ impl Mutant {
             Mutant::ReceiveInstant => "receive-instant",
             Mutant::NoVerification => "no-verification",
             Mutant::AdoptsLease => "adopts-lease",
+            Mutant::RevokesTaken => "revokes-taken",
             Mutant::AdoptsDeleted => "adopts-deleted",
             Mutant::ExtendsCancelled => "extends-cancelled",
             Mutant::ReleasesEarly => "releases-early",
@@ -71,6 +74,9 @@ impl Mutant {
             }
             Mutant::AdoptsLease => {
                 "a lease id is used again after a restart, and \"already exists\" is taken for a grant"
+            }
+            Mutant::RevokesTaken => {
+                "a lease whose id is taken is revoked, as one may be whose grant got no answer"
             }
             Mutant::AdoptsDeleted => {
                 "a delete whose answer was lost is taken for done, so that the key may be adopted again"
@@ -156,7 +162,7 @@ impl World {
             return answer;
         };
         let header = self.store.header();
-        let ttl = self.settings.ttl;
+        let (ttl, lease) = (self.settings.ttl, self.nodes[node].drawn.1);
         let n = &mut self.nodes[node];
         let now = n.local(self.now);
         let Some((sent, ask)) = n.memory.asks.remove(&request) else {
@@ -170,14 +176,20 @@ impl World {
                 let ttl = ttl + now.since(sent);
                 Answer::Renewed { ttl, header }
             }
-            (Mutant::ReceiveInstant, _, Answer::Granted { ttl, header }) => {
+            (Mutant::ReceiveInstant, _, Answer::Granted { lease, ttl, header }) => {
                 let ttl = ttl + now.since(sent);
-                Answer::Granted { ttl, header }
+                Answer::Granted { lease, ttl, header }
             }
             (Mutant::AdoptsLease, Ask::Grant { .. }, Answer::Failed(trouble))
-                if trouble.class == Class::Invalid =>
+                if trouble.message == EXISTS =>
             {
-                Answer::Granted { ttl, header }
+                Answer::Granted { lease, ttl, header }
+            }
+            (Mutant::RevokesTaken, Ask::Grant { .. }, Answer::Failed(trouble))
+                if trouble.message == EXISTS =>
+            {
+                self.store.perform(self.now, &Ask::Revoke { lease }, None);
+                Answer::Failed(trouble)
             }
             (
                 Mutant::AdoptsDeleted,

@@ -94,6 +94,8 @@ pub(crate) enum Kind {
     Foreign,
     /// etcd refuses a node's watches of one election, beside others on the same stream.
     WatchesRefused,
+    /// The node starts anew as a clone of another one, and draws lease ids that others have.
+    Clone,
 }
 
 impl Kind {
@@ -142,7 +144,7 @@ impl Kind {
     ];
 
     /// Those that are drawn after everything else, so that the stories that are known by their seeds stay what they were.
-    pub(crate) const LATER: [Kind; 1] = [Kind::WatchesRefused];
+    pub(crate) const LATER: [Kind; 2] = [Kind::WatchesRefused, Kind::Clone];
 
     /// Whether it takes keys away that are somebody's.
     pub(crate) fn meddles(self) -> bool {

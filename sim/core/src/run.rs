@@ -351,6 +351,13 @@ fn inflict(w: &mut World, fault: Fault) {
             w.nodes[node].paused = false;
             stand_again(w, node);
         }
+        Kind::Clone => {
+            w.kill(node);
+            w.nodes[node].paused = false;
+            w.relink(node, |l| l.same_ids = true);
+            stand_again(w, node);
+            heal(w, node, lasts, |l| l.same_ids = false);
+        }
         Kind::Leave => {
             w.leave(node, election);
             return_after(w, node, lasts);

@@ -113,7 +113,7 @@ async fn refusals_tell_which_watch_they_are_about() {
     }
     // The stream still tells of changes.
     let lease = fresh_id();
-    pool.grant(lease, 30).await.unwrap();
+    pool.grant_as(lease, 30).await.unwrap();
     pool.join(b"ns/e/1", b"a", lease, b"ns/e/", Unless::default())
         .await
         .unwrap();
@@ -129,7 +129,7 @@ async fn an_old_token_is_replaced_for_calls_and_streams() {
     let (etcd, mut root) = guarded().await;
     let pool = pool_of(&etcd, "me", PASSWORD);
     let id = fresh_id();
-    pool.grant(id, 30).await.unwrap();
+    pool.grant_as(id, 30).await.unwrap();
     pool.join(b"ns/e/1", b"a", id, b"ns/e/", Unless::default())
         .await
         .unwrap();

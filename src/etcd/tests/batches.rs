@@ -12,7 +12,7 @@ async fn what_is_absent_is_taken_and_what_stands_is_left_alone() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
-    pool.grant(lease, 30).await.unwrap();
+    pool.grant_as(lease, 30).await.unwrap();
     let member = pool
         .join(b"ns/p/m-1", b"a", lease, b"ns/p/", Unless::default())
         .await
@@ -53,7 +53,7 @@ async fn without_its_member_nothing_is_taken() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
-    pool.grant(lease, 30).await.unwrap();
+    pool.grant_as(lease, 30).await.unwrap();
     let (_, taken) = pool
         .take((b"ns/p/m-1", 7), b"a", lease, &keys(0..3))
         .await
@@ -85,7 +85,7 @@ async fn joins_share_a_transaction_and_nothing_else() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
-    pool.grant(lease, 30).await.unwrap();
+    pool.grant_as(lease, 30).await.unwrap();
     // The first finds nobody, the second its own key, the third more than one answer holds, the fourth whom it does not
     // want to join.
     let candidates: Vec<_> = (0..4).map(candidate).collect();
@@ -133,7 +133,7 @@ async fn sixty_four_joins_are_as_many_as_etcd_takes_with_room_to_spare() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
-    pool.grant(lease, 30).await.unwrap();
+    pool.grant_as(lease, 30).await.unwrap();
     let of = |n| (0..n).map(candidate).collect::<Vec<_>>();
     let beside = Unless {
         created_after: Some(0),

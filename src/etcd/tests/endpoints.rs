@@ -18,8 +18,8 @@ async fn after_a_dead_endpoint_the_second_call_succeeds() {
     // The other lane learns by itself.
     assert_eq!(pool.endpoint(Lane::Lease), dead);
     let id = fresh_id();
-    assert!(!pool.grant(id, 30).await.unwrap_err().sent);
-    pool.grant(id, 30).await.unwrap();
+    assert!(!pool.grant_as(id, 30).await.unwrap_err().sent);
+    pool.grant_as(id, 30).await.unwrap();
     pool.keepalive(id).await.unwrap().renew().await.unwrap();
 }
 

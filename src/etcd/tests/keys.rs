@@ -27,7 +27,7 @@ async fn the_first_join_creates_the_key_and_the_second_finds_it() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
-    pool.grant(lease, 30).await.unwrap();
+    pool.grant_as(lease, 30).await.unwrap();
     fill(&pool, ["ns/e/0".to_owned()]).await;
 
     let first = pool
@@ -57,7 +57,7 @@ async fn a_join_is_refused_if_somebody_joined_after_a_revision() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
-    pool.grant(lease, 30).await.unwrap();
+    pool.grant_as(lease, 30).await.unwrap();
     let join = async |key: &'static str, created_after: i64| {
         let unless = Unless {
             created_after: Some(created_after),
@@ -89,7 +89,7 @@ async fn a_join_is_refused_if_a_key_stands_beside_its_prefix() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
-    pool.grant(lease, 30).await.unwrap();
+    pool.grant_as(lease, 30).await.unwrap();
     let join = async |key: &'static str, prefix: &'static str| {
         let unless = Unless {
             beside_in: Some(b"ns/s/"),
@@ -146,7 +146,7 @@ async fn more_candidates_than_a_page_are_read_whole() {
     );
 
     let lease = fresh_id();
-    pool.grant(lease, 30).await.unwrap();
+    pool.grant_as(lease, 30).await.unwrap();
     let joined = pool
         .join(b"ns/e/99999", b"a", lease, b"ns/e/", Unless::default())
         .await
@@ -214,7 +214,7 @@ async fn a_guarded_delete_never_removes_a_recreated_key() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
-    pool.grant(lease, 30).await.unwrap();
+    pool.grant_as(lease, 30).await.unwrap();
     let join = || pool.join(b"ns/e/1", b"a", lease, b"ns/e/", Unless::default());
     let first = join().await.unwrap().header.revision;
     let gone = pool.delete(b"ns/e/1", first).await.unwrap();
@@ -237,8 +237,8 @@ async fn a_proclamation_changes_the_value_of_our_own_key_only() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let (lease, other) = (fresh_id(), fresh_id());
-    pool.grant(lease, 30).await.unwrap();
-    pool.grant(other, 30).await.unwrap();
+    pool.grant_as(lease, 30).await.unwrap();
+    pool.grant_as(other, 30).await.unwrap();
     let created = pool
         .join(b"ns/e/1", b"a", lease, b"ns/e/", Unless::default())
         .await

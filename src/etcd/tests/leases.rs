@@ -7,11 +7,12 @@ async fn a_lease_is_granted_under_our_id_listed_and_revoked() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let id = fresh_id();
-    let granted = pool.grant(id, 30).await.unwrap();
+    let granted = pool.grant_as(id, 30).await.unwrap();
     assert_eq!(granted.ttl, Duration::from_secs(30));
     assert_ne!((granted.header.cluster, granted.header.term), (0, 0));
     // The id is taken now: nobody may adopt it.
-    assert!(pool.grant(id, 30).await.is_err());
+    let taken = pool.grant_as(id, 30).await.unwrap_err();
+    assert_eq!(taken.class, Class::LeaseTaken, "{taken}");
 
     for key in [b"ns/e/1", b"ns/f/1"] {
         pool.join(key, b"a", id, b"ns/e/", Unless::default())
@@ -37,7 +38,7 @@ async fn a_lease_is_granted_under_our_id_listed_and_revoked() {
 async fn the_term_is_the_one_etcd_chose() {
     let etcd = Etcd::start().await;
     // 1 s is below etcd's minimum.
-    let granted = etcd.pool().grant(fresh_id(), 1).await.unwrap();
+    let granted = etcd.pool().grant_as(fresh_id(), 1).await.unwrap();
     assert_eq!(granted.ttl, Duration::from_secs(2));
 }
 
@@ -46,7 +47,7 @@ async fn a_renewal_is_answered_with_the_term_and_a_header_that_a_read_confirms()
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let id = fresh_id();
-    pool.grant(id, 7).await.unwrap();
+    pool.grant_as(id, 7).await.unwrap();
     let mut keepalive = pool.keepalive(id).await.unwrap();
     for _ in 0..3 {
         let ack = keepalive.renew().await.unwrap();
@@ -76,7 +77,7 @@ async fn a_lease_revoked_meanwhile_is_acknowledged_with_no_term() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let id = fresh_id();
-    pool.grant(id, 30).await.unwrap();
+    pool.grant_as(id, 30).await.unwrap();
     let mut keepalive = pool.keepalive(id).await.unwrap();
     pool.revoke(id).await.unwrap();
     assert_eq!(keepalive.renew().await.unwrap().ttl, Duration::ZERO);
@@ -88,7 +89,7 @@ async fn a_keepalive_whose_renewal_was_dropped_is_used_up() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let id = fresh_id();
-    pool.grant(id, 30).await.unwrap();
+    pool.grant_as(id, 30).await.unwrap();
     let mut keepalive = pool.keepalive(id).await.unwrap();
     keepalive.renew().await.unwrap();
 
@@ -114,7 +115,7 @@ async fn a_keepalive_whose_renewal_timed_out_is_used_up() {
     let short = Duration::from_secs(2);
     let pool = pool_with(&[&etcd.endpoint], ConnectOptions::new(), short);
     let id = fresh_id();
-    pool.grant(id, 30).await.unwrap();
+    pool.grant_as(id, 30).await.unwrap();
     let mut keepalive = pool.keepalive(id).await.unwrap();
     etcd.pause();
     let failure = soon("a timeout", keepalive.renew()).await.unwrap_err();

@@ -74,7 +74,7 @@ async fn a_member_says_how_it_is_and_the_shortest_lease_is_given_back() {
     assert_eq!(members[0].id, status.member);
     assert_eq!(members[0].client_urls, std::slice::from_ref(&etcd.endpoint));
     // The election timeout is a second.
-    let shortest = pool.shortest_term(fresh_id()).await.unwrap();
+    let shortest = pool.shortest_term().await.unwrap();
     assert_eq!(shortest, Duration::from_secs(2));
     let mut client = etcd.client().await;
     assert_eq!(client.leases().await.unwrap().leases().len(), 0);

@@ -17,7 +17,7 @@ async fn a_stream_carries_several_watches_from_creation_to_cancellation() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
-    pool.grant(lease, 30).await.unwrap();
+    pool.grant_as(lease, 30).await.unwrap();
     let first = pool
         .join(b"ns/e/1", b"a", lease, b"ns/e/", Unless::default())
         .await
@@ -88,7 +88,7 @@ async fn all_keys_of_a_revoked_lease_go_in_one_message() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
-    pool.grant(lease, 30).await.unwrap();
+    pool.grant_as(lease, 30).await.unwrap();
     for n in 0..5 {
         let key = format!("ns/e/{n}");
         pool.join(key.as_bytes(), b"a", lease, b"ns/e/", Unless::default())

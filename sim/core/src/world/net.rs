@@ -86,7 +86,10 @@ impl World {
         stream: Option<(u64, Option<i64>)>,
         (sent, back): (Time, Option<Duration>),
     ) {
-        let lease = stream.and_then(|(_, lease)| lease);
+        let lease = match ask {
+            Ask::Grant { .. } => Some(self.draw_lease(node)),
+            _ => stream.and_then(|(_, lease)| lease),
+        };
         let stale = self.nodes[node].link.stale.filter(|_| alive);
         // A leader that has lost its followers goes on acknowledging until it notices.
         let acknowledges = |since: Time| *ask == Ask::Renew && self.now.since(since) < ELECTION;
@@ -133,6 +136,17 @@ impl World {
     fn unreadable(&self, node: usize, key: &[u8]) -> bool {
         let unreadable = |f: &Forbidden| f.node == node && !f.readable && *f.prefix == *key;
         self.forbidden.iter().any(unreadable)
+    }
+
+    /// The id of a lease that a node asks for. One of its own is drawn in any case, so that other stories stay as they are.
+    fn draw_lease(&mut self, node: usize) -> i64 {
+        self.nodes[node].draw_lease();
+        if self.nodes[node].link.same_ids
+            && let Some(taken) = self.store.leases.keys().next()
+        {
+            self.nodes[node].drawn.1 = *taken;
+        }
+        self.nodes[node].drawn.1
     }
 
     fn answer(

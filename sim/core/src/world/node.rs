@@ -105,6 +105,8 @@ pub(crate) struct Link {
     pub(crate) twice: bool,
     /// Renewals go to a deposed leader of that term, which acknowledges and does nothing.
     pub(crate) stale: Option<u64>,
+    /// It draws the lease ids that others have, as clones of one machine do.
+    pub(crate) same_ids: bool,
     /// Renewals are done, and acknowledged in the name of another raft term than reads are.
     pub(crate) odd_term: bool,
 }
@@ -220,6 +222,8 @@ pub(crate) struct Node {
     pub(crate) settings: Settings,
     /// Of its lease ids.
     pub(crate) seed: u64,
+    /// How many of them it has drawn, and the last one.
+    pub(crate) drawn: (u64, i64),
     pub(crate) offset: Duration,
     pub(crate) rate_ppm: i64,
     pub(crate) link: Link,
@@ -290,13 +294,13 @@ impl Node {
                 },
                 grace: settings.grace,
                 request_timeout: settings.timeout,
-                seed,
                 probe_key: (*b"probe").into(),
                 long_queue: settings.long_queue,
                 batch: settings.batch,
             }),
             settings,
             seed,
+            drawn: (0, 0),
             offset: Duration::from_secs(1000 + 100 * (seed % 7)),
             rate_ppm: 0,
             link: Link::default(),
@@ -330,6 +334,17 @@ impl Node {
             observe_failed: Vec::new(),
             memory: Memory::default(),
         }
+    }
+
+    /// A lease id for one request: `SplitMix64` over the seed, which nobody else has.
+    pub(crate) fn draw_lease(&mut self) {
+        self.drawn.0 += 1;
+        let mut z = self.drawn.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = z.wrapping_add(self.seed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        self.drawn.1 = ((z >> 1) as i64).max(1);
     }
 
     /// Before the machine hears of it.

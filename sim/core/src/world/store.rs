@@ -61,6 +61,18 @@ pub(crate) fn failed(class: Class, ambiguous: bool) -> Answer {
     })
 }
 
+/// The refusal of a lease whose id is taken.
+pub(crate) fn exists() -> Answer {
+    Answer::Failed(Trouble {
+        class: Class::Retry,
+        ambiguous: false,
+        message: EXISTS.to_owned(),
+    })
+}
+
+/// What etcd says then.
+pub(crate) const EXISTS: &str = "etcdserver: lease already exists";
+
 impl Store {
     pub(crate) fn new() -> Self {
         Self {
@@ -231,16 +243,18 @@ impl Store {
         })
     }
 
-    /// Does what is asked. `stream` is the lease of the keepalive stream the request came on.
-    pub(crate) fn perform(&mut self, now: Time, ask: &Ask, stream: Option<i64>) -> Answer {
+    /// Does what is asked. `lease` is that of the keepalive stream on which the request came, or the one to be granted.
+    pub(crate) fn perform(&mut self, now: Time, ask: &Ask, lease: Option<i64>) -> Answer {
         match ask {
-            Ask::Grant { lease, ttl } => {
+            Ask::Grant { ttl } => {
                 let expires = now.after(*ttl);
-                if self.leases.contains_key(lease) {
-                    return failed(Class::Invalid, false);
+                let lease = lease.unwrap_or_default();
+                if self.leases.contains_key(&lease) {
+                    return exists();
                 }
-                self.leases.insert(*lease, Lease { ttl: *ttl, expires });
+                self.leases.insert(lease, Lease { ttl: *ttl, expires });
                 Answer::Granted {
+                    lease,
                     ttl: *ttl,
                     header: self.header(),
                 }
@@ -250,7 +264,7 @@ impl Store {
                 None => failed(Class::LeaseGone, false),
             },
             Ask::Renew => Answer::Renewed {
-                ttl: stream.and_then(|l| self.renew(now, l)).unwrap_or_default(),
+                ttl: lease.and_then(|l| self.renew(now, l)).unwrap_or_default(),
                 header: self.header(),
             },
             Ask::Verify { key } | Ask::Probe { key } | Ask::Find { key } => Answer::Read {

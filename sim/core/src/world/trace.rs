@@ -34,7 +34,7 @@ fn change(change: &Change) -> String {
 
 pub(super) fn ask(ask: &Ask) -> String {
     match ask {
-        Ask::Grant { lease, .. } => format!("grant {lease:x}"),
+        Ask::Grant { .. } => "grant".to_owned(),
         Ask::Open { lease } => format!("open the keepalive of {lease:x}"),
         Ask::Renew => "renew".to_owned(),
         Ask::Verify { key } => format!("verify by {}", text(key)),
@@ -60,7 +60,7 @@ pub(super) fn ask(ask: &Ask) -> String {
 
 fn answer(answer: &Answer) -> String {
     match answer {
-        Answer::Granted { .. } => "granted".to_owned(),
+        Answer::Granted { lease, .. } => format!("granted {lease:x}"),
         Answer::Opened => "open".to_owned(),
         Answer::Renewed { ttl, header } => {
             format!("acknowledged for {ttl:?} in raft term {}", header.term)

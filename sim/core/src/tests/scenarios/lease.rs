@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::core::action::{Class, Condition, Note, Standing};
+use crate::core::candidacy::Follow;
 use crate::core::reason::LostReason;
 use crate::core::time::Time;
 use crate::tests::E;
@@ -290,14 +291,33 @@ fn the_token_fires_a_grace_period_before_the_deadline() {
 }
 
 #[test]
-fn a_lost_grant_is_revoked_and_asked_for_under_another_id() {
+fn a_lost_grant_expires_and_another_lease_is_asked_for_at_once() {
     let mut w = World::new(1, 1);
     w.next(0, grants, Fate::AnswerLost);
     w.campaign(0);
     w.until("it leads", secs(1), |w| w.leads(0));
-    w.run(ms(100));
-    assert_eq!(w.count(0, revokes), 1);
+    assert_eq!(w.store.leases.len(), 2);
+    w.run(TTL);
+    assert_eq!(w.store.leases.len(), 1);
+    assert_eq!(w.count(0, revokes), 0, "only an answer makes a lease ours");
     w.check_settled();
+}
+
+#[test]
+fn a_clone_that_draws_a_taken_lease_id_ends_nobody_s_lease() {
+    let mut w = World::seated(1);
+    w.add_node();
+    w.relink(1, |l| l.same_ids = true);
+    w.stand(1, b"f/", Follow::Auto, false);
+    w.run(TTL);
+    assert!(w.leads(0) && w.leader(b"f/").is_none());
+    assert!(w.count(1, grants) > 2);
+    assert_eq!(w.count(1, revokes), 0);
+    w.relink(1, |l| l.same_ids = false);
+    w.until("it has a lease of its own", secs(3), |w| {
+        w.leader(b"f/") == Some(1)
+    });
+    assert!(w.leads(0));
 }
 
 #[test]
