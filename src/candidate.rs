@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -91,6 +92,8 @@ pub struct Candidate {
     status: Arc<Told<Status>>,
     elected: Receiver<Leadership>,
     failure: Arc<OnceLock<Error>>,
+    /// The driver has been told to leave; once is enough, however often a user asks.
+    leaves: AtomicBool,
 }
 
 impl Candidate {
@@ -105,11 +108,13 @@ impl Candidate {
         manner: impl FnOnce(SlotId) -> Manner,
     ) -> Result<Self> {
         let value = handle.announced(&handle.shared.settings.announced)?;
+        let room = handle.shared.room.campaign().await;
         let slot = handle.new_slot();
         let (seat, seated) = Seat::new(
             handle,
             name,
             prefix,
+            room,
             turn,
             own.map(|own| Pen::new(own, slot)),
         );
@@ -125,6 +130,7 @@ impl Candidate {
             status: seated.status,
             elected: seated.elected,
             failure: seated.failure,
+            leaves: AtomicBool::new(false),
         };
         match seated.registered.await {
             Ok(Ok(())) => Ok(candidate),
@@ -212,6 +218,9 @@ impl Candidate {
     }
 
     pub(crate) fn begin_to_leave(&self) -> Result<()> {
+        if self.leaves.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
         self.handle.send(Command::Leave { slot: self.slot })
     }
 

@@ -1,15 +1,14 @@
 //! Hides the one task per session that moves events from etcd and commands of users into the core, and the core's
 //! actions back out. It waits for all of them at once, and never for one.
 
+mod inbox;
 mod io;
 mod seats;
 mod shared;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::StreamExt;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::core::action::{Action, Condition, Note, SlotId, TermId};
@@ -25,6 +24,8 @@ use crate::observer::Sight;
 use crate::session::{LeaseView, SessionState};
 use crate::term::Beliefs;
 
+pub(crate) use inbox::{CommandReceiver, Commands, Room};
+use inbox::{Inbox, Work};
 use io::Event;
 pub(crate) use io::several;
 pub(crate) use seats::Seat;
@@ -97,14 +98,9 @@ pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) beliefs: Arc<Beliefs>,
     pub(crate) state: watch::Sender<SessionState>,
-    pub(crate) commands: mpsc::UnboundedReceiver<Command>,
+    pub(crate) commands: CommandReceiver,
     pub(crate) identity: Arc<str>,
 }
-
-/// The longest sleep; after it the clock is compared again, for timers do not count suspend.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
-/// Commands taken up in one turn, which may share what they ask of etcd.
-const IN_ONE_TURN: usize = 64;
 
 pub(crate) struct Driver {
     env: SharedEnv,
@@ -135,11 +131,12 @@ impl Driver {
             config,
             beliefs,
             state,
-            mut commands,
+            commands,
             identity,
         } = parts;
-        let (urgent, mut urgent_events) = mpsc::unbounded_channel();
-        let (answers, mut answer_events) = mpsc::unbounded_channel();
+        let (urgent, urgent_events) = mpsc::unbounded_channel();
+        let (answers, answer_events) = mpsc::unbounded_channel();
+        let mut inbox = Inbox::new(Arc::clone(&env), urgent_events, answer_events, commands);
         let mut driver = Driver {
             io: io::Io::new(Arc::clone(&env), Arc::clone(&pool), urgent, answers),
             machine: Machine::new(config),
@@ -157,40 +154,28 @@ impl Driver {
             closers: Vec::new(),
             closed: false,
         };
-        let mut handles_left = true;
-        let mut turn = Vec::with_capacity(IN_ONE_TURN);
         while !driver.closed {
-            let wait = driver.next_wait();
-            tokio::select! {
-                // The lease's answers come first, then what else is due, then the flood of watch events.
-                biased;
-                Some(event) = urgent_events.recv() => driver.event(event),
-                // Its answer is among the events.
-                Some(()) = driver.io.sending.next() => {}
-                received = commands.recv_many(&mut turn, IN_ONE_TURN), if handles_left => {
-                    turn.drain(..).for_each(|command| driver.command(command));
-                    if received == 0 {
-                        handles_left = false;
-                        let now = driver.env.now();
-                        driver.machine.close(now);
-                    }
-                }
-                () = wait => {
+            let due = driver.machine.next_timeout();
+            match inbox.next(due, &mut driver.io).await {
+                Work::Event(event) => driver.event(event),
+                Work::Due => {
                     let now = driver.env.now();
                     driver.machine.tick(now);
                 }
-                Some(event) = answer_events.recv() => driver.event(event),
-                event = driver.io.listening.next() => driver.event(event),
+                Work::Commands(commands) => {
+                    for command in commands {
+                        driver.command(command);
+                    }
+                }
+                Work::HandlesGone => {
+                    let now = driver.env.now();
+                    driver.machine.close(now);
+                }
+                // The answer is among the events.
+                Work::Sent => {}
             }
             driver.act();
         }
-    }
-
-    fn next_wait(&self) -> futures::future::BoxFuture<'static, ()> {
-        let wait = self.machine.next_timeout().map_or(LONGEST_SLEEP, |at| {
-            at.since(self.env.now()).min(LONGEST_SLEEP)
-        });
-        self.env.sleep(wait)
     }
 
     fn event(&mut self, event: Event) {
@@ -244,7 +229,7 @@ impl Driver {
                 self.machine.leave(now, slot, EndReason::Left);
             }
             Command::AwaitEnd { slot, reply } => match self.seats.get_mut(&slot) {
-                Some(seat) => seat.awaiting_end.push(reply),
+                Some(seat) => seat.await_end(reply),
                 None => drop(reply.send(())),
             },
             Command::AwaitRelease { slot, term, reply } => self.releases.push((slot, term, reply)),
@@ -363,9 +348,10 @@ impl Driver {
         }
         self.io.flush();
         let (machine, releases) = (&self.machine, &mut self.releases);
-        for (.., reply) in
-            releases.extract_if(.., |(slot, term, _)| machine.is_released(*slot, *term))
-        {
+        let done = |(slot, term, reply): &mut (SlotId, TermId, oneshot::Sender<()>)| {
+            reply.is_closed() || machine.is_released(*slot, *term)
+        };
+        for (.., reply) in releases.extract_if(.., done) {
             let _ = reply.send(());
         }
     }

@@ -175,12 +175,8 @@ impl Election {
     /// # Cancellation safety
     ///
     /// Cancel safe, as is waiting for the stream's next item.
-    #[expect(
-        clippy::unused_async,
-        reason = "so that it may wait for the first state one day"
-    )]
     pub async fn observe(&self) -> Result<Observer> {
-        Observer::start(self.handle.clone(), self.prefix_bytes(), Reach::Children)
+        Observer::start(self.handle.clone(), self.prefix_bytes(), Reach::Children).await
     }
 
     fn prefix_bytes(&self) -> Arc<[u8]> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use futures::FutureExt;
@@ -37,6 +38,15 @@ pub(crate) struct Claim {
     term: Term,
     /// Made for the first one: of thousands of elections few have any.
     tasks: OnceLock<Tasks>,
+    told: Told,
+}
+
+/// What the driver has been told of a term. Once is enough, however often a user asks.
+#[derive(Default)]
+struct Told {
+    /// One bit for each reason to end.
+    reasons: AtomicU32,
+    joined: AtomicBool,
 }
 
 /// What runs for a term, and what stops it.
@@ -229,6 +239,7 @@ impl Claim {
             id,
             term,
             tasks: OnceLock::new(),
+            told: Told::default(),
         }
     }
 
@@ -248,6 +259,10 @@ impl Claim {
 
     /// Ends the term for a reason of its holder's; the token follows when the driver has seen it.
     pub(crate) fn end(&self, reason: LostReason) -> Result<()> {
+        let bit = 1 << reason as u32;
+        if self.told.reasons.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+            return Ok(());
+        }
         let (slot, term) = (self.slot, self.id);
         self.handle.send(Command::End { slot, term, reason })
     }
@@ -266,6 +281,9 @@ impl Claim {
     /// The work has ended: the key may go, and so nobody who kept a view of the term may act on it any more.
     pub(crate) fn joined(&self) -> Result<()> {
         self.term.shared.give_back();
+        if self.told.joined.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
         let (slot, term) = (self.slot, self.id);
         self.handle.send(Command::Joined { slot, term })
     }
@@ -345,7 +363,8 @@ pub(crate) async fn proclaim(
 ) -> Result<()> {
     let value = handle.announced(announced)?;
     let (reply, done) = oneshot::channel();
-    handle.send(Command::Proclaim { slot, value, reply })?;
+    let proclaim = Command::Proclaim { slot, value, reply };
+    handle.call(proclaim).await?;
     match done.await {
         Ok(Ok(true)) => Ok(()),
         Ok(Ok(false)) => Err(Error::new(

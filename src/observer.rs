@@ -40,16 +40,20 @@ pub(crate) struct Sight {
 }
 
 impl Observer {
-    /// Starts to look; returns at once.
-    pub(crate) fn start(handle: Handle, prefix: Arc<[u8]>, reach: Reach) -> Result<Self> {
+    /// Starts to look.
+    ///
+    /// # Cancellation safety
+    /// Dropped before it is ready, nothing is watched.
+    pub(crate) async fn start(handle: Handle, prefix: Arc<[u8]>, reach: Reach) -> Result<Self> {
         let (sender, changes) = broadcast::channel(BACKLOG);
         let slot = handle.new_slot();
-        handle.send(Command::Observe {
+        let observe = Command::Observe {
             slot,
             prefix,
             reach,
             sight: Sight { changes: sender },
-        })?;
+        };
+        handle.call(observe).await?;
         Ok(Self {
             handle,
             slot,

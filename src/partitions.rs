@@ -224,13 +224,9 @@ impl Partitions {
     /// # Cancellation safety
     ///
     /// Cancel safe.
-    #[allow(
-        clippy::unused_async,
-        reason = "as `Election::observe`, so that it may wait for the first state one day"
-    )]
     pub async fn observe(&self) -> Result<HoldersObserver> {
         let family = Arc::clone(&self.family);
-        let changes = Observer::start(self.handle.clone(), family, Reach::Everything)?;
+        let changes = Observer::start(self.handle.clone(), family, Reach::Everything).await?;
         Ok(HoldersObserver::new(changes, self.layout()))
     }
 

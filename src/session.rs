@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
 
 use crate::announcement::Announced;
@@ -15,7 +15,7 @@ use crate::core::arranging::BATCH;
 use crate::core::candidacy::LONG_QUEUE;
 use crate::core::machine::Config;
 use crate::core::reason::LostReason;
-use crate::driver::{Command, Driver, Parts, several};
+use crate::driver::{Command, Commands, Driver, Parts, Room, several};
 use crate::election::Election;
 use crate::env::{SharedEnv, System, Watched, timeout};
 use crate::error::{Error, ErrorKind, Result};
@@ -124,7 +124,7 @@ impl fmt::Debug for LeaseView {
 /// What keeps a session alive.
 #[derive(Clone)]
 pub(crate) struct Handle {
-    pub(crate) commands: mpsc::UnboundedSender<Command>,
+    pub(crate) commands: Commands,
     pub(crate) shared: Arc<SessionShared>,
 }
 
@@ -134,6 +134,7 @@ pub(crate) struct SessionShared {
     pub(crate) settings: Settings,
     pub(crate) state: watch::Receiver<SessionState>,
     slots: AtomicU64,
+    pub(crate) room: Room,
     pub(crate) names: Names,
     pub(crate) owns: Owns,
     // The watchdog holds it weakly: with the session gone, nobody is watched.
@@ -141,9 +142,17 @@ pub(crate) struct SessionShared {
 }
 
 impl Handle {
-    /// Fails only when the driver is gone.
+    /// Sends at once what a handle says a few times at most. Fails only when the driver is gone.
     pub(crate) fn send(&self, command: Command) -> Result<()> {
-        self.commands.send(command).map_err(|_| Error::closed())
+        self.commands.tell(command)
+    }
+
+    /// Sends what a user may ask for any number of times, when there is room. Fails only when the driver is gone.
+    ///
+    /// # Cancellation safety
+    /// Dropped before it is ready, nothing is sent.
+    pub(crate) async fn call(&self, command: Command) -> Result<()> {
+        self.commands.call(&self.shared.room, command).await
     }
 
     pub(crate) fn new_slot(&self) -> SlotId {
@@ -162,7 +171,7 @@ impl Handle {
     /// As [`Handle::ended`], where work is awaited first.
     pub(crate) async fn ended_within(&self, slot: SlotId, patience: Duration) -> Result<()> {
         let (reply, done) = oneshot::channel();
-        self.send(Command::AwaitEnd { slot, reply })?;
+        self.call(Command::AwaitEnd { slot, reply }).await?;
         self.confirmed(done, patience).await
     }
 
@@ -179,7 +188,8 @@ impl Handle {
         patience: Duration,
     ) -> Result<()> {
         let (reply, done) = oneshot::channel();
-        self.send(Command::AwaitRelease { slot, term, reply })?;
+        self.call(Command::AwaitRelease { slot, term, reply })
+            .await?;
         self.confirmed(done, patience).await
     }
 
@@ -268,7 +278,7 @@ impl Session {
     }
 
     fn start(env: SharedEnv, pool: Arc<Pool>, settings: Settings) -> Self {
-        let (commands, commands_in) = mpsc::unbounded_channel();
+        let (commands, commands_in) = Commands::channel();
         let (state, state_seen) = watch::channel(SessionState::Connecting);
         let beliefs = Beliefs::new(settings.grace);
         let watched: Arc<dyn Watched> = Arc::clone(&beliefs) as Arc<dyn Watched>;
@@ -307,6 +317,7 @@ impl Session {
             settings,
             state: state_seen,
             slots: AtomicU64::new(1),
+            room: Room::default(),
             names: Names::default(),
             owns: Owns::default(),
             _beliefs: beliefs,
@@ -405,7 +416,7 @@ impl Session {
     /// Cancel safe: closing goes on in the background.
     pub async fn close(&self) -> Result<()> {
         let (reply, done) = oneshot::channel();
-        if self.handle.send(Command::Close { reply }).is_err() {
+        if self.handle.call(Command::Close { reply }).await.is_err() {
             return Ok(());
         }
         let shared = &self.handle.shared;

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::Command;
+use super::inbox::WeakCommands;
 use crate::candidate::Status;
 use crate::core::action::{SlotId, Standing, TermId, Trouble};
 use crate::core::membership::partition_key;
@@ -36,12 +36,14 @@ macro_rules! tell {
 pub(crate) struct Seat {
     pub(crate) election: Arc<str>,
     pub(crate) prefix: Arc<[u8]>,
-    pub(crate) awaiting_end: Vec<oneshot::Sender<()>>,
+    awaiting_end: Vec<oneshot::Sender<()>>,
     /// A member's that has owned partitions; these have seats of their own.
     pub(super) shares: bool,
     handle: WeakHandle,
     status: Teller<Status>,
     registered: Option<oneshot::Sender<Result<()>>>,
+    /// Kept until the key stands.
+    room: Option<OwnedSemaphorePermit>,
     elected: Option<Sender<Leadership>>,
     term: Option<(TermId, Arc<Shared>)>,
     failure: Arc<OnceLock<Error>>,
@@ -65,7 +67,7 @@ pub(crate) struct Seated {
 /// Does not keep the session alive: the driver must see when every handle is gone.
 #[derive(Clone)]
 struct WeakHandle {
-    commands: mpsc::WeakUnboundedSender<Command>,
+    commands: WeakCommands,
     shared: std::sync::Weak<crate::session::SessionShared>,
 }
 
@@ -95,6 +97,7 @@ impl Seat {
         handle: &Handle,
         election: Arc<str>,
         prefix: Arc<[u8]>,
+        room: Option<OwnedSemaphorePermit>,
         turn: Option<OwnedSemaphorePermit>,
         pen: Option<Pen>,
     ) -> (Box<Self>, Seated) {
@@ -114,6 +117,7 @@ impl Seat {
             },
             status,
             registered: Some(registered),
+            room,
             elected: Some(elected),
             term: None,
             failure: Arc::clone(&failure),
@@ -141,6 +145,7 @@ impl Seat {
             handle: self.handle.clone(),
             status: Teller::new(Status::Joining),
             registered: None,
+            room: None,
             elected: self.elected.clone(),
             term: None,
             failure: Arc::default(),
@@ -151,6 +156,7 @@ impl Seat {
     }
 
     pub(super) fn registered(&mut self, result: Result<()>) {
+        self.room = None;
         if let Some(registered) = self.registered.take() {
             drop(registered.send(result));
         }
@@ -281,6 +287,15 @@ impl Seat {
             pen.status(status);
             metrics::standing(identity, &self.election, status);
         }
+    }
+
+    /// Answers when the candidacy has ended.
+    pub(super) fn await_end(&mut self, reply: oneshot::Sender<()>) {
+        // Calls that were given up must not pile up. Many may wait, so not each call looks at all of them.
+        if self.awaiting_end.len() == self.awaiting_end.capacity() {
+            self.awaiting_end.retain(|reply| !reply.is_closed());
+        }
+        self.awaiting_end.push(reply);
     }
 
     pub(super) fn ended(mut self, identity: &str, reason: EndReason, trouble: Option<&Trouble>) {

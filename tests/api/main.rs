@@ -8,6 +8,7 @@ mod common;
 mod denied_observer;
 mod elections;
 mod endings;
+mod floods;
 mod following;
 mod locks;
 mod many;

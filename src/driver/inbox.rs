@@ -1,0 +1,403 @@
+//! Decides what the driver does next. The lease's answers and due timers come first; commands, answers and watch
+//! messages take turns behind them, so that a flood of one kind delays neither a renewal nor the other kinds.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures::StreamExt;
+use futures::future::{BoxFuture, poll_fn};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use super::Command;
+use super::io::{Event, Io};
+use crate::core::time::Time;
+use crate::env::SharedEnv;
+use crate::error::{Error, Result};
+
+/// Commands taken up in one turn, which may share what they ask of etcd.
+const IN_ONE_TURN: usize = 64;
+/// Calls that may wait for the driver at once. Further callers wait until it has taken up earlier ones.
+const CALLS: usize = 1024;
+/// Campaigns that may be on their way into etcd at once, those included that their callers gave up. Further ones wait:
+/// a caller that gives up and begins anew is faster than etcd.
+const CAMPAIGNS: usize = 1024;
+
+/// The handles' end of the command queue.
+///
+/// The queue's memory is bounded: it holds at most [`CALLS`] calls and [`CAMPAIGNS`] campaigns, and beside them a few
+/// words for each handle that is dropped or whose term ends.
+#[derive(Clone)]
+pub(crate) struct Commands(mpsc::UnboundedSender<Queued>);
+
+/// As [`Commands`], but the driver does not count it as a handle.
+#[derive(Clone)]
+pub(crate) struct WeakCommands(mpsc::WeakUnboundedSender<Queued>);
+
+/// How much users may ask of a session at once.
+pub(crate) struct Room {
+    calls: Arc<Semaphore>,
+    campaigns: Arc<Semaphore>,
+}
+
+/// A command, and the room that it takes until the driver takes it up.
+struct Queued {
+    command: Command,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Commands {
+    /// Both ends of a new queue.
+    pub(crate) fn channel() -> (Self, CommandReceiver) {
+        let (queue, receiver) = mpsc::unbounded_channel();
+        (Self(queue), CommandReceiver(receiver))
+    }
+
+    /// Sends at once what a handle says a few times at most. Fails only when the driver is gone.
+    pub(crate) fn tell(&self, command: Command) -> Result<()> {
+        self.send(command, None)
+    }
+
+    /// Sends what a user may ask for any number of times, when there is room. Fails only when the driver is gone.
+    ///
+    /// # Cancellation safety
+    /// Dropped before it is ready, nothing is sent.
+    pub(crate) async fn call(&self, room: &Room, command: Command) -> Result<()> {
+        let room = Arc::clone(&room.calls).acquire_owned().await;
+        self.send(command, room.ok())
+    }
+
+    fn send(&self, command: Command, room: Option<OwnedSemaphorePermit>) -> Result<()> {
+        let queued = Queued {
+            command,
+            _room: room,
+        };
+        self.0.send(queued).map_err(|_| Error::closed())
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakCommands {
+        WeakCommands(self.0.downgrade())
+    }
+}
+
+impl WeakCommands {
+    pub(crate) fn upgrade(&self) -> Option<Commands> {
+        self.0.upgrade().map(Commands)
+    }
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            calls: Arc::new(Semaphore::new(CALLS)),
+            campaigns: Arc::new(Semaphore::new(CAMPAIGNS)),
+        }
+    }
+}
+
+impl Room {
+    /// Room for one campaign, to be kept until its key stands or the candidacy is over.
+    ///
+    /// # Cancellation safety
+    /// Cancel safe.
+    pub(crate) async fn campaign(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.campaigns).acquire_owned().await.ok()
+    }
+}
+
+/// The driver's end of the command queue.
+pub(crate) struct CommandReceiver(mpsc::UnboundedReceiver<Queued>);
+
+/// What the driver does next.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it goes from the poll to the driver and is kept nowhere"
+)]
+pub(super) enum Work {
+    Event(Event),
+    /// A timer is due.
+    Due,
+    /// Commands, at most [`IN_ONE_TURN`].
+    Commands(Vec<Command>),
+    /// Every handle was dropped; told once.
+    HandlesGone,
+    /// A request that the driver polls itself has ended; its answer is an event.
+    Sent,
+}
+
+/// What takes turns.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Sending,
+    Commands,
+    Answers,
+    Watches,
+}
+
+const TURNS: [Source; 4] = [
+    Source::Sending,
+    Source::Commands,
+    Source::Answers,
+    Source::Watches,
+];
+
+/// All that the driver waits for.
+pub(super) struct Inbox {
+    env: SharedEnv,
+    urgent: mpsc::UnboundedReceiver<Event>,
+    answers: mpsc::UnboundedReceiver<Event>,
+    /// `None`: every handle was dropped.
+    commands: Option<CommandReceiver>,
+    taken: Vec<Queued>,
+    /// Whose turn is next, in [`TURNS`].
+    turn: usize,
+    alarm: Option<Alarm>,
+}
+
+/// The timer that is set. It is kept from turn to turn, for setting one costs more than a look at the clock.
+struct Alarm {
+    at: Time,
+    wait: BoxFuture<'static, ()>,
+}
+
+impl Inbox {
+    pub(super) fn new(
+        env: SharedEnv,
+        urgent: mpsc::UnboundedReceiver<Event>,
+        answers: mpsc::UnboundedReceiver<Event>,
+        commands: CommandReceiver,
+    ) -> Self {
+        Self {
+            env,
+            urgent,
+            answers,
+            commands: Some(commands),
+            taken: Vec::with_capacity(IN_ONE_TURN),
+            turn: 0,
+            alarm: None,
+        }
+    }
+
+    /// The next piece of work; `due` is when the earliest timer is.
+    ///
+    /// # Cancellation safety
+    /// Nothing is lost.
+    pub(super) async fn next(&mut self, due: Option<Time>, io: &mut Io) -> Work {
+        poll_fn(|cx| self.poll(cx, due, io)).await
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, due: Option<Time>, io: &mut Io) -> Poll<Work> {
+        if let Poll::Ready(Some(event)) = self.urgent.poll_recv(cx) {
+            return Poll::Ready(Work::Event(event));
+        }
+        if self.poll_due(cx, due).is_ready() {
+            return Poll::Ready(Work::Due);
+        }
+        for _ in TURNS {
+            let source = TURNS[self.turn];
+            self.turn = (self.turn + 1) % TURNS.len();
+            if let Poll::Ready(work) = self.poll_source(cx, source, io) {
+                return Poll::Ready(work);
+            }
+        }
+        Poll::Pending
+    }
+
+    /// The clock decides, not the timer: a timer that is polled only now and then, or stood still, is late.
+    fn poll_due(&mut self, cx: &mut Context<'_>, due: Option<Time>) -> Poll<()> {
+        let Some(at) = due else {
+            self.alarm = None;
+            return Poll::Pending;
+        };
+        loop {
+            if self.env.now() >= at {
+                self.alarm = None;
+                return Poll::Ready(());
+            }
+            if self.alarm.as_ref().is_none_or(|alarm| alarm.at != at) {
+                let wait = self.env.sleep(at.since(self.env.now()));
+                self.alarm = Some(Alarm { at, wait });
+            }
+            if let Some(alarm) = &mut self.alarm {
+                ready!(alarm.wait.as_mut().poll(cx));
+            }
+            // It has fired, maybe early.
+            self.alarm = None;
+        }
+    }
+
+    fn poll_source(&mut self, cx: &mut Context<'_>, source: Source, io: &mut Io) -> Poll<Work> {
+        match source {
+            Source::Sending => match ready!(io.sending.poll_next_unpin(cx)) {
+                Some(()) => Poll::Ready(Work::Sent),
+                None => Poll::Pending,
+            },
+            Source::Commands => self.poll_commands(cx),
+            Source::Answers => match ready!(self.answers.poll_recv(cx)) {
+                Some(event) => Poll::Ready(Work::Event(event)),
+                None => Poll::Pending,
+            },
+            Source::Watches => pin!(io.listening.next()).poll(cx).map(Work::Event),
+        }
+    }
+
+    fn poll_commands(&mut self, cx: &mut Context<'_>) -> Poll<Work> {
+        let Some(CommandReceiver(commands)) = &mut self.commands else {
+            return Poll::Pending;
+        };
+        let received = ready!(commands.poll_recv_many(cx, &mut self.taken, IN_ONE_TURN));
+        if received == 0 {
+            self.commands = None;
+            return Poll::Ready(Work::HandlesGone);
+        }
+        let taken = self.taken.drain(..).map(|queued| queued.command);
+        Poll::Ready(Work::Commands(taken.collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use etcd_client::ConnectOptions;
+    use futures::FutureExt;
+    use tokio::task::unconstrained;
+
+    use super::*;
+    use crate::core::action::Answer;
+    use crate::env::System;
+    use crate::etcd::{Access, Pool};
+
+    struct Stage {
+        env: SharedEnv,
+        urgent: mpsc::UnboundedSender<Event>,
+        answers: mpsc::UnboundedSender<Event>,
+        commands: Commands,
+        inbox: Inbox,
+        io: Io,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let env: SharedEnv = Arc::new(System::new().expect("in a runtime"));
+            let (urgent, urgent_events) = mpsc::unbounded_channel();
+            let (answers, answer_events) = mpsc::unbounded_channel();
+            let (commands, received) = Commands::channel();
+            let endpoints = vec!["http://127.0.0.1:1".to_owned()];
+            let limit = Duration::from_secs(1);
+            let pool = Pool::new(
+                Arc::clone(&env),
+                endpoints,
+                Access::from(ConnectOptions::new()),
+                limit,
+            );
+            let pool = Arc::new(pool.expect("an endpoint"));
+            let io = Io::new(Arc::clone(&env), pool, urgent.clone(), answers.clone());
+            let inbox = Inbox::new(Arc::clone(&env), urgent_events, answer_events, received);
+            Self {
+                env,
+                urgent,
+                answers,
+                commands,
+                inbox,
+                io,
+            }
+        }
+
+        fn flood(&self, commands: usize) {
+            for _ in 0..commands {
+                self.commands.tell(Command::Connected).expect("received");
+            }
+        }
+
+        /// A letter for what is next: `u`rgent, `a`nswer, `t`imer, `c`ommands or `-`.
+        fn next(&mut self, due: Option<Time>) -> char {
+            match self.inbox.next(due, &mut self.io).now_or_never() {
+                Some(Work::Event(Event::Answered { request: 0, .. })) => 'u',
+                Some(Work::Event(_)) => 'a',
+                Some(Work::Due) => 't',
+                Some(Work::Commands(commands)) => {
+                    assert!(commands.len() <= IN_ONE_TURN, "a turn is bounded");
+                    'c'
+                }
+                Some(_) => '?',
+                None => '-',
+            }
+        }
+    }
+
+    /// As many calls as may wait.
+    fn fill(commands: &Commands, room: &Room) {
+        for _ in 0..CALLS {
+            let call = unconstrained(commands.call(room, Command::Connected));
+            call.now_or_never().expect("room").expect("received");
+        }
+    }
+
+    fn answer(request: u64) -> Event {
+        let answer = Answer::Opened;
+        Event::Answered { request, answer }
+    }
+
+    #[tokio::test]
+    async fn urgent_answers_and_due_timers_come_before_a_flood() {
+        let mut stage = Stage::new();
+        stage.flood(10 * IN_ONE_TURN);
+        let due = Some(stage.env.now());
+        assert_eq!(stage.next(due), 't');
+        assert_eq!(stage.next(None), 'c');
+        assert_eq!(stage.next(due), 't', "in the midst of the flood as well");
+        drop(stage.urgent.send(answer(0)));
+        assert_eq!(stage.next(due), 'u');
+        assert_eq!(stage.next(due), 't');
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_commands_leaves_answers_their_turn() {
+        let mut stage = Stage::new();
+        stage.flood(3 * IN_ONE_TURN);
+        for request in 1..=3 {
+            drop(stage.answers.send(answer(request)));
+        }
+        let order: String = (0..7).map(|_| stage.next(None)).collect();
+        assert_eq!(order, "cacaca-");
+    }
+
+    #[tokio::test]
+    async fn a_timer_is_kept_from_turn_to_turn_and_fires() {
+        let mut stage = Stage::new();
+        let due = stage.env.now().after(Duration::from_millis(20));
+        stage.flood(1);
+        assert_eq!([stage.next(Some(due)), stage.next(Some(due))], ['c', '-']);
+        let work = stage.inbox.next(Some(due), &mut stage.io).await;
+        assert!(matches!(work, Work::Due) && stage.env.now() >= due);
+    }
+
+    #[tokio::test]
+    async fn calls_beyond_the_room_wait_until_the_driver_takes_some_up() {
+        let mut stage = Stage::new();
+        let room = Room::default();
+        fill(&stage.commands, &room);
+        let commands = stage.commands.clone();
+        let mut waiting = pin!(unconstrained(commands.call(&room, Command::Connected)));
+        assert!(waiting.as_mut().now_or_never().is_none(), "it is full");
+        stage.commands.tell(Command::Connected).expect("received");
+        assert_eq!(stage.next(None), 'c');
+        let sent = waiting.now_or_never().expect("there is room again");
+        sent.expect("received");
+    }
+
+    #[tokio::test]
+    async fn callers_that_wait_for_room_hear_that_the_driver_is_gone() {
+        let stage = Stage::new();
+        let room = Room::default();
+        let Stage {
+            commands, inbox, ..
+        } = stage;
+        fill(&commands, &room);
+        let mut waiting = pin!(unconstrained(commands.call(&room, Command::Connected)));
+        assert!(waiting.as_mut().now_or_never().is_none(), "it is full");
+        drop(inbox);
+        assert!(waiting.await.is_err());
+    }
+}
