@@ -39,7 +39,7 @@ pub async fn evict(session: &Session, member: &Member) -> Result<bool> {
         .persist(|| async {
             let asked = shared.pool.evict(member.key(), member.create_revision());
             asked.await.inspect_err(|failure| {
-                tried.fetch_or(failure.sent, Ordering::Relaxed);
+                tried.fetch_or(failure.may_be_applied, Ordering::Relaxed);
             })
         })
         .await?;

@@ -12,7 +12,7 @@ use crate::core::reason::LostReason;
 use crate::core::time::Time;
 use crate::env::{SharedEnv, Watched};
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::{Class, Pool};
+use crate::etcd::Pool;
 
 /// Set in a belief's word once it can no longer be extended.
 const FROZEN: u64 = 1 << 63;
@@ -388,7 +388,7 @@ impl Term {
                     self.shared.token
                 ),
             )),
-            Err(failure) if failure.class == Class::Retry && failure.sent => {
+            Err(failure) if failure.may_be_applied => {
                 Err(Error::new(ErrorKind::Ambiguous, failure.to_string()))
             }
             Err(failure) => Err(Error::from_failure(&failure)),

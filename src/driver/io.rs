@@ -370,7 +370,7 @@ pub(super) fn trouble(failure: &Failure) -> Trouble {
     let class = class_of(failure.class);
     Trouble {
         class,
-        ambiguous: failure.sent && failure.class.leaves_open(),
+        ambiguous: failure.may_be_applied,
         message: failure.to_string(),
     }
 }
@@ -456,4 +456,25 @@ async fn send(pool: &Pool, ask: Ask) -> Result<Answer, Failure> {
 /// Kept here so that nothing else needs to know how long a bounded wait is.
 pub(crate) const fn several(request_timeout: Duration) -> Duration {
     request_timeout.saturating_mul(4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::Class;
+
+    #[test]
+    fn what_may_have_been_applied_is_ambiguous_whatever_the_class() {
+        for class in [Class::Retry, Class::Denied, Class::Invalid] {
+            for may_be_applied in [true, false] {
+                let failure = Failure {
+                    class,
+                    message: String::new(),
+                    endpoint: String::new(),
+                    may_be_applied,
+                };
+                assert_eq!(trouble(&failure).ambiguous, may_be_applied, "{class:?}");
+            }
+        }
+    }
 }

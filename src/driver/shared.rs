@@ -198,7 +198,7 @@ pub(super) async fn send(
 }
 
 fn refused(failure: &Failure) -> bool {
-    matches!(failure.class, Class::Denied | Class::Invalid)
+    matches!(failure.class, Class::Denied | Class::Invalid) && !failure.may_be_applied
 }
 
 /// Asks for what is of one kind, in one transaction; the answers in their order.

@@ -42,30 +42,31 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// The endpoint that was asked.
     pub(crate) endpoint: String,
-    /// Whether the request may have reached etcd, and so may have been applied.
-    pub(crate) sent: bool,
+    /// Whether etcd may have done what was asked. A refusal by etcd itself says that it did not.
+    pub(crate) may_be_applied: bool,
 }
 
 impl Failure {
-    /// A failure of a request that may have been sent.
+    /// A failure of a request that was sent. Only where another attempt is the remedy may etcd have done it: every other
+    /// class is a refusal.
     pub(super) fn new(class: Class, message: impl Into<String>, endpoint: &str) -> Self {
         Failure {
             class,
             message: message.into(),
             endpoint: endpoint.to_owned(),
-            sent: true,
+            may_be_applied: class.leaves_open(),
         }
     }
 
     /// Says that the request has certainly not left us.
     pub(super) fn unsent(mut self) -> Self {
-        self.sent = false;
+        self.may_be_applied = false;
         self
     }
 
-    /// Says that an earlier part of the same operation may have been applied.
+    /// Says that an earlier part of the same operation may have been applied, whatever the class of this failure.
     pub(super) fn after_sending(mut self) -> Self {
-        self.sent = true;
+        self.may_be_applied = true;
         self
     }
 
@@ -91,6 +92,10 @@ impl Failure {
 
     fn from_status(status: &tonic::Status, endpoint: &str) -> Self {
         let class = classify(status.code(), status.message());
+        // tonic refuses the answer here, not etcd the request.
+        let answer_refused = status
+            .message()
+            .contains("decoded message length too large");
         if connect_failed(status) {
             // The status repeats only the outermost cause ("tcp connect error"); the rest says why.
             let message = status.source().map_or_else(String::new, chain);
@@ -109,7 +114,11 @@ impl Failure {
                 }
             }
         }
-        Failure::new(class, message, endpoint)
+        let failure = Failure::new(class, message, endpoint);
+        if answer_refused {
+            return failure.after_sending();
+        }
+        failure
     }
 
     /// A watch that etcd refused to create, by the reason given in band.
@@ -371,13 +380,40 @@ mod tests {
     }
 
     #[test]
+    fn refusal_by_etcd_says_that_nothing_was_applied() {
+        let may_be_applied = |code, message| {
+            let status = tonic::Status::new(code, message);
+            Failure::from_error(&Error::GRpcStatus(status), "e").may_be_applied
+        };
+        for (code, message) in [
+            (Code::PermissionDenied, "etcdserver: permission denied"),
+            (Code::InvalidArgument, "etcdserver: request is too large"),
+            (Code::Unauthenticated, "etcdserver: invalid auth token"),
+            (Code::NotFound, "etcdserver: requested lease not found"),
+            (Code::ResourceExhausted, "etcdserver: too many requests"),
+        ] {
+            assert!(!may_be_applied(code, message), "{message}");
+        }
+        // The request was answered, and the answer refused on this side.
+        let message = "Error, decoded message length too large: found 5000000 bytes, the limit is: 4194304 bytes";
+        assert!(may_be_applied(Code::OutOfRange, message));
+    }
+
+    #[test]
+    fn failure_of_a_later_part_is_ambiguous_whatever_its_class() {
+        let status = tonic::Status::permission_denied("etcdserver: permission denied");
+        let later = Failure::from_error(&Error::GRpcStatus(status), "e").after_sending();
+        assert_eq!((later.class, later.may_be_applied), (Class::Denied, true));
+    }
+
+    #[test]
     fn only_a_failed_connect_is_certainly_unsent() {
         let lost = Error::GRpcStatus(tonic::Status::unavailable("etcdserver: request timed out"));
-        assert!(Failure::from_error(&lost, "e").sent);
+        assert!(Failure::from_error(&lost, "e").may_be_applied);
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         let refused = tonic::Status::from_error(Box::new(tonic::ConnectError(Box::new(refused))));
         let refused = Failure::from_error(&Error::GRpcStatus(refused), "http://a:1");
-        assert!(!refused.sent);
+        assert!(!refused.may_be_applied);
         assert_eq!(refused.class, Class::Retry);
         assert_eq!(refused.to_string(), "connection refused (at http://a:1)");
     }

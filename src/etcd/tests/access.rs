@@ -45,7 +45,7 @@ async fn refused_credentials_are_auth_and_never_quoted() {
         let pool = pool_of(&etcd, user, password);
         let failure = pool.list(b"ns/e/", Reach::Children).await.unwrap_err();
         assert_eq!(
-            (failure.class, failure.sent),
+            (failure.class, failure.may_be_applied),
             (Class::Auth, false),
             "{failure}"
         );
@@ -58,8 +58,8 @@ async fn refused_credentials_are_auth_and_never_quoted() {
         .await
         .unwrap_err();
     assert_eq!(
-        (failure.class, failure.sent),
-        (Class::Auth, true),
+        (failure.class, failure.may_be_applied),
+        (Class::Auth, false),
         "{failure}"
     );
     // A user for an etcd without authentication.

@@ -9,7 +9,10 @@ async fn after_a_dead_endpoint_the_second_call_succeeds() {
     let pool = pool(&[&dead, &etcd.endpoint]);
 
     let failure = pool.list(b"ns/e/", Reach::Children).await.unwrap_err();
-    assert_eq!((failure.class, failure.sent), (Class::Retry, false));
+    assert_eq!(
+        (failure.class, failure.may_be_applied),
+        (Class::Retry, false)
+    );
     assert_eq!(failure.endpoint, dead);
     assert!(failure.message.contains("refused"), "{failure}");
     pool.list(b"ns/e/", Reach::Children).await.unwrap();
@@ -18,7 +21,7 @@ async fn after_a_dead_endpoint_the_second_call_succeeds() {
     // The other lane learns by itself.
     assert_eq!(pool.endpoint(Lane::Lease), dead);
     let id = fresh_id();
-    assert!(!pool.grant_as(id, 30).await.unwrap_err().sent);
+    assert!(!pool.grant_as(id, 30).await.unwrap_err().may_be_applied);
     pool.grant_as(id, 30).await.unwrap();
     pool.keepalive(id).await.unwrap().renew().await.unwrap();
 }
@@ -51,7 +54,10 @@ async fn a_stopped_etcd_costs_one_timeout_and_the_next_call_goes_elsewhere() {
     let failure = pool.list(b"ns/e/", Reach::Children).await.unwrap_err();
     let took = begun.elapsed();
     assert!(took >= limit && took < limit * 2, "{took:?}");
-    assert_eq!((failure.class, failure.sent), (Class::Retry, true));
+    assert_eq!(
+        (failure.class, failure.may_be_applied),
+        (Class::Retry, true)
+    );
     assert_eq!(failure.endpoint, stopped.endpoint);
     let after = pool.probe(b"k").await.unwrap();
     assert_ne!(before.cluster, after.cluster);
@@ -92,7 +98,10 @@ async fn connecting_counts_against_the_timeout_and_sends_nothing() {
     let calls = (0..10).map(|_| pool.probe(b"k"));
     for failure in futures::future::join_all(calls).await {
         if let Err(failure) = failure {
-            assert_eq!((failure.class, failure.sent), (Class::Retry, false));
+            assert_eq!(
+                (failure.class, failure.may_be_applied),
+                (Class::Retry, false)
+            );
         }
     }
     assert!(begun.elapsed() < limit * 3, "{:?}", begun.elapsed());
@@ -116,7 +125,10 @@ async fn connecting_goes_on_when_the_request_that_began_it_has_ended() {
     let one = [etcd.endpoint.as_str()];
     let pool = pool_in(Arc::clone(&env), &one, ConnectOptions::new(), limit);
     let failure = pool.probe(b"k").await.unwrap_err();
-    assert_eq!((failure.class, failure.sent), (Class::Retry, false));
+    assert_eq!(
+        (failure.class, failure.may_be_applied),
+        (Class::Retry, false)
+    );
     soon("an answer", async {
         while pool.probe(b"k").await.is_err() {}
     })

@@ -100,7 +100,10 @@ async fn a_keepalive_whose_renewal_was_dropped_is_used_up() {
         () = std::future::ready(()) => {}
     }
     let failure = keepalive.renew().await.unwrap_err();
-    assert_eq!((failure.class, failure.sent), (Class::Retry, false));
+    assert_eq!(
+        (failure.class, failure.may_be_applied),
+        (Class::Retry, false)
+    );
 
     let mut keepalive = pool.keepalive(id).await.unwrap();
     assert_eq!(
@@ -119,8 +122,14 @@ async fn a_keepalive_whose_renewal_timed_out_is_used_up() {
     let mut keepalive = pool.keepalive(id).await.unwrap();
     etcd.pause();
     let failure = soon("a timeout", keepalive.renew()).await.unwrap_err();
-    assert_eq!((failure.class, failure.sent), (Class::Retry, true));
+    assert_eq!(
+        (failure.class, failure.may_be_applied),
+        (Class::Retry, true)
+    );
     etcd.resume();
     let failure = keepalive.renew().await.unwrap_err();
-    assert_eq!((failure.class, failure.sent), (Class::Retry, false));
+    assert_eq!(
+        (failure.class, failure.may_be_applied),
+        (Class::Retry, false)
+    );
 }

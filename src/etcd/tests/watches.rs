@@ -139,7 +139,7 @@ async fn the_end_of_a_stream_sends_the_lane_elsewhere() {
     etcd.kill();
     let failure = soon("the end", receiver.next()).await.unwrap_err();
     assert_eq!(
-        (failure.class, failure.sent),
+        (failure.class, failure.may_be_applied),
         (Class::Retry, true),
         "{failure}"
     );

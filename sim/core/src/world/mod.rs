@@ -41,6 +41,8 @@ pub(crate) enum Fate {
     Slow(Duration),
     /// Refused without effect.
     Refused(Class),
+    /// Done, and a later part of the same operation is refused, such as another page of what a join reads.
+    RefusedLater(Class),
 }
 
 /// The fate of the next requests of one kind.
@@ -82,6 +84,8 @@ pub(crate) enum Ev {
         stream: Option<(u64, Option<i64>)>,
         sent: Time,
         back: Option<Duration>,
+        /// Answered by this refusal, though it is done.
+        refusal: Option<Class>,
     },
     Register {
         generation: u64,

@@ -22,7 +22,8 @@ impl World {
                 stream,
                 sent,
                 back,
-            } => self.arrive(node, alive, request, &ask, stream, (sent, back)),
+                refusal,
+            } => self.arrive(node, alive, request, &ask, stream, (sent, back, refusal)),
             Ev::Deliver(event) if alive => self.deliver(node, event),
             Ev::Effect(effect) => self.take_effect(node, effect),
             Ev::Register {
@@ -84,7 +85,7 @@ impl World {
         request: RequestId,
         ask: &Ask,
         stream: Option<(u64, Option<i64>)>,
-        (sent, back): (Time, Option<Duration>),
+        (sent, back, refusal): (Time, Option<Duration>, Option<Class>),
     ) {
         let lease = match ask {
             Ask::Grant { .. } => Some(self.draw_lease(node)),
@@ -120,6 +121,7 @@ impl World {
             },
             _ => self.store.perform(self.now, ask, lease),
         };
+        let answer = refusal.map_or(answer, |class| failed(class, true));
         let answer = match answer {
             Answer::Renewed { ttl, mut header } if self.nodes[node].link.odd_term => {
                 // Of no election that there will be.
@@ -348,6 +350,10 @@ impl World {
                 Fate::Delayed(Duration::from_micros(self.rng.u64(..micros)))
             }),
         };
+        let refusal = match fate {
+            Some(Fate::RefusedLater(class)) => Some(class),
+            _ => None,
+        };
         let (out, back) = match fate {
             None => (Some(out), Some(back)),
             Some(Fate::RequestLost) => (None, None),
@@ -355,6 +361,7 @@ impl World {
             Some(Fate::Late(by)) => (Some(by), None),
             Some(Fate::Delayed(by)) => (Some(by), Some(back)),
             Some(Fate::Slow(by)) => (Some(out), Some(by)),
+            Some(Fate::RefusedLater(_)) => (Some(out), Some(back)),
             Some(Fate::Refused(class)) => {
                 self.answer(node, request, failed(class, false), stream, now, out + back);
                 return;
@@ -372,6 +379,7 @@ impl World {
                 stream,
                 sent: now,
                 back,
+                refusal,
             };
             self.schedule(now.after(out), node, arrive);
         }

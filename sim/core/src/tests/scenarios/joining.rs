@@ -34,6 +34,23 @@ fn one_key_each(w: &mut World) {
 }
 
 #[test]
+fn join_that_was_done_and_then_refused_leaves_no_key() {
+    for class in [Class::Denied, Class::Invalid] {
+        let mut w = World::new(2, 1);
+        w.next(0, joins, Fate::RefusedLater(class));
+        w.campaign(0);
+        w.until("the caller is refused", secs(1), |w| {
+            w.nodes[0]
+                .seat(E)
+                .is_some_and(|(_, seat)| seat.ended.is_some())
+        });
+        w.until("its key is gone", secs(1), |w| w.store.queue(E).is_empty());
+        w.campaign(1);
+        w.until("the next leads", secs(1), |w| w.leads(1));
+    }
+}
+
+#[test]
 fn two_candidacies_one_after_another_never_mix_up_their_keys() {
     let mut w = returned(None);
     one_key_each(&mut w);
