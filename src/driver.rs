@@ -100,6 +100,8 @@ pub(crate) struct Parts {
     pub(crate) state: watch::Sender<SessionState>,
     pub(crate) commands: CommandReceiver,
     pub(crate) identity: Arc<str>,
+    /// What all keys of the session begin with.
+    pub(crate) namespace: Arc<[u8]>,
 }
 
 pub(crate) struct Driver {
@@ -133,12 +135,19 @@ impl Driver {
             state,
             commands,
             identity,
+            namespace,
         } = parts;
         let (urgent, urgent_events) = mpsc::unbounded_channel();
         let (answers, answer_events) = mpsc::unbounded_channel();
         let mut inbox = Inbox::new(Arc::clone(&env), urgent_events, answer_events, commands);
         let mut driver = Driver {
-            io: io::Io::new(Arc::clone(&env), Arc::clone(&pool), urgent, answers),
+            io: io::Io::new(
+                Arc::clone(&env),
+                Arc::clone(&pool),
+                namespace,
+                urgent,
+                answers,
+            ),
             machine: Machine::new(config),
             env,
             pool,

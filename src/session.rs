@@ -307,6 +307,7 @@ impl Session {
                 state,
                 commands: commands_in,
                 identity: settings.identity.as_str().into(),
+                namespace: settings.namespace_prefix().into_bytes().into(),
             })
             .instrument(span)
             .boxed(),

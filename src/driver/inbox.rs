@@ -292,7 +292,13 @@ mod tests {
                 limit,
             );
             let pool = Arc::new(pool.expect("an endpoint"));
-            let io = Io::new(Arc::clone(&env), pool, urgent.clone(), answers.clone());
+            let io = Io::new(
+                Arc::clone(&env),
+                pool,
+                (*b"ns/").into(),
+                urgent.clone(),
+                answers.clone(),
+            );
             let inbox = Inbox::new(Arc::clone(&env), urgent_events, answer_events, received);
             Self {
                 env,

@@ -47,6 +47,8 @@ pub(crate) enum Event {
 pub(super) struct Io {
     env: SharedEnv,
     pool: Arc<Pool>,
+    /// What all keys of the session begin with.
+    namespace: Arc<[u8]>,
     urgent: mpsc::UnboundedSender<Event>,
     answers: mpsc::UnboundedSender<Event>,
     stream: Option<Box<KeepAlive>>,
@@ -97,12 +99,14 @@ impl Io {
     pub(super) fn new(
         env: SharedEnv,
         pool: Arc<Pool>,
+        namespace: Arc<[u8]>,
         urgent: mpsc::UnboundedSender<Event>,
         answers: mpsc::UnboundedSender<Event>,
     ) -> Self {
         Self {
             env,
             pool,
+            namespace,
             urgent,
             answers,
             stream: None,
@@ -191,10 +195,10 @@ impl Io {
                     Ask::Grant { .. } | Ask::Verify { .. } | Ask::Revoke { .. } | Ask::Sweep { .. }
                 );
                 let events = if urgent { &self.urgent } else { &self.answers }.clone();
-                let pool = Arc::clone(&self.pool);
+                let (pool, namespace) = (Arc::clone(&self.pool), Arc::clone(&self.namespace));
                 self.env.spawn(
                     async move {
-                        let answer = send(&pool, ask)
+                        let answer = send(&pool, &namespace, ask)
                             .await
                             .unwrap_or_else(|failure| Answer::Failed(trouble(&failure)));
                         drop(events.send(Event::Answered { request, answer }));
@@ -375,7 +379,7 @@ pub(super) fn trouble(failure: &Failure) -> Trouble {
     }
 }
 
-async fn send(pool: &Pool, ask: Ask) -> Result<Answer, Failure> {
+async fn send(pool: &Pool, namespace: &[u8], ask: Ask) -> Result<Answer, Failure> {
     Ok(match ask {
         Ask::Grant { ttl } => {
             let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
@@ -440,13 +444,7 @@ async fn send(pool: &Pool, ask: Ask) -> Result<Answer, Failure> {
             Answer::Revoked
         }
         Ask::Sweep { lease } => Answer::Swept {
-            keys: pool
-                .lease_keys(lease)
-                .await?
-                .keys
-                .into_iter()
-                .map(Arc::from)
-                .collect(),
+            keys: pool.lease_keys(lease, namespace).await?,
         },
         // They need the stream and are sent by `Io::open` and `Io::renew`.
         Ask::Open { .. } | Ask::Renew => Answer::Opened,

@@ -1,5 +1,6 @@
 //! Hides the lease calls and the keepalive stream, whose answers carry nothing that pairs them with a request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
@@ -29,15 +30,6 @@ pub(crate) struct Ack {
     pub(crate) ttl: Duration,
     /// The answer's header, stamped before the renewal.
     pub(crate) header: Header,
-}
-
-/// A lease's keys.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LeaseKeys {
-    /// What is left of the term; nothing if the lease is gone.
-    pub(crate) ttl: Option<Duration>,
-    /// The keys bound to the lease.
-    pub(crate) keys: Vec<Vec<u8>>,
 }
 
 /// How much of a lease's term is left, in the whole seconds that etcd tells.
@@ -101,20 +93,21 @@ impl Pool {
         }
     }
 
-    /// The lease's remaining term and its keys.
-    pub(crate) async fn lease_keys(&self, id: i64) -> Result<LeaseKeys, Failure> {
+    /// The keys bound to the lease; none if it is gone. Where etcd's one answer is larger than the client accepts, the keys
+    /// below `prefix` are read in pages.
+    pub(crate) async fn lease_keys(
+        &self,
+        id: i64,
+        prefix: &[u8],
+    ) -> Result<Vec<Arc<[u8]>>, Failure> {
         let options = LeaseTimeToLiveOptions::new().with_keys();
-        let asked = self.time_to_live(Lane::Lease, id, Some(options)).await?;
-        Ok(match asked {
-            Some(answer) => LeaseKeys {
-                ttl: Some(seconds(answer.ttl())),
-                keys: answer.keys().to_vec(),
-            },
-            None => LeaseKeys {
-                ttl: None,
-                keys: Vec::new(),
-            },
-        })
+        // Not beside the renewals, which a large answer would delay.
+        match self.time_to_live(Lane::Data, id, Some(options)).await {
+            Ok(Some(answer)) => Ok(answer.keys().iter().map(|key| Arc::from(&**key)).collect()),
+            Ok(None) => Ok(Vec::new()),
+            Err(failure) if failure.class == Class::Invalid => self.bound(prefix, id).await,
+            Err(failure) => Err(failure),
+        }
     }
 
     /// How much of anybody's lease is left; nothing if it is gone. Needs no permission on its keys.

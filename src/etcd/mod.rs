@@ -22,8 +22,6 @@ pub use access::TlsFiles;
 pub(crate) use failure::{Class, Failure};
 pub(crate) use join::{Join, Joined, Unless};
 pub(crate) use lease::KeepAlive;
-#[cfg(test)]
-use lease::LeaseKeys;
 #[cfg(feature = "cli")]
 pub use operator::{MemberInfo, MemberStatus, Permissions};
 pub(crate) use pool::{Lane, Pool};

@@ -273,7 +273,7 @@ async fn every_call_may_move_between_threads(pool: Arc<Pool>) {
     sendable(pool.client(Lane::Data));
     sendable(pool.grant(1));
     sendable(pool.revoke(1));
-    sendable(pool.lease_keys(1));
+    sendable(pool.lease_keys(1, b""));
     if let Ok(mut keepalive) = pool.keepalive(1).await {
         sendable(keepalive.renew());
     }

@@ -145,5 +145,5 @@ async fn an_old_token_is_replaced_for_calls_and_streams() {
 
     root.user_change_password("me", PASSWORD).await.unwrap();
     pool.list(b"ns/e/", Reach::Children).await.unwrap();
-    pool.lease_keys(id).await.unwrap();
+    pool.lease_keys(id, b"ns/").await.unwrap();
 }

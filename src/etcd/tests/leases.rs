@@ -1,5 +1,9 @@
 //! Leases and the pairing of renewals with their answers.
 
+use std::collections::BTreeSet;
+
+use etcd_client::{LeaseTimeToLiveOptions, PutOptions, Txn, TxnOp};
+
 use super::*;
 
 #[tokio::test]
@@ -19,18 +23,13 @@ async fn a_lease_is_granted_under_our_id_listed_and_revoked() {
             .await
             .unwrap();
     }
-    let mut found = pool.lease_keys(id).await.unwrap();
-    found.keys.sort();
-    assert_eq!(found.keys, [b"ns/e/1", b"ns/f/1"]);
-    assert!(found.ttl.unwrap() > Duration::from_secs(20));
+    let mut found = pool.lease_keys(id, b"ns/").await.unwrap();
+    found.sort();
+    assert_eq!(found, [b"ns/e/1"[..].into(), b"ns/f/1"[..].into()]);
 
     pool.revoke(id).await.unwrap();
     pool.revoke(id).await.unwrap();
-    let gone = LeaseKeys {
-        ttl: None,
-        keys: Vec::new(),
-    };
-    assert_eq!(pool.lease_keys(id).await.unwrap(), gone);
+    assert!(pool.lease_keys(id, b"ns/").await.unwrap().is_empty());
     assert_eq!(pool.read(Lane::Data, b"ns/e/1").await.unwrap().1, None);
 }
 
@@ -132,4 +131,42 @@ async fn a_keepalive_whose_renewal_timed_out_is_used_up() {
         (failure.class, failure.may_be_applied),
         (Class::Retry, false)
     );
+}
+
+#[tokio::test]
+async fn keys_of_a_lease_are_found_where_one_answer_cannot_hold_them() {
+    const KEYS: usize = 9000;
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let (id, other) = (fresh_id(), fresh_id());
+    let mut client = etcd.client().await;
+    for lease in [id, other] {
+        pool.grant_as(lease, 300).await.unwrap();
+    }
+    let long = "x".repeat(500);
+    let put = |number: usize, lease| {
+        let key = format!("ns/{long}/{number:06}");
+        TxnOp::put(key, "", Some(PutOptions::new().with_lease(lease)))
+    };
+    for first in (0..KEYS).step_by(100) {
+        // Every tenth key beside ours is somebody else's.
+        let ours = (first..first + 100).map(|number| put(number, id));
+        let others = (first..first + 10).map(|number| put(KEYS + number, other));
+        let puts: Vec<_> = ours.chain(others).collect();
+        client.txn(Txn::new().and_then(puts)).await.unwrap();
+    }
+    let mut all = client.lease_client();
+    let keys = LeaseTimeToLiveOptions::new().with_keys();
+    let refused = all.time_to_live(id, Some(keys)).await;
+    assert!(refused.is_err(), "one answer holds them: longer keys");
+
+    for prefix in [&b"ns/"[..], b""] {
+        let found = pool.lease_keys(id, prefix).await.unwrap();
+        let distinct: BTreeSet<_> = found.iter().collect();
+        assert_eq!(
+            (found.len(), distinct.len()),
+            (KEYS, KEYS),
+            "below {prefix:?}"
+        );
+    }
 }
