@@ -1,6 +1,7 @@
 //! Hides where time, timers, tasks, randomness and connections come from: the sealed seam through which
 //! the unchanged library runs on a real machine or in simulated time.
 
+mod alarm;
 mod system;
 mod watchdog;
 
@@ -23,8 +24,11 @@ pub trait Env: Send + Sync + 'static {
     fn now(&self) -> Time;
     /// Time since the Unix epoch, for announcements only; nothing is ever decided by it.
     fn unix_time(&self) -> Duration;
-    /// Completes after `duration`; may be late.
+    /// Completes after `duration`, by a timer that may stand still while the machine is suspended. For pauses and the limits
+    /// of requests; what has a deadline waits by [`Env::wake_at`].
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+    /// Completes when the deadline clock shows `at`, promptly even if the machine was suspended meanwhile.
+    fn wake_at(&self, at: Time) -> BoxFuture<'static, ()>;
     /// Runs a task in the background.
     fn spawn(&self, task: BoxFuture<'static, ()>);
     /// A random number that the system draws at this call, so that a clone of this machine draws another.
@@ -65,7 +69,16 @@ pub(crate) async fn timeout<F: Future>(
     limit: Duration,
     future: F,
 ) -> Option<F::Output> {
-    match select(pin!(future), env.sleep(limit)).await {
+    first(future, env.sleep(limit)).await
+}
+
+/// The answer of `future`, or nothing if the deadline clock shows `end` first.
+pub(crate) async fn until<F: Future>(env: &dyn Env, end: Time, future: F) -> Option<F::Output> {
+    first(future, env.wake_at(end)).await
+}
+
+async fn first<F: Future>(future: F, end: BoxFuture<'static, ()>) -> Option<F::Output> {
+    match select(pin!(future), end).await {
         Either::Left((output, _)) => Some(output),
         Either::Right(((), _)) => None,
     }

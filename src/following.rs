@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::election::Election;
-use crate::env::timeout;
+use crate::env::until;
 use crate::error::{BoxError, Result};
 use crate::roster::{Member, Roster};
 use crate::session::SessionState;
@@ -133,7 +133,8 @@ impl<'r, F: Future<Output = Result<(), BoxError>>> Follower<'r, F> {
         self.stop.cancel();
         let election = self.election.name();
         let env = &*self.election.handle.shared.env;
-        match timeout(env, grace, self.work?).await {
+        let end = env.now().after(grace);
+        match until(env, end, self.work?).await {
             Some(Ok(Ok(()))) => {}
             Some(Ok(Err(error))) => {
                 tracing::warn!(target: "eldest::election", election, %error, "follower's work failed at its end");

@@ -320,11 +320,11 @@ impl Tasks {
 async fn cutoff(term: &Term) {
     let shared = &term.shared;
     loop {
-        let left = shared.cutoff().since(shared.env.now());
-        if left.is_zero() {
+        let cutoff = shared.cutoff();
+        if shared.env.now() >= cutoff {
             return;
         }
-        shared.env.sleep(left).await;
+        shared.env.wake_at(cutoff).await;
     }
 }
 

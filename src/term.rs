@@ -467,6 +467,9 @@ mod tests {
         fn sleep(&self, _: Duration) -> futures::future::BoxFuture<'static, ()> {
             Box::pin(std::future::pending())
         }
+        fn wake_at(&self, _: Time) -> futures::future::BoxFuture<'static, ()> {
+            unreachable!()
+        }
         fn spawn(&self, _: futures::future::BoxFuture<'static, ()>) {}
         fn random(&self) -> u64 {
             0

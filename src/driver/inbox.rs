@@ -215,13 +215,12 @@ impl Inbox {
                 return Poll::Ready(());
             }
             if self.alarm.as_ref().is_none_or(|alarm| alarm.at != at) {
-                let wait = self.env.sleep(at.since(self.env.now()));
+                let wait = self.env.wake_at(at);
                 self.alarm = Some(Alarm { at, wait });
             }
             if let Some(alarm) = &mut self.alarm {
                 ready!(alarm.wait.as_mut().poll(cx));
             }
-            // It has fired, maybe early.
             self.alarm = None;
         }
     }

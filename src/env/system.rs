@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use etcd_client::{Client, ConnectOptions};
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, select};
 use tokio::runtime::Handle;
 
 use super::{Env, Watched, watchdog};
@@ -60,6 +60,17 @@ impl Env for System {
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         // The timer is made at the first poll: making it needs a runtime, which the caller's thread may lack.
         async move { tokio::time::sleep(duration).await }.boxed()
+    }
+
+    fn wake_at(&self, at: Time) -> BoxFuture<'static, ()> {
+        // A timer of the runtime as well: the system may have refused the watchdog its thread.
+        let sleep = self.sleep(at.since(now()));
+        async move {
+            select(watchdog::wake_at(at), sleep).await;
+            // It may be early by a rounding, or have stood still: the clock decides.
+            watchdog::wake_at(at).await;
+        }
+        .boxed()
     }
 
     fn spawn(&self, task: BoxFuture<'static, ()>) {
@@ -144,6 +155,15 @@ mod tests {
         let before = system.now();
         system.sleep(Duration::from_millis(20)).await;
         assert!(system.now().since(before) >= Duration::from_millis(20));
+    }
+
+    #[tokio::test]
+    async fn waking_at_a_time_is_never_early_and_a_past_time_is_ready() {
+        let system = System::new().expect("in a runtime");
+        let at = system.now().after(Duration::from_millis(20));
+        system.wake_at(at).await;
+        assert!(system.now() >= at);
+        assert_eq!(system.wake_at(at).now_or_never(), Some(()));
     }
 
     #[cfg(target_os = "linux")]

@@ -1,11 +1,12 @@
-//! Hides how a deadline is kept although no task of the runtime runs: one plain thread for the whole process
-//! that sleeps to an absolute point of the deadline clock, so that it also wakes after the machine was suspended.
+//! Keeps deadlines although no task of the runtime runs: one plain thread for the whole process sleeps to an absolute
+//! point of the deadline clock, so that it also wakes after the machine was suspended.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::Watched;
+use super::alarm::{Alarm, Alarms};
 use super::system::now;
 use crate::core::time::Time;
 
@@ -27,8 +28,14 @@ pub(super) fn rewatch() {
     Watchdog::rewatch(&WATCHDOG);
 }
 
-struct Watchdog {
+/// Completes at that time of the deadline clock; the watchdog's thread wakes the task.
+pub(super) fn wake_at(at: Time) -> Alarm {
+    Alarm::new(&WATCHDOG, at)
+}
+
+pub(super) struct Watchdog {
     inbox: Mutex<Inbox>,
+    pub(super) alarms: Alarms,
     bell: Bell,
 }
 
@@ -53,6 +60,7 @@ impl Watchdog {
                 newcomers: Vec::new(),
                 running: false,
             }),
+            alarms: Alarms::default(),
             bell,
         }
     }
@@ -65,7 +73,7 @@ impl Watchdog {
         this.bell.ring();
     }
 
-    fn rewatch(this: &Arc<Self>) {
+    pub(super) fn rewatch(this: &Arc<Self>) {
         Self::ensure_running(this, &mut lock(&this.inbox));
         this.bell.ring();
     }
@@ -114,7 +122,8 @@ impl Watchdog {
             }
             true
         });
-        next
+        // After what is watched: leaders hear of their end before their tasks do.
+        [next, self.alarms.ring(now())].into_iter().flatten().min()
     }
 }
 
@@ -266,6 +275,11 @@ mod kernel {
             })
         }
 
+        #[cfg(test)]
+        pub(super) fn timer_number(&self) -> i32 {
+            std::os::fd::AsRawFd::as_raw_fd(&self.timer)
+        }
+
         pub(super) fn ring(&self) {
             // Fails only when the counter is full, and then the bell is ringing already.
             let _ = write(&self.event, &1_u64.to_ne_bytes());
@@ -364,9 +378,22 @@ mod tests {
         assert!(fired >= due, "fired too early");
     }
 
-    /// Both ways to wait.
-    fn both() -> [Arc<Watchdog>; 2] {
-        [Bell::new(), Bell::plain()].map(|bell| Arc::new(Watchdog::new(bell)))
+    impl Watchdog {
+        /// Both ways to wait.
+        pub(in crate::env) fn both() -> [Arc<Watchdog>; 2] {
+            [Bell::new(), Bell::plain()].map(|bell| Arc::new(Watchdog::new(bell)))
+        }
+    }
+
+    /// A suspend is not to be had in a test; that the kernel's timer counts it, the kernel says.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_kernel_s_timer_counts_suspend() {
+        const CLOCK_BOOTTIME: &str = "clockid: 7";
+        let bell = kernel::Bell::new().expect("a timer");
+        let said = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", bell.timer_number()));
+        let said = said.expect("proc");
+        assert!(said.lines().any(|line| line == CLOCK_BOOTTIME), "{said}");
     }
 
     #[test]
@@ -399,7 +426,7 @@ mod tests {
 
     #[test]
     fn an_extended_due_time_does_not_fire_at_the_old_time() {
-        for dog in both() {
+        for dog in Watchdog::both() {
             let old = in_ms(200);
             let (probe, seen) = Probe::new(Some(old));
             Watchdog::watch(&dog, weak(&probe));
@@ -411,7 +438,7 @@ mod tests {
 
     #[test]
     fn an_earlier_due_time_fires_at_the_earlier_time_after_rewatch() {
-        for dog in both() {
+        for dog in Watchdog::both() {
             let (probe, seen) = Probe::new(Some(in_ms(60_000)));
             Watchdog::watch(&dog, weak(&probe));
             let earlier = in_ms(60);
@@ -423,7 +450,7 @@ mod tests {
 
     #[test]
     fn an_idle_entry_fires_once_it_names_a_due_time() {
-        for dog in both() {
+        for dog in Watchdog::both() {
             let (probe, seen) = Probe::new(None);
             Watchdog::watch(&dog, weak(&probe));
             let due = in_ms(60);
@@ -435,7 +462,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_was_dropped_never_fires() {
-        for dog in both() {
+        for dog in Watchdog::both() {
             let (dropped, unseen) = Probe::new(Some(in_ms(200)));
             Watchdog::watch(&dog, weak(&dropped));
             drop(dropped);
@@ -450,7 +477,7 @@ mod tests {
 
     #[test]
     fn two_entries_both_fire() {
-        for dog in both() {
+        for dog in Watchdog::both() {
             let (early, late) = (in_ms(60), in_ms(120));
             let (first, first_seen) = Probe::new(Some(late));
             let (second, second_seen) = Probe::new(Some(early));
@@ -463,7 +490,7 @@ mod tests {
 
     #[test]
     fn an_entry_fires_once_for_each_due_time() {
-        for dog in both() {
+        for dog in Watchdog::both() {
             let (probe, seen) = Probe::new(Some(now()));
             Watchdog::watch(&dog, weak(&probe));
             seen.recv_timeout(GUARD).expect("fires");
@@ -477,7 +504,7 @@ mod tests {
 
     #[test]
     fn a_panic_in_one_entry_leaves_the_others_watched() {
-        for dog in both() {
+        for dog in Watchdog::both() {
             let (bad, bad_seen) = Probe::new(Some(now()));
             bad.panics.store(true, Ordering::SeqCst);
             Watchdog::watch(&dog, weak(&bad));
@@ -491,7 +518,7 @@ mod tests {
 
     #[test]
     fn a_poisoned_lock_is_taken_over() {
-        for dog in both() {
+        for dog in Watchdog::both() {
             let other = Arc::clone(&dog);
             let poisoned = std::thread::spawn(move || {
                 let _inbox = other.inbox.lock();
@@ -541,7 +568,7 @@ mod tests {
 
     #[test]
     fn a_due_time_that_stays_in_the_past_does_not_keep_the_thread_busy() {
-        for dog in both() {
+        for dog in Watchdog::both() {
             let (stale, stale_seen) = Probe::new(Some(now()));
             Watchdog::watch(&dog, weak(&stale));
             stale_seen.recv_timeout(GUARD).expect("fires");

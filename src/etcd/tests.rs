@@ -53,6 +53,10 @@ impl Env for TestEnv {
         Box::pin(tokio::time::sleep(duration))
     }
 
+    fn wake_at(&self, at: Time) -> BoxFuture<'static, ()> {
+        self.sleep(at.since(self.now()))
+    }
+
     fn spawn(&self, task: BoxFuture<'static, ()>) {
         tokio::spawn(task);
     }

@@ -23,6 +23,7 @@ use crate::leadership::Leadership;
 pub async fn on_behalf(leadership: Leadership) -> Result<(), BoxError> {
     let shared = Arc::clone(&leadership.claim().handle().shared);
     leadership.lost().cancelled().await;
-    shared.env.sleep(shared.settings.grace).await;
+    let end = shared.env.now().after(shared.settings.grace);
+    shared.env.wake_at(end).await;
     Ok(())
 }

@@ -200,22 +200,21 @@ impl Held {
     /// Until no sign of life came in time, or, when the lock is lost, until the promise has passed.
     async fn sleep(&self, lost: bool) {
         loop {
-            let left = {
+            let until = {
                 let mut times = self.lock();
                 let until = if lost {
                     times.promised.min(self.term.shared.cutoff())
                 } else {
                     times.expires
                 };
-                let left = until.since(self.env.now());
                 // Decided here, or a sign of life could come between.
-                times.over |= left.is_zero();
-                left
+                if self.env.now() >= until {
+                    times.over = true;
+                    return;
+                }
+                until
             };
-            if left.is_zero() {
-                return;
-            }
-            self.env.sleep(left).await;
+            self.env.wake_at(until).await;
         }
     }
 

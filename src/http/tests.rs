@@ -43,6 +43,9 @@ impl Env for Clock {
         }
         Box::pin(std::future::pending())
     }
+    fn wake_at(&self, _: Time) -> BoxFuture<'static, ()> {
+        self.sleep(Duration::ZERO)
+    }
     fn spawn(&self, _: BoxFuture<'static, ()>) {}
     fn random(&self) -> u64 {
         0

@@ -44,6 +44,10 @@ impl Env for Twin {
         Box::pin(async move { tokio::time::sleep(duration).await })
     }
 
+    fn wake_at(&self, at: Time) -> BoxFuture<'static, ()> {
+        self.sleep(at.since(self.now()))
+    }
+
     fn spawn(&self, task: BoxFuture<'static, ()>) {
         drop(tokio::spawn(task));
     }

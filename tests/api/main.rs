@@ -22,3 +22,5 @@ mod semaphores;
 mod sessions;
 mod stalls;
 mod stepping_down;
+#[cfg(feature = "unstable-sim")]
+mod suspends;

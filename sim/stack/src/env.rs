@@ -149,6 +149,11 @@ impl Env for SimEnv {
         async move { tokio::time::sleep(duration).await }.boxed()
     }
 
+    fn wake_at(&self, at: Time) -> BoxFuture<'static, ()> {
+        // Nothing stands still in the simulation but all of a host.
+        self.sleep(at.since(self.now()))
+    }
+
     fn spawn(&self, task: BoxFuture<'static, ()>) {
         drop(tokio::spawn(task));
     }

@@ -1,0 +1,239 @@
+//! A machine that was suspended: the clock has gone on, the runtime's timers have stood still.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use crate::common::{CountOnDrop, Result, Running, SOON, elected, options, soon};
+use eldest::etcd_client::{Client, ConnectOptions, Error};
+use eldest::sim::{Env, Time, Watched};
+use eldest::testing::{Etcd, eventually};
+use eldest::{LostReason, Session};
+use futures::future::BoxFuture;
+
+/// How often the clock is looked at by what does not depend on the runtime's timers on a real machine.
+const LOOK: Duration = Duration::from_millis(1);
+/// Longer than any lease.
+const HOUR: Duration = Duration::from_secs(3600);
+/// Longer than a test may take: by the runtime's timers alone, nothing that has such a limit would ever happen.
+const TTL: Duration = Duration::from_secs(240);
+
+/// What is watched, and the time for which it was fired.
+type Watch = (Weak<dyn Watched>, Option<Time>);
+
+/// The machine's time. Suspends are made up: the clock jumps, and the runtime's timers do not.
+struct Suspending {
+    begun: Instant,
+    /// Nanoseconds for which the machine was suspended.
+    asleep: AtomicU64,
+    watched: Mutex<Vec<Watch>>,
+}
+
+impl Suspending {
+    fn new() -> Arc<Self> {
+        let env = Arc::new(Self {
+            begun: Instant::now(),
+            asleep: AtomicU64::new(0),
+            watched: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&env);
+        tokio::spawn(async move {
+            while let Some(env) = weak.upgrade() {
+                env.look();
+                drop(env);
+                tokio::time::sleep(LOOK).await;
+            }
+        });
+        env
+    }
+
+    fn suspend(&self, duration: Duration) {
+        let nanos = u64::try_from(duration.as_nanos()).expect("a short time");
+        self.asleep.fetch_add(nanos, Ordering::SeqCst);
+    }
+
+    fn now(&self) -> Time {
+        let asleep = Duration::from_nanos(self.asleep.load(Ordering::SeqCst));
+        Time::ZERO.after(Duration::from_secs(1) + self.begun.elapsed() + asleep)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Watch>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stands for the watchdog's thread.
+    fn look(&self) {
+        let now = self.now();
+        let mut due_now = Vec::new();
+        self.lock().retain_mut(|(watched, fired)| {
+            let Some(watched) = watched.upgrade() else {
+                return false;
+            };
+            let due = watched.due();
+            if due.is_some_and(|due| due <= now) && *fired != due {
+                *fired = due;
+                due_now.push(watched);
+            }
+            true
+        });
+        for watched in due_now {
+            watched.fire(now);
+        }
+    }
+}
+
+/// A session's view of the machine.
+struct Machine(Arc<Suspending>);
+
+impl Env for Machine {
+    fn now(&self) -> Time {
+        self.0.now()
+    }
+
+    fn unix_time(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(async move { tokio::time::sleep(duration).await })
+    }
+
+    fn wake_at(&self, at: Time) -> BoxFuture<'static, ()> {
+        let machine = Arc::clone(&self.0);
+        Box::pin(async move {
+            while machine.now() < at {
+                tokio::time::sleep(LOOK).await;
+            }
+        })
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        drop(tokio::spawn(task));
+    }
+
+    fn random(&self) -> u64 {
+        fastrand::u64(..)
+    }
+
+    fn connect(
+        &self,
+        endpoint: String,
+        options: ConnectOptions,
+    ) -> BoxFuture<'static, std::result::Result<Client, Error>> {
+        Box::pin(async move { Client::connect([endpoint], Some(options)).await })
+    }
+
+    fn watch(&self, watched: Weak<dyn Watched>) {
+        self.0.lock().push((watched, None));
+    }
+
+    fn rewatch(&self) {}
+}
+
+/// A session on a machine that can be suspended.
+async fn session(etcd: &Etcd) -> Result<(Arc<Suspending>, Session)> {
+    let machine = Suspending::new();
+    let options = options("a").ttl(TTL).grace(Duration::from_secs(60));
+    let options = options.env(Arc::new(Machine(Arc::clone(&machine))));
+    let session = Session::connect([etcd.endpoint()], options).await?;
+    Ok((machine, session))
+}
+
+async fn is_dropped(drops: &AtomicUsize, what: &str) -> Result {
+    eventually(SOON, what, async || {
+        (drops.load(Ordering::SeqCst) == 1).then_some(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn work_that_ignores_its_token_is_dropped_after_a_suspend() -> Result {
+    let etcd = Etcd::start().await?;
+    let (machine, session) = session(&etcd).await?;
+    let election = session.election("e")?;
+    let drops = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&drops);
+    let mut run = Running::start(&election, move |leadership| {
+        let work = CountOnDrop(Arc::clone(&counted));
+        async move {
+            let _work = (work, leadership);
+            std::future::pending().await
+        }
+    });
+    let term = run.term().await;
+    run.shutdown.cancel();
+    soon("the token", term.lost().cancelled()).await;
+    assert!(term.is_valid(), "until the frozen deadline");
+    assert_eq!(drops.load(Ordering::SeqCst), 0, "and so the work goes on");
+    machine.suspend(HOUR);
+    is_dropped(&drops, "the work is dropped").await?;
+    Ok(run.end().await?)
+}
+
+#[tokio::test]
+async fn tasks_of_a_term_are_dropped_after_a_suspend() -> Result {
+    let etcd = Etcd::start().await?;
+    let (machine, session) = session(&etcd).await?;
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let leadership = elected(&mut candidate).await?;
+    let drops = Arc::new(AtomicUsize::new(0));
+    let work = CountOnDrop(Arc::clone(&drops));
+    leadership.spawn(async move {
+        let _work = work;
+        std::future::pending::<()>().await;
+    });
+    let closing = tokio::spawn(async move { session.close().await });
+    soon("the token", leadership.lost().cancelled()).await;
+    assert_eq!(leadership.lost_reason(), Some(LostReason::SessionClosed));
+    assert_eq!(drops.load(Ordering::SeqCst), 0, "the task goes on");
+    machine.suspend(HOUR);
+    is_dropped(&drops, "the task is dropped").await?;
+    Ok(soon("close", closing).await??)
+}
+
+/// The renewal is due 80 s after the last one, by a timer that stood still.
+#[tokio::test]
+async fn a_session_renews_at_once_after_a_suspend() -> Result {
+    let etcd = Etcd::start().await?;
+    let (machine, session) = session(&etcd).await?;
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let leadership = elected(&mut candidate).await?;
+    let until = leadership.valid_until().since_boot();
+    machine.suspend(TTL / 2);
+    eventually(SOON, "renewed", async || {
+        (leadership.valid_until().since_boot() > until).then_some(())
+    })
+    .await?;
+    assert_eq!(leadership.lost_reason(), None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_follower_s_work_is_dropped_after_a_suspend() -> Result {
+    let etcd = Etcd::start().await?;
+    let (machine, session) = session(&etcd).await?;
+    let election = session.election("e")?;
+    // Somebody else leads.
+    let (_other, other) = self::session(&etcd).await?;
+    let mut candidate = soon("campaign", other.election("e")?.campaign()).await?;
+    let leadership = elected(&mut candidate).await?;
+    let drops = Arc::new(AtomicUsize::new(0));
+    let (told, mut follows) = tokio::sync::mpsc::unbounded_channel();
+    let counted = Arc::clone(&drops);
+    let runner = election.runner().follow(move |following| {
+        let work = CountOnDrop(Arc::clone(&counted));
+        let _ = told.send(following.stopped());
+        async move {
+            let _work = work;
+            std::future::pending().await
+        }
+    });
+    let run = Running::with(runner, crate::common::until_lost);
+    let stopped = soon("it follows", follows.recv()).await.expect("it runs");
+    leadership.resign().await?;
+    soon("it is told to end", stopped.cancelled()).await;
+    // Longer than the grace period, shorter than the lease.
+    machine.suspend(Duration::from_secs(70));
+    is_dropped(&drops, "the follower's work is dropped").await?;
+    run.stop().await
+}
