@@ -180,7 +180,7 @@ impl Machine {
         let ready = view.is_synced() && roster.revision() >= own.create_revision;
         let gone = |key: &[u8], created: Option<i64>| {
             let asked = self.deleted.get(key).copied();
-            self.removals.contains_key(key) || created.is_some_and(|at| asked >= Some(at))
+            self.removals.contains(key) || created.is_some_and(|at| asked >= Some(at))
         };
         ready.then(|| member.wants(&candidate.prefix, own, roster, gone))
     }

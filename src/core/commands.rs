@@ -92,7 +92,7 @@ impl Machine {
                 candidate.enter(Phase::Leaving { reason });
                 match key {
                     // It may stand, or the one before it is not gone yet.
-                    Some(key) if uncertain || self.removals.contains_key(&key) => {
+                    Some(key) if uncertain || self.removals.contains(&key) => {
                         self.remove(now, &key, None, Some(slot));
                     }
                     _ => self.finish(slot, now),
@@ -256,7 +256,7 @@ impl Machine {
                 term: t,
                 ..
             } => *t != term,
-            _ => key.is_none_or(|key| !self.removals.contains_key(&key)),
+            _ => key.is_none_or(|key| !self.removals.contains(&key)),
         }
     }
 

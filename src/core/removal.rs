@@ -38,8 +38,78 @@ impl Removal {
     }
 }
 
-/// All keys that must go.
-pub(crate) type Removals = BTreeMap<Arc<[u8]>, Removal>;
+/// All keys that must go, and the candidates that wait for them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Removals {
+    keys: BTreeMap<Arc<[u8]>, Removal>,
+    /// For how many keys each candidate waits.
+    waits: BTreeMap<SlotId, usize>,
+}
+
+impl Removals {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    fn get(&self, key: &[u8]) -> Option<&Removal> {
+        self.keys.get(key)
+    }
+
+    fn get_mut(&mut self, key: &[u8]) -> Option<&mut Removal> {
+        self.keys.get_mut(key)
+    }
+
+    fn insert(&mut self, key: Arc<[u8]>, create_revision: Option<i64>, now: Time) -> &mut Removal {
+        let removal = self.keys.entry(key);
+        removal.or_insert_with(|| Removal::new(create_revision, now))
+    }
+
+    /// The candidate waits until the key is gone. Whether the key must go at all.
+    fn wait(&mut self, key: &[u8], slot: SlotId) -> bool {
+        let Some(removal) = self.keys.get_mut(key) else {
+            return false;
+        };
+        if !removal.waiting.contains(&slot) {
+            removal.waiting.push(slot);
+            *self.waits.entry(slot).or_default() += 1;
+        }
+        true
+    }
+
+    fn awaited_by(&self, slot: SlotId) -> bool {
+        self.waits.contains_key(&slot)
+    }
+
+    /// The key is gone. The candidates that waited for it.
+    fn done(&mut self, key: &[u8]) -> Vec<SlotId> {
+        let waiting = self.keys.remove(key).map(|removal| removal.waiting);
+        let waiting = waiting.unwrap_or_default();
+        for slot in &waiting {
+            if let Some(keys) = self.waits.get_mut(slot) {
+                *keys -= 1;
+                if *keys == 0 {
+                    self.waits.remove(slot);
+                }
+            }
+        }
+        waiting
+    }
+
+    /// Nobody waits for any key any more. The candidates that waited, each once for every key.
+    fn release_all(&mut self) -> Vec<SlotId> {
+        self.waits.clear();
+        let removals = self.keys.values_mut();
+        let waiting = removals.flat_map(|removal| {
+            removal.held_by = None;
+            std::mem::take(&mut removal.waiting)
+        });
+        waiting.collect()
+    }
+}
 
 /// Keys that may go in batches. While one is under way, the next one is gathered.
 #[derive(Debug, Clone, Default)]
@@ -67,37 +137,30 @@ impl Machine {
         create_revision: Option<i64>,
         slot: Option<SlotId>,
     ) {
-        let removal = self.removals.entry(Arc::clone(key));
-        let removal = removal.or_insert_with(|| Removal::new(create_revision, now));
-        removal.waiting.extend(slot);
+        let removal = self.removals.insert(Arc::clone(key), create_revision, now);
         if removal.held_by == slot {
             removal.held_by = None;
         }
         removal.create_revision = removal.create_revision.max(create_revision);
+        if let Some(slot) = slot {
+            self.removals.wait(key, slot);
+        }
         self.start_removal(key, now);
     }
 
     /// No join may use `key` until it was removed: one of `slot`, which has left, is still under way, and if it
     /// succeeds its key must go, whoever else would find it. [`Machine::remove`] for that slot follows for certain.
     pub(crate) fn hold(&mut self, key: Arc<[u8]>, slot: SlotId, now: Time) {
-        let removal = self.removals.entry(key);
-        let removal = removal.or_insert_with(|| Removal::new(None, now));
-        removal.held_by = Some(slot);
+        self.removals.insert(key, None, now).held_by = Some(slot);
     }
 
     /// Whether `slot` must wait until `key` is gone.
     pub(crate) fn awaits_removal(&mut self, key: &[u8], slot: SlotId) -> bool {
-        let Some(removal) = self.removals.get_mut(key) else {
-            return false;
-        };
-        if !removal.waiting.contains(&slot) {
-            removal.waiting.push(slot);
-        }
-        true
+        self.removals.wait(key, slot)
     }
 
     pub(super) fn is_awaiting_removal(&self, slot: SlotId) -> bool {
-        self.removals.values().any(|r| r.waiting.contains(&slot))
+        self.removals.awaited_by(slot)
     }
 
     fn start_removal(&mut self, key: &Arc<[u8]>, now: Time) {
@@ -132,7 +195,7 @@ impl Machine {
     }
 
     pub(crate) fn start_removals(&mut self, now: Time) {
-        let keys: Vec<_> = self.removals.keys().cloned().collect();
+        let keys: Vec<_> = self.removals.keys.keys().cloned().collect();
         for key in keys {
             self.start_removal(&key, now);
         }
@@ -284,8 +347,8 @@ impl Machine {
     }
 
     fn removal_done(&mut self, key: &[u8], now: Time) {
-        let waiting = self.removals.remove(key).map(|r| r.waiting);
-        self.release_waiting(waiting.unwrap_or_default(), now);
+        let waiting = self.removals.done(key);
+        self.release_waiting(waiting, now);
         if is_shared(key) {
             self.may_be_taken_again(key, now);
         }
@@ -294,14 +357,10 @@ impl Machine {
     /// The lease is gone and every key of it: nobody need wait. What was asked to go goes on being asked for, for
     /// a key that somebody wrote over is not bound to the lease any more.
     pub(crate) fn removals_moot(&mut self, now: Time) {
-        let removals = self.removals.values_mut();
-        let waiting: Vec<_> = removals
-            .flat_map(|r| {
-                r.held_by = None;
-                std::mem::take(&mut r.waiting)
-            })
-            .collect();
-        self.removals.retain(|_, r| r.create_revision.is_some());
+        let waiting = self.removals.release_all();
+        self.removals
+            .keys
+            .retain(|_, r| r.create_revision.is_some());
         self.deleted.clear();
         self.release_waiting(waiting, now);
     }
@@ -348,7 +407,7 @@ impl Machine {
         for key in keys {
             // A member knows by its view what became of partitions.
             let shared = is_shared(&key);
-            if !shared && !owned.contains(&key) && !self.removals.contains_key(&key) {
+            if !shared && !owned.contains(&key) && !self.removals.contains(&key) {
                 self.remove(now, &key, None, None);
             }
         }

@@ -2,6 +2,7 @@
 
 mod asks;
 mod properties;
+mod scale;
 mod scenarios;
 mod sharing;
 mod simulating;

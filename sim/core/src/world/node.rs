@@ -283,21 +283,28 @@ pub(crate) struct Memory {
     pub(crate) watches: BTreeMap<WatchId, (Key, bool)>,
 }
 
+impl Settings {
+    /// What a session is configured to by them.
+    pub(crate) fn config(self) -> Config {
+        Config {
+            ttl: self.ttl,
+            trust: Trust {
+                margin: self.margin,
+                drift_ppm: self.drift_ppm,
+            },
+            grace: self.grace,
+            request_timeout: self.timeout,
+            probe_key: (*b"probe").into(),
+            long_queue: self.long_queue,
+            batch: self.batch,
+        }
+    }
+}
+
 impl Node {
     pub(crate) fn new(settings: Settings, seed: u64) -> Self {
         Self {
-            machine: Machine::new(Config {
-                ttl: settings.ttl,
-                trust: Trust {
-                    margin: settings.margin,
-                    drift_ppm: settings.drift_ppm,
-                },
-                grace: settings.grace,
-                request_timeout: settings.timeout,
-                probe_key: (*b"probe").into(),
-                long_queue: settings.long_queue,
-                batch: settings.batch,
-            }),
+            machine: Machine::new(settings.config()),
             settings,
             seed,
             drawn: (0, 0),

@@ -235,12 +235,11 @@ impl Store {
     }
 
     fn newer(&self, prefix: &[u8], admission: &Admission) -> bool {
+        let Some(revision) = admission.none_after else {
+            return false;
+        };
         let mut below = self.keys.values().filter(|e| e.key.starts_with(prefix));
-        below.any(|e| {
-            admission
-                .none_after
-                .is_some_and(|revision| e.create_revision > revision)
-        })
+        below.any(|e| e.create_revision > revision)
     }
 
     /// Does what is asked. `lease` is that of the keepalive stream on which the request came, or the one to be granted.

@@ -1,0 +1,116 @@
+//! What decisions cost with the number of a session's elections.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::core::action::{Action, Answer, Ask, Class, SlotId, TermId, Trouble};
+use crate::core::candidacy::Manner;
+use crate::core::machine::Machine;
+use crate::core::time::Time;
+use crate::tests::{SLOW, TTL};
+use crate::world::store::Store;
+
+/// A session and its etcd, without a network between.
+struct Pair {
+    machine: Machine,
+    store: Store,
+    now: Time,
+    stream: Option<i64>,
+    terms: BTreeMap<SlotId, TermId>,
+}
+
+impl Pair {
+    fn leading(elections: u64) -> Self {
+        let machine = Machine::new(SLOW.config());
+        let mut pair = Self {
+            machine,
+            store: Store::new(),
+            now: Time::ZERO.after(Duration::from_secs(1000)),
+            stream: None,
+            terms: BTreeMap::new(),
+        };
+        for slot in 1..=elections {
+            let prefix = format!("e{slot}/").into_bytes().into();
+            let manner = Manner::default();
+            pair.machine
+                .campaign(pair.now, slot, prefix, (*b"v").into(), manner);
+        }
+        pair.serve();
+        assert_eq!(pair.terms.len() as u64, elections);
+        pair
+    }
+
+    /// Does what the session asks, until it asks nothing more.
+    fn serve(&mut self) {
+        while let Some(action) = self.machine.action() {
+            match action {
+                Action::Ask { request, ask } => {
+                    match &ask {
+                        Ask::Grant { .. } => self.stream = Some(request as i64),
+                        Ask::Open { lease } => self.stream = Some(*lease),
+                        _ => {}
+                    }
+                    let answer = self.store.perform(self.now, &ask, self.stream);
+                    self.store.publish();
+                    self.machine.answer(self.now, request, answer);
+                }
+                Action::Watch { watch, .. } => {
+                    let revision = self.store.revision;
+                    self.machine.watch_created(self.now, watch, revision);
+                }
+                Action::Elected { slot, term, .. } => drop(self.terms.insert(slot, term)),
+                _ => {}
+            }
+        }
+    }
+
+    /// The session doubts its lease, gives every key up and stands anew everywhere. How long that takes.
+    fn doubt_and_stand_anew(&mut self) -> Duration {
+        let before = self.terms.clone();
+        // The renewal that is due fails, and the belief ends before the next one.
+        self.now = self.now.after(TTL - Duration::from_secs(1));
+        self.machine.tick(self.now);
+        let mut asked = Vec::new();
+        while let Some(action) = self.machine.action() {
+            if let Action::Ask { request, .. } = action {
+                asked.push(request);
+            }
+        }
+        for request in asked {
+            let trouble = Trouble {
+                class: Class::Retry,
+                ambiguous: false,
+                message: String::new(),
+            };
+            let answer = Answer::Failed(trouble);
+            self.machine.answer(self.now, request, answer);
+        }
+        self.serve();
+        let begun = Instant::now();
+        for (slot, term) in &before {
+            self.machine.work_joined(self.now, *slot, *term);
+        }
+        self.serve();
+        let took = begun.elapsed();
+        let anew = self
+            .terms
+            .iter()
+            .filter(|(slot, term)| before[slot] != **term);
+        assert_eq!(anew.count(), before.len(), "every election has a new term");
+        took
+    }
+}
+
+#[test]
+fn standing_anew_in_all_elections_costs_in_proportion_to_their_number() {
+    let cost = |elections| {
+        let runs = (0..3).map(|_| Pair::leading(elections).doubt_and_stand_anew());
+        runs.min().expect("three runs")
+    };
+    let (few, many) = (cost(2_000), cost(16_000));
+    let ratio = many.as_secs_f64() / few.as_secs_f64();
+    assert!(
+        ratio < 30.0,
+        "8 times as many cost {ratio:.0} times as much: {few:?}, {many:?}"
+    );
+}
