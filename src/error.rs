@@ -29,6 +29,8 @@ pub enum ErrorKind {
     Overloaded,
     /// etcd will never accept this request, for example because it is too large. Change it.
     Rejected,
+    /// The endpoint is etcd's gRPC proxy, which leases cannot rely on. Name the members of etcd themselves.
+    Proxied,
     /// Others use this semaphore with another capacity; the message names both. Use theirs, or wait until none of
     /// them holds or awaits a permit.
     CapacityMismatch,
@@ -62,6 +64,7 @@ impl ErrorKind {
             ErrorKind::Unauthenticated => "not authenticated",
             ErrorKind::Overloaded => "etcd is overloaded",
             ErrorKind::Rejected => "etcd rejects the request",
+            ErrorKind::Proxied => "a proxy stands before etcd",
             ErrorKind::CapacityMismatch => "the semaphore has another capacity",
             ErrorKind::CountMismatch => "the partitions have another count",
             ErrorKind::AlreadyCampaigning => "already campaigning",
@@ -123,7 +126,11 @@ impl Error {
     }
 
     pub(crate) fn from_failure(failure: &Failure) -> Self {
-        Self::new(kind_of(class_of(failure.class)), failure.to_string())
+        let kind = match failure.class {
+            etcd::Class::Proxy => ErrorKind::Proxied,
+            class => kind_of(class_of(class)),
+        };
+        Self::new(kind, failure.to_string())
     }
 
     /// What to do about it.
@@ -147,7 +154,10 @@ fn kind_of(class: Class) -> ErrorKind {
 /// The core's view of a failure at etcd's edge.
 pub(crate) fn class_of(class: etcd::Class) -> Class {
     match class {
-        etcd::Class::Retry | etcd::Class::Compacted | etcd::Class::LeaseTaken => Class::Retry,
+        etcd::Class::Retry
+        | etcd::Class::Compacted
+        | etcd::Class::LeaseTaken
+        | etcd::Class::Proxy => Class::Retry,
         etcd::Class::Backoff => Class::Backoff,
         etcd::Class::LeaseGone => Class::LeaseGone,
         etcd::Class::Auth => Class::Auth,

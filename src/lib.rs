@@ -241,6 +241,7 @@
 //! | [`Unauthenticated`](ErrorKind::Unauthenticated) | correct user and password |
 //! | [`Overloaded`](ErrorKind::Overloaded) | wait; see to etcd's alarms, such as a full database |
 //! | [`Rejected`](ErrorKind::Rejected) | change the request: etcd will never accept it |
+//! | [`Proxied`](ErrorKind::Proxied) | name the members of etcd as endpoints, not etcd's gRPC proxy |
 //! | [`CapacityMismatch`](ErrorKind::CapacityMismatch) | use the capacity that the message names, or wait until none of those who use it holds or awaits a permit |
 //! | [`CountMismatch`](ErrorKind::CountMismatch) | use the count that the message names, or wait until none of its members is there |
 //! | [`AlreadyCampaigning`](ErrorKind::AlreadyCampaigning) | use the candidate that this session has, or another session |

@@ -63,7 +63,8 @@ pub fn ttl_floor(
     (2..=300).map(Duration::from_secs).find(good)
 }
 
-/// One member of etcd, asked by itself. Every call ends within the request timeout, and none is repeated.
+/// One member of etcd, asked by itself. Every call ends within two request timeouts, one of them for connecting, and none is
+/// repeated.
 pub struct Endpoint {
     url: String,
     env: SharedEnv,
@@ -90,7 +91,7 @@ impl Endpoint {
         Ok(Self {
             url,
             env,
-            pool: Arc::new(pool.map_err(invalid)?.without_leader()),
+            pool: Arc::new(pool.map_err(invalid)?.for_operators()),
             settings,
         })
     }

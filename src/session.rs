@@ -459,7 +459,7 @@ impl SessionShared {
         let patience = self.settings.connect_timeout;
         let end = self.env.now().after(patience);
         let probe = self.settings.prefix("~").into_bytes();
-        let mut failures = 0;
+        let (mut failures, mut proxies) = (0, 0);
         loop {
             let Err(failure) = self.pool.probe(&probe).await else {
                 return Ok(());
@@ -473,6 +473,9 @@ impl SessionShared {
                 error.kind(),
                 ErrorKind::PermissionDenied | ErrorKind::Unauthenticated | ErrorKind::Rejected
             );
+            // Each of them moves on to the next endpoint, which may be a member.
+            proxies += usize::from(error.kind() == ErrorKind::Proxied);
+            let hopeless = hopeless || proxies >= self.pool.size();
             let left = end.since(self.env.now());
             if hopeless {
                 return Err(error);

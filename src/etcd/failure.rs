@@ -14,6 +14,8 @@ pub(crate) enum Class {
     Backoff,
     /// The lease does not exist (any more).
     LeaseGone,
+    /// etcd's gRPC proxy answers there: use another endpoint.
+    Proxy,
     /// Somebody has a lease of that id: ask for another id.
     LeaseTaken,
     /// The revision asked for is compacted: list again.
@@ -133,7 +135,7 @@ impl Failure {
 
     /// Whether another endpoint, or a fresh connection, may do better.
     pub(super) fn moves_on(&self) -> bool {
-        matches!(self.class, Class::Retry | Class::Auth)
+        matches!(self.class, Class::Retry | Class::Auth | Class::Proxy)
     }
 }
 

@@ -8,6 +8,7 @@ use etcd_client::{
     LeaseTimeToLiveResponse,
 };
 
+use super::direct;
 use super::failure::{Class, Failure};
 use super::pool::{Lane, Pool, SharedPool, Ticket, Trouble, header};
 use crate::facts::Header;
@@ -143,7 +144,11 @@ impl Pool {
     pub(crate) async fn keepalive(self: &SharedPool, id: i64) -> Result<KeepAlive, Failure> {
         let ((keeper, answers), ticket) = self
             .call_with_ticket(Lane::Lease, async |client| {
-                Ok(client.lease_client().keep_alive(id).await?)
+                let opened = client.lease_client().keep_alive(id).await?;
+                // tonic may have connected anew since the connection was checked. The stream lives as long as its
+                // connection, so this request takes the same one, or no renewal will be answered.
+                direct::check(&client).await?;
+                Ok(opened)
             })
             .await?;
         Ok(KeepAlive {

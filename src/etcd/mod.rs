@@ -5,6 +5,7 @@
 
 mod access;
 mod batch;
+mod direct;
 mod failure;
 mod join;
 mod kv;

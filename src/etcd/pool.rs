@@ -13,6 +13,7 @@ use futures::future::{BoxFuture, Shared};
 use http::Uri;
 
 use super::access::Access;
+use super::direct;
 use super::failure::{Class, Failure};
 use crate::env::{Env, SharedEnv};
 use crate::facts::Header;
@@ -61,6 +62,8 @@ pub(crate) struct Pool {
     endpoints: Vec<String>,
     access: Access,
     request_timeout: Duration,
+    /// Connecting has a request timeout of its own.
+    connects_first: bool,
     lease: Arc<Connection>,
     data: Arc<Connection>,
 }
@@ -97,6 +100,8 @@ pub(super) enum Trouble {
     Client(etcd_client::Error),
     /// An answer that etcd never gives.
     Odd(&'static str),
+    /// It went to etcd's gRPC proxy.
+    Proxy,
 }
 
 impl From<etcd_client::Error> for Trouble {
@@ -110,6 +115,7 @@ impl Trouble {
         match self {
             Trouble::Client(error) => Failure::from_error(error, endpoint),
             Trouble::Odd(what) => Failure::new(Class::Retry, *what, endpoint),
+            Trouble::Proxy => direct::refused(endpoint),
         }
     }
 }
@@ -151,14 +157,17 @@ impl Pool {
             endpoints,
             access,
             request_timeout,
+            connects_first: false,
             lease: Arc::default(),
             data: Arc::default(),
         })
     }
 
-    /// Asks members that know no leader as well, to hear how they are.
+    /// For operators: asks members that know no leader as well, to hear how they are, and takes no time for connecting
+    /// from a request, since none is repeated.
     #[cfg(feature = "cli")]
-    pub(crate) fn without_leader(mut self) -> Self {
+    pub(crate) fn for_operators(mut self) -> Self {
+        self.connects_first = true;
         self.access = self
             .access
             .map(|options| options.with_require_leader(false));
@@ -182,6 +191,11 @@ impl Pool {
             Ok(client) => Ok((client, ticket)),
             Err(failure) => Err(self.blamed(ticket, failure)),
         }
+    }
+
+    /// How many endpoints there are.
+    pub(crate) fn size(&self) -> usize {
+        self.endpoints.len()
     }
 
     pub(super) fn random(&self) -> u64 {
@@ -215,6 +229,10 @@ impl Pool {
         R: Future<Output = Result<T, Trouble>>,
     {
         let mut ticket = self.ticket(lane);
+        if self.connects_first {
+            // What is wrong with the connection, the request itself tells.
+            drop(self.within(self.connected(lane, &mut ticket)).await);
+        }
         let mut sent = false;
         let outcome = self
             .within(async {
@@ -373,12 +391,15 @@ impl Pool {
         }
         let endpoint = self.endpoints[at].clone();
         let (env, access) = (Arc::clone(&self.env), self.access.clone());
+        let limit = self.request_timeout;
         let client = async move {
             let options = access.now(&*env).await;
             let options =
                 options.map_err(|why| Failure::new(Class::Retry, why, &endpoint).unsent())?;
             let client = env.connect(endpoint.clone(), options).await;
-            client.map_err(|error| Failure::from_error(&error, &endpoint).unsent())
+            let client = client.map_err(|error| Failure::from_error(&error, &endpoint).unsent())?;
+            direct::check_new(&*env, limit, &client, &endpoint).await?;
+            Ok(client)
         };
         let client = client.boxed().shared();
         let attempt = Attempt { at, client };
@@ -441,7 +462,11 @@ impl Current {
 }
 
 /// `work`, or nothing if the injected timer is faster.
-async fn timeout<T>(env: &dyn Env, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn timeout<T>(
+    env: &dyn Env,
+    limit: Duration,
+    work: impl Future<Output = T>,
+) -> Option<T> {
     tokio::select! {
         biased;
         done = work => Some(done),

@@ -19,7 +19,10 @@ use crate::facts::{Header, Reach};
 
 mod access;
 mod batches;
+mod direct;
 mod endpoints;
+#[path = "../../tests/grpc_proxy/mod.rs"]
+mod grpc_proxy;
 mod keys;
 mod leases;
 #[cfg(feature = "cli")]

@@ -10,6 +10,9 @@ mod elections;
 mod endings;
 mod floods;
 mod following;
+mod gateways;
+#[path = "../grpc_proxy/mod.rs"]
+mod grpc_proxy;
 mod locks;
 mod many;
 mod observing;

@@ -4,6 +4,8 @@ use eldest::etcd_client::{AlarmAction, AlarmType, Client};
 use eldest::testing::{Etcd, Proxy};
 use serde_json::Value;
 
+use crate::grpc_proxy::GrpcProxy;
+
 use crate::common::{
     DONE, Ended, Result, SICK, UNAVAILABLE, USAGE, at, eldest, keys, leases, node, put, run, stand,
 };
@@ -262,5 +264,16 @@ async fn slow_answers_are_told_with_what_they_need() -> Result {
 async fn clocks_are_compared_for_a_minute_at_most() -> Result {
     let refused = run(eldest(&["doctor", "--clock", "2m"])).await?;
     refused.failed_usage(USAGE, "at most 60s");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_grpc_proxy_of_etcd_must_be_replaced_by_the_members() -> Result {
+    let etcd = Etcd::start().await?;
+    let proxy = GrpcProxy::start(&etcd.address(), &["--advertise-client-url="])?;
+    let ended = examine(eldest(&["--endpoints", &proxy.endpoint()])).await?;
+    assert_eq!(ended.code, SICK, "{ended:?}");
+    let message = "etcd's gRPC proxy";
+    finds(&ended, "direct", "fail", message, "members of etcd");
     Ok(())
 }

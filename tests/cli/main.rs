@@ -7,6 +7,8 @@ mod common;
 mod doctor;
 #[path = "../etcdctl/mod.rs"]
 mod etcdctl;
+#[path = "../grpc_proxy/mod.rs"]
+mod grpc_proxy;
 mod options;
 mod pages;
 mod resign;

@@ -15,6 +15,7 @@ use crate::world::{Ev, Event, World};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mutant {
     ReceiveInstant,
+    Proxied,
     NoVerification,
     AdoptsLease,
     RevokesTaken,
@@ -30,8 +31,9 @@ pub(crate) enum Mutant {
 }
 
 impl Mutant {
-    pub(crate) const ALL: [Mutant; 13] = [
+    pub(crate) const ALL: [Mutant; 14] = [
         Mutant::ReceiveInstant,
+        Mutant::Proxied,
         Mutant::NoVerification,
         Mutant::AdoptsLease,
         Mutant::RevokesTaken,
@@ -49,6 +51,7 @@ impl Mutant {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Mutant::ReceiveInstant => "receive-instant",
+            Mutant::Proxied => "proxied",
             Mutant::NoVerification => "no-verification",
             Mutant::AdoptsLease => "adopts-lease",
             Mutant::RevokesTaken => "revokes-taken",
@@ -68,6 +71,9 @@ impl Mutant {
         match self {
             Mutant::ReceiveInstant => {
                 "the deadline counts from when the answer was received, not from when the request was sent"
+            }
+            Mutant::Proxied => {
+                "a lease is renewed through etcd's gRPC proxy: every other renewal gets the answer to an earlier one"
             }
             Mutant::NoVerification => {
                 "a renewal counts without a read of the same raft term: the adapter makes the read's answer up"
@@ -302,6 +308,26 @@ impl World {
         if self.mutant == Some(Mutant::ReleasesEarly) {
             self.give(node, |m, now| m.work_joined(now, slot, term));
         }
+    }
+
+    /// A renewal reaches the proxy. It may be answered there, with the answer to the one before.
+    pub(crate) fn answered_by_proxy(
+        &mut self,
+        node: usize,
+        ask: &Ask,
+        lease: Option<i64>,
+    ) -> Option<Answer> {
+        if self.mutant != Some(Mutant::Proxied) || *ask != Ask::Renew {
+            return None;
+        }
+        let memory = &mut self.nodes[node].memory;
+        if memory.renewed != lease {
+            memory.renewed = lease;
+            return None;
+        }
+        memory.renewed = None;
+        let (ttl, header) = (self.settings.ttl, memory.acknowledged?);
+        Some(Answer::Renewed { ttl, header })
     }
 
     /// A delete reaches etcd. True: it was done here.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 use eldest::operator::Endpoint;
 
+use self::endpoint::Said;
 use self::findings::{Findings, Level};
 use crate::cli::Global;
 use crate::connection::duration;
@@ -66,8 +67,14 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     for (of_one, _) in &examined {
         findings.extend(of_one);
     }
+    let silent = examined
+        .iter()
+        .all(|(_, said)| matches!(said, Said::Nothing));
     let answering = examined.into_iter().zip(&endpoints);
-    let answering = answering.filter_map(|((_, report), endpoint)| Some((endpoint, report?)));
+    let answering = answering.filter_map(|((_, said), endpoint)| match said {
+        Said::Report(report) => Some((endpoint, report)),
+        Said::Nothing | Said::Proxy => None,
+    });
     let answering: Vec<_> = answering.collect();
     if !answering.is_empty() {
         let patient = cluster::Patient {
@@ -87,7 +94,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         Format::Json => output::say_json(&findings)?,
     }
     Ok(match findings.worst() {
-        _ if answering.is_empty() => Code::Unavailable,
+        _ if silent => Code::Unavailable,
         Level::Fail => Code::Sick,
         Level::Ok | Level::Note | Level::Warn => Code::Done,
     })

@@ -101,7 +101,7 @@ impl Code {
             .downcast_ref::<eldest::Error>()
             .map(eldest::Error::kind)
         {
-            Some(ErrorKind::InvalidInput | ErrorKind::Rejected) => Code::Usage,
+            Some(ErrorKind::InvalidInput | ErrorKind::Rejected | ErrorKind::Proxied) => Code::Usage,
             Some(ErrorKind::Unavailable | ErrorKind::Overloaded) => Code::Unavailable,
             Some(ErrorKind::PermissionDenied | ErrorKind::Unauthenticated) => Code::Denied,
             _ => Code::Failed,

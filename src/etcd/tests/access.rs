@@ -4,7 +4,7 @@ use etcd_client::Permission;
 
 use super::*;
 
-const PASSWORD: &str = "canary-7f3a";
+pub(super) const PASSWORD: &str = "canary-7f3a";
 
 /// An etcd on which `me` may read and write below `ns/`, with a client of its root.
 pub(super) async fn guarded() -> (Etcd, Client) {

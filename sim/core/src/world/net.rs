@@ -92,9 +92,11 @@ impl World {
             _ => stream.and_then(|(_, lease)| lease),
         };
         let stale = self.nodes[node].link.stale.filter(|_| alive);
+        let earlier = self.answered_by_proxy(node, ask, lease);
         // A leader that has lost its followers goes on acknowledging until it notices.
         let acknowledges = |since: Time| *ask == Ask::Renew && self.now.since(since) < ELECTION;
         let answer = match (ask, stale) {
+            _ if earlier.is_some() => earlier.unwrap_or(Answer::Opened),
             (Ask::Open { .. }, Some(_)) => Answer::Opened,
             (Ask::Renew, Some(term)) => {
                 let mut header = self.store.header();

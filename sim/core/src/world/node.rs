@@ -275,6 +275,8 @@ pub(crate) struct Memory {
     pub(crate) asks: BTreeMap<RequestId, (Time, Ask)>,
     /// The last acknowledgement.
     pub(crate) acknowledged: Option<Header>,
+    /// The lease that the proxy has renewed and may answer for once more.
+    pub(crate) renewed: Option<i64>,
     /// The create revision under which a key was first seen.
     pub(crate) created: BTreeMap<Key, i64>,
     /// Watches that etcd cancelled and nobody was told of.

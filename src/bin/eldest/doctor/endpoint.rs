@@ -19,20 +19,36 @@ pub(crate) struct Report {
     pub(crate) slowest: Option<Duration>,
 }
 
+/// What came of asking an endpoint.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// How the member is.
+    Report(Report),
+    /// It does not answer, or refused the user.
+    Nothing,
+    /// It is no member: etcd's gRPC proxy answers.
+    Proxy,
+}
+
 /// How the member is; nothing but the findings if it does not answer.
-pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Option<Report>) {
+pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Said) {
     let mut findings = Findings::default();
     let about = endpoint.url();
     let status = match endpoint.status().await {
         Ok(status) => Some(status),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
         Err(error) => {
+            if error.kind() == ErrorKind::Proxied {
+                let remedy = "name the members of etcd themselves in --endpoints";
+                findings.bad(Level::Fail, (about, "direct"), error.to_string(), remedy);
+                return (findings, Said::Proxy);
+            }
             let remedy = match error.kind() {
                 ErrorKind::Unauthenticated => "correct --user and its password",
                 _ => "start it or mend the way to it, or take it out of --endpoints",
             };
             findings.bad(Level::Fail, (about, "reachable"), error.to_string(), remedy);
-            return (findings, None);
+            return (findings, Said::Nothing);
         }
     };
     if let Some(status) = &status {
@@ -45,7 +61,7 @@ pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Option<Report>) {
         findings.note(about, "version", message);
     }
     let slowest = latency(endpoint, &mut findings).await;
-    (findings, Some(Report { status, slowest }))
+    (findings, Said::Report(Report { status, slowest }))
 }
 
 fn who(status: &MemberStatus) -> String {

@@ -1,0 +1,62 @@
+//! Tells a member of etcd from etcd's gRPC proxy, which is refused.
+//!
+//! The proxy renews leases on a stream of its own, and answers a renewal with the next answer on that stream. So the answer
+//! may belong to an earlier renewal, and the time at which ours was sent plus the TTL is no lower bound of the lease's end.
+//! The verifying read cannot tell.
+
+use std::time::Duration;
+
+use etcd_client::{Client, Error};
+use tonic::Code;
+
+use super::failure::{Class, Failure};
+use super::pool::{Trouble, kv, timeout};
+use crate::env::Env;
+
+/// Every version of etcd refuses to read the empty key with this, as an invalid argument, before it looks at users, leaders
+/// or keys. The proxy passes the words on and loses the code, however it was configured. What else tells the proxy depends
+/// on its options (a member list without ids), or needs a permission (watches under other ids).
+const REFUSAL: &str = "key is not provided";
+
+/// What a user reads.
+const REMEDY: &str = "this is etcd's gRPC proxy, which answers a renewal with the answer to an earlier one, so that no \
+                      lease can be relied on; name the members of etcd themselves as endpoints";
+
+/// Fails if the client's connection leads to a proxy, or if nobody answers.
+pub(super) async fn check(client: &Client) -> Result<(), Trouble> {
+    match kv(client).get("", None).await {
+        Err(Error::GRpcStatus(status)) if status.message().contains(REFUSAL) => {
+            if status.code() == Code::Unknown {
+                Err(Trouble::Proxy)
+            } else {
+                Ok(())
+            }
+        }
+        Err(error) => Err(error.into()),
+        Ok(_) => Err(Trouble::Odd("a value of the empty key")),
+    }
+}
+
+/// [`check`] of a new connection, within that time.
+pub(super) async fn check_new(
+    env: &dyn Env,
+    limit: Duration,
+    client: &Client,
+    endpoint: &str,
+) -> Result<(), Failure> {
+    let checked = timeout(env, limit, check(client)).await;
+    let checked = match checked {
+        Some(checked) => checked.map_err(|trouble| trouble.at(endpoint)),
+        None => Err(Failure::new(
+            Class::Retry,
+            format!("no answer within {limit:?}"),
+            endpoint,
+        )),
+    };
+    checked.map_err(Failure::unsent)
+}
+
+/// The failure of an endpoint that is a proxy.
+pub(super) fn refused(endpoint: &str) -> Failure {
+    Failure::new(Class::Proxy, REMEDY, endpoint).unsent()
+}
