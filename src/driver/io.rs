@@ -399,7 +399,8 @@ async fn send(pool: &Pool, namespace: &[u8], ask: Ask) -> Result<Answer, Failure
             Answer::Read { header, entry }
         }
         ask @ (Ask::Join { .. } | Ask::Delete { .. }) => {
-            shared::ask_together(pool, &[&ask]).await?.remove(0)
+            let answer = shared::ask_together(pool, &[&ask]).await?.remove(0);
+            shared::finish(pool, answer).await
         }
         Ask::List { prefix, reach } => {
             let listed = pool.list(&prefix, reach).await?;

@@ -1,13 +1,16 @@
 //! Hides which requests share a transaction: what is asked for in one turn of the driver, or while enough are under way.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::pin::pin;
 use std::sync::Arc;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
 use super::io::{Event, trouble};
 use crate::core::action::{Answer, Ask, RequestId};
-use crate::etcd::{Class, Failure, Join, Joined, Pool, Unless};
+use crate::etcd::{Class, Failure, Join, Pool, Registered, Unless};
 
 /// Transactions of a kind under way; what is asked for meanwhile is gathered. So whoever asks alone never waits.
 const AT_ONCE: usize = 4;
@@ -149,13 +152,14 @@ impl Fits {
 pub(super) struct Told {
     pub(super) kind: Kind,
     pub(super) answers: Vec<(RequestId, Answer)>,
-    /// Nothing follows.
+    /// Every transaction was answered. Of joins whose election has many candidates, answers may follow.
     pub(super) last: bool,
     /// With the last: how many etcd took at once, if not all.
     pub(super) took: Option<usize>,
 }
 
-/// Sends requests of one kind; their answers come as events.
+/// Sends requests of one kind; their answers come as events, each as soon as it is complete: reading many candidates of
+/// one election holds up no other.
 ///
 /// What etcd refuses as a whole it did not do, and one of them may be to blame: so they are asked for again by halves.
 pub(super) async fn send(
@@ -168,9 +172,10 @@ pub(super) async fn send(
     // How many were taken at once, and whether one was refused alone.
     let (mut taken, mut to_blame) = (0, false);
     let mut parts = vec![asked];
+    let (pool, unfinished) = (&*pool, FuturesUnordered::new());
     while let Some(mut part) = parts.pop() {
         let asks: Vec<_> = part.iter().map(|(_, ask)| ask).collect();
-        let answers = match ask_together(&pool, &asks).await {
+        let answers = match ask_together(pool, &asks).await {
             Ok(answers) => {
                 taken = taken.max(part.len());
                 answers
@@ -182,18 +187,33 @@ pub(super) async fn send(
             }
             Err(failure) => {
                 to_blame |= refused(&failure);
-                vec![Answer::Failed(trouble(&failure)); part.len()]
+                let failed = || Partly::Answered(Answer::Failed(trouble(&failure)));
+                part.iter().map(|_| failed()).collect()
             }
         };
         let requests = part.into_iter().map(|(request, _)| request);
         let fewer = !to_blame && taken > 0 && taken < all;
+        let mut complete = Vec::new();
+        for (request, answer) in requests.zip(answers) {
+            match answer {
+                Partly::Answered(answer) => complete.push((request, answer)),
+                registered @ Partly::Registered(_) => unfinished.push(async move {
+                    let answer = finish(pool, registered).await;
+                    (request, answer)
+                }),
+            }
+        }
         let told = Told {
             kind,
-            answers: requests.zip(answers).collect(),
+            answers: complete,
             last: parts.is_empty(),
             took: fewer.then_some(taken),
         };
         drop(events.send(Event::Shared(told)));
+    }
+    let mut unfinished = pin!(unfinished);
+    while let Some((request, answer)) = unfinished.next().await {
+        drop(events.send(Event::Answered { request, answer }));
     }
 }
 
@@ -201,16 +221,51 @@ fn refused(failure: &Failure) -> bool {
     matches!(failure.class, Class::Denied | Class::Invalid) && !failure.may_be_applied
 }
 
+/// What a transaction answered to one request.
+pub(super) enum Partly {
+    Answered(Answer),
+    /// Of this join, the other candidates are still to be read.
+    Registered(Registered),
+}
+
+/// Completes the answer to one request.
+pub(super) async fn finish(pool: &Pool, answer: Partly) -> Answer {
+    let registered = match answer {
+        Partly::Answered(answer) => return answer,
+        Partly::Registered(registered) => registered,
+    };
+    match pool.finish(registered).await {
+        Ok(joined) => Answer::Joined {
+            header: joined.header,
+            created: joined.created,
+            entries: joined.entries,
+            other: joined.other,
+        },
+        Err(failure) => Answer::Failed(trouble(&failure)),
+    }
+}
+
 /// Asks for what is of one kind, in one transaction; the answers in their order.
-pub(super) async fn ask_together(pool: &Pool, asks: &[&Ask]) -> Result<Vec<Answer>, Failure> {
+pub(super) async fn ask_together(pool: &Pool, asks: &[&Ask]) -> Result<Vec<Partly>, Failure> {
     let joins: Vec<_> = asks.iter().filter_map(|ask| join(ask)).collect();
     if !joins.is_empty() {
         let joined = pool.join_each(&joins).await?;
-        return Ok(joined.into_iter().map(joined_as).collect());
+        let mut answers = Vec::with_capacity(joined.len());
+        for one in joined {
+            let complete = one.is_complete();
+            let answer = Partly::Registered(one);
+            answers.push(if complete {
+                Partly::Answered(finish(pool, answer).await)
+            } else {
+                answer
+            });
+        }
+        return Ok(answers);
     }
     let keys: Vec<_> = asks.iter().filter_map(|ask| deleted(ask)).collect();
     let header = pool.release(&keys).await?;
-    Ok(vec![Answer::Deleted { header }; keys.len()])
+    let deleted = |_| Partly::Answered(Answer::Deleted { header });
+    Ok(keys.iter().map(deleted).collect())
 }
 
 fn join(ask: &Ask) -> Option<Join<'_>> {
@@ -234,18 +289,6 @@ fn join(ask: &Ask) -> Option<Join<'_>> {
             beside_in: admission.nothing_else_in.as_deref(),
         },
     })
-}
-
-fn joined_as(joined: Result<Joined, Failure>) -> Answer {
-    match joined {
-        Ok(joined) => Answer::Joined {
-            header: joined.header,
-            created: joined.created,
-            entries: joined.entries,
-            other: joined.other,
-        },
-        Err(failure) => Answer::Failed(trouble(&failure)),
-    }
 }
 
 fn deleted(ask: &Ask) -> Option<(Arc<[u8]>, i64)> {
@@ -384,5 +427,47 @@ mod tests {
         told(&mut shared, Kind::Join, None);
         keep(&mut shared, (0..40).map(|n| join(&format!("e{n}"), 1, 9)));
         assert_eq!(sizes(&mut shared), [16, 16]);
+    }
+
+    /// The second election has more candidates than the transaction reads of each.
+    #[cfg(feature = "testing")]
+    #[tokio::test]
+    async fn an_election_with_many_candidates_holds_up_no_other_answer() {
+        use crate::env::System;
+        use crate::etcd::Access;
+
+        let etcd = crate::testing::Etcd::start().await.expect("etcd");
+        let mut client = etcd.client().await;
+        for number in 0..600 {
+            let key = format!("big/{number:03}");
+            client.put(key, "somebody", None).await.expect("put");
+        }
+        let env = Arc::new(System::new().expect("in a runtime"));
+        let endpoints = vec![etcd.endpoint()];
+        let access = Access::from(etcd_client::ConnectOptions::new());
+        let limit = std::time::Duration::from_secs(5);
+        let pool = Arc::new(Pool::new(env, endpoints, access, limit).expect("an endpoint"));
+        let lease = pool.grant(60).await.expect("a lease").id;
+        let asked = ["small", "big", "tiny"].map(|election| join(election, lease, 1));
+        let asked = (1..).zip(asked).collect();
+        let (events, mut told) = mpsc::unbounded_channel();
+        send(pool, Kind::Join, asked, events).await;
+
+        let Some(Event::Shared(first)) = told.recv().await else {
+            panic!("the transaction's answers come first");
+        };
+        let requests: Vec<_> = first.answers.iter().map(|(request, _)| *request).collect();
+        assert_eq!(requests, [1, 3], "they do not wait for what is still read");
+        assert!(first.last, "another transaction may be sent");
+        let Some(Event::Answered { request: 2, answer }) = told.recv().await else {
+            panic!("the big one's answer follows");
+        };
+        let Answer::Joined {
+            entries, created, ..
+        } = answer
+        else {
+            panic!("it joined: {answer:?}");
+        };
+        assert!(created && entries.len() == 601);
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use etcd_client::{
     Compare, CompareOp, GetOptions, GetResponse, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
-use futures::future::join_all;
 
 use super::failure::Failure;
 use super::kv::{PAGE, Page, Wanted, first, prefix_end};
@@ -48,7 +47,13 @@ pub(crate) struct Joined {
     pub(crate) other: Option<Arc<[u8]>>,
 }
 
-/// A registration's result, of whose candidates some may have to be read yet.
+/// A registration that is done, of whose candidates some may have to be read yet.
+pub(crate) struct Registered {
+    prefix: Vec<u8>,
+    found: Found,
+}
+
+/// What the transaction answered to one registration.
 struct Found {
     created: bool,
     page: Page,
@@ -62,11 +67,8 @@ impl Pool {
     /// All are created at one revision. So no two may be of one election; and since all conditions are looked at before
     /// anything is put, what one `unless` names must not be what another one creates.
     ///
-    /// Any failure of the whole may come after the keys were created; any failure of one comes after its key was.
-    pub(crate) async fn join_each(
-        &self,
-        joins: &[Join<'_>],
-    ) -> Result<Vec<Result<Joined, Failure>>, Failure> {
+    /// Any failure may come after the keys were created.
+    pub(crate) async fn join_each(&self, joins: &[Join<'_>]) -> Result<Vec<Registered>, Failure> {
         let page = (PAGE / joins.len().max(1) as i64).max(SHORT_PAGE);
         let txn = if let [alone] = joins {
             alone.txn(page)
@@ -96,12 +98,20 @@ impl Pool {
             })
             .await?;
         let each = joins.iter().zip(found);
-        Ok(join_all(each.map(|(join, found)| self.finish(join, found))).await)
+        let registered = each.map(|(join, found)| Registered {
+            prefix: join.prefix.to_vec(),
+            found,
+        });
+        Ok(registered.collect())
     }
 
-    async fn finish(&self, join: &Join<'_>, found: Found) -> Result<Joined, Failure> {
+    /// Reads the candidates that the transaction left out; asks nothing of etcd where there are none.
+    ///
+    /// Any failure comes after the key was created.
+    pub(crate) async fn finish(&self, registered: Registered) -> Result<Joined, Failure> {
+        let Registered { prefix, found } = registered;
         let listed = self
-            .complete(found.page, Wanted::candidates(join.prefix))
+            .complete(found.page, Wanted::candidates(&prefix))
             .await
             .map_err(Failure::after_sending)?;
         Ok(Joined {
@@ -110,6 +120,13 @@ impl Pool {
             entries: listed.entries,
             other: found.other,
         })
+    }
+}
+
+impl Registered {
+    /// Whether nothing is left to be read.
+    pub(crate) fn is_complete(&self) -> bool {
+        !self.found.page.more
     }
 }
 

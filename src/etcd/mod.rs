@@ -21,7 +21,9 @@ pub(crate) use access::Access;
 #[cfg(feature = "tls")]
 pub use access::TlsFiles;
 pub(crate) use failure::{Class, Failure};
-pub(crate) use join::{Join, Joined, Unless};
+#[cfg(test)]
+pub(crate) use join::Joined;
+pub(crate) use join::{Join, Registered, Unless};
 pub(crate) use lease::KeepAlive;
 #[cfg(feature = "cli")]
 pub use operator::{MemberInfo, MemberStatus, Permissions};

@@ -257,7 +257,8 @@ impl Pool {
             prefix,
             unless,
         };
-        self.join_each(&[join]).await?.remove(0)
+        let registered = self.join_each(&[join]).await?.remove(0);
+        self.finish(registered).await
     }
 
     async fn delete(&self, key: &[u8], create_revision: i64) -> Result<Header, Failure> {

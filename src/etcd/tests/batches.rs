@@ -110,8 +110,11 @@ async fn joins_share_a_transaction_and_nothing_else() {
         .map(|(n, candidate)| join(candidate, lease, all(n)))
         .collect();
 
-    let joined = pool.join_each(&joins).await.unwrap();
-    let joined: Vec<_> = joined.into_iter().map(Result::unwrap).collect();
+    let registered = pool.join_each(&joins).await.unwrap();
+    let mut joined = Vec::new();
+    for one in registered {
+        joined.push(pool.finish(one).await.unwrap());
+    }
     let created: Vec<_> = joined.iter().map(|joined| joined.created).collect();
     assert_eq!(created, [true, false, true, false]);
     for joined in &joined {
@@ -142,9 +145,11 @@ async fn sixty_four_joins_are_as_many_as_etcd_takes_with_room_to_spare() {
     let (fit, many) = (of(64), of(127));
     let joins: Vec<_> = fit.iter().map(|one| join(one, lease, beside)).collect();
     let joined = pool.join_each(&joins).await.unwrap();
-    assert!(joined.iter().all(|j| j.as_ref().unwrap().created));
+    for one in joined {
+        assert!(pool.finish(one).await.unwrap().created);
+    }
     let joins: Vec<_> = many.iter().map(|one| join(one, lease, beside)).collect();
-    let refused = pool.join_each(&joins).await.unwrap_err();
+    let refused = pool.join_each(&joins).await.map(drop).unwrap_err();
     assert_eq!(refused.class, Class::Invalid, "{refused}");
     // One lease that is gone fails them all, and nothing was put.
     let two = [candidate(200), candidate(201)];
@@ -153,7 +158,8 @@ async fn sixty_four_joins_are_as_many_as_etcd_takes_with_room_to_spare() {
         join(&two[1], fresh_id(), beside),
     ];
     let gone = pool.join_each(&gone);
-    assert_eq!(gone.await.unwrap_err().class, Class::LeaseGone);
+    let gone = gone.await.map(drop).unwrap_err();
+    assert_eq!(gone.class, Class::LeaseGone);
     let listed = pool.list(b"ns/e200/", Reach::Children).await.unwrap();
     assert_eq!(listed.entries, []);
 }
