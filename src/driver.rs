@@ -1,8 +1,10 @@
 //! Hides the one task per session that moves events from etcd and commands of users into the core, and the core's
 //! actions back out. It waits for all of them at once, and never for one.
 
+mod failures;
 mod inbox;
 mod io;
+mod notes;
 mod seats;
 mod shared;
 
@@ -11,8 +13,9 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::core::action::{Action, Condition, Note, SlotId, TermId};
+use crate::core::action::{Action, Condition, SlotId, TermId};
 use crate::core::candidacy::Manner;
+use crate::core::lease::LONGEST_PAUSE;
 use crate::core::machine::{Config, Machine};
 use crate::core::reason::{EndReason, LostReason};
 use crate::env::SharedEnv;
@@ -24,6 +27,7 @@ use crate::observer::Sight;
 use crate::session::{LeaseView, SessionState};
 use crate::term::Beliefs;
 
+use failures::Failures;
 pub(crate) use inbox::{CommandReceiver, Commands, Room};
 use inbox::{Inbox, Work};
 use io::Event;
@@ -111,6 +115,8 @@ pub(crate) struct Driver {
     beliefs: Arc<Beliefs>,
     state: watch::Sender<SessionState>,
     identity: Arc<str>,
+    namespace: Arc<[u8]>,
+    failures: Failures,
     /// Boxed: the table has room for up to twice as many.
     seats: HashMap<SlotId, Box<Seat>>,
     sights: HashMap<SlotId, Sight>,
@@ -144,16 +150,18 @@ impl Driver {
             io: io::Io::new(
                 Arc::clone(&env),
                 Arc::clone(&pool),
-                namespace,
+                Arc::clone(&namespace),
                 urgent,
                 answers,
             ),
+            failures: Failures::new(LONGEST_PAUSE.saturating_add(config.request_timeout)),
             machine: Machine::new(config),
             env,
             pool,
             beliefs,
             state,
             identity,
+            namespace,
             seats: HashMap::new(),
             sights: HashMap::new(),
             standing: HashMap::new(),
@@ -164,12 +172,15 @@ impl Driver {
             closed: false,
         };
         while !driver.closed {
-            let due = driver.machine.next_timeout();
+            let dues = [driver.machine.next_timeout(), driver.failures.next()];
+            let due = dues.into_iter().flatten().min();
             match inbox.next(due, &mut driver.io).await {
                 Work::Event(event) => driver.event(event),
                 Work::Due => {
                     let now = driver.env.now();
                     driver.machine.tick(now);
+                    let lines = driver.failures.due(now);
+                    driver.tell(lines);
                 }
                 Work::Commands(commands) => {
                     for command in commands {
@@ -433,59 +444,6 @@ impl Driver {
             self.pool.hang_up();
             for closer in self.closers.drain(..) {
                 let _ = closer.send(());
-            }
-        }
-    }
-
-    fn note(&self, note: &Note) {
-        let identity = &*self.identity;
-        match note {
-            Note::LeaseGranted { lease, ttl } => {
-                tracing::info!(target: "eldest::session", identity, lease = format!("{lease:x}"), ?ttl, "lease granted");
-            }
-            Note::RenewalFailed { trouble } => {
-                metrics::renewal(identity, "failed");
-                tracing::warn!(target: "eldest::session", identity, class = ?trouble.class, why = trouble.message, "renewal failed");
-            }
-            Note::Renewed { took } => metrics::renewed(identity, *took),
-            Note::RenewalRefused => {
-                metrics::renewal(identity, "refused");
-                tracing::warn!(target: "eldest::session", identity, "renewal refused: not confirmed by etcd's present leader");
-            }
-            Note::RenewedLate { left } => {
-                tracing::warn!(target: "eldest::session", identity, ?left, "renewed late");
-            }
-            Note::Joined {
-                slot,
-                key,
-                create_revision,
-                again,
-            } => {
-                if let Some(seat) = self.seats.get(slot) {
-                    seat.joined(identity, key, *create_revision, *again);
-                }
-            }
-            Note::JoinFailed { slot, trouble } => {
-                let election = self.seats.get(slot).map_or("", |seat| &*seat.election);
-                tracing::warn!(target: "eldest::election", identity, election, class = ?trouble.class, why = trouble.message, "join failed");
-            }
-            Note::RequestFailed { what, trouble } => {
-                metrics::request_failed(identity, what);
-                tracing::warn!(target: "eldest::session", identity, what, class = ?trouble.class, why = trouble.message, "request failed");
-            }
-            Note::Blocked { slot, key } => {
-                let election = self.seats.get(slot).map_or("", |seat| &*seat.election);
-                tracing::warn!(target: "eldest::election", identity, election, key = %String::from_utf8_lossy(key), "blocked by a key without a lease");
-            }
-            Note::OrphanFound { key } => {
-                tracing::info!(target: "eldest::election", identity, key = %String::from_utf8_lossy(key), "orphaned key found");
-            }
-            Note::StoreChanged { was, is } => {
-                tracing::error!(target: "eldest::session", identity, ?was, ?is, "etcd is another cluster or was restored from a backup: tokens may repeat");
-            }
-            Note::WatchLost { why } => {
-                metrics::watch_lost(identity);
-                tracing::warn!(target: "eldest::session", identity, why, "watch lost");
             }
         }
     }

@@ -377,6 +377,70 @@ async fn failed_renewals_and_the_end_of_belief_are_told() -> Result {
     Ok(())
 }
 
+/// By the lines of warnings: 25 elections, whose requests all fail again and again.
+#[tokio::test]
+async fn an_outage_is_told_in_few_lines_that_name_the_elections() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let mut candidates = Vec::new();
+    for number in 0..25 {
+        let name = format!("jobs-{number:02}");
+        candidates.push(session.election(name)?.campaign().await?);
+    }
+    let mut leaders = Vec::new();
+    for candidate in &mut candidates {
+        leaders.push(elected_again(candidate).await?);
+    }
+    proxy.cut();
+    timeout(LONG, leaders[0].lost().cancelled()).await?;
+    // Their keys must go, which is asked for again and again.
+    drop(leaders);
+    let delete = [("what", "delete"), ("class", "Retry")];
+    let summary = eventually(LONG, "the deletes are summed up", async || {
+        logs.of(SESSION, "still failing", &delete)
+            .into_iter()
+            .next()
+    })
+    .await?;
+    assert_eq!(summary.level, Level::WARN);
+    let failures: u64 = summary.field("failures").parse()?;
+    assert!(failures > 25, "each failed more than once: {summary:?}");
+    let names = summary.field("elections");
+    assert_eq!(
+        names,
+        "jobs-00, jobs-01, jobs-02, jobs-03, jobs-04 and 20 more"
+    );
+    let first = logs.one(SESSION, "request failed", &delete);
+    assert!(first.field("elections").starts_with("jobs-"), "{first:?}");
+    let renewal = logs.one(SESSION, "renewal failed", &[]);
+    assert!(
+        renewal.field("elections").ends_with("and 20 more"),
+        "{renewal:?}"
+    );
+    // One line at once, and one for every 10 s of less than 30.
+    for what in ["delete", "renewal", "watch stream", "join", "list"] {
+        let lines = logs.of(SESSION, "still failing", &[("what", what)]).len();
+        assert!(lines <= 3, "{lines} lines for {what}");
+    }
+    proxy.heal();
+    for what in ["renewal", "delete"] {
+        let over = eventually(LONG, format!("{what} is told to be over"), async || {
+            let lines = logs.of(SESSION, "no longer failing", &[("what", what)]);
+            lines.into_iter().next()
+        })
+        .await?;
+        assert_eq!(over.level, Level::INFO);
+    }
+    let renewed = logs.of(SESSION, "renewed", &[("identity", "a")]);
+    assert!(renewed.iter().all(|line| line.level == Level::TRACE) && !renewed.is_empty());
+    let late = logs.of(SESSION, "renewed late", &[]);
+    assert_eq!(late.len(), 0, "the terms were over: {late:?}");
+    all_documented(&logs);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_late_renewal_is_told_with_what_was_left() -> Result {
     let (logs, _guard) = Logs::capture();

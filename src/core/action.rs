@@ -286,6 +286,8 @@ pub(crate) enum Note {
     },
     RequestFailed {
         what: &'static str,
+        /// The key or the prefix that it was about; empty if it was about the lease.
+        about: Arc<[u8]>,
         trouble: Trouble,
     },
     Blocked {

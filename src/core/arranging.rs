@@ -365,7 +365,8 @@ impl Machine {
             member.uncertain.extend(partitions);
         }
         self.take_later(slot, request, trouble.class, now);
-        self.fail_request("take partitions", trouble);
+        let prefix = self.prefix_of(slot);
+        self.fail_request("take partitions", &prefix, trouble);
     }
 
     /// What was under way when a failure was counted, and fails as well, is the same failure.

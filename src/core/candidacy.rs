@@ -434,6 +434,7 @@ pub(crate) enum Purpose {
         key: Arc<[u8]>,
     },
     Proclaim {
+        key: Arc<[u8]>,
         ticket: Option<u64>,
     },
     Revoke {

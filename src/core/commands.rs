@@ -300,10 +300,11 @@ impl Machine {
             lease: own.lease,
             value,
         };
-        self.ask(Purpose::Proclaim { ticket }, ask);
+        let key = Arc::clone(&own.key);
+        self.ask(Purpose::Proclaim { key, ticket }, ask);
     }
 
-    pub(crate) fn proclaimed(&mut self, ticket: Option<u64>, answer: Answer) {
+    pub(crate) fn proclaimed(&mut self, key: &[u8], ticket: Option<u64>, answer: Answer) {
         let result = match answer {
             Answer::Proclaimed { held } => Ok(held),
             Answer::Failed(trouble) => Err(trouble),
@@ -311,7 +312,7 @@ impl Machine {
         };
         match (ticket, result) {
             (Some(ticket), result) => self.act(Action::Proclaimed { ticket, result }),
-            (None, Err(trouble)) => self.fail_request("proclaim", trouble),
+            (None, Err(trouble)) => self.fail_request("proclaim", key, trouble),
             (None, Ok(_)) => {}
         }
     }

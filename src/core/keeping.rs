@@ -90,6 +90,7 @@ impl Machine {
                 self.timers.set(not_before, Timer::Grant);
                 self.note(Note::RequestFailed {
                     what: "grant",
+                    about: Arc::default(),
                     trouble: trouble.clone(),
                 });
                 for slot in self.slot_ids() {
@@ -194,11 +195,13 @@ impl Machine {
         match lease.confirm(now, begun, header) {
             Outcome::Extended(deadline) => {
                 let (left, took) = (before.since(now), now.since(lease.renewed()));
-                if left
-                    < self
-                        .config
-                        .grace
-                        .saturating_add(self.config.request_timeout)
+                // A renewal after the end of the belief is late for nothing: its terms are over.
+                if self.trusted.is_some()
+                    && left
+                        < self
+                            .config
+                            .grace
+                            .saturating_add(self.config.request_timeout)
                 {
                     self.note(Note::RenewedLate { left });
                 }

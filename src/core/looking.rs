@@ -302,7 +302,8 @@ impl Machine {
             return;
         }
         let class = trouble.class;
-        self.fail_request("list", trouble);
+        let prefix = self.prefix_of(slot);
+        self.fail_request("list", &prefix, trouble);
         let failures = match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => {
                 o.failures += 1;

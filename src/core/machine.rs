@@ -383,7 +383,7 @@ impl Machine {
             Purpose::Remove { key } => self.removed(now, &key, request, answer),
             Purpose::Release { keys } => self.released(now, &keys, request, answer),
             Purpose::Take { slot } => self.taken(now, slot, request, answer),
-            Purpose::Proclaim { ticket } => self.proclaimed(ticket, answer),
+            Purpose::Proclaim { key, ticket } => self.proclaimed(&key, ticket, answer),
             Purpose::Revoke { lease } => self.revoked(now, lease, answer),
             Purpose::Sweep { lease } => self.swept(now, lease, answer),
         }
@@ -460,7 +460,21 @@ impl Machine {
         self.lease().is_some_and(|lease| lease.id() == entry.lease)
     }
 
-    pub(crate) fn fail_request(&mut self, what: &'static str, trouble: Trouble) {
-        self.note(Note::RequestFailed { what, trouble });
+    pub(crate) fn fail_request(&mut self, what: &'static str, about: &[u8], trouble: Trouble) {
+        let about = about.into();
+        self.note(Note::RequestFailed {
+            what,
+            about,
+            trouble,
+        });
+    }
+
+    /// What the slot looks at.
+    pub(crate) fn prefix_of(&self, slot: SlotId) -> Arc<[u8]> {
+        match self.slots.get(&slot) {
+            Some(Slot::Onlooker(onlooker)) => Arc::clone(&onlooker.prefix),
+            Some(Slot::Candidate(candidate)) => Arc::clone(&candidate.prefix),
+            None => Arc::default(),
+        }
     }
 }

@@ -223,7 +223,7 @@ impl Machine {
             }
             Answer::Failed(trouble) => {
                 self.removal_failed(key, trouble.class, now);
-                self.fail_request("delete", trouble);
+                self.fail_request("delete", key, trouble);
             }
             _ => {}
         }
@@ -329,7 +329,11 @@ impl Machine {
             for key in keys {
                 self.remove_later(key, request, trouble.class, now);
             }
-            self.fail_request("delete", trouble);
+            self.fail_request(
+                "delete",
+                keys.first().map_or(&[][..], |key| &**key),
+                trouble,
+            );
         } else {
             for key in keys {
                 self.removed(now, key, request, answer.clone());
@@ -391,7 +395,7 @@ impl Machine {
             Answer::Swept { keys } => keys,
             Answer::Failed(trouble) => {
                 self.sweep_due = true;
-                self.fail_request("sweep", trouble);
+                self.fail_request("sweep", &[], trouble);
                 return;
             }
             _ => return,
@@ -469,7 +473,7 @@ impl Machine {
             r.not_before = not_before;
         }
         self.timers.set(not_before, Timer::Revocations);
-        self.fail_request("revoke", trouble);
+        self.fail_request("revoke", &[], trouble);
     }
 }
 

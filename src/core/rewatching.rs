@@ -29,7 +29,8 @@ impl Machine {
             return;
         };
         let class = trouble.class;
-        self.fail_request("watch", trouble);
+        let prefix = self.prefix_of(slot);
+        self.fail_request("watch", &prefix, trouble);
         self.watch_again_later(slot, watch, class, now);
         // etcd judges a watch by the token with which the stream was opened, and 3.4 calls an expired token "permission
         // denied". A read under today's token tells the two cases apart.

@@ -1,0 +1,313 @@
+//! Decides which failures of a session are worth a line: the first of its kind, then a summary now and then, then the end.
+//!
+//! An outage makes every request of every election fail, again at every attempt. Metrics count them all.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::core::action::Class;
+use crate::core::time::Time;
+
+/// At least so long is between two summaries.
+const EVERY: Duration = Duration::from_secs(10);
+/// A line names so many elections and counts the others.
+const NAMES: usize = 5;
+
+/// What failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    Renewal,
+    /// A renewal that etcd's present leader did not confirm.
+    Refusal,
+    Join,
+    Watch,
+    Request(&'static str),
+}
+
+/// Something to tell.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) what: What,
+    pub(super) class: Class,
+    pub(super) step: Step,
+    /// Of the last failure.
+    pub(super) why: String,
+    /// Whose requests failed, as people read it.
+    pub(super) elections: String,
+}
+
+/// Where in an outage a line belongs.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    First,
+    /// So many failures, in so much time.
+    GoesOn(u64, Duration),
+    Over(u64, Duration),
+}
+
+/// The failures of one session that are not over.
+pub(super) struct Failures {
+    outages: Vec<Outage>,
+    /// Without another failure for so long, it is over; longer than attempts are apart.
+    quiet: Duration,
+}
+
+/// Failures of one kind and class.
+struct Outage {
+    what: What,
+    class: Class,
+    why: String,
+    names: BTreeSet<String>,
+    began: Time,
+    last: Time,
+    told: Time,
+    count: u64,
+    untold: bool,
+}
+
+impl Outage {
+    fn line(&mut self, step: Step, now: Time) -> Line {
+        self.told = now;
+        self.untold = false;
+        Line {
+            what: self.what,
+            class: self.class,
+            step,
+            why: self.why.clone(),
+            elections: list(self.names.iter().map(String::as_str)),
+        }
+    }
+
+    fn over(mut self) -> Line {
+        let lasted = self.last.since(self.began);
+        self.line(Step::Over(self.count, lasted), self.last)
+    }
+}
+
+impl Line {
+    /// Logs it.
+    pub(super) fn tell(&self, identity: &str) {
+        let (why, elections) = (&*self.why, &*self.elections);
+        let class = tracing::field::debug(self.class);
+        match (&self.step, self.what) {
+            (Step::First, What::Renewal) => {
+                tracing::warn!(target: "eldest::session", identity, class, elections, why, "renewal failed");
+            }
+            (Step::First, What::Refusal) => {
+                tracing::warn!(target: "eldest::session", identity, elections, "renewal refused: not confirmed by etcd's present leader");
+            }
+            (Step::First, What::Join) => {
+                tracing::warn!(target: "eldest::election", identity, class, election = elections, why, "join failed");
+            }
+            (Step::First, What::Watch) => {
+                tracing::warn!(target: "eldest::session", identity, elections, why, "watch lost");
+            }
+            (Step::First, What::Request(what)) => {
+                tracing::warn!(target: "eldest::session", identity, what, class, elections, why, "request failed");
+            }
+            (Step::GoesOn(failures, lasted), what) => {
+                let what = what.name();
+                tracing::warn!(target: "eldest::session", identity, what, class, elections, failures, ?lasted, why, "still failing");
+            }
+            (Step::Over(failures, lasted), what) => {
+                let what = what.name();
+                tracing::info!(target: "eldest::session", identity, what, class, elections, failures, ?lasted, "no longer failing");
+            }
+        }
+    }
+}
+
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            What::Renewal => "renewal",
+            What::Refusal => "renewal refused",
+            What::Join => "join",
+            What::Watch => "watch stream",
+            What::Request(what) => what,
+        }
+    }
+}
+
+impl Failures {
+    /// `attempts`: the longest time between two attempts at the same thing.
+    pub(super) fn new(attempts: Duration) -> Self {
+        Self {
+            outages: Vec::new(),
+            quiet: EVERY.max(attempts.saturating_mul(2)),
+        }
+    }
+
+    /// Something failed; what there is to tell of it now. `names`: the elections that are affected.
+    pub(super) fn failed(
+        &mut self,
+        now: Time,
+        (what, class): (What, Class),
+        why: &str,
+        names: impl IntoIterator<Item = String>,
+    ) -> Option<Line> {
+        let outages = &mut self.outages;
+        let known = outages
+            .iter()
+            .position(|outage| (outage.what, outage.class) == (what, class));
+        let at = known.unwrap_or_else(|| {
+            outages.push(Outage {
+                what,
+                class,
+                why: String::new(),
+                names: BTreeSet::new(),
+                began: now,
+                last: now,
+                told: now,
+                count: 0,
+                untold: false,
+            });
+            outages.len() - 1
+        });
+        let outage = &mut outages[at];
+        outage.names.extend(names);
+        why.clone_into(&mut outage.why);
+        outage.last = now;
+        outage.count += 1;
+        if known.is_none() {
+            return Some(outage.line(Step::First, now));
+        }
+        outage.untold = true;
+        None
+    }
+
+    /// Renewals succeed again.
+    pub(super) fn renewed(&mut self) -> Vec<Line> {
+        let renewals = |outage: &mut Outage| matches!(outage.what, What::Renewal | What::Refusal);
+        let over = self.outages.extract_if(.., renewals);
+        over.map(Outage::over).collect()
+    }
+
+    /// When [`Failures::due`] has something to tell.
+    pub(super) fn next(&self) -> Option<Time> {
+        self.outages.iter().map(|outage| self.next_of(outage)).min()
+    }
+
+    fn next_of(&self, outage: &Outage) -> Time {
+        let over = outage.last.after(self.quiet);
+        if outage.untold {
+            over.min(outage.told.after(EVERY))
+        } else {
+            over
+        }
+    }
+
+    /// Time has passed; what there is to tell.
+    pub(super) fn due(&mut self, now: Time) -> Vec<Line> {
+        let quiet = self.quiet;
+        let over = |outage: &mut Outage| now >= outage.last.after(quiet);
+        let mut lines: Vec<_> = self
+            .outages
+            .extract_if(.., over)
+            .map(Outage::over)
+            .collect();
+        for outage in &mut self.outages {
+            if outage.untold && now >= outage.told.after(EVERY) {
+                let step = Step::GoesOn(outage.count, now.since(outage.began));
+                lines.push(outage.line(step, now));
+            }
+        }
+        lines
+    }
+}
+
+/// The first few names, and how many more there are.
+pub(super) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<_> = names.collect();
+    let some = names[..names.len().min(NAMES)].join(", ");
+    match names.len().saturating_sub(NAMES) {
+        0 => some,
+        more => format!("{some} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIST: (What, Class) = (What::Request("list"), Class::Retry);
+    const RENEWAL: (What, Class) = (What::Renewal, Class::Retry);
+
+    fn at(seconds: u64) -> Time {
+        Time::ZERO.after(Duration::from_secs(seconds))
+    }
+
+    fn new() -> Failures {
+        Failures::new(Duration::from_secs(1))
+    }
+
+    fn fail(failures: &mut Failures, seconds: u64, name: &str) -> Option<Step> {
+        let line = failures.failed(at(seconds), LIST, "cut off", [name.to_owned()]);
+        line.map(|line| line.step)
+    }
+
+    #[test]
+    fn an_outage_is_told_once_and_summed_up_at_a_bounded_rate() {
+        let mut failures = new();
+        let mut lines = 0;
+        for second in 0..=60 {
+            for election in 0..25 {
+                lines +=
+                    usize::from(fail(&mut failures, second, &format!("e{election:02}")).is_some());
+            }
+            lines += failures.due(at(second)).len();
+        }
+        assert_eq!(lines, 1 + 6, "one at once, and one for each 10 s");
+        let over = failures.due(at(70));
+        let [over] = &over[..] else {
+            panic!("one line: {over:?}");
+        };
+        assert_eq!(over.step, Step::Over(61 * 25, Duration::from_secs(60)));
+        assert_eq!(over.elections, "e00, e01, e02, e03, e04 and 20 more");
+        assert_eq!(failures.next(), None);
+    }
+
+    #[test]
+    fn what_failed_after_the_first_line_is_told_with_its_name_though_nothing_fails_again() {
+        let mut failures = new();
+        assert_eq!(fail(&mut failures, 0, "a"), Some(Step::First));
+        assert_eq!(fail(&mut failures, 3, "b"), None);
+        assert_eq!(failures.next(), Some(at(10)));
+        let summary = failures.due(at(10));
+        assert_eq!(summary.len(), 1);
+        assert_eq!(summary[0].elections, "a, b");
+        assert_eq!(summary[0].step, Step::GoesOn(2, Duration::from_secs(10)));
+        assert_eq!(failures.next(), Some(at(13)), "when it is over");
+    }
+
+    #[test]
+    fn another_kind_or_class_is_told_at_once() {
+        let mut failures = new();
+        assert_eq!(fail(&mut failures, 0, "a"), Some(Step::First));
+        for other in [RENEWAL, (What::Request("list"), Class::Denied)] {
+            let line = failures.failed(at(1), other, "why", []);
+            assert_eq!(line.expect("a line").step, Step::First);
+        }
+    }
+
+    #[test]
+    fn a_renewal_ends_the_failures_of_renewals_at_once_and_no_others() {
+        let mut failures = new();
+        fail(&mut failures, 0, "a");
+        failures.failed(at(1), RENEWAL, "cut off", []);
+        failures.failed(at(4), RENEWAL, "cut off", []);
+        let over = failures.renewed();
+        assert_eq!(over.len(), 1);
+        assert_eq!(over[0].step, Step::Over(2, Duration::from_secs(3)));
+        assert_eq!(failures.renewed(), []);
+        assert_eq!(fail(&mut failures, 5, "a"), None, "still the same outage");
+    }
+
+    #[test]
+    fn an_outage_is_not_over_between_two_slow_attempts() {
+        let mut failures = Failures::new(Duration::from_secs(30));
+        fail(&mut failures, 0, "a");
+        assert_eq!(failures.due(at(59)), []);
+        assert_eq!(failures.due(at(60)).len(), 1);
+    }
+}
