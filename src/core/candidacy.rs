@@ -237,6 +237,18 @@ impl Candidacy {
         matches!(self.role, Role::Member(_))
     }
 
+    /// A member's: the keys of the partitions that it is taking.
+    pub(crate) fn taking(&self) -> impl Iterator<Item = Arc<[u8]>> {
+        let member = match &self.role {
+            Role::Member(member) => Some(member),
+            _ => None,
+        };
+        let partitions = member.into_iter().flat_map(|member| member.taking.values());
+        partitions
+            .flatten()
+            .map(|partition| partition_key(&self.prefix, *partition))
+    }
+
     /// Whether it has an interest in what its view says.
     pub(crate) fn watches(&self) -> bool {
         self.looks() && !matches!(self.role, Role::Owner { .. })

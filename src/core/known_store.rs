@@ -22,7 +22,7 @@ pub(crate) struct Floor {
 pub(crate) enum Origin {
     /// The store that is known.
     Known,
-    /// Another store, which answers from now on.
+    /// Another store.
     Other,
     /// The request was sent before the store was exchanged: the answer proves nothing about either.
     Unclear,
@@ -66,18 +66,23 @@ impl KnownStore {
         let known = self.cluster.is_none_or(|cluster| cluster == header.cluster)
             && header.revision >= floor.revision
             && header.term >= floor.term;
-        self.cluster = Some(header.cluster);
         if known {
+            self.cluster = Some(header.cluster);
             self.watched(header.revision);
             self.newest.term = self.newest.term.max(header.term);
             return Origin::Known;
         }
+        Origin::Other
+    }
+
+    /// The store that gave this answer takes the place of the one that was known.
+    pub(crate) fn exchanged(&mut self, header: Header) {
+        self.cluster = Some(header.cluster);
         self.newest = Floor {
             revision: header.revision,
             term: header.term,
             former_stores: self.newest.former_stores + 1,
         };
-        Origin::Other
     }
 }
 
@@ -114,6 +119,7 @@ mod tests {
         for other in [header(7, 9, 3), header(7, 900, 2), header(8, 11, 3)] {
             let mut store = known();
             assert_eq!(store.answered(other, store.floor()), Origin::Other);
+            store.exchanged(other);
             assert_eq!(store.answered(other, store.floor()), Origin::Known);
         }
     }
@@ -141,7 +147,7 @@ mod tests {
     fn answer_to_a_request_of_the_former_store_proves_nothing() {
         let mut store = known();
         let before = store.floor();
-        store.answered(header(7, 5, 3), before);
+        store.exchanged(header(7, 5, 3));
         for late in [header(7, 11, 3), header(7, 5, 3)] {
             assert_eq!(store.answered(late, before), Origin::Unclear);
         }

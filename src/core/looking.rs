@@ -280,11 +280,28 @@ impl Machine {
         match answer {
             Answer::Listed { header, entries } => {
                 self.set_list(slot, None);
+                if self.leads_behind_elders(slot, &entries) {
+                    self.store_exchanged(now, header);
+                    return;
+                }
                 self.take_snapshot(slot, request, header.revision, entries, false, now);
             }
             Answer::Failed(trouble) => self.list_failed(slot, now, request, trouble),
             _ => {}
         }
+    }
+
+    /// Whether a read shows a leader's key behind others that are older. Within one store nothing older can come to be, so
+    /// a restore has brought them back, and their owners may lead too.
+    fn leads_behind_elders(&self, slot: SlotId, entries: &[Entry]) -> bool {
+        let Some(Slot::Candidate(candidate)) = self.slots.get(&slot) else {
+            return false;
+        };
+        let Phase::Leading { own, .. } = candidate.phase() else {
+            return false;
+        };
+        let stands = own.read(entries.iter().find(|e| e.key == own.key)) == Fate::Ours;
+        candidate.leads() && stands && ahead(entries, own) >= candidate.seats()
     }
 
     pub(super) fn list_failed(

@@ -389,15 +389,19 @@ impl Machine {
         }
     }
 
-    /// Whether the answer proves something about the store that is known. When another store answers, everything known
-    /// of the former one is given up.
-    pub(super) fn same_store(&mut self, now: Time, header: Header, floor: Floor) -> bool {
-        let was = (self.store.cluster(), self.store.floor().revision());
-        match self.store.answered(header, floor) {
-            Origin::Known => return true,
-            Origin::Unclear => return false,
-            Origin::Other => {}
+    /// Whether the answer proves something about the store that is known.
+    fn same_store(&mut self, now: Time, header: Header, floor: Floor) -> bool {
+        let origin = self.store.answered(header, floor);
+        if origin == Origin::Other {
+            self.store_exchanged(now, header);
         }
+        origin == Origin::Known
+    }
+
+    /// Another store answers: everything known of the former one is given up.
+    pub(super) fn store_exchanged(&mut self, now: Time, header: Header) {
+        let was = (self.store.cluster(), self.store.floor().revision());
+        self.store.exchanged(header);
         self.note(Note::StoreChanged {
             was,
             is: (header.cluster, header.revision),
@@ -407,7 +411,6 @@ impl Machine {
         for slot in self.slot_ids() {
             self.forget_store(slot);
         }
-        false
     }
 
     // ---- gates

@@ -251,7 +251,9 @@ impl Machine {
     /// Put under our lease, and not what a candidate stands by: that is released when its work has ended, not looked for.
     fn is_stray(&self, entry: &Entry) -> bool {
         let held = self.slots.values().any(|slot| match slot {
-            Slot::Candidate(c) => c.own().is_some_and(|own| own.is(entry)),
+            Slot::Candidate(c) => {
+                c.own().is_some_and(|own| own.is(entry)) || c.taking().any(|key| key == entry.key)
+            }
             Slot::Onlooker(_) => false,
         });
         !held && self.entry_is_ours(entry)
@@ -386,7 +388,8 @@ impl Machine {
         self.close_if_done(now);
     }
 
-    /// Keys of our lease that no candidate owns: left over from a join whose answer was lost, or put by somebody else.
+    /// Deletes keys of our lease that no candidate owns: left over from a join whose answer was lost, or brought back by a
+    /// restore.
     pub(crate) fn swept(&mut self, now: Time, lease: i64, answer: Answer) {
         if self.lease().map(super::lease::Lease::id) != Some(lease) {
             return;
@@ -400,18 +403,17 @@ impl Machine {
             }
             _ => return,
         };
-        let owned: std::collections::BTreeSet<Arc<[u8]>> = self
-            .slots
-            .values()
-            .filter_map(|slot| match slot {
-                Slot::Candidate(c) if c.may_stand() => Some(c.key(lease)),
-                _ => None,
-            })
-            .collect();
+        let mut owned = BTreeSet::new();
+        for slot in self.slots.values() {
+            if let Slot::Candidate(c) = slot {
+                owned.extend(c.may_stand().then(|| c.key(lease)));
+                owned.extend(c.taking());
+            }
+        }
         for key in keys {
-            // A member knows by its view what became of partitions.
-            let shared = is_shared(&key);
-            if !shared && !owned.contains(&key) && !self.removals.contains(&key) {
+            // Keys that users bind to the lease have other names.
+            if is_named_by_us(&key, lease) && !owned.contains(&key) && !self.removals.contains(&key)
+            {
                 self.remove(now, &key, None, None);
             }
         }
@@ -477,8 +479,49 @@ impl Machine {
     }
 }
 
+/// What follows the last slash of a key.
+fn name_of(key: &[u8]) -> &[u8] {
+    key.rsplit(|byte| *byte == b'/').next().unwrap_or(key)
+}
+
 /// Whether the key is one of many that may go at the same time: a partition's.
 fn is_shared(key: &[u8]) -> bool {
-    let name = key.rsplit(|byte| *byte == b'/').next();
-    name.is_some_and(|name| name.starts_with(b"o-"))
+    name_of(key).starts_with(b"o-")
+}
+
+/// Whether a session gives such a name to keys under that lease: of candidates, permits, members or partitions.
+fn is_named_by_us(key: &[u8], lease: i64) -> bool {
+    let (name, lease) = (name_of(key), format!("{lease:x}"));
+    let digits = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let after_lease = name.strip_prefix(lease.as_bytes());
+    let permit = after_lease.and_then(|rest| rest.strip_prefix(b"-"));
+    after_lease == Some(b"")
+        || permit.is_some_and(digits)
+        || name.strip_prefix(b"m-") == Some(lease.as_bytes())
+        || name.strip_prefix(b"o-").is_some_and(digits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_candidates_permits_members_and_partitions_are_named_by_us() {
+        for (key, ours) in [
+            (&b"ns/e/7f"[..], true),
+            (b"ns/s/3/7f-12", true),
+            (b"ns/p/9/m-7f", true),
+            (b"ns/p/9/o-0", true),
+            (b"ns/e/7e", false),
+            (b"ns/e/7f-", false),
+            (b"ns/e/7f-x", false),
+            (b"ns/p/9/m-7e", false),
+            (b"ns/p/9/o-x", false),
+            (b"services/billing/10.0.0.1:8080", false),
+            (b"7f/endpoint", false),
+        ] {
+            let text = String::from_utf8_lossy(key);
+            assert_eq!(is_named_by_us(key, 0x7f), ours, "{text}");
+        }
+    }
 }

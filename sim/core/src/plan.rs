@@ -96,6 +96,14 @@ pub(crate) enum Kind {
     WatchesRefused,
     /// The node starts anew as a clone of another one, and draws lease ids that others have.
     Clone,
+    /// etcd refuses a request for good: not permitted, or never acceptable.
+    Denied,
+    /// A request is done, and a later part of the same operation is refused for good.
+    DeniedLater,
+    /// One transaction puts two keys of others into an election.
+    Twins,
+    /// etcd's data is replaced by a backup.
+    Restored,
 }
 
 impl Kind {
@@ -144,7 +152,14 @@ impl Kind {
     ];
 
     /// Those that are drawn after everything else, so that the stories that are known by their seeds stay what they were.
-    pub(crate) const LATER: [Kind; 2] = [Kind::WatchesRefused, Kind::Clone];
+    pub(crate) const LATER: [Kind; 6] = [
+        Kind::WatchesRefused,
+        Kind::Clone,
+        Kind::Denied,
+        Kind::DeniedLater,
+        Kind::Twins,
+        Kind::Restored,
+    ];
 
     /// Whether it takes keys away that are somebody's.
     pub(crate) fn meddles(self) -> bool {

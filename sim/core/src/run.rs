@@ -16,7 +16,7 @@ use crate::plan::{
 use crate::world::invariants::{Broken, Invariant};
 use crate::world::node::{Settings, Tally, Work};
 use crate::world::partitions::prefix_of;
-use crate::world::store::Key;
+use crate::world::store::{Key, Write};
 use crate::world::{Fate, Forbidden, Line, Rule, World};
 
 /// What happened, over any number of runs.
@@ -420,6 +420,46 @@ fn inflict(w: &mut World, fault: Fault) {
             meddle(w, kind, node, election, dice);
         }
         Kind::Foreign => foreign(w, election, lasts, dice),
+        Kind::Denied => befalls(w, node, asks_for(dice), Fate::Refused(for_good(dice))),
+        Kind::DeniedLater => {
+            let fate = Fate::RefusedLater(for_good(dice));
+            befalls(w, node, |ask| matches!(ask, Ask::Join { .. }), fate);
+        }
+        Kind::Twins => twins(w, election, lasts),
+        Kind::Restored => {
+            let backup = w.store.clone();
+            let bump = [0, 1000][(dice >> 8) as usize % 2];
+            w.after(lasts, move |w| {
+                if w.store.headless.is_none() {
+                    w.restore(&backup, bump);
+                }
+            });
+        }
+    }
+}
+
+/// A class of refusals that another attempt does not mend.
+fn for_good(dice: u64) -> Class {
+    [Class::Denied, Class::Invalid][(dice >> 8) as usize % 2]
+}
+
+/// Two keys with one create revision stand in an election, and go one after the other.
+fn twins(w: &mut World, election: &[u8], lasts: Duration) {
+    if w.store.headless.is_some() {
+        return;
+    }
+    let names = [b"twin-a", b"twin-b"].map(|name| Key::from([election, name].concat()));
+    w.store.write(names.each_ref().map(|key| Write::Put {
+        key: Arc::clone(key),
+        value: (*b"").into(),
+        lease: 0,
+    }));
+    w.publish();
+    for (key, after) in names.into_iter().zip([lasts / 2, lasts]) {
+        w.after(after, move |w| {
+            w.store.delete(&key);
+            w.publish();
+        });
     }
 }
 

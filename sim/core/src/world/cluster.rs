@@ -192,7 +192,9 @@ impl World {
         self.store.change_leader(now);
         for node in 0..self.nodes.len() {
             self.disturb_watches(node, true);
-            self.nodes[node].stream = None;
+            let n = &mut self.nodes[node];
+            n.stream = None;
+            n.generation += 1;
         }
     }
 
@@ -258,7 +260,8 @@ impl World {
         }
         let known = |e: &Entry| owned.contains(&e.key) && known.contains(&e.create_revision);
         let left = self.store.keys.values().filter(|e| e.lease == 0);
-        let left = left.filter(|e| *e.value == *b"anew" || !known(e));
+        // Nobody but they can take away what a restore brought back without a lease.
+        let left = left.filter(|e| self.restored || *e.value == *b"anew" || !known(e));
         for key in left.map(|e| Arc::clone(&e.key)).collect::<Vec<_>>() {
             self.store.delete(&key);
         }

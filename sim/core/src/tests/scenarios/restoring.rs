@@ -143,3 +143,23 @@ fn key_that_a_restore_brings_back_goes_though_nobody_stands_by_it() {
     w.until("the only candidate leads", TTL * 2, |w| w.leads(1));
     w.check_settled();
 }
+
+#[test]
+fn leader_behind_a_key_that_a_restore_brings_back_steps_aside() {
+    for follow in [Follow::Everyone, Follow::Predecessor] {
+        let mut w = standing(2, follow);
+        let backup = w.store.clone();
+        // Node 1 hears that the leader's key is gone and leads. Node 0 does not hear it before the restore.
+        w.relink(0, |l| l.watches_stalled = true);
+        let key = w.nodes[0].own_key(1).unwrap();
+        w.delete(&key);
+        w.until("the next leads", ms(50), |w| {
+            w.nodes[1].valid(E, w.now).is_some()
+        });
+        w.restore(&backup, 1000);
+        w.relink(0, |l| l.watches_stalled = false);
+        w.until("one of them leads", TTL * 2, |w| w.holders(E) == 1);
+        w.run(TTL);
+        w.check_settled();
+    }
+}
