@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods)] // tests run in real time
 #![allow(clippy::large_futures)] // a test's whole scene lives in its future, once
 
+mod balancer;
 mod drain;
 mod locks;
 mod members;
@@ -13,4 +14,6 @@ mod processes;
 mod requests;
 mod stage;
 mod stalls;
+#[path = "../serve/tools.rs"]
+mod tools;
 mod watches;

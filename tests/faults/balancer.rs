@@ -1,0 +1,139 @@
+//! One address in front of three members: a real `HAProxy`, which forwards connections and knows nothing of etcd.
+
+use std::fmt::Write as _;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use eldest::etcd_client::{Client, ConnectOptions};
+use eldest::testing::{Etcd, EtcdCluster, eventually};
+use eldest::{Session, SessionOptions};
+
+use crate::stage::{Result, SOON, options, seconds};
+use crate::tools::tool;
+
+const TTL: Duration = seconds(10);
+/// So long that a session which renews nothing meanwhile has less than [`LEAST`] left.
+const FAULT: Duration = seconds(8);
+/// What is left of a term at any time: a third of the TTL passes between renewals, the rest is for attempts in vain.
+const LEAST: Duration = seconds(2);
+
+/// A running `HAProxy`, killed on drop.
+struct Balancer {
+    child: Child,
+    endpoint: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Balancer {
+    /// In front of these members, without health checks. Nothing if tests with it are not wanted.
+    async fn start(members: &[Etcd]) -> Result<Option<Self>> {
+        let begun = Instant::now();
+        while begun.elapsed() < SOON {
+            let Some(mut haproxy) = tool("haproxy", "haproxy") else {
+                return Ok(None);
+            };
+            let at = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+            let mut text = format!(
+                "defaults\n mode tcp\n timeout connect 1s\n timeout client 1h\n timeout server 1h\n\
+                 listen etcd\n bind {at}\n balance roundrobin\n"
+            );
+            for (number, member) in members.iter().enumerate() {
+                writeln!(text, " server m{number} {}", member.address())?;
+            }
+            let folder = tempfile::tempdir()?;
+            let file = folder.path().join("haproxy.cfg");
+            std::fs::write(&file, text)?;
+            haproxy.arg("-f").arg(&file).arg("-db");
+            let child = haproxy
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()?;
+            let mut balancer = Self {
+                child,
+                endpoint: format!("http://{at}"),
+                _folder: folder,
+            };
+            // If another process took the port, the program ends, and another port is tried.
+            while balancer.child.try_wait()?.is_none() {
+                if tokio::net::TcpStream::connect(at).await.is_ok() {
+                    return Ok(Some(balancer));
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        Err("HAProxy does not start".into())
+    }
+}
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_term_survives_each_member_behind_one_address() -> Result {
+    each_member_fails(options("a", TTL), async |_| Ok(())).await
+}
+
+#[tokio::test]
+async fn a_term_of_a_user_survives_each_member_behind_one_address() -> Result {
+    const PASSWORD: &str = "canary-81b2";
+    let user = ConnectOptions::new().with_user("root", PASSWORD);
+    let options = options("a", TTL).connect_options(user);
+    each_member_fails(options, async |client| {
+        client.user_add("root", PASSWORD, None).await?;
+        client.role_add("root").await?;
+        client.user_grant_role("root", "root").await?;
+        client.auth_enable().await?;
+        Ok(())
+    })
+    .await
+}
+
+/// Kills each member for a while, then stops each. The term goes on all the time.
+async fn each_member_fails(
+    options: SessionOptions,
+    prepare: impl AsyncFn(&mut Client) -> Result,
+) -> Result {
+    let mut cluster = EtcdCluster::start(3).await?;
+    prepare(&mut Client::connect(cluster.endpoints(), None).await?).await?;
+    let Some(balancer) = Balancer::start(cluster.members()).await? else {
+        return Ok(());
+    };
+    let session = Session::connect([&balancer.endpoint], options).await?;
+    let mut candidate = session.election("e")?.campaign().await?;
+    let leadership = tokio::time::timeout(SOON, candidate.elected()).await??;
+    for killed in [true, false] {
+        for member in 0..3 {
+            if killed {
+                cluster.member(member).kill();
+            } else {
+                cluster.member(member).pause();
+            }
+            let begun = Instant::now();
+            while begun.elapsed() < FAULT {
+                let left = leadership.valid_until().time_left();
+                let why = leadership.lost_reason();
+                assert!(
+                    leadership.is_valid() && left > LEAST,
+                    "member {member}, killed: {killed}, after {:?}: {left:?} left, {why:?}",
+                    begun.elapsed()
+                );
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            if killed {
+                cluster.member(member).restart().await?;
+            } else {
+                cluster.member(member).resume();
+            }
+            eventually(SOON, "a renewal", async || {
+                (leadership.valid_until().time_left() > TTL * 2 / 3).then_some(())
+            })
+            .await?;
+        }
+    }
+    Ok(())
+}
