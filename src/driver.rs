@@ -4,6 +4,7 @@
 mod failures;
 mod inbox;
 mod io;
+pub(crate) mod lookout;
 mod notes;
 mod seats;
 mod shared;
@@ -20,10 +21,8 @@ use crate::core::machine::{Config, Machine};
 use crate::core::reason::{EndReason, LostReason};
 use crate::env::SharedEnv;
 use crate::error::{Error, Result};
-use crate::etcd::Pool;
-use crate::facts::Reach;
+use crate::etcd::{Lane, Pool};
 use crate::metrics;
-use crate::observer::Sight;
 use crate::session::{LeaseView, SessionState};
 use crate::term::Beliefs;
 
@@ -81,15 +80,6 @@ pub(crate) enum Command {
         value: Arc<[u8]>,
         reply: oneshot::Sender<Result<bool>>,
     },
-    Observe {
-        slot: SlotId,
-        prefix: Arc<[u8]>,
-        reach: Reach,
-        sight: Sight,
-    },
-    Unobserve {
-        slot: SlotId,
-    },
     Close {
         reply: oneshot::Sender<()>,
     },
@@ -119,7 +109,6 @@ pub(crate) struct Driver {
     failures: Failures,
     /// Boxed: the table has room for up to twice as many.
     seats: HashMap<SlotId, Box<Seat>>,
-    sights: HashMap<SlotId, Sight>,
     /// Who stood last under each prefix: one session holds one key per election.
     standing: HashMap<Arc<[u8]>, SlotId>,
     proclaims: HashMap<u64, oneshot::Sender<Result<bool>>>,
@@ -151,6 +140,7 @@ impl Driver {
                 Arc::clone(&env),
                 Arc::clone(&pool),
                 Arc::clone(&namespace),
+                Lane::Data,
                 urgent,
                 answers,
             ),
@@ -163,7 +153,6 @@ impl Driver {
             identity,
             namespace,
             seats: HashMap::new(),
-            sights: HashMap::new(),
             standing: HashMap::new(),
             proclaims: HashMap::new(),
             tickets: 0,
@@ -263,19 +252,6 @@ impl Driver {
                 self.proclaims.insert(self.tickets, reply);
                 self.machine.proclaim(slot, value, self.tickets);
             }
-            Command::Observe {
-                slot,
-                prefix,
-                reach,
-                sight,
-            } => {
-                self.sights.insert(slot, sight);
-                self.machine.observe(now, slot, prefix, reach);
-            }
-            Command::Unobserve { slot } => {
-                self.sights.remove(&slot);
-                self.machine.unobserve(slot);
-            }
             Command::Close { reply } => {
                 self.closers.push(reply);
                 self.machine.close(now);
@@ -348,20 +324,8 @@ impl Driver {
                         drop(reply.send(result.map_err(|t| Error::from_trouble(&t))));
                     }
                 }
-                Action::Observed {
-                    slot,
-                    revision,
-                    entries,
-                } => {
-                    if let Some(sight) = self.sights.get_mut(&slot) {
-                        sight.show(revision, entries);
-                    }
-                }
-                Action::ObserveFailed { slot, trouble } => {
-                    if let Some(mut sight) = self.sights.remove(&slot) {
-                        sight.fail(Error::from_trouble(&trouble));
-                    }
-                }
+                // Onlookers are the lookout's.
+                Action::Observed { .. } | Action::ObserveFailed { .. } => {}
                 Action::Session(condition) => self.condition(condition),
                 Action::Note(note) => self.note(&note),
             }

@@ -63,7 +63,7 @@ impl Change {
 }
 
 /// Which keys below a prefix count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) enum Reach {
     /// Those exactly one level below it: candidates, members, owners.
     #[default]

@@ -200,7 +200,7 @@ impl fmt::Debug for Holder<'_> {
 }
 
 /// The changes of [`Holders`], as a stream, in the manner of an [`Observer`]: the current state first, then every change
-/// in order of etcd's revision; a reader that falls more than 256 changes behind skips the oldest of them.
+/// in order of etcd's revision; a reader that falls more than 256 changes behind skips to the newest state.
 #[must_use = "streams do nothing unless polled"]
 pub struct HoldersObserver {
     changes: Observer,

@@ -1,42 +1,76 @@
-//! Hides how onlookers follow an election through reconnects, compaction and failover.
+//! Hands the states of an election to whoever looks on.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use futures::Stream;
-use tokio::sync::broadcast;
-use tokio_stream::wrappers::BroadcastStream;
 
-use crate::core::action::SlotId;
-use crate::driver::Command;
-use crate::error::{Error, Result};
-use crate::facts::{Entry, Reach};
+use crate::error::Result;
+use crate::facts::Reach;
 use crate::roster::Roster;
 use crate::session::Handle;
 
-/// Changes that an onlooker may be behind before it skips to newer ones.
+/// Changes that an onlooker may be behind before it skips to the newest state.
 const BACKLOG: usize = 256;
 
 /// The changes of an election, as a stream: the current state first, then every change in order of etcd's revision.
 /// A vacant seat is said aloud: a [`Roster`] without a leader. The methods to read it are those of a `StreamExt`, from
 /// the crate `futures` or `tokio-stream`.
 ///
-/// A reader that falls more than 256 changes behind skips the oldest of them; what it reads next is true all the
-/// same. The stream survives reconnects, compaction and the loss of an endpoint; what it missed meanwhile arrives as
-/// one change. It ends when the session closes, or after an error if etcd does not permit to look
-/// ([`PermissionDenied`](crate::ErrorKind::PermissionDenied), [`Rejected`](crate::ErrorKind::Rejected)).
+/// A reader that falls more than 256 changes behind skips to the newest state. The stream survives reconnects, compaction
+/// and the loss of an endpoint; what it missed meanwhile arrives as one change. It ends when the session closes, or after
+/// an error if etcd does not permit to look ([`PermissionDenied`](crate::ErrorKind::PermissionDenied),
+/// [`Rejected`](crate::ErrorKind::Rejected)).
+///
+/// All observers of a session share one watch stream, on a connection that neither renewals nor candidates use: however
+/// many members an election has, and however fast they change, looking on costs no lease its validity. A change costs the
+/// session a few microseconds, and memory that does not grow with the election, until the reader asks for all
+/// [members](Roster::members).
 #[must_use = "streams do nothing unless polled"]
 pub struct Observer {
     handle: Handle,
-    slot: SlotId,
-    changes: BroadcastStream<Result<Roster>>,
+    reader: u64,
+    backlog: Arc<Backlog>,
 }
 
-/// The driver's side of an observer.
-pub(crate) struct Sight {
-    changes: broadcast::Sender<Result<Roster>>,
+/// What a reader has not read yet.
+#[derive(Default)]
+pub(crate) struct Backlog(Mutex<Unread>);
+
+#[derive(Default)]
+struct Unread {
+    items: VecDeque<Result<Roster>>,
+    /// Nothing more comes.
+    over: bool,
+    waker: Option<Waker>,
+}
+
+impl Backlog {
+    fn lock(&self) -> MutexGuard<'_, Unread> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, item: Result<Roster>) {
+        let mut unread = self.lock();
+        if unread.items.len() == BACKLOG {
+            unread.items.clear();
+        }
+        unread.items.push_back(item);
+        let waker = unread.waker.take();
+        drop(unread);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn end(&self) {
+        let mut unread = self.lock();
+        unread.over = true;
+        let waker = unread.waker.take();
+        drop(unread);
+        waker.into_iter().for_each(Waker::wake);
+    }
 }
 
 impl Observer {
@@ -45,44 +79,29 @@ impl Observer {
     /// # Cancellation safety
     /// Dropped before it is ready, nothing is watched.
     pub(crate) async fn start(handle: Handle, prefix: Arc<[u8]>, reach: Reach) -> Result<Self> {
-        let (sender, changes) = broadcast::channel(BACKLOG);
-        let slot = handle.new_slot();
-        let observe = Command::Observe {
-            slot,
-            prefix,
-            reach,
-            sight: Sight { changes: sender },
-        };
-        handle.call(observe).await?;
+        let backlog = Arc::<Backlog>::default();
+        let room = handle.shared.room.look().await;
+        let lookout = &handle.shared.lookout;
+        let reader = lookout.look(prefix, reach, Arc::clone(&backlog), room)?;
         Ok(Self {
             handle,
-            slot,
-            changes: BroadcastStream::new(changes),
+            reader,
+            backlog,
         })
-    }
-}
-
-impl Sight {
-    pub(crate) fn show(&mut self, revision: i64, entries: Vec<Entry>) {
-        // Nobody listening is no error: the observer is about to be dropped.
-        drop(self.changes.send(Ok(Roster::new(revision, entries))));
-    }
-
-    pub(crate) fn fail(&mut self, error: Error) {
-        drop(self.changes.send(Err(error)));
     }
 }
 
 impl Stream for Observer {
     type Item = Result<Roster>;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        loop {
-            match ready!(Pin::new(&mut self.changes).poll_next(cx)) {
-                Some(Ok(item)) => return Poll::Ready(Some(item)),
-                // Fallen behind: the next one is the oldest that is left.
-                Some(Err(_)) => {}
-                None => return Poll::Ready(None),
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut unread = self.backlog.lock();
+        match unread.items.pop_front() {
+            Some(item) => Poll::Ready(Some(item)),
+            None if unread.over => Poll::Ready(None),
+            None => {
+                unread.waker = Some(cx.waker().clone());
+                Poll::Pending
             }
         }
     }
@@ -90,7 +109,7 @@ impl Stream for Observer {
 
 impl Drop for Observer {
     fn drop(&mut self) {
-        drop(self.handle.send(Command::Unobserve { slot: self.slot }));
+        self.handle.shared.lookout.leave(self.reader);
     }
 }
 

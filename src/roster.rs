@@ -1,37 +1,43 @@
-//! Hides how raw keys become the list of candidates that users see.
+//! Turns raw keys into the candidates that users see.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use crate::announcement::Announcement;
+use crate::core::queue::Queue;
 use crate::error::Result;
 use crate::facts::{Entry, Reach};
 use crate::session::SessionShared;
 
 /// The candidates of an election at one revision of etcd, eldest first.
-#[derive(Clone, PartialEq)]
-pub struct Roster {
+///
+/// A clone costs the same however many candidates there are, and so does asking for the leader. [`Roster::members`] reads
+/// all announcements at its first call, in time that grows with their number.
+#[derive(Clone)]
+pub struct Roster(Arc<Inner>);
+
+struct Inner {
     revision: i64,
-    members: Arc<[Member]>,
+    /// Shares what has not changed with the rosters before and after it.
+    entries: Queue,
+    /// What was asked for is worked out once.
+    eldest: OnceLock<Option<Member>>,
+    members: OnceLock<Box<[Member]>>,
 }
 
 impl Roster {
     pub(crate) fn new(revision: i64, entries: impl IntoIterator<Item = Entry>) -> Self {
-        let mut entries: Vec<Entry> = entries.into_iter().collect();
-        entries.sort_by(|a, b| (a.create_revision, &a.key).cmp(&(b.create_revision, &b.key)));
-        let members = entries
-            .into_iter()
-            .enumerate()
-            .map(|(index, entry)| Member {
-                rank: index + 1,
-                announcement: Announcement::decode(&entry.value),
-                entry,
-            });
-        Self {
+        Self::of(revision, entries.into_iter().collect())
+    }
+
+    pub(crate) fn of(revision: i64, entries: Queue) -> Self {
+        Self(Arc::new(Inner {
             revision,
-            members: members.collect(),
-        }
+            entries,
+            eldest: OnceLock::new(),
+            members: OnceLock::new(),
+        }))
     }
 
     /// What stands under the prefix, by a linearizable read that is repeated for as long as connecting may take.
@@ -42,7 +48,12 @@ impl Roster {
 
     /// The revision of etcd's store at which this was so; of two rosters the larger is newer.
     pub fn revision(&self) -> i64 {
-        self.revision
+        self.0.revision
+    }
+
+    fn eldest(&self) -> Option<&Member> {
+        let eldest = || self.0.entries.eldest().map(|entry| Member::new(1, entry));
+        self.0.eldest.get_or_init(eldest).as_ref()
     }
 
     /// Who leads: the eldest. `None`: the seat is vacant, or [blocked](Roster::blocker).
@@ -50,31 +61,49 @@ impl Roster {
     /// This is what etcd says. Whether that node acts as leader it knows alone ([`Term::is_valid`](crate::Term::is_valid)):
     /// it may not have heard of its turn yet, and a leader that cannot reach etcd stops before its key is gone.
     pub fn leader(&self) -> Option<&Member> {
-        self.members.first().filter(|first| first.entry.lease != 0)
+        self.eldest().filter(|first| first.entry.lease != 0)
     }
 
     /// Nobody stands.
     pub fn is_vacant(&self) -> bool {
-        self.members.is_empty()
+        self.0.entries.len() == 0
     }
 
     /// Every key that counts, eldest first.
     pub fn members(&self) -> &[Member] {
-        &self.members
+        let members = || {
+            let ranks = (1..).zip(self.0.entries.iter());
+            ranks
+                .map(|(rank, entry)| Member::new(rank, entry))
+                .collect()
+        };
+        self.0.members.get_or_init(members)
     }
 
     /// A key without a lease that sits first: no live candidate, it will never go by itself, and nobody can lead
     /// until somebody deletes it, with `etcdctl del` for example.
     pub fn blocker(&self) -> Option<&Member> {
-        self.members.first().filter(|first| first.entry.lease == 0)
+        self.eldest().filter(|first| first.entry.lease == 0)
+    }
+}
+
+impl PartialEq for Roster {
+    fn eq(&self, other: &Self) -> bool {
+        let same = |(one, another): (&Arc<Entry>, &Arc<Entry>)| {
+            Arc::ptr_eq(one, another) || one == another
+        };
+        let (one, another) = (&self.0, &other.0);
+        one.revision == another.revision
+            && one.entries.len() == another.entries.len()
+            && one.entries.iter().zip(another.entries.iter()).all(same)
     }
 }
 
 impl fmt::Debug for Roster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Roster")
-            .field("revision", &self.revision)
-            .field("members", &self.members)
+            .field("revision", &self.revision())
+            .field("members", &self.members())
             .finish()
     }
 }
@@ -84,10 +113,18 @@ impl fmt::Debug for Roster {
 pub struct Member {
     rank: usize,
     announcement: Announcement,
-    entry: Entry,
+    entry: Arc<Entry>,
 }
 
 impl Member {
+    fn new(rank: usize, entry: &Arc<Entry>) -> Self {
+        Self {
+            rank,
+            announcement: Announcement::decode(&entry.value),
+            entry: Arc::clone(entry),
+        }
+    }
+
     /// Its place in the queue; 1 is the eldest, who leads.
     pub fn rank(&self) -> usize {
         self.rank

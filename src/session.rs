@@ -15,6 +15,7 @@ use crate::core::arranging::BATCH;
 use crate::core::candidacy::LONG_QUEUE;
 use crate::core::machine::Config;
 use crate::core::reason::LostReason;
+use crate::driver::lookout::{self, Lookout};
 use crate::driver::{Command, Commands, Driver, Parts, Room, several};
 use crate::election::Election;
 use crate::env::{SharedEnv, System, Watched, timeout};
@@ -137,6 +138,7 @@ pub(crate) struct SessionShared {
     pub(crate) room: Room,
     pub(crate) names: Names,
     pub(crate) owns: Owns,
+    pub(crate) lookout: Lookout,
     // The watchdog holds it weakly: with the session gone, nobody is watched.
     _beliefs: Arc<Beliefs>,
 }
@@ -298,6 +300,18 @@ impl Session {
             target: "eldest::session", "session",
             identity = settings.identity, namespace = settings.namespace,
         );
+        let identity: Arc<str> = settings.identity.as_str().into();
+        let namespace: Arc<[u8]> = settings.namespace_prefix().into_bytes().into();
+        let lookout = Lookout::new(lookout::Parts {
+            env: Arc::clone(&env),
+            pool: Arc::clone(&pool),
+            config: config.clone(),
+            state: state_seen.clone(),
+            driver: commands.downgrade(),
+            identity: Arc::clone(&identity),
+            namespace: Arc::clone(&namespace),
+            span: span.clone(),
+        });
         env.spawn(
             Driver::run(Parts {
                 env: Arc::clone(&env),
@@ -306,8 +320,8 @@ impl Session {
                 beliefs: Arc::clone(&beliefs),
                 state,
                 commands: commands_in,
-                identity: settings.identity.as_str().into(),
-                namespace: settings.namespace_prefix().into_bytes().into(),
+                identity,
+                namespace,
             })
             .instrument(span)
             .boxed(),
@@ -321,6 +335,7 @@ impl Session {
             room: Room::default(),
             names: Names::default(),
             owns: Owns::default(),
+            lookout,
             _beliefs: beliefs,
         };
         Self {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::queue::Queue;
 use super::reason::{EndReason, LostReason};
 use super::time::Time;
 use super::view::Own;
@@ -241,11 +242,11 @@ pub(crate) enum Action {
         ticket: u64,
         result: Result<bool, Trouble>,
     },
-    /// An observer's new state: all direct children at a revision, eldest first.
+    /// An observer's new state: all that its reach covers at a revision.
     Observed {
         slot: SlotId,
         revision: i64,
-        entries: Vec<Entry>,
+        entries: Queue,
     },
     /// The observer may not look.
     ObserveFailed { slot: SlotId, trouble: Trouble },

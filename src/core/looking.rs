@@ -115,7 +115,7 @@ impl Machine {
             Some(Slot::Onlooker(o)) => {
                 let mut shown = Vec::new();
                 o.view.changes(changes, |roster| {
-                    shown.push((roster.revision(), roster.in_order().cloned().collect()));
+                    shown.push((roster.revision(), roster.copy()));
                 });
                 if let Some((revision, _)) = shown.last() {
                     o.shown = *revision;
@@ -202,7 +202,7 @@ impl Machine {
         if o.view.is_synced() && roster.revision() > o.shown {
             o.shown = roster.revision();
             let revision = roster.revision();
-            let entries = roster.in_order().cloned().collect();
+            let entries = roster.copy();
             self.act(Action::Observed {
                 slot,
                 revision,

@@ -1,8 +1,9 @@
 //! Hides how candidates are kept in order: the keys one level below an election's prefix, eldest first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::queue::{Queue, age};
 use crate::facts::{Change, Entry, Reach};
 
 /// Up to so many entries are kept in one sorted list. Beyond, looking through it would cost more than trees do.
@@ -23,13 +24,8 @@ pub(crate) struct Roster {
 
 #[derive(Debug, Clone, Default)]
 struct Many {
-    entries: BTreeMap<Arc<[u8]>, Box<Entry>>,
-    order: BTreeSet<(i64, Arc<[u8]>)>,
-}
-
-/// What entries are sorted by.
-fn age(entry: &Entry) -> (i64, &[u8]) {
-    (entry.create_revision, &entry.key)
+    entries: BTreeMap<Arc<[u8]>, Arc<Entry>>,
+    order: Queue,
 }
 
 impl Many {
@@ -37,20 +33,20 @@ impl Many {
         self.entries.get(key).map(|entry| &**entry)
     }
 
-    fn in_order(&self) -> impl Iterator<Item = &Entry> {
-        self.order.iter().filter_map(|(_, key)| self.get(key))
-    }
-
     fn insert(&mut self, entry: Entry) {
-        self.remove(&Arc::clone(&entry.key));
-        self.order
-            .insert((entry.create_revision, Arc::clone(&entry.key)));
-        self.entries.insert(Arc::clone(&entry.key), Box::new(entry));
+        let entry = Arc::new(entry);
+        let old = self
+            .entries
+            .insert(Arc::clone(&entry.key), Arc::clone(&entry));
+        if let Some(old) = old {
+            self.order.remove(&old);
+        }
+        self.order.insert(entry);
     }
 
     fn remove(&mut self, key: &Arc<[u8]>) {
         if let Some(old) = self.entries.remove(key) {
-            self.order.remove(&(old.create_revision, Arc::clone(key)));
+            self.order.remove(&old);
         }
     }
 }
@@ -119,18 +115,26 @@ impl Roster {
 
     /// How many candidates are older than a key created at `create_revision`.
     pub(crate) fn ahead_of(&self, create_revision: i64) -> usize {
-        let many = self.many.iter().flat_map(|many| &many.order);
-        let many = many.map(|(revision, _)| *revision);
-        let few = self.few.iter().map(|entry| entry.create_revision);
-        few.chain(many)
-            .take_while(|revision| *revision < create_revision)
-            .count()
+        match &self.many {
+            Some(many) => many.order.ahead_of(create_revision),
+            None => self
+                .few
+                .partition_point(|entry| entry.create_revision < create_revision),
+        }
+    }
+
+    /// A copy of all entries, which costs the same however many there are.
+    pub(crate) fn copy(&self) -> Queue {
+        match &self.many {
+            Some(many) => many.order.clone(),
+            None => self.few.iter().cloned().collect(),
+        }
     }
 
     /// All entries, eldest first.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = &Entry> {
-        let many = self.many.iter().flat_map(|many| many.in_order());
-        self.few.iter().chain(many)
+        let many = self.many.iter().flat_map(|many| many.order.iter());
+        self.few.iter().chain(many.map(|entry| &**entry))
     }
 
     /// All entries in the order of their keys, which costs less where there are many.
@@ -248,11 +252,13 @@ mod tests {
         /// list, when it becomes trees, and then.
         #[test]
         fn the_order_is_that_of_a_sort(
-            keys in prop::sample::select(vec![6u8, 30]),
-            steps in proptest::collection::vec((0u8..30, 0u8..25), 0..120),
+            keys in prop::sample::select(vec![6u8, 30, 250]),
+            steps in proptest::collection::vec((0u8..250, 0u8..25), 0..600),
         ) {
             let mut r = roster();
             let mut model: BTreeMap<String, i64> = BTreeMap::new();
+            let told = |e: &Entry| (e.create_revision, String::from_utf8_lossy(&e.key).into_owned());
+            let mut copies = Vec::new();
             for (step, (key, what)) in (2i64..).zip(steps) {
                 // Keys that were put by one transaction have one revision.
                 let revision = step / 2;
@@ -276,14 +282,19 @@ mod tests {
                 r.reached(revision - i64::from(step % 2 == 0));
                 let mut expected: Vec<_> = model.iter().map(|(k, c)| (*c, k.clone())).collect();
                 expected.sort();
-                let told = |e: &Entry| (e.create_revision, String::from_utf8_lossy(&e.key).into_owned());
                 prop_assert_eq!(r.in_order().map(told).collect::<Vec<_>>(), expected.clone());
                 prop_assert_eq!(r.eldest().map(told), expected.first().cloned());
                 prop_assert_eq!(r.len(), expected.len());
+                copies.push((r.copy(), expected.clone()));
                 prop_assert!(r.by_key().map(|e| told(e).1).eq(model.keys().cloned()));
                 prop_assert_eq!(r.get(key.as_bytes()).map(|e| e.create_revision), model.get(&key).copied());
                 let older = expected.iter().filter(|(created, _)| *created < revision).count();
                 prop_assert_eq!(r.ahead_of(revision), older);
+            }
+            // No later change is seen in an earlier copy.
+            for (copy, expected) in copies {
+                prop_assert_eq!((copy.len(), copy.eldest().map(|e| told(e))), (expected.len(), expected.first().cloned()));
+                prop_assert_eq!(copy.iter().map(|e| told(e)).collect::<Vec<_>>(), expected);
             }
         }
     }

@@ -38,6 +38,7 @@ pub(crate) struct WeakCommands(mpsc::WeakUnboundedSender<Queued>);
 pub(crate) struct Room {
     calls: Arc<Semaphore>,
     campaigns: Arc<Semaphore>,
+    looks: Arc<Semaphore>,
 }
 
 /// A command, and the room that it takes until the driver takes it up.
@@ -84,6 +85,13 @@ impl WeakCommands {
     pub(crate) fn upgrade(&self) -> Option<Commands> {
         self.0.upgrade().map(Commands)
     }
+
+    /// Says that etcd answered somebody else of the session. With the driver gone, nobody needs to know.
+    pub(super) fn connected(&self) {
+        if let Some(commands) = self.upgrade() {
+            let _ = commands.tell(Command::Connected);
+        }
+    }
 }
 
 impl Default for Room {
@@ -91,6 +99,7 @@ impl Default for Room {
         Self {
             calls: Arc::new(Semaphore::new(CALLS)),
             campaigns: Arc::new(Semaphore::new(CAMPAIGNS)),
+            looks: Arc::new(Semaphore::new(CALLS)),
         }
     }
 }
@@ -102,6 +111,14 @@ impl Room {
     /// Cancel safe.
     pub(crate) async fn campaign(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.campaigns).acquire_owned().await.ok()
+    }
+
+    /// Room for one observer, to be kept until the lookout has taken it up.
+    ///
+    /// # Cancellation safety
+    /// Cancel safe.
+    pub(crate) async fn look(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.looks).acquire_owned().await.ok()
     }
 }
 
@@ -295,6 +312,7 @@ mod tests {
                 Arc::clone(&env),
                 pool,
                 (*b"ns/").into(),
+                crate::etcd::Lane::Data,
                 urgent.clone(),
                 answers.clone(),
             );

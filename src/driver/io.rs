@@ -49,6 +49,8 @@ pub(super) struct Io {
     pool: Arc<Pool>,
     /// What all keys of the session begin with.
     namespace: Arc<[u8]>,
+    /// Over which it watches and reads.
+    lane: Lane,
     urgent: mpsc::UnboundedSender<Event>,
     answers: mpsc::UnboundedSender<Event>,
     stream: Option<Box<KeepAlive>>,
@@ -100,6 +102,7 @@ impl Io {
         env: SharedEnv,
         pool: Arc<Pool>,
         namespace: Arc<[u8]>,
+        lane: Lane,
         urgent: mpsc::UnboundedSender<Event>,
         answers: mpsc::UnboundedSender<Event>,
     ) -> Self {
@@ -107,6 +110,7 @@ impl Io {
             env,
             pool,
             namespace,
+            lane,
             urgent,
             answers,
             stream: None,
@@ -195,10 +199,11 @@ impl Io {
                     Ask::Grant { .. } | Ask::Verify { .. } | Ask::Revoke { .. } | Ask::Sweep { .. }
                 );
                 let events = if urgent { &self.urgent } else { &self.answers }.clone();
-                let (pool, namespace) = (Arc::clone(&self.pool), Arc::clone(&self.namespace));
+                let (pool, lane) = (Arc::clone(&self.pool), self.lane);
+                let namespace = Arc::clone(&self.namespace);
                 self.env.spawn(
                     async move {
-                        let answer = send(&pool, &namespace, ask)
+                        let answer = send(&pool, lane, &namespace, ask)
                             .await
                             .unwrap_or_else(|failure| Answer::Failed(trouble(&failure)));
                         drop(events.send(Event::Answered { request, answer }));
@@ -313,7 +318,7 @@ impl Io {
         self.listening = Listening::default();
         if elsewhere {
             self.pool
-                .leave(Lane::Data, "the watch stream is stalled or was canceled");
+                .leave(self.lane, "the watch stream is stalled or was canceled");
         }
     }
 
@@ -327,7 +332,7 @@ impl Io {
             requests,
             _stop: stop.clone().drop_guard(),
         });
-        let (pool, events) = (Arc::clone(&self.pool), self.answers.clone());
+        let (pool, lane, events) = (Arc::clone(&self.pool), self.lane, self.answers.clone());
         let ended = move |failure| Event::Watched {
             generation,
             message: Err(failure),
@@ -336,7 +341,7 @@ impl Io {
             async move {
                 let opened = tokio::select! {
                     () = stop.cancelled() => return,
-                    opened = pool.watch(first) => opened,
+                    opened = pool.watch(lane, first) => opened,
                 };
                 let mut sender = match opened {
                     Ok((sender, receiver)) => {
@@ -379,7 +384,7 @@ pub(super) fn trouble(failure: &Failure) -> Trouble {
     }
 }
 
-async fn send(pool: &Pool, namespace: &[u8], ask: Ask) -> Result<Answer, Failure> {
+async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Answer, Failure> {
     Ok(match ask {
         Ask::Grant { ttl } => {
             let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
@@ -395,7 +400,7 @@ async fn send(pool: &Pool, namespace: &[u8], ask: Ask) -> Result<Answer, Failure
             Answer::Read { header, entry }
         }
         Ask::Find { key } | Ask::Probe { key } => {
-            let (header, entry) = pool.read(Lane::Data, &key).await?;
+            let (header, entry) = pool.read(lane, &key).await?;
             Answer::Read { header, entry }
         }
         ask @ (Ask::Join { .. } | Ask::Delete { .. }) => {
@@ -403,7 +408,7 @@ async fn send(pool: &Pool, namespace: &[u8], ask: Ask) -> Result<Answer, Failure
             shared::finish(pool, answer).await
         }
         Ask::List { prefix, reach } => {
-            let listed = pool.list(&prefix, reach).await?;
+            let listed = pool.list_over(lane, &prefix, reach).await?;
             Answer::Listed {
                 header: listed.header,
                 entries: listed.entries,

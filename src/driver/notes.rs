@@ -90,7 +90,7 @@ impl Driver {
 }
 
 /// What a key or prefix belongs to, by its name within the namespace.
-fn name_of(namespace: &[u8], about: &[u8]) -> String {
+pub(super) fn name_of(namespace: &[u8], about: &[u8]) -> String {
     let name = about.strip_prefix(namespace).unwrap_or(about);
     let end = name.iter().rposition(|byte| *byte == b'/');
     let name = &name[..end.unwrap_or(name.len())];

@@ -25,6 +25,7 @@ pub(crate) struct Listed {
 /// Which keys of those that begin with a prefix are meant.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
+    lane: Lane,
     prefix: &'a [u8],
     /// Created at that revision at the latest.
     newest: Option<i64>,
@@ -34,6 +35,7 @@ pub(super) struct Wanted<'a> {
 impl<'a> Wanted<'a> {
     pub(super) fn candidates(prefix: &'a [u8]) -> Self {
         Self {
+            lane: Lane::Data,
             prefix,
             newest: None,
             reach: Reach::Children,
@@ -55,7 +57,18 @@ pub(super) struct Page {
 impl Pool {
     /// Reads the candidates: the keys exactly one level below `prefix`, or everything below it. Linearizable.
     pub(crate) async fn list(&self, prefix: &[u8], reach: Reach) -> Result<Listed, Failure> {
+        self.list_over(Lane::Data, prefix, reach).await
+    }
+
+    /// [`Pool::list`] over that lane.
+    pub(crate) async fn list_over(
+        &self,
+        lane: Lane,
+        prefix: &[u8],
+        reach: Reach,
+    ) -> Result<Listed, Failure> {
         let wanted = Wanted {
+            lane,
             reach,
             ..Wanted::candidates(prefix)
         };
@@ -97,7 +110,7 @@ impl Pool {
         let mut from = if prefix.is_empty() { b"\0" } else { prefix }.to_vec();
         loop {
             // With their values: etcd 3.7 leaves out the lease where only keys are asked for.
-            let page = self.page(&from, first(prefix, PAGE)).await?;
+            let page = self.page(Lane::Data, &from, first(prefix, PAGE)).await?;
             let bound = page.found.iter().filter(|found| found.lease() == lease);
             keys.extend(bound.map(|found| Arc::from(found.key())));
             match page.found.last() {
@@ -145,8 +158,8 @@ impl Pool {
             .await
     }
 
-    async fn page(&self, from: &[u8], options: GetOptions) -> Result<Page, Failure> {
-        self.call(Lane::Data, async |client| {
+    async fn page(&self, lane: Lane, from: &[u8], options: GetOptions) -> Result<Page, Failure> {
+        self.call(lane, async |client| {
             let answer = kv(&client).get(from, Some(options)).await?;
             Ok(Page::new(header(answer.header())?, answer))
         })
@@ -155,7 +168,7 @@ impl Pool {
 
     async fn listed(&self, wanted: Wanted<'_>, revision: Option<i64>) -> Result<Listed, Failure> {
         let options = range(wanted.prefix, revision, wanted.newest);
-        let mut page = self.page(wanted.prefix, options).await?;
+        let mut page = self.page(wanted.lane, wanted.prefix, options).await?;
         // The header's is the store's present one.
         page.header.revision = revision.unwrap_or(page.header.revision);
         self.complete(page, wanted).await
@@ -176,7 +189,7 @@ impl Pool {
             match next {
                 Some(from) if page.more => {
                     let options = range(wanted.prefix, Some(header.revision), wanted.newest);
-                    page = self.page(&from, options).await?;
+                    page = self.page(wanted.lane, &from, options).await?;
                 }
                 _ => return Ok(Listed { header, entries }),
             }

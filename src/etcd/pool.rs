@@ -30,11 +30,14 @@ const ATTEMPT: u32 = 4;
 /// A page of large values, or the events of a large transaction, overruns the default of 4 MiB.
 const MAX_MESSAGE: usize = 512 << 20;
 
-/// Requests that share a connection. Renewals have their own, so that a burst of events does not delay them.
+/// Requests that share a connection. Renewals have their own, so that a burst of events does not delay them; so has what
+/// onlookers watch, so that it delays no hand-over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Lane {
     /// The lease and what verifies its renewals.
     Lease,
+    /// What users look on at.
+    Onlookers,
     /// Everything else.
     Data,
 }
@@ -43,6 +46,7 @@ impl Lane {
     fn name(self) -> &'static str {
         match self {
             Lane::Lease => "lease",
+            Lane::Onlookers => "onlookers",
             Lane::Data => "data",
         }
     }
@@ -65,6 +69,7 @@ pub(crate) struct Pool {
     /// Connecting has a request timeout of its own.
     connects_first: bool,
     lease: Arc<Connection>,
+    onlookers: Arc<Connection>,
     data: Arc<Connection>,
 }
 
@@ -159,6 +164,7 @@ impl Pool {
             request_timeout,
             connects_first: false,
             lease: Arc::default(),
+            onlookers: Arc::default(),
             data: Arc::default(),
         })
     }
@@ -303,7 +309,7 @@ impl Pool {
 
     /// Drops the connections; a later call would open new ones.
     pub(crate) fn hang_up(&self) {
-        for connection in [&self.lease, &self.data] {
+        for connection in [&self.lease, &self.onlookers, &self.data] {
             let _given_up = {
                 let mut current = connection.lock();
                 current.generation += 1;
@@ -327,6 +333,7 @@ impl Pool {
     fn connection(&self, lane: Lane) -> &Arc<Connection> {
         match lane {
             Lane::Lease => &self.lease,
+            Lane::Onlookers => &self.onlookers,
             Lane::Data => &self.data,
         }
     }

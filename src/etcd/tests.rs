@@ -285,7 +285,7 @@ async fn every_call_may_move_between_threads(pool: Arc<Pool>) {
     if let Ok(mut keepalive) = pool.keepalive(1).await {
         sendable(keepalive.renew());
     }
-    if let Ok((mut sender, mut receiver)) = pool.watch((1, Vec::new(), true)).await {
+    if let Ok((mut sender, mut receiver)) = pool.watch(Lane::Data, (1, Vec::new(), true)).await {
         sendable(sender.send(WatchRequest::Progress));
         sendable(receiver.next());
     }

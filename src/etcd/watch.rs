@@ -128,12 +128,13 @@ impl Pool {
     /// Opens a watch stream with its first watch: id, key, and whether the key is a prefix.
     pub(crate) async fn watch(
         self: &SharedPool,
+        lane: Lane,
         (id, key, prefix): (i64, Vec<u8>, bool),
     ) -> Result<(WatchSender, WatchReceiver), Failure> {
         let unanswered = Arc::<Unanswered>::default();
         unanswered.asked(id);
         let (stream, ticket) = self
-            .call_with_ticket(Lane::Data, async |client| {
+            .call_with_ticket(lane, async |client| {
                 Ok(watch(&client).watch(key, Some(options(id, prefix))).await?)
             })
             .await?;

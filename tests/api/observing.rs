@@ -87,6 +87,9 @@ async fn many_observers_see_the_same() -> Result {
     for observer in &mut observers {
         assert_eq!(who(&next(observer).await?), ["a"]);
     }
+    // Each session watches once for all its observers, and once for the candidate.
+    let watchers = etcd.metric("etcd_debugging_mvcc_watcher_total").await;
+    assert!((watchers - 3.0).abs() < 0.5, "{watchers}");
     let first = elected(&mut a).await?;
     soon("resign", first.resign()).await?;
     let (_b, _, _candidate) = stand(&etcd, "b").await?;
@@ -94,6 +97,28 @@ async fn many_observers_see_the_same() -> Result {
         assert!(next(observer).await?.is_vacant());
         assert_eq!(who(&next(observer).await?), ["b"]);
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn observer_that_comes_and_goes_again_and_again_opens_one_stream() -> Result {
+    let etcd = Etcd::start().await?;
+    let onlooker = session(&etcd, "onlooker").await?;
+    let opened = r#"grpc_server_started_total{grpc_method="Watch",grpc_type="bidi_stream"}"#;
+    let before = etcd.metric(opened).await;
+    for _ in 0..50 {
+        let mut observer = onlooker.election("e")?.observe().await?;
+        assert!(next(&mut observer).await?.is_vacant());
+    }
+    // A busy machine may take longer than a view lingers, once or twice.
+    let streams = etcd.metric(opened).await - before;
+    assert!((0.5..5.0).contains(&streams), "{streams}");
+    // In the end nothing is watched.
+    eventually(SOON, "nothing is watched", async || {
+        let watchers = etcd.metric("etcd_debugging_mvcc_watcher_total").await;
+        (watchers < 0.5).then_some(())
+    })
+    .await?;
     Ok(())
 }
 

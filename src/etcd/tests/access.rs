@@ -79,7 +79,10 @@ async fn what_the_user_may_not_do_is_denied() {
     let failure = pool.list(b"other/", Reach::Children).await.unwrap_err();
     assert_eq!(failure.class, Class::Denied, "{failure}");
 
-    let (_sender, mut receiver) = pool.watch((1, b"other/".to_vec(), true)).await.unwrap();
+    let (_sender, mut receiver) = pool
+        .watch(Lane::Data, (1, b"other/".to_vec(), true))
+        .await
+        .unwrap();
     let refusal = soon("the refusal", receiver.next()).await.unwrap();
     let WatchMessage::Refused { id: 1, failure } = refusal else {
         panic!("{refusal:?}");
@@ -91,7 +94,10 @@ async fn what_the_user_may_not_do_is_denied() {
 async fn refusals_tell_which_watch_they_are_about() {
     let (etcd, _root) = guarded().await;
     let pool = pool_of(&etcd, "me", PASSWORD);
-    let (mut sender, mut receiver) = pool.watch((1, b"ns/e/".to_vec(), true)).await.unwrap();
+    let (mut sender, mut receiver) = pool
+        .watch(Lane::Data, (1, b"ns/e/".to_vec(), true))
+        .await
+        .unwrap();
     // Sent without waiting for an answer: allowed and forbidden ones in no particular pattern.
     let forbidden = |id: i64| id * id % 7 == 2 || id % 10 == 0;
     for id in 2..200 {
@@ -136,10 +142,16 @@ async fn an_old_token_is_replaced_for_calls_and_streams() {
 
     // A changed password ends the user's tokens, even if it is the same one.
     root.user_change_password("me", PASSWORD).await.unwrap();
-    let (_sender, mut receiver) = pool.watch((1, b"ns/".to_vec(), true)).await.unwrap();
+    let (_sender, mut receiver) = pool
+        .watch(Lane::Data, (1, b"ns/".to_vec(), true))
+        .await
+        .unwrap();
     let failure = soon("the refusal", receiver.next()).await.unwrap_err();
     assert_eq!(failure.class, Class::Auth, "{failure}");
-    let (_sender, mut receiver) = pool.watch((1, b"ns/".to_vec(), true)).await.unwrap();
+    let (_sender, mut receiver) = pool
+        .watch(Lane::Data, (1, b"ns/".to_vec(), true))
+        .await
+        .unwrap();
     let created = soon("the watch", receiver.next()).await.unwrap();
     assert!(matches!(created, WatchMessage::Created { id: 1, .. }));
 

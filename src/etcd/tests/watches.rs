@@ -24,7 +24,10 @@ async fn a_stream_carries_several_watches_from_creation_to_cancellation() {
         .unwrap();
     let base = first.header.revision;
 
-    let (mut sender, mut receiver) = pool.watch((1, b"ns/e/".to_vec(), true)).await.unwrap();
+    let (mut sender, mut receiver) = pool
+        .watch(Lane::Data, (1, b"ns/e/".to_vec(), true))
+        .await
+        .unwrap();
     let created = WatchMessage::Created {
         id: 1,
         revision: base,
@@ -95,7 +98,10 @@ async fn all_keys_of_a_revoked_lease_go_in_one_message() {
             .await
             .unwrap();
     }
-    let (_sender, mut receiver) = pool.watch((7, b"ns/e/".to_vec(), true)).await.unwrap();
+    let (_sender, mut receiver) = pool
+        .watch(Lane::Data, (7, b"ns/e/".to_vec(), true))
+        .await
+        .unwrap();
     let WatchMessage::Created { id: 7, revision } = next(&mut receiver).await else {
         panic!("not created");
     };
@@ -114,7 +120,10 @@ async fn all_keys_of_a_revoked_lease_go_in_one_message() {
 async fn reused_watch_id_is_refused_and_the_stream_goes_on() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
-    let (mut sender, mut receiver) = pool.watch((1, b"ns/e/".to_vec(), true)).await.unwrap();
+    let (mut sender, mut receiver) = pool
+        .watch(Lane::Data, (1, b"ns/e/".to_vec(), true))
+        .await
+        .unwrap();
     next(&mut receiver).await;
     sender.send(create(1, b"ns/f/", true)).await.unwrap();
     let WatchMessage::Refused { id: 1, failure } = next(&mut receiver).await else {
@@ -134,7 +143,10 @@ async fn the_end_of_a_stream_sends_the_lane_elsewhere() {
     let mut etcd = Etcd::start().await;
     let other = Etcd::start().await;
     let pool = pool(&[&etcd.endpoint, &other.endpoint]);
-    let (mut sender, mut receiver) = pool.watch((1, b"ns/e/".to_vec(), true)).await.unwrap();
+    let (mut sender, mut receiver) = pool
+        .watch(Lane::Data, (1, b"ns/e/".to_vec(), true))
+        .await
+        .unwrap();
     next(&mut receiver).await;
     etcd.kill();
     let failure = soon("the end", receiver.next()).await.unwrap_err();
@@ -150,7 +162,10 @@ async fn the_end_of_a_stream_sends_the_lane_elsewhere() {
     let _ = sender.send(WatchRequest::Progress).await;
     let _ = soon("another end", receiver.next()).await.unwrap_err();
     assert_eq!(pool.endpoint(Lane::Data), other.endpoint);
-    let (_sender, mut receiver) = pool.watch((1, b"ns/e/".to_vec(), true)).await.unwrap();
+    let (_sender, mut receiver) = pool
+        .watch(Lane::Data, (1, b"ns/e/".to_vec(), true))
+        .await
+        .unwrap();
     assert!(matches!(
         next(&mut receiver).await,
         WatchMessage::Created { id: 1, .. }

@@ -597,7 +597,10 @@ impl Node {
                 slot,
                 revision,
                 entries,
-            } if self.recording => self.observed.push((slot, revision, entries)),
+            } if self.recording => {
+                let entries = entries.iter().map(|entry| Entry::clone(entry)).collect();
+                self.observed.push((slot, revision, entries));
+            }
             Action::ObserveFailed { trouble, .. } => self.observe_failed.push(trouble),
             Action::Session(condition) => {
                 assert!(!self.closed(), "after the end came {condition:?}");

@@ -1,0 +1,443 @@
+//! Runs the one task per session that follows what observers look at, on a watch stream and a connection of its own, so
+//! that no burst of changes delays a renewal or a hand-over.
+//!
+//! The task starts with the first observer and ends a moment after the last. Its decisions are those of a second core machine, which
+//! never holds a lease. Observers of the same keys share one watch. The next message of the stream is read when the last
+//! one has been applied, so what etcd has to tell waits in etcd, by HTTP/2 flow control.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+
+use super::failures::{Failures, Line, What, list};
+use super::inbox::WeakCommands;
+use super::io::{self, Event};
+use super::notes::name_of;
+use crate::core::action::{Action, Class, Note, SlotId};
+use crate::core::lease::LONGEST_PAUSE;
+use crate::core::machine::{Config, Machine};
+use crate::core::time::Time;
+use crate::env::SharedEnv;
+use crate::error::{Error, Result};
+use crate::etcd::{Lane, Pool, WatchMessage};
+use crate::facts::Reach;
+use crate::metrics;
+use crate::observer::Backlog;
+use crate::roster::Roster;
+use crate::session::SessionState;
+
+/// After so many changes in one message, other tasks of the runtime have their turn.
+const MANY: usize = 32;
+/// Answers, and demands of users, that are taken up in one turn.
+const IN_ONE_TURN: usize = 64;
+/// Keys are watched for so long after their last observer left: whoever comes back soon, or again and again, costs etcd
+/// nothing.
+const LINGER: Duration = Duration::from_secs(1);
+/// The longest sleep while nothing is due.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// What observers ask for.
+enum Ask {
+    Look {
+        reader: u64,
+        prefix: Arc<[u8]>,
+        reach: Reach,
+        backlog: Arc<Backlog>,
+        _room: Option<OwnedSemaphorePermit>,
+    },
+    Leave {
+        reader: u64,
+    },
+}
+
+/// The way to the session's lookout, which is started if there is none.
+pub(crate) struct Lookout {
+    door: Arc<Mutex<Door>>,
+    parts: Parts,
+}
+
+/// What a lookout is made of.
+#[derive(Clone)]
+pub(crate) struct Parts {
+    pub(crate) env: SharedEnv,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) config: Config,
+    pub(crate) state: watch::Receiver<SessionState>,
+    pub(crate) driver: WeakCommands,
+    pub(crate) identity: Arc<str>,
+    pub(crate) namespace: Arc<[u8]>,
+    pub(crate) span: tracing::Span,
+}
+
+#[derive(Default)]
+struct Door {
+    /// To the task, while there is one.
+    asks: Option<mpsc::UnboundedSender<Ask>>,
+    readers: u64,
+}
+
+impl Lookout {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            door: Arc::default(),
+            parts,
+        }
+    }
+
+    /// Has `backlog` filled until [`Lookout::leave`] is called with the number that is returned.
+    pub(crate) fn look(
+        &self,
+        prefix: Arc<[u8]>,
+        reach: Reach,
+        backlog: Arc<Backlog>,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> Result<u64> {
+        if matches!(*self.parts.state.borrow(), SessionState::Closed) {
+            return Err(Error::closed());
+        }
+        let mut door = lock(&self.door);
+        door.readers += 1;
+        let reader = door.readers;
+        let ask = Ask::Look {
+            reader,
+            prefix,
+            reach,
+            backlog,
+            _room: room,
+        };
+        let asks = door.asks.get_or_insert_with(|| self.start());
+        asks.send(ask).map_err(|_| Error::closed())?;
+        Ok(reader)
+    }
+
+    pub(crate) fn leave(&self, reader: u64) {
+        if let Some(asks) = &lock(&self.door).asks {
+            // With the task gone, nobody looks any more.
+            let _ = asks.send(Ask::Leave { reader });
+        }
+    }
+
+    fn start(&self) -> mpsc::UnboundedSender<Ask> {
+        use futures::FutureExt;
+        use tracing::Instrument;
+        let (asks, asked) = mpsc::unbounded_channel();
+        let task = Task::run(self.parts.clone(), asked, Arc::clone(&self.door));
+        let task = task.instrument(self.parts.span.clone());
+        self.parts.env.spawn(task.boxed());
+        asks
+    }
+}
+
+fn lock(door: &Mutex<Door>) -> MutexGuard<'_, Door> {
+    door.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keys that somebody looks at.
+struct Look {
+    what: (Arc<[u8]>, Reach),
+    readers: Vec<(u64, Arc<Backlog>)>,
+    newest: Option<Roster>,
+    /// Until when it is watched though nobody reads.
+    left: Option<Time>,
+}
+
+struct Task {
+    parts: Parts,
+    machine: Machine,
+    io: io::Io,
+    looks: HashMap<SlotId, Look>,
+    slots: HashMap<(Arc<[u8]>, Reach), SlotId>,
+    /// What each reader looks at.
+    readers: HashMap<u64, SlotId>,
+    next_slot: SlotId,
+    /// What nobody looked at when it was put here, and until when it is watched all the same.
+    lingering: VecDeque<(Time, SlotId)>,
+    failures: Failures,
+    door: Arc<Mutex<Door>>,
+}
+
+impl Task {
+    async fn run(parts: Parts, mut asked: mpsc::UnboundedReceiver<Ask>, door: Arc<Mutex<Door>>) {
+        let (answers, mut events) = mpsc::unbounded_channel();
+        let (env, pool) = (Arc::clone(&parts.env), Arc::clone(&parts.pool));
+        let namespace = Arc::clone(&parts.namespace);
+        let mut state = parts.state.clone();
+        let attempts = LONGEST_PAUSE.saturating_add(parts.config.request_timeout);
+        let failures = Failures::new(attempts);
+        let mut task = Task {
+            io: io::Io::new(
+                env,
+                pool,
+                namespace,
+                Lane::Onlookers,
+                answers.clone(),
+                answers,
+            ),
+            machine: Machine::new(parts.config.clone()),
+            parts,
+            looks: HashMap::new(),
+            slots: HashMap::new(),
+            readers: HashMap::new(),
+            next_slot: 1,
+            lingering: VecDeque::new(),
+            failures,
+            door,
+        };
+        loop {
+            let wait = task.next_wait();
+            let mut many = false;
+            tokio::select! {
+                biased;
+                closed = state.wait_for(|state| matches!(state, SessionState::Closed)) => {
+                    drop(closed);
+                    return;
+                }
+                () = wait => {
+                    let now = task.parts.env.now();
+                    task.machine.tick(now);
+                    task.stop_lingering(now);
+                    let lines = task.failures.due(now);
+                    task.tell(lines);
+                }
+                event = task.io.listening.next() => {
+                    many = changes(&event) >= MANY;
+                    task.event(event);
+                }
+                Some(event) = events.recv() => task.event(event),
+                Some(ask) = asked.recv() => task.asked(ask),
+            }
+            // A flood of changes leaves the others their turn.
+            for _ in 0..IN_ONE_TURN {
+                let (event, ask) = (events.try_recv().ok(), asked.try_recv().ok());
+                if event.is_none() && ask.is_none() {
+                    break;
+                }
+                if let Some(event) = event {
+                    task.event(event);
+                }
+                if let Some(ask) = ask {
+                    task.asked(ask);
+                }
+            }
+            task.act();
+            if task.looks.is_empty() && task.ends(&asked) {
+                return;
+            }
+            if many {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Whether nobody has asked for anything more.
+    fn ends(&self, asked: &mpsc::UnboundedReceiver<Ask>) -> bool {
+        let mut door = lock(&self.door);
+        let ends = asked.is_empty();
+        if ends {
+            door.asks = None;
+        }
+        ends
+    }
+
+    fn next_wait(&self) -> futures::future::BoxFuture<'static, ()> {
+        let env = &self.parts.env;
+        let lingers = self.lingering.front().map(|(until, _)| *until);
+        let next = [self.machine.next_timeout(), lingers, self.failures.next()];
+        let next = next.into_iter().flatten().min();
+        let wait = next.map_or(LONGEST_SLEEP, |at| at.since(env.now()).min(LONGEST_SLEEP));
+        // At once, or the timer would never be due among things that always are.
+        if wait == Duration::ZERO {
+            return Box::pin(std::future::ready(()));
+        }
+        env.sleep(wait)
+    }
+
+    fn event(&mut self, event: Event) {
+        let now = self.parts.env.now();
+        self.io.take(event, &mut self.machine, now);
+    }
+
+    fn asked(&mut self, ask: Ask) {
+        match ask {
+            Ask::Look {
+                reader,
+                prefix,
+                reach,
+                backlog,
+                _room,
+            } => {
+                let what = (prefix, reach);
+                let slot = match self.slots.get(&what) {
+                    Some(slot) => *slot,
+                    None => self.begin(what),
+                };
+                self.readers.insert(reader, slot);
+                if let Some(look) = self.looks.get_mut(&slot) {
+                    if let Some(roster) = &look.newest {
+                        backlog.push(Ok(roster.clone()));
+                    }
+                    look.readers.push((reader, backlog));
+                    look.left = None;
+                }
+            }
+            Ask::Leave { reader } => {
+                let Some(slot) = self.readers.remove(&reader) else {
+                    return;
+                };
+                if let Some(look) = self.looks.get_mut(&slot) {
+                    look.readers.retain(|(other, _)| *other != reader);
+                    if look.readers.is_empty() {
+                        let until = self.parts.env.now().after(LINGER);
+                        look.left = Some(until);
+                        self.lingering.push_back((until, slot));
+                    }
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, what: (Arc<[u8]>, Reach)) -> SlotId {
+        let slot = self.next_slot;
+        self.next_slot += 1;
+        let (prefix, reach) = what.clone();
+        self.slots.insert(what.clone(), slot);
+        let look = Look {
+            what,
+            readers: Vec::new(),
+            newest: None,
+            left: None,
+        };
+        self.looks.insert(slot, look);
+        let now = self.parts.env.now();
+        self.machine.observe(now, slot, prefix, reach);
+        slot
+    }
+
+    /// Watches no longer what nobody has looked at for a while.
+    fn stop_lingering(&mut self, now: Time) {
+        while let Some((until, slot)) = self.lingering.front().copied() {
+            if now < until {
+                return;
+            }
+            self.lingering.pop_front();
+            if self
+                .looks
+                .get(&slot)
+                .is_some_and(|look| look.left == Some(until))
+            {
+                self.end(slot);
+                self.machine.unobserve(slot);
+            }
+        }
+    }
+
+    fn end(&mut self, slot: SlotId) -> Option<Look> {
+        let look = self.looks.remove(&slot)?;
+        self.slots.remove(&look.what);
+        for (reader, _) in &look.readers {
+            self.readers.remove(reader);
+        }
+        Some(look)
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.machine.action() {
+            match action {
+                Action::Ask { request, ask } => self.io.ask(request, ask),
+                Action::Watch { watch, key, prefix } => self.io.watch(watch, &key, prefix),
+                Action::Unwatch { watch } => self.io.unwatch(watch),
+                Action::Progress => self.io.progress(),
+                Action::HangUpWatches { elsewhere } => self.io.hang_up_watches(elsewhere),
+                Action::Observed {
+                    slot,
+                    revision,
+                    entries,
+                } => {
+                    if let Some(look) = self.looks.get_mut(&slot) {
+                        let roster = Roster::of(revision, entries);
+                        look.newest = Some(roster.clone());
+                        for (_, backlog) in &look.readers {
+                            backlog.push(Ok(roster.clone()));
+                        }
+                    }
+                }
+                Action::ObserveFailed { slot, trouble } => {
+                    let look = self.end(slot);
+                    for (_, backlog) in look.iter().flat_map(|look| &look.readers) {
+                        backlog.push(Err(Error::from_trouble(&trouble)));
+                        backlog.end();
+                    }
+                }
+                // etcd answered: the session is ready, though it asks for nothing itself.
+                Action::Session(_) => self.parts.driver.connected(),
+                Action::Note(note) => self.note(&note),
+                // Of candidates and leases, of which there are none here.
+                _ => {}
+            }
+        }
+    }
+
+    fn note(&mut self, note: &Note) {
+        let identity = &*Arc::clone(&self.parts.identity);
+        match note {
+            Note::RequestFailed {
+                what,
+                about,
+                trouble,
+            } => {
+                metrics::request_failed(identity, what);
+                self.failed(What::Request(what), trouble.class, &trouble.message, about);
+            }
+            Note::WatchLost { why } => {
+                metrics::watch_lost(identity);
+                self.failed(What::Watch, Class::Retry, why, &[]);
+            }
+            Note::StoreChanged { was, is } => {
+                tracing::error!(target: "eldest::session", identity, ?was, ?is, "etcd is another cluster or was restored from a backup: tokens may repeat");
+            }
+            _ => {}
+        }
+    }
+
+    fn failed(&mut self, what: What, class: Class, why: &str, about: &[u8]) {
+        let now = self.parts.env.now();
+        let name = (!about.is_empty()).then(|| name_of(&self.parts.namespace, about));
+        let line = self.failures.failed(now, (what, class), why, name);
+        self.tell(line);
+    }
+
+    fn tell(&self, lines: impl IntoIterator<Item = Line>) {
+        for mut line in lines {
+            if line.elections.is_empty() {
+                let looked_at = self.looks.values().map(|look| &*look.what.0);
+                let names: Vec<_> = looked_at
+                    .map(|prefix| name_of(&self.parts.namespace, prefix))
+                    .collect();
+                line.elections = list(names.iter().map(String::as_str));
+            }
+            line.tell(&self.parts.identity);
+        }
+    }
+}
+
+impl Drop for Task {
+    /// The session was closed, or the runtime goes down.
+    fn drop(&mut self) {
+        for (_, backlog) in self.looks.values().flat_map(|look| &look.readers) {
+            backlog.end();
+        }
+    }
+}
+
+/// How many changes a message of the watch stream tells.
+fn changes(event: &Event) -> usize {
+    match event {
+        Event::Watched {
+            message: Ok(WatchMessage::Events { changes, .. }),
+            ..
+        } => changes.len(),
+        _ => 0,
+    }
+}
