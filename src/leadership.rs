@@ -119,6 +119,7 @@ impl Leadership {
     }
 
     /// Replaces all that this leader announces, now and after every rejoin. At most 32 KiB. The term and its token stay.
+    /// Of calls that overlap, the value of the last one stays, whatever answers are lost or late.
     ///
     /// # Errors
     ///

@@ -61,11 +61,10 @@ pub(crate) enum Ask {
         value: Arc<[u8]>,
         keys: Vec<Arc<[u8]>>,
     },
-    /// Replace the value if the key still has that create revision and our lease.
+    /// Replace the value if the key still has that create revision and our lease, and was last written then.
     Proclaim {
-        key: Arc<[u8]>,
-        create_revision: i64,
-        lease: i64,
+        own: Own,
+        mod_revision: i64,
         value: Arc<[u8]>,
     },
     /// Revoke a lease.
@@ -152,8 +151,10 @@ pub(crate) enum Answer {
         header: Header,
         taken: Option<Vec<bool>>,
     },
+    /// The revision at which the value was put, or what stands under the key instead.
     Proclaimed {
-        held: bool,
+        held: Option<i64>,
+        entry: Option<Entry>,
     },
     Revoked,
     Swept {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::action::{Admission, Class, RequestId, SlotId, Standing, TermId, Trouble};
 use super::lease::{LONGEST_PAUSE, pause};
 use super::membership::{Membership, Sharing, member_key, partition_key};
+use super::proclaiming::Proclaims;
 use super::reason::{EndReason, LostReason};
 use super::slots::{key_of, numbered_key_of};
 use super::time::Time;
@@ -129,6 +130,10 @@ pub(crate) struct Candidacy {
     /// The key that went with the last lease; if it stands all the same, somebody wrote over it unseen.
     pub(crate) former: Option<Own>,
     pub(crate) failures: u32,
+    /// The mod revision of its key, as far as known.
+    pub(crate) announced_at: i64,
+    /// Made for the first one: of thousands of elections few have any.
+    proclaims: Option<Box<Proclaims>>,
     /// When its key last came to stand, and how often in a row one was lost soon after that.
     stood_at: Time,
     short_stays: u32,
@@ -173,6 +178,8 @@ impl Candidacy {
             blocker: None,
             former: None,
             failures: 0,
+            announced_at: 0,
+            proclaims: None,
             stood_at: Time::ZERO,
             short_stays: 0,
             trouble: None,
@@ -329,6 +336,16 @@ impl Candidacy {
         }
     }
 
+    pub(super) fn proclaims(&mut self) -> &mut Proclaims {
+        self.proclaims.get_or_insert_default()
+    }
+
+    /// The candidate is forgotten: calls of `proclaim` that nothing will answer.
+    pub(super) fn unanswered(&self) -> Vec<u64> {
+        let proclaims = self.proclaims.clone();
+        proclaims.map_or_else(Vec::new, |proclaims| proclaims.unanswered())
+    }
+
     /// The key stands from now on.
     pub(crate) fn stand(&mut self, now: Time, own: Own) {
         self.stood_at = now;
@@ -446,8 +463,10 @@ pub(crate) enum Purpose {
         key: Arc<[u8]>,
     },
     Proclaim {
+        slot: SlotId,
         key: Arc<[u8]>,
-        ticket: Option<u64>,
+        /// The calls that the write answers.
+        tickets: Vec<u64>,
     },
     Revoke {
         lease: i64,

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::action::{Action, Answer, Ask, SlotId, TermId};
+use super::action::{Action, Ask, SlotId, TermId};
 use super::candidacy::{Afterwards, Candidacy, Manner, Phase, Purpose, Role};
 use super::lease::Lease;
 use super::machine::{Holding, Machine, Onlooker, Slot, Timer};
 use super::reason::{EndReason, LostReason};
 use super::slots::End;
 use super::time::Time;
-use super::view::{Own, PrefixView};
+use super::view::PrefixView;
 use crate::facts::Reach;
 
 impl Machine {
@@ -270,50 +270,6 @@ impl Machine {
         let waits = key.is_some_and(|key| self.awaits_removal(&key, slot));
         if !waits {
             self.finish(slot, now);
-        }
-    }
-
-    /// Replaces what the candidate announces, now and after every rejoin.
-    pub(crate) fn proclaim(&mut self, slot: SlotId, value: Arc<[u8]>, ticket: u64) {
-        let Some(candidate) = self.candidate(slot) else {
-            self.act(Action::Proclaimed {
-                ticket,
-                result: Ok(false),
-            });
-            return;
-        };
-        candidate.value = Arc::clone(&value);
-        match candidate.own().cloned() {
-            Some(own) => self.send_proclaim(&own, value, Some(ticket)),
-            // It will be announced with the key.
-            None => self.act(Action::Proclaimed {
-                ticket,
-                result: Ok(true),
-            }),
-        }
-    }
-
-    pub(super) fn send_proclaim(&mut self, own: &Own, value: Arc<[u8]>, ticket: Option<u64>) {
-        let ask = Ask::Proclaim {
-            key: Arc::clone(&own.key),
-            create_revision: own.create_revision,
-            lease: own.lease,
-            value,
-        };
-        let key = Arc::clone(&own.key);
-        self.ask(Purpose::Proclaim { key, ticket }, ask);
-    }
-
-    pub(crate) fn proclaimed(&mut self, key: &[u8], ticket: Option<u64>, answer: Answer) {
-        let result = match answer {
-            Answer::Proclaimed { held } => Ok(held),
-            Answer::Failed(trouble) => Err(trouble),
-            _ => return,
-        };
-        match (ticket, result) {
-            (Some(ticket), result) => self.act(Action::Proclaimed { ticket, result }),
-            (None, Err(trouble)) => self.fail_request("proclaim", key, trouble),
-            (None, Ok(_)) => {}
         }
     }
 

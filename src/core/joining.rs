@@ -162,6 +162,8 @@ impl Machine {
                     self.remove(now, &key, Some(create_revision), Some(slot));
                     return;
                 }
+                let adopted = standing.filter(|_| !created);
+                candidate.announced_at = adopted.map_or(header.revision, |e| e.mod_revision);
                 candidate.uncertain = false;
                 let own = Own {
                     key,
@@ -175,7 +177,6 @@ impl Machine {
                     entries.iter().find(stands).cloned()
                 });
                 let first_time = !std::mem::replace(&mut candidate.registered, true);
-                let value = Arc::clone(&candidate.value);
                 self.note(Note::Joined {
                     slot,
                     key: Arc::clone(&own.key),
@@ -188,7 +189,7 @@ impl Machine {
                     self.act(Action::Registered { slot });
                 }
                 if !same_value {
-                    self.send_proclaim(&own, value, None);
+                    self.announce(slot);
                 }
                 if let Some(left) = left {
                     // It would sit in the queue for ever.

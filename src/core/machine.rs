@@ -383,7 +383,9 @@ impl Machine {
             Purpose::Remove { key } => self.removed(now, &key, request, answer),
             Purpose::Release { keys } => self.released(now, &keys, request, answer),
             Purpose::Take { slot } => self.taken(now, slot, request, answer),
-            Purpose::Proclaim { key, ticket } => self.proclaimed(&key, ticket, answer),
+            Purpose::Proclaim { slot, key, tickets } => {
+                self.proclaimed(slot, request, (&key, tickets), answer);
+            }
             Purpose::Revoke { lease } => self.revoked(now, lease, answer),
             Purpose::Sweep { lease } => self.swept(now, lease, answer),
         }
@@ -449,7 +451,10 @@ impl Machine {
 
     pub(crate) fn forget(&mut self, slot: SlotId) {
         let watchers = match self.slots.remove(&slot) {
-            Some(Slot::Candidate(candidate)) => candidate.view.watchers(),
+            Some(Slot::Candidate(candidate)) => {
+                self.answer_proclaims(candidate.unanswered(), false);
+                candidate.view.watchers()
+            }
             Some(Slot::Onlooker(onlooker)) => onlooker.view.watchers(),
             None => Vec::new(),
         };

@@ -17,6 +17,7 @@ mod looking;
 pub(crate) mod machine;
 pub(crate) mod membership;
 mod place;
+mod proclaiming;
 pub(crate) mod queue;
 pub(crate) mod reason;
 mod removal;

@@ -438,13 +438,19 @@ async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Ans
             Answer::Taken { header, taken }
         }
         Ask::Proclaim {
-            key,
-            create_revision,
-            lease,
+            own,
+            mod_revision,
             value,
-        } => Answer::Proclaimed {
-            held: pool.proclaim(&key, create_revision, lease, &value).await?,
-        },
+        } => {
+            let key = (&*own.key, own.create_revision, own.lease);
+            match pool.proclaim(key, mod_revision, &value).await? {
+                Ok(revision) => Answer::Proclaimed {
+                    held: Some(revision),
+                    entry: None,
+                },
+                Err(entry) => Answer::Proclaimed { held: None, entry },
+            }
+        }
         Ask::Revoke { lease } => {
             pool.revoke(lease).await?;
             Answer::Revoked

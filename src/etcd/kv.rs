@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use etcd_client::{
-    Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnResponse,
+    Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
+    TxnResponse,
 };
 
 use super::failure::Failure;
-use super::pool::{Lane, Pool, header, kv};
+use super::pool::{Lane, Pool, Trouble, header, kv};
 use crate::facts::{Entry, Header, Reach};
 
 /// Keys in one answer: 512 announcements of 1 KiB are half a megabyte.
@@ -134,22 +135,36 @@ impl Pool {
         .await
     }
 
-    /// Replaces the value of a key that still is ours; false if it is not.
+    /// Replaces the value of a key that still is ours, given by create revision and lease, and was last written at
+    /// `mod_revision`. The revision at which that was done, or what stands there instead.
+    ///
+    /// Any failure may come after it was done. Done late it changes nothing: a newer value has another mod revision.
     pub(crate) async fn proclaim(
         &self,
-        key: &[u8],
-        create_revision: i64,
-        lease: i64,
+        (key, create_revision, lease): (&[u8], i64, i64),
+        mod_revision: i64,
         value: &[u8],
-    ) -> Result<bool, Failure> {
+    ) -> Result<Result<i64, Option<Entry>>, Failure> {
         let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
         let txn = Txn::new()
             .when([
                 Compare::create_revision(key, CompareOp::Equal, create_revision),
                 Compare::lease(key, CompareOp::Equal, lease),
+                Compare::mod_revision(key, CompareOp::Equal, mod_revision),
             ])
-            .and_then([put]);
-        Ok(self.txn(txn).await?.succeeded())
+            .and_then([put])
+            .or_else([TxnOp::get(key, None)]);
+        self.call(Lane::Data, async |client| {
+            let answer = kv(&client).txn(txn).await?;
+            if answer.succeeded() {
+                return Ok(Ok(header(answer.header())?.revision));
+            }
+            match answer.op_responses().pop() {
+                Some(TxnOpResponse::Get(mut found)) => Ok(Err(found.take_kvs().pop().map(entry))),
+                _ => Err(Trouble::Odd("a proclamation without what stands there")),
+            }
+        })
+        .await
     }
 
     /// Sends a transaction once. The client repeats it only after etcd refused its token, unapplied.

@@ -275,7 +275,7 @@ async fn every_call_may_move_between_threads(pool: Arc<Pool>) {
     sendable(pool.older(b"", 0));
     sendable(pool.read(Lane::Data, b""));
     sendable(pool.release(&[]));
-    sendable(pool.proclaim(b"", 0, 0, b""));
+    sendable(pool.proclaim((b"", 0, 0), 0, b""));
     sendable(pool.txn(etcd_client::Txn::new()));
     sendable(pool.probe(b""));
     sendable(pool.client(Lane::Data));

@@ -245,14 +245,21 @@ async fn a_proclamation_changes_the_value_of_our_own_key_only() {
         .unwrap();
     let token = created.header.revision;
 
-    assert!(pool.proclaim(b"ns/e/1", token, lease, b"b").await.unwrap());
-    assert!(
-        !pool
-            .proclaim(b"ns/e/1", token + 1, lease, b"c")
-            .await
-            .unwrap()
-    );
-    assert!(!pool.proclaim(b"ns/e/1", token, other, b"d").await.unwrap());
+    let proclaim = async |token, lease, mod_revision, value: &[u8]| {
+        let key = (&b"ns/e/1"[..], token, lease);
+        pool.proclaim(key, mod_revision, value).await.unwrap()
+    };
+    assert_eq!(proclaim(token, lease, token, b"b").await, Ok(token + 1));
+    for (token, lease, mod_revision) in [
+        (token + 1, lease, token + 1),
+        (token, other, token + 1),
+        // Sent before the last one was answered, and late.
+        (token, lease, token),
+    ] {
+        let stands = proclaim(token, lease, mod_revision, b"c").await;
+        let stands = stands.unwrap_err().expect("the key stands");
+        assert_eq!(*stands.value, *b"b");
+    }
     let (_, entry) = pool.read(Lane::Data, b"ns/e/1").await.unwrap();
     let entry = entry.unwrap();
     assert_eq!(&*entry.value, b"b");

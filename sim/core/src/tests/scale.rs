@@ -68,7 +68,7 @@ impl Pair {
     fn doubt_and_stand_anew(&mut self) -> Duration {
         let before = self.terms.clone();
         // The renewal that is due fails, and the belief ends before the next one.
-        self.now = self.now.after(TTL - Duration::from_secs(1));
+        self.now = self.now.after(TTL).before(Duration::from_secs(1));
         self.machine.tick(self.now);
         let mut asked = Vec::new();
         while let Some(action) = self.machine.action() {

@@ -357,13 +357,12 @@ impl World {
             _ => None,
         };
         let (out, back) = match fate {
-            None => (Some(out), Some(back)),
+            None | Some(Fate::RefusedLater(_)) => (Some(out), Some(back)),
             Some(Fate::RequestLost) => (None, None),
             Some(Fate::AnswerLost) => (Some(out), None),
             Some(Fate::Late(by)) => (Some(by), None),
             Some(Fate::Delayed(by)) => (Some(by), Some(back)),
             Some(Fate::Slow(by)) => (Some(out), Some(by)),
-            Some(Fate::RefusedLater(_)) => (Some(out), Some(back)),
             Some(Fate::Refused(class)) => {
                 self.answer(node, request, failed(class, false), stream, now, out + back);
                 return;

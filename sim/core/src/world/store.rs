@@ -366,16 +366,21 @@ impl Store {
                 }
             }
             Ask::Proclaim {
-                key,
-                create_revision,
-                lease,
+                own,
+                mod_revision,
                 value,
             } => {
-                let held = self.holds(key, *create_revision) && self.keys[key].lease == *lease;
+                let entry = self.keys.get(&own.key);
+                let held = entry.is_some_and(|e| {
+                    own.is(e) && e.lease == own.lease && e.mod_revision == *mod_revision
+                });
                 if held {
-                    self.put(key, value, *lease);
+                    self.put(&own.key, value, own.lease);
+                    let held = Some(self.revision);
+                    return Answer::Proclaimed { held, entry: None };
                 }
-                Answer::Proclaimed { held }
+                let entry = entry.cloned();
+                Answer::Proclaimed { held: None, entry }
             }
             Ask::Revoke { lease } => {
                 self.revoke(*lease);

@@ -52,7 +52,7 @@ pub(super) fn ask(ask: &Ask) -> String {
         } => format!("delete {}@{create_revision}", text(key)),
         Ask::Release { keys } => format!("release {} keys", keys.len()),
         Ask::Take { keys, .. } => format!("take {} keys", keys.len()),
-        Ask::Proclaim { key, .. } => format!("proclaim {}", text(key)),
+        Ask::Proclaim { own, .. } => format!("proclaim {}", text(&own.key)),
         Ask::Revoke { lease } => format!("revoke {lease:x}"),
         Ask::Sweep { lease } => format!("sweep {lease:x}"),
     }
@@ -84,7 +84,7 @@ fn answer(answer: &Answer) -> String {
         Answer::Listed { header, entries } => format!("at {}: {}", header.revision, keys(entries)),
         Answer::Deleted { .. } => "deleted".to_owned(),
         Answer::Taken { .. } => "taken".to_owned(),
-        Answer::Proclaimed { held } => format!("proclaimed: {held}"),
+        Answer::Proclaimed { held, .. } => format!("proclaimed: {}", held.is_some()),
         Answer::Revoked => "revoked".to_owned(),
         Answer::Swept { keys } => format!("{} keys", keys.len()),
         Answer::Failed(trouble) if trouble.ambiguous => "no answer in time".to_owned(),

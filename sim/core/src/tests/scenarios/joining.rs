@@ -97,6 +97,53 @@ fn what_is_announced_while_joining_is_announced_with_the_key() {
 }
 
 #[test]
+fn late_announcement_does_not_overwrite_a_newer_one() {
+    for late in [ms(400), ms(900)] {
+        let mut w = World::seated(1);
+        let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
+        w.next(0, proclaims, Fate::Late(late));
+        w.give(0, |m, _| m.proclaim(1, (*b"older").into(), 1));
+        w.give(0, |m, _| m.proclaim(1, (*b"newer").into(), 2));
+        w.run(secs(2));
+        let told: Vec<_> = w.nodes[0]
+            .proclaimed
+            .iter()
+            .map(|(t, r)| (*t, r.is_ok()))
+            .collect();
+        assert_eq!(told, [(1, false), (2, true)]);
+        assert_eq!(*w.store.queue(E)[0].value, *b"newer");
+    }
+}
+
+#[test]
+fn announcements_whose_answer_was_lost_are_followed_by_newer_ones() {
+    let mut w = World::seated(1);
+    let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
+    w.next(0, proclaims, Fate::AnswerLost);
+    w.give(0, |m, _| m.proclaim(1, (*b"older").into(), 1));
+    for (ticket, value) in [(2, b"value"), (3, b"newer")] {
+        w.give(0, |m, _| m.proclaim(1, value[..].into(), ticket));
+    }
+    w.run(secs(2));
+    assert_eq!(*w.store.queue(E)[0].value, *b"newer");
+    // One write for each of the first, its repetition by the mod revision that stands, and the newest.
+    assert_eq!(w.count(0, proclaims), 3);
+}
+
+#[test]
+fn calls_that_wait_to_announce_are_answered_when_the_candidate_leaves() {
+    let mut w = World::seated(1);
+    let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
+    w.next(0, proclaims, Fate::AnswerLost);
+    for ticket in 1..=2 {
+        w.give(0, |m, _| m.proclaim(1, (*b"value").into(), ticket));
+    }
+    w.drop_leadership(0, E);
+    w.run(secs(2));
+    assert_eq!(w.nodes[0].proclaimed.len(), 2);
+}
+
+#[test]
 fn a_join_whose_answer_was_lost_is_adopted_once() {
     let mut w = World::new(1, 1);
     w.next(0, joins, Fate::AnswerLost);
