@@ -86,16 +86,16 @@ pub(super) fn reap(child: Pid) -> bool {
     !matches!(waitpid(Some(child), WaitOptions::NOHANG), Ok(None))
 }
 
-/// One round: kills all children but those that are spared, and waits for those that have ended. Returns who is left.
-pub(super) fn kill(spared: impl Fn(Pid) -> bool) -> io::Result<Vec<Pid>> {
-    let mut left = list()?;
+/// One round: kills all of these children but those that are spared, and waits for those that have ended. Returns who is
+/// left.
+pub(super) fn kill(mut left: Vec<Pid>, spared: impl Fn(Pid) -> bool) -> Vec<Pid> {
     left.retain(|child| !spared(*child));
     for child in &left {
         // Denied for a child that has become another user; the caller sees that it stays.
         let _ = kill_process(*child, Signal::KILL);
     }
     left.retain(|child| !reap(*child));
-    Ok(left)
+    left
 }
 
 /// Waits for those that have ended by themselves.

@@ -45,7 +45,7 @@ impl Household {
     /// as long as no keeper dies.
     pub(super) fn sweep(&self) -> io::Result<Vec<Pid>> {
         let known = self.known();
-        let left = children::kill(|child| spares(&known, child))?;
+        let left = children::kill(children::list()?, |child| spares(&known, child));
         if !left.is_empty() {
             return Ok(left);
         }

@@ -75,7 +75,7 @@ pub(super) fn main(arguments: &[OsString]) -> ExitCode {
     let Some((place, program)) = Place::parse(arguments) else {
         return ExitCode::from(2);
     };
-    match Keeper::begin(&place, program).and_then(Keeper::run) {
+    match Keeper::begin(&place, program).map(Keeper::run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "eldest: the keeper failed: {error}");
@@ -149,7 +149,7 @@ impl Keeper {
     }
 
     /// Until the program has ended, or will never be started.
-    fn run(mut self) -> io::Result<()> {
+    fn run(mut self) {
         loop {
             self.hear();
             self.look();
@@ -170,7 +170,10 @@ impl Keeper {
             } else if self.alone {
                 return self.finish();
             }
-            self.wait(now)?;
+            // The deadline is kept by looks at the clock, if it cannot be waited for: the program must not be left alone.
+            if self.wait(now).is_err() {
+                pause(PAUSE);
+            }
         }
     }
 
@@ -271,15 +274,14 @@ impl Keeper {
     }
 
     /// Kills until nothing is left, and tells how the program itself ended, if it began.
-    fn finish(mut self) -> io::Result<()> {
+    fn finish(mut self) {
         let program = &self.program;
         let asked = program.asked || children::ended(program.pid).is_none();
-        let exit = sweep(program.pid, self.cgroup.as_ref())?;
+        let exit = sweep(program.pid, self.cgroup.as_ref(), children::list);
         if program.began {
             self.tell(Report::Gone(exit, asked));
         }
         self.cgroup.take().into_iter().for_each(Cgroup::remove);
-        Ok(())
     }
 
     fn tell(&mut self, report: Report) {
@@ -310,30 +312,44 @@ impl Program {
 }
 
 /// Kills the program and all that it started. Until the end its process id is kept from others, and so is its group's.
-fn sweep(program: Pid, cgroup: Option<&Cgroup>) -> io::Result<Exit> {
-    let mut pause = PAUSE;
+///
+/// `list` names all children. While it fails, nobody outside of the group can be named: then it is asked again, for whoever
+/// is left alive here would go on beside the next leader.
+fn sweep(program: Pid, cgroup: Option<&Cgroup>, list: impl Fn() -> io::Result<Vec<Pid>>) -> Exit {
+    let mut wait = PAUSE;
     loop {
         if let Some(cgroup) = cgroup {
             cgroup.kill();
         }
         // At once, however many they are and however fast they fork: none of a group escapes.
         let _ = kill_process_group(program, Signal::KILL);
-        let left = children::kill(|child| child == program)?;
+        let Ok(all) = list() else {
+            pause(wait);
+            wait = (wait * 2).min(LONGEST_PAUSE);
+            continue;
+        };
+        let left = children::kill(all, |child| child == program);
         if left.is_empty()
             && let Some(exit) = children::ended(program)
-            && children::list()? == [program]
+            && list().is_ok_and(|all| all == [program])
         {
             children::reap(program);
-            return Ok(exit);
+            return exit;
         }
         if !left.is_empty() {
-            children::await_any(&left, pause);
+            children::await_any(&left, wait);
         } else if children::ended(program).is_none() {
-            children::await_any(&[program], pause);
+            children::await_any(&[program], wait);
         }
         // What does not die of the first blow may take its time.
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        wait = (wait * 2).min(LONGEST_PAUSE);
     }
+}
+
+/// Waits without the help of the kernel's lists and descriptors, which have failed.
+#[allow(clippy::disallowed_methods)] // the keeper has one thread and no runtime
+fn pause(duration: Duration) {
+    std::thread::sleep(duration);
 }
 
 /// Of a process: that it has ended.
@@ -344,4 +360,42 @@ pub(super) fn is_readable(fd: &OwnedFd) -> bool {
         tv_nsec: 0,
     };
     poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A process that would go on for long, in a group of its own.
+    fn lasting() -> Pid {
+        let mut command = Command::new("sleep");
+        let child = command.arg("600").process_group(0).spawn().unwrap();
+        Pid::from_raw(child.id().cast_signed()).unwrap()
+    }
+
+    fn stands(pid: Pid) -> bool {
+        std::fs::exists(format!("/proc/{}", pid.as_raw_nonzero())).unwrap()
+    }
+
+    #[test]
+    fn a_sweep_goes_on_until_the_list_of_children_can_be_read() {
+        let (program, stray) = (lasting(), lasting());
+        let failures = Cell::new(5);
+        let list = || {
+            if failures.get() > 0 {
+                failures.set(failures.get() - 1);
+                return Err(io::Error::other("no /proc"));
+            }
+            // Only these two: other tests have children as well.
+            Ok([program, stray]
+                .into_iter()
+                .filter(|pid| stands(*pid))
+                .collect())
+        };
+        assert_eq!(sweep(program, None, list), Exit::Signal(9));
+        assert_eq!(failures.get(), 0, "it was asked again");
+        assert!(!stands(program) && !stands(stray), "nobody is left");
+    }
 }
