@@ -31,6 +31,8 @@ pub(crate) enum Ask {
     Verify { key: Arc<[u8]> },
     /// Linearizable read that tells how far the store is, for a session that renews nothing.
     Probe { key: Arc<[u8]> },
+    /// Linearizable read of several keys at one revision.
+    Check { keys: Vec<Arc<[u8]>> },
     /// Put the key if it is absent and the admission holds, and read the prefix, in one transaction.
     Join {
         key: Arc<[u8]>,
@@ -131,6 +133,11 @@ pub(crate) enum Answer {
     Read {
         header: Header,
         entry: Option<Entry>,
+    },
+    /// In the order of the keys.
+    Checked {
+        header: Header,
+        entries: Vec<Option<Entry>>,
     },
     Joined {
         header: Header,

@@ -449,6 +449,10 @@ pub(crate) enum Purpose {
         subject: Option<(SlotId, i64)>,
     },
     Probe,
+    /// Of leaders' keys, by their create revision.
+    Check {
+        subjects: Vec<(SlotId, i64)>,
+    },
     /// Tells whether a slot whose watch was refused may read.
     Permission {
         slot: SlotId,

@@ -211,6 +211,7 @@ impl Machine {
                 self.grant_failures = 0;
                 self.trust(now, deadline);
                 self.count_renewal();
+                self.check_unwatched();
             }
             Outcome::Refused => {
                 self.note(Note::RenewalRefused);

@@ -154,6 +154,8 @@ pub(crate) struct Machine {
     /// The lease's keys are to be listed after the next verified renewal: the keepalive stream was opened since, and the
     /// store may have been restored to one in which a key of ours stands again.
     pub(super) sweep_due: bool,
+    /// Reads of leaders' keys under way.
+    pub(super) checks: usize,
     pub(crate) closing: bool,
     pub(super) probing: bool,
     pub(super) revocations: Vec<super::removal::Revocation>,
@@ -188,6 +190,7 @@ impl Machine {
             verified_slot: 0,
             suspicion: None,
             sweep_due: false,
+            checks: 0,
             closing: false,
             probing: false,
             revocations: Vec::new(),
@@ -340,6 +343,7 @@ impl Machine {
             self.connected();
         }
         if let Answer::Read { header, .. }
+        | Answer::Checked { header, .. }
         | Answer::Joined { header, .. }
         | Answer::Listed { header, .. }
         | Answer::Deleted { header }
@@ -350,6 +354,7 @@ impl Machine {
                 if let Purpose::Join { slot } = purpose {
                     self.join_answered(slot, request);
                 }
+                self.checks -= usize::from(matches!(purpose, Purpose::Check { .. }));
                 self.lists.under_way -= usize::from(matches!(purpose, Purpose::List { .. }));
                 match purpose {
                     Purpose::Remove { key } => self.remove_again(&key, request, now),
@@ -370,6 +375,10 @@ impl Machine {
                 }
             }
             Purpose::Permission { slot } => self.permission_told(slot, answer, now),
+            Purpose::Check { subjects } => {
+                self.checks -= 1;
+                self.checked(now, &subjects, answer);
+            }
             Purpose::Join { slot } => {
                 self.join_answered(slot, request);
                 self.joined(now, slot, request, answer);

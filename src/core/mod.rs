@@ -7,6 +7,7 @@ pub(crate) mod action;
 pub(crate) mod arranging;
 pub(crate) mod assignment;
 pub(crate) mod candidacy;
+mod checking;
 mod commands;
 mod joining;
 mod keeping;

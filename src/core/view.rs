@@ -559,6 +559,14 @@ impl View {
         }
     }
 
+    /// Whether the watch has told everything up to now, as far as the stream is not behind.
+    pub(crate) fn is_current(&self) -> bool {
+        match self {
+            View::Prefix(view) => view.is_synced(),
+            View::Predecessor(view) => !view.stale,
+        }
+    }
+
     /// Every watcher that stands for it.
     pub(crate) fn watchers(&self) -> Vec<WatchId> {
         match self {

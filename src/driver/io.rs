@@ -399,6 +399,10 @@ async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Ans
             let (header, entry) = pool.read(Lane::Lease, &key).await?;
             Answer::Read { header, entry }
         }
+        Ask::Check { keys } => {
+            let (header, entries) = pool.read_each(&keys).await?;
+            Answer::Checked { header, entries }
+        }
         Ask::Find { key } | Ask::Probe { key } => {
             let (header, entry) = pool.read(lane, &key).await?;
             Answer::Read { header, entry }

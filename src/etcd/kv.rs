@@ -135,6 +135,33 @@ impl Pool {
         .await
     }
 
+    /// The keys at one revision, in their order. Linearizable.
+    pub(crate) async fn read_each(
+        &self,
+        keys: &[Arc<[u8]>],
+    ) -> Result<(Header, Vec<Option<Entry>>), Failure> {
+        let reads: Vec<_> = keys.iter().map(|key| TxnOp::get(&**key, None)).collect();
+        let txn = Txn::new().and_then(reads);
+        self.call(Lane::Data, async |client| {
+            let answer = kv(&client).txn(txn).await?;
+            let read = |response| match response {
+                TxnOpResponse::Get(mut found) => Ok(found.take_kvs().pop().map(entry)),
+                _ => Err(Trouble::Odd("a transaction without its results")),
+            };
+            let header = header(answer.header())?;
+            let entries: Vec<_> = answer
+                .op_responses()
+                .into_iter()
+                .map(read)
+                .collect::<Result<_, _>>()?;
+            if entries.len() != keys.len() {
+                return Err(Trouble::Odd("a transaction with fewer results than keys"));
+            }
+            Ok((header, entries))
+        })
+        .await
+    }
+
     /// Replaces the value of a key that still is ours, given by create revision and lease, and was last written at
     /// `mod_revision`. The revision at which that was done, or what stands there instead.
     ///

@@ -233,6 +233,39 @@ async fn a_guarded_delete_never_removes_a_recreated_key() {
 }
 
 #[tokio::test]
+async fn several_keys_are_read_at_one_revision() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let lease = fresh_id();
+    pool.grant_as(lease, 30).await.unwrap();
+    for name in ["ns/a/1", "ns/c/1"] {
+        let prefix = &name.as_bytes()[..5];
+        pool.join(name.as_bytes(), b"v", lease, prefix, Unless::default())
+            .await
+            .unwrap();
+    }
+    let keys = [b"ns/c/1", b"ns/b/1", b"ns/a/1"].map(|key| Arc::from(&key[..]));
+    let (header, entries) = pool.read_each(&keys).await.unwrap();
+    let told: Vec<_> = entries
+        .iter()
+        .map(|entry| {
+            entry
+                .as_ref()
+                .map(|e| (&*e.key, e.create_revision, e.lease))
+        })
+        .collect();
+    let at = header.revision;
+    assert_eq!(
+        told,
+        [
+            Some((&b"ns/c/1"[..], at, lease)),
+            None,
+            Some((&b"ns/a/1"[..], at - 1, lease))
+        ]
+    );
+}
+
+#[tokio::test]
 async fn a_proclamation_changes_the_value_of_our_own_key_only() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();

@@ -266,6 +266,10 @@ impl Store {
                 ttl: lease.and_then(|l| self.renew(now, l)).unwrap_or_default(),
                 header: self.header(),
             },
+            Ask::Check { keys } => Answer::Checked {
+                header: self.header(),
+                entries: keys.iter().map(|key| self.keys.get(key).cloned()).collect(),
+            },
             Ask::Verify { key } | Ask::Probe { key } | Ask::Find { key } => Answer::Read {
                 header: self.header(),
                 entry: self.keys.get(key).cloned(),

@@ -38,6 +38,7 @@ pub(super) fn ask(ask: &Ask) -> String {
         Ask::Open { lease } => format!("open the keepalive of {lease:x}"),
         Ask::Renew => "renew".to_owned(),
         Ask::Verify { key } => format!("verify by {}", text(key)),
+        Ask::Check { keys } => format!("check {} keys", keys.len()),
         Ask::Probe { key } => format!("probe by {}", text(key)),
         Ask::Join { key, .. } => format!("join as {}", text(key)),
         Ask::List { prefix, .. } => format!("list {}", text(prefix)),
@@ -84,6 +85,10 @@ fn answer(answer: &Answer) -> String {
         Answer::Listed { header, entries } => format!("at {}: {}", header.revision, keys(entries)),
         Answer::Deleted { .. } => "deleted".to_owned(),
         Answer::Taken { .. } => "taken".to_owned(),
+        Answer::Checked { entries, .. } => {
+            let stand = entries.iter().flatten().count();
+            format!("{stand} of {} keys stand", entries.len())
+        }
         Answer::Proclaimed { held, .. } => format!("proclaimed: {}", held.is_some()),
         Answer::Revoked => "revoked".to_owned(),
         Answer::Swept { keys } => format!("{} keys", keys.len()),

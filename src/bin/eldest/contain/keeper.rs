@@ -369,6 +369,7 @@ mod tests {
     use super::*;
 
     /// A process that would go on for long, in a group of its own.
+    #[allow(clippy::zombie_processes)] // the sweep under test waits for it
     fn lasting() -> Pid {
         let mut command = Command::new("sleep");
         let child = command.arg("600").process_group(0).spawn().unwrap();

@@ -37,6 +37,29 @@ fn a_stalled_watch_is_noticed_and_opened_again() {
 }
 
 #[test]
+fn leader_whose_key_is_deleted_unwatched_notices_at_the_next_renewal() {
+    const ELECTIONS: usize = 200;
+    let mut w = World::new(1, 1);
+    for election in 0..ELECTIONS {
+        let prefix = format!("{election}/").into_bytes();
+        w.stand(0, &prefix, Follow::Auto, true);
+    }
+    w.run(ms(100));
+    // From now on no watch tells anything, not even that it stands, and the session notices that.
+    w.relink(0, |l| l.watches_stalled = true);
+    w.store.put(&key("other"), b"", 0);
+    w.until("noticed", TTL, |w| w.nodes[0].noted(lost) > 0);
+    let last = format!("{}/", ELECTIONS - 1).into_bytes();
+    let own = w.nodes[0].key(&last).unwrap();
+    w.delete(&own);
+    w.until("its term is over", TTL / 3 + ms(100), |w| {
+        w.nodes[0]
+            .term_of(&last)
+            .is_some_and(|term| term.reason.is_some())
+    });
+}
+
+#[test]
 fn a_silent_watch_is_not_taken_for_a_stalled_one() {
     // Other keys move the store on; progress tells that nothing was missed.
     let mut w = World::seated(2);
