@@ -1,4 +1,5 @@
-//! Decides which failures of a session are worth a line: the first of its kind, then a summary now and then, then the end.
+//! Decides which failures of a session are worth a line: the first of its kind and of each reason, then a summary now and
+//! then, then the end.
 //!
 //! An outage makes every request of every election fail, again at every attempt. Metrics count them all.
 
@@ -10,6 +11,9 @@ use crate::core::time::Time;
 
 /// At least so long is between two summaries.
 const EVERY: Duration = Duration::from_secs(10);
+/// So many different reasons of one outage have a line at once: the first ("channel closed") seldom is the cause
+/// ("certificate expired").
+const REASONS: usize = 4;
 /// A line names so many elections and counts the others.
 const NAMES: usize = 5;
 
@@ -57,6 +61,8 @@ struct Outage {
     what: What,
     class: Class,
     why: String,
+    /// The reasons that had a line at once.
+    reasons: Vec<String>,
     names: BTreeSet<String>,
     began: Time,
     last: Time,
@@ -138,7 +144,8 @@ impl Failures {
         }
     }
 
-    /// Something failed; what there is to tell of it now. `names`: the elections that are affected.
+    /// Something failed; what there is to tell of it now: the first failure of its kind and class, and the first of each
+    /// further reason up to a bound. `names`: the elections that are affected.
     pub(super) fn failed(
         &mut self,
         now: Time,
@@ -155,6 +162,7 @@ impl Failures {
                 what,
                 class,
                 why: String::new(),
+                reasons: Vec::new(),
                 names: BTreeSet::new(),
                 began: now,
                 last: now,
@@ -169,7 +177,8 @@ impl Failures {
         why.clone_into(&mut outage.why);
         outage.last = now;
         outage.count += 1;
-        if known.is_none() {
+        if outage.reasons.len() < REASONS && !outage.reasons.iter().any(|told| told == why) {
+            outage.reasons.push(why.to_owned());
             return Some(outage.line(Step::First, now));
         }
         outage.untold = true;
@@ -288,6 +297,17 @@ mod tests {
             let line = failures.failed(at(1), other, "why", []);
             assert_eq!(line.expect("a line").step, Step::First);
         }
+    }
+
+    #[test]
+    fn another_reason_is_told_at_once_up_to_a_bound() {
+        let mut failures = new();
+        let mut told = |why: &str| failures.failed(at(1), RENEWAL, why, []).is_some();
+        assert!(told("channel closed"));
+        assert!(!told("channel closed"));
+        assert!(told("certificate expired"));
+        let further = (0..100).filter(|port| told(&format!("no answer at port {port}")));
+        assert_eq!(further.count(), REASONS - 2);
     }
 
     #[test]
