@@ -235,6 +235,11 @@ impl Etcd {
         Ok(())
     }
 
+    /// Adds an argument from the next restart on, such as `--force-new-cluster`.
+    pub fn add_arg(&mut self, arg: impl Into<OsString>) {
+        self.setup.options.args.push(arg.into());
+    }
+
     /// Reads a metric: the sum over all samples with that name and at least the labels given, zero if there is none.
     /// For example `etcd_mvcc_put_total` or `grpc_server_handled_total{grpc_method="Put",grpc_code="OK"}`.
     ///

@@ -125,6 +125,7 @@ pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
         all.env("ELDEST_ETCD_BIN", etcd);
     }
     add_etcdctl(stage, &mut all);
+    tools::add_etcdutl(stage, &mut all);
     if etcd.is_none() {
         tools::add(stage, &mut all);
     }

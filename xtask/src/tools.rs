@@ -1,5 +1,5 @@
-//! Hides where tests/serve gets `HAProxy` and promtool from, and tests/page Chromium: this machine, or packages of Debian
-//! that are only unpacked.
+//! Finds the programs that tests need: on this machine, or in packages of Debian that are only unpacked. tests/serve needs
+//! `HAProxy` and promtool, tests/page Chromium, tests/restore etcdutl.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +11,20 @@ use crate::{packages, setup};
 
 /// Libraries of `HAProxy`'s that few machines have; the others are essential, or OpenSSL's.
 const LIBRARIES: [&str; 2] = ["liblua", "libopentracing"];
+
+/// The first release of Debian whose etcdctl restores a snapshot with a higher revision. It runs the code of etcdutl for
+/// that, which no package of Debian has.
+const ETCDUTL_SUITE: &str = "trixie";
+
+/// Tells the tests where etcdutl is, if this machine has none. Without it they fail and name the remedy.
+pub(crate) fn add_etcdutl(stage: &Stage, cargo: &mut Command) {
+    if is_wanted("etcdutl", "ETCDUTL") {
+        match packages::unpack_of(stage, ETCDUTL_SUITE, "etcd-client", "usr/bin/etcdctl") {
+            Ok(etcdctl) => _ = cargo.env("ELDEST_ETCDUTL", etcdctl),
+            Err(error) => stage.say(&format!("no etcdutl: {error:#}")),
+        }
+    }
+}
 
 /// Tells the tests where the tools are that this machine does not have. Without one they fail and name the remedy.
 pub(crate) fn add(stage: &Stage, cargo: &mut Command) {

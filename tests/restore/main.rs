@@ -1,0 +1,249 @@
+//! A real etcd falls back to an older state while sessions live on: its folder is copied back, a snapshot is restored, or
+//! a member that has fallen behind makes a new cluster of itself.
+#![allow(clippy::disallowed_methods)] // tests run in real time
+#![allow(clippy::large_futures)] // a test's whole scene lives in its future, once
+
+mod backup;
+#[path = "../capture/mod.rs"]
+mod capture;
+mod stage;
+
+use std::time::Duration;
+
+use eldest::LostReason;
+use eldest::etcd_client::{Client, GetOptions};
+use eldest::testing::{Etcd, EtcdCluster, eventually};
+
+use crate::backup::{Snapshot, copy, etcdutl};
+use crate::stage::{PATIENCE, PREFIX, Result, Stage, TTL};
+
+/// So long that no renewal is due before the restore: its read would tell the session of etcd's revision.
+const LONG_TTL: Duration = Duration::from_secs(60);
+
+/// Kills etcd, copies its folder, and starts it again.
+async fn back_up(etcd: &mut Etcd) -> Result<tempfile::TempDir> {
+    let backup = tempfile::tempdir()?;
+    etcd.kill();
+    copy(etcd.data_dir(), backup.path())?;
+    etcd.restart().await?;
+    Ok(backup)
+}
+
+async fn put_back(etcd: &mut Etcd, backup: &tempfile::TempDir) -> Result {
+    etcd.kill();
+    copy(backup.path(), etcd.data_dir())?;
+    etcd.restart().await
+}
+
+#[tokio::test]
+async fn revisions_of_a_watch_reveal_a_restored_folder() -> Result {
+    let mut etcd = backup::start().await?;
+    let endpoint = [etcd.endpoint()];
+    let mut stage = Stage::new(LONG_TTL);
+    stage.stands("a", &endpoint).await?;
+    stage.leads("a").await?;
+    stage.stands("b", &endpoint).await?;
+    let backup = back_up(&mut etcd).await?;
+    stage.guests(&endpoint, 2).await?;
+    put_back(&mut etcd, &backup).await?;
+    stage.reported(&["a", "b"]).await?;
+    let why = stage.node("a").first_loss();
+    assert_eq!(why, Some(LostReason::StoreChanged));
+    stage.settles(&etcd).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn candidate_younger_than_the_restored_folder_joins_a_few_times_only() -> Result {
+    let mut etcd = backup::start().await?;
+    let endpoint = [etcd.endpoint()];
+    let mut stage = Stage::new(TTL);
+    stage.stands("a", &endpoint).await?;
+    stage.leads("a").await?;
+    let backup = back_up(&mut etcd).await?;
+    stage.stands("b", &endpoint).await?;
+    stage.guests(&endpoint, 3).await?;
+    put_back(&mut etcd, &backup).await?;
+    stage.reported(&["a", "b"]).await?;
+    stage.settles(&etcd).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn restored_snapshot_ends_all_terms_and_everybody_stands_anew() -> Result {
+    let Some(etcdutl) = etcdutl() else {
+        return Ok(());
+    };
+    let mut etcd = backup::start().await?;
+    let endpoint = [etcd.endpoint()];
+    let mut stage = Stage::new(TTL);
+    stage.stands("a", &endpoint).await?;
+    stage.leads("a").await?;
+    stage.stands("b", &endpoint).await?;
+    let snapshot = Snapshot::take(&etcd, etcdutl).await?;
+    stage.stands("c", &endpoint).await?;
+    stage.guests(&endpoint, 3).await?;
+    etcd.kill();
+    snapshot.restore(&etcd, &[])?;
+    etcd.restart().await?;
+    stage.reported(&["a", "b", "c"]).await?;
+    stage.settles(&etcd).await?;
+    Ok(())
+}
+
+/// Larger than what any story here writes.
+const BUMP: [&str; 3] = ["--bump-revision", "1000", "--mark-compacted"];
+
+/// A restored member begins again at a low raft term. An etcd that was started often has a higher one.
+async fn grow_old(etcd: &mut Etcd) -> Result {
+    for _ in 0..2 {
+        etcd.restart().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn raft_term_reveals_a_snapshot_whose_revision_was_raised() -> Result {
+    let Some(etcdutl) = etcdutl() else {
+        return Ok(());
+    };
+    let mut etcd = backup::start().await?;
+    grow_old(&mut etcd).await?;
+    let endpoint = [etcd.endpoint()];
+    let mut stage = Stage::new(TTL);
+    stage.stands("a", &endpoint).await?;
+    stage.leads("a").await?;
+    stage.stands("b", &endpoint).await?;
+    let snapshot = Snapshot::take(&etcd, etcdutl).await?;
+    // The restore brings the key of `b` back, for as long as its lease lives.
+    stage.leaves("b").await?;
+    stage.stands("c", &endpoint).await?;
+    stage.guests(&endpoint, 3).await?;
+    let newest = revision(&mut etcd.client().await).await?;
+    etcd.kill();
+    snapshot.restore(&etcd, &BUMP)?;
+    etcd.restart().await?;
+    stage.reported(&["a", "c"]).await?;
+    let tokens = stage.settles(&etcd).await?;
+    assert!(tokens[0] > newest, "{tokens:?} after {newest}");
+    Ok(())
+}
+
+/// Its raft term is as low as that of the restored one.
+#[tokio::test]
+async fn young_etcd_restored_with_a_raised_revision_has_one_leader_though_nothing_tells() -> Result
+{
+    let Some(etcdutl) = etcdutl() else {
+        return Ok(());
+    };
+    let mut etcd = backup::start().await?;
+    let endpoint = [etcd.endpoint()];
+    let mut stage = Stage::new(TTL);
+    stage.stands("a", &endpoint).await?;
+    stage.leads("a").await?;
+    stage.stands("b", &endpoint).await?;
+    let snapshot = Snapshot::take(&etcd, etcdutl).await?;
+    stage.stands("c", &endpoint).await?;
+    etcd.kill();
+    snapshot.restore(&etcd, &BUMP)?;
+    etcd.restart().await?;
+    stage.settles(&etcd).await?;
+    for name in ["a", "b", "c"] {
+        assert_eq!(stage.changes(name), 0, "{name}");
+    }
+    Ok(())
+}
+
+/// Its TTL is so long that its term outlives the time without etcd.
+#[tokio::test]
+async fn leader_behind_a_key_that_a_snapshot_brings_back_steps_aside() -> Result {
+    let Some(etcdutl) = etcdutl() else {
+        return Ok(());
+    };
+    let mut etcd = backup::start().await?;
+    let endpoint = [etcd.endpoint()];
+    let mut stage = Stage::new(TTL * 2);
+    stage.stands("a", &endpoint).await?;
+    stage.leads("a").await?;
+    stage.stands("b", &endpoint).await?;
+    let snapshot = Snapshot::take(&etcd, etcdutl).await?;
+    stage.leaves("a").await?;
+    let term = stage.leads("b").await?;
+    etcd.kill();
+    snapshot.restore(&etcd, &BUMP)?;
+    etcd.restart().await?;
+    stage.reported(&["b"]).await?;
+    let tokens = stage.settles(&etcd).await?;
+    assert!(tokens[0] > term.fencing_token(), "{tokens:?}");
+    Ok(())
+}
+
+/// No lease ends it, and no session knows it as its own.
+#[tokio::test]
+async fn key_without_a_lease_that_comes_back_blocks_its_election_until_it_is_deleted() -> Result {
+    let Some(etcdutl) = etcdutl() else {
+        return Ok(());
+    };
+    let mut etcd = backup::start().await?;
+    let endpoint = [etcd.endpoint()];
+    let mut client = etcd.client().await;
+    let key = format!("{PREFIX}5e1f");
+    client.put(&*key, "overwritten", None).await?;
+    let snapshot = Snapshot::take(&etcd, etcdutl).await?;
+    client.delete(&*key, None).await?;
+    let mut stage = Stage::new(TTL);
+    stage.stands("a", &endpoint).await?;
+    stage.leads("a").await?;
+    stage.stands("b", &endpoint).await?;
+    etcd.kill();
+    snapshot.restore(&etcd, &BUMP)?;
+    etcd.restart().await?;
+    let election = stage.node("b").election.clone();
+    eventually(PATIENCE, "both stand behind the blocker", async || {
+        let roster = election.roster().await.ok()?;
+        let blocked = roster.blocker()?.key() == key.as_bytes();
+        (blocked && roster.members().len() == 3).then_some(())
+    })
+    .await?;
+    stage.nobody_leads().await?;
+    client.delete(&*key, None).await?;
+    stage.settles(&etcd).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn member_that_fell_behind_and_makes_a_new_cluster_is_noticed() -> Result {
+    let mut cluster = EtcdCluster::start(3).await?;
+    let endpoints = cluster.endpoints();
+    let behind = (cluster.leader().await + 1) % 3;
+    let mut stage = Stage::new(TTL);
+    stage.stands("a", &endpoints).await?;
+    stage.leads("a").await?;
+    stage.stands("b", &endpoints).await?;
+    let newest = revision(&mut Client::connect(&endpoints, None).await?).await?;
+    let mut client = cluster.member(behind).client().await;
+    eventually(PATIENCE, "the member has caught up", async || {
+        let local = GetOptions::new().with_serializable();
+        let answer = client.get("nothing", Some(local)).await.ok()?;
+        (answer.header()?.revision() >= newest).then_some(())
+    })
+    .await?;
+    cluster.member(behind).kill();
+    stage.stands("c", &endpoints).await?;
+    stage.guests(&endpoints, 3).await?;
+    for lost in (0..3).filter(|index| *index != behind) {
+        cluster.member(lost).kill();
+    }
+    let survivor = cluster.member(behind);
+    survivor.add_arg("--force-new-cluster");
+    survivor.restart().await?;
+    stage.reported(&["a", "b", "c"]).await?;
+    stage.settles(survivor).await?;
+    Ok(())
+}
+
+/// etcd's revision.
+async fn revision(client: &mut Client) -> Result<i64> {
+    let answer = client.get("nothing", None).await?;
+    Ok(answer.header().ok_or("a header")?.revision())
+}

@@ -1,0 +1,317 @@
+//! The nodes of a story, what their sessions report, and what every story asserts once its restore is over.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use eldest::etcd_client::{Client, GetOptions, KeyValue};
+use eldest::testing::{Etcd, eventually};
+use eldest::{
+    BoxError, CancellationToken, Election, Leadership, LostReason, Observer, Session,
+    SessionOptions, Term,
+};
+use futures::StreamExt;
+use tokio::task::JoinHandle;
+use tracing::subscriber::DefaultGuard;
+
+use crate::capture::Logs;
+
+pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
+
+/// The keys of everybody in the one election.
+pub(crate) const PREFIX: &str = "eldest/jobs/";
+/// Who comes and goes.
+const GUEST: &str = "guest";
+/// Patience with what ends when a lease expires, on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+/// A time to live that a story can wait for.
+pub(crate) const TTL: Duration = Duration::from_secs(5);
+/// A session that loses everything sends the transactions of one or two joins and of one or two removals. One that
+/// does so again and again sends thousands.
+const TRANSACTIONS_OF_A_NODE: f64 = 10.0;
+
+/// The nodes that stand, and everything that the library logs about them.
+pub(crate) struct Stage {
+    logs: Logs,
+    _guard: DefaultGuard,
+    ttl: Duration,
+    nodes: Vec<Node>,
+}
+
+/// A session that runs for the election until it is told to leave.
+pub(crate) struct Node {
+    pub(crate) name: &'static str,
+    pub(crate) session: Session,
+    pub(crate) election: Election,
+    terms: Arc<Mutex<Vec<Elected>>>,
+    shutdown: CancellationToken,
+    task: JoinHandle<eldest::Result<()>>,
+}
+
+/// A term, and how often its session had reported another store before.
+#[derive(Clone)]
+struct Elected {
+    term: Term,
+    changes: usize,
+}
+
+impl Stage {
+    pub(crate) fn new(ttl: Duration) -> Self {
+        let (logs, guard) = Logs::capture();
+        Self {
+            logs,
+            _guard: guard,
+            ttl,
+            nodes: Vec::new(),
+        }
+    }
+
+    /// One more node, which stands when this returns.
+    pub(crate) async fn stands<E: AsRef<str>>(
+        &mut self,
+        name: &'static str,
+        endpoints: &[E],
+    ) -> Result {
+        let options = SessionOptions::new(name).ttl(self.ttl);
+        let session = Session::connect(endpoints.iter().map(AsRef::as_ref), options).await?;
+        let election = session.election("jobs")?;
+        let terms = Arc::new(Mutex::new(Vec::new()));
+        let shutdown = CancellationToken::new();
+        let work = {
+            let (terms, logs) = (Arc::clone(&terms), self.logs.clone());
+            move |leadership: Leadership| {
+                let elected = Elected {
+                    term: leadership.term(),
+                    changes: changes(&logs, name),
+                };
+                lock(&terms).push(elected);
+                async move {
+                    leadership.lost().cancelled().await;
+                    Ok(())
+                }
+            }
+        };
+        let run = { election.clone() };
+        let stop = shutdown.clone();
+        let task = tokio::spawn(async move { run.run(stop, work).await });
+        eventually(PATIENCE, format!("{name} stands"), async || {
+            let roster = election.roster().await.ok()?;
+            { roster.members().iter() }.find(|member| member.identity() == name)?;
+            Some(())
+        })
+        .await?;
+        self.nodes.push(Node {
+            name,
+            session,
+            election,
+            terms,
+            shutdown,
+            task,
+        });
+        Ok(())
+    }
+
+    pub(crate) fn node(&self, name: &str) -> &Node {
+        let mut nodes = self.nodes.iter();
+        nodes.find(|node| node.name == name).expect("it stands")
+    }
+
+    /// Waits until this node leads.
+    pub(crate) async fn leads(&self, name: &str) -> Result<Term> {
+        let node = self.node(name);
+        let what = format!("{name} leads");
+        eventually(PATIENCE, what, async || node.terms().pop()).await
+    }
+
+    /// Lets a node leave, and waits until its key is gone.
+    pub(crate) async fn leaves(&mut self, name: &str) -> Result {
+        let index = self.nodes.iter().position(|node| node.name == name);
+        let mut node = self.nodes.remove(index.ok_or("it stands")?);
+        node.shutdown.cancel();
+        tokio::time::timeout(PATIENCE, &mut node.task).await???;
+        node.elects_no_token_twice();
+        node.session.close().await?;
+        Ok(())
+    }
+
+    /// A candidate of a session of its own comes and goes, so often, and every node sees it.
+    ///
+    /// The first one may be seen by a read. The watches are open then, and they alone tell of the others.
+    pub(crate) async fn guests<E: AsRef<str>>(&self, endpoints: &[E], times: usize) -> Result {
+        let options = SessionOptions::new(GUEST);
+        let session = Session::connect(endpoints.iter().map(AsRef::as_ref), options).await?;
+        let election = session.election("jobs")?;
+        let mut observers = Vec::new();
+        for node in &self.nodes {
+            observers.push(node.election.observe().await?);
+        }
+        for _ in 0..times {
+            let mut guest = election.campaign().await?;
+            for observer in &mut observers {
+                sees(observer, true).await?;
+            }
+            guest.leave().await?;
+            for observer in &mut observers {
+                sees(observer, false).await?;
+            }
+        }
+        session.close().await?;
+        Ok(())
+    }
+
+    /// How often this session has reported that another store answers.
+    pub(crate) fn changes(&self, name: &str) -> usize {
+        changes(&self.logs, name)
+    }
+
+    /// Waits until these sessions have reported that another store answers.
+    pub(crate) async fn reported(&self, names: &[&str]) -> Result {
+        eventually(PATIENCE, format!("{names:?} report it"), async || {
+            { names.iter() }
+                .all(|name| self.changes(name) > 0)
+                .then_some(())
+        })
+        .await
+        .map_err(|error| format!("{error}\n{:?}", self.logs).into())
+    }
+
+    /// The restore settles: each node stands, one of them leads and stays, and etcd has little to do. Then the nodes
+    /// leave, whoever leads first, and each of them has its turn. Nothing of them is left. Answers with all tokens
+    /// of the new leaders.
+    ///
+    /// `etcd` was started after the restore, so that it counts what followed.
+    pub(crate) async fn settles(&mut self, etcd: &Etcd) -> Result<Vec<i64>> {
+        let mut client = etcd.client().await;
+        let settled = eventually(PATIENCE, "all stand behind one leader", async || {
+            let leader = self.only_leader()?;
+            // Renewed since, or it may be about to end.
+            if leader.valid_until().time_left() < self.ttl / 2 {
+                return None;
+            }
+            let keys = keys(&mut client).await.ok()?;
+            let first = keys.first()? == &leader.fencing_token();
+            (first && keys.len() == self.nodes.len()).then_some(leader.fencing_token())
+        });
+        let token = settled
+            .await
+            .map_err(|error| format!("{error}\n{:?}", self.logs))?;
+        self.stays(token).await?;
+        let sent = transactions(etcd).await;
+        let most = TRANSACTIONS_OF_A_NODE * self.nodes.len() as f64;
+        assert!(
+            sent <= most,
+            "{sent} transactions since the restore\n{:?}",
+            self.logs
+        );
+        let mut tokens = Vec::new();
+        while !self.nodes.is_empty() {
+            let what = format!("a next leader after {tokens:?}");
+            let next = eventually(PATIENCE, what, async || self.only_leader()).await;
+            let next = next.map_err(|error| format!("{error}\n{:?}", self.logs))?;
+            tokens.push(next.fencing_token());
+            let leader = self.nodes.iter().find(|node| !node.terms().is_empty());
+            let leader = leader.ok_or("it leads")?.name;
+            self.leaves(leader).await?;
+        }
+        assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+        eventually(PATIENCE, "no key and no lease is left", async || {
+            let keys = keys(&mut client).await.ok()?;
+            let leases = client.leases().await.ok()?.leases().len();
+            (keys.is_empty() && leases == 0).then_some(())
+        })
+        .await?;
+        Ok(tokens)
+    }
+
+    /// For a TTL no term is valid.
+    pub(crate) async fn nobody_leads(&self) -> Result {
+        let end = Instant::now() + self.ttl;
+        eventually(PATIENCE, "a TTL passes", async || {
+            let leader = self.nodes.iter().find(|node| !node.terms().is_empty());
+            assert!(leader.is_none(), "{:?}", self.logs);
+            (Instant::now() >= end).then_some(())
+        })
+        .await
+    }
+
+    /// The term of the one node that leads; none if nobody leads, or several.
+    fn only_leader(&self) -> Option<Term> {
+        let mut valid = self.nodes.iter().flat_map(Node::terms);
+        valid.next().filter(|_| valid.next().is_none())
+    }
+
+    /// For a TTL this term is valid, and no other.
+    async fn stays(&self, token: i64) -> Result {
+        let end = Instant::now() + self.ttl.min(TTL);
+        eventually(PATIENCE, "a TTL passes", async || {
+            let leader = self.only_leader().map(|term| term.fencing_token());
+            assert_eq!(leader, Some(token), "{:?}", self.logs);
+            (Instant::now() >= end).then_some(())
+        })
+        .await
+    }
+}
+
+impl Node {
+    /// Its terms that are valid: one at most, or it leads twice.
+    fn terms(&self) -> Vec<Term> {
+        let terms = lock(&self.terms);
+        let terms = terms.iter().map(|elected| elected.term.clone());
+        terms.filter(Term::is_valid).collect()
+    }
+
+    /// Why its first term has ended, if it has.
+    pub(crate) fn first_loss(&self) -> Option<LostReason> {
+        lock(&self.terms).first()?.term.lost_reason()
+    }
+
+    /// One token stands for one term, unless the session reported another store in between.
+    fn elects_no_token_twice(&self) {
+        let elected = lock(&self.terms).clone();
+        let mut seen: Vec<_> = { elected.iter() }
+            .map(|elected| (elected.term.fencing_token(), elected.changes))
+            .collect();
+        seen.sort_unstable();
+        let terms = seen.len();
+        seen.dedup();
+        assert_eq!(terms, seen.len(), "{}: {seen:?}", self.name);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn changes(logs: &Logs, name: &str) -> usize {
+    let line = "etcd is another cluster or was restored from a backup: tokens may repeat";
+    { logs.of("eldest::session", line, &[("identity", name)]) }.len()
+}
+
+/// How many transactions this etcd has answered since it was started.
+pub(crate) async fn transactions(etcd: &Etcd) -> f64 {
+    etcd.metric("grpc_server_handled_total{grpc_method=\"Txn\"}")
+        .await
+}
+
+/// The create revisions of all candidates, eldest first.
+async fn keys(client: &mut Client) -> Result<Vec<i64>> {
+    let all = GetOptions::new().with_prefix();
+    let answer = client.get(PREFIX, Some(all)).await?;
+    let mut keys: Vec<_> = answer.kvs().iter().map(KeyValue::create_revision).collect();
+    keys.sort_unstable();
+    Ok(keys)
+}
+
+/// Waits until the observer sees that a guest is there, or that it is gone.
+async fn sees(observer: &mut Observer, present: bool) -> Result {
+    let seen = async {
+        while let Some(roster) = observer.next().await {
+            let roster = roster?;
+            let mut members = roster.members().iter();
+            if members.any(|member| member.identity() == GUEST) == present {
+                return Ok(());
+            }
+        }
+        Err("the observer ended".into())
+    };
+    tokio::time::timeout(PATIENCE, seen).await?
+}
