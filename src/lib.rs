@@ -149,11 +149,17 @@
 //! # }
 //! ```
 //!
-//! Tokens grow within one etcd cluster. If its data is restored from a backup, revisions fall back, and with them
-//! the tokens. A session that saw the higher revisions notices: it ends its terms ([`LostReason::StoreChanged`]),
-//! logs an error and stands anew; but a session that starts afterwards cannot know. Restore with `etcdutl snapshot
-//! restore --bump-revision N --mark-compacted` and an N larger than what was written since the backup, or let
-//! outside resources compare `(epoch, token)` with an epoch that is raised by hand after a restore.
+//! Tokens grow within one etcd cluster. If its data is restored from a backup, revisions fall back, and tokens are
+//! given out again. A session that lives on notices a lower revision or raft term than it knew, or another cluster id:
+//! it ends its terms ([`LostReason::StoreChanged`]), logs an error and stands anew. A session that starts afterwards
+//! cannot know. Restore with `etcdutl snapshot restore --bump-revision N --mark-compacted` and an N larger than what
+//! was written since the backup: then tokens go on growing. Or let outside resources compare `(epoch, token)` with an
+//! epoch that is raised by hand after a restore.
+//!
+//! After a restore with a bump, only the raft term tells: a restored member begins again at a low one. It does not
+//! tell if the old cluster was as young. Then terms go on if their keys came back, and a leader that finds an older
+//! key before its own steps aside. A key without a lease that comes back belongs to no session: it blocks its election,
+//! and [`Roster::blocker`] shows it, until somebody deletes it.
 //!
 //! # Observing
 //!
