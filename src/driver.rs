@@ -325,7 +325,11 @@ impl Driver {
                     }
                 }
                 // Onlookers are the lookout's.
-                Action::Observed { .. } | Action::ObserveFailed { .. } => {}
+                Action::Observed { .. }
+                | Action::ObserveFailed { .. }
+                | Action::Synced { .. }
+                | Action::Unsynced { .. }
+                | Action::Confirmed { .. } => {}
                 Action::Session(condition) => self.condition(condition),
                 Action::Note(note) => self.note(&note),
             }

@@ -5,9 +5,11 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures::Stream;
 
+use crate::as_of::AsOf;
 use crate::core::candidacy::miscount;
 use crate::core::membership::{KeyKind, kind_of};
 use crate::error::{Error, ErrorKind, Result};
@@ -76,7 +78,7 @@ impl Holders {
             |m| matches!(kind(m), Some(KeyKind::Member { lease }) if lease == m.lease_id()),
         );
         let standing = standing.map(|m| m.entry().clone());
-        let members = Roster::new(all.revision(), standing);
+        let members = Roster::new(all.revision(), standing).with_as_of(all.as_of().cloned());
         let by_lease: HashMap<i64, usize> = (0..)
             .zip(members.members())
             .map(|(index, member)| (member.lease_id(), index))
@@ -99,9 +101,18 @@ impl Holders {
         }
     }
 
+    pub(crate) fn read_at(&mut self, sent: &AsOf) {
+        self.members = self.members.clone().with_as_of(Some(sent.clone()));
+    }
+
     /// The revision of etcd's store at which this was so; of two the larger is newer.
     pub fn revision(&self) -> i64 {
         self.revision
+    }
+
+    /// As of when this is complete, fixed at the moment at which it was handed out, as [`Roster::as_of`] is.
+    pub fn as_of(&self) -> Option<&AsOf> {
+        self.members.as_of()
     }
 
     /// How many partitions there are.
@@ -210,6 +221,11 @@ pub struct HoldersObserver {
 impl HoldersObserver {
     pub(crate) fn new(changes: Observer, layout: Layout) -> Self {
         Self { changes, layout }
+    }
+
+    /// How long ago etcd last confirmed that this observer has seen everything, as [`Observer::age`] tells it.
+    pub fn age(&self) -> Option<Duration> {
+        self.changes.age()
     }
 }
 

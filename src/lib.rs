@@ -301,6 +301,7 @@
 //! old state after a pause. A renewal is verified with every version alike, so the first alone cannot make two
 //! leaders; the second weakens the very read that verifies.
 mod announcement;
+mod as_of;
 mod candidate;
 #[cfg_attr(not(feature = "unstable-sim"), allow(unreachable_pub))]
 mod core;
@@ -348,6 +349,7 @@ mod told;
 mod vigil;
 
 pub use announcement::{Announced, Announcement};
+pub use as_of::AsOf;
 pub use candidate::{Candidate, Status};
 pub use core::candidacy::Follow;
 pub use core::reason::{EndReason, LostReason};

@@ -5,9 +5,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use futures::Stream;
 
+use crate::as_of::{AsOf, Complete};
+use crate::core::time::Time;
 use crate::error::Result;
 use crate::facts::Reach;
 use crate::roster::Roster;
@@ -24,6 +27,9 @@ const BACKLOG: usize = 256;
 /// and the loss of an endpoint; what it missed meanwhile arrives as one change. It ends when the session closes, or after
 /// an error if etcd does not permit to look ([`PermissionDenied`](crate::ErrorKind::PermissionDenied),
 /// [`Rejected`](crate::ErrorKind::Rejected)).
+///
+/// A stream that says nothing may be quiet or cut off. [`Observer::age`] tells the two apart, and [`Roster::as_of`] how old a
+/// roster was when it was handed out.
 ///
 /// All observers of a session share one watch stream, on a connection that neither renewals nor candidates use: however
 /// many members an election has, and however fast they change, looking on costs no lease its validity. A change costs the
@@ -46,11 +52,66 @@ struct Unread {
     /// Nothing more comes.
     over: bool,
     waker: Option<Waker>,
+    /// As of when it is complete. `None`: nobody has begun to fill it.
+    complete: Option<Arc<Complete>>,
+    /// How many items were read.
+    taken: u64,
+}
+
+impl fmt::Debug for Backlog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Backlog").finish_non_exhaustive()
+    }
+}
+
+impl Unread {
+    fn as_of(&self) -> Option<Time> {
+        self.complete.as_ref()?.get()
+    }
+
+    /// The next item. The last one is complete as of now: whatever is newer would have to be put here, under this lock,
+    /// before it is confirmed.
+    fn take(&mut self) -> Option<Result<Roster>> {
+        let item = self.items.pop_front()?;
+        self.taken += 1;
+        if !self.items.is_empty() {
+            return Some(item);
+        }
+        let as_of = self.as_of();
+        Some(item.map(|roster| {
+            let fresher = roster.as_of().cloned();
+            let fresher = fresher.map(|fixed: AsOf| fixed.not_before(as_of));
+            roster.with_as_of(fresher)
+        }))
+    }
 }
 
 impl Backlog {
     fn lock(&self) -> MutexGuard<'_, Unread> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins with the newest state, if there is one; `complete` tells how fresh it and all that follow are.
+    pub(crate) fn begin(&self, complete: Arc<Complete>, newest: Option<Roster>) {
+        let mut unread = self.lock();
+        unread.complete = Some(complete);
+        unread.items.extend(newest.map(Ok));
+        let waker = unread.waker.take();
+        drop(unread);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// As of when everything is here.
+    pub(crate) fn as_of(&self) -> Option<Time> {
+        self.lock().as_of()
+    }
+
+    /// As of when it is complete what `taken` items told, if that is all there is.
+    #[cfg(feature = "http")]
+    pub(crate) fn as_of_all(&self, taken: u64) -> Option<Time> {
+        let unread = self.lock();
+        let all = unread.items.is_empty() && unread.taken == taken;
+        unread.as_of().filter(|_| all)
     }
 
     pub(crate) fn push(&self, item: Result<Roster>) {
@@ -89,6 +150,27 @@ impl Observer {
             backlog,
         })
     }
+
+    /// How long ago etcd last confirmed that this observer has seen everything. `None`: not yet; it has not seen the first
+    /// state. Computed from memory at each call, by the clock that counts suspend; what waits to be read counts as seen.
+    ///
+    /// While etcd answers, this is at most a third of the [TTL](crate::SessionOptions::ttl) and the time that two answers
+    /// take, however quiet the election is: the session asks etcd how far it is every third of the TTL. It grows while etcd
+    /// or the way to it is broken, after the session was closed, and after etcd refused to let it look. Every change that
+    /// etcd had accepted before that long ago was seen; a change since then may be missing.
+    ///
+    /// Not promised: that no age is ever longer while etcd answers. A burst of changes, or a change of endpoints, delays the
+    /// next confirmation. Take at least a whole TTL for a bound beyond which nobody should rely on the view.
+    pub fn age(&self) -> Option<Duration> {
+        let as_of = self.backlog.as_of()?;
+        Some(self.handle.shared.env.now().since(as_of))
+    }
+
+    /// What outlives the observer, to tell its age.
+    #[cfg(feature = "http")]
+    pub(crate) fn backlog(&self) -> Arc<Backlog> {
+        Arc::clone(&self.backlog)
+    }
 }
 
 impl Stream for Observer {
@@ -96,7 +178,7 @@ impl Stream for Observer {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut unread = self.backlog.lock();
-        match unread.items.pop_front() {
+        match unread.take() {
             Some(item) => Poll::Ready(Some(item)),
             None if unread.over => Poll::Ready(None),
             None => {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use crate::as_of::AsOf;
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Class, Failure};
 use crate::facts::Entry;
@@ -102,6 +103,13 @@ impl Queue {
             kind,
             roster: all,
             holders,
+        }
+    }
+
+    fn read_at(&mut self, sent: &AsOf) {
+        self.roster = self.roster.clone().with_as_of(Some(sent.clone()));
+        if let Some(holders) = &mut self.holders {
+            holders.read_at(sent);
         }
     }
 
@@ -235,6 +243,7 @@ impl Session {
 impl SessionShared {
     /// All ranges at the first one's revision.
     async fn overview(&self, namespace: &str, below: &str) -> Result<Overview, Failure> {
+        let sent = AsOf::now(&self.env);
         let mut revision = None;
         let mut entries = Vec::new();
         for path in Path::families(below) {
@@ -258,9 +267,12 @@ impl SessionShared {
             entries.extend(listed.entries);
         }
         let revision = revision.unwrap_or_default();
-        let queues = Queue::all(revision, namespace.as_bytes(), entries);
+        let mut queues: Vec<Queue> = Queue::all(revision, namespace.as_bytes(), entries).collect();
         let ours = |queue: &Queue| !queue.name.is_empty() && !queue.name.starts_with(GUARDS);
-        let mut queues: Vec<Queue> = queues.filter(ours).collect();
+        queues.retain(ours);
+        for queue in &mut queues {
+            queue.read_at(&sent);
+        }
         let order = |queue: &Queue| match queue.kind {
             QueueKind::Election => 0,
             QueueKind::Semaphore { .. } => 1,

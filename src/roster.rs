@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use crate::announcement::Announcement;
+use crate::as_of::AsOf;
 use crate::core::queue::Queue;
 use crate::error::Result;
 use crate::facts::{Entry, Reach};
@@ -13,9 +14,13 @@ use crate::session::SessionShared;
 /// The candidates of an election at one revision of etcd, eldest first.
 ///
 /// A clone costs the same however many candidates there are, and so does asking for the leader. [`Roster::members`] reads
-/// all announcements at its first call, in time that grows with their number.
+/// all announcements at its first call, in time that grows with their number. Two rosters are equal if they show the same
+/// candidates at the same revision, however [old](Roster::as_of) they are.
 #[derive(Clone)]
-pub struct Roster(Arc<Inner>);
+pub struct Roster {
+    inner: Arc<Inner>,
+    as_of: Option<AsOf>,
+}
 
 struct Inner {
     revision: i64,
@@ -32,28 +37,58 @@ impl Roster {
     }
 
     pub(crate) fn of(revision: i64, entries: Queue) -> Self {
-        Self(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             revision,
             entries,
             eldest: OnceLock::new(),
             members: OnceLock::new(),
-        }))
+        });
+        Self { inner, as_of: None }
+    }
+
+    /// The same, of which more is known.
+    pub(crate) fn with_as_of(self, as_of: Option<AsOf>) -> Self {
+        let inner = self.inner;
+        Self { inner, as_of }
     }
 
     /// What stands under the prefix, by a linearizable read that is repeated for as long as connecting may take.
     pub(crate) async fn read(shared: &SessionShared, prefix: &[u8], reach: Reach) -> Result<Self> {
-        let listed = shared.persist(|| shared.pool.list(prefix, reach)).await?;
-        Ok(Self::new(listed.header.revision, listed.entries))
+        let read = || async {
+            let sent = AsOf::now(&shared.env);
+            Ok((sent, shared.pool.list(prefix, reach).await?))
+        };
+        let (sent, listed) = shared.persist(read).await?;
+        Ok(Self::new(listed.header.revision, listed.entries).with_as_of(Some(sent)))
     }
 
     /// The revision of etcd's store at which this was so; of two rosters the larger is newer.
     pub fn revision(&self) -> i64 {
-        self.0.revision
+        self.inner.revision
+    }
+
+    /// As of when this roster is complete, fixed at the moment at which it was handed out: it shows every change that etcd
+    /// had accepted then. After a read that is the moment before the read was sent. From an [`Observer`](crate::Observer) it is
+    /// the moment before the last request was sent by whose answer etcd confirmed that the observer had seen everything.
+    ///
+    /// A [revision](Roster::revision) does not tell this: it is that of the last change, which may be long ago. Whether the
+    /// observer that handed it out still is up to date tells [`Observer::age`](crate::Observer::age). `None`: the roster was
+    /// not read from etcd. Those of observers, reads and overviews always were.
+    ///
+    /// Not promised: anything about changes after that moment, nor the moment itself where etcd says too early how far a watch
+    /// stream is, as versions before 3.4.25 and 3.5.8 do, or answers linearizable reads with old data.
+    pub fn as_of(&self) -> Option<&AsOf> {
+        self.as_of.as_ref()
     }
 
     fn eldest(&self) -> Option<&Member> {
-        let eldest = || self.0.entries.eldest().map(|entry| Member::new(1, entry));
-        self.0.eldest.get_or_init(eldest).as_ref()
+        let eldest = || {
+            self.inner
+                .entries
+                .eldest()
+                .map(|entry| Member::new(1, entry))
+        };
+        self.inner.eldest.get_or_init(eldest).as_ref()
     }
 
     /// Who leads: the eldest. `None`: the seat is vacant, or [blocked](Roster::blocker).
@@ -66,18 +101,18 @@ impl Roster {
 
     /// Nobody stands.
     pub fn is_vacant(&self) -> bool {
-        self.0.entries.len() == 0
+        self.inner.entries.len() == 0
     }
 
     /// Every key that counts, eldest first.
     pub fn members(&self) -> &[Member] {
         let members = || {
-            let ranks = (1..).zip(self.0.entries.iter());
+            let ranks = (1..).zip(self.inner.entries.iter());
             ranks
                 .map(|(rank, entry)| Member::new(rank, entry))
                 .collect()
         };
-        self.0.members.get_or_init(members)
+        self.inner.members.get_or_init(members)
     }
 
     /// A key without a lease that sits first: no live candidate, it will never go by itself, and nobody can lead
@@ -92,7 +127,7 @@ impl PartialEq for Roster {
         let same = |(one, another): (&Arc<Entry>, &Arc<Entry>)| {
             Arc::ptr_eq(one, another) || one == another
         };
-        let (one, another) = (&self.0, &other.0);
+        let (one, another) = (&self.inner, &other.inner);
         one.revision == another.revision
             && one.entries.len() == another.entries.len()
             && one.entries.iter().zip(another.entries.iter()).all(same)
@@ -103,8 +138,9 @@ impl fmt::Debug for Roster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Roster")
             .field("revision", &self.revision())
+            .field("as_of", &self.as_of)
             .field("members", &self.members())
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -255,7 +255,15 @@ pub(crate) enum Action {
         slot: SlotId,
         revision: i64,
         entries: Queue,
+        /// It holds every change that etcd had accepted then.
+        as_of: Time,
     },
+    /// An observer has seen everything that etcd had accepted at `as_of`, and whatever is confirmed from now on.
+    Synced { slot: SlotId, as_of: Time },
+    /// What is confirmed from now on does not concern this observer, until it is synced again.
+    Unsynced { slot: SlotId },
+    /// All observers that are synced have seen everything that etcd had accepted then.
+    Confirmed { as_of: Time },
     /// The observer may not look.
     ObserveFailed { slot: SlotId, trouble: Trouble },
     /// How the session is doing now.

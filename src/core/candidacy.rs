@@ -448,7 +448,9 @@ pub(crate) enum Purpose {
     Verify {
         subject: Option<(SlotId, i64)>,
     },
-    Probe,
+    Probe {
+        sent: Time,
+    },
     /// Of leaders' keys, by their create revision.
     Check {
         subjects: Vec<(SlotId, i64)>,
@@ -462,6 +464,7 @@ pub(crate) enum Purpose {
     },
     List {
         slot: SlotId,
+        sent: Time,
     },
     Remove {
         key: Arc<[u8]>,

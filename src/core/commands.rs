@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::action::{Action, Ask, SlotId, TermId};
 use super::candidacy::{Afterwards, Candidacy, Manner, Phase, Purpose, Role};
+use super::freshness::Completeness;
 use super::lease::Lease;
 use super::machine::{Holding, Machine, Onlooker, Slot, Timer};
 use super::reason::{EndReason, LostReason};
@@ -62,6 +63,7 @@ impl Machine {
             failures: 0,
             not_before: now,
             shown: 0,
+            complete: Completeness::default(),
         };
         self.slots.insert(slot, Slot::Onlooker(Box::new(onlooker)));
         self.watch_slot(slot);

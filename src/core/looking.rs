@@ -83,7 +83,12 @@ impl Machine {
     /// The stream broke: what the slot knows may be old.
     pub(crate) fn slot_unwatched(&mut self, slot: SlotId) {
         match self.slots.get_mut(&slot) {
-            Some(Slot::Onlooker(o)) => o.view.unwatched(),
+            Some(Slot::Onlooker(o)) => {
+                o.view.unwatched();
+                if o.complete.unsynced(self.freshness.as_of()) {
+                    self.act(Action::Unsynced { slot });
+                }
+            }
             Some(Slot::Candidate(c)) => match &mut c.view {
                 View::Prefix(view) => view.unwatched(),
                 View::Predecessor(view) => view.unwatched(),
@@ -120,11 +125,13 @@ impl Machine {
                 if let Some((revision, _)) = shown.last() {
                     o.shown = *revision;
                 }
+                let as_of = o.complete.as_of(self.freshness.as_of()).unwrap_or_default();
                 for (revision, entries) in shown {
                     self.act(Action::Observed {
                         slot,
                         revision,
                         entries,
+                        as_of,
                     });
                 }
             }
@@ -198,8 +205,14 @@ impl Machine {
         let Some(Slot::Onlooker(o)) = self.slots.get_mut(&slot) else {
             return;
         };
+        if !o.view.is_synced() {
+            return;
+        }
         let roster = o.view.roster();
-        if o.view.is_synced() && roster.revision() > o.shown {
+        let confirmed = self.freshness.as_of();
+        let synced = o.complete.synced(confirmed);
+        let as_of = o.complete.as_of(confirmed).unwrap_or_default();
+        if roster.revision() > o.shown {
             o.shown = roster.revision();
             let revision = roster.revision();
             let entries = roster.copy();
@@ -207,7 +220,12 @@ impl Machine {
                 slot,
                 revision,
                 entries,
+                as_of,
             });
+        }
+        // After the state, so that nobody takes an older one for complete.
+        if synced {
+            self.act(Action::Synced { slot, as_of });
         }
     }
 
@@ -253,7 +271,7 @@ impl Machine {
             },
             _ => return false,
         };
-        let request = self.ask(Purpose::List { slot }, ask);
+        let request = self.ask(Purpose::List { slot, sent: now }, ask);
         self.set_list(slot, Some(request));
         true
     }
@@ -269,7 +287,14 @@ impl Machine {
         }
     }
 
-    pub(crate) fn listed(&mut self, now: Time, slot: SlotId, request: RequestId, answer: Answer) {
+    pub(crate) fn listed(
+        &mut self,
+        now: Time,
+        slot: SlotId,
+        request: RequestId,
+        sent: Time,
+        answer: Answer,
+    ) {
         // A read begun before the watch broke proves nothing about the watch that stands now. A refusal still
         // proves that looking is not permitted, and is what refused the watch too.
         let refused = matches!(self.slots.get(&slot), Some(Slot::Onlooker(_)))
@@ -283,6 +308,9 @@ impl Machine {
                 if self.leads_behind_elders(slot, &entries) {
                     self.store_exchanged(now, header);
                     return;
+                }
+                if let Some(Slot::Onlooker(o)) = self.slots.get_mut(&slot) {
+                    o.complete.read(sent);
                 }
                 self.take_snapshot(slot, request, header.revision, entries, false, now);
             }

@@ -11,6 +11,7 @@ use super::action::{
     Action, Answer, Ask, Class, Condition, Note, RequestId, SlotId, Trouble, WatchId,
 };
 use super::candidacy::{Candidacy, Purpose};
+use super::freshness::{Completeness, Freshness};
 use super::known_store::{Floor, KnownStore, Origin};
 use super::lease::{LONGEST_PAUSE, Lease, pause};
 use super::lease_clock::{Step, Trust};
@@ -78,6 +79,7 @@ pub(crate) struct Onlooker {
     pub(crate) failures: u32,
     pub(crate) not_before: Time,
     pub(crate) shown: i64,
+    pub(super) complete: Completeness,
 }
 
 #[derive(Debug, Clone)]
@@ -140,6 +142,8 @@ pub(crate) struct Machine {
     /// Whose each watch is; the slot's view has it too.
     pub(crate) watches: BTreeMap<WatchId, SlotId>,
     pub(crate) stream: Stream,
+    /// Of what onlookers see.
+    pub(super) freshness: Freshness,
     /// By slot, the watches that etcd refused or cancelled.
     pub(super) rewatching: BTreeMap<SlotId, Rewatch>,
     pub(crate) lists: Gate,
@@ -158,6 +162,8 @@ pub(crate) struct Machine {
     pub(super) checks: usize,
     pub(crate) closing: bool,
     pub(super) probing: bool,
+    /// Whose prefix was probed last.
+    pub(super) probed_slot: SlotId,
     pub(super) revocations: Vec<super::removal::Revocation>,
 }
 
@@ -181,6 +187,7 @@ impl Machine {
             store: KnownStore::default(),
             watches: BTreeMap::new(),
             stream: Stream::default(),
+            freshness: Freshness::default(),
             rewatching: BTreeMap::new(),
             lists: Gate::default(),
             joins: Gate::default(),
@@ -193,6 +200,7 @@ impl Machine {
             checks: 0,
             closing: false,
             probing: false,
+            probed_slot: 0,
             revocations: Vec::new(),
         }
     }
@@ -369,9 +377,9 @@ impl Machine {
             Purpose::Grant { sent } => self.granted(now, sent, answer),
             Purpose::Open | Purpose::Renew => self.renewed(now, request, answer),
             Purpose::Verify { subject } => self.verified(now, request, subject, answer),
-            Purpose::Probe => {
+            Purpose::Probe { sent } => {
                 if let Answer::Read { header, .. } = answer {
-                    self.compare_stream(now, header.revision);
+                    self.probed(now, sent, header.revision);
                 }
             }
             Purpose::Permission { slot } => self.permission_told(slot, answer, now),
@@ -384,9 +392,9 @@ impl Machine {
                 self.joined(now, slot, request, answer);
                 self.start_joins(now);
             }
-            Purpose::List { slot } => {
+            Purpose::List { slot, sent } => {
                 self.lists.under_way -= 1;
-                self.listed(now, slot, request, answer);
+                self.listed(now, slot, request, sent, answer);
                 self.start_lists(now);
             }
             Purpose::Remove { key } => self.removed(now, &key, request, answer),

@@ -14,6 +14,11 @@ use crate::facts::Change;
 /// The first watch waits until there is a connection, and making one may take this much longer than an answer.
 const OPENING: u32 = 2;
 
+/// A stream that is behind for longer is stalled.
+pub(crate) fn stall_bound(request_timeout: Duration) -> Duration {
+    (request_timeout * 2).max(Duration::from_millis(500))
+}
+
 impl Machine {
     /// Watches `key`, or everything under it, for `slot`, unless the stream is down.
     pub(crate) fn watch(&mut self, slot: SlotId, key: Arc<[u8]>, prefix: bool) -> Option<Watcher> {
@@ -60,6 +65,26 @@ impl Machine {
     /// Every watch of the stream has delivered everything up to `revision`.
     pub(crate) fn watch_progress(&mut self, revision: i64) {
         self.saw(revision);
+        if self.freshness.delivered(revision) {
+            self.confirmed();
+        }
+    }
+
+    /// A probe that was sent at `sent` showed `revision`.
+    pub(super) fn probed(&mut self, now: Time, sent: Time, revision: i64) {
+        if self.freshness.probed(sent, revision) {
+            self.confirmed();
+        }
+        let stands = !self.watches.is_empty() && self.stream.down_until.is_none();
+        if !self.compare_stream(now, revision) && stands && self.freshness.waits() {
+            self.act(Action::Progress);
+        }
+    }
+
+    fn confirmed(&mut self) {
+        if let Some(as_of) = self.freshness.as_of() {
+            self.act(Action::Confirmed { as_of });
+        }
     }
 
     /// The stream broke.
@@ -92,6 +117,7 @@ impl Machine {
         for slot in self.slot_ids() {
             self.slot_unwatched(slot);
         }
+        self.freshness.restarted();
     }
 
     pub(super) fn open_watches(&mut self, now: Time) {
@@ -118,10 +144,11 @@ impl Machine {
         }
     }
 
-    /// A linearizable read showed `revision`: a stream that stays behind it for longer than a bound is stalled.
-    pub(super) fn compare_stream(&mut self, now: Time, revision: i64) {
+    /// A linearizable read showed `revision`: a stream that stays behind it for longer than a bound is stalled. Returns
+    /// whether the stream was asked how far it is.
+    pub(super) fn compare_stream(&mut self, now: Time, revision: i64) -> bool {
         if self.watches.is_empty() || self.stream.down_until.is_some() {
-            return;
+            return false;
         }
         if self.is_unanswered(now) {
             self.note(Note::WatchLost {
@@ -129,10 +156,10 @@ impl Machine {
                     .to_owned(),
             });
             self.restart_watches(now, true);
-            return;
+            return false;
         }
         if self.stream.seen >= revision {
-            return;
+            return false;
         }
         let (since, _) = *self.stream.behind.get_or_insert((now, revision));
         if now.since(since) >= self.stall_bound() {
@@ -143,9 +170,10 @@ impl Machine {
                 ),
             });
             self.restart_watches(now, true);
-        } else {
-            self.act(Action::Progress);
+            return false;
         }
+        self.act(Action::Progress);
+        true
     }
 
     /// Whether the stream says nothing although watches wait to be confirmed: it may have died before it told of any
@@ -160,24 +188,36 @@ impl Machine {
     }
 
     pub(super) fn stall_bound(&self) -> Duration {
-        (self.config.request_timeout * 2).max(Duration::from_millis(500))
+        stall_bound(self.config.request_timeout)
     }
 
-    /// Sessions that renew nothing have no verifying read; their watches are compared with a read of their own.
+    /// Onlookers' watches are compared with a read of their own, which also tells how fresh their views are.
     pub(super) fn probe(&mut self, now: Time) {
         self.probing = false;
-        let looks_on = self
-            .slots
-            .values()
-            .any(|slot| matches!(slot, Slot::Onlooker(_)));
-        if !looks_on {
+        let Some((slot, key)) = self.probed_next() else {
             return;
-        }
+        };
+        self.probed_slot = slot;
         self.probe_later(now);
-        if self.lease().is_none() {
-            let key = Arc::clone(&self.config.probe_key);
-            self.ask(Purpose::Probe, Ask::Probe { key });
-        }
+
+        self.ask(Purpose::Probe { sent: now }, Ask::Probe { key });
+    }
+
+    /// The onlooker whose prefix is probed next, if anybody looks on: another each time, and rather one that was permitted to
+    /// read it. Nobody needs a permission for anything else.
+    fn probed_next(&self) -> Option<(SlotId, Arc<[u8]>)> {
+        let after = self.probed_slot;
+        let later = self.slots.range(after.saturating_add(1)..);
+        let onlookers = later.chain(self.slots.range(..=after));
+        let mut onlookers = onlookers.filter_map(|(id, slot)| match slot {
+            Slot::Onlooker(onlooker) => Some((*id, onlooker)),
+            Slot::Candidate(_) => None,
+        });
+        let first = onlookers.next()?;
+        let permitted = std::iter::once(first).chain(onlookers);
+        let permitted = permitted.into_iter().find(|(_, o)| o.view.is_synced());
+        let (id, onlooker) = permitted.unwrap_or(first);
+        Some((id, Arc::clone(&onlooker.prefix)))
     }
 
     pub(crate) fn probe_later(&mut self, now: Time) {

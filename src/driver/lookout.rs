@@ -15,6 +15,7 @@ use super::failures::{Failures, Line, What, list};
 use super::inbox::WeakCommands;
 use super::io::{self, Event};
 use super::notes::name_of;
+use crate::as_of::{AsOf, Complete, Confirmed};
 use crate::core::action::{Action, Class, Note, SlotId};
 use crate::core::lease::LONGEST_PAUSE;
 use crate::core::machine::{Config, Machine};
@@ -139,6 +140,7 @@ struct Look {
     what: (Arc<[u8]>, Reach),
     readers: Vec<(u64, Arc<Backlog>)>,
     newest: Option<Roster>,
+    complete: Arc<Complete>,
     /// Until when it is watched though nobody reads.
     left: Option<Time>,
 }
@@ -151,6 +153,8 @@ struct Task {
     slots: HashMap<(Arc<[u8]>, Reach), SlotId>,
     /// What each reader looks at.
     readers: HashMap<u64, SlotId>,
+    /// As of when all of them are complete that have no gap.
+    confirmed: Arc<Confirmed>,
     next_slot: SlotId,
     /// What nobody looked at when it was put here, and until when it is watched all the same.
     lingering: VecDeque<(Time, SlotId)>,
@@ -180,6 +184,7 @@ impl Task {
             looks: HashMap::new(),
             slots: HashMap::new(),
             readers: HashMap::new(),
+            confirmed: Arc::default(),
             next_slot: 1,
             lingering: VecDeque::new(),
             failures,
@@ -275,9 +280,7 @@ impl Task {
                 };
                 self.readers.insert(reader, slot);
                 if let Some(look) = self.looks.get_mut(&slot) {
-                    if let Some(roster) = &look.newest {
-                        backlog.push(Ok(roster.clone()));
-                    }
+                    backlog.begin(Arc::clone(&look.complete), look.newest.clone());
                     look.readers.push((reader, backlog));
                     look.left = None;
                 }
@@ -307,6 +310,7 @@ impl Task {
             what,
             readers: Vec::new(),
             newest: None,
+            complete: Arc::new(Complete::new(Arc::clone(&self.confirmed))),
             left: None,
         };
         self.looks.insert(slot, look);
@@ -335,6 +339,7 @@ impl Task {
 
     fn end(&mut self, slot: SlotId) -> Option<Look> {
         let look = self.looks.remove(&slot)?;
+        look.complete.unsynced();
         self.slots.remove(&look.what);
         for (reader, _) in &look.readers {
             self.readers.remove(reader);
@@ -354,15 +359,27 @@ impl Task {
                     slot,
                     revision,
                     entries,
+                    as_of,
                 } => {
                     if let Some(look) = self.looks.get_mut(&slot) {
-                        let roster = Roster::of(revision, entries);
+                        let as_of = AsOf::new(as_of, Arc::clone(&self.parts.env));
+                        let roster = Roster::of(revision, entries).with_as_of(Some(as_of));
                         look.newest = Some(roster.clone());
                         for (_, backlog) in &look.readers {
                             backlog.push(Ok(roster.clone()));
                         }
                     }
                 }
+                Action::Synced { slot, as_of } => {
+                    let look = self.looks.get(&slot);
+                    look.inspect(|look| look.complete.synced(as_of));
+                }
+                Action::Unsynced { slot } => {
+                    let look = self.looks.get(&slot);
+                    look.inspect(|look| look.complete.unsynced());
+                }
+                // One write, however many elections are looked at.
+                Action::Confirmed { as_of } => self.confirmed.set(as_of),
                 Action::ObserveFailed { slot, trouble } => {
                     let look = self.end(slot);
                     for (_, backlog) in look.iter().flat_map(|look| &look.readers) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eldest::etcd_client::{Client, ConnectOptions, Permission};
-use eldest::testing::Etcd;
+use eldest::testing::{Etcd, eventually};
 use eldest::{BoxError, ErrorKind, Session, SessionOptions};
 use futures::StreamExt;
 
@@ -73,6 +73,37 @@ async fn forbidden_onlookers_leave_the_streams_of_their_session_open() -> Result
     assert!(next(&mut changes).await?.ok_or("ended")??.is_vacant());
     let streams = etcd.metric(opened).await - before;
     assert!(streams < 1.0, "{streams} streams opened anew");
+    session.close().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn onlooker_that_may_read_one_election_alone_stays_fresh() -> Result<(), BoxError> {
+    const TTL: Duration = Duration::from_secs(2);
+    let etcd = Etcd::builder().arg("--bcrypt-cost=4").start().await?;
+    let mut client: Client = etcd.client().await;
+    for (user, role) in [("root", "root"), ("narrow", "one")] {
+        client.user_add(user, PASSWORD, None).await?;
+        client.role_add(role).await?;
+        client.user_grant_role(user, role).await?;
+    }
+    let permission = Permission::read("ours/billing/x/").with_prefix();
+    client.role_grant_permission("one", permission).await?;
+    client.auth_enable().await?;
+    let options = SessionOptions::new("narrow")
+        .ttl(TTL)
+        .namespace("ours")
+        .connect_options(ConnectOptions::new().with_user("narrow", PASSWORD));
+    let session = Session::connect_lazy([etcd.endpoint()], options)?;
+    let mut changes = session.election("billing/x")?.observe().await?;
+    let first = tokio::time::timeout(Duration::from_secs(10), changes.next()).await?;
+    let first = first.ok_or("ended")??;
+    eventually(Duration::from_secs(20), "two TTLs pass", async || {
+        let age = changes.age()?;
+        assert!(age < TTL, "{age:?}");
+        (first.as_of()?.age() > 2 * TTL).then_some(())
+    })
+    .await?;
     session.close().await?;
     Ok(())
 }

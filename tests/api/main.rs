@@ -10,6 +10,7 @@ mod elections;
 mod endings;
 mod floods;
 mod following;
+mod freshness;
 mod gateways;
 #[path = "../grpc_proxy/mod.rs"]
 mod grpc_proxy;

@@ -55,3 +55,7 @@ pub(super) fn finds(ask: &Ask) -> bool {
 pub(super) fn reads(ask: &Ask) -> bool {
     matches!(ask, Ask::List { .. } | Ask::Older { .. })
 }
+
+pub(super) fn probes(ask: &Ask) -> bool {
+    matches!(ask, Ask::Probe { .. })
+}

@@ -377,7 +377,9 @@ impl World {
                 message,
             } => {
                 let n = &mut self.nodes[node];
-                let lost = number < n.lost_below && matches!(message, Message::Events { .. });
+                // etcd does not tell how far a stream is while one of its watches is behind.
+                let told = matches!(message, Message::Events { .. } | Message::Progress { .. });
+                let lost = number < n.lost_below && told;
                 let dead = n.dead_watches == Some(generation);
                 if generation != n.watch_generation || lost || dead {
                     return;

@@ -12,6 +12,7 @@ use crate::core::action::{
 };
 use crate::core::arranging::BATCH;
 use crate::core::candidacy::{Follow, LONG_QUEUE, Phase, Role};
+use crate::core::freshness::Completeness;
 use crate::core::lease_clock::Trust;
 use crate::core::machine::{Config, Machine, Slot};
 use crate::core::reason::{EndReason, LostReason};
@@ -265,6 +266,10 @@ pub(crate) struct Node {
     pub(crate) proclaimed: Vec<(u64, Result<bool, Trouble>)>,
     pub(crate) observed: Vec<(SlotId, i64, Vec<Entry>)>,
     pub(crate) observe_failed: Vec<Trouble>,
+    /// As of when all that is observed is complete.
+    pub(crate) confirmed: Option<Time>,
+    /// The same of each onlooker, by which it was read, and while it has no gap, what was confirmed before.
+    pub(crate) complete: BTreeMap<SlotId, Completeness>,
     pub(crate) memory: Memory,
 }
 
@@ -341,6 +346,8 @@ impl Node {
             proclaimed: Vec::new(),
             observed: Vec::new(),
             observe_failed: Vec::new(),
+            confirmed: None,
+            complete: BTreeMap::new(),
             memory: Memory::default(),
         }
     }
@@ -597,11 +604,25 @@ impl Node {
                 slot,
                 revision,
                 entries,
+                ..
             } if self.recording => {
                 let entries = entries.iter().map(|entry| Entry::clone(entry)).collect();
                 self.observed.push((slot, revision, entries));
             }
             Action::ObserveFailed { trouble, .. } => self.observe_failed.push(trouble),
+            Action::Synced { slot, as_of } => {
+                let complete = self.complete.entry(slot).or_default();
+                complete.read(as_of);
+                assert!(complete.synced(self.confirmed), "told twice");
+            }
+            Action::Unsynced { slot } => {
+                let complete = self.complete.entry(slot).or_default();
+                assert!(complete.unsynced(self.confirmed), "told twice");
+            }
+            Action::Confirmed { as_of } => {
+                assert!(Some(as_of) > self.confirmed, "older than before");
+                self.confirmed = Some(as_of);
+            }
             Action::Session(condition) => {
                 assert!(!self.closed(), "after the end came {condition:?}");
                 self.closed = condition == Condition::Closed;

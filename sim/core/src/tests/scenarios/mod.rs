@@ -1,6 +1,7 @@
 //! Rules of the library, each in one story.
 
 mod ending;
+mod freshness;
 mod giving_way;
 mod holding;
 mod joining;

@@ -1,0 +1,132 @@
+//! How old the view of an observer is, while etcd answers and while it does not.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{Result, SOON, options, session, short, soon, stand};
+use eldest::testing::{Etcd, eventually};
+use eldest::{Observer, Roster, Session};
+use futures::StreamExt;
+
+/// That of [`short`].
+const TTL: Duration = Duration::from_secs(3);
+
+async fn next(observer: &mut Observer) -> Result<Roster> {
+    let item = soon("a change", observer.next()).await;
+    Ok(item.ok_or("the stream ended")??)
+}
+
+fn age(roster: &Roster) -> Duration {
+    roster.as_of().expect("it was read from etcd").age()
+}
+
+#[tokio::test]
+async fn observer_grows_older_while_etcd_does_not_answer_and_is_young_afterwards() -> Result {
+    let etcd = Etcd::start().await?;
+    let onlooker = Session::connect([etcd.endpoint()], short("onlooker")).await?;
+    let mut observer = onlooker.election("e")?.observe().await?;
+    let roster = next(&mut observer).await?;
+    let fixed = roster.as_of().expect("it was read").since_boot();
+    assert!(observer.age() <= Some(age(&roster)));
+    for _ in 0..2 {
+        etcd.pause();
+        eventually(SOON, "it is older than two TTLs", async || {
+            (observer.age() > Some(2 * TTL)).then_some(())
+        })
+        .await?;
+        etcd.resume();
+        eventually(SOON, "it is young", async || {
+            (observer.age()? < TTL / 2).then_some(())
+        })
+        .await?;
+    }
+    let still = roster.as_of().expect("it was read").since_boot();
+    assert_eq!(fixed, still, "what was handed out keeps its time");
+    assert!(age(&roster) > 4 * TTL);
+    onlooker.close().await?;
+    let closed = observer.age().expect("it was confirmed");
+    eventually(SOON, "nothing is confirmed any more", async || {
+        (observer.age()? > closed + TTL / 2).then_some(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn newest_roster_of_a_quiet_election_is_handed_out_as_fresh_as_it_is() -> Result {
+    let etcd = Etcd::start().await?;
+    let onlooker = Session::connect([etcd.endpoint()], short("onlooker")).await?;
+    let election = onlooker.election("e")?;
+    let mut early = election.observe().await?;
+    let first = next(&mut early).await?;
+    eventually(SOON, "some probes are answered", async || {
+        (age(&first) > TTL).then_some(())
+    })
+    .await?;
+    let mut late = election.observe().await?;
+    let second = next(&mut late).await?;
+    assert_eq!(first, second, "nothing happened");
+    assert!(age(&second) < TTL * 2 / 3, "{:?}", age(&second));
+    assert!(age(&first) > TTL);
+    Ok(())
+}
+
+#[tokio::test]
+async fn observer_that_has_seen_nothing_has_no_age() -> Result {
+    let onlooker = Session::connect_lazy(["http://127.0.0.1:1"], options("onlooker"))?;
+    let observer = onlooker.election("e")?.observe().await?;
+    tokio::task::yield_now().await;
+    assert_eq!(observer.age(), None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_read_is_as_old_as_its_read() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, election, _candidate) = stand(&etcd, "a").await?;
+    let onlooker = session(&etcd, "onlooker").await?;
+    let begun = Instant::now();
+    let roster = election.roster().await?;
+    let overview = onlooker.overview("e").await?;
+    let partitions = onlooker.partitions("p", 4)?;
+    let holders = partitions.holders().await?;
+    let ages = [
+        roster.as_of(),
+        overview.queues()[0].roster().as_of(),
+        holders.as_of(),
+    ];
+    for as_of in ages {
+        let age = as_of.expect("it was read").age();
+        assert!(age <= begun.elapsed(), "{age:?}");
+    }
+    let mut changes = partitions.observe().await?;
+    let seen = soon("a state", changes.next()).await.ok_or("it ended")??;
+    assert!(seen.as_of().is_some() && changes.age().is_some());
+    Ok(())
+}
+
+#[tokio::test]
+async fn hundred_elections_cost_no_more_probes_than_one() -> Result {
+    let etcd = Etcd::start().await?;
+    let onlooker = Session::connect([etcd.endpoint()], short("onlooker")).await?;
+    let mut observers = Vec::new();
+    for number in 0..100 {
+        let mut observer = onlooker.election(format!("e{number}"))?.observe().await?;
+        next(&mut observer).await?;
+        observers.push(observer);
+    }
+    let reads = r#"grpc_server_started_total{grpc_method="Range",grpc_type="unary"}"#;
+    let (begun, before) = (Instant::now(), etcd.metric(reads).await);
+    let first = observers[0].age();
+    eventually(SOON, "three TTLs pass", async || {
+        let oldest = observers.iter().map(Observer::age).max()??;
+        assert!(oldest < TTL, "{oldest:?}");
+        (begun.elapsed() > 3 * TTL).then_some(())
+    })
+    .await?;
+    assert!(first.is_some());
+    let probes = etcd.metric(reads).await - before;
+    assert!(
+        (7.0..=11.0).contains(&probes),
+        "{probes} within nine thirds"
+    );
+    Ok(())
+}
