@@ -27,13 +27,14 @@ pub(super) fn find(app: &App, name: Name) -> Result<&Shown, Problem> {
 
 /// `GET /v1/elections`: all that this node shows.
 pub(super) async fn list(State(app): State<Arc<App>>) -> Response {
-    let all: Vec<Value> = app.node.shown.iter().map(Shown::json).collect();
+    let shown = app.node.shown.iter();
+    let all: Vec<Value> = shown.map(|shown| app.node.json(shown)).collect();
     answer(StatusCode::OK, &json!({ "elections": all }))
 }
 
 /// `GET /v1/elections/{name}`.
 pub(super) async fn show(State(app): State<Arc<App>>, name: Name) -> Result<Response, Problem> {
-    Ok(answer(StatusCode::OK, &find(&app, name)?.json()))
+    Ok(answer(StatusCode::OK, &app.node.json(find(&app, name)?)))
 }
 
 /// `POST /v1/elections/{name}/resign`: this node's term ends, and it stands again at the back of the queue. Its work is

@@ -32,6 +32,8 @@ struct Follower {
     /// The end of the last term that was told, which the watchdog may know before the driver.
     lost: Option<CancellationToken>,
     told: bool,
+    /// Whether the view was stale when it was last told.
+    stale: bool,
     _permit: Arc<OwnedSemaphorePermit>,
 }
 
@@ -63,6 +65,7 @@ fn told<'a>(app: &Arc<App>, shown: impl Iterator<Item = &'a Shown>) -> Result<Re
             app: Arc::clone(app),
             lost: None,
             told: false,
+            stale: true,
             _permit: Arc::clone(&permit),
         };
         stream::unfold(follower, Follower::next).boxed()
@@ -86,7 +89,10 @@ impl Follower {
         let held = self.own.borrow_and_update().held.clone();
         let lost = held.map(|held| held.term.lost());
         self.lost = lost.filter(|lost| !lost.is_cancelled());
-        let state = self.app.node.find(Some(&self.name)).ok()?.json();
+        let shown = self.app.node.find(Some(&self.name)).ok()?;
+        let age = self.app.node.age(shown);
+        self.stale = age.is_stale();
+        let state = shown.json(age);
         let event = Event::default().event("state").data(state.to_string());
         Some((Ok(event), self))
     }
@@ -104,6 +110,24 @@ impl Follower {
             told = self.own.changed() => told.ok(),
             told = self.session.changed() => told.ok(),
             () = lost => Some(()),
+            () = ages(&self.app, &self.name, self.stale) => Some(()),
         }
+    }
+}
+
+/// Waits until the view becomes stale, or is fresh again.
+async fn ages(app: &App, name: &str, was_stale: bool) {
+    let Ok(shown) = app.node.find(Some(name)) else {
+        return std::future::pending().await;
+    };
+    let shared = &shown.election.handle.shared;
+    loop {
+        let age = app.node.age(shown);
+        if age.is_stale() != was_stale {
+            return;
+        }
+        // A fresh one may be confirmed meanwhile; a stale one is looked at again and again.
+        let wait = age.left().max(shared.settings.request_timeout);
+        shared.env.sleep(wait).await;
     }
 }

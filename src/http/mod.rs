@@ -8,7 +8,7 @@
 //! | `GET /leader`, `GET /primary` | 200 while this node leads, else 503 |
 //! | `GET /follower` | 200 while it does not lead and no term of its own winds up, else 503 |
 //! | `GET /live` | 503 when a session is closed, for which only a new process helps; else 200 |
-//! | `GET /ready` | 200 when it stands with a lease that it believes in, or sees who stands; else 503 |
+//! | `GET /ready` | 200 when it stands with a lease that it believes in, or sees who stands and etcd confirmed that lately; else 503, and why |
 //! | `GET /v1/elections`, `GET /v1/elections/{name}` | roster, leader, tokens, the node's own rank, the last terms |
 //! | `GET /v1/elections/{name}/events`, `GET /v1/events` | the same as server-sent events `state`, of one or of all: at once, and after every change |
 //! | `GET /` | a page that shows the elections to people, live |
@@ -27,6 +27,10 @@
 //! its deadline does not say 200 to `GET /leader` when it wakes up; with [`on_behalf`] whoever was told 200 may act for
 //! `may_act_for_ms`. **Not guaranteed**: anything about a pause *after* the check, of the node or the network; what must
 //! never happen twice is fenced by the `fencing_token` of the same answer.
+//!
+//! **Old views**: `age_ms` of an election tells how long ago etcd last confirmed that its `roster` is complete. Beyond
+//! [`Node::stale_after`] (default: one TTL) the election is `stale`: the page says so, an event `state` tells it, and
+//! `/ready` is 503 on a node that only observes. A node that stands goes by its lease, which etcd must confirm as well.
 
 mod answer;
 mod api;

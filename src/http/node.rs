@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
@@ -12,8 +13,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::locks::Locks;
 use super::past::Past;
 use super::problem::{Problem, shortened};
+use crate::as_of::AsOf;
 use crate::candidate::Status;
+use crate::core::stream::stall_bound;
+use crate::core::time::Time;
 use crate::election::Election;
+use crate::observer::Backlog;
 use crate::own::State;
 use crate::roster::{Member, Roster};
 use crate::session::{Session, SessionState};
@@ -57,6 +62,8 @@ pub struct Node {
     pub(super) streams: Arc<Semaphore>,
     pub(super) render: Option<Render>,
     pub(super) locks: Option<Locks>,
+    /// `None`: the TTL of each session.
+    stale_after: Option<Duration>,
 }
 
 /// Writes the page of metrics.
@@ -97,6 +104,38 @@ pub(super) struct View {
     /// Why etcd does not let us look, if it does not.
     refused: Option<String>,
     past: Past,
+    /// Where its changes come from, which knows as of when they are complete, and how many of them it shows.
+    source: Option<(Arc<Backlog>, u64)>,
+}
+
+impl View {
+    /// As of when it is complete.
+    fn as_of(&self) -> Option<Time> {
+        let fixed = self.roster.as_ref()?.as_of()?.at();
+        let (source, taken) = self.source.as_ref()?;
+        Some(fixed.max(source.as_of_all(*taken).unwrap_or(fixed)))
+    }
+}
+
+/// How old the view of an election is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Age {
+    /// How long ago etcd last confirmed it. `None`: not yet.
+    confirmed: Option<Duration>,
+    /// The age beyond which it is stale.
+    bound: Duration,
+}
+
+impl Age {
+    pub(super) fn is_stale(self) -> bool {
+        self.confirmed.is_none_or(|age| age > self.bound)
+    }
+
+    /// How long it takes at least until it is stale.
+    pub(super) fn left(self) -> Duration {
+        self.bound
+            .saturating_sub(self.confirmed.unwrap_or(self.bound))
+    }
 }
 
 impl Default for Node {
@@ -113,6 +152,7 @@ impl Node {
             streams: Arc::new(Semaphore::new(STREAMS)),
             render: None,
             locks: None,
+            stale_after: None,
         }
     }
 
@@ -157,6 +197,35 @@ impl Node {
     pub fn locks(mut self, session: &Session) -> Self {
         self.locks = Some(Locks::new(session.clone()));
         self
+    }
+
+    /// A view that etcd has not confirmed for longer than that is stale: `GET /ready` answers 503 for an election that this
+    /// node only [observes](Node::observes), and the JSON and the page of every election say that it is. Default: the
+    /// [TTL](crate::SessionOptions::ttl) of the election's session. At least a third of the TTL and two request timeouts
+    /// (or 0.5 s, if that is more), so that a quiet election is never taken for a stale one; less is raised to that.
+    ///
+    /// It does not concern `GET /leader`, nor whether a node is ready that stands: these go by the lease alone.
+    pub fn stale_after(mut self, age: Duration) -> Self {
+        self.stale_after = Some(age);
+        self
+    }
+
+    /// How old the view of an election is at this moment.
+    pub(super) fn age(&self, shown: &Shown) -> Age {
+        let shared = &shown.election.handle.shared;
+        let settings = &shared.settings;
+        // Between two probes, and until a stream that does not answer counts as stalled.
+        let least = settings.ttl / 3 + stall_bound(settings.request_timeout);
+        let as_of = shown.view.borrow().as_of();
+        Age {
+            confirmed: as_of.map(|as_of| shared.env.now().since(as_of)),
+            bound: self.stale_after.unwrap_or(settings.ttl).max(least),
+        }
+    }
+
+    /// All that is known of an election.
+    pub(super) fn json(&self, shown: &Shown) -> Value {
+        shown.json(self.age(shown))
     }
 
     fn show(mut self, election: &Election, part: Part) -> Self {
@@ -246,26 +315,39 @@ impl Shown {
         }
     }
 
-    /// Whether it does what it is there for: stands with a lease that it believes in, or sees who stands.
-    pub(super) fn is_ready(&self) -> bool {
+    /// Why it does not do what it is there for: stand with a lease that it believes in, or see who stands. `None`: it does.
+    pub(super) fn unready(&self, age: Age) -> Option<String> {
         let session = self.session();
         if self.stands() {
             let stands = matches!(
                 self.election.status(),
                 Some(Status::Waiting { .. } | Status::Leading { .. } | Status::Ending { .. })
             );
-            return session == "live" && stands;
+            return match (session, stands) {
+                ("live", true) => None,
+                ("live", false) => Some("this node does not stand in the election".to_owned()),
+                _ => Some(format!("this node's session with etcd is {session}")),
+            };
+        }
+        if !matches!(session, "ready" | "live") {
+            return Some(format!("this node's session with etcd is {session}"));
         }
         let view = self.view.borrow();
-        matches!(session, "ready" | "live") && view.roster.is_some() && view.refused.is_none()
+        match (&view.refused, &view.roster, age.confirmed) {
+            (Some(refused), ..) => Some(refused.clone()),
+            (None, Some(_), Some(confirmed)) => age.is_stale().then(|| {
+                let (confirmed, bound) = (millis(confirmed), millis(age.bound));
+                format!("last heard from etcd {confirmed} ms ago, more than {bound} ms")
+            }),
+            (None, ..) => Some("etcd has not told yet who stands".to_owned()),
+        }
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.session() == "closed"
     }
 
-    /// All that is known of the election.
-    pub(super) fn json(&self) -> Value {
+    pub(super) fn json(&self, age: Age) -> Value {
         let view = self.view.borrow().clone();
         let roster = view.roster.as_ref();
         let members = roster.map(|roster| roster.members().iter().map(member).collect::<Vec<_>>());
@@ -277,6 +359,8 @@ impl Shown {
             "leader": roster.and_then(Roster::leader).map(member),
             "roster": members,
             "revision": roster.map(Roster::revision),
+            "age_ms": age.confirmed.map(millis),
+            "stale": age.is_stale(),
             "blocked_by": blocker.map(String::from_utf8_lossy),
             "refused": view.refused,
             "terms": view.past.json(),
@@ -362,7 +446,7 @@ fn member(member: &Member) -> Value {
     })
 }
 
-pub(super) fn millis(duration: std::time::Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -370,15 +454,30 @@ pub(super) fn millis(duration: std::time::Duration) -> u64 {
 async fn look(election: Election, view: watch::Sender<View>) {
     let shared = Arc::clone(&election.handle.shared);
     while let Ok(mut changes) = election.observe().await {
+        // Nothing that anybody has to be told.
+        view.send_if_modified(|view| {
+            let as_of = view
+                .as_of()
+                .map(|at| AsOf::new(at, Arc::clone(&shared.env)));
+            let roster = view.roster.take();
+            view.roster = roster.map(|roster| roster.with_as_of(as_of));
+            view.source = Some((changes.backlog(), 0));
+            false
+        });
         while let Some(change) = changes.next().await {
             let now = millis(shared.env.unix_time());
-            view.send_modify(|view| match change {
-                Ok(roster) => {
-                    view.past.see(roster.leader(), now);
-                    view.roster = Some(roster);
-                    view.refused = None;
+            view.send_modify(|view| {
+                if let Some((_, taken)) = &mut view.source {
+                    *taken += 1;
                 }
-                Err(error) => view.refused = Some(error.to_string()),
+                match change {
+                    Ok(roster) => {
+                        view.past.see(roster.leader(), now);
+                        view.roster = Some(roster);
+                        view.refused = None;
+                    }
+                    Err(error) => view.refused = Some(error.to_string()),
+                }
             });
         }
         // etcd refused to let us look, which it may do for a while only.

@@ -132,10 +132,12 @@ function own({ own: { role, rank, fencing_token } }) {
   return rank === null ? "This node does not stand at the moment." : `This node is number ${rank} in the queue.`;
 }
 
-function notices({ own: { session }, roster, refused, blocked_by }) {
+function notices({ own: { session, role }, roster, refused, blocked_by, stale }) {
   const all = [];
   if (!["live", "ready"].includes(session)) {
     all.push(`This node's session with etcd is ${session}: what it shows may be old.`);
+  } else if (stale && roster !== null && role === "observer") {
+    all.push("etcd does not answer this node: what it shows may be old.");
   }
   if (refused !== null) all.push(refused);
   if (blocked_by !== null) all.push(`The key ${blocked_by}, which has no lease, keeps everybody from leading: delete it.`);
@@ -194,6 +196,10 @@ function tick(view) {
   else if (last?.began_unix_ms === null) since = "since before this node looked on";
   else if (last) since = `for ${duration(now - last.began_unix_ms)}, since ${clock(last.began_unix_ms)}`;
   say(place.querySelector(".since"), since);
+  // Apart from the notice, which a screen reader would read again each second.
+  const heard = place.querySelector(".heard");
+  heard.hidden = !state.stale || state.age_ms === null;
+  say(heard, heard.hidden ? "" : `last heard from etcd ${duration(state.age_ms + now - state.now_unix_ms)} ago`);
   (state.roster ?? []).forEach((member, i) => {
     const age = member.since_unix_ms === null ? "" : duration(now - member.since_unix_ms);
     say(place.querySelector(".roster tbody").rows[i].lastElementChild, age);

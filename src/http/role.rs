@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Query, State, rejection::QueryRejection};
 use axum::response::Response;
 use http::StatusCode;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
 use super::App;
 use super::answer::json as answer;
@@ -65,12 +65,17 @@ pub(super) async fn ready(State(app): State<Arc<App>>, asked: Asked) -> Result<R
         Some(_) => vec![app.node.find(name.as_deref())?],
         None => app.node.shown.iter().collect(),
     };
-    let each = asked
-        .iter()
-        .map(|shown| (shown.election.name().to_owned(), shown.is_ready().into()));
-    let each: Map<String, Value> = each.collect();
-    let ready = each.values().all(|ready| *ready == true);
-    let body = json!({ "ready": ready, "elections": each });
+    let (mut each, mut reasons) = (Map::new(), Map::new());
+    for shown in asked {
+        let name = shown.election.name();
+        let unready = shown.unready(app.node.age(shown));
+        each.insert(name.to_owned(), unready.is_none().into());
+        if let Some(reason) = unready {
+            reasons.insert(name.to_owned(), reason.into());
+        }
+    }
+    let ready = reasons.is_empty();
+    let body = json!({ "ready": ready, "elections": each, "reasons": reasons });
     Ok(answer(status(ready), &body))
 }
 

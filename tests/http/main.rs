@@ -14,4 +14,5 @@ mod locks;
 mod metrics;
 mod roles;
 mod stage;
+mod stale;
 mod stopped;

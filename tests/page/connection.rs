@@ -134,3 +134,42 @@ async fn a_page_whose_node_has_lost_etcd_says_that_it_may_be_old() -> Result {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn page_of_an_observing_node_says_when_it_last_heard_from_etcd() -> Result {
+    let Some(mut browser) = Browser::start().await? else {
+        return Ok(());
+    };
+    let stage = Stage::new().await?;
+    let node = stage.node("2s", "a", &["--observe"]).await?;
+    browser.open(node.at).await?;
+    let shown = async |browser: &mut Browser, what: &str| {
+        browser.texts(&format!("{what}:not([hidden])")).await
+    };
+    stage.etcd.pause();
+    let heard = eventually(SOON, "how old it is", async || {
+        shown(&mut browser, ".heard").await.ok()?.pop()
+    })
+    .await?;
+    assert!(
+        heard.starts_with("last heard from etcd ") && heard.ends_with(" s ago"),
+        "{heard}"
+    );
+    assert_eq!(
+        shown(&mut browser, ".notice").await?,
+        ["etcd does not answer this node: what it shows may be old."]
+    );
+    eventually(SOON, "it grows older", async || {
+        let now = shown(&mut browser, ".heard").await.ok()?.pop()?;
+        (now != heard).then_some(())
+    })
+    .await?;
+    stage.etcd.resume();
+    eventually(SOON, "it is fresh again", async || {
+        let heard = shown(&mut browser, ".heard").await.ok()?;
+        let notice = shown(&mut browser, ".notice").await.ok()?;
+        (heard.is_empty() && notice.is_empty()).then_some(())
+    })
+    .await?;
+    node.stop().await
+}
