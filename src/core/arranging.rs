@@ -8,7 +8,7 @@ use super::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble
 use super::candidacy::{Candidacy, Phase, Purpose, Role};
 use super::lease::Lease;
 use super::machine::{Machine, Slot, Timer};
-use super::membership::{Membership, Wants, partition_key};
+use super::membership::{Membership, Shown, Wants, partition_key};
 use super::reason::{EndReason, LostReason};
 use super::slots::End;
 use super::time::Time;
@@ -178,11 +178,15 @@ impl Machine {
         };
         let roster = view.roster();
         let ready = view.is_synced() && roster.revision() >= own.create_revision;
-        let gone = |key: &[u8], created: Option<i64>| {
-            let asked = self.deleted.get(key).copied();
-            self.removals.contains(key) || created.is_some_and(|at| asked >= Some(at))
+        let shown = |key: &[u8], created: Option<i64>| {
+            let deleted = self.deleted.get(key).zip(created);
+            match deleted {
+                _ if self.removals.contains(key) => Shown::Going,
+                Some((deleted, created)) => deleted.shown(created, roster.revision()),
+                None => Shown::Standing,
+            }
         };
-        ready.then(|| member.wants(&candidate.prefix, own, roster, gone))
+        ready.then(|| member.wants(&candidate.prefix, own, roster, shown))
     }
 
     /// Of each key in the way once, until it is gone.

@@ -12,6 +12,8 @@ use crate::facts::Header;
 
 /// After a lost join, or the loss of a leader's key, the lease's keys are swept every so many verified renewals.
 const SWEEP_EVERY: u32 = 3;
+/// After the keepalive stream was opened, they are swept after the first verified renewal and after this one.
+const SWEEPS: u32 = 4;
 
 impl Machine {
     /// Grants, opens, renews: whatever is due.
@@ -132,7 +134,7 @@ impl Machine {
         match answer {
             Answer::Opened => {
                 lease.opened(now, request);
-                self.sweep_due = true;
+                self.sweeps = SWEEPS;
                 self.keep_lease(now);
             }
             Answer::Renewed { ttl, header } => {
@@ -275,7 +277,7 @@ impl Machine {
         };
         self.act(Action::HangUp);
         self.suspicion = None;
-        self.sweep_due = false;
+        self.sweeps = 0;
         let trusted = self.trusted.take().is_some();
         for slot in self.slot_ids() {
             self.lease_lost(slot, reason, now);
@@ -304,7 +306,9 @@ impl Machine {
     }
 
     pub(super) fn count_renewal(&mut self) {
-        let mut due = std::mem::take(&mut self.sweep_due);
+        // At once, and once more when the terms have ended whose keys a restore took away.
+        let mut due = matches!(self.sweeps, 1 | SWEEPS);
+        self.sweeps = self.sweeps.saturating_sub(1);
         if let Some(count) = &mut self.suspicion {
             *count += 1;
             due |= count.is_multiple_of(SWEEP_EVERY);

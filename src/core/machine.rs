@@ -133,7 +133,7 @@ pub(crate) struct Machine {
     pub(super) releases: super::removal::Releases,
     /// By key of a partition, the newest create revision that was asked to go under this lease: views that are behind still
     /// show it, also to a member that is new in this session.
-    pub(super) deleted: BTreeMap<Arc<[u8]>, i64>,
+    pub(super) deleted: BTreeMap<Arc<[u8]>, super::removal::Deleted>,
     /// Operations in one transaction.
     pub(super) batch: usize,
     /// What each request is for, and what was known of the store when it was sent.
@@ -155,9 +155,9 @@ pub(crate) struct Machine {
     /// Verified renewals since a join was lost on the way, or a leader's key taken away, if that ever was under this
     /// lease.
     pub(crate) suspicion: Option<u32>,
-    /// The lease's keys are to be listed after the next verified renewal: the keepalive stream was opened since, and the
-    /// store may have been restored to one in which a key of ours stands again.
-    pub(super) sweep_due: bool,
+    /// Verified renewals until the last sweep that is due since the keepalive stream was opened. The store may have been
+    /// restored to one in which a key of ours stands again.
+    pub(super) sweeps: u32,
     /// Reads of leaders' keys under way.
     pub(super) checks: usize,
     pub(crate) closing: bool,
@@ -196,7 +196,7 @@ impl Machine {
             condition: Condition::Connecting,
             verified_slot: 0,
             suspicion: None,
-            sweep_due: false,
+            sweeps: 0,
             checks: 0,
             closing: false,
             probing: false,

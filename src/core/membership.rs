@@ -86,6 +86,17 @@ pub(crate) struct Hold {
     own: Own,
 }
 
+/// What a view's showing a partition's key under our lease, or none, means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// Nobody asked for it to go.
+    Standing,
+    /// It is asked to go, and the view may not have come so far.
+    Going,
+    /// It was gone for certain: a restore of etcd has brought it back.
+    Back,
+}
+
 /// What a member is to do, by what it sees.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wants {
@@ -100,8 +111,8 @@ pub(crate) struct Wants {
     pub(crate) adopt: Vec<(u32, Own)>,
     /// The same, and not wanted.
     pub(crate) discard: Vec<(u32, Own)>,
-    /// Keys that nobody holds and others would wait for: of ours once and without a lease since; or put under our lease
-    /// by a transaction that came late, while the work of an earlier term goes on.
+    /// Keys that nobody holds and others would wait for: of ours once and without a lease since; put under our lease by a
+    /// transaction that came late, while the work of an earlier term goes on; or brought back by a restore of etcd.
     pub(crate) stray: Vec<(u32, i64)>,
     /// Where a key without a lease stands, which no owner's ever is.
     pub(crate) blocked: BTreeSet<u32>,
@@ -164,9 +175,13 @@ impl Membership {
         self.refused.clear();
     }
 
-    /// Another store knows nothing of it, and may use the same revisions again.
+    /// Another store knows nothing of what was ours, and may use the same revisions again. Whatever it shows, the keys of
+    /// partitions whose work goes on are not in it.
     pub(crate) fn store_changed(&mut self) {
         self.former.clear();
+        for hold in self.held.values_mut() {
+            hold.own.create_revision = 0;
+        }
     }
 
     pub(crate) fn hold(&mut self, partition: u32, slot: SlotId, own: Own) {
@@ -212,14 +227,14 @@ impl Membership {
         lost
     }
 
-    /// What is to be done, by the state that `roster` shows. `own` is our member key, `gone` says of a key that it is
-    /// being deleted, or of one that was created then that it was.
+    /// What is to be done, by the state that `roster` shows. `own` is our member key, `shown` says what it means that a key
+    /// stands that was created then, or that none does.
     pub(crate) fn wants(
         &self,
         prefix: &[u8],
         own: &Own,
         roster: &Roster,
-        gone: impl Fn(&[u8], Option<i64>) -> bool,
+        shown: impl Fn(&[u8], Option<i64>) -> Shown,
     ) -> Wants {
         let mut wants = Wants::default();
         let (members, owned) = facts(prefix, roster);
@@ -238,10 +253,9 @@ impl Membership {
         let seen = roster.revision();
         for (partition, (lease, key)) in (0..).zip(target.into_iter().zip(keys)) {
             let wanted = lease == me;
-            let free = || {
-                let created = key.as_ref().map(|key| key.since);
-                !taking.contains(&partition) && !gone(&partition_key(prefix, partition), created)
-            };
+            let created = key.as_ref().map(|key| key.since);
+            let shown = || shown(&partition_key(prefix, partition), created);
+            let free = || !taking.contains(&partition) && shown() != Shown::Going;
             if let Some(hold) = self.held.get(&partition) {
                 // What was written after the view's revision it cannot judge.
                 if seen >= hold.own.create_revision {
@@ -265,7 +279,10 @@ impl Membership {
                 None if wanted && self.may_take(partition, seen) && free() => {
                     wants.take.push(partition);
                 }
-                Some(key) if key.lease == me && self.is_news(&key) && free() => {
+                Some(key) if key.lease == me && free() && self.was_ours(&key, shown()) => {
+                    wants.stray.push((partition, key.since));
+                }
+                Some(key) if key.lease == me && free() => {
                     let own = Own {
                         key: partition_key(prefix, partition),
                         create_revision: key.since,
@@ -295,9 +312,10 @@ impl Membership {
         self.refused.get(&partition).is_none_or(|at| seen >= *at)
     }
 
-    fn is_news(&self, key: &Owned) -> bool {
+    /// Whether a key that stands under our lease was ours, and is not any more: it is never ours again.
+    fn was_ours(&self, key: &Owned, shown: Shown) -> bool {
         let past = self.past.get(&key.partition);
-        past.is_none_or(|past| key.since > *past)
+        shown == Shown::Back || past.is_some_and(|past| key.since <= *past)
     }
 }
 
@@ -392,19 +410,26 @@ mod tests {
         let (mut member, me) = member();
         member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
         member.let_go(0);
-        let old = member.wants(PREFIX, &me, &alone(12, [(0, 12)]), |_, _| false);
+        let old = member.wants(PREFIX, &me, &alone(12, [(0, 12)]), |_, _| Shown::Standing);
         assert_eq!((old.adopt, old.take), (vec![], vec![1]));
-        let newer = member.wants(PREFIX, &me, &alone(15, [(0, 14)]), |_, _| false);
+        assert_eq!(old.stray, [(0, 12)]);
+        let newer = member.wants(PREFIX, &me, &alone(15, [(0, 14)]), |_, _| Shown::Standing);
         assert_eq!(newer.adopt, [(0, own(partition_key(PREFIX, 0), 14))]);
     }
 
     #[test]
     fn a_key_that_is_being_deleted_is_neither_taken_nor_adopted() {
         let (member, me) = member();
-        let gone = |key: &[u8], _: Option<i64>| *key == *partition_key(PREFIX, 0);
-        let wants = member.wants(PREFIX, &me, &alone(12, [(0, 11)]), gone);
+        let going = |key: &[u8], _: Option<i64>| {
+            if *key == *partition_key(PREFIX, 0) {
+                Shown::Going
+            } else {
+                Shown::Standing
+            }
+        };
+        let wants = member.wants(PREFIX, &me, &alone(12, [(0, 11)]), going);
         assert_eq!((wants.adopt, wants.take), (vec![], vec![1]));
-        let wants = member.wants(PREFIX, &me, &alone(12, []), gone);
+        let wants = member.wants(PREFIX, &me, &alone(12, []), going);
         assert_eq!(wants.take, [1]);
     }
 
@@ -414,7 +439,7 @@ mod tests {
         member.refuse(0, 20, 12);
         let take = |member: &Membership, revision| {
             member
-                .wants(PREFIX, &me, &alone(revision, []), |_, _| false)
+                .wants(PREFIX, &me, &alone(revision, []), |_, _| Shown::Standing)
                 .take
         };
         assert_eq!(take(&member, 12), [1]);
@@ -443,7 +468,9 @@ mod tests {
             entry(partition_key(PREFIX, 1), 12, 0),
         ];
         let wants = |member: &Membership| {
-            let wants = member.wants(PREFIX, &me, &roster(20, left.clone()), |_, _| false);
+            let wants = member.wants(PREFIX, &me, &roster(20, left.clone()), |_, _| {
+                Shown::Standing
+            });
             (wants.stray, wants.blocked)
         };
         assert_eq!(wants(&member), (vec![(0, 12)], [1].into()));
@@ -452,10 +479,40 @@ mod tests {
     }
 
     #[test]
+    fn partition_whose_work_outlives_its_store_is_left_to_others() {
+        let (mut member, me) = member();
+        // Created in the former store at a revision that the present one has not come to.
+        member.hold(0, 1, own(partition_key(PREFIX, 0), 90));
+        member.lease_lost();
+        member.store_changed();
+        let members = [
+            entry(member_key(PREFIX, 7), 10, 7),
+            entry(member_key(PREFIX, 8), 11, 8),
+            entry(partition_key(PREFIX, 1), 12, 8),
+        ];
+        let wants = member.wants(PREFIX, &me, &roster(20, members), |_, _| Shown::Standing);
+        assert_eq!(
+            (wants.lost, wants.waiting),
+            (vec![(1, Fate::Gone)], vec![1])
+        );
+    }
+
+    #[test]
+    fn key_that_a_restore_brings_back_is_deleted_and_never_ours_again() {
+        let (member, me) = member();
+        let roster = alone(20, [(0, 12)]);
+        let wants = member.wants(PREFIX, &me, &roster, |_, _| Shown::Back);
+        assert_eq!((wants.stray, wants.adopt), (vec![(0, 12)], vec![]));
+        let wants = member.wants(PREFIX, &me, &roster, |_, _| Shown::Going);
+        assert_eq!((wants.stray, wants.adopt), (vec![], vec![]));
+    }
+
+    #[test]
     fn a_key_younger_than_the_view_is_not_judged_by_it() {
         let (mut member, me) = member();
         member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
-        let wants = |revision| member.wants(PREFIX, &me, &alone(revision, []), |_, _| false);
+        let wants =
+            |revision| member.wants(PREFIX, &me, &alone(revision, []), |_, _| Shown::Standing);
         assert_eq!(wants(11).lost, []);
         assert_eq!(wants(12).lost, [(1, Fate::Gone)]);
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::action::{Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
 use super::candidacy::{Phase, Purpose};
 use super::machine::{Machine, Slot, Timer};
+use super::membership::Shown;
 use super::time::Time;
 use crate::facts::Entry;
 
@@ -34,6 +35,35 @@ impl Removal {
             not_before: now,
             held_by: None,
             waiting: Vec::new(),
+        }
+    }
+}
+
+/// A partition's key that was asked to go under this lease.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Deleted {
+    /// The newest create revision that was asked to go.
+    created: i64,
+    /// The revision at which etcd confirmed that it is gone.
+    gone_at: Option<i64>,
+}
+
+impl Deleted {
+    fn ask(&mut self, create_revision: i64) {
+        if create_revision > self.created {
+            self.created = create_revision;
+            self.gone_at = None;
+        }
+    }
+
+    /// What a view at the revision `seen` says by showing a key that was created then.
+    pub(super) fn shown(self, created: i64, seen: i64) -> Shown {
+        if created > self.created {
+            Shown::Standing
+        } else if self.gone_at.is_some_and(|gone| seen >= gone) {
+            Shown::Back
+        } else {
+            Shown::Going
         }
     }
 }
@@ -216,7 +246,12 @@ impl Machine {
         }
         removal.request = None;
         match answer {
-            Answer::Deleted { .. } => self.removal_done(key, now),
+            Answer::Deleted { header } => {
+                if let Some(deleted) = self.deleted.get_mut(key) {
+                    deleted.gone_at = Some(header.revision);
+                }
+                self.removal_done(key, now);
+            }
             Answer::Read { entry, .. } => {
                 let stray = entry.filter(|e| self.is_stray(e));
                 self.found(key, stray.map(|e| e.create_revision), now);
@@ -313,8 +348,7 @@ impl Machine {
             if let Some(removal) = self.removals.get_mut(&key) {
                 removal.request = Some(request);
             }
-            let newest = self.deleted.entry(key).or_default();
-            *newest = create_revision.max(*newest);
+            self.deleted.entry(key).or_default().ask(create_revision);
         }
     }
 
@@ -397,7 +431,7 @@ impl Machine {
         let keys = match answer {
             Answer::Swept { keys } => keys,
             Answer::Failed(trouble) => {
-                self.sweep_due = true;
+                self.sweeps = self.sweeps.max(1);
                 self.fail_request("sweep", &[], trouble);
                 return;
             }
@@ -412,8 +446,13 @@ impl Machine {
         }
         for key in keys {
             // Keys that users bind to the lease have other names.
-            if is_named_by_us(&key, lease) && !owned.contains(&key) && !self.removals.contains(&key)
-            {
+            if !is_named_by_us(&key, lease) || owned.contains(&key) {
+                continue;
+            }
+            if self.removals.contains(&key) {
+                // It may be another key than the one that is asked to go.
+                self.sweeps = self.sweeps.max(1);
+            } else {
                 self.remove(now, &key, None, None);
             }
         }
