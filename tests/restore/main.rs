@@ -18,7 +18,7 @@ use crate::backup::{Snapshot, copy, etcdutl};
 use crate::stage::{PATIENCE, PREFIX, Result, Stage, TTL};
 
 /// So long that no renewal is due before the restore: its read would tell the session of etcd's revision.
-const LONG_TTL: Duration = Duration::from_secs(60);
+const LONG_TTL: Duration = Duration::from_secs(30);
 
 /// Kills etcd, copies its folder, and starts it again.
 async fn back_up(etcd: &mut Etcd) -> Result<tempfile::TempDir> {
@@ -47,8 +47,10 @@ async fn revisions_of_a_watch_reveal_a_restored_folder() -> Result {
     stage.guests(&endpoint, 2).await?;
     put_back(&mut etcd, &backup).await?;
     stage.reported(&["a", "b"]).await?;
-    let why = stage.node("a").first_loss();
-    assert_eq!(why, Some(LostReason::StoreChanged));
+    let why = eventually(PATIENCE, "the term of a ends", async || {
+        stage.node("a").first_loss()
+    });
+    assert_eq!(why.await?, LostReason::StoreChanged);
     stage.settles(&etcd).await?;
     Ok(())
 }

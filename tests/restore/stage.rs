@@ -181,10 +181,13 @@ impl Stage {
     /// `etcd` was started after the restore, so that it counts what followed.
     pub(crate) async fn settles(&mut self, etcd: &Etcd) -> Result<Vec<i64>> {
         let mut client = etcd.client().await;
+        let begun = Instant::now();
         let settled = eventually(PATIENCE, "all stand behind one leader", async || {
             let leader = self.only_leader()?;
-            // Renewed since, or it may be about to end.
-            if leader.valid_until().time_left() < self.ttl / 2 {
+            // A renewal that was sent since counts only if its session finds no other store. Before, a term may be about
+            // to end.
+            let renewed = leader.valid_until().time_left() + begun.elapsed();
+            if renewed + self.ttl / 20 < self.ttl.mul_f64(0.999) {
                 return None;
             }
             let keys = keys(&mut client).await.ok()?;
