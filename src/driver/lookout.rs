@@ -411,11 +411,17 @@ impl Task {
                 metrics::watch_lost(identity);
                 self.failed(What::Watch, Class::Retry, why, &[]);
             }
-            Note::StoreChanged { was, is } => {
+            // A session with a lease notices by itself, and tells it once.
+            Note::StoreChanged { was, is } if !self.session_has_lease() => {
                 tracing::error!(target: "eldest::session", identity, ?was, ?is, "etcd is another cluster or was restored from a backup: tokens may repeat");
             }
             _ => {}
         }
+    }
+
+    fn session_has_lease(&self) -> bool {
+        let state = self.parts.state.borrow();
+        matches!(*state, SessionState::Live(_) | SessionState::Lost { .. })
     }
 
     fn failed(&mut self, what: What, class: Class, why: &str, about: &[u8]) {

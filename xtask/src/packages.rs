@@ -217,7 +217,11 @@ fn apt_of(stage: &Stage, suite: &str, folder: &Path) -> Result<Command> {
         &sources,
         format!("deb [signed-by={KEYS}] {mirror} {suite} main\n"),
     )?;
+    // What this machine has installed would be downloaded in that version, which this release may not have.
+    let status = folder.join("status");
+    fs::write(&status, "")?;
     let settings = [
+        ("Dir::State::status", status),
         ("Dir::Etc::sourcelist", sources),
         ("Dir::Etc::sourceparts", PathBuf::from("/dev/null")),
         ("Dir::Etc::preferences", PathBuf::from("/dev/null")),

@@ -126,6 +126,7 @@ pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     }
     add_etcdctl(stage, &mut all);
     tools::add_etcdutl(stage, &mut all);
+    tools::add_haproxy(stage, &mut all);
     if etcd.is_none() {
         tools::add(stage, &mut all);
     }

@@ -1,5 +1,5 @@
 //! Finds the programs that tests need: on this machine, or in packages of Debian that are only unpacked. tests/serve needs
-//! `HAProxy` and promtool, tests/page Chromium, tests/restore etcdutl.
+//! `HAProxy` and promtool, tests/faults `HAProxy`, tests/page Chromium, tests/restore etcdutl.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,8 +26,8 @@ pub(crate) fn add_etcdutl(stage: &Stage, cargo: &mut Command) {
     }
 }
 
-/// Tells the tests where the tools are that this machine does not have. Without one they fail and name the remedy.
-pub(crate) fn add(stage: &Stage, cargo: &mut Command) {
+/// Tells the tests where `HAProxy` is, if this machine has none. Without it they fail and name the remedy.
+pub(crate) fn add_haproxy(stage: &Stage, cargo: &mut Command) {
     if is_wanted("haproxy", "HAPROXY") {
         match haproxy(stage) {
             Ok((program, libraries)) => {
@@ -37,6 +37,11 @@ pub(crate) fn add(stage: &Stage, cargo: &mut Command) {
             Err(error) => stage.say(&format!("no haproxy: {error:#}")),
         }
     }
+}
+
+/// Tells the tests where the tools are that this machine does not have, and that one version of etcd is enough for.
+/// Without one they fail and name the remedy.
+pub(crate) fn add(stage: &Stage, cargo: &mut Command) {
     if is_wanted("promtool", "PROMTOOL") {
         match packages::unpack(stage, "prometheus", "usr/bin/promtool") {
             Ok(promtool) => _ = cargo.env("ELDEST_PROMTOOL", promtool),
