@@ -2,10 +2,16 @@
 //!
 //! It is more than the sweep can do: no fork is fast enough, and processes of other users are killed too.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
+
+use super::keeper::pause;
 
 const PREFIX: &str = "eldest-";
+/// A cgroup whose last process has just ended is asked to go so often, with such pauses.
+const REMOVALS: u32 = 100;
+const BUSY: Duration = Duration::from_millis(2);
 
 /// A cgroup of this process's making, below its own.
 pub(super) struct Cgroup(PathBuf);
@@ -46,7 +52,13 @@ impl Cgroup {
 
     /// Once it is empty.
     pub(super) fn remove(self) {
-        let _ = fs::remove_dir(self.0);
+        // The kernel lets go of the last process a moment after it was waited for.
+        for _ in 0..REMOVALS {
+            match fs::remove_dir(&self.0) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => pause(BUSY),
+                _ => return,
+            }
+        }
     }
 }
 

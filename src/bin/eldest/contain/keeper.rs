@@ -348,7 +348,7 @@ fn sweep(program: Pid, cgroup: Option<&Cgroup>, list: impl Fn() -> io::Result<Ve
 
 /// Waits without the help of the kernel's lists and descriptors, which have failed.
 #[allow(clippy::disallowed_methods)] // the keeper has one thread and no runtime
-fn pause(duration: Duration) {
+pub(super) fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }
 
