@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::core::freshness::Completeness;
-use crate::core::time::Time;
 use crate::env::SharedEnv;
+use eldest_core::freshness::Completeness;
+use eldest_core::time::Time;
 
 /// A moment, by the library's deadline clock: what carries it shows every change that etcd had accepted then. Later
 /// changes may be missing.

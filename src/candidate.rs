@@ -9,9 +9,6 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::announcement::Announced;
-use crate::core::action::SlotId;
-use crate::core::candidacy::Manner;
-use crate::core::reason::{EndReason, LostReason};
 use crate::driver::{Command, Seat};
 use crate::error::{Error, ErrorKind, Result};
 use crate::leadership::{Leadership, proclaim};
@@ -19,6 +16,9 @@ use crate::mailbox::Receiver;
 use crate::own::{Own, Pen};
 use crate::session::Handle;
 use crate::told::Told;
+use eldest_core::action::SlotId;
+use eldest_core::candidacy::Manner;
+use eldest_core::reason::{EndReason, LostReason};
 
 /// Where a candidate stands.
 #[non_exhaustive]

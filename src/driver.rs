@@ -14,17 +14,17 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::core::action::{Action, Condition, SlotId, TermId};
-use crate::core::candidacy::Manner;
-use crate::core::lease::LONGEST_PAUSE;
-use crate::core::machine::{Config, Machine};
-use crate::core::reason::{EndReason, LostReason};
 use crate::env::SharedEnv;
 use crate::error::{Error, Result};
 use crate::etcd::{Lane, Pool};
 use crate::metrics;
 use crate::session::{LeaseView, SessionState};
 use crate::term::Beliefs;
+use eldest_core::action::{Action, Condition, SlotId, TermId};
+use eldest_core::candidacy::Manner;
+use eldest_core::lease::LONGEST_PAUSE;
+use eldest_core::machine::{Config, Machine};
+use eldest_core::reason::{EndReason, LostReason};
 
 use failures::Failures;
 pub(crate) use inbox::{CommandReceiver, Commands, Room};
@@ -105,7 +105,6 @@ pub(crate) struct Driver {
     beliefs: Arc<Beliefs>,
     state: watch::Sender<SessionState>,
     identity: Arc<str>,
-    namespace: Arc<[u8]>,
     failures: Failures,
     /// Boxed: the table has room for up to twice as many.
     seats: HashMap<SlotId, Box<Seat>>,
@@ -144,14 +143,17 @@ impl Driver {
                 urgent,
                 answers,
             ),
-            failures: Failures::new(LONGEST_PAUSE.saturating_add(config.request_timeout)),
+            failures: Failures::new(
+                LONGEST_PAUSE.saturating_add(config.request_timeout),
+                Arc::clone(&identity),
+                namespace,
+            ),
             machine: Machine::new(config),
             env,
             pool,
             beliefs,
             state,
             identity,
-            namespace,
             seats: HashMap::new(),
             standing: HashMap::new(),
             proclaims: HashMap::new(),
@@ -344,7 +346,7 @@ impl Driver {
         }
     }
 
-    fn trust(&mut self, deadline: crate::core::time::Time, fresh: bool) {
+    fn trust(&mut self, deadline: eldest_core::time::Time, fresh: bool) {
         let left = deadline.since(self.env.now());
         metrics::trusted(&self.identity, self.env.unix_time(), left);
         if fresh {

@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::candidate::{Candidate, Status};
-use crate::core::candidacy::{Follow, Manner};
 use crate::error::{Error, ErrorKind, Result};
-use crate::facts::Reach;
 use crate::observer::Observer;
 use crate::own::Own;
 use crate::roster::{Member, Roster};
 use crate::session::Handle;
 use crate::term::Term;
+use eldest_core::candidacy::{Follow, Manner};
+use eldest_core::facts::Reach;
 
 /// One election: a prefix in etcd under which every candidate has a key. The smallest create revision leads.
 ///

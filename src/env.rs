@@ -2,6 +2,8 @@
 //! the unchanged library runs on a real machine or in simulated time.
 
 mod alarm;
+#[cfg(any(test, feature = "unstable-sim"))]
+mod scripted;
 mod system;
 mod watchdog;
 
@@ -14,8 +16,13 @@ use std::time::Duration;
 use etcd_client::{Client, ConnectOptions};
 use futures::future::{BoxFuture, Either, select};
 
-use crate::core::time::Time;
+use eldest_core::time::Time;
 
+#[cfg(test)]
+pub(crate) use scripted::Clock;
+#[cfg(any(test, feature = "unstable-sim"))]
+#[cfg_attr(not(feature = "unstable-sim"), allow(unreachable_pub))]
+pub use scripted::Scripted;
 pub(crate) use system::System;
 
 /// Everything the library takes from its surroundings.

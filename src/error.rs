@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::core::action::{Class, Trouble};
-use crate::core::reason::EndReason;
 use crate::etcd::{self, Failure};
+use eldest_core::action::{Class, Trouble};
+use eldest_core::reason::EndReason;
 
 /// Any error of a user's own.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
@@ -118,6 +118,7 @@ impl Error {
             EndReason::Shutdown => Self::new(ErrorKind::Ended, "it was shut down"),
             EndReason::Refused => Self::new(ErrorKind::Ended, "etcd refused it"),
             EndReason::Taken => Self::new(ErrorKind::Ended, "others stood already"),
+            other => Self::new(ErrorKind::Ended, format!("it ended: {other}")),
         }
     }
 

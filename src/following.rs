@@ -186,10 +186,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::core::time::Time;
-    use crate::facts::Entry;
     use crate::session::Session;
     use crate::term::{Belief, Shared};
+    use eldest_core::facts::Entry;
+    use eldest_core::time::Time;
 
     fn entry(lease: i64, create_revision: i64) -> Entry {
         Entry {

@@ -1,5 +1,5 @@
 //! Hides what others can make us read: each function reads arbitrary bytes as one of those things, and panics if they
-//! make something impossible of it. Not covered by semver; the programs in `fuzz/` and `tests/fuzzing.rs` call it.
+//! make something impossible of it. Not covered by semver; the programs in `tools/fuzz/` and `tests/fuzzing.rs` call it.
 //!
 //! Each says whether the bytes were of the kind that it reads, so that a run can tell that it got that far.
 
@@ -11,16 +11,16 @@ use axum::body::Body;
 use http::{Method, Request, StatusCode};
 use tower_service::Service;
 
-use crate::core::roster::Roster as Queue;
 use crate::env::{System, timeout};
-use crate::facts::{Change, Entry, Reach};
 use crate::http::{Door, Node, router};
 use crate::overview::Queue as Seen;
 use crate::{Announcement, Roster, Session, SessionOptions};
+use eldest_core::facts::{Change, Entry, Reach};
+use eldest_core::roster::Roster as Queue;
 
 /// One thing that is read.
 pub struct Target {
-    /// As the programs in `fuzz/` are called.
+    /// As the programs in `tools/fuzz/` are called.
     pub name: &'static str,
     /// Reads these bytes so.
     pub read: fn(&[u8]) -> bool,

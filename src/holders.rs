@@ -10,11 +10,11 @@ use std::time::Duration;
 use futures::Stream;
 
 use crate::as_of::AsOf;
-use crate::core::candidacy::miscount;
-use crate::core::membership::{KeyKind, kind_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observer::Observer;
 use crate::roster::{Member, Roster};
+use eldest_core::candidacy::miscount;
+use eldest_core::membership::{KeyKind, kind_of};
 
 /// Who shares the partitions and which partition is with whom, at one revision of etcd.
 ///

@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::announcement::Announced;
-use crate::core::action::{SlotId, TermId};
-use crate::core::reason::LostReason;
 use crate::driver::Command;
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::Handle;
 use crate::term::Term;
+use eldest_core::action::{SlotId, TermId};
+use eldest_core::reason::LostReason;
 
 /// The right to act as leader, for one term. Checks and fencing are those of its [`Term`], to which it dereferences.
 ///

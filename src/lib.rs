@@ -295,23 +295,20 @@
 //!
 //! # etcd versions
 //!
-//! The test suite runs against etcd 3.5, 3.6 and 3.7, and in a shorter form against the last 3.4 and against 3.4.23,
-//! which Debian 12 ships. Use the newest patch release: releases before 3.4.38, 3.5.23 and 3.6.5 may acknowledge the
-//! renewal of a lease that is gone, and releases before 3.4.42, 3.5.28 and 3.6.9 may answer a linearizable read with
-//! old state after a pause. A renewal is verified with every version alike, so the first alone cannot make two
-//! leaders; the second weakens the very read that verifies.
+//! Every test runs against etcd 3.7, those that depend on etcd's version against 3.5 and 3.6 as well, and a smoke test
+//! against the last 3.4 and against 3.4.23, which Debian 12 ships. Use the newest patch release: releases before 3.4.38,
+//! 3.5.23 and 3.6.5 may acknowledge the renewal of a lease that is gone, and releases before 3.4.42, 3.5.28 and 3.6.9
+//! may answer a linearizable read with old state after a pause. A renewal is verified with every version alike, so the
+//! first alone cannot make two leaders; the second weakens the very read that verifies.
 mod announcement;
 mod as_of;
 mod candidate;
-#[cfg_attr(not(feature = "unstable-sim"), allow(unreachable_pub))]
-mod core;
 mod driver;
 mod election;
 #[cfg_attr(not(feature = "unstable-sim"), allow(unreachable_pub))]
 mod env;
 mod error;
 mod etcd;
-mod facts;
 mod following;
 #[cfg(feature = "unstable-fuzz")]
 #[doc(hidden)]
@@ -351,8 +348,8 @@ mod vigil;
 pub use announcement::{Announced, Announcement};
 pub use as_of::AsOf;
 pub use candidate::{Candidate, Status};
-pub use core::candidacy::Follow;
-pub use core::reason::{EndReason, LostReason};
+pub use eldest_core::candidacy::Follow;
+pub use eldest_core::reason::{EndReason, LostReason};
 pub use election::Election;
 pub use error::{BoxError, Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
@@ -377,8 +374,8 @@ pub use tokio_util::sync::CancellationToken;
 #[cfg(feature = "unstable-sim")]
 #[doc(hidden)]
 pub mod sim {
-    pub use crate::core::time::Time;
-    pub use crate::env::{Env, Watched};
+    pub use crate::env::{Env, Scripted, Watched};
+    pub use eldest_core::time::Time;
 }
 
 /// README's programs are compiled with the examples of this documentation.

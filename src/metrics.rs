@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::candidate::Status;
-use crate::core::reason::LostReason;
+use eldest_core::reason::LostReason;
 
 /// Upper bounds, in seconds, for a histogram of `eldest_renewal_duration_seconds`: from a renewal on the own machine to
 /// one that took the longest request timeouts.

@@ -10,11 +10,11 @@ use std::time::Duration;
 use futures::Stream;
 
 use crate::as_of::{AsOf, Complete};
-use crate::core::time::Time;
 use crate::error::Result;
-use crate::facts::Reach;
 use crate::roster::Roster;
 use crate::session::Handle;
+use eldest_core::facts::Reach;
+use eldest_core::time::Time;
 
 /// Changes that an onlooker may be behind before it skips to the newest state.
 const BACKLOG: usize = 256;

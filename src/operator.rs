@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::core::time::Time;
 use crate::env::{SharedEnv, System};
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Failure, Pool};
@@ -14,6 +13,7 @@ pub use crate::etcd::{MemberInfo, MemberStatus, Permissions};
 use crate::options::{SessionOptions, Settings};
 use crate::roster::Member;
 use crate::session::Session;
+use eldest_core::time::Time;
 
 /// Takes away the key of a candidate, a holder or a blocker, whosoever it is, if it still is the very key that was seen:
 /// another of the same path is left alone. Whether it stood until now.

@@ -7,12 +7,12 @@ use std::time::Duration;
 use crate::as_of::AsOf;
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Class, Failure};
-use crate::facts::Entry;
 use crate::holders::Holders;
 use crate::names::{Path, Use};
 use crate::options::check_name;
 use crate::roster::{Member, Roster};
 use crate::session::{Session, SessionShared};
+use eldest_core::facts::Entry;
 
 /// Everything that stands below a namespace, or below a name in it, at one revision of etcd.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::candidate::Status;
-use crate::core::action::{SlotId, TermId};
 use crate::term::Term;
 use crate::told::Told;
+use eldest_core::action::{SlotId, TermId};
 
 /// What the session's candidate in one election is. At most one stands at a time; a later one replaces it.
 pub(crate) type Own = Told<State>;

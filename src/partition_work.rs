@@ -9,10 +9,10 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::core::reason::LostReason;
 use crate::error::{BoxError, Error, Result};
 use crate::partitions::{Membership, Partition, Partitions};
 use crate::run::{span_of, tell_late, unconfirmed};
+use eldest_core::reason::LostReason;
 
 /// How the work on one partition came to its end.
 enum End {

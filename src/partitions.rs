@@ -9,10 +9,7 @@ use twox_hash::XxHash3_64;
 
 use crate::announcement::Announced;
 use crate::candidate::Candidate;
-use crate::core::candidacy::{Follow, Manner};
-use crate::core::membership::{KeyKind, Sharing, kind_of};
 use crate::error::{Error, ErrorKind, Result};
-use crate::facts::Reach;
 use crate::holders::{Holders, HoldersObserver, Layout};
 use crate::leadership::Leadership;
 use crate::names::Use;
@@ -21,6 +18,9 @@ use crate::options::check_name;
 use crate::roster::Roster;
 use crate::session::Handle;
 use crate::term::Term;
+use eldest_core::candidacy::{Follow, Manner};
+use eldest_core::facts::Reach;
+use eldest_core::membership::{KeyKind, Sharing, kind_of};
 
 /// More would make one watch, and every look at it, too large.
 pub(crate) const MAX_COUNT: u32 = 65_536;

@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::candidate::Candidate;
-use crate::core::candidacy::{Follow, Manner, Share};
 use crate::env::timeout;
 use crate::error::{Error, ErrorKind, Result};
-use crate::facts::Reach;
 use crate::leadership::Leadership;
 use crate::names::Use;
 use crate::options::check_name;
 use crate::roster::Roster;
 use crate::session::Handle;
+use eldest_core::candidacy::{Follow, Manner, Share};
+use eldest_core::facts::Reach;
 
 /// A lock, or a semaphore, as the session sees it. Whoever holds it leads, in the words of the core.
 #[derive(Clone)]

@@ -6,10 +6,10 @@ use std::time::SystemTime;
 
 use crate::announcement::Announcement;
 use crate::as_of::AsOf;
-use crate::core::queue::Queue;
 use crate::error::Result;
-use crate::facts::{Entry, Reach};
 use crate::session::SessionShared;
+use eldest_core::facts::{Entry, Reach};
+use eldest_core::queue::Queue;
 
 /// The candidates of an election at one revision of etcd, eldest first.
 ///
@@ -101,7 +101,7 @@ impl Roster {
 
     /// Nobody stands.
     pub fn is_vacant(&self) -> bool {
-        self.inner.entries.len() == 0
+        self.inner.entries.is_empty()
     }
 
     /// Every key that counts, eldest first.

@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::candidate::Candidate;
-use crate::core::reason::LostReason;
 use crate::election::Election;
 use crate::error::{BoxError, Error, ErrorKind, Result};
 use crate::following::{Fault, Follower, Following};
@@ -19,6 +18,7 @@ use crate::leadership::{Claim, Leadership};
 use crate::runner::Runner;
 use crate::term::Term;
 use crate::vigil::Vigil;
+use eldest_core::reason::LostReason;
 
 /// How one term's work came to its end.
 enum End {

@@ -10,11 +10,6 @@ use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
 
 use crate::announcement::Announced;
-use crate::core::action::{SlotId, TermId};
-use crate::core::arranging::BATCH;
-use crate::core::candidacy::LONG_QUEUE;
-use crate::core::machine::Config;
-use crate::core::reason::LostReason;
 use crate::driver::lookout::{self, Lookout};
 use crate::driver::{Command, Commands, Driver, Parts, Room, several};
 use crate::election::Election;
@@ -29,6 +24,11 @@ use crate::partitions::Partitions;
 use crate::resource::Resource;
 use crate::semaphore::{Semaphore, check_capacity};
 use crate::term::{Belief, Beliefs};
+use eldest_core::action::{SlotId, TermId};
+use eldest_core::arranging::BATCH;
+use eldest_core::candidacy::LONG_QUEUE;
+use eldest_core::machine::Config;
+use eldest_core::reason::LostReason;
 
 /// One node's stay in etcd: one lease, one keepalive stream and one watch stream for every election and lock of a
 /// process.

@@ -8,11 +8,11 @@ use std::time::Duration;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
 use tokio_util::sync::CancellationToken;
 
-use crate::core::reason::LostReason;
-use crate::core::time::Time;
 use crate::env::{SharedEnv, Watched};
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Pool;
+use eldest_core::reason::LostReason;
+use eldest_core::time::Time;
 
 /// Set in a belief's word once it can no longer be extended.
 const FROZEN: u64 = 1 << 63;
@@ -57,12 +57,13 @@ impl Belief {
         self.over.cancel();
     }
 
-    /// [`Belief::end`] for whoever saw `deadline` pass. False: it was extended meanwhile and lives on.
-    fn end_at(&self, deadline: Time) -> bool {
-        let seen = |word: u64| (word & !FROZEN == deadline.as_nanos()).then_some(word | FROZEN);
+    /// [`Belief::end`] if the deadline has passed by `now`. False: it has not, perhaps because it was just extended.
+    fn end_by(&self, now: Time) -> bool {
+        // Looked at and ended in one step: no extension comes between.
+        let passed = |word: u64| (word & !FROZEN <= now.as_nanos()).then_some(word | FROZEN);
         let ended = self
             .word
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, seen)
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, passed)
             .is_ok();
         if ended {
             self.over.cancel();
@@ -121,11 +122,8 @@ impl Watched for Beliefs {
 
     fn fire(&self, now: Time) {
         if let Some(belief) = self.present() {
-            let deadline = belief.deadline();
-            if now >= deadline.before(self.grace) {
-                // Extended this moment, it names another due time.
-                belief.end_at(deadline);
-            }
+            // Extended this moment, it names another due time.
+            belief.end_by(now.after(self.grace));
         }
     }
 }
@@ -249,7 +247,7 @@ impl Shared {
                 return true;
             }
             // Extended while the clock was read, it must not be said to be over: look again.
-            if now < deadline || self.belief.end_at(deadline) {
+            if now < deadline || self.belief.end_by(now) {
                 return false;
             }
         }
@@ -432,98 +430,4 @@ impl fmt::Debug for Deadline {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(ms: u64) -> Time {
-        Time::ZERO.after(Duration::from_millis(ms))
-    }
-
-    #[test]
-    fn a_belief_that_ended_is_never_extended() {
-        let belief = Belief::until(at(100));
-        assert!(belief.extend(at(200)));
-        assert!(belief.extend(at(150)), "an older renewal is no error");
-        assert_eq!(belief.deadline(), at(200), "and moves nothing back");
-        belief.end();
-        assert!(!belief.extend(at(300)));
-        assert_eq!(belief.deadline(), at(200));
-        assert!(belief.over.is_cancelled());
-    }
-
-    /// A clock that is read while the driver extends the belief from 100 to 200.
-    struct Late(Mutex<Option<Arc<Belief>>>);
-
-    impl crate::env::Env for Late {
-        fn now(&self) -> Time {
-            if let Some(belief) = self.0.lock().unwrap().take() {
-                assert!(belief.extend(at(200)));
-            }
-            at(100)
-        }
-        fn unix_time(&self) -> Duration {
-            Duration::ZERO
-        }
-        fn sleep(&self, _: Duration) -> futures::future::BoxFuture<'static, ()> {
-            Box::pin(std::future::pending())
-        }
-        fn wake_at(&self, _: Time) -> futures::future::BoxFuture<'static, ()> {
-            unreachable!()
-        }
-        fn spawn(&self, _: futures::future::BoxFuture<'static, ()>) {}
-        fn random(&self) -> u64 {
-            0
-        }
-        fn connect(
-            &self,
-            _: String,
-            _: etcd_client::ConnectOptions,
-        ) -> futures::future::BoxFuture<
-            'static,
-            std::result::Result<etcd_client::Client, etcd_client::Error>,
-        > {
-            Box::pin(std::future::pending())
-        }
-        fn watch(&self, _: std::sync::Weak<dyn Watched>) {}
-        fn rewatch(&self) {}
-    }
-
-    #[test]
-    fn a_check_during_an_extension_does_not_say_no_and_then_yes() {
-        let belief = Belief::until(at(100));
-        let env: SharedEnv = Arc::new(Late(Mutex::new(Some(Arc::clone(&belief)))));
-        let options = etcd_client::ConnectOptions::new();
-        let endpoints = vec!["http://127.0.0.1:1".to_owned()];
-        let pool = Pool::new(Arc::clone(&env), endpoints, options, Duration::from_secs(1));
-        let pool = Arc::new(pool.unwrap_or_else(|e| panic!("{e}")));
-        let shared = Shared::new(env, pool, belief, "e".into(), (*b"e/1").into(), 1);
-        let first = shared.is_valid();
-        assert_eq!((first, shared.is_valid()), (true, true));
-    }
-
-    #[test]
-    fn whoever_saw_an_older_deadline_pass_does_not_end_the_belief() {
-        let belief = Belief::until(at(100));
-        belief.extend(at(200));
-        assert!(!belief.end_at(at(100)));
-        assert!(!belief.is_frozen() && !belief.over.is_cancelled());
-        assert!(belief.end_at(at(200)));
-        assert!(belief.end_at(at(200)), "it stays ended");
-        assert!(belief.over.is_cancelled());
-    }
-
-    #[test]
-    fn the_watchdog_ends_the_belief_a_grace_period_before_its_deadline() {
-        let beliefs = Beliefs::new(Duration::from_millis(30));
-        let belief = beliefs.begin(at(100));
-        assert_eq!(beliefs.due(), Some(at(70)));
-        beliefs.fire(at(69));
-        assert!(!belief.over.is_cancelled());
-        belief.extend(at(200));
-        beliefs.fire(at(100));
-        assert!(!belief.over.is_cancelled(), "it was extended in time");
-        beliefs.fire(at(170));
-        assert!(belief.over.is_cancelled());
-        assert_eq!(beliefs.due(), None);
-    }
-}
+mod tests;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::core::reason::LostReason;
-use crate::core::time::Time;
 use crate::env::Watched;
 use crate::leadership::Claim;
+use eldest_core::reason::LostReason;
+use eldest_core::time::Time;
 
 /// Stands for a limit that is not set.
 const NONE: u64 = u64::MAX;

@@ -4,10 +4,12 @@
 //! An outage makes every request of every election fail, again at every attempt. Metrics count them all.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::core::action::Class;
-use crate::core::time::Time;
+use crate::metrics;
+use eldest_core::action::{Class, Note};
+use eldest_core::time::Time;
 
 /// At least so long is between two summaries.
 const EVERY: Duration = Duration::from_secs(10);
@@ -51,6 +53,9 @@ pub(super) enum Step {
 
 /// The failures of one session that are not over.
 pub(super) struct Failures {
+    identity: Arc<str>,
+    /// What all keys of the session begin with.
+    namespace: Arc<[u8]>,
     outages: Vec<Outage>,
     /// Without another failure for so long, it is over; longer than attempts are apart.
     quiet: Duration,
@@ -92,7 +97,7 @@ impl Outage {
 
 impl Line {
     /// Logs it.
-    pub(super) fn tell(&self, identity: &str) {
+    fn tell(&self, identity: &str) {
         let (why, elections) = (&*self.why, &*self.elections);
         let class = tracing::field::debug(self.class);
         match (&self.step, self.what) {
@@ -137,16 +142,65 @@ impl What {
 
 impl Failures {
     /// `attempts`: the longest time between two attempts at the same thing.
-    pub(super) fn new(attempts: Duration) -> Self {
+    pub(super) fn new(attempts: Duration, identity: Arc<str>, namespace: Arc<[u8]>) -> Self {
         Self {
+            identity,
+            namespace,
             outages: Vec::new(),
             quiet: EVERY.max(attempts.saturating_mul(2)),
         }
     }
 
+    /// Counts what every task of the session may meet; what there is to tell of it now.
+    pub(super) fn note(&mut self, now: Time, note: &Note) -> Option<Line> {
+        let identity = &*self.identity;
+        match note {
+            Note::RequestFailed {
+                what,
+                about,
+                trouble,
+            } => {
+                metrics::request_failed(identity, what);
+                let what = (What::Request(what), trouble.class);
+                self.about(now, what, &trouble.message, about)
+            }
+            Note::WatchLost { why } => {
+                metrics::watch_lost(identity);
+                self.about(now, (What::Watch, Class::Retry), why, &[])
+            }
+            Note::StoreChanged { was, is } => {
+                tracing::error!(target: "eldest::session", identity, ?was, ?is, "etcd is another cluster or was restored from a backup: tokens may repeat");
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// [`Failures::failed`] for one election, by its key or prefix, or for the whole session.
+    pub(super) fn about(
+        &mut self,
+        now: Time,
+        what: (What, Class),
+        why: &str,
+        about: &[u8],
+    ) -> Option<Line> {
+        let name = (!about.is_empty()).then(|| name_of(&self.namespace, about));
+        self.failed(now, what, why, name)
+    }
+
+    /// Logs. A failure of the whole session concerns `all`.
+    pub(super) fn tell(&self, lines: impl IntoIterator<Item = Line>, all: impl Fn() -> String) {
+        for mut line in lines {
+            if line.elections.is_empty() {
+                line.elections = all();
+            }
+            line.tell(&self.identity);
+        }
+    }
+
     /// Something failed; what there is to tell of it now: the first failure of its kind and class, and the first of each
     /// further reason up to a bound. `names`: the elections that are affected.
-    pub(super) fn failed(
+    fn failed(
         &mut self,
         now: Time,
         (what, class): (What, Class),
@@ -225,6 +279,16 @@ impl Failures {
     }
 }
 
+/// What a key or prefix belongs to, by its name within the namespace.
+pub(super) fn name_of(namespace: &[u8], about: &[u8]) -> String {
+    let name = about.strip_prefix(namespace).unwrap_or(about);
+    let end = name.iter().rposition(|byte| *byte == b'/');
+    let name = &name[..end.unwrap_or(name.len())];
+    String::from_utf8_lossy(name)
+        .trim_start_matches('/')
+        .to_owned()
+}
+
 /// The first few names, and how many more there are.
 pub(super) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<_> = names.collect();
@@ -246,13 +310,26 @@ mod tests {
         Time::ZERO.after(Duration::from_secs(seconds))
     }
 
+    fn with(attempts: Duration) -> Failures {
+        Failures::new(attempts, Arc::default(), Arc::default())
+    }
+
     fn new() -> Failures {
-        Failures::new(Duration::from_secs(1))
+        with(Duration::from_secs(1))
     }
 
     fn fail(failures: &mut Failures, seconds: u64, name: &str) -> Option<Step> {
         let line = failures.failed(at(seconds), LIST, "cut off", [name.to_owned()]);
         line.map(|line| line.step)
+    }
+
+    #[test]
+    fn keys_and_prefixes_are_called_by_the_name_of_their_election() {
+        for about in ["eldest/team/jobs/", "eldest/team/jobs/7f", "team/jobs/"] {
+            for namespace in ["eldest", "eldest/"] {
+                assert_eq!(name_of(namespace.as_bytes(), about.as_bytes()), "team/jobs");
+            }
+        }
     }
 
     #[test]
@@ -325,7 +402,7 @@ mod tests {
 
     #[test]
     fn an_outage_is_not_over_between_two_slow_attempts() {
-        let mut failures = Failures::new(Duration::from_secs(30));
+        let mut failures = with(Duration::from_secs(30));
         fail(&mut failures, 0, "a");
         assert_eq!(failures.due(at(59)), []);
         assert_eq!(failures.due(at(60)).len(), 1);

@@ -11,9 +11,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Command;
 use super::io::{Event, Io};
-use crate::core::time::Time;
 use crate::env::SharedEnv;
 use crate::error::{Error, Result};
+use eldest_core::time::Time;
 
 /// Commands taken up in one turn, which may share what they ask of etcd.
 const IN_ONE_TURN: usize = 64;
@@ -280,9 +280,9 @@ mod tests {
     use tokio::task::unconstrained;
 
     use super::*;
-    use crate::core::action::Answer;
     use crate::env::System;
     use crate::etcd::{Access, Pool};
+    use eldest_core::action::Answer;
 
     struct Stage {
         env: SharedEnv,

@@ -12,12 +12,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument;
 
 use super::shared::{self, Shared, Told};
-use crate::core::action::{Answer, Ask, RequestId, Trouble, WatchId};
-use crate::core::machine::Machine;
-use crate::core::time::Time;
 use crate::env::SharedEnv;
 use crate::error::class_of;
 use crate::etcd::{Failure, KeepAlive, Lane, Pool, WatchMessage, WatchReceiver, WatchRequest};
+use eldest_core::action::{Answer, Ask, RequestId, Trouble, WatchId};
+use eldest_core::machine::Machine;
+use eldest_core::time::Time;
 
 /// What happened outside.
 pub(crate) enum Event {
@@ -251,7 +251,7 @@ impl Io {
         let events = self.urgent.clone();
         let Some(mut stream) = self.stream.take() else {
             let answer = Answer::Failed(Trouble {
-                class: crate::core::action::Class::Retry,
+                class: eldest_core::action::Class::Retry,
                 ambiguous: false,
                 message: "the keepalive stream is not open".to_owned(),
             });

@@ -11,23 +11,21 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
-use super::failures::{Failures, Line, What, list};
+use super::failures::{Failures, Line, list, name_of};
 use super::inbox::WeakCommands;
 use super::io::{self, Event};
-use super::notes::name_of;
 use crate::as_of::{AsOf, Complete, Confirmed};
-use crate::core::action::{Action, Class, Note, SlotId};
-use crate::core::lease::LONGEST_PAUSE;
-use crate::core::machine::{Config, Machine};
-use crate::core::time::Time;
 use crate::env::SharedEnv;
 use crate::error::{Error, Result};
 use crate::etcd::{Lane, Pool, WatchMessage};
-use crate::facts::Reach;
-use crate::metrics;
 use crate::observer::Backlog;
 use crate::roster::Roster;
 use crate::session::SessionState;
+use eldest_core::action::{Action, Note, SlotId};
+use eldest_core::facts::Reach;
+use eldest_core::lease::LONGEST_PAUSE;
+use eldest_core::machine::{Config, Machine};
+use eldest_core::time::Time;
 
 /// After so many changes in one message, other tasks of the runtime have their turn.
 const MANY: usize = 32;
@@ -169,7 +167,8 @@ impl Task {
         let namespace = Arc::clone(&parts.namespace);
         let mut state = parts.state.clone();
         let attempts = LONGEST_PAUSE.saturating_add(parts.config.request_timeout);
-        let failures = Failures::new(attempts);
+        let identity = Arc::clone(&parts.identity);
+        let failures = Failures::new(attempts, identity, Arc::clone(&namespace));
         let mut task = Task {
             io: io::Io::new(
                 env,
@@ -397,26 +396,12 @@ impl Task {
     }
 
     fn note(&mut self, note: &Note) {
-        let identity = &*Arc::clone(&self.parts.identity);
-        match note {
-            Note::RequestFailed {
-                what,
-                about,
-                trouble,
-            } => {
-                metrics::request_failed(identity, what);
-                self.failed(What::Request(what), trouble.class, &trouble.message, about);
-            }
-            Note::WatchLost { why } => {
-                metrics::watch_lost(identity);
-                self.failed(What::Watch, Class::Retry, why, &[]);
-            }
-            // A session with a lease notices by itself, and tells it once.
-            Note::StoreChanged { was, is } if !self.session_has_lease() => {
-                tracing::error!(target: "eldest::session", identity, ?was, ?is, "etcd is another cluster or was restored from a backup: tokens may repeat");
-            }
-            _ => {}
+        // A session with a lease notices by itself, and tells it once.
+        if matches!(note, Note::StoreChanged { .. }) && self.session_has_lease() {
+            return;
         }
+        let line = self.failures.note(self.parts.env.now(), note);
+        self.tell(line);
     }
 
     fn session_has_lease(&self) -> bool {
@@ -424,24 +409,15 @@ impl Task {
         matches!(*state, SessionState::Live(_) | SessionState::Lost { .. })
     }
 
-    fn failed(&mut self, what: What, class: Class, why: &str, about: &[u8]) {
-        let now = self.parts.env.now();
-        let name = (!about.is_empty()).then(|| name_of(&self.parts.namespace, about));
-        let line = self.failures.failed(now, (what, class), why, name);
-        self.tell(line);
-    }
-
     fn tell(&self, lines: impl IntoIterator<Item = Line>) {
-        for mut line in lines {
-            if line.elections.is_empty() {
-                let looked_at = self.looks.values().map(|look| &*look.what.0);
-                let names: Vec<_> = looked_at
-                    .map(|prefix| name_of(&self.parts.namespace, prefix))
-                    .collect();
-                line.elections = list(names.iter().map(String::as_str));
-            }
-            line.tell(&self.parts.identity);
-        }
+        let all = || {
+            let looked_at = self.looks.values().map(|look| &*look.what.0);
+            let names: Vec<_> = looked_at
+                .map(|prefix| name_of(&self.parts.namespace, prefix))
+                .collect();
+            list(names.iter().map(String::as_str))
+        };
+        self.failures.tell(lines, all);
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::Driver;
 use super::failures::{Line, What, list};
-use crate::core::action::{Class, Note};
 use crate::metrics;
+use eldest_core::action::{Class, Note};
 
 impl Driver {
     pub(super) fn note(&mut self, note: &Note) {
@@ -46,14 +46,6 @@ impl Driver {
                 let prefix = seat.map_or_else(Arc::default, |seat| Arc::clone(&seat.prefix));
                 self.failed(What::Join, trouble.class, &trouble.message, &prefix);
             }
-            Note::RequestFailed {
-                what,
-                about,
-                trouble,
-            } => {
-                metrics::request_failed(identity, what);
-                self.failed(What::Request(what), trouble.class, &trouble.message, about);
-            }
             Note::Blocked { slot, key } => {
                 let election = self.seats.get(slot).map_or("", |seat| &*seat.election);
                 tracing::warn!(target: "eldest::election", identity, election, key = %String::from_utf8_lossy(key), "blocked by a key without a lease");
@@ -61,12 +53,9 @@ impl Driver {
             Note::OrphanFound { key } => {
                 tracing::info!(target: "eldest::election", identity, key = %String::from_utf8_lossy(key), "orphaned key found");
             }
-            Note::StoreChanged { was, is } => {
-                tracing::error!(target: "eldest::session", identity, ?was, ?is, "etcd is another cluster or was restored from a backup: tokens may repeat");
-            }
-            Note::WatchLost { why } => {
-                metrics::watch_lost(identity);
-                self.failed(What::Watch, Class::Retry, why, &[]);
+            Note::RequestFailed { .. } | Note::WatchLost { .. } | Note::StoreChanged { .. } => {
+                let line = self.failures.note(self.env.now(), note);
+                self.tell(line);
             }
         }
     }
@@ -74,41 +63,12 @@ impl Driver {
     /// A failure that concerns one election, by its key or prefix, or the whole session.
     fn failed(&mut self, what: What, class: Class, why: &str, about: &[u8]) {
         let now = self.env.now();
-        let name = (!about.is_empty()).then(|| name_of(&self.namespace, about));
-        let line = self.failures.failed(now, (what, class), why, name);
+        let line = self.failures.about(now, (what, class), why, about);
         self.tell(line);
     }
 
     pub(super) fn tell(&self, lines: impl IntoIterator<Item = Line>) {
-        for mut line in lines {
-            if line.elections.is_empty() {
-                line.elections = list(self.seats.values().map(|seat| &*seat.election));
-            }
-            line.tell(&self.identity);
-        }
-    }
-}
-
-/// What a key or prefix belongs to, by its name within the namespace.
-pub(super) fn name_of(namespace: &[u8], about: &[u8]) -> String {
-    let name = about.strip_prefix(namespace).unwrap_or(about);
-    let end = name.iter().rposition(|byte| *byte == b'/');
-    let name = &name[..end.unwrap_or(name.len())];
-    String::from_utf8_lossy(name)
-        .trim_start_matches('/')
-        .to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_and_prefixes_are_called_by_the_name_of_their_election() {
-        for about in ["eldest/team/jobs/", "eldest/team/jobs/7f", "team/jobs/"] {
-            for namespace in ["eldest", "eldest/"] {
-                assert_eq!(name_of(namespace.as_bytes(), about.as_bytes()), "team/jobs");
-            }
-        }
+        let all = || list(self.seats.values().map(|seat| &*seat.election));
+        self.failures.tell(lines, all);
     }
 }

@@ -6,10 +6,6 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::inbox::WeakCommands;
 use crate::candidate::Status;
-use crate::core::action::{SlotId, Standing, TermId, Trouble};
-use crate::core::membership::partition_key;
-use crate::core::reason::{EndReason, LostReason};
-use crate::core::time::Time;
 use crate::env::SharedEnv;
 use crate::error::{Error, Result};
 use crate::etcd::Pool;
@@ -20,6 +16,10 @@ use crate::own::Pen;
 use crate::session::Handle;
 use crate::term::{Belief, Shared, Term};
 use crate::told::{Teller, Told};
+use eldest_core::action::{SlotId, Standing, TermId, Trouble};
+use eldest_core::membership::partition_key;
+use eldest_core::reason::{EndReason, LostReason};
+use eldest_core::time::Time;
 
 /// Tells what a seat has come to: of an election it is news, of a lock a detail.
 macro_rules! tell {
@@ -69,18 +69,6 @@ pub(crate) struct Seated {
 struct WeakHandle {
     commands: WeakCommands,
     shared: std::sync::Weak<crate::session::SessionShared>,
-}
-
-/// Stable, for logs; in the words of [`LostReason::as_str`] where they mean the same.
-const fn name_of(reason: EndReason) -> &'static str {
-    match reason {
-        EndReason::Left => "left",
-        EndReason::Resigned => "resigned",
-        EndReason::Shutdown => "shutdown",
-        EndReason::SessionClosed => "session_closed",
-        EndReason::Refused => "refused",
-        EndReason::Taken => "taken",
-    }
 }
 
 impl WeakHandle {
@@ -301,7 +289,7 @@ impl Seat {
     pub(super) fn ended(mut self, identity: &str, reason: EndReason, trouble: Option<&Trouble>) {
         tell!(
             self, target: "eldest::election", identity, election = &*self.election,
-            reason = name_of(reason), "candidacy ended",
+            reason = reason.as_str(), "candidacy ended",
         );
         let error = trouble.map_or_else(|| Error::closed_by(reason), Error::from_trouble);
         drop(self.failure.set(error.clone()));

@@ -9,8 +9,8 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
 use super::io::{Event, trouble};
-use crate::core::action::{Answer, Ask, RequestId};
 use crate::etcd::{Class, Failure, Join, Pool, Registered, Unless};
+use eldest_core::action::{Answer, Ask, RequestId};
 
 /// Transactions of a kind under way; what is asked for meanwhile is gathered. So whoever asks alone never waits.
 const AT_ONCE: usize = 4;
@@ -304,7 +304,7 @@ fn deleted(ask: &Ask) -> Option<(Arc<[u8]>, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::action::Admission;
+    use eldest_core::action::Admission;
 
     fn join(election: &str, lease: i64, bytes: usize) -> Ask {
         Ask::Join {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::system::now;
 use super::watchdog::Watchdog;
-use crate::core::time::Time;
+use eldest_core::time::Time;
 
 /// The tasks that wait, in the order of their times.
 #[derive(Default)]

@@ -11,7 +11,7 @@ use futures::future::{BoxFuture, select};
 use tokio::runtime::Handle;
 
 use super::{Env, Watched, watchdog};
-use crate::core::time::Time;
+use eldest_core::time::Time;
 
 /// The real clock, tokio, and one watchdog thread for the whole process.
 #[derive(Debug, Clone)]

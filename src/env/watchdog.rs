@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Watched;
 use super::alarm::{Alarm, Alarms};
 use super::system::now;
-use crate::core::time::Time;
+use eldest_core::time::Time;
 
 /// The thread's name; at most 15 characters of it show in the kernel's lists.
 const THREAD_NAME: &str = "eldest-watchdog";
@@ -257,7 +257,7 @@ mod kernel {
         timerfd_settime,
     };
 
-    use crate::core::time::Time;
+    use eldest_core::time::Time;
 
     pub(super) struct Bell {
         timer: OwnedFd,

@@ -10,7 +10,7 @@ use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
 use super::failure::Failure;
 use super::kv::guarded_delete;
 use super::pool::{Lane, Pool, Trouble, header, kv};
-use crate::facts::Header;
+use eldest_core::facts::Header;
 
 impl Pool {
     /// Puts each of the keys that is absent; which of them were put. `None`: `member` does not have that create revision.

@@ -1,4 +1,4 @@
-//! Hides how candidates' keys are put: one, or those of several elections in one transaction.
+//! Puts candidates' keys: one, or those of several elections in one transaction.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use etcd_client::{
 use super::failure::Failure;
 use super::kv::{PAGE, Page, Wanted, first, prefix_end};
 use super::pool::{Lane, Pool, Trouble, header, kv};
-use crate::facts::{Entry, Header};
+use eldest_core::facts::{Entry, Header};
 
 /// At least so many candidates of each election are read where several are joined: few have more, and those that have
 /// are read to their end by a request of their own.
@@ -62,47 +62,84 @@ struct Found {
 
 impl Pool {
     /// Creates each key that is absent, unless what its `unless` names exists, and reads the candidates beside it at
-    /// that revision: in one transaction, in which each has its own conditions.
+    /// that revision: several in one transaction, first under all of their conditions together; if one of these does not
+    /// hold, in another one in which each has its own conditions.
     ///
-    /// All are created at one revision. So no two may be of one election; and since all conditions are looked at before
-    /// anything is put, what one `unless` names must not be what another one creates.
+    /// All are created at one revision. So no two may be of one election, and several may not look beside their prefix: since
+    /// all conditions are looked at before anything is put, what one names must not be what another one creates.
     ///
     /// Any failure may come after the keys were created.
     pub(crate) async fn join_each(&self, joins: &[Join<'_>]) -> Result<Vec<Registered>, Failure> {
         let page = (PAGE / joins.len().max(1) as i64).max(SHORT_PAGE);
-        let txn = if let [alone] = joins {
-            alone.txn(page)
-        } else {
-            let each = joins.iter().map(|join| TxnOp::txn(join.txn(page)));
-            Txn::new().and_then(each.collect::<Vec<_>>())
-        };
-        let found = self
-            .call(Lane::Data, async |client| {
-                let answer = kv(&client).txn(txn).await?;
-                let header = header(answer.header())?;
-                if let [_] = joins {
-                    return Ok(vec![Found::new(header, &answer)?]);
-                }
-                let found: Vec<_> = answer
-                    .op_responses()
-                    .iter()
-                    .map(|one| match one {
-                        TxnOpResponse::Txn(one) => Found::new(header, one),
-                        _ => Err(Trouble::Odd("a transaction without its results")),
-                    })
-                    .collect::<Result<_, _>>()?;
-                if found.len() != joins.len() {
-                    return Err(Trouble::Odd("a transaction with fewer results than joins"));
-                }
-                Ok(found)
-            })
-            .await?;
+        let found = self.create(joins, page).await?;
         let each = joins.iter().zip(found);
         let registered = each.map(|(join, found)| Registered {
             prefix: join.prefix.to_vec(),
             found,
         });
         Ok(registered.collect())
+    }
+
+    async fn create(&self, joins: &[Join<'_>], page: i64) -> Result<Vec<Found>, Failure> {
+        if let [alone] = joins {
+            let txn = alone.txn(page);
+            let found = self.call(Lane::Data, async |client| {
+                let answer = kv(&client).txn(txn).await?;
+                Ok(vec![Found::new(header(answer.header())?, &answer)?])
+            });
+            return found.await;
+        }
+        let beside = joins.iter().any(|join| join.unless.beside_in.is_some());
+        if !beside && let Some(found) = self.join_all(joins, page).await? {
+            return Ok(found);
+        }
+        self.join_apart(joins, page).await
+    }
+
+    /// Creates all of the keys, under all conditions together; `None`, and nothing is done, if one does not hold.
+    ///
+    /// This is what nearly all registrations come to, and it is half the work of conditions that stand apart: for etcd, and
+    /// for us.
+    async fn join_all(&self, joins: &[Join<'_>], page: i64) -> Result<Option<Vec<Found>>, Failure> {
+        let when: Vec<_> = joins.iter().flat_map(Join::conditions).collect();
+        let then: Vec<_> = joins
+            .iter()
+            .flat_map(|join| join.operations(page))
+            .collect();
+        let txn = Txn::new().when(when).and_then(then);
+        self.call(Lane::Data, async |client| {
+            let answer = kv(&client).txn(txn).await?;
+            if !answer.succeeded() {
+                return Ok(None);
+            }
+            let header = header(answer.header())?;
+            let reads = answer.op_responses().into_iter().skip(1).step_by(2);
+            let found: Vec<_> = reads
+                .map(|read| Found::created(header, read))
+                .collect::<Result<_, _>>()?;
+            complete(joins, found).map(Some)
+        })
+        .await
+    }
+
+    /// Creates each of the keys under its own conditions.
+    async fn join_apart(&self, joins: &[Join<'_>], page: i64) -> Result<Vec<Found>, Failure> {
+        let each = joins.iter().map(|join| TxnOp::txn(join.txn(page)));
+        let txn = Txn::new().and_then(each.collect::<Vec<_>>());
+        self.call(Lane::Data, async |client| {
+            let answer = kv(&client).txn(txn).await?;
+            let header = header(answer.header())?;
+            let found: Vec<_> = answer
+                .op_responses()
+                .iter()
+                .map(|one| match one {
+                    TxnOpResponse::Txn(one) => Found::new(header, one),
+                    _ => Err(Trouble::Odd("a transaction without its results")),
+                })
+                .collect::<Result<_, _>>()?;
+            complete(joins, found)
+        })
+        .await
     }
 
     /// Reads the candidates that the transaction left out; asks nothing of etcd where there are none.
@@ -130,31 +167,69 @@ impl Registered {
     }
 }
 
+/// One answer for each registration.
+fn complete(joins: &[Join<'_>], found: Vec<Found>) -> Result<Vec<Found>, Trouble> {
+    if found.len() == joins.len() {
+        Ok(found)
+    } else {
+        Err(Trouble::Odd("a transaction with fewer results than joins"))
+    }
+}
+
 impl Join<'_> {
-    fn txn(&self, page: i64) -> Txn {
+    /// What must be so for the key to be put, but for what may stand beside its prefix.
+    fn conditions(&self) -> impl Iterator<Item = Compare> {
         let Self { key, prefix, .. } = *self;
-        let read = TxnOp::get(prefix, Some(first(prefix, page)));
-        let lease = PutOptions::new().with_lease(self.lease);
-        let put = TxnOp::put(key, self.value, Some(lease));
-        let mut when = vec![Compare::create_revision(key, CompareOp::Equal, 0)];
-        when.extend(self.unless.created_after.map(|revision| {
+        let absent = Compare::create_revision(key, CompareOp::Equal, 0);
+        let oldest = self.unless.created_after.map(|revision| {
             Compare::create_revision(prefix, CompareOp::Less, revision.saturating_add(1))
                 .with_range(prefix_end(prefix))
-        }));
+        });
+        std::iter::once(absent).chain(oldest)
+    }
+
+    /// Puts the key, and reads the candidates.
+    fn operations(&self, page: i64) -> [TxnOp; 2] {
+        let lease = PutOptions::new().with_lease(self.lease);
+        let put = TxnOp::put(self.key, self.value, Some(lease));
+        [put, self.read(page)]
+    }
+
+    fn read(&self, page: i64) -> TxnOp {
+        TxnOp::get(self.prefix, Some(first(self.prefix, page)))
+    }
+
+    fn txn(&self, page: i64) -> Txn {
+        let mut when: Vec<_> = self.conditions().collect();
         let mut or_else = Vec::new();
-        let beside = self.unless.beside_in.map(|all| around(prefix, all));
+        let beside = self.unless.beside_in.map(|all| around(self.prefix, all));
         for (from, to) in beside.into_iter().flatten() {
             let none = Compare::create_revision(&*from, CompareOp::Equal, 0);
             when.push(none.with_range(&*to));
             let one = GetOptions::new().with_range(to).with_limit(1);
             or_else.push(TxnOp::get(from, Some(one.with_keys_only())));
         }
-        or_else.push(read.clone());
-        Txn::new().when(when).and_then([put, read]).or_else(or_else)
+        or_else.push(self.read(page));
+        Txn::new()
+            .when(when)
+            .and_then(self.operations(page))
+            .or_else(or_else)
     }
 }
 
 impl Found {
+    /// The key was put; `read` are the candidates.
+    fn created(header: Header, read: TxnOpResponse) -> Result<Self, Trouble> {
+        let TxnOpResponse::Get(read) = read else {
+            return Err(Trouble::Odd("a join without the candidates"));
+        };
+        Ok(Self {
+            created: true,
+            page: Page::new(header, read),
+            other: None,
+        })
+    }
+
     fn new(header: Header, answer: &TxnResponse) -> Result<Self, Trouble> {
         let mut reads = answer.op_responses();
         let Some(TxnOpResponse::Get(read)) = reads.pop() else {

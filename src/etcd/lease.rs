@@ -11,7 +11,7 @@ use etcd_client::{
 use super::direct;
 use super::failure::{Class, Failure};
 use super::pool::{Lane, Pool, SharedPool, Ticket, Trouble, header};
-use crate::facts::Header;
+use eldest_core::facts::Header;
 
 /// A lease that was granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,6 +13,7 @@ mod lease;
 #[cfg(feature = "cli")]
 mod operator;
 mod pool;
+mod switches;
 #[cfg(test)]
 mod tests;
 mod watch;

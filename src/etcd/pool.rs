@@ -15,8 +15,9 @@ use http::Uri;
 use super::access::Access;
 use super::direct;
 use super::failure::{Class, Failure};
+use super::switches::{Switch, Switches};
 use crate::env::{Env, SharedEnv};
-use crate::facts::Header;
+use eldest_core::facts::Header;
 
 /// More often than every 5 s a default etcd cuts the connection. A backstop only: every call has its timeout.
 const PING_EVERY: Duration = Duration::from_secs(6);
@@ -77,6 +78,7 @@ pub(crate) struct Pool {
 #[derive(Default)]
 struct Connection {
     current: Mutex<Current>,
+    switches: Arc<Switches>,
     /// Held while connecting: with a user, every connect costs etcd a password check.
     connecting: tokio::sync::Mutex<()>,
 }
@@ -297,14 +299,14 @@ impl Pool {
             return;
         }
         crate::metrics::endpoint_switched(ticket.lane.name());
-        tracing::warn!(
-            target: "eldest::etcd",
-            lane = ticket.lane.name(),
-            from = self.endpoints[ticket.at],
-            to = self.endpoints[next],
-            why = failure.message,
-            "endpoint switched"
-        );
+        let switch = Switch {
+            lane: ticket.lane.name(),
+            from: self.endpoints[ticket.at].clone(),
+            to: self.endpoints[next].clone(),
+            why: failure.message.clone(),
+        };
+        let switches = &self.connection(ticket.lane).switches;
+        switches.happened(&self.env, switch);
     }
 
     /// Drops the connections; a later call would open new ones.

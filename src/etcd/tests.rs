@@ -4,18 +4,17 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, ConnectOptions};
-use futures::future::BoxFuture;
+use futures::FutureExt;
 use tempfile::TempDir;
 
 use super::*;
-use crate::core::time::Time;
-use crate::env::{Env, Watched};
-use crate::facts::{Header, Reach};
+use crate::env::{Env, Scripted};
+use eldest_core::facts::{Header, Reach};
 
 mod access;
 mod batches;
@@ -34,74 +33,42 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The request timeout of most tests, for the same reason.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Real time, real connections; an endpoint on the host `hangs` never connects.
-#[derive(Default)]
-struct TestEnv {
-    /// How long connecting takes at least.
-    slowness: Duration,
-    /// How often it was begun.
-    connects: AtomicUsize,
-}
-
-impl Env for TestEnv {
-    fn now(&self) -> Time {
-        Time::ZERO
-    }
-
-    fn unix_time(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        Box::pin(tokio::time::sleep(duration))
-    }
-
-    fn wake_at(&self, at: Time) -> BoxFuture<'static, ()> {
-        self.sleep(at.since(self.now()))
-    }
-
-    fn spawn(&self, task: BoxFuture<'static, ()>) {
-        tokio::spawn(task);
-    }
-
-    fn random(&self) -> u64 {
-        fastrand::u64(..)
-    }
-
-    fn connect(
-        &self,
-        endpoint: String,
-        options: ConnectOptions,
-    ) -> BoxFuture<'static, Result<Client, etcd_client::Error>> {
-        self.connects.fetch_add(1, Ordering::SeqCst);
-        let slowness = self.slowness;
-        Box::pin(async move {
-            if endpoint.contains("//hangs") {
-                std::future::pending::<()>().await;
-            }
+/// Connecting takes at least this long, and for ever to the host `hangs`. Counts how often it was begun.
+fn slow(slowness: Duration) -> (Arc<AtomicUsize>, Scripted) {
+    let connects = Arc::new(AtomicUsize::new(0));
+    let (count, real) = (Arc::clone(&connects), Scripted::real());
+    let connect = move |(endpoint, options): (String, ConnectOptions)| {
+        count.fetch_add(1, Ordering::SeqCst);
+        if endpoint.contains("//hangs") {
+            return std::future::pending().boxed();
+        }
+        let client = real.connect(endpoint, options);
+        async move {
             tokio::time::sleep(slowness).await;
-            Client::connect([endpoint], Some(options)).await
-        })
-    }
-
-    fn watch(&self, _: Weak<dyn Watched>) {}
-
-    fn rewatch(&self) {}
+            client.await
+        }
+        .boxed()
+    };
+    let env = Scripted {
+        connect: Box::new(connect),
+        ..Scripted::real()
+    };
+    (connects, env)
 }
 
 /// A pool over these endpoints, as a user with these options has it.
 fn pool_with(endpoints: &[&str], options: ConnectOptions, timeout: Duration) -> Arc<Pool> {
-    pool_in(TestEnv::default().into(), endpoints, options, timeout)
+    pool_in(slow(Duration::ZERO).1, endpoints, options, timeout)
 }
 
 fn pool_in(
-    env: Arc<TestEnv>,
+    env: Scripted,
     endpoints: &[&str],
     options: ConnectOptions,
     timeout: Duration,
 ) -> Arc<Pool> {
     let endpoints = endpoints.iter().map(ToString::to_string).collect();
-    Arc::new(Pool::new(env, endpoints, options, timeout).unwrap())
+    Arc::new(Pool::new(Arc::new(env), endpoints, options, timeout).unwrap())
 }
 
 fn pool(endpoints: &[&str]) -> Arc<Pool> {

@@ -10,7 +10,7 @@ use etcd_client::{
 use super::failure::Failure;
 use super::kv::copied;
 use super::pool::{Lane, Pool, SharedPool, Ticket, Trouble, header, watch};
-use crate::facts::Change;
+use eldest_core::facts::Change;
 
 /// What to ask of a watch stream.
 #[derive(Debug, Clone, PartialEq, Eq)]

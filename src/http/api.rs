@@ -12,9 +12,9 @@ use super::answer::json as answer;
 use super::node::Shown;
 use super::problem::{Problem, shortened};
 use super::role::parameter;
-use crate::core::reason::LostReason;
 use crate::driver::Command;
 use crate::own::Held;
+use eldest_core::reason::LostReason;
 
 type Name = Result<Path<String>, PathRejection>;
 

@@ -2,9 +2,6 @@
 //! back before what the caller was told has passed.
 
 use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,11 +11,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::node::millis;
-use crate::core::reason::LostReason;
-use crate::core::time::Time;
 use crate::env::SharedEnv;
 use crate::lock::LockGuard;
 use crate::term::Term;
+use eldest_core::reason::LostReason;
+use eldest_core::time::Time;
 
 /// So many are kept at once.
 const MOST: usize = 1024;
@@ -27,9 +24,6 @@ const MOST: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     kept: Mutex<HashMap<String, Arc<Held>>>,
-    /// Its keys come from the system's randomness, so nobody can tell an id who was not told it.
-    ids: RandomState,
-    count: AtomicU64,
 }
 
 /// One lock that is kept for a caller.
@@ -76,22 +70,7 @@ impl Holds {
         (resource, owner): (&str, String),
         ttl: Duration,
     ) -> Arc<Held> {
-        let now = env.now();
-        let held = Arc::new(Held {
-            id: self.fresh_id(),
-            resource: resource.to_owned(),
-            owner,
-            ttl,
-            env: Arc::clone(env),
-            term: guard.term(),
-            times: Mutex::new(Times {
-                expires: now.after(ttl),
-                promised: now,
-                over: false,
-            }),
-            given_back: CancellationToken::new(),
-            end: watch::channel(None).0,
-        });
+        let held = Arc::new(Held::new(env, guard.term(), (resource, owner), ttl));
         self.lock().insert(held.id.clone(), Arc::clone(&held));
         let (holds, kept) = (Arc::clone(self), Arc::clone(&held));
         env.spawn(
@@ -130,18 +109,33 @@ impl Holds {
         each.collect()
     }
 
-    fn fresh_id(&self) -> String {
-        let number = self.count.fetch_add(1, Ordering::Relaxed);
-        let [high, low] = [0, 1].map(|half| self.ids.hash_one((number, half)));
-        format!("{high:016x}{low:016x}")
-    }
-
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Held>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Held {
+    fn new(env: &SharedEnv, term: Term, (resource, owner): (&str, String), ttl: Duration) -> Self {
+        let now = env.now();
+        // Drawn by the system for each lock, so that only the caller who is told the id can give the lock back.
+        let [high, low] = [env.random(), env.random()];
+        Self {
+            id: format!("{high:016x}{low:016x}"),
+            resource: resource.to_owned(),
+            owner,
+            ttl,
+            env: Arc::clone(env),
+            term,
+            times: Mutex::new(Times {
+                expires: now.after(ttl),
+                promised: now,
+                over: false,
+            }),
+            given_back: CancellationToken::new(),
+            end: watch::channel(None).0,
+        }
+    }
+
     /// The caller lives: it may act for a while more.
     pub(super) fn sign(&self) -> Sign {
         let mut times = self.lock();
@@ -232,3 +226,6 @@ impl std::fmt::Debug for Held {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

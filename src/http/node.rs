@@ -15,13 +15,13 @@ use super::past::Past;
 use super::problem::{Problem, shortened};
 use crate::as_of::AsOf;
 use crate::candidate::Status;
-use crate::core::stream::stall_bound;
-use crate::core::time::Time;
 use crate::election::Election;
 use crate::observer::Backlog;
 use crate::own::State;
 use crate::roster::{Member, Roster};
 use crate::session::{Session, SessionState};
+use eldest_core::stream::stall_bound;
+use eldest_core::time::Time;
 use http::StatusCode;
 
 /// So many callers may follow events at once; the rest of the connections are for those who ask and go.

@@ -61,8 +61,8 @@ impl Past {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::Entry;
     use crate::roster::Roster;
+    use eldest_core::facts::Entry;
 
     fn led_by(token: i64) -> Roster {
         let entry = Entry {

@@ -1,12 +1,10 @@
 //! What is answered at one moment, by a clock that the test sets.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use futures::future::BoxFuture;
 use http::{Request, StatusCode};
 use serde_json::Value;
 use tower_layer::Layer;
@@ -14,52 +12,11 @@ use tower_service::Service;
 
 use super::body;
 use super::{Door, Node, OnlyWhileLeader, router};
-use crate::core::time::Time;
-use crate::env::{Env, System, Watched, timeout};
+use crate::env::{Clock, Scripted, System, timeout};
 use crate::own::Pen;
 use crate::term::{Belief, Shared, Term};
 use crate::{Election, Session, SessionOptions, Status};
-
-/// A clock that stands still, sleep that never ends unless it ends at once, and a watchdog that never comes.
-#[derive(Default)]
-struct Clock(AtomicU64, AtomicBool);
-
-impl Clock {
-    fn set(&self, ms: u64) {
-        self.0.store(at(ms).as_nanos(), Ordering::Release);
-    }
-}
-
-impl Env for Clock {
-    fn now(&self) -> Time {
-        Time::from_nanos(self.0.load(Ordering::Acquire))
-    }
-    fn unix_time(&self) -> Duration {
-        Duration::ZERO
-    }
-    fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
-        if self.1.load(Ordering::Acquire) {
-            return Box::pin(std::future::ready(()));
-        }
-        Box::pin(std::future::pending())
-    }
-    fn wake_at(&self, _: Time) -> BoxFuture<'static, ()> {
-        self.sleep(Duration::ZERO)
-    }
-    fn spawn(&self, _: BoxFuture<'static, ()>) {}
-    fn random(&self) -> u64 {
-        0
-    }
-    fn connect(
-        &self,
-        _: String,
-        _: etcd_client::ConnectOptions,
-    ) -> BoxFuture<'static, Result<etcd_client::Client, etcd_client::Error>> {
-        Box::pin(std::future::pending())
-    }
-    fn watch(&self, _: Weak<dyn Watched>) {}
-    fn rewatch(&self) {}
-}
+use eldest_core::time::Time;
 
 fn at(ms: u64) -> Time {
     Time::ZERO.after(Duration::from_millis(ms))
@@ -83,7 +40,7 @@ impl Stage {
         let clock = Arc::new(Clock::default());
         let belief = Belief::until(at(10_000));
         let shared = Shared::new(
-            Arc::clone(&clock) as crate::env::SharedEnv,
+            clock.env(Scripted::still()),
             Arc::clone(&election.handle.shared.pool),
             Arc::clone(&belief),
             "e".into(),
@@ -197,11 +154,13 @@ async fn the_layer_lets_nothing_new_through_when_the_term_ends() {
 
 #[tokio::test]
 async fn a_body_that_does_not_come_is_not_waited_for() {
-    let clock = Clock::default();
-    clock.1.store(true, Ordering::Release);
+    let no_time = Scripted {
+        sleep: Box::new(|_| Box::pin(std::future::ready(()))),
+        ..Scripted::still()
+    };
     let never = Body::from_stream(futures::stream::pending::<Result<&[u8], std::io::Error>>());
     let request = Request::post("/").header("content-type", "application/json; charset=utf-8");
-    let read = body::read(request.body(never).unwrap(), &clock);
+    let read = body::read(request.body(never).unwrap(), &no_time);
     let system = System::new().unwrap();
     let read = timeout(&system, Duration::from_secs(20), read).await;
     let problem = read.expect("an answer").err().expect("there is no body");

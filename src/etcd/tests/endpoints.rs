@@ -118,12 +118,9 @@ async fn connecting_goes_on_when_the_request_that_began_it_has_ended() {
     let etcd = Etcd::start().await;
     let limit = Duration::from_secs(1);
     // As a password check on a busy etcd: longer than any request waits.
-    let env = Arc::new(TestEnv {
-        slowness: limit * 19 / 10,
-        ..TestEnv::default()
-    });
+    let (connects, env) = slow(limit * 19 / 10);
     let one = [etcd.endpoint.as_str()];
-    let pool = pool_in(Arc::clone(&env), &one, ConnectOptions::new(), limit);
+    let pool = pool_in(env, &one, ConnectOptions::new(), limit);
     let failure = pool.probe(b"k").await.unwrap_err();
     assert_eq!(
         (failure.class, failure.may_be_applied),
@@ -133,20 +130,15 @@ async fn connecting_goes_on_when_the_request_that_began_it_has_ended() {
         while pool.probe(b"k").await.is_err() {}
     })
     .await;
-    assert_eq!(env.connects.load(Ordering::SeqCst), 1);
+    assert_eq!(connects.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
 async fn an_attempt_that_leads_to_nothing_is_made_anew_after_a_while() {
     let limit = Duration::from_millis(50);
-    let env = Arc::new(TestEnv::default());
-    let pool = pool_in(
-        Arc::clone(&env),
-        &["http://hangs:1"],
-        ConnectOptions::new(),
-        limit,
-    );
-    let connects = || env.connects.load(Ordering::SeqCst);
+    let (connects, env) = slow(Duration::ZERO);
+    let pool = pool_in(env, &["http://hangs:1"], ConnectOptions::new(), limit);
+    let connects = || connects.load(Ordering::SeqCst);
     pool.probe(b"k").await.unwrap_err();
     assert_eq!(connects(), 1);
     soon("a second attempt", async {
@@ -162,7 +154,7 @@ async fn unusable_endpoints_are_refused_at_the_door() {
     let refusal = |endpoints: &[&str]| {
         let endpoints = endpoints.iter().map(ToString::to_string).collect();
         let options = ConnectOptions::new();
-        Pool::new(Arc::<TestEnv>::default(), endpoints, options, TIMEOUT).err()
+        Pool::new(Arc::new(Scripted::still()), endpoints, options, TIMEOUT).err()
     };
     assert_eq!(
         refusal(&["http://127.0.0.1:2379", "http://[::1]:2379/"]),

@@ -1,7 +1,7 @@
 //! Watch streams.
 
 use super::*;
-use crate::facts::Change;
+use eldest_core::facts::Change;
 
 async fn next(receiver: &mut WatchReceiver) -> WatchMessage {
     soon("a watch message", receiver.next()).await.unwrap()

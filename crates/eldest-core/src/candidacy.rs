@@ -1,0 +1,491 @@
+//! Hides what one candidate is doing: its phase, and that leadership changes in exactly one function.
+
+use std::sync::Arc;
+
+use super::action::{Admission, Class, RequestId, SlotId, Standing, TermId, Trouble};
+use super::lease::{LONGEST_PAUSE, pause};
+use super::membership::{Membership, Sharing, member_key, partition_key};
+use super::proclaiming::Proclaims;
+use super::reason::{EndReason, LostReason};
+use super::slots::{key_of, numbered_key_of};
+use super::time::Time;
+use super::view::{Own, Place, PredecessorView, PrefixView, View};
+
+/// Which part of the queue a candidate watches.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Follow {
+    /// Everyone in a queue of up to 65; in a longer one, the leader and the next do so, and all behind them follow the
+    /// predecessor, from then on.
+    #[default]
+    Auto,
+    /// The whole prefix: every change costs every candidate a message; promotion never needs a request.
+    Everyone,
+    /// The own key and those of the two before it: messages per change do not grow with the queue. Promotion needs one
+    /// linearizable read unless the predecessor is known to be the only older candidate; when the one before it goes,
+    /// that is read in advance.
+    Predecessor,
+}
+
+/// With [`Follow::Auto`], more candidates than this beside one's own mean following the predecessor.
+pub const LONG_QUEUE: usize = 64;
+
+/// How a candidate stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Manner {
+    pub follow: Follow,
+    /// Retries what else would be told the caller of `campaign`.
+    pub persistent: bool,
+    /// Stands only where it leads at once; otherwise no key is put, and the candidacy ends as `Taken`.
+    pub at_once: bool,
+    /// Of a semaphore, whose permits several hold at once.
+    pub share: Option<Share>,
+    /// Stands to share partitions, not to lead.
+    pub sharing: Option<Sharing>,
+}
+
+/// What a candidate's key is for.
+#[derive(Debug, Clone, Default)]
+pub enum Role {
+    /// To lead when its turn comes.
+    #[default]
+    Candidate,
+    /// To say that it is there and shares partitions; it never leads.
+    Member(Box<Membership>),
+    /// To own a partition, for that member. It leads from the start, once, and looks at nothing.
+    Owner { member: SlotId, partition: u32 },
+}
+
+/// A candidate for one of several permits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// So many of the eldest hold.
+    pub seats: usize,
+    /// The capacity is the level below it. While a key of another capacity stands, nobody joins.
+    pub family: Arc<[u8]>,
+    /// Tells apart the keys of one session.
+    pub number: u64,
+}
+
+/// What a candidate is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// No key of ours stands, as far as we know. Left when a join is answered, or by leaving.
+    Joining {
+        /// The join under way and the lease it uses.
+        request: Option<(RequestId, i64)>,
+        /// No attempt before this.
+        not_before: Time,
+    },
+    /// The key stands. Left when nothing older is alive, when the key or lease is lost, or by leaving.
+    Waiting { own: Own },
+    /// We lead. Left when the term ends for whatever reason.
+    Leading { own: Own, term: TermId },
+    /// The term is over. Left when its work has ended; the key is released then, or at `cutoff` if that comes first.
+    Ending {
+        own: Option<Own>,
+        term: TermId,
+        reason: LostReason,
+        cutoff: Time,
+        next: Afterwards,
+    },
+    /// Not a candidate any more; waits until the key is gone for certain.
+    Leaving { reason: EndReason },
+}
+
+/// What follows the end of a term.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Afterwards {
+    /// A new key, at the back of the queue.
+    Rejoin,
+    /// The candidacy ends.
+    Leave(EndReason),
+}
+
+/// One candidate of the session.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, each said in its own words"
+)]
+#[derive(Debug, Clone)]
+pub struct Candidacy {
+    pub prefix: Arc<[u8]>,
+    pub value: Arc<[u8]>,
+    pub manner: Manner,
+    /// Rejoins after a lost term; false once the candidate was dropped or left.
+    pub wanted: bool,
+    /// Does not join again until it is told so.
+    pub held: bool,
+    /// It stood in etcd once; from then on everything is retried.
+    pub registered: bool,
+    /// With `at_once`: whoever joined up to this revision is known, and leaves a seat free.
+    pub free_at: i64,
+    /// A join was lost on the way: a key may stand, or come to stand, that we do not know of.
+    pub uncertain: bool,
+    /// The newest revision that was known before the first join of which no answer is known. A key created up to then
+    /// is not from these joins.
+    pub joins_after: i64,
+    /// The key without a lease that was last told to block the election.
+    pub blocker: Option<Arc<[u8]>>,
+    /// The key that went with the last lease; if it stands all the same, somebody wrote over it unseen.
+    pub former: Option<Own>,
+    pub failures: u32,
+    /// The mod revision of its key, as far as known.
+    pub announced_at: i64,
+    /// Made for the first one: of thousands of elections few have any.
+    proclaims: Option<Box<Proclaims>>,
+    /// When its key last came to stand, and how often in a row one was lost soon after that.
+    stood_at: Time,
+    short_stays: u32,
+    pub trouble: Option<Trouble>,
+    pub view: View,
+    pub role: Role,
+    phase: Phase,
+    standing: Option<Standing>,
+}
+
+/// What a change of phase means to the outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Nothing that anybody must be told.
+    None,
+    /// A term began.
+    Elected { term: TermId, token: i64 },
+    /// A term ended.
+    TermEnded {
+        term: TermId,
+        reason: LostReason,
+        cutoff: Time,
+    },
+}
+
+impl Candidacy {
+    pub fn new(prefix: Arc<[u8]>, value: Arc<[u8]>, manner: Manner) -> Self {
+        let sharing = manner.sharing.clone();
+        let member = sharing.map(|sharing| Role::Member(Box::new(Membership::new(sharing))));
+        Self {
+            view: new_view(&prefix, manner.follow),
+            role: member.unwrap_or_default(),
+            prefix,
+            value,
+            manner,
+            wanted: true,
+            held: false,
+            registered: false,
+            free_at: 0,
+            uncertain: false,
+            joins_after: 0,
+            blocker: None,
+            former: None,
+            failures: 0,
+            announced_at: 0,
+            proclaims: None,
+            stood_at: Time::ZERO,
+            short_stays: 0,
+            trouble: None,
+            phase: Phase::Joining {
+                request: None,
+                not_before: Time::ZERO,
+            },
+            standing: None,
+        }
+    }
+
+    /// The owner of a partition; its key stands.
+    pub fn owner(prefix: Arc<[u8]>, value: Arc<[u8]>, member: SlotId, partition: u32) -> Self {
+        let role = Role::Owner { member, partition };
+        Self {
+            role,
+            wanted: false,
+            registered: true,
+            ..Self::new(prefix, value, Manner::default())
+        }
+    }
+
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// How many of the eldest lead.
+    pub fn seats(&self) -> usize {
+        self.manner.share.as_ref().map_or(1, |share| share.seats)
+    }
+
+    /// Its key under that lease.
+    pub fn key(&self, lease: i64) -> Arc<[u8]> {
+        match (&self.role, &self.manner.share) {
+            (Role::Member(_), _) => member_key(&self.prefix, lease),
+            (Role::Owner { partition, .. }, _) => partition_key(&self.prefix, *partition),
+            (Role::Candidate, None) => key_of(&self.prefix, lease),
+            (Role::Candidate, Some(share)) => numbered_key_of(&self.prefix, lease, share.number),
+        }
+    }
+
+    /// What its join demands.
+    pub fn admission(&self) -> Admission {
+        let family = self.family().map(|(family, _)| Arc::clone(family));
+        Admission {
+            none_after: self.manner.at_once.then_some(self.free_at),
+            nothing_else_in: family,
+        }
+    }
+
+    /// Whether its turn to lead may come.
+    pub fn leads(&self) -> bool {
+        matches!(self.role, Role::Candidate)
+    }
+
+    pub fn is_member(&self) -> bool {
+        matches!(self.role, Role::Member(_))
+    }
+
+    /// Whether it stands for one partition, whose key its member looks after.
+    pub fn is_owner(&self) -> bool {
+        matches!(self.role, Role::Owner { .. })
+    }
+
+    /// A member's: the keys of the partitions that it is taking.
+    pub fn taking(&self) -> impl Iterator<Item = Arc<[u8]>> {
+        let member = match &self.role {
+            Role::Member(member) => Some(member),
+            _ => None,
+        };
+        let partitions = member.into_iter().flat_map(|member| member.taking.values());
+        partitions
+            .flatten()
+            .map(|partition| partition_key(&self.prefix, *partition))
+    }
+
+    /// Whether it has an interest in what its view says.
+    pub fn watches(&self) -> bool {
+        self.looks() && !self.is_owner()
+    }
+
+    /// Below that prefix all use the same number.
+    fn family(&self) -> Option<(&Arc<[u8]>, usize)> {
+        let sharing = self.manner.sharing.as_ref();
+        let sharing = sharing.map(|sharing| (&sharing.family, sharing.count as usize));
+        let share = self.manner.share.as_ref();
+        sharing.or(share.map(|share| (&share.family, share.seats)))
+    }
+
+    /// What is told who asks for another number than others, one of whose keys is `other`.
+    pub fn mismatch(&self, other: &[u8]) -> Option<Trouble> {
+        let (family, ours) = self.family()?;
+        let (class, message) = if self.is_member() {
+            (Class::Miscount, miscount(family, ours, other))
+        } else {
+            let (theirs, key) = (level_below(family, other), String::from_utf8_lossy(other));
+            let message = format!(
+                "capacity {ours} was asked for, but others hold or await permits of capacity {theirs}, as the key {key}"
+            );
+            (Class::Mismatch, message)
+        };
+        Some(Trouble {
+            class,
+            ambiguous: false,
+            message,
+        })
+    }
+
+    /// Its place, as far as its view can tell.
+    pub fn place(&self, own: &Own) -> Place {
+        self.view.place(own, self.seats())
+    }
+
+    /// The key that blocks the election, if that is news.
+    pub fn blocked(&mut self) -> Option<Arc<[u8]>> {
+        let blocker = match &self.view {
+            _ if !self.leads() => None,
+            View::Prefix(view) => view.blocker().map(|entry| Arc::clone(&entry.key)),
+            View::Predecessor(view) => view.blocker().cloned(),
+        };
+        let news = blocker
+            .clone()
+            .filter(|key| self.blocker.as_ref() != Some(key));
+        self.blocker = blocker;
+        news
+    }
+
+    /// A term is over, and its work may not have ended.
+    pub fn is_ending(&self) -> bool {
+        matches!(self.phase, Phase::Ending { .. })
+    }
+
+    /// Our key, while we hold one and may still act on it.
+    pub fn own(&self) -> Option<&Own> {
+        match &self.phase {
+            Phase::Waiting { own } | Phase::Leading { own, .. } => Some(own),
+            Phase::Ending { own, .. } => own.as_ref(),
+            Phase::Joining { .. } | Phase::Leaving { .. } => None,
+        }
+    }
+
+    /// Whether this candidate has an interest in what its view says.
+    pub fn looks(&self) -> bool {
+        !matches!(self.phase, Phase::Leaving { .. })
+    }
+
+    /// Whether a key at its path may be its own, or become so. Of a term whose key went before its work none is, nor of
+    /// a candidate that is held back: no join of it follows that would take such a key for its own.
+    pub fn may_stand(&self) -> bool {
+        match self.phase {
+            Phase::Leaving { .. } | Phase::Ending { own: None, .. } => false,
+            Phase::Joining { request: None, .. } => !self.held,
+            _ => true,
+        }
+    }
+
+    pub(super) fn proclaims(&mut self) -> &mut Proclaims {
+        self.proclaims.get_or_insert_default()
+    }
+
+    /// The candidate is forgotten: calls of `proclaim` that nothing will answer.
+    pub(super) fn unanswered(self) -> Vec<u64> {
+        let proclaims = self.proclaims;
+        proclaims.map_or_else(Vec::new, |proclaims| proclaims.unanswered())
+    }
+
+    /// The key stands from now on.
+    pub fn stand(&mut self, now: Time, own: Own) {
+        self.stood_at = now;
+        self.enter(Phase::Waiting { own });
+    }
+
+    /// The key was lost while it waited: when to join again. A key that is lost each time soon after it stood is put
+    /// ever more slowly, whatever takes it away.
+    pub fn rejoin_at(&mut self, now: Time) -> Time {
+        let short = now.since(self.stood_at) < LONGEST_PAUSE;
+        self.short_stays = if short { self.short_stays + 1 } else { 0 };
+        now.after(pause(self.short_stays, LONGEST_PAUSE))
+    }
+
+    /// The only place where the phase, and with it leadership, changes.
+    pub fn enter(&mut self, next: Phase) -> Turn {
+        let before = std::mem::replace(&mut self.phase, next);
+        match (before, &self.phase) {
+            (Phase::Leading { .. }, Phase::Leading { .. }) => Turn::None,
+            (_, Phase::Leading { own, term }) => Turn::Elected {
+                term: *term,
+                token: own.create_revision,
+            },
+            (
+                Phase::Leading { .. },
+                Phase::Ending {
+                    term,
+                    reason,
+                    cutoff,
+                    ..
+                },
+            ) => Turn::TermEnded {
+                term: *term,
+                reason: *reason,
+                cutoff: *cutoff,
+            },
+            _ => Turn::None,
+        }
+    }
+
+    /// Where the candidate stands, if that is news.
+    pub fn news(&mut self) -> Option<Standing> {
+        let standing = match &self.phase {
+            Phase::Joining { .. } => Standing::Joining,
+            Phase::Waiting { .. } if !self.leads() => Standing::Waiting { ahead: 0 },
+            Phase::Waiting { own } => match self.place(own) {
+                Place::Behind(ahead) => Standing::Waiting { ahead },
+                Place::First => Standing::Waiting { ahead: 0 },
+                // Not known: keep to what was said.
+                _ => match self.standing {
+                    Some(old @ Standing::Waiting { .. }) => old,
+                    _ => Standing::Joining,
+                },
+            },
+            Phase::Leading { own, .. } => Standing::Leading {
+                token: own.create_revision,
+            },
+            Phase::Ending { reason, .. } => Standing::Ending { reason: *reason },
+            Phase::Leaving { reason } => Standing::Ended { reason: *reason },
+        };
+        if self.standing == Some(standing) {
+            return None;
+        }
+        self.standing = Some(standing);
+        Some(standing)
+    }
+}
+
+/// The level of `key` right below `family`.
+fn level_below<'a>(family: &[u8], key: &'a [u8]) -> std::borrow::Cow<'a, str> {
+    let below = key.strip_prefix(family).unwrap_or(key);
+    let level = below.split(|byte| *byte == b'/').next();
+    String::from_utf8_lossy(level.unwrap_or(below))
+}
+
+/// What is told who asks for `ours` partitions where others share another number of them, by the key `other`.
+pub fn miscount(family: &[u8], ours: usize, other: &[u8]) -> String {
+    let (theirs, key) = (level_below(family, other), String::from_utf8_lossy(other));
+    format!(
+        "{ours} partitions were asked for, but others share {theirs} under this name, as the key {key}"
+    )
+}
+
+/// A fresh view of the kind that `follow` starts with.
+pub fn new_view(prefix: &Arc<[u8]>, follow: Follow) -> View {
+    match follow {
+        Follow::Predecessor => View::Predecessor(PredecessorView::new(Arc::clone(prefix))),
+        Follow::Auto | Follow::Everyone => View::Prefix(PrefixView::new(Arc::clone(prefix))),
+    }
+}
+
+/// What a request was for; a late answer finds nobody waiting and is dropped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Purpose {
+    Grant {
+        sent: Time,
+    },
+    Open,
+    Renew,
+    Verify {
+        subject: Option<(SlotId, i64)>,
+    },
+    Probe {
+        sent: Time,
+    },
+    /// Of leaders' keys, by their create revision.
+    Check {
+        subjects: Vec<(SlotId, i64)>,
+    },
+    /// Tells whether a slot whose watch was refused may read.
+    Permission {
+        slot: SlotId,
+    },
+    Join {
+        slot: SlotId,
+    },
+    List {
+        slot: SlotId,
+        sent: Time,
+    },
+    Remove {
+        key: Arc<[u8]>,
+    },
+    Proclaim {
+        slot: SlotId,
+        key: Arc<[u8]>,
+        /// The calls that the write answers.
+        tickets: Vec<u64>,
+    },
+    Revoke {
+        lease: i64,
+    },
+    Sweep {
+        lease: i64,
+    },
+    Take {
+        slot: SlotId,
+    },
+    /// Of several keys at once.
+    Release {
+        keys: Vec<Arc<[u8]>>,
+    },
+}

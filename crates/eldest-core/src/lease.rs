@@ -1,0 +1,326 @@
+//! Hides how a lease is kept: one renewal outstanding, each one verified, a broken stream reopened at once.
+
+use std::time::Duration;
+
+use super::action::RequestId;
+use super::lease_clock::{LeaseClock, Step, Trust, Verdict};
+use super::time::Time;
+use crate::facts::Header;
+
+/// The keepalive stream; each state is left by the answer it waits for, or by its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    /// No stream; left when `next_at` has come.
+    Closed,
+    /// Left when the stream is open or failed.
+    Opening(RequestId),
+    /// Open; left when `next_at` has come.
+    Idle,
+    /// Left by the acknowledgement, or its failure.
+    Renewing { request: RequestId, sent: Time },
+    /// Left by the linearizable read, or its failure.
+    Verifying { request: RequestId },
+    /// No stream; a read finds out whether etcd can be heard. Left by its answer, or its failure.
+    Sounding(RequestId),
+}
+
+/// What to ask of etcd next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    Open,
+    Renew,
+    Verify,
+}
+
+/// What an acknowledgement or its verification led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing to tell.
+    None,
+    /// Believed in until then.
+    Extended(Time),
+    /// The acknowledgement did not count; the next renewal starts at once.
+    Refused,
+    /// etcd says that the lease is gone.
+    Gone,
+}
+
+/// A lease that etcd granted.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    id: i64,
+    ttl: Duration,
+    request_timeout: Duration,
+    clock: LeaseClock,
+    link: Link,
+    next_at: Time,
+    renewed: Time,
+    failures: u32,
+    refusals: u32,
+    /// Since when every renewal was refused, while etcd was heard all the time.
+    refused_since: Option<Time>,
+    /// Not believed in: renewed only where etcd was just heard. Renewals that arrive, while no answer does, would
+    /// keep our keys in the queue, and everybody behind them waiting, for as long as the network is broken.
+    doubted: bool,
+    /// A read was answered since the last failure.
+    heard: bool,
+}
+
+/// Refusals in a row that are retried at once; later ones are paced, so that a cluster whose terms
+/// race is not flooded.
+const QUICK_REFUSALS: u32 = 3;
+
+impl Lease {
+    /// A fresh grant, asked for at `sent`.
+    pub fn granted(
+        id: i64,
+        ttl: Duration,
+        trust: Trust,
+        request_timeout: Duration,
+        sent: Time,
+        header: Header,
+    ) -> Self {
+        Self {
+            id,
+            ttl,
+            request_timeout,
+            clock: LeaseClock::granted(trust, sent, ttl, header),
+            link: Link::Closed,
+            next_at: sent.after(ttl / 3),
+            renewed: sent,
+            failures: 0,
+            refusals: 0,
+            refused_since: None,
+            doubted: false,
+            heard: false,
+        }
+    }
+
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    pub fn deadline(&self) -> Time {
+        self.clock.deadline()
+    }
+
+    /// When the last renewal that counts was sent.
+    pub fn renewed(&self) -> Time {
+        self.renewed
+    }
+
+    /// When to look again, unless an answer is awaited.
+    pub fn next_at(&self) -> Option<Time> {
+        matches!(self.link, Link::Closed | Link::Idle).then_some(self.next_at)
+    }
+
+    /// Starts what is due, under `request`.
+    pub fn start(&mut self, now: Time, request: RequestId) -> Option<Next> {
+        if now < self.next_at {
+            return None;
+        }
+        match self.link {
+            Link::Closed if self.doubted && !self.heard => {
+                self.link = Link::Sounding(request);
+                Some(Next::Verify)
+            }
+            Link::Closed => {
+                self.link = Link::Opening(request);
+                Some(Next::Open)
+            }
+            Link::Idle => {
+                self.link = Link::Renewing { request, sent: now };
+                Some(Next::Renew)
+            }
+            _ => None,
+        }
+    }
+
+    /// The stream is open: renew at once, for the stream's first answer was swallowed.
+    pub fn opened(&mut self, now: Time, request: RequestId) {
+        if self.link == Link::Opening(request) {
+            self.link = Link::Idle;
+            self.next_at = now;
+        }
+    }
+
+    /// An acknowledgement; `verify` is the id of the read that follows it.
+    pub fn acknowledged(
+        &mut self,
+        request: RequestId,
+        received: Step,
+        ttl: Duration,
+        header: Header,
+        verify: RequestId,
+    ) -> (Outcome, Option<Next>) {
+        let Link::Renewing {
+            request: awaited,
+            sent,
+        } = self.link
+        else {
+            return (Outcome::None, None);
+        };
+        if awaited != request {
+            return (Outcome::None, None);
+        }
+        if ttl.is_zero() {
+            self.link = Link::Closed;
+            return (Outcome::Gone, None);
+        }
+        self.clock.acknowledged(received, sent, ttl, header);
+        self.renewed = sent;
+        self.link = Link::Verifying { request: verify };
+        (Outcome::None, Some(Next::Verify))
+    }
+
+    /// Any linearizable answer to a request begun at `begun` may verify the last acknowledgement.
+    pub fn confirm(&mut self, now: Time, begun: Step, header: Header) -> Outcome {
+        match self.clock.confirm(begun, header) {
+            Verdict::Nothing => Outcome::None,
+            Verdict::Accepted(deadline) => {
+                self.failures = 0;
+                self.refusals = 0;
+                self.refused_since = None;
+                self.doubted = false;
+                self.next_at = self.renewed.after(self.ttl / 3).max(now);
+                Outcome::Extended(deadline)
+            }
+            Verdict::Refused => {
+                self.refusals += 1;
+                self.refused_since.get_or_insert(now);
+                self.next_at = if self.refusals <= QUICK_REFUSALS {
+                    now
+                } else {
+                    now.after(self.request_timeout / 2)
+                };
+                Outcome::Refused
+            }
+        }
+    }
+
+    /// The verifying read is answered, whatever [`Lease::confirm`] made of it.
+    pub fn verified(&mut self, now: Time, request: RequestId) {
+        if self.link == (Link::Verifying { request }) {
+            self.link = Link::Idle;
+        } else if self.link == Link::Sounding(request) {
+            self.link = Link::Closed;
+            self.heard = true;
+            self.next_at = now;
+        }
+    }
+
+    /// The belief in this lease has ended; a verified renewal restores it.
+    pub fn doubt(&mut self) {
+        self.doubted = true;
+        self.heard = false;
+    }
+
+    /// Since when etcd answers, and every renewal is refused.
+    pub fn refused_since(&self) -> Option<Time> {
+        self.refused_since
+    }
+
+    /// Whether the answer to `request` is what this lease waits for.
+    pub fn awaits(&self, request: RequestId) -> bool {
+        match self.link {
+            Link::Opening(r)
+            | Link::Renewing { request: r, .. }
+            | Link::Verifying { request: r }
+            | Link::Sounding(r) => r == request,
+            Link::Closed | Link::Idle => false,
+        }
+    }
+
+    /// The stream or the read failed: reopen, elsewhere, at once and then ever more slowly.
+    /// Whether the stream must be hung up.
+    pub fn failed(&mut self, now: Time, request: RequestId) -> bool {
+        if !self.awaits(request) {
+            return false;
+        }
+        self.link = Link::Closed;
+        self.heard = false;
+        self.refused_since = None;
+        self.failures += 1;
+        self.next_at = now.after(pause(self.failures, self.request_timeout));
+        true
+    }
+}
+
+/// Longest pause between attempts that etcd did not answer well.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// The pause before attempt `failures + 1`: none after the first failure, then doubling from 20 ms up to `most`.
+pub fn pause(failures: u32, most: Duration) -> Duration {
+    match failures {
+        0 | 1 => Duration::ZERO,
+        n => Duration::from_millis(10 << n.min(12) >> 1).min(most),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(6);
+    const TIMEOUT: Duration = Duration::from_millis(300);
+    /// A renewal of the session's former lease. Its answer is still on its way.
+    const FORMER: RequestId = 7;
+    const OPEN: RequestId = 20;
+    const RENEWAL: RequestId = 21;
+    const VERIFY: RequestId = 30;
+    const HEADER: Header = Header {
+        cluster: 1,
+        member: 1,
+        revision: 1,
+        term: 3,
+    };
+
+    /// A lease that awaits the acknowledgement of [`RENEWAL`], and when that was sent.
+    fn renewing() -> (Lease, Time) {
+        let trust = Trust {
+            margin: TIMEOUT,
+            drift_ppm: 1000,
+        };
+        let mut lease = Lease::granted(1, TTL, trust, TIMEOUT, Time::ZERO, HEADER);
+        let now = Time::ZERO.after(TTL / 3);
+        assert_eq!(lease.start(now, OPEN), Some(Next::Open));
+        lease.opened(now, OPEN);
+        assert_eq!(lease.start(now, RENEWAL), Some(Next::Renew));
+        (lease, now)
+    }
+
+    /// The acknowledgement of the renewal counts, and its verification moves the deadline.
+    fn check_renewal_counts((mut lease, sent): (Lease, Time)) {
+        let before = lease.deadline();
+        let (_, next) = lease.acknowledged(RENEWAL, VERIFY - 1, TTL, HEADER, VERIFY);
+        assert_eq!(next, Some(Next::Verify));
+        let extended = lease.confirm(sent, VERIFY, HEADER);
+        assert_eq!(extended, Outcome::Extended(before.after(TTL / 3)));
+    }
+
+    /// It says nothing about this lease: neither that it was renewed nor that it is gone.
+    #[test]
+    fn an_acknowledgement_of_another_renewal_does_not_count() {
+        for ttl in [TTL, Duration::ZERO] {
+            let (mut lease, now) = renewing();
+            let before = lease.deadline();
+            let answer = lease.acknowledged(FORMER, VERIFY - 1, ttl, HEADER, VERIFY);
+            assert_eq!(answer, (Outcome::None, None), "TTL {ttl:?}");
+            assert_eq!(lease.confirm(now, VERIFY, HEADER), Outcome::None);
+            assert_eq!(lease.deadline(), before);
+            check_renewal_counts((lease, now));
+        }
+    }
+
+    #[test]
+    fn a_failure_of_another_renewal_does_not_break_the_stream() {
+        let (mut lease, now) = renewing();
+        assert!(!lease.failed(now, FORMER), "the stream is not hung up");
+        assert!(lease.awaits(RENEWAL));
+        check_renewal_counts((lease, now));
+    }
+}

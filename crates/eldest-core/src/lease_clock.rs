@@ -1,0 +1,199 @@
+//! Hides the deadline arithmetic: until when a lease may be believed in, and which renewals count.
+//!
+//! `deadline = S + TTL * (1 - rho) - margin`, where S is read before the request is enqueued. etcd restarts
+//! the TTL when it processes the request, which is after S, so the key cannot expire before S + TTL of
+//! etcd's clock. An acknowledgement does not pass through raft, so a deposed etcd leader may send one for a
+//! lease that the new leader already counts down; therefore it counts only after a linearizable answer,
+//! begun after it, from the same raft term and cluster.
+
+use std::time::Duration;
+
+use super::time::Time;
+use crate::facts::Header;
+
+/// What is subtracted from the TTL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trust {
+    /// Fixed safety margin.
+    pub margin: Duration,
+    /// Bound on the relative rate of our clock and etcd's, in parts per million.
+    pub drift_ppm: u32,
+}
+
+impl Trust {
+    /// Until when a lease may be believed in that was renewed by a request sent at `sent`.
+    pub fn deadline(self, sent: Time, ttl: Duration) -> Time {
+        let drift = ttl.mul_f64(f64::from(self.drift_ppm) / 1e6);
+        sent.after(ttl.saturating_sub(drift).saturating_sub(self.margin))
+    }
+}
+
+/// A point in the order of what this process sent and received. Unlike [`Time`] it is never equal twice.
+pub type Step = u64;
+
+#[derive(Debug, Clone, Copy)]
+struct Acknowledged {
+    received: Step,
+    deadline: Time,
+    term: u64,
+    cluster: u64,
+}
+
+/// What a linearizable answer said about the last acknowledgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// No acknowledgement waits, or the read was begun before it: nothing learned.
+    Nothing,
+    /// The renewal counts; the lease may be believed in until then.
+    Accepted(Time),
+    /// Another term or cluster: the acknowledgement came from a deposed leader, or cannot be told apart.
+    Refused,
+}
+
+/// Until when one lease may be believed in.
+#[derive(Debug, Clone)]
+pub struct LeaseClock {
+    trust: Trust,
+    deadline: Time,
+    cluster: u64,
+    waiting: Option<Acknowledged>,
+}
+
+impl LeaseClock {
+    /// A grant passes through raft, so it needs no further proof.
+    pub fn granted(trust: Trust, sent: Time, ttl: Duration, header: Header) -> Self {
+        Self {
+            trust,
+            deadline: trust.deadline(sent, ttl),
+            cluster: header.cluster,
+            waiting: None,
+        }
+    }
+
+    /// The point up to which the lease may be believed in.
+    pub fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    /// An acknowledgement arrived for a renewal sent at `sent`. It replaces one that still waits.
+    pub fn acknowledged(&mut self, received: Step, sent: Time, ttl: Duration, header: Header) {
+        self.waiting = Some(Acknowledged {
+            received,
+            deadline: self.trust.deadline(sent, ttl),
+            term: header.term,
+            cluster: header.cluster,
+        });
+    }
+
+    /// A linearizable answer arrived for a request begun at `begun`.
+    pub fn confirm(&mut self, begun: Step, header: Header) -> Verdict {
+        let Some(ack) = self.waiting.filter(|ack| begun > ack.received) else {
+            return Verdict::Nothing;
+        };
+        self.waiting = None;
+        let same_leader = ack.term == header.term && ack.cluster == header.cluster;
+        if !same_leader || header.cluster != self.cluster {
+            return Verdict::Refused;
+        }
+        self.deadline = self.deadline.max(ack.deadline);
+        Verdict::Accepted(self.deadline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TRUST: Trust = Trust {
+        margin: Duration::from_millis(500),
+        drift_ppm: 1000,
+    };
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn at(seconds: f64) -> Time {
+        Time::ZERO.after(Duration::from_secs_f64(seconds))
+    }
+
+    fn header(term: u64) -> Header {
+        Header {
+            cluster: 1,
+            member: 1,
+            revision: 1,
+            term,
+        }
+    }
+
+    fn clock() -> LeaseClock {
+        LeaseClock::granted(TRUST, at(0.0), TTL, header(3))
+    }
+
+    #[test]
+    fn the_deadline_counts_from_the_send_instant_less_drift_and_margin() {
+        assert_eq!(clock().deadline(), at(9.49));
+    }
+
+    #[test]
+    fn an_acknowledgement_alone_extends_nothing() {
+        let mut c = clock();
+        c.acknowledged(1, at(3.0), TTL, header(3));
+        assert_eq!(c.deadline(), at(9.49));
+    }
+
+    #[test]
+    fn a_later_read_of_the_same_term_accepts_the_renewal() {
+        let mut c = clock();
+        c.acknowledged(1, at(3.0), TTL, header(3));
+        assert_eq!(c.confirm(2, header(3)), Verdict::Accepted(at(12.49)));
+    }
+
+    #[test]
+    fn a_read_of_another_term_refuses_it() {
+        let mut c = clock();
+        c.acknowledged(1, at(3.0), TTL, header(3));
+        assert_eq!(c.confirm(2, header(4)), Verdict::Refused);
+        assert_eq!(c.deadline(), at(9.49));
+        assert_eq!(
+            c.confirm(3, header(3)),
+            Verdict::Nothing,
+            "a refused one is gone"
+        );
+    }
+
+    #[test]
+    fn a_read_of_another_cluster_refuses_it() {
+        let mut c = clock();
+        let other = Header {
+            cluster: 2,
+            ..header(3)
+        };
+        c.acknowledged(1, at(3.0), TTL, other);
+        assert_eq!(c.confirm(2, other), Verdict::Refused);
+    }
+
+    #[test]
+    fn a_read_begun_before_the_acknowledgement_proves_nothing() {
+        let mut c = clock();
+        c.acknowledged(5, at(3.0), TTL, header(3));
+        assert_eq!(c.confirm(4, header(3)), Verdict::Nothing);
+        assert_eq!(c.confirm(6, header(3)), Verdict::Accepted(at(12.49)));
+    }
+
+    proptest! {
+        /// The belief never reaches the earliest instant at which etcd may expire the lease,
+        /// whatever the delays and any clock rate within the bound.
+        #[test]
+        fn the_deadline_is_before_the_expiry_for_any_delay_and_rate(
+            delay_ms in 0u64..20_000, rate_ppm in -900i64..=900, ttl_s in 2u64..300,
+        ) {
+            let ttl = Duration::from_secs(ttl_s);
+            let mut c = LeaseClock::granted(TRUST, at(0.0), ttl, header(3));
+            c.acknowledged(1, at(0.0), ttl, header(3));
+            c.confirm(2, header(3));
+            // etcd processed the request `delay` after we read our clock at 0; our clock runs at rate_ppm.
+            let expiry_real = (delay_ms as f64) / 1e3 + ttl_s as f64;
+            let expiry_ours = expiry_real * (1.0 + rate_ppm as f64 / 1e6);
+            prop_assert!(c.deadline().since(Time::ZERO).as_secs_f64() < expiry_ours);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Decides what a session of `eldest` does: when it renews its lease, whose turn it is, when a term ends.
+//!
+//! [`machine::Machine`] takes commands, answers and watch events, and returns actions. It reads no clock, sends
+//! nothing and never waits, so that every rule can be tested, and whole clusters simulated, without etcd.
+//!
+//! This crate is a part of the library `eldest` and follows its version; nothing here is covered by semver.
+
+#![allow(
+    missing_docs,
+    reason = "only eldest and its simulator use this crate; fields and variants that need words have them"
+)]
+
+pub mod action;
+pub mod arranging;
+pub mod assignment;
+pub mod candidacy;
+mod checking;
+mod commands;
+pub mod facts;
+pub mod freshness;
+mod joining;
+mod keeping;
+mod known_store;
+pub mod lease;
+pub mod lease_clock;
+mod looking;
+pub mod machine;
+pub mod membership;
+mod place;
+mod proclaiming;
+pub mod queue;
+pub mod reason;
+mod removal;
+pub mod rewatching;
+pub mod roster;
+pub mod slots;
+pub mod stream;
+pub mod time;
+mod timers;
+mod view;

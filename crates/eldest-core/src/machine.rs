@@ -1,0 +1,521 @@
+//! Hides how everything a session decides fits together: events in, actions out, time as an argument.
+//!
+//! Contract with the driver: every [`Ask`] is answered exactly once (a timeout is an answer), watch events
+//! arrive in the order of the stream, and `now` never goes back.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::action::{
+    Action, Answer, Ask, Class, Condition, Note, RequestId, SlotId, Trouble, WatchId,
+};
+use super::candidacy::{Candidacy, Phase, Purpose};
+use super::freshness::{Completeness, Freshness};
+use super::known_store::{Floor, KnownStore, Origin};
+use super::lease::{LONGEST_PAUSE, Lease, pause};
+use super::lease_clock::{Step, Trust};
+use super::reason::LostReason;
+use super::rewatching::Rewatch;
+use super::time::Time;
+use super::timers::Timers;
+use super::view::PrefixView;
+use crate::facts::{Entry, Header, Reach};
+
+/// What a session was configured to.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub ttl: Duration,
+    pub trust: Trust,
+    pub grace: Duration,
+    pub request_timeout: Duration,
+    /// A key of the namespace that is read when no other will do; it need not exist.
+    pub probe_key: Arc<[u8]>,
+    /// [`LONG_QUEUE`](super::candidacy::LONG_QUEUE), unless long queues are to be looked at with few candidates.
+    pub long_queue: usize,
+    /// Operations in one transaction, until etcd takes fewer: [`BATCH`](super::arranging::BATCH), unless small batches are to be
+    /// looked at with few partitions.
+    pub batch: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// Soft end of the belief in the lease.
+    Trust,
+    Grant,
+    Renewal,
+    Probe,
+    Watches,
+    /// A watch of the slot that etcd refused or cancelled is asked for again.
+    Rewatch(SlotId),
+    Slot(SlotId),
+    Relist(SlotId, RequestId),
+    Arrange(SlotId),
+    Removals,
+    Revocations,
+    /// End of the patience of a closing session.
+    GiveUp,
+}
+
+/// The session's lease; each state is left by the answer or the time it names.
+#[derive(Debug, Clone)]
+pub enum Holding {
+    /// Nobody campaigned yet, or the last grant failed and is due again.
+    None {
+        not_before: Time,
+    },
+    Granting,
+    Held(Box<Lease>),
+    /// Given back for good; never left.
+    Closed,
+}
+
+/// Somebody who only looks on.
+#[derive(Debug, Clone)]
+pub struct Onlooker {
+    pub prefix: Arc<[u8]>,
+    pub reach: Reach,
+    pub view: PrefixView,
+    pub failures: u32,
+    pub not_before: Time,
+    pub shown: i64,
+    pub(super) complete: Completeness,
+}
+
+#[derive(Debug, Clone)]
+pub enum Slot {
+    Candidate(Box<Candidacy>),
+    Onlooker(Box<Onlooker>),
+}
+
+/// The watch stream as a whole.
+#[derive(Debug, Clone, Default)]
+pub struct Stream {
+    /// Broken; watches are opened again from then on.
+    pub down_until: Option<Time>,
+    /// Since when it works.
+    pub opened: Option<Time>,
+    pub failures: u32,
+    /// The newest revision it told of.
+    pub seen: i64,
+    /// Since when linearizable reads are ahead of it, and the revision they showed then.
+    pub behind: Option<(Time, i64)>,
+    /// Watches that etcd was asked for and has not confirmed.
+    pub(super) unconfirmed: BTreeSet<WatchId>,
+    /// Since when there are such, reads are answered, and the stream says nothing.
+    pub(super) silent: Option<Time>,
+}
+
+/// A limit on requests of one kind under way, so that ten thousand elections do not flood etcd.
+#[derive(Debug, Clone, Default)]
+pub struct Gate {
+    pub(super) under_way: usize,
+    pub(super) queue: BTreeSet<SlotId>,
+    /// What waits until nobody joins.
+    pub(super) last: BTreeSet<SlotId>,
+}
+
+/// Joins, which share transactions.
+const MOST_JOINS: usize = 256;
+const MOST_LISTS: usize = 64;
+
+/// The decisions of one session.
+#[derive(Debug)]
+pub struct Machine {
+    pub config: Config,
+    pub(super) counter: Step,
+    pub holding: Holding,
+    pub(super) grant_failures: u32,
+    /// Until when the lease is believed in; `None` when it is not.
+    pub trusted: Option<Time>,
+    /// The last belief's end, kept for terms that fade with it.
+    pub last_deadline: Time,
+    pub slots: BTreeMap<SlotId, Slot>,
+    pub removals: super::removal::Removals,
+    pub(super) releases: super::removal::Releases,
+    /// By key of a partition, the newest create revision that was asked to go under this lease: views that are behind still
+    /// show it, also to a member that is new in this session.
+    pub(super) deleted: BTreeMap<Arc<[u8]>, super::removal::Deleted>,
+    /// Operations in one transaction.
+    pub(super) batch: usize,
+    /// What each request is for, and what was known of the store when it was sent.
+    pub(super) requests: BTreeMap<RequestId, (Purpose, Floor)>,
+    pub(super) store: KnownStore,
+    /// Whose each watch is; the slot's view has it too.
+    pub watches: BTreeMap<WatchId, SlotId>,
+    pub stream: Stream,
+    /// Of what onlookers see.
+    pub(super) freshness: Freshness,
+    /// By slot, the watches that etcd refused or cancelled.
+    pub(super) rewatching: BTreeMap<SlotId, Rewatch>,
+    pub lists: Gate,
+    pub joins: Gate,
+    pub timers: Timers<Timer>,
+    pub(super) actions: VecDeque<Action>,
+    pub(super) condition: Condition,
+    pub(super) verified_slot: SlotId,
+    /// Verified renewals since a join was lost on the way, or a leader's key taken away, if that ever was under this
+    /// lease.
+    pub suspicion: Option<u32>,
+    /// Verified renewals until the last sweep that is due since the keepalive stream was opened. The store may have been
+    /// restored to one in which a key of ours stands again.
+    pub(super) sweeps: u32,
+    /// Reads of leaders' keys under way.
+    pub(super) checks: usize,
+    pub closing: bool,
+    pub(super) probing: bool,
+    /// Whose prefix was probed last.
+    pub(super) probed_slot: SlotId,
+    pub(super) revocations: Vec<super::removal::Revocation>,
+}
+
+impl Machine {
+    pub fn new(config: Config) -> Self {
+        Self {
+            batch: config.batch,
+            config,
+            counter: 0,
+            holding: Holding::None {
+                not_before: Time::ZERO,
+            },
+            grant_failures: 0,
+            trusted: None,
+            last_deadline: Time::ZERO,
+            slots: BTreeMap::new(),
+            removals: super::removal::Removals::default(),
+            releases: super::removal::Releases::default(),
+            deleted: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            store: KnownStore::default(),
+            watches: BTreeMap::new(),
+            stream: Stream::default(),
+            freshness: Freshness::default(),
+            rewatching: BTreeMap::new(),
+            lists: Gate::default(),
+            joins: Gate::default(),
+            timers: Timers::default(),
+            actions: VecDeque::new(),
+            condition: Condition::Connecting,
+            verified_slot: 0,
+            suspicion: None,
+            sweeps: 0,
+            checks: 0,
+            closing: false,
+            probing: false,
+            probed_slot: 0,
+            revocations: Vec::new(),
+        }
+    }
+
+    /// The next thing to do, in order.
+    pub fn action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Machine::tick`] must be called at the latest.
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Time) {
+        self.expire(now);
+        while let Some(timer) = self.timers.pop(now) {
+            match timer {
+                Timer::Trust => {}
+                Timer::Grant | Timer::Renewal => self.keep_lease(now),
+                Timer::Probe => self.probe(now),
+                Timer::Watches => self.open_watches(now),
+                Timer::Rewatch(slot) => self.rewatch(slot, now),
+                Timer::Slot(slot) => self.slot_due(slot, now),
+                Timer::Relist(slot, request) => self.relist(slot, request, now),
+                Timer::Arrange(slot) => self.arrange(slot, now),
+                Timer::Removals => self.start_removals(now),
+                Timer::Revocations => self.start_revocations(now),
+                Timer::GiveUp => self.give_up(),
+            }
+        }
+    }
+
+    /// Ends the belief in the lease when its time has come; called before anything else is looked at.
+    pub fn expire(&mut self, now: Time) {
+        if let Some(deadline) = self.trusted
+            && now >= deadline.before(self.config.grace)
+        {
+            self.distrust(now);
+        }
+    }
+
+    /// The watchdog, or a check past the deadline, ended the belief before we did.
+    pub fn distrusted(&mut self, now: Time) {
+        if self.trusted.is_some() {
+            self.distrust(now);
+        }
+    }
+
+    pub(super) fn distrust(&mut self, now: Time) {
+        self.trusted = None;
+        if let Holding::Held(lease) = &mut self.holding {
+            lease.doubt();
+        }
+        for slot in self.slot_ids() {
+            self.end_term(
+                slot,
+                now,
+                LostReason::LeaseExpiring,
+                super::slots::End::Fading,
+            );
+        }
+        // After the reasons were told, for this cancels whatever is left.
+        self.act(Action::Distrust);
+        self.set_condition(Condition::Lost {
+            reason: LostReason::LeaseExpiring,
+        });
+    }
+
+    // ---- helpers shared by the machine's other files
+
+    pub fn next_id(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    pub fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    pub fn note(&mut self, note: Note) {
+        self.act(Action::Note(note));
+    }
+
+    pub fn ask(&mut self, purpose: Purpose, ask: Ask) -> RequestId {
+        let request = self.next_id();
+        self.ask_as(request, purpose, ask);
+        request
+    }
+
+    pub(super) fn ask_as(&mut self, request: RequestId, purpose: Purpose, ask: Ask) {
+        self.requests.insert(request, (purpose, self.store.floor()));
+        self.act(Action::Ask { request, ask });
+    }
+
+    pub fn slot_ids(&self) -> Vec<SlotId> {
+        self.slots.keys().copied().collect()
+    }
+
+    pub fn lease(&self) -> Option<&Lease> {
+        match &self.holding {
+            Holding::Held(lease) => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// A lease that may be believed in.
+    pub fn trusted_lease(&self) -> Option<&Lease> {
+        self.trusted.and(self.lease())
+    }
+
+    pub fn set_condition(&mut self, condition: Condition) {
+        if self.condition != condition {
+            self.condition = condition;
+            self.act(Action::Session(condition));
+        }
+    }
+
+    pub fn set_closed(&mut self) {
+        self.set_condition(Condition::Closed);
+    }
+
+    pub fn pause(&self, failures: u32, class: Class) -> Duration {
+        let pause = pause(failures, LONGEST_PAUSE);
+        match class {
+            Class::Retry | Class::LeaseGone => pause,
+            _ => pause.max(self.config.request_timeout),
+        }
+    }
+
+    /// etcd answered.
+    pub fn connected(&mut self) {
+        if self.condition == Condition::Connecting {
+            self.set_condition(Condition::Ready);
+        }
+    }
+
+    // ---- answers
+
+    /// The answer to a request.
+    pub fn answer(&mut self, now: Time, request: RequestId, answer: Answer) {
+        self.expire(now);
+        let Some((purpose, floor)) = self.requests.remove(&request) else {
+            return;
+        };
+        if !matches!(answer, Answer::Failed(_)) {
+            self.connected();
+        }
+        if let Answer::Read { header, .. }
+        | Answer::Checked { header, .. }
+        | Answer::Joined { header, .. }
+        | Answer::Listed { header, .. }
+        | Answer::Deleted { header }
+        | Answer::Taken { header, .. } = &answer
+        {
+            if !self.same_store(now, *header, floor) {
+                // What was asked for was the former store's. It is asked for anew.
+                if let Purpose::Join { slot } = purpose {
+                    self.join_answered(slot, request);
+                }
+                self.checks -= usize::from(matches!(purpose, Purpose::Check { .. }));
+                self.lists.under_way -= usize::from(matches!(purpose, Purpose::List { .. }));
+                match purpose {
+                    Purpose::Remove { key } => self.remove_again(&key, request, now),
+                    Purpose::Release { keys } => self.release_again(&keys, request, now),
+                    _ => {}
+                }
+                return;
+            }
+            self.confirm(now, request, *header);
+        }
+        match purpose {
+            Purpose::Grant { sent } => self.granted(now, sent, answer),
+            Purpose::Open | Purpose::Renew => self.renewed(now, request, answer),
+            Purpose::Verify { subject } => self.verified(now, request, subject, answer),
+            Purpose::Probe { sent } => {
+                if let Answer::Read { header, .. } = answer {
+                    self.probed(now, sent, header.revision);
+                }
+            }
+            Purpose::Permission { slot } => self.permission_told(slot, answer, now),
+            Purpose::Check { subjects } => {
+                self.checks -= 1;
+                self.checked(now, &subjects, answer);
+            }
+            Purpose::Join { slot } => {
+                self.join_answered(slot, request);
+                self.joined(now, slot, request, answer);
+                self.start_joins(now);
+                self.start_lists(now);
+            }
+            Purpose::List { slot, sent } => {
+                self.lists.under_way -= 1;
+                self.listed(now, slot, request, sent, answer);
+                self.start_lists(now);
+            }
+            Purpose::Remove { key } => self.removed(now, &key, request, answer),
+            Purpose::Release { keys } => self.released(now, &keys, request, answer),
+            Purpose::Take { slot } => self.taken(now, slot, request, answer),
+            Purpose::Proclaim { slot, key, tickets } => {
+                self.proclaimed(slot, &key, tickets, answer);
+            }
+            Purpose::Revoke { lease } => self.revoked(now, lease, answer),
+            Purpose::Sweep { lease } => self.swept(now, lease, answer),
+        }
+    }
+
+    /// Whether the answer proves something about the store that is known.
+    fn same_store(&mut self, now: Time, header: Header, floor: Floor) -> bool {
+        let origin = self.store.answered(header, floor);
+        if origin == Origin::Other {
+            self.store_exchanged(now, header);
+        }
+        origin == Origin::Known
+    }
+
+    /// Another store answers: everything known of the former one is given up.
+    pub(super) fn store_exchanged(&mut self, now: Time, header: Header) {
+        let was = (self.store.cluster(), self.store.floor().revision());
+        self.store.exchanged(header);
+        self.note(Note::StoreChanged {
+            was,
+            is: (header.cluster, header.revision),
+        });
+        self.lose_lease(now, LostReason::StoreChanged);
+        self.restart_watches(now, false);
+        for slot in self.slot_ids() {
+            self.forget_store(slot);
+        }
+    }
+
+    // ---- gates
+
+    pub fn queue_join(&mut self, slot: SlotId, now: Time) {
+        self.joins.queue.insert(slot);
+        self.start_joins(now);
+    }
+
+    pub(super) fn start_joins(&mut self, now: Time) {
+        while self.joins.under_way < MOST_JOINS {
+            let Some(slot) = self.joins.queue.pop_first() else {
+                return;
+            };
+            if self.start_join(slot, now) {
+                self.joins.under_way += 1;
+            }
+        }
+    }
+
+    /// Reads of those who wait for their turn come first. A leader learns from its own who stands behind it, for until then
+    /// each renewal looks after its key: that shall hold up nobody who joins.
+    pub fn queue_list(&mut self, slot: SlotId, now: Time) {
+        let candidate = self.candidate(slot);
+        let leads = candidate.is_some_and(|c| matches!(c.phase(), Phase::Leading { .. }));
+        let queue = if leads {
+            &mut self.lists.last
+        } else {
+            &mut self.lists.queue
+        };
+        queue.insert(slot);
+        self.start_lists(now);
+    }
+
+    pub(super) fn start_lists(&mut self, now: Time) {
+        while self.lists.under_way < MOST_LISTS {
+            let lists = &mut self.lists;
+            let last = || match self.joins.under_way {
+                0 => lists.last.pop_first(),
+                _ => None,
+            };
+            let Some(slot) = lists.queue.pop_first().or_else(last) else {
+                return;
+            };
+            if self.start_list(slot, now) {
+                self.lists.under_way += 1;
+            }
+        }
+    }
+
+    pub fn forget(&mut self, slot: SlotId) {
+        self.rewatching.remove(&slot);
+        let Some(forgotten) = self.slots.remove(&slot) else {
+            return;
+        };
+        let watchers = forgotten.watchers();
+        if let Slot::Candidate(candidate) = forgotten {
+            self.answer_proclaims(candidate.unanswered(), false);
+        }
+        for watch in watchers {
+            self.unwatch(watch);
+        }
+    }
+
+    pub fn entry_is_ours(&self, entry: &Entry) -> bool {
+        self.lease().is_some_and(|lease| lease.id() == entry.lease)
+    }
+
+    pub fn fail_request(&mut self, what: &'static str, about: &[u8], trouble: Trouble) {
+        let about = about.into();
+        self.note(Note::RequestFailed {
+            what,
+            about,
+            trouble,
+        });
+    }
+
+    /// What the slot looks at.
+    pub fn prefix_of(&self, slot: SlotId) -> Arc<[u8]> {
+        match self.slots.get(&slot) {
+            Some(Slot::Onlooker(onlooker)) => Arc::clone(&onlooker.prefix),
+            Some(Slot::Candidate(candidate)) => Arc::clone(&candidate.prefix),
+            None => Arc::default(),
+        }
+    }
+}

@@ -1,0 +1,519 @@
+//! Hides what a member of shared partitions makes of what it sees: what it is to take, to adopt, and to give up.
+//!
+//! A member is a candidate that never leads: its key says that it is there, its create revision is its seniority. Each
+//! partition it owns is a candidate of its own that leads from the start, so that its term ends as any other does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::action::{RequestId, SlotId};
+use super::assignment::{Owned, Seat, assign};
+use super::roster::Roster;
+use super::time::Time;
+use super::view::{Fate, Own};
+use crate::facts::Change;
+
+/// What partitions are shared, as a member's handle says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sharing {
+    pub count: u32,
+    /// The count is the level below it. While a key of another count stands, nobody joins.
+    pub family: Arc<[u8]>,
+    /// Written into the keys of partitions, for people to read.
+    pub tag: Arc<[u8]>,
+}
+
+/// What a key below the prefix is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyKind {
+    Member { lease: i64 },
+    Partition(u32),
+}
+
+/// `<prefix>m-<lease in lower-case hex>`.
+pub fn member_key(prefix: &[u8], lease: i64) -> Arc<[u8]> {
+    [prefix, format!("m-{lease:x}").as_bytes()].concat().into()
+}
+
+/// `<prefix>o-<partition>`.
+pub fn partition_key(prefix: &[u8], partition: u32) -> Arc<[u8]> {
+    [prefix, format!("o-{partition}").as_bytes()]
+        .concat()
+        .into()
+}
+
+/// `None`: not one of ours, or not written as we write it.
+pub fn kind_of(prefix: &[u8], key: &[u8]) -> Option<KeyKind> {
+    let name = std::str::from_utf8(key.strip_prefix(prefix)?).ok()?;
+    let (kind, number) = name.split_at_checked(2)?;
+    let digit = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
+    let plain = number.bytes().all(digit) && (number == "0" || !number.starts_with('0'));
+    match kind {
+        "m-" if plain => {
+            let lease = i64::from_str_radix(number, 16).ok()?;
+            Some(KeyKind::Member { lease })
+        }
+        "o-" if plain => number.parse().ok().map(KeyKind::Partition),
+        _ => None,
+    }
+}
+
+/// Who is there and who owns what, whatever else stands under the prefix.
+pub fn facts(prefix: &[u8], roster: &Roster) -> (Vec<Seat>, Vec<Owned>) {
+    let (mut members, mut owned) = (Vec::new(), Vec::new());
+    for entry in roster.by_key() {
+        let (since, lease) = (entry.create_revision, entry.lease);
+        match kind_of(prefix, &entry.key) {
+            // Written over by somebody, it is no member's any more.
+            Some(KeyKind::Member { lease: named }) if named == lease => {
+                members.push(Seat { since, lease });
+            }
+            Some(KeyKind::Partition(partition)) => owned.push(Owned {
+                since,
+                partition,
+                lease,
+            }),
+            _ => {}
+        }
+    }
+    (members, owned)
+}
+
+/// A partition that we own, or owned and whose work goes on.
+#[derive(Debug, Clone)]
+pub struct Hold {
+    pub slot: SlotId,
+    own: Own,
+}
+
+/// What a view's showing a partition's key under our lease, or none, means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// Nobody asked for it to go.
+    Standing,
+    /// It is asked to go, and the view may not have come so far.
+    Going,
+    /// It was gone for certain: a restore of etcd has brought it back.
+    Back,
+}
+
+/// What a member is to do, by what it sees.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Wants {
+    /// Keys of ours that are gone or no longer ours.
+    pub lost: Vec<(SlotId, Fate)>,
+    pub give_up: Vec<SlotId>,
+    /// Nobody's, and not to be taken before work of ours has ended there. There are others who could.
+    pub waiting: Vec<SlotId>,
+    /// Nobody's.
+    pub take: Vec<u32>,
+    /// Ours by a transaction whose answer was lost, and wanted.
+    pub adopt: Vec<(u32, Own)>,
+    /// The same, and not wanted.
+    pub discard: Vec<(u32, Own)>,
+    /// Keys that nobody holds and others would wait for: of ours once and without a lease since; put under our lease by a
+    /// transaction that came late, while the work of an earlier term goes on; or brought back by a restore of etcd.
+    pub stray: Vec<(u32, i64)>,
+    /// Where a key without a lease stands, which no owner's ever is.
+    pub blocked: BTreeSet<u32>,
+}
+
+/// The member's side of a candidacy.
+#[derive(Debug, Clone)]
+pub struct Membership {
+    pub sharing: Sharing,
+    pub held: BTreeMap<u32, Hold>,
+    /// The transactions under way. How many they may be bounds what a member takes at once, and what it does not know.
+    /// No partition is in two of them: so each answer is the only one about what it names.
+    pub taking: BTreeMap<RequestId, Vec<u32>>,
+    /// A transaction with them was lost on the way: they may be ours.
+    pub uncertain: BTreeSet<u32>,
+    pub failures: u32,
+    /// The last request that had been sent when one of these failures was counted.
+    pub counted: RequestId,
+    pub not_before: Time,
+    /// When it was last seen to, and whether that is due again.
+    pub arranged: Time,
+    pub due: bool,
+    /// By partition, the newest key of this lease that is not ours any more, whatever older views show.
+    past: BTreeMap<u32, i64>,
+    /// What was ours under an earlier lease. If it stands without one, somebody wrote over it unseen.
+    former: BTreeMap<u32, i64>,
+    /// Blocked, as was told.
+    pub blocked: BTreeSet<u32>,
+    /// Taken by others at that revision, which the view has not come to.
+    refused: BTreeMap<u32, i64>,
+}
+
+impl Membership {
+    pub fn new(sharing: Sharing) -> Self {
+        Self {
+            sharing,
+            held: BTreeMap::new(),
+            taking: BTreeMap::new(),
+            uncertain: BTreeSet::new(),
+            failures: 0,
+            counted: 0,
+            not_before: Time::ZERO,
+            arranged: Time::ZERO,
+            due: false,
+            former: BTreeMap::new(),
+            blocked: BTreeSet::new(),
+            past: BTreeMap::new(),
+            refused: BTreeMap::new(),
+        }
+    }
+
+    /// The lease is gone, and with it whatever was or may have been ours.
+    pub fn lease_lost(&mut self) {
+        let held = self.held.iter();
+        self.former
+            .extend(held.map(|(partition, hold)| (*partition, hold.own.create_revision)));
+        self.taking.clear();
+        self.uncertain.clear();
+        self.past.clear();
+        self.refused.clear();
+    }
+
+    /// Another store knows nothing of what was ours, and may use the same revisions again. Whatever it shows, the keys of
+    /// partitions whose work goes on are not in it.
+    pub fn store_changed(&mut self) {
+        self.former.clear();
+        for hold in self.held.values_mut() {
+            hold.own.create_revision = 0;
+        }
+    }
+
+    pub fn hold(&mut self, partition: u32, slot: SlotId, own: Own) {
+        self.held.insert(partition, Hold { slot, own });
+    }
+
+    /// The term is over, its work has ended and its key is gone.
+    pub fn let_go(&mut self, partition: u32) {
+        if let Some(hold) = self.held.remove(&partition) {
+            self.forgo(partition, hold.own.create_revision);
+        }
+    }
+
+    /// That key is not ours any more.
+    pub fn forgo(&mut self, partition: u32, create_revision: i64) {
+        let newest = self.past.entry(partition).or_default();
+        *newest = create_revision.max(*newest);
+    }
+
+    /// Somebody else's key stood there at `revision`; `seen` is how far our view has come.
+    pub fn refuse(&mut self, partition: u32, revision: i64, seen: i64) {
+        if seen < revision {
+            self.refused.insert(partition, revision);
+        }
+    }
+
+    /// The prefix was read anew.
+    pub fn read_anew(&mut self) {
+        self.refused.clear();
+    }
+
+    /// What events say about keys of ours, whether or not the view is ready for them.
+    pub fn judge(&mut self, prefix: &[u8], changes: &[Change]) -> Vec<(SlotId, Fate)> {
+        let mut lost = Vec::new();
+        for change in changes {
+            if let Some(KeyKind::Partition(partition)) = kind_of(prefix, change.key()) {
+                self.refused.remove(&partition);
+                let hold = self.held.get(&partition);
+                let fate = hold.map(|hold| (hold.slot, hold.own.fate(change)));
+                lost.extend(fate.filter(|(_, fate)| *fate != Fate::Ours));
+            }
+        }
+        lost
+    }
+
+    /// What is to be done, by the state that `roster` shows. `own` is our member key, `shown` says what it means that a key
+    /// stands that was created then, or that none does.
+    pub fn wants(
+        &self,
+        prefix: &[u8],
+        own: &Own,
+        roster: &Roster,
+        shown: impl Fn(&[u8], Option<i64>) -> Shown,
+    ) -> Wants {
+        let mut wants = Wants::default();
+        let (members, owned) = facts(prefix, roster);
+        let me = own.lease;
+        if !members.iter().any(|member| member.lease == me) {
+            return wants;
+        }
+        let target = assign(self.sharing.count, &members, &owned);
+        let mut keys = vec![None; target.len()];
+        for key in owned {
+            if let Some(of_it) = keys.get_mut(key.partition as usize) {
+                *of_it = Some(key);
+            }
+        }
+        let taking: BTreeSet<u32> = self.taking.values().flatten().copied().collect();
+        let seen = roster.revision();
+        for (partition, (lease, key)) in (0..).zip(target.into_iter().zip(keys)) {
+            let wanted = lease == me;
+            let created = key.as_ref().map(|key| key.since);
+            let shown = || shown(&partition_key(prefix, partition), created);
+            let free = || !taking.contains(&partition) && shown() != Shown::Going;
+            if let Some(hold) = self.held.get(&partition) {
+                // What was written after the view's revision it cannot judge.
+                if seen >= hold.own.create_revision {
+                    match hold.own.read(roster.get(&hold.own.key)) {
+                        Fate::Ours if wanted => {}
+                        Fate::Ours => wants.give_up.push(hold.slot),
+                        fate => {
+                            if wanted && key.is_none() && members.len() > 1 {
+                                wants.waiting.push(hold.slot);
+                            }
+                            let since = key.filter(|key| key.lease == me).map(|key| key.since);
+                            let newer = since.filter(|at| *at > hold.own.create_revision && free());
+                            wants.stray.extend(newer.map(|at| (partition, at)));
+                            wants.lost.push((hold.slot, fate));
+                        }
+                    }
+                }
+                continue;
+            }
+            match key {
+                None if wanted && self.may_take(partition, seen) && free() => {
+                    wants.take.push(partition);
+                }
+                Some(key) if key.lease == me && free() && self.was_ours(&key, shown()) => {
+                    wants.stray.push((partition, key.since));
+                }
+                Some(key) if key.lease == me && free() => {
+                    let own = Own {
+                        key: partition_key(prefix, partition),
+                        create_revision: key.since,
+                        lease: me,
+                    };
+                    let list = if wanted {
+                        &mut wants.adopt
+                    } else {
+                        &mut wants.discard
+                    };
+                    list.push((partition, own));
+                }
+                Some(key) if key.lease == 0 && free() => {
+                    if self.former.get(&partition) == Some(&key.since) {
+                        wants.stray.push((partition, key.since));
+                    } else {
+                        wants.blocked.insert(partition);
+                    }
+                }
+                _ => {}
+            }
+        }
+        wants
+    }
+
+    fn may_take(&self, partition: u32, seen: i64) -> bool {
+        self.refused.get(&partition).is_none_or(|at| seen >= *at)
+    }
+
+    /// Whether a key that stands under our lease was ours, and is not any more: it is never ours again.
+    fn was_ours(&self, key: &Owned, shown: Shown) -> bool {
+        let past = self.past.get(&key.partition);
+        shown == Shown::Back || past.is_some_and(|past| key.since <= *past)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Entry;
+
+    const PREFIX: &[u8] = b"p/2/";
+
+    fn entry(key: Arc<[u8]>, create_revision: i64, lease: i64) -> Entry {
+        Entry {
+            key,
+            value: (*b"").into(),
+            create_revision,
+            mod_revision: create_revision,
+            lease,
+        }
+    }
+
+    fn roster(revision: i64, entries: impl IntoIterator<Item = Entry>) -> Roster {
+        let mut roster = Roster::new(PREFIX.into(), crate::facts::Reach::Children);
+        roster.replace(revision, entries);
+        roster
+    }
+
+    fn own(key: Arc<[u8]>, create_revision: i64) -> Own {
+        Own {
+            key,
+            create_revision,
+            lease: 7,
+        }
+    }
+
+    fn member() -> (Membership, Own) {
+        let sharing = Sharing {
+            count: 2,
+            family: (*b"p/").into(),
+            tag: (*b"a").into(),
+        };
+        (Membership::new(sharing), own(member_key(PREFIX, 7), 10))
+    }
+
+    fn alone(revision: i64, keys: impl IntoIterator<Item = (u32, i64)>) -> Roster {
+        let keys = keys
+            .into_iter()
+            .map(|(p, since)| entry(partition_key(PREFIX, p), since, 7));
+        roster(
+            revision,
+            keys.chain([entry(member_key(PREFIX, 7), 10, 7)])
+                .collect::<Vec<_>>(),
+        )
+    }
+
+    #[test]
+    fn only_keys_that_are_written_as_we_write_them_count() {
+        for (key, kind) in [
+            (&b"p/2/m-7f"[..], Some(KeyKind::Member { lease: 0x7f })),
+            (b"p/2/m-7F", None),
+            (b"p/2/m-", None),
+            (b"p/2/o-17", Some(KeyKind::Partition(17))),
+            (b"p/2/m-07f", None),
+            (b"p/2/o-0", Some(KeyKind::Partition(0))),
+            (b"p/2/o-a", None),
+            (b"p/2/o-017", None),
+            (b"p/2/o-+1", None),
+            (b"p/2/o-4294967296", None),
+            (b"p/2/\xff", None),
+            (b"p/3/o-1", None),
+        ] {
+            assert_eq!(
+                kind_of(PREFIX, key),
+                kind,
+                "{}",
+                String::from_utf8_lossy(key)
+            );
+        }
+    }
+
+    #[test]
+    fn a_member_key_under_another_lease_is_no_member() {
+        let odd = [
+            entry(member_key(PREFIX, 8), 3, 9),
+            entry(member_key(PREFIX, 7), 4, 7),
+        ];
+        let (members, _) = facts(PREFIX, &roster(5, odd));
+        assert_eq!(members, [Seat { since: 4, lease: 7 }]);
+    }
+
+    #[test]
+    fn a_key_that_an_old_view_still_shows_is_not_adopted() {
+        let (mut member, me) = member();
+        member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
+        member.let_go(0);
+        let old = member.wants(PREFIX, &me, &alone(12, [(0, 12)]), |_, _| Shown::Standing);
+        assert_eq!((old.adopt, old.take), (vec![], vec![1]));
+        assert_eq!(old.stray, [(0, 12)]);
+        let newer = member.wants(PREFIX, &me, &alone(15, [(0, 14)]), |_, _| Shown::Standing);
+        assert_eq!(newer.adopt, [(0, own(partition_key(PREFIX, 0), 14))]);
+    }
+
+    #[test]
+    fn a_key_that_is_being_deleted_is_neither_taken_nor_adopted() {
+        let (member, me) = member();
+        let going = |key: &[u8], _: Option<i64>| {
+            if *key == *partition_key(PREFIX, 0) {
+                Shown::Going
+            } else {
+                Shown::Standing
+            }
+        };
+        let wants = member.wants(PREFIX, &me, &alone(12, [(0, 11)]), going);
+        assert_eq!((wants.adopt, wants.take), (vec![], vec![1]));
+        let wants = member.wants(PREFIX, &me, &alone(12, []), going);
+        assert_eq!(wants.take, [1]);
+    }
+
+    #[test]
+    fn what_others_took_first_is_tried_again_only_when_the_view_has_come_so_far() {
+        let (mut member, me) = member();
+        member.refuse(0, 20, 12);
+        let take = |member: &Membership, revision| {
+            member
+                .wants(PREFIX, &me, &alone(revision, []), |_, _| Shown::Standing)
+                .take
+        };
+        assert_eq!(take(&member, 12), [1]);
+        assert_eq!(take(&member, 20), [0, 1]);
+        member.judge(
+            PREFIX,
+            &[Change::Delete {
+                key: partition_key(PREFIX, 0),
+                revision: 15,
+            }],
+        );
+        assert_eq!(take(&member, 15), [0, 1]);
+        member.refuse(1, 20, 20);
+        assert_eq!(take(&member, 20), [0, 1], "seen already");
+    }
+
+    #[test]
+    fn a_key_that_was_ours_and_has_no_lease_any_more_goes_unless_the_store_is_another() {
+        let (mut member, me) = member();
+        member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
+        member.lease_lost();
+        member.let_go(0);
+        let left = [
+            entry(member_key(PREFIX, 7), 10, 7),
+            entry(partition_key(PREFIX, 0), 12, 0),
+            entry(partition_key(PREFIX, 1), 12, 0),
+        ];
+        let wants = |member: &Membership| {
+            let wants = member.wants(PREFIX, &me, &roster(20, left.clone()), |_, _| {
+                Shown::Standing
+            });
+            (wants.stray, wants.blocked)
+        };
+        assert_eq!(wants(&member), (vec![(0, 12)], [1].into()));
+        member.store_changed();
+        assert_eq!(wants(&member), (vec![], [0, 1].into()));
+    }
+
+    #[test]
+    fn partition_whose_work_outlives_its_store_is_left_to_others() {
+        let (mut member, me) = member();
+        // Created in the former store at a revision that the present one has not come to.
+        member.hold(0, 1, own(partition_key(PREFIX, 0), 90));
+        member.lease_lost();
+        member.store_changed();
+        let members = [
+            entry(member_key(PREFIX, 7), 10, 7),
+            entry(member_key(PREFIX, 8), 11, 8),
+            entry(partition_key(PREFIX, 1), 12, 8),
+        ];
+        let wants = member.wants(PREFIX, &me, &roster(20, members), |_, _| Shown::Standing);
+        assert_eq!(
+            (wants.lost, wants.waiting),
+            (vec![(1, Fate::Gone)], vec![1])
+        );
+    }
+
+    #[test]
+    fn key_that_a_restore_brings_back_is_deleted_and_never_ours_again() {
+        let (member, me) = member();
+        let roster = alone(20, [(0, 12)]);
+        let wants = member.wants(PREFIX, &me, &roster, |_, _| Shown::Back);
+        assert_eq!((wants.stray, wants.adopt), (vec![(0, 12)], vec![]));
+        let wants = member.wants(PREFIX, &me, &roster, |_, _| Shown::Going);
+        assert_eq!((wants.stray, wants.adopt), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_key_younger_than_the_view_is_not_judged_by_it() {
+        let (mut member, me) = member();
+        member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
+        let wants =
+            |revision| member.wants(PREFIX, &me, &alone(revision, []), |_, _| Shown::Standing);
+        assert_eq!(wants(11).lost, []);
+        assert_eq!(wants(12).lost, [(1, Fate::Gone)]);
+    }
+}

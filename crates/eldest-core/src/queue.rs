@@ -1,0 +1,117 @@
+//! Keeps entries by age, eldest first, in chunks that copies share.
+//!
+//! An onlooker gets a copy after every change. A copy costs one reference; the next change then copies the list of the
+//! chunks and one chunk, whatever the length of the queue. The core uses the standard library alone, which has no map of
+//! that kind.
+
+use std::sync::Arc;
+
+use crate::facts::Entry;
+
+/// Entries in a chunk at most; a full one is split into halves.
+const CHUNK: usize = 64;
+
+type Chunk = Vec<Arc<Entry>>;
+
+/// Entries in the order of their create revisions, then of their keys.
+#[derive(Debug, Clone, Default)]
+pub struct Queue {
+    /// None is empty.
+    chunks: Arc<Vec<Arc<Chunk>>>,
+    len: usize,
+}
+
+/// What entries are sorted by.
+pub(super) fn age(entry: &Entry) -> (i64, &[u8]) {
+    (entry.create_revision, &entry.key)
+}
+
+impl Queue {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All entries, eldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.chunks.iter().flat_map(|chunk| chunk.iter())
+    }
+
+    /// The entry that was created first.
+    pub fn eldest(&self) -> Option<&Arc<Entry>> {
+        self.chunks.first()?.first()
+    }
+
+    /// How many entries were created before `create_revision`.
+    pub fn ahead_of(&self, create_revision: i64) -> usize {
+        let older = |entry: &Arc<Entry>| entry.create_revision < create_revision;
+        let whole = self
+            .chunks
+            .partition_point(|chunk| chunk.last().is_some_and(older));
+        let before: usize = self.chunks[..whole].iter().map(|chunk| chunk.len()).sum();
+        let within = self.chunks.get(whole);
+        before + within.map_or(0, |chunk| chunk.partition_point(older))
+    }
+
+    /// Adds an entry of an age that no other has.
+    pub fn insert(&mut self, entry: Arc<Entry>) {
+        let at = self.chunk_for(&entry);
+        let chunks = Arc::make_mut(&mut self.chunks);
+        self.len += 1;
+        // The youngest of all belongs into the last chunk, if there is one.
+        let at = at.min(chunks.len().saturating_sub(1));
+        let Some(chunk) = chunks.get_mut(at) else {
+            chunks.push(Arc::new(vec![entry]));
+            return;
+        };
+        let chunk = Arc::make_mut(chunk);
+        let place = chunk.partition_point(|other| age(other) < age(&entry));
+        chunk.insert(place, entry);
+        if chunk.len() > CHUNK {
+            let younger = chunk.split_off(CHUNK / 2);
+            chunks.insert(at + 1, Arc::new(younger));
+        }
+    }
+
+    /// Removes the entry of that age.
+    pub fn remove(&mut self, entry: &Entry) {
+        let at = self.chunk_for(entry);
+        let found = self.chunks.get(at).and_then(|chunk| {
+            chunk
+                .binary_search_by(|other| age(other).cmp(&age(entry)))
+                .ok()
+        });
+        let Some(place) = found else {
+            return;
+        };
+        self.len -= 1;
+        let chunks = Arc::make_mut(&mut self.chunks);
+        if chunks[at].len() == 1 {
+            chunks.remove(at);
+        } else {
+            Arc::make_mut(&mut chunks[at]).remove(place);
+        }
+    }
+
+    /// The first chunk whose youngest entry is not older.
+    fn chunk_for(&self, entry: &Entry) -> usize {
+        self.chunks
+            .partition_point(|chunk| chunk.last().is_some_and(|last| age(last) < age(entry)))
+    }
+}
+
+impl FromIterator<Entry> for Queue {
+    fn from_iter<I: IntoIterator<Item = Entry>>(entries: I) -> Self {
+        let mut entries: Vec<Arc<Entry>> = entries.into_iter().map(Arc::new).collect();
+        entries.sort_unstable_by(|a, b| age(a).cmp(&age(b)));
+        let len = entries.len();
+        let chunks = entries.chunks(CHUNK / 2).map(|few| Arc::new(few.to_vec()));
+        Self {
+            chunks: Arc::new(chunks.collect()),
+            len,
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Why a term or a candidacy ended: the vocabulary of every demotion, public.
+
+use std::fmt;
+
+/// Why a term of leadership ended.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LostReason {
+    /// No renewal of the lease could be verified in time; etcd was slow, out of reach or changing its
+    /// leader. The term stays valid for the grace period, then ends; the node stands again by itself.
+    LeaseExpiring,
+    /// etcd says that the lease is gone: it expired there, or somebody revoked it.
+    LeaseLost,
+    /// The leader's key is gone although its lease may live: somebody deleted it.
+    KeyDeleted,
+    /// Somebody wrote over the leader's key.
+    KeyOverwritten,
+    /// etcd answered as another cluster, or its revision went back because a backup was restored: what this
+    /// session knew no longer holds, and fencing tokens may repeat. Set a new epoch for outside resources.
+    StoreChanged,
+    /// The partition goes to another member, for the sake of balance. The term stays valid for the grace period, so that
+    /// its work may wind up.
+    Reassigned,
+    /// The leader resigned, or its `Leadership` was dropped.
+    Resigned,
+    /// The leader stepped down; it stands again at the back of the queue.
+    SteppedDown,
+    /// The leader's work, or its health check, gave no sign of life for as long as
+    /// `Runner` allows. The term stays valid for the grace period; the node does not stand again
+    /// before its work has ended and its health check answers.
+    Stalled,
+    /// The shutdown token given to `Election::run` was cancelled.
+    Shutdown,
+    /// The session was closed.
+    SessionClosed,
+    /// The tokio runtime that drives the session was shut down.
+    RuntimeGone,
+}
+
+impl LostReason {
+    /// A stable name for logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            LostReason::LeaseExpiring => "lease_expiring",
+            LostReason::LeaseLost => "lease_lost",
+            LostReason::KeyDeleted => "key_deleted",
+            LostReason::KeyOverwritten => "key_overwritten",
+            LostReason::StoreChanged => "store_changed",
+            LostReason::Reassigned => "reassigned",
+            LostReason::Resigned => "resigned",
+            LostReason::SteppedDown => "stepped_down",
+            LostReason::Stalled => "stalled",
+            LostReason::Shutdown => "shutdown",
+            LostReason::SessionClosed => "session_closed",
+            LostReason::RuntimeGone => "runtime_gone",
+        }
+    }
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a candidacy ended for good.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EndReason {
+    /// The candidate left the queue.
+    Left,
+    /// The leader resigned, or its `Leadership` was dropped while valid.
+    Resigned,
+    /// The shutdown token given to `Election::run` was cancelled.
+    Shutdown,
+    /// The session was closed.
+    SessionClosed,
+    /// etcd refused the registration; `campaign` returned the error.
+    Refused,
+    /// It was to hold at once or not at all, as `Lock::try_acquire` wants it, and others
+    /// stood already.
+    Taken,
+}
+
+impl EndReason {
+    /// A stable name for logs and metrics; the same as [`LostReason::as_str`] where both mean the same.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            EndReason::Left => "left",
+            EndReason::Resigned => "resigned",
+            EndReason::Shutdown => "shutdown",
+            EndReason::SessionClosed => "session_closed",
+            EndReason::Refused => "refused",
+            EndReason::Taken => "taken",
+        }
+    }
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/operations.md");
+
+    /// Every reason, by going from each to the next: one that is new does not compile before it has its place here.
+    const fn after(reason: LostReason) -> Option<LostReason> {
+        Some(match reason {
+            LostReason::LeaseExpiring => LostReason::LeaseLost,
+            LostReason::LeaseLost => LostReason::KeyDeleted,
+            LostReason::KeyDeleted => LostReason::KeyOverwritten,
+            LostReason::KeyOverwritten => LostReason::StoreChanged,
+            LostReason::StoreChanged => LostReason::Reassigned,
+            LostReason::Reassigned => LostReason::Resigned,
+            LostReason::Resigned => LostReason::SteppedDown,
+            LostReason::SteppedDown => LostReason::Stalled,
+            LostReason::Stalled => LostReason::Shutdown,
+            LostReason::Shutdown => LostReason::SessionClosed,
+            LostReason::SessionClosed => LostReason::RuntimeGone,
+            LostReason::RuntimeGone => return None,
+        })
+    }
+
+    const fn after_end(reason: EndReason) -> Option<EndReason> {
+        Some(match reason {
+            EndReason::Left => EndReason::Resigned,
+            EndReason::Resigned => EndReason::Shutdown,
+            EndReason::Shutdown => EndReason::SessionClosed,
+            EndReason::SessionClosed => EndReason::Refused,
+            EndReason::Refused => EndReason::Taken,
+            EndReason::Taken => return None,
+        })
+    }
+
+    /// In a row of the table under that heading.
+    fn explained(heading: &str, reason: &str) -> bool {
+        let table = PAGE.split_once(heading).map_or("", |(_, rest)| rest);
+        let rows = table.lines().skip_while(|line| !line.starts_with("| `"));
+        let mut rows = rows.take_while(|line| line.starts_with('|'));
+        rows.any(|row| row.starts_with(&format!("| `{reason}` |")))
+    }
+
+    #[test]
+    fn every_reason_is_explained_to_operators() {
+        let mut lost = Some(LostReason::LeaseExpiring);
+        while let Some(reason) = lost {
+            assert!(explained("## Why a term", reason.as_str()), "{reason}");
+            lost = after(reason);
+        }
+        let mut ended = Some(EndReason::Left);
+        while let Some(reason) = ended {
+            assert!(explained("A candidacy ends", reason.as_str()), "{reason}");
+            ended = after_end(reason);
+        }
+        assert!(!explained("A candidacy ends", "lease_lost"));
+    }
+}

@@ -1,0 +1,179 @@
+//! An [`Env`] of closures: a test replaces those parts of the machine that it makes up, and keeps the others.
+#![allow(clippy::disallowed_methods)] // the tests' clock and timers
+#![allow(missing_docs, unreachable_pub)] // hidden, and named as the methods of `Env` are
+
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+
+use etcd_client::{Client, ConnectOptions, Error};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::{Env, Watched};
+use eldest_core::time::Time;
+
+/// A method of [`Env`] with one argument.
+type Method<A, T> = Box<dyn Fn(A) -> T + Send + Sync>;
+type Done<T = ()> = BoxFuture<'static, T>;
+
+/// What each method of [`Env`] does.
+pub struct Scripted {
+    pub now: Box<dyn Fn() -> Time + Send + Sync>,
+    pub sleep: Method<Duration, Done>,
+    pub wake_at: Method<Time, Done>,
+    pub spawn: Method<Done, ()>,
+    pub random: Box<dyn Fn() -> u64 + Send + Sync>,
+    pub connect: Method<(String, ConnectOptions), Done<Result<Client, Error>>>,
+    pub watch: Method<Weak<dyn Watched>, ()>,
+    pub rewatch: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Scripted {
+    /// A clock since now, tokio's timers and tasks, and real connections. Without a watchdog.
+    pub fn real() -> Self {
+        let begun = Instant::now();
+        let now = move || Time::ZERO.after(Duration::from_secs(1) + begun.elapsed());
+        let sleep = |duration| async move { tokio::time::sleep(duration).await }.boxed();
+        Self {
+            now: Box::new(now),
+            sleep: Box::new(sleep),
+            wake_at: Box::new(move |at: Time| sleep(at.since(now()))),
+            spawn: Box::new(|task| drop(tokio::spawn(task))),
+            random: Box::new(|| fastrand::u64(..)),
+            connect: Box::new(|(endpoint, options)| {
+                async move { Client::connect([endpoint], Some(options)).await }.boxed()
+            }),
+            ..Self::still()
+        }
+    }
+
+    /// A machine on which nothing happens: its clock shows the origin, no wait ends, and no task runs.
+    pub fn still() -> Self {
+        Self {
+            now: Box::new(|| Time::ZERO),
+            sleep: Box::new(|_| std::future::pending().boxed()),
+            wake_at: Box::new(|_| std::future::pending().boxed()),
+            spawn: Box::new(drop),
+            random: Box::new(|| 0),
+            connect: Box::new(|_| std::future::pending().boxed()),
+            watch: Box::new(drop),
+            rewatch: Box::new(|| ()),
+        }
+    }
+}
+
+impl Env for Scripted {
+    fn now(&self) -> Time {
+        (self.now)()
+    }
+
+    fn unix_time(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        (self.sleep)(duration)
+    }
+
+    fn wake_at(&self, at: Time) -> BoxFuture<'static, ()> {
+        (self.wake_at)(at)
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        (self.spawn)(task);
+    }
+
+    fn random(&self) -> u64 {
+        (self.random)()
+    }
+
+    fn connect(
+        &self,
+        endpoint: String,
+        options: ConnectOptions,
+    ) -> BoxFuture<'static, Result<Client, Error>> {
+        (self.connect)((endpoint, options))
+    }
+
+    fn watch(&self, watched: Weak<dyn Watched>) {
+        (self.watch)(watched);
+    }
+
+    fn rewatch(&self) {
+        (self.rewatch)();
+    }
+}
+
+#[cfg(test)]
+pub(crate) use clock::Clock;
+
+#[cfg(test)]
+mod clock {
+    use std::collections::VecDeque;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Mutex};
+    use std::task::Poll;
+
+    use super::*;
+    use crate::env::SharedEnv;
+
+    type Event = Box<dyn FnOnce() + Send>;
+
+    /// A clock that shows what the test sets. Each reading takes the next event, which happens while the clock is read.
+    #[derive(Default)]
+    pub(crate) struct Clock {
+        now: AtomicU64,
+        events: Mutex<VecDeque<Event>>,
+        readings: AtomicU64,
+    }
+
+    impl Clock {
+        /// A machine with this clock. What waits for a time of it must be polled again when that has come.
+        pub(crate) fn env(self: &Arc<Self>, others: Scripted) -> SharedEnv {
+            let (clock, alarm) = (Arc::clone(self), Arc::clone(self));
+            let wake_at = move |at| {
+                let alarm = Arc::clone(&alarm);
+                futures::future::poll_fn(move |_| {
+                    if alarm.shown() < at {
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(())
+                })
+                .boxed()
+            };
+            Arc::new(Scripted {
+                now: Box::new(move || clock.read()),
+                wake_at: Box::new(wake_at),
+                ..others
+            })
+        }
+
+        pub(crate) fn set(&self, ms: u64) {
+            let nanos = Duration::from_millis(ms).as_nanos();
+            self.now.store(nanos.try_into().unwrap(), Ordering::Relaxed);
+        }
+
+        /// At the next reading this happens.
+        pub(crate) fn meanwhile(&self, event: impl FnOnce() + Send + 'static) {
+            self.events.lock().unwrap().push_back(Box::new(event));
+        }
+
+        /// How often the clock was read since this was asked last.
+        pub(crate) fn readings(&self) -> u64 {
+            self.readings.swap(0, Ordering::Relaxed)
+        }
+
+        fn shown(&self) -> Time {
+            Time::from_nanos(self.now.load(Ordering::Relaxed))
+        }
+
+        fn read(&self) -> Time {
+            self.readings.fetch_add(1, Ordering::Relaxed);
+            let event = self.events.lock().unwrap().pop_front();
+            if let Some(event) = event {
+                event();
+            }
+            self.shown()
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Logs that requests go to another endpoint: the first switch at once, those of the next 10 s in one line at their end.
+//!
+//! In an outage of all endpoints every request switches. Metrics count them all.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use tracing::Instrument;
+
+use crate::env::SharedEnv;
+use eldest_core::time::Time;
+
+/// At least so long is between two lines.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// From which endpoint a lane went to which one.
+pub(super) struct Switch {
+    pub(super) lane: &'static str,
+    pub(super) from: String,
+    pub(super) to: String,
+    pub(super) why: String,
+}
+
+impl Switch {
+    fn tell(&self, switches: u64) {
+        let Self {
+            lane,
+            from,
+            to,
+            why,
+        } = self;
+        tracing::warn!(target: "eldest::etcd", lane, from, to, switches, why, "endpoint switched");
+    }
+}
+
+/// The switches of one lane.
+#[derive(Default)]
+pub(super) struct Switches(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    told: Option<Time>,
+    /// From the first of them to the last, and how many there were.
+    untold: Option<(Switch, u64)>,
+}
+
+impl Switches {
+    /// Tells of one, now or with others.
+    pub(super) fn happened(self: &Arc<Self>, env: &SharedEnv, switch: Switch) {
+        let now = env.now();
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((untold, count)) = &mut state.untold {
+            (untold.to, untold.why) = (switch.to, switch.why);
+            *count += 1;
+            return;
+        }
+        let next = state.told.map(|told| told.after(EVERY));
+        let Some(next) = next.filter(|next| now < *next) else {
+            state.told = Some(now);
+            drop(state);
+            return switch.tell(1);
+        };
+        state.untold = Some((switch, 1));
+        drop(state);
+        let (this, end) = (Arc::downgrade(self), env.sleep(next.since(now)));
+        let env_then = Arc::clone(env);
+        let later = async move {
+            end.await;
+            if let Some(this) = this.upgrade() {
+                this.tell_untold(env_then.now());
+            }
+        };
+        env.spawn(later.in_current_span().boxed());
+    }
+
+    fn tell_untold(&self, now: Time) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.told = Some(now);
+        let untold = state.untold.take();
+        drop(state);
+        if let Some((switch, count)) = untold {
+            switch.tell(count);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "../../tests/capture/mod.rs"]
+mod capture;
+
+#[cfg(test)]
+mod tests {
+    use futures::future::BoxFuture;
+
+    use super::capture::Logs;
+    use super::*;
+    use crate::env::{Clock, Scripted};
+
+    #[test]
+    fn an_outage_of_all_endpoints_is_one_line_at_once_and_one_for_each_10_s() {
+        let (logs, _guard) = Logs::capture();
+        let clock = Arc::<Clock>::default();
+        let tasks: Arc<Mutex<Vec<BoxFuture<'static, ()>>>> = Arc::default();
+        let (spawned, alarm) = (Arc::clone(&tasks), Arc::clone(&clock));
+        let sleep = move |duration| {
+            let env = alarm.env(Scripted::still());
+            env.wake_at(env.now().after(duration))
+        };
+        let env = clock.env(Scripted {
+            sleep: Box::new(sleep),
+            spawn: Box::new(move |task| spawned.lock().unwrap().push(task)),
+            ..Scripted::still()
+        });
+        let switches = Arc::<Switches>::default();
+        // Ten times a second for 35 s, to and fro.
+        for number in 0..=350_u64 {
+            clock.set(number * 100);
+            let names = ["one", "two"].map(str::to_owned);
+            let [from, to] = names;
+            let (from, to) = if number % 2 == 0 {
+                (from, to)
+            } else {
+                (to, from)
+            };
+            let why = format!("failure {number}");
+            let lane = "lease";
+            let switch = Switch {
+                lane,
+                from,
+                to,
+                why,
+            };
+            switches.happened(&env, switch);
+            let mut tasks = tasks.lock().unwrap();
+            tasks.retain_mut(|task| task.now_or_never().is_none());
+        }
+        let told = logs.of("eldest::etcd", "endpoint switched", &[]);
+        let said = |name: &str| told.iter().map(|line| line.field(name)).collect::<Vec<_>>();
+        assert_eq!(said("switches"), ["1", "100", "100", "100"]);
+        assert_eq!(said("why")[..2], ["failure 0", "failure 100"]);
+        assert_eq!(said("to")[..2], ["two", "two"], "where requests go now");
+        // ... and the last ones, though none follows.
+        clock.set(40_000);
+        tasks
+            .lock()
+            .unwrap()
+            .retain_mut(|task| task.now_or_never().is_none());
+        let told = logs.of("eldest::etcd", "endpoint switched", &[]);
+        assert_eq!(told.last().unwrap().field("switches"), "50");
+        assert!(tasks.lock().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,161 @@
+//! Leads many elections with as few bare calls as etcd allows, several under way at once: the *limit* of `many`.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use etcd_client::{
+    Client, Compare, CompareOp, DeleteOptions, GetOptions, PutOptions, Txn, TxnOp, WatchOptions,
+    WatchRequestSender,
+};
+use futures::future::try_join_all;
+use futures::{StreamExt, TryStreamExt, stream};
+use tokio::sync::mpsc;
+
+use crate::peer::Context;
+
+/// As many elections in one transaction as etcd takes: of 128 operations two for each.
+const IN_ONE: usize = 64;
+/// Transactions under way on all connections together.
+const AT_ONCE: usize = 16;
+/// Connections for transactions, and as many for watches. More made it no faster, with two processors.
+const CONNECTIONS: usize = 2;
+/// So long may etcd take for one more watch.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The keys of many elections, and the watches of them if there are any.
+pub(super) struct Bare {
+    clients: Vec<Client>,
+    lease: i64,
+    watches: Vec<Watches>,
+}
+
+impl Bare {
+    /// With watches, each election is watched from the moment at which its key is put.
+    pub(super) async fn connect(context: &Context, lease: i64, with_watches: bool) -> Result<Self> {
+        let (mut clients, mut watches) = (Vec::new(), Vec::new());
+        for _ in 0..CONNECTIONS {
+            clients.push(context.client().await?);
+            if with_watches {
+                watches.push(Watches::open(&mut context.client().await?).await?);
+            }
+        }
+        Ok(Self {
+            clients,
+            lease,
+            watches,
+        })
+    }
+
+    /// Puts a key for each of `n` elections and reads who stands first; with watches, returns once etcd has begun all of them.
+    pub(super) async fn lead(&mut self, prefix: &str, n: usize) -> Result<()> {
+        let batches = (0..n).step_by(IN_ONE).enumerate().map(|(at, first)| {
+            let mut client = self.clients[at % self.clients.len()].clone();
+            let (prefix, lease) = (prefix.to_owned(), self.lease);
+            async move {
+                // A task of its own, so that all processors write requests.
+                let put = async move {
+                    let numbers = first..n.min(first + IN_ONE);
+                    client.txn(join(&prefix, numbers, lease)).await
+                };
+                tokio::spawn(put).await??;
+                anyhow::Ok(())
+            }
+        });
+        let puts = stream::iter(batches)
+            .buffer_unordered(AT_ONCE)
+            .try_for_each(|()| async { Ok(()) });
+        let share = n.div_ceil(self.watches.len().max(1));
+        let watches = self.watches.iter_mut().enumerate().map(|(at, watches)| {
+            watches.watch(prefix, (at * share).min(n)..((at + 1) * share).min(n))
+        });
+        tokio::try_join!(puts, try_join_all(watches))?;
+        Ok(())
+    }
+
+    /// Ends the watches and deletes the keys.
+    pub(super) async fn leave(&mut self, prefix: &str) -> Result<()> {
+        for watches in &mut self.watches {
+            watches.cancel().await?;
+        }
+        let all = DeleteOptions::new().with_prefix();
+        self.clients[0]
+            .delete(format!("{prefix}/"), Some(all))
+            .await?;
+        Ok(())
+    }
+}
+
+/// One transaction that joins those elections.
+fn join(prefix: &str, numbers: std::ops::Range<usize>, lease: i64) -> Txn {
+    let mut compares = Vec::new();
+    let mut operations = Vec::new();
+    for number in numbers {
+        let key = format!("{prefix}/{number}/{lease:x}");
+        compares.push(Compare::create_revision(key.clone(), CompareOp::Equal, 0));
+        let options = PutOptions::new().with_lease(lease);
+        operations.push(TxnOp::put(key, "bench", Some(options)));
+        let first = GetOptions::new().with_prefix().with_limit(1);
+        operations.push(TxnOp::get(format!("{prefix}/{number}/"), Some(first)));
+    }
+    Txn::new().when(compares).and_then(operations)
+}
+
+/// Watches of one stream: one for each election, as the library has them.
+struct Watches {
+    sender: WatchRequestSender,
+    /// The numbers of those that etcd has begun.
+    begun: mpsc::UnboundedReceiver<i64>,
+    /// What has been begun and not cancelled.
+    there: Vec<i64>,
+}
+
+impl Watches {
+    /// With one watch that stays: a stream has no other beginning.
+    async fn open(client: &mut Client) -> Result<Self> {
+        let stream = client.watch("nothing", None).await?;
+        let (sender, mut stream) = stream.split();
+        let (tell, begun) = mpsc::unbounded_channel();
+        // A task of its own: etcd takes no more requests while its answers are not read.
+        tokio::spawn(async move {
+            while let Ok(Some(message)) = stream.message().await {
+                if message.created() && tell.send(message.watch_id()).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut watches = Self {
+            sender,
+            begun,
+            there: Vec::new(),
+        };
+        watches.next().await?;
+        Ok(watches)
+    }
+
+    /// Watches those elections; returns once all are watched.
+    async fn watch(&mut self, prefix: &str, numbers: std::ops::Range<usize>) -> Result<()> {
+        let n = numbers.len();
+        for number in numbers {
+            let whole = WatchOptions::new().with_prefix();
+            let queue = format!("{prefix}/{number}/");
+            self.sender.watch(queue, Some(whole)).await?;
+        }
+        for _ in 0..n {
+            let id = self.next().await?;
+            self.there.push(id);
+        }
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Result<i64> {
+        let next = tokio::time::timeout(PATIENCE, self.begun.recv()).await?;
+        next.context("the stream of watches has ended")
+    }
+
+    async fn cancel(&mut self) -> Result<()> {
+        for id in self.there.drain(..) {
+            self.sender.cancel(id).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! What the library costs, beside the fewest calls that could do the same, and beside what else there is. This file
+//! hides how a command line becomes benches; `cargo xtask bench` is the way to call it.
+
+mod args;
+mod benches;
+mod eldest_peer;
+mod etcdctl;
+#[cfg(feature = "profile")]
+mod flame;
+mod kept;
+mod limit;
+mod outside;
+mod peer;
+mod plot;
+mod process;
+mod report;
+mod rpc;
+mod run;
+mod samples;
+mod stages;
+mod standing;
+mod tables;
+mod zookeeper;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use args::{Args, Asked, Keep};
+use report::Report;
+use run::Run;
+
+#[global_allocator]
+static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::INSTRUMENTED_SYSTEM;
+
+fn main() -> Result<ExitCode> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [word, socket] = &args[..]
+        && word == benches::supervised::TELL
+    {
+        benches::supervised::tell(socket.as_ref())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let runtime = tokio::runtime::Runtime::new()?;
+    if let Some(("peer", rest)) = args.split_first().map(|(first, rest)| (&**first, rest)) {
+        runtime.block_on(async { tokio::spawn(peer::serve(rest.to_vec())).await? })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let args = match Args::parse(&args)? {
+        Asked::All(runs) => {
+            let start = Instant::now();
+            for args in &runs {
+                runtime.block_on(measure(args))?;
+            }
+            let kept = runs
+                .iter()
+                .find_map(|args| args.keep.as_ref().map(Keep::folder));
+            plot::run(kept.unwrap_or(args::FOLDER.as_ref()))?;
+            println!("all of it: {:.0} s", start.elapsed().as_secs_f64());
+            return Ok(ExitCode::SUCCESS);
+        }
+        Asked::Plot(folder) => {
+            plot::run(&folder)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Asked::Help => {
+            print!("{}", args::help());
+            return Ok(ExitCode::SUCCESS);
+        }
+        Asked::Needs(args) => {
+            for name in args.needs() {
+                println!("{name}");
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        Asked::Measure(args) => args,
+    };
+    let reached = runtime.block_on(measure(&args))?;
+    Ok(if reached || !args.check {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Runs the benches; whether all that was held against a target reached it.
+async fn measure(args: &Args) -> Result<bool> {
+    let mut report = Report::new(args);
+    for bench in &args.benches {
+        let start = Instant::now();
+        let mut run = Run::new(bench.name, args, &mut report);
+        #[cfg(feature = "profile")]
+        let picture = run.sampled()?;
+        if let Err(error) = (bench.run)(&mut run).await {
+            report.fail(bench.name, &error);
+        }
+        #[cfg(feature = "profile")]
+        if let Some(picture) = picture {
+            match picture.draw() {
+                Ok(svg) => report.say(format_args!("  drawn: {}", svg.display())),
+                Err(error) => report.fail(bench.name, &error),
+            }
+        }
+        let took = start.elapsed().as_secs_f64();
+        report.say(format_args!("  {}: {took:.1} s", bench.name));
+    }
+    report.finish()
+}

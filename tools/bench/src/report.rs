@@ -1,0 +1,219 @@
+//! Hides how figures are told: a table for people, one JSON object per line for programs, and what was to be reached.
+
+use std::fmt;
+
+use anyhow::Result;
+
+use crate::args::{Args, Keep};
+use crate::kept::{Keeping, Line, MISSED};
+use crate::samples::Samples;
+
+/// One row: what one peer needed.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) peer: String,
+    pub(crate) samples: Samples,
+}
+
+/// What one group of rows has in common; its rows are compared with one another.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Group<'a> {
+    pub(crate) bench: &'a str,
+    /// What was measured, where a bench measures more than one thing; else empty.
+    pub(crate) what: &'a str,
+    pub(crate) n: usize,
+    pub(crate) unit: &'a str,
+}
+
+impl Group<'_> {
+    /// The bench, and what of it was measured.
+    fn name(&self) -> String {
+        let slash = if self.what.is_empty() { "" } else { "/" };
+        format!("{}{slash}{}", self.bench, self.what)
+    }
+}
+
+/// Collects what was measured and prints it.
+pub(crate) struct Report {
+    json: bool,
+    /// By how much figures may be above their targets.
+    slack: f64,
+    keeping: Keeping,
+    keep: Option<Keep>,
+    missed: Vec<String>,
+    failed: usize,
+}
+
+impl Report {
+    /// With `check`, figures may be far from their targets: what is looked for are mistakes, on machines that do other
+    /// things too.
+    pub(crate) fn new(args: &Args) -> Self {
+        Self {
+            json: args.json,
+            slack: if args.check { 3.0 } else { 1.0 },
+            keeping: Keeping::start(args),
+            keep: args.keep.clone(),
+            missed: Vec::new(),
+            failed: 0,
+        }
+    }
+
+    /// For people: stderr if stdout is for programs.
+    pub(crate) fn say(&mut self, text: impl fmt::Display) {
+        let text = text.to_string();
+        if self.json {
+            eprintln!("{text}");
+        } else {
+            println!("{text}");
+        }
+        self.keeping.say(&text);
+    }
+
+    fn line(&mut self, line: &Line) {
+        let line = serde_json::to_string(line).expect("a struct with names");
+        if self.json {
+            println!("{line}");
+        }
+        self.keeping.line(&line);
+    }
+
+    /// Tells one group of rows; gives each peer's median.
+    pub(crate) fn rows(&mut self, group: Group, rows: &[Row]) {
+        let median = |name: &str| {
+            let found = rows.iter().find(|row| row.peer == name);
+            found.map(|row| row.samples.p50())
+        };
+        for row in rows {
+            let samples = &row.samples;
+            let ratio = |to: Option<f64>| to.map(|to| samples.p50() / to).filter(|r| r.is_finite());
+            let (to_limit, to_go) = (ratio(median("limit")), ratio(median("go")));
+            let cell = |ratio: Option<f64>| {
+                ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))
+            };
+            let name = group.name();
+            self.say(format_args!(
+                "{name:<24} n={:<6} {:<10} {:>10} {:>10} {:>10} {:<4} {:>5} samples  {:>6} x limit {:>6} x Go",
+                group.n,
+                row.peer,
+                figure(samples.p50()),
+                figure(samples.quantile(0.99)),
+                figure(samples.max()),
+                group.unit,
+                samples.len(),
+                cell(to_limit),
+                cell(to_go),
+            ));
+            self.line(&Line {
+                bench: name,
+                peer: row.peer.clone(),
+                n: group.n,
+                unit: group.unit.to_owned(),
+                p50: samples.p50(),
+                p99: samples.quantile(0.99),
+                samples: samples.len(),
+                ratio_to_limit: to_limit,
+                ratio_to_go: to_go,
+            });
+        }
+    }
+
+    /// Holds a figure against the most that it may be.
+    pub(crate) fn target(&mut self, group: Group, what: &str, figure: f64, most: f64) {
+        self.count(group, what, figure, most * self.slack);
+    }
+
+    /// As [`Report::target`], for what no other program on the machine can change.
+    pub(crate) fn count(&mut self, group: Group, what: &str, figure: f64, most: f64) {
+        let reached = figure <= most;
+        let verdict = if reached { "reached" } else { "NOT REACHED" };
+        let text = format!(
+            "{} n={}: {what} {figure:.2}, at most {most:.2}: {verdict}",
+            group.name(),
+            group.n
+        );
+        self.say(format_args!("  {text}"));
+        if !reached {
+            self.missed.push(text);
+        }
+    }
+
+    /// Holds the medians of two peers against each other; says so if one of them is missing.
+    pub(crate) fn ratio(&mut self, group: Group, rows: &[Row], of: (&str, &str), most: f64) {
+        let median = |name: &str| rows.iter().find(|row| row.peer == name);
+        let what = format!("{} / {}", of.0, of.1);
+        match (median(of.0), median(of.1)) {
+            (Some(one), Some(other)) => {
+                let figure = one.samples.p50() / other.samples.p50();
+                self.target(group, &what, figure, most);
+                // What nobody can reach is said at once.
+                let limit = median("limit").map(|row| row.samples.p50() / other.samples.p50());
+                if let Some(limit) = limit.filter(|limit| figure > most && *limit > most) {
+                    self.say(format_args!("    the limit itself: {limit:.2} x {}", of.1));
+                }
+            }
+            _ => self.say(format_args!(
+                "  {} n={}: {what}: not measured",
+                group.name(),
+                group.n
+            )),
+        }
+    }
+
+    pub(crate) fn fail(&mut self, bench: &str, error: &anyhow::Error) {
+        self.failed += 1;
+        self.say(format_args!("FAILED {bench}: {error:#}"));
+    }
+
+    /// Whether nothing failed and every target was reached.
+    pub(crate) fn finish(mut self) -> Result<bool> {
+        for missed in std::mem::take(&mut self.missed) {
+            self.say(format_args!("{MISSED}{missed}"));
+            self.failed += 1;
+        }
+        if let Some(folder) = &self.keep {
+            self.keeping.finish(folder)?;
+        }
+        Ok(self.failed == 0)
+    }
+}
+
+/// Three digits that count.
+pub(crate) fn figure(value: f64) -> String {
+    match value {
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 10.0 => format!("{value:.1}"),
+        value if value >= 1.0 => format!("{value:.2}"),
+        value => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Line, figure};
+
+    #[test]
+    fn a_line_has_the_names_that_programs_read_and_no_others() {
+        let line = Line {
+            bench: "handover".to_owned(),
+            peer: "eldest".to_owned(),
+            n: 2,
+            unit: "ms".to_owned(),
+            p50: 0.5,
+            p99: 1.25,
+            samples: 200,
+            ratio_to_limit: Some(1.5),
+            ratio_to_go: None,
+        };
+        let text = r#"{"bench":"handover","peer":"eldest","n":2,"unit":"ms","p50":0.5,"p99":1.25,"samples":200,"ratio_to_limit":1.5,"ratio_to_go":null}"#;
+        assert_eq!(serde_json::to_string(&line).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Line>(text).unwrap(), line);
+    }
+
+    #[test]
+    fn three_digits_count() {
+        assert_eq!(
+            [123.4, 12.34, 1.234, 0.1234].map(figure),
+            ["123", "12.3", "1.23", "0.123"]
+        );
+    }
+}

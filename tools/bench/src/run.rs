@@ -1,0 +1,370 @@
+//! Hides what one bench runs in: etcd as it was asked for, the peers that there are, and the taking of turns.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use eldest::testing::{Etcd, EtcdCluster};
+use tempfile::TempDir;
+
+use crate::args::{Args, Storage};
+use crate::outside;
+use crate::peer::Peer;
+use crate::report::{Group, Report, Row};
+use crate::samples::Samples;
+use crate::zookeeper::ZooKeeper;
+
+const GOLDEN_RATIO: f64 = 1.618_033_988_749_895;
+
+/// Enough for a median that is not far off.
+const CHECKED: usize = 40;
+
+const KAZOO_PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kazoo/peer.py");
+
+/// Set for the processes that sample themselves: the file to which they add what they saw.
+pub(crate) const SAMPLES: &str = "ELDEST_BENCH_SAMPLES";
+
+/// Where Linux keeps files in memory.
+const MEMORY: &str = "/dev/shm";
+
+/// One bench that runs.
+pub(crate) struct Run<'a> {
+    bench: &'static str,
+    pub(crate) args: &'a Args,
+    pub(crate) report: &'a mut Report,
+    etcd: Option<(EtcdCluster, Option<TempDir>)>,
+    zookeeper: Option<ZooKeeper>,
+    /// Programs of which it was said that they are not there.
+    told: Vec<&'static str>,
+    /// Where processes of the library leave samples of what they do.
+    samples: Option<PathBuf>,
+}
+
+/// How long nobody is asked between two questions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Pause {
+    Always(Duration),
+    /// Spread evenly over all durations below this one. What etcd does once in such a period then meets the questions at all
+    /// of its phases, where pauses of one length would let it meet them at one.
+    Within(Duration),
+}
+
+impl From<Duration> for Pause {
+    fn from(pause: Duration) -> Self {
+        Self::Always(pause)
+    }
+}
+
+impl Pause {
+    /// The pause after so many questions.
+    fn after(self, questions: usize) -> Duration {
+        match self {
+            Self::Always(pause) => pause,
+            // Multiples of the golden ratio, less their whole part, are spread more evenly than random numbers.
+            Self::Within(period) => period.mul_f64((questions as f64 * GOLDEN_RATIO).fract()),
+        }
+    }
+}
+
+/// Which number of an answer is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    at: usize,
+    /// How many nanoseconds the unit has in which it is kept.
+    nanos: f64,
+}
+
+impl Part {
+    pub(crate) const fn milliseconds(at: usize) -> Self {
+        Self { at, nanos: 1e6 }
+    }
+
+    pub(crate) const fn nanoseconds(at: usize) -> Self {
+        Self { at, nanos: 1.0 }
+    }
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(bench: &'static str, args: &'a Args, report: &'a mut Report) -> Self {
+        let storage = args.storage.name();
+        report.say(format_args!(
+            "\n{bench}: {} member{} of etcd, {storage}",
+            args.members,
+            if args.members == 1 { "" } else { "s" },
+        ));
+        Self {
+            bench,
+            args,
+            report,
+            etcd: None,
+            zookeeper: None,
+            told: Vec::new(),
+            samples: None,
+        }
+    }
+
+    /// `full`, or fewer if it has to be quick.
+    pub(crate) fn samples(&self, full: usize, quick: usize) -> usize {
+        match (self.args.check, self.args.quick) {
+            (true, _) => quick.min(CHECKED),
+            (false, true) => quick,
+            (false, false) => full,
+        }
+    }
+
+    pub(crate) fn group(&self, n: usize, unit: &'static str) -> Group<'static> {
+        Group {
+            bench: self.bench,
+            what: "",
+            n,
+            unit,
+        }
+    }
+
+    /// Has the library's processes sample themselves, if that was asked for; what they see can be drawn afterwards.
+    #[cfg(feature = "profile")]
+    pub(crate) fn sampled(&mut self) -> Result<Option<crate::flame::Picture>> {
+        let Some(folder) = &self.args.profile else {
+            return Ok(None);
+        };
+        let picture = crate::flame::Picture::of(self.bench, folder)?;
+        self.samples = Some(picture.samples().to_owned());
+        Ok(Some(picture))
+    }
+
+    /// What the environment of a peer's process has beside our own.
+    fn environment(&self, name: &str) -> Vec<(&'static str, OsString)> {
+        match (&self.samples, name) {
+            (Some(samples), "eldest") => vec![(SAMPLES, samples.into())],
+            _ => Vec::new(),
+        }
+    }
+
+    /// etcd, started when it is first needed.
+    pub(crate) async fn etcd(&mut self) -> Result<&EtcdCluster> {
+        if self.etcd.is_none() {
+            let mut builder = Etcd::builder();
+            let folder = self.folder_on_disk()?;
+            if let Some(folder) = &folder {
+                let path = std::fs::canonicalize(folder.path())?.join("data");
+                builder = builder.data_dir(path).arg("--unsafe-no-fsync=false");
+            }
+            let started = builder.start_cluster(self.args.members).await;
+            self.etcd = Some((started.map_err(|error| anyhow!("{error}"))?, folder));
+        }
+        Ok(self
+            .etcd
+            .as_ref()
+            .map(|(etcd, _)| etcd)
+            .expect("started above"))
+    }
+
+    /// Below the working folder, if data is to be on disk: what is temporary is often in memory.
+    fn folder_on_disk(&self) -> Result<Option<TempDir>> {
+        if self.args.storage == Storage::Memory {
+            return Ok(None);
+        }
+        std::fs::create_dir_all("target/bench")?;
+        let folder = tempfile::Builder::new()
+            .prefix("data-")
+            .tempdir_in("target/bench")?;
+        Ok(Some(folder))
+    }
+
+    /// `ZooKeeper`, started when it is first needed.
+    async fn zookeeper(&mut self) -> Result<String> {
+        if self.zookeeper.is_none() {
+            let jars = self.outside(outside::ZOOKEEPER).context("no jars")?;
+            let folder = match self.folder_on_disk()? {
+                Some(folder) => folder,
+                None => tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir())?,
+            };
+            let started = ZooKeeper::start(jars, self.args.members, folder, self.args.storage);
+            self.zookeeper = Some(started.await?);
+        }
+        Ok(self
+            .zookeeper
+            .as_ref()
+            .map(ZooKeeper::hosts)
+            .expect("started above"))
+    }
+
+    /// A bare client of ours.
+    pub(crate) async fn client(&mut self) -> Result<etcd_client::Client> {
+        Ok(self.etcd().await?.members()[0].client().await)
+    }
+
+    /// A peer's process; none, said aloud, if it is not there or not wanted.
+    pub(crate) async fn peer(&mut self, name: &str) -> Result<Option<Peer>> {
+        let endpoints = self.etcd().await?.endpoints().join(",");
+        self.peer_at(name, &endpoints).await
+    }
+
+    /// As [`Run::peer`], by other endpoints.
+    pub(crate) async fn peer_at(&mut self, name: &str, endpoints: &str) -> Result<Option<Peer>> {
+        self.peer_of(self.bench, name, endpoints).await
+    }
+
+    /// A peer that does what those of another bench do.
+    pub(crate) async fn peer_of(
+        &mut self,
+        bench: &str,
+        name: &str,
+        endpoints: &str,
+    ) -> Result<Option<Peer>> {
+        if !self.args.wants(name) {
+            return Ok(None);
+        }
+        for needed in outside::needed_by(name) {
+            if self.outside(needed).is_none() {
+                return Ok(None);
+            }
+        }
+        let own: OsString = std::env::current_exe()?.into();
+        let (program, words): (_, &[&str]) = match name {
+            outside::GO => (
+                self.outside(outside::GO).unwrap_or(own),
+                &[bench, endpoints],
+            ),
+            outside::KAZOO => {
+                let kazoo = self.outside(outside::KAZOO).unwrap_or_default();
+                let hosts = self.zookeeper().await?;
+                let words = [KAZOO_PEER, &kazoo.to_string_lossy(), bench, &hosts];
+                return Ok(Some(
+                    Peer::start(name, "python3".into(), &words, &[]).await?,
+                ));
+            }
+            _ => (own, &["peer", bench, name, endpoints]),
+        };
+        let environment = self.environment(name);
+        Ok(Some(Peer::start(name, program, words, &environment).await?))
+    }
+
+    /// The peers of these that there are.
+    pub(crate) async fn peers(&mut self, names: &[&str]) -> Result<Vec<Peer>> {
+        let mut peers = Vec::new();
+        for name in names {
+            peers.extend(self.peer(name).await?);
+        }
+        Ok(peers)
+    }
+
+    /// A program of others; said aloud if it is not there.
+    pub(crate) fn outside(&mut self, name: &'static str) -> Option<OsString> {
+        let found = outside::find(name);
+        if let Err(why) = &found
+            && !self.told.contains(&name)
+        {
+            self.report.say(format_args!("  skipped {name}: {why}"));
+            self.told.push(name);
+        }
+        found.ok()
+    }
+
+    /// As [`Run::interleave_part`], the first number of each answer, in milliseconds.
+    pub(crate) async fn interleave(
+        &mut self,
+        peers: &mut Vec<Peer>,
+        samples: usize,
+        pause: impl Into<Pause>,
+        question: impl FnMut(&str) -> String,
+    ) -> Vec<Row> {
+        let first = Part::milliseconds(0);
+        self.interleave_part(peers, samples, pause, first, question)
+            .await
+    }
+
+    /// Asks the peers by turns, so many times each, whoever begins being another each time. A peer that fails is out,
+    /// aloud. The first few answers are not kept.
+    pub(crate) async fn interleave_part(
+        &mut self,
+        peers: &mut Vec<Peer>,
+        samples: usize,
+        pause: impl Into<Pause>,
+        part: Part,
+        question: impl FnMut(&str) -> String,
+    ) -> Vec<Row> {
+        let parts = [part];
+        let [rows] = self
+            .interleave_parts(peers, samples, pause, parts, question)
+            .await;
+        rows
+    }
+
+    /// As [`Run::interleave_part`], several numbers of each answer; a peer that does not tell one is not in its rows.
+    pub(crate) async fn interleave_parts<const N: usize>(
+        &mut self,
+        peers: &mut Vec<Peer>,
+        samples: usize,
+        pause: impl Into<Pause>,
+        parts: [Part; N],
+        mut question: impl FnMut(&str) -> String,
+    ) -> [Vec<Row>; N] {
+        const WARMING: usize = 5;
+        let pause = pause.into();
+        let mut asked = 0;
+        let mut rows = parts.map(|_| -> Vec<Row> {
+            let row = |peer: &Peer| Row {
+                peer: peer.name.clone(),
+                samples: Samples::default(),
+            };
+            peers.iter().map(row).collect()
+        });
+        for round in 0..samples + WARMING {
+            let count = peers.len().max(1);
+            let mut failed = Vec::new();
+            for turn in 0..peers.len() {
+                let at = (turn + round) % count;
+                let peer = &mut peers[at];
+                let text = question(&peer.name);
+                match peer.ask(&text).await {
+                    Ok(answer) if round >= WARMING => {
+                        for (rows, part) in rows.iter_mut().zip(parts) {
+                            let row = rows.iter_mut().find(|row| row.peer == peer.name);
+                            if let (Some(row), Some(nanos)) = (row, answer.get(part.at)) {
+                                row.samples.add(nanos / part.nanos);
+                            }
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(error) => failed.push((at, error)),
+                }
+                // What the others still have to hear shall not meet the next sample.
+                asked += 1;
+                tokio::time::sleep(pause.after(asked)).await;
+            }
+            failed.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+            for (at, error) in failed {
+                let peer = peers.remove(at);
+                self.report
+                    .say(format_args!("  {} is out: {error:#}", peer.name));
+            }
+        }
+        for rows in &mut rows {
+            rows.retain(|row| row.samples.len() > 0);
+        }
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Pause;
+
+    #[test]
+    fn pauses_within_a_period_are_spread_over_all_of_it_whoever_is_asked() {
+        let (period, peers) = (Duration::from_millis(100), 6);
+        let pauses = (0..200).map(|round| Pause::Within(period).after(round * peers));
+        let mut tenths = [0; 10];
+        for pause in pauses {
+            tenths[(pause.as_millis() / 10) as usize] += 1;
+        }
+        assert!(
+            tenths.iter().all(|count| (15..=25).contains(count)),
+            "{tenths:?}"
+        );
+    }
+}

@@ -1,0 +1,134 @@
+//! What a fault is to the harness: whom it hits, how it is made and undone, and what must come of it.
+
+use std::time::Duration;
+
+use futures::future::LocalBoxFuture;
+
+use crate::Result;
+use crate::lab::Lab;
+
+/// A fault with a name and an inverse. Two of different realms go together.
+pub trait Action: Send + Sync {
+    /// What there is to know of it.
+    fn card(&self) -> Card;
+
+    /// Makes it, and records it: before it is broken, and when it surely is.
+    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result>;
+
+    /// Undoes it, and records when that surely is so. Harmless where nothing is left to undo.
+    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result>;
+}
+
+/// What there is to know of an action.
+#[derive(Debug, Clone)]
+pub struct Card {
+    /// By which it is asked for.
+    pub name: &'static str,
+    /// In one line.
+    pub about: &'static str,
+    /// Whom it hits.
+    pub side: Side,
+    /// What it touches.
+    pub realm: Realm,
+    /// What must come of it, alone.
+    pub effect: Effect,
+    /// How long it lasts, if nothing is awaited.
+    pub lasts: Lasts,
+    /// Whether a write of an old term must be on its way, and be refused.
+    pub refuses: bool,
+    /// Whether to make or to undo it etcd is asked for something, which takes a quorum.
+    pub asks: bool,
+    /// Whether it is only done when it is asked for by name.
+    pub only_by_name: bool,
+}
+
+/// Whom an action hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The node that leads.
+    Leader,
+    /// A node that waits.
+    Follower,
+    /// etcd, and with it everybody.
+    Everybody,
+}
+
+/// What an action touches. Two on the same of the same side would undo each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Realm {
+    /// The process of a node.
+    Process,
+    /// The connections of a node.
+    Links,
+    /// The servers of etcd.
+    Servers,
+    /// What etcd holds.
+    Store,
+}
+
+/// What must come of an action, and by when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// The term goes on.
+    Kept,
+    /// The term ends, by its deadline at the latest, and another node leads within the time that a lost lease takes.
+    Changed,
+    /// The same, but at once: etcd tells it.
+    ChangedAtOnce,
+    /// The term ends by its deadline, and nobody leads until it is undone.
+    Vacant,
+    /// The term goes on or ends: both are right.
+    KeptOrChanged,
+}
+
+/// A time that depends on the TTL.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Lasts {
+    /// So many times the TTL ...
+    pub ttls: f64,
+    /// ... and so much.
+    pub and: Duration,
+}
+
+impl Lasts {
+    /// No longer than it takes to do it.
+    pub const MOMENT: Self = Self::ttls(0.0);
+
+    /// A multiple of the TTL.
+    pub const fn ttls(ttls: f64) -> Self {
+        Self {
+            ttls,
+            and: Duration::ZERO,
+        }
+    }
+
+    /// Longer than the TTL: every lease that is not renewed meanwhile has run out.
+    pub const BEYOND: Self = Self {
+        ttls: 1.0,
+        and: Duration::from_millis(1500),
+    };
+
+    pub(crate) fn of(self, ttl: Duration) -> Duration {
+        ttl.mul_f64(self.ttls) + self.and
+    }
+}
+
+/// Whom an action hits this time. Chosen before anything is broken.
+#[derive(Debug, Clone)]
+pub struct Victim {
+    /// The node, of those of the lab.
+    pub node: usize,
+    /// Its token, if it leads.
+    pub token: Option<i64>,
+}
+
+/// Whether two actions can be made together.
+pub(crate) fn together(a: &Card, b: &Card) -> bool {
+    let same_side = a.side == b.side || [a.side, b.side].contains(&Side::Everybody);
+    let same_place = a.realm == b.realm && same_side;
+    let no_answer = |a: &Card, b: &Card| a.realm == Realm::Servers && b.asks;
+    // A second process under one identity cannot stand while etcd takes no more keys.
+    let no_room = |a: &Card, b: &Card| (a.name, b.name) == ("no-space", "twin");
+    let apart = |a: &Card, b: &Card| no_answer(a, b) || no_room(a, b);
+    !(same_place || apart(a, b) || apart(b, a))
+}

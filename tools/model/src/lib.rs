@@ -1,0 +1,21 @@
+//! The protocol of `eldest` as a model: how nodes join, renew, verify, lead and leave, with an etcd whose leaders
+//! change, a network that loses and delays, clocks that are wrong and nodes that pause. Every state of it can be looked
+//! at. `docs/verification.md` says what is in it, what is left out, and why that is no loss.
+//!
+//! It follows `crates/eldest-core/` by hand: whoever changes a rule there changes it here.
+
+mod model;
+mod recovery;
+mod rules;
+mod search;
+mod seen;
+mod show;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use model::{Action, Model, ONE_LEADER, RECOVERS, TOKENS_RISE};
+pub use rules::Rule;
+pub use search::{Counterexample, Report};
+pub use seen::{EXPIRY, ORPHAN, REFUSAL, RESIGNATION, ROBBERY, SUCCESSION};
+pub use state::State;

@@ -1,0 +1,222 @@
+//! Reads and writes plans that are kept: one file for each lesson, with the rule whose break its plan must notice.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use crate::plan::{ELECTIONS, Fault, Member, Plan, SETTINGS};
+
+/// A file of a plan.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Kept {
+    /// What was wrong, in one or two sentences. Empty until somebody has written it.
+    pub(crate) lesson: String,
+    /// The mutant of `mutants.toml` that breaks the rule again. Empty until somebody has named it.
+    pub(crate) mutant: String,
+    pub(crate) plan: Plan,
+}
+
+/// Where each fault begins in a file.
+#[derive(Deserialize)]
+struct Places {
+    plan: Faults,
+}
+
+#[derive(Deserialize)]
+struct Faults {
+    #[serde(default)]
+    faults: Vec<Spanned<toml::Value>>,
+}
+
+impl Kept {
+    /// # Errors
+    ///
+    /// The file cannot be read, or is no plan: the message names its line and the rule.
+    pub(crate) fn read(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path);
+        let kept = text.map_err(|error| error.to_string());
+        let kept = kept.and_then(|text| Self::parse(&text));
+        kept.map_err(|message| format!("{}: {message}", path.display()))
+    }
+
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let kept: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        check_plan(&kept.plan)?;
+        for (at, fault) in kept.plan.faults.iter().enumerate() {
+            let before = at.checked_sub(1).map(|before| &kept.plan.faults[before]);
+            check_fault(&kept.plan, before, fault)
+                .map_err(|rule| format!("line {}: {rule}", line_of_fault(text, at)))?;
+        }
+        Ok(kept)
+    }
+
+    pub(crate) fn write(&self, path: &Path) -> Result<(), String> {
+        let written = std::fs::write(path, self.text());
+        written.map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Names what differs from a plain plan; a line for each member and each fault.
+    pub(crate) fn text(&self) -> String {
+        let (lesson, mutant) = (&self.lesson, &self.mutant);
+        let head = Plan {
+            members: Vec::new(),
+            faults: Vec::new(),
+            ..self.plan.clone()
+        };
+        let plain = Member::default();
+        let members = self.plan.members.iter().map(|m| differing(m, &plain));
+        let faults = self.plan.faults.iter().map(fault_table);
+        format!(
+            "lesson = {}\nmutant = {}\n\n[plan]\n{}members = [\n{}]\nfaults = [\n{}]\n",
+            toml::Value::from(lesson.as_str()),
+            toml::Value::from(mutant.as_str()),
+            differing(&head, &Plan::default()),
+            rows(members),
+            rows(faults),
+        )
+    }
+}
+
+fn rows(tables: impl Iterator<Item = toml::Table>) -> String {
+    let row = |table| format!("    {},\n", toml::Value::Table(table));
+    tables.map(row).collect()
+}
+
+fn table(value: &impl Serialize) -> toml::Table {
+    toml::Table::try_from(value).expect("plans hold what TOML can")
+}
+
+/// What of it is not as in the plain one.
+fn differing<T: Serialize>(value: &T, plain: &T) -> toml::Table {
+    let plain = table(plain);
+    let mut table = table(value);
+    table.retain(|name, value| plain.get(name) != Some(value));
+    table
+}
+
+/// What of it is not zero.
+fn fault_table(fault: &Fault) -> toml::Table {
+    let zero = [toml::Value::Integer(0), toml::Value::Float(0.0)];
+    let mut table = table(fault);
+    table.retain(|_, value| !zero.contains(value));
+    table
+}
+
+fn line_of_fault(text: &str, at: usize) -> usize {
+    let places = toml::from_str::<Places>(text).ok();
+    let begins = places.and_then(|p| Some(p.plan.faults.get(at)?.span().start));
+    let before = &text[..begins.unwrap_or_default()];
+    before.matches('\n').count() + 1
+}
+
+fn ensure(so: bool, rule: &str) -> Result<(), String> {
+    so.then_some(()).ok_or_else(|| rule.to_owned())
+}
+
+fn check_plan(plan: &Plan) -> Result<(), String> {
+    let delays = Duration::from_millis(1)..SETTINGS.timeout;
+    ensure(plan.is_fair(), "a plan has a member whose work ends")?;
+    ensure(
+        delays.contains(&plan.delay),
+        "`delay` is at least 0.001 and less than a request's timeout",
+    )?;
+    ensure(plan.long_queue > 0, "`long_queue` is at least 1")?;
+    ensure(plan.batch > 0, "`batch` is at least 1")
+}
+
+fn check_fault(plan: &Plan, before: Option<&Fault>, fault: &Fault) -> Result<(), String> {
+    ensure(
+        before.is_none_or(|before| before.at <= fault.at),
+        "faults are in the order in which they begin",
+    )?;
+    ensure(
+        fault.node < plan.members.len(),
+        "`node` is one of the members, counted from 0",
+    )?;
+    ensure(fault.election < ELECTIONS.len(), "`election` is 0 or 1")?;
+    ensure(
+        fault.kind.fits(plan.shared),
+        "nothing of what this kind is about is `shared`",
+    )?;
+    ensure(
+        fault.lies_in_a_storm(),
+        "a fault begins and ends within one storm",
+    )
+}
+
+/// Durations are kept as seconds.
+pub(crate) mod seconds {
+    use std::time::Duration;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(time.as_secs_f64())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        of(f64::deserialize(from)?)
+    }
+
+    pub(super) fn of<E: Error>(seconds: f64) -> Result<Duration, E> {
+        let time = Duration::try_from_secs_f64(seconds);
+        time.map_err(|error| E::custom(format!("seconds: {error}")))
+    }
+}
+
+/// As `seconds`; what never ends by itself is `inf`.
+pub(crate) mod seconds_or_ever {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[expect(clippy::ref_option, reason = "as serde calls it")]
+    pub(crate) fn serialize<S: Serializer>(
+        time: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(time.map_or(f64::INFINITY, |time| time.as_secs_f64()))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        match f64::deserialize(from)? {
+            f64::INFINITY => Ok(None),
+            seconds => super::seconds::of(seconds).map(Some),
+        }
+    }
+}
+
+/// Writes which part of the queue a candidate watches as a word.
+pub(crate) mod follow_name {
+    use eldest_core::candidacy::Follow;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    const NAMES: [(&str, Follow); 3] = [
+        ("auto", Follow::Auto),
+        ("everyone", Follow::Everyone),
+        ("predecessor", Follow::Predecessor),
+    ];
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    pub(crate) fn serialize<S: Serializer>(follow: &Follow, to: S) -> Result<S::Ok, S::Error> {
+        let name = NAMES.iter().find(|(_, other)| other == follow);
+        to.serialize_str(name.map_or("auto", |(name, _)| name))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Follow, D::Error> {
+        let word = String::deserialize(from)?;
+        let found = NAMES.iter().find(|(name, _)| *name == word);
+        found.map(|(_, follow)| *follow).ok_or_else(|| {
+            D::Error::custom(format!(
+                "unknown variant `{word}`, expected auto, everyone or predecessor"
+            ))
+        })
+    }
+}

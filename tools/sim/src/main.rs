@@ -1,0 +1,278 @@
+//! Simulates sessions of the library in virtual time, and looks for a seed that breaks a promise. This file reads the
+//! command line.
+
+mod kept;
+mod mutant;
+mod plan;
+mod report;
+mod run;
+mod shrink;
+#[cfg(test)]
+mod tests;
+mod world;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use kept::Kept;
+use mutant::Mutant;
+use plan::Plan;
+use report::Row;
+use run::Sum;
+use world::invariants::Broken;
+
+/// Seeds that are run unless something else is asked for: the fixed budget of CI.
+const BUDGET: u64 = 12_000;
+/// Seeds after which a mutation counts as not caught.
+const MUTANT_BUDGET: u64 = 4000;
+/// Lines of a trace that are printed.
+const LINES: usize = 120;
+
+const HELP: &str = "\
+Simulates sessions against a model of etcd, in virtual time, from seeds.
+
+  --seeds N        run N seeds (default 12000)
+  --seed S         begin with seed S (default 1); without --seeds or --seconds that one alone, with its trace
+  --seconds S      run for S seconds instead
+  --undrawn        every message of these seeds takes as long as one can
+  --keep FILE      write the shrunk plan of the seed that breaks an invariant to FILE
+  --plan FILE      run the plan that is kept in FILE, with its trace
+  --mutant NAME    break a rule on purpose
+  --mutants        list the rules that can be broken
+  --table          for every mutation, how many seeds it takes to notice, as Markdown
+  --brief          of a seed that breaks an invariant, say that and no more
+  --lines N        print the last N lines of a trace (default 120)
+  --digest         print a digest of all traces: the same before and after a change that changes no story
+
+A seed that breaks an invariant is printed with its shrunk faults and the end of its trace, and the exit code is 1.
+";
+
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
+#[derive(Default)]
+struct Options {
+    seeds: Option<u64>,
+    seed: Option<u64>,
+    seconds: Option<u64>,
+    mutant: Option<Mutant>,
+    lines: Option<usize>,
+    digest: bool,
+    undrawn: bool,
+    keep: Option<PathBuf>,
+    plan: Option<PathBuf>,
+    table: bool,
+    mutants: bool,
+    brief: bool,
+    help: bool,
+}
+
+fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mut options = Options::default();
+    let mut args = args;
+    while let Some(arg) = args.next() {
+        let mut number = || {
+            let value = args.next().and_then(|value| value.parse::<u64>().ok());
+            value.ok_or(format!("{arg} takes a number"))
+        };
+        match arg.as_str() {
+            "--seeds" => options.seeds = Some(number()?),
+            "--seed" => options.seed = Some(number()?),
+            "--seconds" => options.seconds = Some(number()?),
+            "--lines" => options.lines = Some(number()? as usize),
+            "--mutant" => {
+                let name = args.next().unwrap_or_default();
+                let mutant = Mutant::named(&name).ok_or(format!("there is no mutant `{name}`"))?;
+                options.mutant = Some(mutant);
+            }
+            "--digest" => options.digest = true,
+            "--undrawn" => options.undrawn = true,
+            "--keep" | "--plan" => {
+                let file = args.next().ok_or(format!("{arg} takes a file"))?.into();
+                let option = if arg == "--keep" {
+                    &mut options.keep
+                } else {
+                    &mut options.plan
+                };
+                *option = Some(file);
+            }
+            "--table" => options.table = true,
+            "--brief" => options.brief = true,
+            "--mutants" => options.mutants = true,
+            "--help" | "-h" => options.help = true,
+            other => return Err(format!("there is no option `{other}`\n\n{HELP}")),
+        }
+    }
+    Ok(options)
+}
+
+fn main() -> ExitCode {
+    let options = match parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(message) => {
+            eprintln!("{message}");
+            return ExitCode::from(2);
+        }
+    };
+    // A panic of the core is an outcome like others, and told as one.
+    std::panic::set_hook(Box::new(|_| {}));
+    if options.help {
+        print!("{HELP}");
+        ExitCode::SUCCESS
+    } else if options.mutants {
+        for mutant in Mutant::ALL {
+            println!("{:<18} {}", mutant.name(), mutant.about());
+        }
+        ExitCode::SUCCESS
+    } else if options.table {
+        tabulate(options.seeds.unwrap_or(MUTANT_BUDGET))
+    } else {
+        let outcome = match &options.plan {
+            Some(file) => run_kept(&options, file),
+            None => campaign(&options),
+        };
+        outcome.unwrap_or_else(|message| {
+            eprintln!("{message}");
+            ExitCode::from(2)
+        })
+    }
+}
+
+/// Runs one plan that is kept.
+fn run_kept(options: &Options, file: &Path) -> Result<ExitCode, String> {
+    let kept = Kept::read(file)?;
+    let outcome = run::run(&kept.plan, options.mutant, true);
+    let Some(broken) = &outcome.broken else {
+        let lines = options.lines.unwrap_or(LINES);
+        print!("{}", report::story(&kept.plan, &outcome, lines));
+        println!("no invariant was broken");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let what = file.display().to_string();
+    tell(options, kept, broken, (&what, &format!("--plan {what}")))
+}
+
+/// Runs seeds until one breaks something, or the budget is used up.
+fn campaign(options: &Options) -> Result<ExitCode, String> {
+    let alone = options.seed.is_some() && options.seeds.is_none() && options.seconds.is_none();
+    let first = options.seed.unwrap_or(1);
+    let most = match (alone, options.seconds) {
+        (true, _) => 1,
+        (_, Some(_)) => options.seeds.unwrap_or(u64::MAX - first),
+        (_, None) => options.seeds.unwrap_or(BUDGET),
+    };
+    let lines = options.lines.unwrap_or(LINES);
+    let limit = options.seconds.map(Duration::from_secs);
+    let started = now();
+    let before = on_cpu();
+    let mut total = Sum::default();
+    let mut traces = DefaultHasher::new();
+    for seed in first..first + most {
+        if limit.is_some_and(|limit| now().duration_since(started) >= limit) {
+            break;
+        }
+        let mut plan = Plan::of(seed);
+        plan.drawn = !options.undrawn;
+        let outcome = run::run(&plan, options.mutant, alone || options.digest);
+        for line in &outcome.trace {
+            (line.at, line.node, &line.what).hash(&mut traces);
+        }
+        total += outcome.sum.clone();
+        match &outcome.broken {
+            Some(broken) if options.brief => {
+                println!("seed {seed}: {broken}");
+                return Ok(ExitCode::FAILURE);
+            }
+            Some(broken) => {
+                let undrawn = if options.undrawn { " --undrawn" } else { "" };
+                let kept = Kept {
+                    plan,
+                    ..Kept::default()
+                };
+                let what = (format!("seed {seed}"), format!("--seed {seed}{undrawn}"));
+                return tell(options, kept, broken, (&what.0, &what.1));
+            }
+            None if alone => print!("{}", report::story(&plan, &outcome, lines)),
+            None => {}
+        }
+    }
+    let took = now().duration_since(started);
+    let on_cpu = before.and_then(|before| Some(on_cpu()?.saturating_sub(before)));
+    print!("{}", report::sum(&total, took, on_cpu));
+    if options.digest {
+        println!("digest of the traces: {:016x}", traces.finish());
+    }
+    let missing = report::vacuous(&total);
+    if missing.is_empty() || total.runs < ENOUGH || options.mutant.is_some() {
+        println!("no invariant was broken");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("what must happen did not: {}", missing.join(", "));
+    Ok(ExitCode::FAILURE)
+}
+
+/// With so many seeds, whatever can happen has happened.
+const ENOUGH: u64 = 1000;
+
+/// Prints what a plan broke and what is left of it when it is shrunk, which is kept if that was asked for.
+fn tell(
+    options: &Options,
+    mut kept: Kept,
+    broken: &Broken,
+    (what, again): (&str, &str),
+) -> Result<ExitCode, String> {
+    let name = options.mutant.map(|m| format!(" --mutant {}", m.name()));
+    let again = format!("{again}{}", name.unwrap_or_default());
+    println!("{what}: {broken}");
+    let (small, runs) = shrink::shrink(&kept.plan, options.mutant, broken.invariant);
+    let outcome = run::run(&small, options.mutant, true);
+    println!("shrunk in {runs} runs:");
+    let lines = options.lines.unwrap_or(LINES);
+    print!("{}", report::story(&small, &outcome, lines));
+    println!("again: cargo xtask simulate {again}");
+    if let Some(file) = &options.keep {
+        kept.plan = small;
+        kept.write(file)?;
+        println!("kept in {}", file.display());
+    }
+    Ok(ExitCode::FAILURE)
+}
+
+/// The table of mutations. One that is not caught is a failure.
+fn tabulate(most: u64) -> ExitCode {
+    let rows: Vec<_> = Mutant::ALL
+        .into_iter()
+        .map(|mutant| Row {
+            mutant,
+            caught: catch(mutant, most),
+        })
+        .collect();
+    print!("{}", report::table(&rows, most));
+    if rows.iter().all(|row| row.caught.is_some()) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn catch(mutant: Mutant, most: u64) -> Option<(u64, Broken)> {
+    (1..=most).find_map(|seed| {
+        let broken = run::run(&Plan::of(seed), Some(mutant), false).broken?;
+        Some((seed, broken))
+    })
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how fast the simulator is; what it simulates reads no clock"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// How long this process ran on a processor, where the system tells it.
+fn on_cpu() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
+    let nanos = text.split_whitespace().next()?.parse().ok()?;
+    Some(Duration::from_nanos(nanos))
+}

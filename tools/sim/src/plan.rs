@@ -1,0 +1,441 @@
+//! Hides how a seed becomes a story: nodes with their clocks, and faults in storms, each followed by a calm.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::kept::{follow_name, seconds, seconds_or_ever};
+use crate::world::cluster::PERMITS;
+use crate::world::node::Settings;
+use crate::world::store::ELECTION;
+use eldest_core::arranging::BATCH;
+use eldest_core::candidacy::{Follow, LONG_QUEUE};
+
+/// How many elections the nodes stand in.
+pub(crate) const ELECTIONS: [&[u8]; 2] = [b"e/", b"f/"];
+/// A lock and a semaphore, in the place of the elections of a fault.
+pub(crate) const HELD: [&[u8]; 2] = [b"l/", PERMITS];
+/// How many partitions.
+pub(crate) const COUNT: u32 = 9;
+
+/// So long do faults begin and last.
+const STORM: Duration = Duration::from_secs(18);
+/// From the end of all faults until there is one leader, beside a TTL and a change of etcd's leader.
+const RECOVERY: Duration = Duration::from_millis(3500);
+const STORMS: u32 = 3;
+/// One fault for so many seconds of a node, at least.
+const NODE_SECONDS: u32 = 10;
+
+pub(crate) const SETTINGS: Settings = Settings::FAST;
+
+/// I5: there is a leader again within that long.
+pub(crate) const HEALING: Duration = SETTINGS
+    .ttl
+    .saturating_add(ELECTION)
+    .saturating_add(RECOVERY);
+/// After that, everything comes to rest within that long.
+pub(crate) const SETTLING: Duration = SETTINGS.ttl.saturating_mul(4);
+pub(crate) const ROUND: Duration = STORM.saturating_add(HEALING).saturating_add(SETTLING);
+
+/// What goes wrong, or what a user does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    // The way to etcd.
+    Cut,
+    RequestsLost,
+    AnswersLost,
+    RequestsLate,
+    AnswersTwice,
+    AnswerLostOnce,
+    DeleteLate,
+    /// It gets slow, and then nothing goes through.
+    Fading,
+    Refused,
+    // The watch stream.
+    WatchesStalled,
+    /// Nothing more comes on the stream that is open now, and nobody says so.
+    WatchesDead,
+    WatchesCanceled,
+    /// A stream stands still until what it holds back is compacted, and etcd cancels its watches.
+    Compacted,
+    StreamBroken,
+    // etcd.
+    LeaderChange,
+    /// And this node's renewals go on to the old one, which acknowledges them.
+    Deposed,
+    /// And the old one, which believes that this node's lease has expired, has it revoked.
+    StaleRevocation,
+    QuorumLost,
+    // The node.
+    Pause,
+    Kill,
+    // Users.
+    Leave,
+    Return,
+    Resign,
+    StepDown,
+    Stall,
+    Unwell,
+    ShutDown,
+    Drop,
+    Close,
+    // Users of the lock and the semaphore.
+    Acquire,
+    Try,
+    Release,
+    GiveUp,
+    // Of partitions.
+    Unshare,
+    DropOwned,
+    // Operators and others that write.
+    Delete,
+    Recreate,
+    Overwrite,
+    Revoke,
+    DeleteHeld,
+    Foreign,
+    /// etcd refuses a node's watches of one election, beside others on the same stream.
+    WatchesRefused,
+    /// The node starts anew as a clone of another one, and draws lease ids that others have.
+    Clone,
+    /// etcd refuses a request for good: not permitted, or never acceptable.
+    Denied,
+    /// A request is done, and a later part of the same operation is refused for good.
+    DeniedLater,
+    /// One transaction puts two keys of others into an election.
+    Twins,
+    /// etcd's data is replaced by a backup.
+    Restored,
+    /// The node's machine is suspended: everything stops but the clock.
+    Suspend,
+    /// A request is done, and yet answered by a refusal of any class.
+    RefusedDone,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 41] = [
+        Kind::Cut,
+        Kind::RequestsLost,
+        Kind::AnswersLost,
+        Kind::RequestsLate,
+        Kind::AnswersTwice,
+        Kind::AnswerLostOnce,
+        Kind::DeleteLate,
+        Kind::Fading,
+        Kind::Refused,
+        Kind::WatchesStalled,
+        Kind::WatchesDead,
+        Kind::WatchesCanceled,
+        Kind::Compacted,
+        Kind::StreamBroken,
+        Kind::LeaderChange,
+        Kind::Deposed,
+        Kind::StaleRevocation,
+        Kind::QuorumLost,
+        Kind::Pause,
+        Kind::Kill,
+        Kind::Leave,
+        Kind::Return,
+        Kind::Resign,
+        Kind::StepDown,
+        Kind::Stall,
+        Kind::Unwell,
+        Kind::ShutDown,
+        Kind::Drop,
+        Kind::Close,
+        Kind::Acquire,
+        Kind::Try,
+        Kind::Release,
+        Kind::GiveUp,
+        Kind::Unshare,
+        Kind::DropOwned,
+        Kind::Delete,
+        Kind::Recreate,
+        Kind::Overwrite,
+        Kind::Revoke,
+        Kind::DeleteHeld,
+        Kind::Foreign,
+    ];
+
+    /// Those that are drawn after everything else, so that the stories that are known by their seeds stay what they were.
+    pub(crate) const LATER: [Kind; 6] = [
+        Kind::WatchesRefused,
+        Kind::Clone,
+        Kind::Denied,
+        Kind::DeniedLater,
+        Kind::Twins,
+        Kind::Restored,
+    ];
+
+    /// Those that are drawn after [`Kind::LATER`], for the same reason.
+    pub(crate) const NEWEST: [Kind; 2] = [Kind::Suspend, Kind::RefusedDone];
+
+    /// Every one.
+    pub(crate) fn every() -> impl Iterator<Item = Kind> {
+        Self::ALL.into_iter().chain(Self::LATER).chain(Self::NEWEST)
+    }
+
+    /// Whether it takes keys away that are somebody's.
+    pub(crate) fn meddles(self) -> bool {
+        matches!(
+            self,
+            Kind::Delete
+                | Kind::Recreate
+                | Kind::Overwrite
+                | Kind::Revoke
+                | Kind::DeleteHeld
+                | Kind::StaleRevocation
+        )
+    }
+
+    /// Whether it can happen in a world where that is shared beside the elections.
+    pub(crate) fn fits(self, shared: Shared) -> bool {
+        match self {
+            Kind::Acquire | Kind::Try | Kind::Release | Kind::GiveUp => shared == Shared::Locks,
+            Kind::Unshare | Kind::DropOwned => shared == Shared::Partitions,
+            Kind::DeleteHeld => shared != Shared::Nothing,
+            _ => true,
+        }
+    }
+}
+
+/// One fault.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fault {
+    #[serde(with = "seconds")]
+    pub(crate) at: Duration,
+    #[serde(default)]
+    pub(crate) node: usize,
+    #[serde(default)]
+    pub(crate) election: usize,
+    #[serde(default, with = "seconds")]
+    pub(crate) lasts: Duration,
+    pub(crate) kind: Kind,
+    /// For what is left open.
+    #[serde(default)]
+    pub(crate) dice: u64,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:>9.3} s  node {}  {:?}, for {:.3} s, of {}",
+            self.at.as_secs_f64(),
+            self.node,
+            self.kind,
+            self.lasts.as_secs_f64(),
+            String::from_utf8_lossy(ELECTIONS[self.election]),
+        )
+    }
+}
+
+impl Fault {
+    /// Whether one storm holds all of it; the calms belong to no fault.
+    pub(crate) fn lies_in_a_storm(&self) -> bool {
+        let ends = self.at.saturating_add(self.lasts);
+        Plan::storms().any(|(healed, _)| {
+            healed < self.at.saturating_add(STORM) && self.at < healed && ends <= healed
+        })
+    }
+}
+
+/// What the nodes share beside elections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Shared {
+    Nothing,
+    /// A lock, and a semaphore of which two may be held.
+    Locks,
+    Partitions,
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Member {
+    pub(crate) rate_ppm: i64,
+    #[serde(with = "follow_name")]
+    pub(crate) follow: Follow,
+    /// How long its work goes on after a term; `None` for work that ignores its token until the next calm.
+    #[serde(with = "seconds_or_ever")]
+    pub(crate) work: Option<Duration>,
+}
+
+/// Everything that is decided before the world begins. A plan that is kept names what differs from `Plan::default()`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Plan {
+    /// Of what the world draws while it runs.
+    pub(crate) seed: u64,
+    pub(crate) members: Vec<Member>,
+    /// How long messages take at most.
+    #[serde(with = "seconds")]
+    pub(crate) delay: Duration,
+    /// How long each message takes is drawn; otherwise each takes `delay`, and the story does not change with what else is
+    /// drawn before.
+    pub(crate) drawn: bool,
+    pub(crate) lag: usize,
+    pub(crate) shared: Shared,
+    /// With more candidates than this beside it, one follows its predecessor.
+    pub(crate) long_queue: usize,
+    /// So many partitions are taken or released in one transaction.
+    pub(crate) batch: usize,
+    /// How long a turn of a driver takes at most; zero where all inputs are taken up the moment they come.
+    #[serde(with = "seconds")]
+    pub(crate) cost: Duration,
+    /// What a driver asks for in one turn shares a transaction, where it may.
+    pub(crate) together: bool,
+    pub(crate) faults: Vec<Fault>,
+}
+
+impl Default for Member {
+    fn default() -> Self {
+        Self {
+            rate_ppm: 0,
+            follow: Follow::Everyone,
+            work: Some(Duration::ZERO),
+        }
+    }
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            members: Vec::new(),
+            delay: Duration::from_millis(2),
+            drawn: false,
+            lag: 0,
+            shared: Shared::Nothing,
+            long_queue: LONG_QUEUE,
+            batch: BATCH,
+            cost: Duration::ZERO,
+            together: false,
+            faults: Vec::new(),
+        }
+    }
+}
+
+impl Plan {
+    pub(crate) fn of(seed: u64) -> Self {
+        // Not the numbers that the world itself draws.
+        let mut rng = fastrand::Rng::with_seed(seed ^ 0x5bd1_e995_9e37_79b9);
+        let nodes = rng.usize(3..=5);
+        let meddled = rng.u8(..3) == 0;
+        let beyond = rng.u8(..8) == 0;
+        let mut members = (0..nodes).map(|_| member(&mut rng)).collect::<Vec<_>>();
+        // Somebody there is whose work ends, or nobody could stand again.
+        members[0].work.get_or_insert(SETTINGS.grace);
+        let delay = [2, 20, 60][rng.usize(..3)];
+        let shared = match rng.u8(..8) {
+            0 => Shared::Partitions,
+            1 | 2 => Shared::Locks,
+            _ => Shared::Nothing,
+        };
+        let least = ROUND.as_secs() as u32 * nodes as u32 / NODE_SECONDS + 1;
+        let mut faults = Vec::new();
+        for storm in 0..STORMS {
+            let begins = ROUND * storm;
+            for _ in 0..rng.u32(least..least * 2) {
+                faults.push(fault(&mut rng, begins, nodes, (shared, meddled)));
+            }
+        }
+        faults.sort_by_key(|fault| fault.at);
+        let mut plan = Plan {
+            seed,
+            members,
+            delay: Duration::from_millis(delay),
+            drawn: true,
+            lag: [0, 0, 4][rng.usize(..3)],
+            shared,
+            long_queue: LONG_QUEUE,
+            batch: BATCH,
+            cost: Duration::ZERO,
+            together: false,
+            faults,
+        };
+        if beyond {
+            // Up to a fifth slower than etcd's clock, or faster.
+            let ppm = rng.i64(20_000..200_000);
+            let node = rng.usize(..nodes);
+            plan.members[node].rate_ppm = if rng.u8(..4) == 0 { ppm } else { -ppm };
+        }
+        // Drawn last, the newest at the end, so that they change nothing else of the stories that are known by their seeds.
+        plan.long_queue = [1, 2, LONG_QUEUE, LONG_QUEUE][rng.usize(..4)];
+        plan.batch = [1, 2, BATCH][rng.usize(..3)];
+        if rng.u8(..4) == 0 {
+            for storm in 0..STORMS {
+                let kind = Kind::LATER[rng.usize(..Kind::LATER.len())];
+                plan.faults
+                    .push(lasting(&mut rng, ROUND * storm, nodes, kind));
+            }
+            plan.faults.sort_by_key(|fault| fault.at);
+        }
+        plan.cost = Duration::from_millis([0, 0, 0, 1, 10, 50][rng.usize(..6)]);
+        if rng.u8(..3) == 0 {
+            for storm in 0..STORMS {
+                let kind = Kind::NEWEST[rng.usize(..Kind::NEWEST.len())];
+                plan.faults
+                    .push(lasting(&mut rng, ROUND * storm, nodes, kind));
+            }
+            plan.faults.sort_by_key(|fault| fault.at);
+        }
+        plan.together = rng.bool();
+        plan
+    }
+
+    /// Whether somebody's work ends by itself. Where nobody's does, the library promises no leader in a calm.
+    pub(crate) fn is_fair(&self) -> bool {
+        self.members.iter().any(|member| member.work.is_some())
+    }
+
+    /// When each storm has ended, and the calm after it.
+    pub(crate) fn storms() -> impl Iterator<Item = (Duration, Duration)> {
+        (0..STORMS).map(|storm| (ROUND * storm + STORM, ROUND * (storm + 1)))
+    }
+}
+
+fn member(rng: &mut fastrand::Rng) -> Member {
+    let most = [Some(1), Some(300), Some(3000), None][rng.usize(..4)];
+    let work = most.map(|most| Duration::from_millis(rng.u64(..most)));
+    Member {
+        rate_ppm: rng.i64(-900..=900),
+        follow: [Follow::Auto, Follow::Everyone, Follow::Predecessor][rng.usize(..3)],
+        work,
+    }
+}
+
+fn fault(
+    rng: &mut fastrand::Rng,
+    begins: Duration,
+    nodes: usize,
+    (shared, meddled): (Shared, bool),
+) -> Fault {
+    let kind = loop {
+        let kind = Kind::ALL[rng.usize(..Kind::ALL.len())];
+        if kind.fits(shared) && (meddled || !kind.meddles()) {
+            break kind;
+        }
+    };
+    lasting(rng, begins, nodes, kind)
+}
+
+fn lasting(rng: &mut fastrand::Rng, begins: Duration, nodes: usize, kind: Kind) -> Fault {
+    // Not at once: the calm before is judged at that very moment.
+    let within = Duration::from_micros(rng.u64(..STORM.as_micros() as u64).max(1));
+    let most = [1000, 2500, 6000][rng.usize(..3)];
+    let lasts = Duration::from_micros(rng.u64(1000..most * 1000));
+    Fault {
+        at: begins + within,
+        node: rng.usize(..nodes),
+        election: rng.usize(..ELECTIONS.len()),
+        lasts: lasts.min(STORM.saturating_sub(within)),
+        kind,
+        // As much as a number of a kept plan holds.
+        dice: rng.u64(..) >> 1,
+    }
+}

@@ -1,0 +1,217 @@
+//! Hides how results are written: the counts, a broken invariant with its story, the table of mutations.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::mutant::Mutant;
+use crate::plan::{Kind, Plan, SETTINGS};
+use crate::run::{Outcome, Sum};
+use crate::world::Line;
+use crate::world::invariants::Broken;
+use eldest_core::time::Time;
+
+/// What a campaign of runs found, and how fast it was by wall clock and by the time on the processor, if that is known.
+pub(crate) fn sum(sum: &Sum, took: Duration, on_cpu: Option<Duration>) -> String {
+    let mut text = String::new();
+    let told = &sum.told;
+    let per = |time: Duration| {
+        let seconds = time.as_secs_f64().max(1e-9);
+        (sum.node_seconds / seconds, sum.steps as f64 / seconds)
+    };
+    let faults: u64 = sum.faults.values().map(|(times, _)| times).sum();
+    let mut line = |what: std::fmt::Arguments| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{what}");
+    };
+    let (node_seconds, events) = per(took);
+    line(format_args!(
+        "{} seeds, {:.0} node-seconds at TTL {:?}, a fault every {:.1} node-seconds, {} events",
+        sum.runs,
+        sum.node_seconds,
+        SETTINGS.ttl,
+        sum.node_seconds / faults.max(1) as f64,
+        sum.steps,
+    ));
+    line(format_args!(
+        "speed: {node_seconds:.0} node-seconds/s, {events:.0} events/s by the wall clock ({:.1} s)",
+        took.as_secs_f64()
+    ));
+    if let Some(on_cpu) = on_cpu {
+        let (node_seconds, events) = per(on_cpu);
+        line(format_args!(
+            "speed: {node_seconds:.0} node-seconds/s, {events:.0} events/s on one core ({:.1} s of it)",
+            on_cpu.as_secs_f64()
+        ));
+    }
+    line(format_args!(
+        "{} terms; leases granted {}, renewals counted {}, late {}, refused {}, failed {}",
+        sum.terms, told.granted, told.renewed, told.late, told.refused, told.renewal_failed
+    ));
+    line(format_args!(
+        "keys joined {}, again {}, joins failed {}, orphans found {}, blockers told {}",
+        told.joined, told.rejoined, told.join_failed, told.orphans, told.blocked
+    ));
+    line(format_args!(
+        "watches lost {}, lists read {}, takes lost beside others {}, other requests failed {}",
+        told.watch_lost, told.relisted, told.takes_lost, told.request_failed
+    ));
+    line(format_args!(
+        "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}",
+        sum.happened.queued,
+        sum.happened.stopped,
+        sum.happened.together,
+        sum.happened.lost_together
+    ));
+    let ended: Vec<_> = told
+        .ended
+        .iter()
+        .map(|(why, n)| format!("{why} {n}"))
+        .collect();
+    line(format_args!("terms ended: {}", ended.join(", ")));
+    line(format_args!(
+        "guarded writes admitted {}, stale ones refused {}",
+        sum.written, sum.fenced
+    ));
+    line(format_args!(
+        "overlaps, key deleted early, not by us: {}, the longest {:.3} s; clock beyond the bound: {}, the longest {:.3} s",
+        sum.early.0,
+        sum.early.1.as_secs_f64(),
+        sum.skewed.0,
+        sum.skewed.1.as_secs_f64()
+    ));
+    line(format_args!("faults (of them on who led):"));
+    let kinds: Vec<_> = sum.faults.iter().collect();
+    for row in kinds.chunks(4) {
+        let row: Vec<_> = row
+            .iter()
+            .map(|(kind, (times, hits))| format!("{:<28}", format!("{kind:?} {times} ({hits})")))
+            .collect();
+        line(format_args!("  {}", row.concat().trim_end()));
+    }
+    text
+}
+
+/// What must have happened in a campaign and did not: a zero where nothing can be zero unless the simulator is broken.
+pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
+    let told = &sum.told;
+    let mut counts = vec![
+        ("terms", sum.terms),
+        ("renewals", told.renewed),
+        ("late renewals", told.late),
+        ("refused renewals", told.refused),
+        ("failed renewals", told.renewal_failed),
+        ("keys that were joined again", told.rejoined),
+        ("failed joins", told.join_failed),
+        ("watches lost", told.watch_lost),
+        ("lists", told.relisted),
+        ("takes lost beside others", told.takes_lost),
+        ("orphans", told.orphans),
+        ("blockers", told.blocked),
+        ("turns that left inputs waiting", sum.happened.queued),
+        ("timers that a suspend stopped", sum.happened.stopped),
+        ("joins in one transaction", sum.happened.together),
+        ("joins that were lost together", sum.happened.lost_together),
+        ("guarded writes", sum.written),
+        ("stale writes refused", sum.fenced),
+        ("overlaps after a key was deleted early", sum.early.0),
+        ("overlaps with a clock beyond the bound", sum.skewed.0),
+    ];
+    for reason in ENDS {
+        counts.push((reason, told.ended.get(reason).copied().unwrap_or_default()));
+    }
+    let none = counts.into_iter().filter(|(_, count)| *count == 0);
+    let mut none: Vec<_> = none.map(|(what, _)| what.to_owned()).collect();
+    for kind in Kind::every() {
+        let (_, hits) = sum.faults.get(&kind).copied().unwrap_or_default();
+        if hits == 0 {
+            none.push(format!("faults that hit a leader: {kind:?}"));
+        }
+    }
+    none
+}
+
+/// How terms must have ended.
+const ENDS: [&str; 9] = [
+    "key_deleted",
+    "key_overwritten",
+    "lease_expiring",
+    "lease_lost",
+    "resigned",
+    "session_closed",
+    "shutdown",
+    "stalled",
+    "stepped_down",
+];
+
+/// The story of a broken invariant: its plan and, of its trace, the last lines.
+pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "{} nodes, shared beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}",
+        plan.members.len(),
+        plan.shared,
+        if plan.drawn { "up to" } else { "exactly" },
+        plan.delay,
+        plan.lag,
+        plan.long_queue,
+        plan.batch,
+        plan.cost,
+        plan.together
+    );
+    for (node, member) in plan.members.iter().enumerate() {
+        let (rate, follow, work) = (member.rate_ppm, member.follow, member.work);
+        let _ = writeln!(
+            text,
+            "  node {node}: clock {rate:+} ppm, follows {follow:?}, work {}",
+            work.map_or("ignores its token".to_owned(), |work| format!(
+                "ends after {work:?}"
+            ))
+        );
+    }
+    let _ = writeln!(text, "faults:");
+    for fault in &plan.faults {
+        let _ = writeln!(text, "  {fault}");
+    }
+    let trace = &outcome.trace;
+    let skipped = trace.len().saturating_sub(lines);
+    let _ = writeln!(text, "trace, without its first {skipped} lines:");
+    for line in &trace[skipped..] {
+        let _ = writeln!(text, "{}", of_line(line));
+    }
+    text
+}
+
+fn of_line(line: &Line) -> String {
+    let at = line.at.since(Time::ZERO).as_secs_f64();
+    let who = line.node.map_or("-".to_owned(), |node| node.to_string());
+    format!("{at:>12.6}  {who:>2}  {}", line.what)
+}
+
+/// One row of the table of mutations.
+pub(crate) struct Row {
+    pub(crate) mutant: Mutant,
+    /// The seeds that were needed, and what they broke.
+    pub(crate) caught: Option<(u64, Broken)>,
+}
+
+/// The table, as it is kept in the documentation.
+pub(crate) fn table(rows: &[Row], most: u64) -> String {
+    let mut text = format!("Each mutation was given the seeds from 1 on, at most {most}.\n\n");
+    text.push_str(
+        "| mutation | rule that is broken | caught by | seeds needed |\n|---|---|---|---|\n",
+    );
+    for row in rows {
+        let (by, seeds) = match &row.caught {
+            Some((seeds, broken)) => (broken.invariant.to_string(), seeds.to_string()),
+            None => ("**not caught**".to_owned(), format!("> {most}")),
+        };
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {by} | {seeds} |",
+            row.mutant.name(),
+            row.mutant.about()
+        );
+    }
+    text
+}

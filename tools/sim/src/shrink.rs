@@ -1,0 +1,167 @@
+//! Makes a long story that breaks an invariant a short and plain one that breaks the same.
+
+use std::time::Duration;
+
+use crate::mutant::Mutant;
+use crate::plan::{Fault, Plan, ROUND, Shared};
+use crate::run;
+use crate::world::invariants::Invariant;
+use eldest_core::arranging::BATCH;
+use eldest_core::candidacy::{Follow, LONG_QUEUE};
+
+/// Leaves out and shortens whatever the invariant breaks without. `runs` is how many were needed.
+pub(crate) fn shrink(plan: &Plan, mutant: Option<Mutant>, broken: Invariant) -> (Plan, u64) {
+    let mut runs = 0;
+    let mut breaks = |plan: &Plan| {
+        if !plan.is_fair() {
+            return false;
+        }
+        runs += 1;
+        let found = run::run(plan, mutant, false).broken;
+        found.is_some_and(|found| found.invariant == broken)
+    };
+    let mut best = plan.clone();
+    loop {
+        let before = weight(&best);
+        undrawn(&mut best, &mut breaks);
+        without_faults(&mut best, &mut breaks);
+        shorter(&mut best, &mut breaks);
+        plainer(&mut best, &mut breaks);
+        rounder(&mut best, &mut breaks);
+        if weight(&best) == before {
+            break;
+        }
+    }
+    (best, runs)
+}
+
+/// What gets less with every step that is kept.
+fn weight(plan: &Plan) -> (bool, usize, usize, Duration) {
+    let lasts = plan.faults.iter().map(|fault| fault.lasts).sum();
+    (plan.drawn, plan.members.len(), plan.faults.len(), lasts)
+}
+
+/// Every message takes the same time: a plan that draws nothing still breaks what it broke when the simulator draws in
+/// another order.
+fn undrawn(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
+    let delays = [best.delay, Duration::from_millis(2)];
+    for delay in delays.into_iter().filter(|_| best.drawn) {
+        let less = Plan {
+            drawn: false,
+            delay,
+            ..best.clone()
+        };
+        if breaks(&less) {
+            *best = less;
+            return;
+        }
+    }
+}
+
+/// Halves first, then quarters, down to single ones.
+fn without_faults(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
+    let mut chunk = best.faults.len().div_ceil(2);
+    while chunk > 0 {
+        let mut at = 0;
+        while at < best.faults.len() {
+            let mut less = best.clone();
+            let end = (at + chunk).min(less.faults.len());
+            less.faults.drain(at..end);
+            if breaks(&less) {
+                *best = less;
+            } else {
+                at += chunk;
+            }
+        }
+        chunk /= 2;
+    }
+}
+
+fn shorter(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
+    for at in 0..best.faults.len() {
+        loop {
+            let mut less = best.clone();
+            less.faults[at].lasts /= 2;
+            if less.faults[at].lasts < Duration::from_millis(1) || !breaks(&less) {
+                break;
+            }
+            *best = less;
+        }
+    }
+}
+
+/// Fewer nodes, with plain clocks, that look at everybody and end their work at once.
+fn plainer(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
+    while best.members.len() > 1 {
+        let mut less = best.clone();
+        less.members.pop();
+        less.faults.retain(|fault| fault.node < less.members.len());
+        if !breaks(&less) {
+            break;
+        }
+        *best = less;
+    }
+    let nodes = best.members.len();
+    let mut attempt = |change: &dyn Fn(&mut Plan)| {
+        let mut less = best.clone();
+        change(&mut less);
+        if breaks(&less) {
+            *best = less;
+        }
+    };
+    attempt(&|plan| plan.delay = Duration::from_millis(2));
+    attempt(&|plan| plan.seed = 0);
+    attempt(&|plan| plan.lag = 0);
+    attempt(&|plan| plan.cost = Duration::ZERO);
+    attempt(&|plan| plan.together = false);
+    attempt(&|plan| plan.shared = Shared::Nothing);
+    attempt(&|plan| plan.long_queue = LONG_QUEUE);
+    attempt(&|plan| plan.batch = BATCH);
+    for node in 0..nodes {
+        attempt(&|plan| plan.members[node].rate_ppm = 0);
+        attempt(&|plan| plan.members[node].follow = Follow::Everyone);
+        attempt(&|plan| plan.members[node].work = Some(Duration::ZERO));
+    }
+}
+
+/// Faults of the first node and election in the first storm, at times that are read easily.
+fn rounder(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
+    let mut attempt = |best: &mut Plan, change: &dyn Fn(&mut Plan)| {
+        let mut less = best.clone();
+        change(&mut less);
+        less.faults.sort_by_key(|fault| fault.at);
+        let in_storms = less.faults.iter().all(Fault::lies_in_a_storm);
+        let kept = less != *best && in_storms && breaks(&less);
+        if kept {
+            *best = less;
+        }
+        kept
+    };
+    let early = |plan: &mut Plan| {
+        for fault in &mut plan.faults {
+            fault.at = fault.at.saturating_sub(ROUND);
+        }
+    };
+    while attempt(best, &early) {}
+    for at in 0..best.faults.len() {
+        attempt(best, &|plan| plan.faults[at].election = 0);
+        attempt(best, &|plan| plan.faults[at].lasts = Duration::ZERO);
+        let _ = attempt(best, &|plan| plan.faults[at].dice = 0)
+            || attempt(best, &|plan| plan.faults[at].dice %= 1 << 12);
+        let units = [1000, 100, 10, 1].map(Duration::from_millis);
+        let _ = units.into_iter().any(|unit| {
+            let begins = |fault: &mut Fault| fault.at = round(fault.at, unit);
+            attempt(best, &|plan| begins(&mut plan.faults[at]))
+        });
+        let _ = units.into_iter().any(|unit| {
+            let lasts = |fault: &mut Fault| fault.lasts = round(fault.lasts, unit);
+            attempt(best, &|plan| lasts(&mut plan.faults[at]))
+        });
+    }
+}
+
+/// To a multiple of that unit.
+fn round(time: Duration, unit: Duration) -> Duration {
+    let units = (time.as_nanos() + unit.as_nanos() / 2) / unit.as_nanos();
+    unit * units as u32
+}

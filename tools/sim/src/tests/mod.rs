@@ -1,0 +1,161 @@
+//! The core as a whole: sessions against the model of etcd, over a faulty network, in virtual time.
+
+mod asks;
+mod driving;
+mod keeping;
+mod properties;
+mod scale;
+mod scenarios;
+mod sharing;
+mod simulating;
+mod taking;
+
+use std::time::Duration;
+
+use crate::world::node::{Node, Settings};
+use crate::world::store::Key;
+use crate::world::{Fate, Forbidden, Rule, World};
+use eldest_core::action::{Ask, Note, SlotId, Standing};
+use eldest_core::arranging::BATCH;
+use eldest_core::candidacy::{Follow, LONG_QUEUE};
+use eldest_core::facts::Reach;
+use eldest_core::time::Time;
+
+/// The election of most scenarios.
+const E: &[u8] = b"e/";
+
+fn key(name: &str) -> Key {
+    name.as_bytes().into()
+}
+
+/// The library's defaults at a TTL of 6 s.
+const SLOW: Settings = Settings {
+    ttl: Duration::from_secs(6),
+    grace: Duration::from_millis(1200),
+    margin: Duration::from_millis(300),
+    timeout: Duration::from_millis(300),
+    drift_ppm: 1000,
+    long_queue: LONG_QUEUE,
+    batch: BATCH,
+};
+
+/// Of every world here.
+const TTL: Duration = SLOW.ttl;
+const GRACE: Duration = SLOW.grace;
+const MARGIN: Duration = SLOW.margin;
+
+impl World {
+    /// One that remembers everything, at a TTL of 6 s.
+    pub(crate) fn new(nodes: usize, seed: u64) -> Self {
+        Self::of(SLOW, nodes, seed)
+    }
+
+    fn of(settings: Settings, nodes: usize, seed: u64) -> Self {
+        let mut world = Self::with(settings, nodes, seed);
+        world.recording = true;
+        for node in &mut world.nodes {
+            node.recording = true;
+        }
+        world
+    }
+
+    /// One more, which does nothing yet.
+    pub(crate) fn add_node(&mut self) {
+        let seed = self.rng.u64(..);
+        let mut node = Node::new(self.settings, seed);
+        node.recording = self.recording;
+        self.nodes.push(node);
+        self.wakes.push(Time::MAX);
+        self.lives.push(0);
+        self.inboxes.push(Vec::new());
+    }
+
+    /// How many hold, each by its own clock.
+    pub(crate) fn holders(&self, prefix: &[u8]) -> usize {
+        let held = |n: &Node| n.held(prefix, self.now).count();
+        self.nodes.iter().map(held).sum()
+    }
+
+    /// Runs until it is so; panics if that takes longer than `most`.
+    pub(crate) fn until(&mut self, what: &str, most: Duration, so: impl Fn(&World) -> bool) {
+        assert!(self.within(most, so), "not within {most:?}: {what}");
+    }
+
+    pub(crate) fn check_settled(&self) {
+        if let Err((invariant, what)) = self.settled() {
+            panic!("{invariant}: {what}");
+        }
+    }
+
+    /// Stands in the one election of most scenarios.
+    pub(crate) fn campaign(&mut self, node: usize) -> SlotId {
+        self.stand(node, E, Follow::Auto, false)
+            .expect("does not stand yet")
+    }
+
+    pub(crate) fn observe(&mut self, node: usize) {
+        self.give(node, |m, now| {
+            m.observe(now, u64::MAX, E.into(), Reach::Children);
+        });
+    }
+
+    /// etcd refuses the node's watches below the prefix from now on.
+    pub(crate) fn forbid(&mut self, node: usize, prefix: &[u8], readable: bool) {
+        self.forbidden.push(Forbidden {
+            node,
+            prefix: prefix.into(),
+            readable,
+        });
+    }
+
+    pub(crate) fn leads(&self, node: usize) -> bool {
+        self.leader(E) == Some(node)
+    }
+
+    /// The next request of that kind from that node meets that fate.
+    pub(crate) fn next(&mut self, node: usize, what: fn(&Ask) -> bool, fate: Fate) {
+        self.the_next(1, node, what, fate);
+    }
+
+    pub(crate) fn the_next(
+        &mut self,
+        times: usize,
+        node: usize,
+        what: fn(&Ask) -> bool,
+        fate: Fate,
+    ) {
+        self.rules.push(Rule {
+            node,
+            what,
+            fate,
+            times,
+        });
+    }
+
+    /// How many requests of that kind a node has sent.
+    pub(crate) fn count(&self, node: usize, what: fn(&Ask) -> bool) -> usize {
+        let of_node = self.asked.iter().filter(|(_, n, _)| *n == node);
+        of_node.filter(|(_, _, ask)| what(ask)).count()
+    }
+
+    /// Everybody stands, in that order, and the first leads.
+    pub(crate) fn seated(nodes: usize) -> Self {
+        let mut world = World::new(nodes, 1);
+        for node in 0..nodes {
+            world.campaign(node);
+            world.run(Duration::from_millis(20));
+        }
+        assert!(world.leads(0));
+        world
+    }
+}
+
+impl Node {
+    pub(crate) fn standing(&self, prefix: &[u8]) -> Option<Standing> {
+        self.seat(prefix)?.1.standing
+    }
+
+    pub(crate) fn noted(&self, which: impl Fn(&Note) -> bool) -> usize {
+        self.notes.iter().filter(|n| which(n)).count()
+    }
+}

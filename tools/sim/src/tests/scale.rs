@@ -1,0 +1,165 @@
+//! What decisions cost with the number of a session's elections.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use crate::tests::asks::joins;
+use crate::tests::{SLOW, TTL};
+use crate::world::store::Store;
+use eldest_core::action::{Action, Answer, Ask, Class, RequestId, SlotId, TermId, Trouble};
+use eldest_core::candidacy::Manner;
+use eldest_core::machine::Machine;
+use eldest_core::time::Time;
+
+/// A session and its etcd, without a network between.
+struct Pair {
+    machine: Machine,
+    store: Store,
+    now: Time,
+    stream: Option<i64>,
+    terms: BTreeMap<SlotId, TermId>,
+}
+
+impl Pair {
+    /// Asks to stand, and has not been heard yet.
+    fn standing(elections: u64) -> Self {
+        let machine = Machine::new(SLOW.config());
+        let mut pair = Self {
+            machine,
+            store: Store::new(),
+            now: Time::ZERO.after(Duration::from_secs(1000)),
+            stream: None,
+            terms: BTreeMap::new(),
+        };
+        for slot in 1..=elections {
+            let prefix = format!("e{slot}/").into_bytes().into();
+            let manner = Manner::default();
+            pair.machine
+                .campaign(pair.now, slot, prefix, (*b"v").into(), manner);
+        }
+        pair
+    }
+
+    fn leading(elections: u64) -> Self {
+        let mut pair = Self::standing(elections);
+        pair.serve();
+        assert_eq!(pair.terms.len() as u64, elections);
+        pair
+    }
+
+    /// Does what the session asks, until it asks nothing more.
+    fn serve(&mut self) {
+        while let Some(action) = self.machine.action() {
+            match action {
+                Action::Ask { request, ask } => self.answer(request, &ask),
+                Action::Watch { watch, .. } => {
+                    let revision = self.store.revision;
+                    self.machine.watch_created(self.now, watch, revision);
+                }
+                Action::Elected { slot, term, .. } => drop(self.terms.insert(slot, term)),
+                _ => {}
+            }
+        }
+    }
+
+    fn answer(&mut self, request: RequestId, ask: &Ask) {
+        match ask {
+            Ask::Grant { .. } => self.stream = Some(request as i64),
+            Ask::Open { lease } => self.stream = Some(*lease),
+            _ => {}
+        }
+        let answer = self.store.perform(self.now, ask, self.stream);
+        self.store.publish();
+        self.machine.answer(self.now, request, answer);
+    }
+
+    /// The session doubts its lease, gives every key up and stands anew everywhere. How long that takes.
+    fn doubt_and_stand_anew(&mut self) -> Duration {
+        let before = self.terms.clone();
+        // The renewal that is due fails, and the belief ends before the next one.
+        self.now = self.now.after(TTL).before(Duration::from_secs(1));
+        self.machine.tick(self.now);
+        let mut asked = Vec::new();
+        while let Some(action) = self.machine.action() {
+            if let Action::Ask { request, .. } = action {
+                asked.push(request);
+            }
+        }
+        for request in asked {
+            let trouble = Trouble {
+                class: Class::Retry,
+                ambiguous: false,
+                message: String::new(),
+            };
+            let answer = Answer::Failed(trouble);
+            self.machine.answer(self.now, request, answer);
+        }
+        self.serve();
+        let begun = Instant::now();
+        for (slot, term) in &before {
+            self.machine.work_joined(self.now, *slot, *term);
+        }
+        self.serve();
+        let took = begun.elapsed();
+        let anew = self
+            .terms
+            .iter()
+            .filter(|(slot, term)| before[slot] != **term);
+        assert_eq!(anew.count(), before.len(), "every election has a new term");
+        took
+    }
+}
+
+/// Each watch begins after the next election was joined, so that every view but one has a gap that a read must close.
+#[test]
+fn what_leaders_read_waits_until_nobody_joins() {
+    const N: u64 = 400;
+    let mut pair = Pair::standing(N);
+    let (mut asked, mut watches) = (VecDeque::new(), VecDeque::new());
+    let (mut joined, mut listed) = (0, 0);
+    loop {
+        while let Some(action) = pair.machine.action() {
+            match action {
+                Action::Ask { request, ask } if joins(&ask) => asked.push_back((request, ask)),
+                Action::Ask { request, ask } => {
+                    if matches!(ask, Ask::List { .. }) {
+                        assert_eq!(joined, N, "a read was sent before the last join");
+                        listed += 1;
+                    }
+                    pair.answer(request, &ask);
+                }
+                Action::Watch { watch, .. } => watches.push_back(watch),
+                Action::Elected { slot, term, .. } => drop(pair.terms.insert(slot, term)),
+                _ => {}
+            }
+        }
+        let Some((request, ask)) = asked.pop_front() else {
+            break;
+        };
+        joined += 1;
+        pair.answer(request, &ask);
+        if joined > 1 {
+            let (now, revision) = (pair.now, pair.store.revision);
+            let watch = watches.pop_front().expect("one for each election");
+            pair.machine.watch_created(now, watch, revision);
+        }
+    }
+    assert_eq!((pair.terms.len() as u64, listed), (N, N - 1));
+}
+
+/// How long sessions of so many elections take to stand anew, one session after the other.
+fn cost(sessions: u32, elections: u64) -> Duration {
+    let session = |_| Pair::leading(elections).doubt_and_stand_anew();
+    (0..sessions).map(session).sum()
+}
+
+#[test]
+fn standing_anew_in_all_elections_costs_in_proportion_to_their_number() {
+    // As many elections in both cases, and about as long, so that a busy machine hits both alike.
+    let ratio = || cost(1, 16_000).as_secs_f64() / cost(8, 2_000).as_secs_f64();
+    let ratio = (0..5).map(|_| ratio()).fold(f64::MAX, f64::min);
+    assert!(
+        ratio < 4.0,
+        "16,000 elections of one session cost {ratio:.1} times those of eight"
+    );
+}

@@ -1,0 +1,104 @@
+//! Stops believing in a lease, renews it only where etcd is heard, and believes in it again after a verified renewal.
+
+use std::collections::BTreeSet;
+
+use super::lease::{believed, sent};
+use super::*;
+use crate::tests::{GRACE, TTL};
+use crate::world::{Fate, World};
+use eldest_core::action::{Condition, Note};
+use eldest_core::candidacy::Follow;
+use eldest_core::reason::LostReason;
+
+fn doubts(w: &World, node: usize) -> bool {
+    let lost = Condition::Lost {
+        reason: LostReason::LeaseExpiring,
+    };
+    w.nodes[node].conditions.last() == Some(&lost)
+}
+
+fn believes(w: &World, node: usize) -> bool {
+    let last = w.nodes[node].conditions.last();
+    matches!(last, Some(Condition::Live { .. }))
+}
+
+/// What a node has asked since `from` of the requests that keep its lease.
+fn kept(w: &World, node: usize, from: usize) -> Vec<&Ask> {
+    let keeps = |ask: &&Ask| opens(ask) || renews(ask) || verifies(ask);
+    let of_node = w.asked[from..].iter().filter(|(_, n, _)| *n == node);
+    of_node.map(|(.., ask)| ask).filter(keeps).collect()
+}
+
+/// A verification confirms the acknowledgement of a renewal that was sent so long ago that the grace period has begun.
+#[test]
+fn a_renewal_that_is_verified_within_the_grace_period_does_not_restore_the_belief() {
+    let mut w = World::seated(2);
+    w.the_next(usize::MAX, 1, verifies, Fate::AnswerLost);
+    w.until("it renews", TTL, |w| w.count(1, renews) == 1);
+    let renewal = sent(&w, 1, renews);
+    w.the_next(usize::MAX, 1, opens, Fate::RequestLost);
+    let grace = believed(renewal).before(GRACE);
+    w.until("too late", TTL, |w| w.nodes[1].local(w.now) >= grace);
+    assert!(doubts(&w, 1));
+
+    w.rules.retain(|rule| rule.fate != Fate::AnswerLost);
+    let told = w.nodes[1].conditions.len();
+    let renewed = |note: &Note| matches!(note, Note::Renewed { .. });
+    w.until("verified", GRACE, |w| w.nodes[1].noted(renewed) == 1);
+    w.run(ms(50));
+    assert_eq!(w.nodes[1].conditions.len(), told, "doubted all the time");
+}
+
+#[test]
+fn a_lease_that_is_believed_in_again_is_renewed_without_asking_whether_etcd_is_heard() {
+    let mut w = World::seated(2);
+    w.relink(1, |l| l.answers_lost = true);
+    w.until("it doubts", TTL, |w| doubts(w, 1));
+    w.relink(1, |l| l.answers_lost = false);
+    w.until("it believes", secs(1), |w| believes(w, 1));
+    assert_eq!(w.count(1, grants), 1, "the lease is still the first");
+
+    let tried = w.count(1, renews);
+    w.next(1, renews, Fate::AnswerLost);
+    w.until("it renews", TTL, |w| w.count(1, renews) == tried + 1);
+    let from = w.asked.len();
+    w.until("it goes on", secs(1), |w| !kept(w, 1, from).is_empty());
+    assert!(opens(kept(&w, 1, from)[0]), "{:?}", kept(&w, 1, from));
+}
+
+#[test]
+fn a_doubted_lease_is_renewed_after_a_failure_only_where_etcd_is_heard_again() {
+    let mut w = World::seated(2);
+    w.relink(1, |l| l.answers_lost = true);
+    w.until("it doubts", TTL, |w| doubts(w, 1));
+    // From now on etcd is heard, but not about the lease.
+    w.relink(1, |l| l.answers_lost = false);
+    w.the_next(usize::MAX, 1, opens, Fate::AnswerLost);
+    let from = w.asked.len();
+    w.run(secs(2));
+    let asked = kept(&w, 1, from);
+    let tried = asked.iter().filter(|ask| opens(ask)).count();
+    assert!(tried > 1, "{asked:?}");
+    let unheard = asked
+        .windows(2)
+        .any(|pair| pair.iter().all(|ask| opens(ask)));
+    assert!(!unheard, "{asked:?}");
+}
+
+#[test]
+fn the_reads_that_verify_renewals_look_after_each_key_in_turn() {
+    let mut w = World::seated(1);
+    for election in [b"f/", b"g/"] {
+        w.stand(0, election, Follow::Auto, false);
+    }
+    let verified = w.count(0, verifies);
+    let from = w.asked.len();
+    w.until("verified", TTL * 2, |w| {
+        w.count(0, verifies) == verified + 3
+    });
+    let keys = kept(&w, 0, from).into_iter().filter_map(|ask| match ask {
+        Ask::Verify { key } => Some(key),
+        _ => None,
+    });
+    assert_eq!(keys.collect::<BTreeSet<_>>().len(), 3, "of three elections");
+}

@@ -1,0 +1,262 @@
+//! Resigning, leaving, closing: what is given up, and in which order.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::tests::E;
+use crate::tests::TTL;
+use crate::world::node::Work;
+use crate::world::{Fate, World};
+use eldest_core::action::{Class, Condition, Note, Standing};
+use eldest_core::candidacy::Follow;
+use eldest_core::reason::{EndReason, LostReason};
+
+#[test]
+fn a_lease_lost_while_closing_does_not_reopen_the_session() {
+    let mut w = World::new(1, 1);
+    w.campaign(0);
+    w.next(0, joins, Fate::Refused(Class::LeaseGone));
+    w.until("a join is under way", secs(1), |w| w.count(0, joins) == 1);
+    w.close(0);
+    w.until("closed", secs(1), |w| w.nodes[0].closed());
+    assert_eq!(w.count(0, revokes), 1);
+    assert!(w.store.leases.is_empty(), "revoked first, closed then");
+}
+
+fn ended(w: &World, node: usize) -> Option<EndReason> {
+    let (reason, _) = w.nodes[node].seat(E)?.1.ended.as_ref()?;
+    Some(*reason)
+}
+
+#[test]
+fn the_key_is_released_when_the_work_has_ended() {
+    for reason in [LostReason::Resigned, LostReason::Shutdown] {
+        let mut w = World::seated(2);
+        w.nodes[0].work = Work::After(ms(700));
+        w.end(0, E, reason);
+        assert_eq!(
+            w.leads(0),
+            reason == LostReason::Shutdown,
+            "who resigns is done"
+        );
+        w.run(ms(690));
+        assert_eq!(w.count(0, deletes), 0);
+        assert!(!w.leads(1));
+        w.until("the next leads", ms(50), |w| w.leads(1));
+        w.run(ms(5));
+        assert_eq!(
+            ended(&w, 0).map(|r| r == EndReason::Resigned),
+            Some(reason == LostReason::Resigned)
+        );
+    }
+}
+
+#[test]
+fn work_that_never_ends_keeps_the_key_until_the_frozen_deadline_and_no_longer() {
+    let mut w = World::seated(2);
+    w.nodes[0].work = Work::Never;
+    w.end(0, E, LostReason::Shutdown);
+    let cutoff = w.nodes[0].term_of(E).unwrap().cutoff();
+    w.until("released", TTL, |w| w.count(0, deletes) == 1);
+    let late = w.nodes[0].local(w.now).since(cutoff);
+    assert!(
+        late > ms(0) && late <= ms(250),
+        "after the work was dropped, not before: {late:?}"
+    );
+    w.until("the next leads", ms(50), |w| w.leads(1));
+    w.run(secs(5));
+    assert_eq!(
+        ended(&w, 0),
+        None,
+        "the candidacy lasts as long as the work"
+    );
+    w.drop_leadership(0, E);
+    w.run(ms(50));
+    assert_eq!(ended(&w, 0), Some(EndReason::Shutdown));
+}
+
+#[test]
+fn a_leadership_dropped_while_valid_ends_the_candidacy() {
+    let mut w = World::seated(2);
+    w.drop_leadership(0, E);
+    w.run(ms(50));
+    assert_eq!(ended(&w, 0), Some(EndReason::Resigned));
+    assert!(w.leads(1));
+}
+
+#[test]
+fn a_leadership_dropped_after_it_was_lost_stands_again_at_the_back() {
+    let mut w = World::seated(2);
+    w.nodes[0].work = Work::Never;
+    w.relink(0, |l| l.answers_lost = true);
+    w.until("over", TTL, |w| {
+        w.nodes[0].term_of(E).unwrap().reason.is_some()
+    });
+    w.relink(0, |l| l.answers_lost = false);
+    w.drop_leadership(0, E);
+    w.run(secs(3));
+    assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead: 1 }));
+    assert!(w.leads(1));
+    w.check_settled();
+}
+
+#[test]
+fn a_leader_that_left_leads_on_and_is_not_followed_by_itself() {
+    let mut w = World::seated(2);
+    w.leave(0, E);
+    w.run(secs(10));
+    assert!(w.leads(0));
+    w.relink(0, |l| l.answers_lost = true);
+    w.run(secs(7));
+    w.relink(0, |l| l.answers_lost = false);
+    w.run(secs(10));
+    assert_eq!(ended(&w, 0), Some(EndReason::Left));
+    assert!(w.leads(1));
+    w.check_settled();
+}
+
+#[test]
+fn a_closing_session_ends_its_terms_first_and_then_revokes_once() {
+    let mut w = World::seated(2);
+    w.stand(0, b"f/", Follow::Auto, false);
+    w.stand(1, b"g/", Follow::Auto, false);
+    w.run(ms(50));
+    w.stand(0, b"g/", Follow::Auto, false);
+    w.run(ms(50));
+    w.nodes[0].work = Work::After(secs(1));
+    w.close(0);
+    w.run(ms(990));
+    assert_eq!((w.count(0, deletes), w.count(0, revokes)), (0, 0));
+    assert!(!w.nodes[0].closed());
+    w.until("closed", ms(100), |w| w.nodes[0].closed());
+    assert_eq!((w.count(0, deletes), w.count(0, revokes)), (2, 1));
+    assert_eq!(ended(&w, 0), Some(EndReason::SessionClosed));
+    assert_eq!(w.store.leases.len(), 1);
+    w.run(ms(50));
+    assert!(w.leads(1));
+    w.check_settled();
+}
+
+#[test]
+fn a_closing_session_gives_up_after_two_ttl() {
+    let mut w = World::seated(2);
+    w.relink(0, |l| (l.requests_lost, l.answers_lost) = (true, true));
+    w.close(0);
+    w.run((TTL * 2).saturating_sub(ms(10)));
+    assert!(!w.nodes[0].closed());
+    w.run(ms(20));
+    assert!(w.nodes[0].closed());
+    assert!(w.leads(1));
+}
+
+#[test]
+fn a_session_that_never_campaigned_closes_at_once() {
+    let mut w = World::new(1, 1);
+    w.close(0);
+    assert!(w.nodes[0].closed());
+    assert!(w.asked.is_empty());
+}
+
+#[test]
+fn a_session_closed_while_its_grant_is_under_way_leaves_no_lease() {
+    for (fate, within) in [
+        (Fate::Slow(ms(100)), ms(0)),
+        // Nobody knows that it was granted: it expires.
+        (Fate::AnswerLost, TTL),
+        (Fate::Refused(Class::Backoff), ms(0)),
+    ] {
+        let mut w = World::new(1, 1);
+        w.next(0, grants, fate);
+        w.campaign(0);
+        w.run(ms(20));
+        w.close(0);
+        w.until("closed", secs(1), |w| w.nodes[0].closed());
+        w.until("no lease", within, |w| w.store.leases.is_empty());
+    }
+}
+
+#[test]
+fn who_campaigns_in_a_closing_session_is_told_so() {
+    let mut w = World::seated(1);
+    w.nodes[0].work = Work::Never;
+    w.close(0);
+    w.stand(0, b"f/", Follow::Auto, false);
+    let seat = w.nodes[0].seat(b"f/").unwrap().1;
+    assert!(matches!(seat.ended, Some((EndReason::SessionClosed, None))));
+    w.until("closed", TTL * 2, |w| w.nodes[0].closed());
+    assert_eq!(w.nodes[0].conditions.last(), Some(&Condition::Closed));
+    assert!(w.store.leases.is_empty() && w.store.keys.is_empty());
+}
+
+#[test]
+fn who_waits_for_a_key_to_be_found_has_left_when_the_lease_is_lost() {
+    let mut w = World::new(1, 1);
+    w.next(0, joins, Fate::AnswerLost);
+    w.the_next(usize::MAX, 0, joins, Fate::RequestLost);
+    w.the_next(usize::MAX, 0, finds, Fate::RequestLost);
+    w.campaign(0);
+    w.until("a join is lost", secs(2), |w| w.count(0, joins) == 2);
+    w.leave(0, E);
+    w.until("its key is looked for", secs(2), |w| w.count(0, finds) == 1);
+    w.revoke(w.nodes[0].lease().unwrap());
+    w.run(secs(10));
+    assert_eq!(ended(&w, 0), Some(EndReason::Left));
+}
+
+#[test]
+fn who_resigns_or_shuts_down_after_the_term_was_lost_does_not_stand_again() {
+    for (reason, end) in [
+        (LostReason::Resigned, EndReason::Resigned),
+        (LostReason::Shutdown, EndReason::Shutdown),
+    ] {
+        let mut w = World::seated(2);
+        w.nodes[0].work = Work::Never;
+        w.relink(0, |l| l.answers_lost = true);
+        w.until("over", TTL, |w| {
+            w.nodes[0].term_of(E).unwrap().reason.is_some()
+        });
+        w.relink(0, |l| l.answers_lost = false);
+        w.end(0, E, reason);
+        w.drop_leadership(0, E);
+        w.run(secs(3));
+        assert_eq!(ended(&w, 0), Some(end));
+        assert_eq!(w.count(0, joins), 1);
+        w.check_settled();
+    }
+}
+
+#[test]
+fn a_deletion_answered_by_another_store_is_asked_for_again() {
+    let mut w = World::seated(1);
+    w.run(ms(50));
+    w.restored = true;
+    w.drop_leadership(0, E);
+    w.store = crate::world::store::Store::new();
+    w.store.cluster = 8;
+    w.run(ms(50));
+    assert!(w.nodes[0].noted(|n| matches!(n, Note::StoreChanged { .. })) == 1);
+    w.run(secs(5));
+    w.close(0);
+    w.until("closed", secs(1), |w| w.nodes[0].closed());
+}
+
+#[test]
+fn late_word_about_an_earlier_term_does_not_end_the_present_one() {
+    for reason in [
+        LostReason::Resigned,
+        LostReason::Shutdown,
+        LostReason::SteppedDown,
+        LostReason::Stalled,
+    ] {
+        let mut w = World::seated(1);
+        let first = w.nodes[0].term_of(E).unwrap();
+        let (slot, term, key) = (first.slot, first.id, Arc::clone(&first.key));
+        w.delete(&key);
+        w.until("it leads again", secs(1), |w| {
+            w.nodes[0].valid(E, w.now).is_some_and(|t| t.id != term)
+        });
+        w.give(0, |m, now| m.end_by_leader(now, slot, term, reason));
+        assert_eq!(w.nodes[0].term_of(E).unwrap().reason, None, "{reason:?}");
+        assert_eq!(ended(&w, 0), None);
+    }
+}

@@ -1,0 +1,142 @@
+//! What onlookers are told of their own age: never younger than they are, and young while etcd answers.
+
+use super::*;
+use crate::tests::{E, TTL, key};
+use crate::world::World;
+use eldest_core::facts::Reach;
+use eldest_core::time::Time;
+
+const F: &[u8] = b"f/";
+/// The onlooker's slots and what they look at.
+const LOOKS: [(u64, &[u8]); 2] = [(u64::MAX, E), (u64::MAX - 1, F)];
+
+/// When a change was accepted by etcd, by the onlooker's clock, what it changed, and its revision.
+type Accepted = (Time, &'static [u8], i64);
+
+fn age(w: &World, slot: u64) -> Option<std::time::Duration> {
+    let n = &w.nodes[0];
+    let as_of = n.complete.get(&slot)?.as_of(n.confirmed)?;
+    Some(n.local(w.now).since(as_of))
+}
+
+fn check(w: &World, accepted: &[Accepted]) {
+    let n = &w.nodes[0];
+    for (slot, prefix) in LOOKS {
+        let as_of = n.complete.get(&slot).and_then(|c| c.as_of(n.confirmed));
+        let Some(as_of) = as_of else { continue };
+        let seen = n.observed.iter().rev().find(|(of, ..)| *of == slot);
+        let (_, seen, _) = seen.expect("it was shown something");
+        for (at, _, revision) in accepted.iter().filter(|(_, of, _)| *of == prefix) {
+            assert!(
+                *at >= as_of || revision <= seen,
+                "revision {revision} was accepted before {as_of:?}, and only {seen} is shown"
+            );
+        }
+    }
+}
+
+fn change(w: &mut World, prefix: &'static [u8], accepted: &mut Vec<Accepted>) {
+    let name = key(&format!(
+        "{}{}",
+        String::from_utf8_lossy(prefix),
+        w.rng.u64(..4)
+    ));
+    if w.store.keys.contains_key(&name) && w.rng.bool() {
+        w.store.delete(&name);
+    } else {
+        w.store.put(&name, b"", 0);
+    }
+    w.publish();
+    accepted.push((w.nodes[0].local(w.now), prefix, w.store.revision));
+}
+
+fn looking(seed: u64) -> World {
+    let mut w = World::new(1, seed);
+    for (slot, prefix) in LOOKS {
+        w.give(0, |m, now| {
+            m.observe(now, slot, prefix.into(), Reach::Children);
+        });
+    }
+    w
+}
+
+#[test]
+fn no_onlooker_is_told_that_it_has_seen_what_it_has_not() {
+    for seed in 0..300 {
+        let mut w = looking(seed);
+        let mut accepted = Vec::new();
+        // In a quiet store the probe alone confirms.
+        let many = if seed % 2 == 0 { 40 } else { 800 };
+        for _ in 0..400 {
+            w.delay = ms(w.rng.u64(2..200));
+            match w.rng.u64(..many) {
+                0 => w.relink(0, |l| l.watches_stalled = true),
+                1 | 2 => w.relink(0, |l| l.watches_stalled = false),
+                3 => w.relink(0, |l| l.answers_lost = true),
+                4 | 5 => w.relink(0, |l| l.answers_lost = false),
+                6 => w.disturb_watches(0, true),
+                7 => w.disturb_watches(0, false),
+                8 => w.compact(0),
+                9..20 => change(&mut w, E, &mut accepted),
+                20..30 => change(&mut w, F, &mut accepted),
+                _ => {}
+            }
+            let pause = w.rng.u64(1..100);
+            w.run(ms(pause));
+            check(&w, &accepted);
+        }
+        w.delay = ms(2);
+        w.relink(0, |l| *l = crate::world::node::Link::default());
+        w.run(TTL * 2);
+        check(&w, &accepted);
+        for (slot, _) in LOOKS {
+            let age = age(&w, slot);
+            assert!(age < Some(TTL / 3 + ms(50)), "{age:?}");
+        }
+    }
+}
+
+#[test]
+fn quiet_onlooker_stays_fresh_by_one_small_read_for_all_elections() {
+    for busy in [false, true] {
+        let mut w = looking(1);
+        w.run(ms(50));
+        let (before, begun) = (w.count(0, probes), w.now);
+        while w.now.since(begun) < TTL * 10 {
+            if busy {
+                w.store.put(&key("other"), b"", 0);
+                w.publish();
+            }
+            w.run(ms(100));
+            for (slot, _) in LOOKS {
+                let age = age(&w, slot);
+                assert!(age < Some(TTL / 3 + ms(50)), "{age:?}");
+            }
+        }
+        assert!((29..=31).contains(&(w.count(0, probes) - before)));
+    }
+}
+
+#[test]
+fn onlooker_that_hears_nothing_grows_older_and_is_young_again_afterwards() {
+    let mut w = looking(1);
+    w.run(TTL);
+    for cut in [0, 1] {
+        w.relink(0, |l| {
+            if cut == 0 {
+                l.requests_lost = true;
+            } else {
+                l.answers_lost = true;
+            }
+        });
+        w.run(TTL * 3);
+        for (slot, _) in LOOKS {
+            assert!(age(&w, slot) > Some(TTL * 2));
+        }
+        w.relink(0, |l| *l = crate::world::node::Link::default());
+        w.run(TTL);
+        for (slot, _) in LOOKS {
+            assert!(age(&w, slot) < Some(TTL / 3 + ms(50)));
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Requests of one kind under way: there is a limit, and each makes room for the next one, whatever its answer is.
+
+use super::*;
+use crate::tests::TTL;
+use crate::world::World;
+use eldest_core::action::Note;
+use eldest_core::candidacy::Follow;
+use eldest_core::facts::Reach;
+
+/// More than joins may be under way.
+const ELECTIONS: usize = 300;
+const MOST_JOINS: usize = 256;
+/// More than reads may be under way.
+const ONLOOKERS: u64 = 100;
+const MOST_READS: usize = 64;
+
+fn prefix(election: usize) -> Vec<u8> {
+    format!("{election}/").into_bytes()
+}
+
+fn checks(ask: &Ask) -> bool {
+    matches!(ask, Ask::Check { .. })
+}
+
+fn changed(note: &Note) -> bool {
+    matches!(note, Note::StoreChanged { .. })
+}
+
+fn stands_everywhere(w: &mut World, elections: usize) {
+    for election in 0..elections {
+        w.stand(0, &prefix(election), Follow::Auto, true);
+    }
+}
+
+fn leads_everywhere(w: &World, elections: usize) -> bool {
+    (0..elections).all(|election| w.leader(&prefix(election)) == Some(0))
+}
+
+fn looks_everywhere(w: &mut World) {
+    for slot in 1..=ONLOOKERS {
+        w.give(0, |m, now| {
+            let prefix = format!("o{slot}/").into_bytes();
+            m.observe(now, slot, prefix.into(), Reach::Children);
+        });
+    }
+}
+
+fn sees_everything(w: &World) -> bool {
+    let sees = |slot| w.nodes[0].observed.iter().any(|(s, ..)| *s == slot);
+    (1..=ONLOOKERS).all(sees)
+}
+
+/// The session knows the cluster that answers, and from now on another one answers.
+fn exchanged(w: &mut World) {
+    w.restored = true;
+    w.store.cluster += 1;
+}
+
+#[test]
+fn joins_of_a_session_go_out_a_limited_number_at_once() {
+    let mut w = World::new(1, 1);
+    stands_everywhere(&mut w, ELECTIONS);
+    w.until("joins are under way", secs(1), |w| w.count(0, joins) > 0);
+    assert_eq!(w.count(0, joins), MOST_JOINS);
+    w.until("it leads everywhere", secs(1), |w| {
+        leads_everywhere(w, ELECTIONS)
+    });
+}
+
+#[test]
+fn reads_of_a_session_go_out_a_limited_number_at_once() {
+    let mut w = World::new(1, 1);
+    looks_everywhere(&mut w);
+    assert_eq!(w.count(0, reads), MOST_READS);
+    w.until("everything is seen", secs(1), sees_everything);
+}
+
+#[test]
+fn joins_that_another_store_answers_make_room() {
+    let mut w = World::new(1, 1);
+    w.observe(0);
+    w.run(ms(20));
+    stands_everywhere(&mut w, MOST_JOINS);
+    w.until("joins are under way", secs(1), |w| w.count(0, joins) > 0);
+    exchanged(&mut w);
+    w.until("noticed", ms(20), |w| w.nodes[0].noted(changed) == 1);
+    w.until("it leads everywhere", TTL, |w| {
+        leads_everywhere(w, MOST_JOINS)
+    });
+}
+
+#[test]
+fn reads_that_another_store_answers_make_room() {
+    let mut w = World::new(1, 1);
+    w.observe(0);
+    w.run(ms(20));
+    looks_everywhere(&mut w);
+    exchanged(&mut w);
+    w.until("noticed", ms(20), |w| w.nodes[0].noted(changed) == 1);
+    w.until("everything is seen", secs(1), sees_everything);
+}
+
+/// No watch tells anything, and the session has noticed that and checks its leaders' keys.
+fn checked(w: &mut World) {
+    let before = w.count(0, checks);
+    w.relink(0, |l| l.watches_stalled = true);
+    w.store.put(&crate::tests::key("other"), b"", 0);
+    w.until("a check is under way", TTL * 2, |w| {
+        w.count(0, checks) > before
+    });
+}
+
+#[test]
+fn leaders_keys_are_checked_again_after_a_check_that_another_store_answered() {
+    let mut w = World::new(1, 1);
+    stands_everywhere(&mut w, 2);
+    w.until("it leads", secs(1), |w| leads_everywhere(w, 2));
+    checked(&mut w);
+    exchanged(&mut w);
+    w.until("noticed", ms(20), |w| w.nodes[0].noted(changed) == 1);
+    w.relink(0, |l| l.watches_stalled = false);
+    w.until("it leads again", TTL, |w| leads_everywhere(w, 2));
+    checked(&mut w);
+}

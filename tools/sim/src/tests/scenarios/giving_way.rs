@@ -1,0 +1,191 @@
+//! Stepping down, and being made to: who gives way stands again at the back, and not before it may.
+
+use super::*;
+use crate::tests::E;
+use crate::tests::{GRACE, TTL};
+use crate::world::node::Work;
+use crate::world::{Fate, World};
+use eldest_core::action::Standing;
+use eldest_core::reason::{EndReason, LostReason};
+
+const BEHIND: Option<Standing> = Some(Standing::Waiting { ahead: 1 });
+
+fn ended(w: &World, node: usize) -> Option<EndReason> {
+    let (reason, _) = w.nodes[node].seat(E)?.1.ended.as_ref()?;
+    Some(*reason)
+}
+
+/// The latest term of the node, for what the handles ask about it.
+fn released(w: &World, node: usize) -> bool {
+    let term = w.nodes[node].term_of(E).unwrap();
+    w.nodes[node].machine.is_released(term.slot, term.id)
+}
+
+#[test]
+fn who_steps_down_stands_again_at_the_back_once_the_work_has_ended_and_the_key_is_gone() {
+    let mut w = World::seated(2);
+    w.nodes[0].work = Work::After(ms(700));
+    w.end(0, E, LostReason::SteppedDown);
+    assert!(!w.leads(0), "it says that its work is done");
+    w.run(ms(690));
+    assert_eq!((w.count(0, deletes), w.leads(1)), (0, false));
+    w.until("the next leads", ms(50), |w| w.leads(1));
+    w.run(ms(50));
+    assert_eq!(w.nodes[0].standing(E), BEHIND);
+    assert_eq!(ended(&w, 0), None);
+    w.drop_leadership(1, E);
+    w.until("its next turn", ms(50), |w| w.leads(0));
+}
+
+#[test]
+fn who_steps_down_alone_leads_again_with_a_new_key() {
+    let mut w = World::seated(1);
+    let first = w.nodes[0].term_of(E).unwrap().token;
+    w.end(0, E, LostReason::SteppedDown);
+    w.until("it leads again", ms(50), |w| w.leads(0));
+    assert!(w.nodes[0].term_of(E).unwrap().token > first);
+    assert_eq!((w.count(0, deletes), w.count(0, joins)), (1, 2));
+}
+
+#[test]
+fn stepping_down_after_the_term_was_lost_changes_nothing() {
+    for reason in [LostReason::SteppedDown, LostReason::Stalled] {
+        let mut w = World::seated(2);
+        w.nodes[0].work = Work::Never;
+        w.relink(0, |l| l.answers_lost = true);
+        w.until("over", TTL, |w| {
+            w.nodes[0].term_of(E).unwrap().reason.is_some()
+        });
+        w.relink(0, |l| l.answers_lost = false);
+        w.end(0, E, reason);
+        let term = w.nodes[0].term_of(E).unwrap();
+        assert_eq!(term.reason, Some(LostReason::LeaseExpiring));
+        w.drop_leadership(0, E);
+        w.run(secs(3));
+        assert_eq!(w.nodes[0].standing(E), BEHIND);
+        w.check_settled();
+    }
+}
+
+#[test]
+fn a_candidate_that_was_dropped_leaves_when_it_steps_down_or_stalls() {
+    for reason in [LostReason::SteppedDown, LostReason::Stalled] {
+        let mut w = World::seated(2);
+        w.leave(0, E);
+        w.end(0, E, reason);
+        w.run(ms(50));
+        assert_eq!(ended(&w, 0), Some(EndReason::Left));
+        assert!(w.leads(1));
+        w.check_settled();
+    }
+}
+
+#[test]
+fn a_stalled_term_is_valid_for_the_grace_period_whatever_its_lease() {
+    let mut w = World::seated(2);
+    w.nodes[0].work = Work::Never;
+    let since = w.nodes[0].local(w.now);
+    w.end(0, E, LostReason::Stalled);
+    let term = w.nodes[0].term_of(E).unwrap();
+    assert_eq!(term.cutoff().since(since), GRACE);
+    assert!(w.leads(0), "so that its work may wind up");
+    w.run(GRACE.saturating_sub(ms(10)));
+    assert!(w.leads(0));
+    w.run(ms(20));
+    assert!(!w.leads(0));
+    w.until("released", ms(250), |w| w.count(0, deletes) == 1);
+    w.until("the next leads", ms(50), |w| w.leads(1));
+    assert_eq!(w.count(0, revokes), 0, "its lease is healthy");
+    w.run(TTL * 2);
+    assert_eq!(w.count(0, joins), 1, "not while its work goes on");
+    w.drop_leadership(0, E);
+    w.run(ms(50));
+    assert_eq!(w.nodes[0].standing(E), BEHIND);
+}
+
+#[test]
+fn a_stall_near_the_end_of_the_lease_does_not_outlast_it() {
+    let mut w = World::seated(1);
+    w.nodes[0].work = Work::Never;
+    w.relink(0, |l| l.answers_lost = true);
+    let end = w.nodes[0].term_of(E).unwrap().limit();
+    // Just before the belief ends by itself.
+    let before = end.before(GRACE).before(ms(1));
+    w.run(before.since(w.nodes[0].local(w.now)));
+    w.end(0, E, LostReason::Stalled);
+    let term = w.nodes[0].term_of(E).unwrap();
+    assert_eq!(term.reason, Some(LostReason::Stalled));
+    assert!(term.limit() <= end);
+}
+
+#[test]
+fn a_stalled_term_whose_work_ends_releases_its_key_at_once() {
+    let mut w = World::seated(2);
+    w.nodes[0].work = Work::After(ms(300));
+    w.end(0, E, LostReason::Stalled);
+    w.run(ms(290));
+    assert_eq!(w.count(0, deletes), 0);
+    w.until("the next leads", ms(50), |w| w.leads(1));
+}
+
+#[test]
+fn who_is_held_back_releases_its_key_and_stands_again_only_when_told() {
+    let mut w = World::seated(2);
+    w.hold_back(0, E, true);
+    w.run(secs(10));
+    assert!(w.leads(0), "it means the time after the term");
+    w.end(0, E, LostReason::Stalled);
+    w.until("the next leads", ms(50), |w| w.leads(1));
+    w.run(TTL * 3);
+    assert_eq!(w.count(0, joins), 1);
+    // Nor does anything else make it stand.
+    w.revoke(w.nodes[0].lease().unwrap());
+    w.run(TTL);
+    assert_eq!(w.nodes[0].standing(E), Some(Standing::Joining));
+    assert_eq!(w.count(0, joins), 1);
+    w.hold_back(0, E, false);
+    w.run(ms(50));
+    assert_eq!(w.nodes[0].standing(E), BEHIND);
+    w.check_settled();
+}
+
+#[test]
+fn who_is_held_back_can_leave_and_its_session_can_close() {
+    for closes in [false, true] {
+        let mut w = World::seated(2);
+        w.hold_back(0, E, true);
+        w.end(0, E, LostReason::Stalled);
+        w.run(secs(1));
+        if closes {
+            w.close(0);
+        } else {
+            w.leave(0, E);
+        }
+        w.run(secs(1));
+        assert!(ended(&w, 0).is_some());
+        assert_eq!(w.nodes[0].closed(), closes);
+        assert_eq!(w.store.keys.len(), 1);
+    }
+}
+
+#[test]
+fn a_key_counts_as_released_when_etcd_confirmed_it_and_not_before() {
+    let mut w = World::seated(2);
+    assert!(!released(&w, 0), "it leads");
+    w.next(0, deletes, Fate::RequestLost);
+    w.nodes[0].work = Work::After(ms(100));
+    w.end(0, E, LostReason::SteppedDown);
+    assert!(!released(&w, 0), "its work goes on");
+    w.until("asked for", secs(1), |w| w.count(0, deletes) == 1);
+    w.run(ms(5));
+    assert!(!released(&w, 0), "asked for, not confirmed");
+    w.until("the next leads", secs(1), |w| w.leads(1));
+    w.run(ms(50));
+    assert!(released(&w, 0));
+    // Its next term says nothing about the last one.
+    let first = w.nodes[0].term_of(E).unwrap().id;
+    w.drop_leadership(1, E);
+    w.until("its next turn", ms(50), |w| w.leads(0));
+    let slot = w.nodes[0].seat(E).unwrap().0;
+    assert!(w.nodes[0].machine.is_released(slot, first) && !released(&w, 0));
+}

@@ -1,0 +1,254 @@
+//! Locks and semaphores: who is let in, and how many hold.
+
+use super::*;
+use crate::tests::{TTL, key};
+use crate::world::cluster::PERMITS;
+use crate::world::node::Work;
+use crate::world::{Fate, World};
+use eldest_core::action::{Class, Note, Standing};
+use eldest_core::reason::{EndReason, LostReason};
+
+const L: &[u8] = b"l/";
+
+/// Each asks for it in turn, once.
+fn asked(nodes: usize, prefix: &[u8]) -> World {
+    let mut w = World::new(nodes, 1);
+    for node in 0..nodes {
+        w.acquire(node, prefix, false);
+        w.run(ms(20));
+    }
+    w
+}
+
+/// How the candidacy that a node began last has ended.
+fn ended(w: &World, node: usize) -> Option<(EndReason, Option<Class>)> {
+    let (_, seat) = w.nodes[node].seats.iter().next_back()?;
+    let (reason, trouble) = seat.ended.as_ref()?;
+    Some((*reason, trouble.as_ref().map(|t| t.class)))
+}
+
+#[test]
+fn a_lock_goes_from_one_to_the_next_and_nobody_stands_again_by_itself() {
+    let mut w = asked(3, L);
+    for node in 0..3 {
+        assert_eq!(w.leader(L), Some(node));
+        assert_eq!(w.holders(L), 1);
+        w.release(node, L);
+        w.run(ms(20));
+        assert_eq!(ended(&w, node), Some((EndReason::Resigned, None)));
+    }
+    assert!(w.store.queue(L).is_empty());
+    w.run(secs(20));
+    w.check_settled();
+    assert_eq!(w.elected.len(), 3);
+}
+
+#[test]
+fn a_lock_that_was_lost_is_not_joined_again() {
+    let mut w = asked(2, L);
+    w.nodes[0].work = Work::Never;
+    w.revoke(w.nodes[0].lease().unwrap());
+    w.until("the next holds it", secs(1), |w| w.leader(L) == Some(1));
+    assert_eq!(
+        w.nodes[0].term_of(L).unwrap().reason,
+        Some(LostReason::KeyDeleted)
+    );
+    w.release(0, L);
+    w.run(secs(10));
+    assert_eq!(w.count(0, joins), 1);
+    assert!(w.nodes[0].seats[&1].ended.is_some());
+    assert_eq!(w.leader(L), Some(1));
+}
+
+#[test]
+fn an_attempt_joins_only_where_it_holds_at_once() {
+    let mut w = World::new(2, 1);
+    w.acquire(0, L, true);
+    w.run(ms(20));
+    assert_eq!(w.leader(L), Some(0));
+    let revision = w.store.revision;
+    w.acquire(1, L, true);
+    w.run(ms(20));
+    assert_eq!(ended(&w, 1), Some((EndReason::Taken, None)));
+    assert_eq!(w.count(1, joins), 1, "one transaction");
+    assert_eq!(w.store.revision, revision, "which wrote nothing");
+    w.run(secs(10));
+    w.check_settled();
+}
+
+#[test]
+fn an_attempt_takes_the_last_seat_with_a_second_transaction() {
+    let mut w = World::new(3, 1);
+    let mut joined = 0;
+    for (node, taken) in [(0, false), (1, false), (2, true)] {
+        w.acquire(node, PERMITS, true);
+        w.run(ms(20));
+        let expected = taken.then_some((EndReason::Taken, None));
+        assert_eq!(ended(&w, node), expected);
+        joined += w.count(node, joins);
+    }
+    assert_eq!((w.holders(PERMITS), joined), (2, 1 + 2 + 1));
+    w.release(0, PERMITS);
+    w.run(ms(20));
+    w.acquire(2, PERMITS, true);
+    w.run(ms(20));
+    assert_eq!(w.holders(PERMITS), 2);
+}
+
+#[test]
+fn an_attempt_that_somebody_overtakes_does_not_stay_behind_him() {
+    let mut w = World::new(3, 1);
+    w.acquire(0, PERMITS, true);
+    w.run(ms(20));
+    // It has seen one seat free; before it comes back for it, somebody else has it.
+    w.next(1, joins, Fate::Slow(ms(100)));
+    w.acquire(1, PERMITS, true);
+    w.run(ms(50));
+    w.acquire(2, PERMITS, true);
+    w.run(ms(20));
+    assert_eq!(w.holders(PERMITS), 2);
+    w.run(ms(200));
+    assert_eq!(ended(&w, 1), Some((EndReason::Taken, None)));
+    assert_eq!(w.store.queue(PERMITS).len(), 2);
+}
+
+#[test]
+fn attempt_does_not_compare_with_revisions_of_a_former_store() {
+    let mut w = World::new(3, 1);
+    for _ in 0..200 {
+        w.store.put(&key("other"), b"", 0);
+    }
+    w.acquire(0, PERMITS, true);
+    w.run(ms(20));
+    // It has seen one seat free; when it comes back for it, the store is another one, where both are taken.
+    w.acquire(1, PERMITS, true);
+    w.until("asked again", ms(50), |w| w.count(1, joins) == 2);
+    w.restored = true;
+    w.store = crate::world::store::Store::new();
+    w.store.cluster = 8;
+    w.relink(1, |l| l.requests_lost = true);
+    for _ in 0..2 {
+        w.acquire(2, PERMITS, true);
+        w.run(ms(50));
+    }
+    assert_eq!(w.store.queue(PERMITS).len(), 2);
+    w.relink(1, |l| l.requests_lost = false);
+    w.until("it is told", TTL, |w| {
+        ended(w, 1) == Some((EndReason::Taken, None))
+    });
+    assert_eq!(w.store.queue(PERMITS).len(), 2);
+}
+
+#[test]
+fn an_attempt_whose_answer_was_lost_is_found_again_or_taken_away() {
+    let mut w = World::new(1, 1);
+    w.next(0, joins, Fate::AnswerLost);
+    w.acquire(0, L, true);
+    w.until("it holds", secs(1), |w| w.leader(L) == Some(0));
+
+    let mut w = World::new(1, 1);
+    w.next(0, joins, Fate::AnswerLost);
+    w.acquire(0, L, true);
+    w.until("it was sent", secs(1), |w| w.count(0, joins) == 1);
+    w.give_up(0, L);
+    w.run(secs(20));
+    w.check_settled();
+    assert!(w.store.queue(L).is_empty());
+}
+
+#[test]
+fn as_many_of_the_eldest_hold_as_there_are_seats() {
+    let mut w = asked(4, PERMITS);
+    assert_eq!(w.holders(PERMITS), 2);
+    let standing = |w: &World, node: usize| w.nodes[node].seats[&1].standing;
+    assert_eq!(standing(&w, 2), Some(Standing::Waiting { ahead: 2 }));
+    assert_eq!(standing(&w, 3), Some(Standing::Waiting { ahead: 3 }));
+    let asked = w.count(2, |_| true);
+    w.release(1, PERMITS);
+    w.run(ms(20));
+    assert!(matches!(standing(&w, 2), Some(Standing::Leading { .. })));
+    assert_eq!(w.count(2, |_| true), asked, "without a request");
+    w.release(0, PERMITS);
+    w.run(ms(20));
+    assert!(matches!(standing(&w, 3), Some(Standing::Leading { .. })));
+    w.run(secs(20));
+    w.check_settled();
+}
+
+#[test]
+fn one_session_holds_several_permits_each_under_a_key_of_its_own() {
+    let mut w = World::new(2, 1);
+    for node in [0, 0, 1, 0] {
+        w.acquire(node, PERMITS, false);
+        w.run(ms(20));
+    }
+    assert_eq!(w.nodes[0].held(PERMITS, w.now).count(), 2);
+    assert_eq!(w.store.queue(PERMITS).len(), 4);
+    w.release(0, PERMITS);
+    w.run(ms(20));
+    assert_eq!(w.nodes[0].held(PERMITS, w.now).count(), 1);
+    assert_eq!(w.nodes[1].held(PERMITS, w.now).count(), 1);
+    w.run(secs(20));
+    w.check_settled();
+}
+
+#[test]
+fn another_capacity_is_refused_while_anybody_stands_and_named() {
+    for (theirs, first) in [(b"s/3/" as &[u8], PERMITS), (PERMITS, b"s/3/")] {
+        let mut w = World::new(2, 1);
+        w.acquire(0, first, false);
+        w.run(ms(20));
+        for at_once in [false, true] {
+            w.acquire(1, theirs, at_once);
+            w.run(ms(20));
+            let refused = Some((EndReason::Refused, Some(Class::Mismatch)));
+            assert_eq!(ended(&w, 1), refused);
+        }
+        let failed = |n: &Note| matches!(n, Note::JoinFailed { trouble, .. } if trouble.message.contains("of capacity"));
+        assert_eq!(w.nodes[1].noted(failed), 2);
+        assert_eq!(w.holders(first), 1);
+        w.release(0, first);
+        w.run(ms(20));
+        w.acquire(1, theirs, false);
+        w.run(ms(20));
+        assert_eq!(w.holders(theirs), 1);
+    }
+}
+
+#[test]
+fn a_waiter_whose_semaphore_was_taken_over_by_another_capacity_is_told() {
+    let mut w = World::new(2, 1);
+    for _ in 0..3 {
+        w.acquire(0, PERMITS, false);
+        w.run(ms(20));
+    }
+    w.nodes[0].link.requests_lost = true;
+    w.revoke(w.nodes[0].lease().unwrap());
+    w.run(ms(50));
+    w.acquire(1, b"s/3/", false);
+    w.run(ms(50));
+    assert_eq!(w.holders(b"s/3/"), 1);
+    w.relink(0, |l| l.requests_lost = false);
+    w.run(secs(10));
+    assert_eq!(
+        ended(&w, 0),
+        Some((EndReason::Refused, Some(Class::Mismatch)))
+    );
+    assert!(w.store.queue(PERMITS).is_empty());
+}
+
+#[test]
+fn a_key_without_a_lease_before_a_lock_is_told_of_and_left_alone() {
+    let mut w = World::new(2, 1);
+    w.store.put(&key("l/0"), b"", 0);
+    w.acquire(0, L, false);
+    w.run(ms(50));
+    w.acquire(1, L, false);
+    w.run(ms(50));
+    for node in 0..2 {
+        let blocked = |n: &Note| matches!(n, Note::Blocked { key, .. } if **key == *b"l/0");
+        assert_eq!(w.nodes[node].noted(blocked), 1, "node {node}");
+    }
+    w.delete(&key("l/0"));
+    w.until("it holds", ms(100), |w| w.leader(L) == Some(0));
+}

@@ -1,0 +1,422 @@
+//! How a key comes to stand, and whose it is.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::tests::E;
+use crate::world::node::Work;
+use crate::world::{Fate, World};
+use eldest_core::action::{Class, Standing};
+use eldest_core::candidacy::Follow;
+use eldest_core::reason::EndReason;
+
+/// A candidate left while its join was under way, and another of the same session stands at once.
+fn returned(fate: Option<Fate>) -> World {
+    let mut w = World::new(2, 1);
+    w.campaign(0);
+    if let Some(fate) = fate {
+        w.next(0, joins, fate);
+    }
+    w.until("a join is under way", secs(1), |w| w.count(0, joins) == 1);
+    w.leave(0, E);
+    w.campaign(0);
+    w.run(secs(1));
+    w.campaign(1);
+    w
+}
+
+fn one_key_each(w: &mut World) {
+    w.until("it leads", secs(1), |w| w.leads(0));
+    w.run(secs(20));
+    w.check_settled();
+    assert_eq!(w.leader(E), Some(0));
+    assert_eq!(w.elected.len(), 1, "one term, never disturbed");
+}
+
+#[test]
+fn join_that_was_done_and_then_refused_leaves_no_key() {
+    for class in [Class::Denied, Class::Invalid] {
+        let mut w = World::new(2, 1);
+        w.next(0, joins, Fate::RefusedLater(class));
+        w.campaign(0);
+        w.until("the caller is refused", secs(1), |w| {
+            w.nodes[0]
+                .seat(E)
+                .is_some_and(|(_, seat)| seat.ended.is_some())
+        });
+        w.until("its key is gone", secs(1), |w| w.store.queue(E).is_empty());
+        w.campaign(1);
+        w.until("the next leads", secs(1), |w| w.leads(1));
+    }
+}
+
+#[test]
+fn two_candidacies_one_after_another_never_mix_up_their_keys() {
+    let mut w = returned(None);
+    one_key_each(&mut w);
+}
+
+#[test]
+fn a_candidacy_after_one_that_left_during_its_lost_join_gets_a_key_of_its_own() {
+    for fate in [
+        Fate::AnswerLost,
+        Fate::RequestLost,
+        Fate::Slow(ms(250)),
+        Fate::Refused(Class::Backoff),
+    ] {
+        let mut w = returned(Some(fate));
+        one_key_each(&mut w);
+    }
+}
+
+#[test]
+fn a_candidacy_that_came_back_leaves_a_free_path() {
+    // The first never stood, so the second must not wait for anything of it.
+    let mut w = returned(Some(Fate::Refused(Class::LeaseGone)));
+    one_key_each(&mut w);
+    assert!(
+        w.stand(0, E, Follow::Auto, false).is_none(),
+        "the second still stands"
+    );
+}
+
+#[test]
+fn what_is_announced_while_joining_is_announced_with_the_key() {
+    for fate in [None, Some(Fate::AnswerLost)] {
+        let mut w = World::new(1, 1);
+        let slot = w.campaign(0);
+        if let Some(fate) = fate {
+            w.next(0, joins, fate);
+        }
+        w.until("a join is under way", secs(1), |w| w.count(0, joins) == 1);
+        w.give(0, |m, _| m.proclaim(slot, (*b"news").into(), 1));
+        w.run(secs(1));
+        assert!(w.nodes[0].proclaimed[0].1 == Ok(true));
+        assert_eq!(*w.store.queue(E)[0].value, *b"news");
+    }
+}
+
+#[test]
+fn late_announcement_does_not_overwrite_a_newer_one() {
+    for late in [ms(400), ms(900)] {
+        let mut w = World::seated(1);
+        let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
+        w.next(0, proclaims, Fate::Late(late));
+        w.give(0, |m, _| m.proclaim(1, (*b"older").into(), 1));
+        w.give(0, |m, _| m.proclaim(1, (*b"newer").into(), 2));
+        w.run(secs(2));
+        let told: Vec<_> = w.nodes[0]
+            .proclaimed
+            .iter()
+            .map(|(t, r)| (*t, r.is_ok()))
+            .collect();
+        assert_eq!(told, [(1, false), (2, true)]);
+        assert_eq!(*w.store.queue(E)[0].value, *b"newer");
+    }
+}
+
+#[test]
+fn announcements_whose_answer_was_lost_are_followed_by_newer_ones() {
+    let mut w = World::seated(1);
+    let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
+    w.next(0, proclaims, Fate::AnswerLost);
+    w.give(0, |m, _| m.proclaim(1, (*b"older").into(), 1));
+    for (ticket, value) in [(2, b"value"), (3, b"newer")] {
+        w.give(0, |m, _| m.proclaim(1, value[..].into(), ticket));
+    }
+    w.run(secs(2));
+    assert_eq!(*w.store.queue(E)[0].value, *b"newer");
+    // One write for each of the first, its repetition by the mod revision that stands, and the newest.
+    assert_eq!(w.count(0, proclaims), 3);
+}
+
+#[test]
+fn announcements_one_after_another_take_one_write_each() {
+    let mut w = World::seated(1);
+    let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
+    for (ticket, value) in [(1, b"older"), (2, b"newer")] {
+        w.give(0, |m, _| m.proclaim(1, value[..].into(), ticket));
+        w.run(ms(100));
+    }
+    assert_eq!(*w.store.queue(E)[0].value, *b"newer");
+    assert_eq!(w.count(0, proclaims), 2);
+}
+
+#[test]
+fn nothing_is_announced_in_a_key_that_is_gone_or_was_written_over() {
+    for written_over in [false, true] {
+        let mut w = World::seated(1);
+        w.relink(0, |l| l.watches_stalled = true);
+        let key = w.nodes[0].key(E).unwrap();
+        if written_over {
+            w.overwrite(&key);
+        } else {
+            w.delete(&key);
+        }
+        let stood = w.store.keys.get(&key).cloned();
+        w.give(0, |m, _| m.proclaim(1, (*b"news").into(), 1));
+        w.run(ms(100));
+        assert!(w.nodes[0].proclaimed[0].1 == Ok(false));
+        assert_eq!(w.store.keys.get(&key), stood.as_ref());
+    }
+}
+
+#[test]
+fn calls_that_wait_to_announce_are_answered_when_the_candidate_leaves() {
+    let mut w = World::seated(1);
+    let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
+    w.next(0, proclaims, Fate::AnswerLost);
+    for ticket in 1..=2 {
+        w.give(0, |m, _| m.proclaim(1, (*b"value").into(), ticket));
+    }
+    w.drop_leadership(0, E);
+    w.run(secs(2));
+    assert_eq!(w.nodes[0].proclaimed.len(), 2);
+}
+
+#[test]
+fn a_join_whose_answer_was_lost_is_adopted_once() {
+    let mut w = World::new(1, 1);
+    w.next(0, joins, Fate::AnswerLost);
+    w.campaign(0);
+    w.until("it leads", secs(1), |w| w.leads(0));
+    assert_eq!(w.count(0, joins), 2);
+    assert_eq!(w.store.queue(E)[0].create_revision, w.elected[0].token);
+    w.run(secs(20));
+    w.check_settled();
+    assert_eq!((w.elected.len(), w.count(0, deletes)), (1, 0));
+}
+
+#[test]
+fn a_join_that_arrives_after_its_repetition_makes_no_second_key() {
+    let mut w = World::new(2, 1);
+    w.next(0, joins, Fate::Late(secs(2)));
+    w.campaign(0);
+    w.until("it leads", secs(1), |w| w.leads(0));
+    w.campaign(1);
+    w.run(secs(1));
+    // Between: the key is gone, so the late put makes it stand again, for nobody.
+    w.drop_leadership(0, E);
+    w.run(ms(50));
+    w.until("the late put arrives", secs(2), |w| {
+        w.store.queue(E).len() == 2
+    });
+    assert!(w.leads(1));
+    w.run(secs(10));
+    w.check_settled();
+    assert_eq!(w.store.queue(E).len(), 1, "swept");
+}
+
+#[test]
+fn a_candidate_that_left_after_a_lost_join_leaves_no_key() {
+    let mut w = World::new(1, 1);
+    w.campaign(0);
+    w.next(0, joins, Fate::AnswerLost);
+    w.until("sent", secs(1), |w| w.count(0, joins) == 1);
+    w.run(ms(100));
+    w.leave(0, E);
+    assert!(
+        w.nodes[0].seat(E).unwrap().1.ended.is_none(),
+        "not before it is certain"
+    );
+    w.until("it has left", secs(1), |w| {
+        w.nodes[0].seat(E).unwrap().1.ended.is_some()
+    });
+    assert!(w.store.queue(E).is_empty());
+    assert_eq!(w.count(0, finds), 1);
+}
+
+#[test]
+fn a_put_delayed_beyond_its_candidates_leaving_is_swept() {
+    // Before the sweeps that follow a lost join, or after the first of them.
+    for late in [secs(3), secs(10)] {
+        let mut w = World::seated(1);
+        w.next(0, joins, Fate::Late(late));
+        w.stand(0, b"f/", Follow::Auto, false);
+        w.run(ms(5));
+        w.leave(0, b"f/");
+        w.until("it arrives", secs(11), |w| !w.store.queue(b"f/").is_empty());
+        w.run(secs(20));
+        w.check_settled();
+        assert!(w.store.queue(b"f/").is_empty(), "{late:?}");
+        assert!(w.leads(0));
+    }
+}
+
+#[test]
+fn whoever_leaves_while_an_earlier_join_is_under_way_does_not_free_its_key() {
+    // The join is lost, or takes long and is answered all the same.
+    for fate in [Fate::RequestLost, Fate::Delayed(ms(200))] {
+        let mut w = World::new(1, 1);
+        w.next(0, joins, fate);
+        w.campaign(0);
+        w.until("sent", secs(1), |w| w.count(0, joins) == 1);
+        // Twice given up and begun again, before the first knows what became of its join.
+        for _ in 0..2 {
+            w.leave(0, E);
+            w.run(ms(5));
+            w.campaign(0);
+            w.run(ms(5));
+        }
+        w.until("the last leads", secs(2), |w| w.leads(0));
+        w.run(secs(3));
+        assert!(w.leads(0));
+        assert_eq!(
+            w.elected.len(),
+            1,
+            "what the first looks for is not the last one's key: {fate:?}"
+        );
+    }
+}
+
+#[test]
+fn a_key_that_was_asked_to_go_is_never_ours_again() {
+    // The deletion is lost, so the key still stands when the node comes back.
+    for fate in [Fate::RequestLost, Fate::AnswerLost, Fate::Late(secs(2))] {
+        let mut w = World::seated(2);
+        let token = w.elected[0].token;
+        w.the_next(2, 0, deletes, fate);
+        w.drop_leadership(0, E);
+        assert!(w.stand(0, E, Follow::Auto, false).is_some());
+        w.run(ms(100));
+        assert_eq!(
+            w.count(0, joins),
+            1,
+            "it waits for the deletion to be confirmed"
+        );
+        w.run(secs(10));
+        assert!(w.leads(1), "{fate:?}");
+        assert!(w.elected.iter().all(|e| e.node != 0 || e.token == token));
+        assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead: 1 }));
+        w.check_settled();
+    }
+}
+
+#[test]
+fn leaving_ends_only_when_the_deletion_is_confirmed() {
+    let mut w = World::seated(2);
+    w.the_next(3, 1, deletes, Fate::AnswerLost);
+    w.leave(1, E);
+    w.run(ms(250));
+    assert!(w.nodes[1].seat(E).unwrap().1.ended.is_none());
+    w.until("confirmed", secs(3), |w| {
+        w.nodes[1].seat(E).unwrap().1.ended.is_some()
+    });
+    assert_eq!(w.count(1, deletes), 4);
+}
+
+#[test]
+fn leaving_while_the_last_terms_key_is_not_gone_waits_for_it() {
+    let mut w = World::seated(2);
+    w.nodes[0].work = Work::Never;
+    w.end(0, E, eldest_core::reason::LostReason::LeaseExpiring);
+    w.the_next(3, 0, deletes, Fate::RequestLost);
+    w.drop_leadership(0, E);
+    w.leave(0, E);
+    w.run(ms(200));
+    let seat = w.nodes[0].seat(E).unwrap().1;
+    assert!(seat.ended.is_none(), "the key still stands");
+    w.until("confirmed", secs(3), |w| {
+        w.nodes[0].seat(E).unwrap().1.ended.is_some()
+    });
+    assert_eq!(w.store.queue(E).len(), 1);
+}
+
+#[test]
+fn a_new_candidate_is_told_what_etcd_will_never_accept() {
+    for (class, persistent, told) in [
+        (Class::Denied, false, true),
+        (Class::Denied, true, true),
+        (Class::Invalid, true, true),
+        (Class::Backoff, false, true),
+        (Class::Auth, false, true),
+        (Class::Backoff, true, false),
+        (Class::Auth, true, false),
+        (Class::Retry, false, false),
+    ] {
+        for kind in [joins as fn(&Ask) -> bool, grants] {
+            let mut w = World::new(1, 1);
+            w.the_next(3, 0, kind, Fate::Refused(class));
+            w.stand(0, E, Follow::Auto, persistent);
+            w.run(secs(5));
+            let seat = w.nodes[0].seat(E).unwrap().1;
+            let refused = seat
+                .ended
+                .as_ref()
+                .map(|(r, t)| (*r, t.as_ref().map(|t| t.class)));
+            let expected = told.then_some((EndReason::Refused, Some(class)));
+            assert_eq!(refused, expected, "{class:?} persistent {persistent}");
+            assert_eq!(w.leads(0), !told);
+            assert_eq!(seat.registered, !told);
+            w.check_settled();
+        }
+    }
+}
+
+#[test]
+fn a_candidate_that_stood_once_retries_whatever_etcd_says() {
+    for class in [Class::Denied, Class::Invalid, Class::Backoff, Class::Auth] {
+        let mut w = World::seated(2);
+        w.the_next(3, 0, joins, Fate::Refused(class));
+        w.revoke(w.nodes[0].lease().unwrap());
+        w.run(secs(5));
+        assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead: 1 }));
+    }
+}
+
+#[test]
+fn answers_of_an_earlier_attempt_are_dropped() {
+    // The join under the first lease is answered when the second stands.
+    let mut w = World::new(1, 1);
+    w.campaign(0);
+    w.next(0, joins, Fate::Slow(ms(250)));
+    w.until("sent", secs(1), |w| w.count(0, joins) == 1);
+    w.run(ms(20));
+    w.give(0, |m, now| {
+        m.lose_lease(now, eldest_core::reason::LostReason::LeaseLost);
+    });
+    w.run(secs(20));
+    w.check_settled();
+    assert_eq!(w.elected.len(), 1);
+    assert_eq!(w.count(0, joins), 2);
+}
+
+#[test]
+fn what_is_looked_for_is_left_to_the_candidate_that_stands_by_it() {
+    // Nothing may look for it while it stands; if something did, as a bug once did, its work must be awaited all the same.
+    let mut w = World::seated(1);
+    let key = Arc::clone(&w.store.queue(E)[0].key);
+    w.give(0, |m, now| m.remove(now, &key, None, None));
+    w.until("it was looked for", secs(1), |w| w.count(0, finds) == 1);
+    w.run(secs(5));
+    assert!(w.leads(0));
+    assert_eq!(w.elected.len(), 1, "one term, never disturbed");
+    assert_eq!(w.count(0, deletes), 0);
+}
+
+#[test]
+fn what_is_known_while_a_key_is_looked_for_is_not_forgotten() {
+    let mut w = World::seated(1);
+    let key: Arc<[u8]> = (*b"elsewhere").into();
+    w.store.put(&key, b"", 0);
+    let create_revision = w.store.keys[&key].create_revision;
+    w.next(0, finds, Fate::Slow(ms(50)));
+    w.give(0, |m, now| m.remove(now, &key, None, None));
+    w.give(0, |m, now| m.remove(now, &key, Some(create_revision), None));
+    w.until("it is gone", secs(1), |w| !w.store.keys.contains_key(&key));
+}
+
+#[test]
+fn deletion_that_failed_is_paused_for_whatever_else_asks_for_it() {
+    let mut w = World::seated(1);
+    w.the_next(100, 0, deletes, Fate::Refused(Class::Backoff));
+    w.drop_leadership(0, E);
+    // Candidates that begin and leave wait for the same deletion.
+    for _ in 0..10 {
+        w.campaign(0);
+        w.run(ms(5));
+        w.leave(0, E);
+        w.run(ms(5));
+    }
+    assert_eq!(w.count(0, deletes), 1);
+}

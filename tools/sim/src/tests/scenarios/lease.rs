@@ -1,0 +1,414 @@
+//! Until when a lease is believed in.
+
+use super::*;
+use crate::tests::E;
+use crate::tests::{GRACE, MARGIN, SLOW, TTL};
+use crate::world::node::Work;
+use crate::world::{Fate, World};
+use eldest_core::action::{Class, Condition, Note, Standing};
+use eldest_core::candidacy::Follow;
+use eldest_core::reason::LostReason;
+use eldest_core::time::Time;
+
+fn deadline(w: &World, node: usize) -> Time {
+    w.nodes[node]
+        .belief
+        .as_ref()
+        .expect("believes")
+        .deadline
+        .get()
+}
+
+/// When the node sent its last request of that kind, by its own clock.
+pub(super) fn sent(w: &World, node: usize, what: fn(&Ask) -> bool) -> Time {
+    let of_node = w.asked.iter().rev().filter(|(_, n, _)| *n == node);
+    let (at, ..) = of_node.into_iter().find(|(.., ask)| what(ask)).unwrap();
+    w.nodes[node].local(*at)
+}
+
+pub(super) fn believed(sent: Time) -> Time {
+    sent.after(TTL.mul_f64(0.999).saturating_sub(MARGIN))
+}
+
+fn refused(note: &Note) -> bool {
+    matches!(note, Note::RenewalRefused)
+}
+
+fn renewed_late(note: &Note) -> bool {
+    matches!(note, Note::RenewedLate { .. })
+}
+
+/// A node that leads and reaches nobody from its first renewal until shortly before its clock shows `heal`, when there is
+/// time for one more attempt. Renewed when this returns.
+fn renewed_after(heal: impl Fn(Time) -> Time) -> World {
+    let mut w = World::seated(1);
+    let before = deadline(&w, 0);
+    let heal = heal(before.before(GRACE));
+    cut(&mut w, 0, true);
+    w.until("it is time", TTL, |w| w.nodes[0].local(w.now) >= heal);
+    cut(&mut w, 0, false);
+    let renewed = |note: &Note| matches!(note, Note::Renewed { .. });
+    w.until("renewed", TTL, |w| w.nodes[0].noted(renewed) == 1);
+    assert_eq!(w.count(0, grants), 1, "the lease is still the first");
+    w
+}
+
+#[test]
+fn a_renewal_shortly_before_the_end_of_the_belief_is_told_to_be_late() {
+    let w = renewed_after(|end| end.before(SLOW.timeout * 2));
+    assert_eq!(w.nodes[0].noted(renewed_late), 1);
+    assert_eq!(w.elected.len(), 1);
+}
+
+/// Its terms are over by then, which is told; what the renewal saves is the key's place alone.
+#[test]
+fn a_renewal_after_the_end_of_the_belief_is_not_told_to_be_late() {
+    let w = renewed_after(|end| end);
+    assert_eq!(w.nodes[0].noted(renewed_late), 0);
+}
+
+fn cut(w: &mut World, node: usize, cut: bool) {
+    w.relink(node, |l| (l.requests_lost, l.answers_lost) = (cut, cut));
+}
+
+#[test]
+fn the_deadline_counts_from_the_instant_of_sending() {
+    let mut w = World::new(1, 1);
+    w.next(0, grants, Fate::Slow(ms(290)));
+    w.campaign(0);
+    w.until("it leads", secs(1), |w| w.leads(0));
+    assert_eq!(deadline(&w, 0), believed(sent(&w, 0, grants)));
+    w.the_next(1, 0, renews, Fate::Slow(ms(290)));
+    w.the_next(1, 0, verifies, Fate::Slow(ms(290)));
+    let before = deadline(&w, 0);
+    w.until("renewed", secs(4), |w| deadline(w, 0) > before);
+    assert_eq!(deadline(&w, 0), believed(sent(&w, 0, renews)));
+    assert!(w.nodes[0].local(w.now).since(sent(&w, 0, renews)) > ms(580));
+}
+
+#[test]
+fn an_acknowledgement_alone_extends_nothing() {
+    let mut w = World::seated(1);
+    let before = deadline(&w, 0);
+    w.the_next(usize::MAX, 0, verifies, Fate::RequestLost);
+    w.until("the term is over", TTL, |w| {
+        w.nodes[0].term_of(E).unwrap().reason.is_some()
+    });
+    assert!(w.count(0, renews) >= 2);
+    let term = w.nodes[0].term_of(E).unwrap();
+    assert_eq!(
+        (term.limit(), term.reason),
+        (before, Some(LostReason::LeaseExpiring))
+    );
+}
+
+#[test]
+fn a_lost_acknowledgement_extends_nothing_and_the_next_one_does() {
+    let mut w = World::seated(1);
+    let before = deadline(&w, 0);
+    w.next(0, renews, Fate::AnswerLost);
+    w.until("lost", secs(3), |w| w.count(0, renews) == 1);
+    w.run(ms(290));
+    assert_eq!(deadline(&w, 0), before);
+    w.run(ms(50));
+    assert_eq!(
+        deadline(&w, 0),
+        believed(sent(&w, 0, renews)),
+        "renewed at once"
+    );
+    w.run(secs(20));
+    assert_eq!(w.elected.len(), 1, "one lost renewal costs nothing");
+}
+
+#[test]
+fn a_renewal_verified_by_another_term_is_refused_and_retried_at_once() {
+    let mut w = World::seated(1);
+    let before = deadline(&w, 0);
+    let now = w.now;
+    w.store.change_leader(now);
+    w.relink(0, |l| l.stale = Some(2));
+    w.until("refused", secs(3), |w| w.nodes[0].noted(refused) == 1);
+    assert_eq!(deadline(&w, 0), before);
+    assert_eq!(w.count(0, renews), 2, "retried at once");
+    w.run(secs(1));
+    let tried = w.count(0, renews);
+    assert!((5..15).contains(&tried), "paced after that: {tried}");
+    w.relink(0, |l| l.stale = None);
+    w.until("extended", ms(200), |w| deadline(w, 0) > before);
+    w.run(secs(20));
+    assert_eq!(w.elected.len(), 1);
+}
+
+#[test]
+fn a_deposed_etcd_leader_never_keeps_a_term_alive() {
+    let mut w = World::seated(2);
+    let now = w.now;
+    w.store.change_leader(now);
+    w.relink(0, |l| l.stale = Some(2));
+    w.until("the other leads", TTL + secs(2), |w| w.leads(1));
+}
+
+#[test]
+fn at_most_one_renewal_is_outstanding() {
+    let mut w = World::seated(1);
+    for fate in [
+        Fate::Slow(ms(280)),
+        Fate::AnswerLost,
+        Fate::Late(secs(3)),
+        Fate::Slow(ms(10)),
+    ] {
+        let before = w.count(0, renews);
+        w.next(0, renews, fate);
+        w.until("it renews", secs(4), |w| w.count(0, renews) == before + 1);
+        w.run(ms(250));
+        assert!(
+            w.count(0, renews)
+                <= before + 1 + usize::from(matches!(fate, Fate::Slow(d) if d < ms(100)))
+        );
+    }
+    let sent: Vec<_> = w
+        .asked
+        .iter()
+        .filter(|(.., a)| renews(a) || verifies(a))
+        .collect();
+    let pairs = sent
+        .windows(2)
+        .filter(|p| renews(&p[0].2) && renews(&p[1].2));
+    for pair in pairs {
+        assert!(
+            pair[1].0.since(pair[0].0) >= ms(300),
+            "the first was not answered yet"
+        );
+    }
+}
+
+#[test]
+fn a_lapse_ends_terms_but_keeps_the_seniority_of_those_who_wait() {
+    let mut w = World::seated(2);
+    let tokens: Vec<_> = w.store.queue(E).iter().map(|e| e.create_revision).collect();
+    // Renewals reach etcd, so the lease lives on for a while; nothing comes back.
+    w.relink(1, |l| l.answers_lost = true);
+    let lost = Condition::Lost {
+        reason: LostReason::LeaseExpiring,
+    };
+    w.until("it believes nothing", TTL, |w| {
+        w.nodes[1].conditions.last() == Some(&lost)
+    });
+    w.relink(1, |l| l.answers_lost = false);
+    w.run(secs(1));
+    w.kill(0);
+    w.until("it leads", TTL * 2, |w| w.leads(1));
+    assert_eq!(
+        w.elected.last().unwrap().token,
+        tokens[1],
+        "with the place it had"
+    );
+}
+
+#[test]
+fn renewals_that_are_never_heard_of_do_not_keep_a_place() {
+    let mut w = World::seated(3);
+    w.relink(1, |l| l.answers_lost = true);
+    w.kill(0);
+    // Its belief ends, its renewals with it, and a TTL later its key: nobody waits for the deaf.
+    w.until("the third leads", TTL * 3, |w| w.leads(2));
+    w.relink(1, |l| l.answers_lost = false);
+    w.until("it is back, behind the third", secs(6), |w| {
+        w.store.queue(E).len() == 2
+    });
+    assert!(w.leads(2));
+}
+
+#[test]
+fn a_leader_whose_belief_lapsed_rejoins_at_the_back_after_healing() {
+    let mut w = World::seated(2);
+    w.relink(0, |l| l.answers_lost = true);
+    w.until("over", TTL, |w| {
+        w.nodes[0].term_of(E).unwrap().reason.is_some()
+    });
+    let term = w.nodes[0].term_of(E).unwrap();
+    assert_eq!(term.reason, Some(LostReason::LeaseExpiring));
+    w.run(ms(200));
+    w.relink(0, |l| l.answers_lost = false);
+    w.run(secs(5));
+    assert!(w.leads(1));
+    assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead: 1 }));
+    w.check_settled();
+}
+
+#[test]
+fn an_expired_candidate_rejoins_instead_of_winning() {
+    // Complaint 1.
+    let mut w = World::seated(3);
+    w.pause(1, secs(9));
+    w.run(ms(1));
+    w.kill(0);
+    w.run(secs(8));
+    assert!(w.leads(2));
+    w.run(secs(3));
+    assert!(w.leads(2));
+    assert_eq!(w.nodes[1].standing(E), Some(Standing::Waiting { ahead: 1 }));
+    assert_eq!(w.elected.len(), 2);
+    w.check_settled();
+}
+
+#[test]
+fn when_etcd_says_that_the_lease_is_gone_everybody_of_it_stands_again() {
+    let mut w = World::seated(1);
+    w.stand(0, b"f/", eldest_core::candidacy::Follow::Auto, false);
+    w.run(ms(20));
+    w.relink(0, |l| l.watches_stalled = true);
+    w.revoke(w.nodes[0].lease().unwrap());
+    w.until("noticed by the renewal", secs(3), |w| w.leader(E).is_none());
+    assert_eq!(
+        w.nodes[0].term_of(E).unwrap().reason,
+        Some(LostReason::LeaseLost)
+    );
+    w.run(secs(5));
+    assert_eq!((w.leader(E), w.leader(b"f/")), (Some(0), Some(0)));
+    w.relink(0, |l| l.watches_stalled = false);
+    w.run(secs(10));
+    w.check_settled();
+}
+
+#[test]
+fn a_frozen_deadline_is_not_extended_by_later_renewals() {
+    let mut w = World::seated(2);
+    w.nodes[0].work = Work::Never;
+    w.stand(0, b"f/", eldest_core::candidacy::Follow::Auto, false);
+    w.run(secs(1));
+    let frozen = deadline(&w, 0);
+    w.end(0, E, LostReason::Shutdown);
+    w.run(secs(4));
+    assert!(
+        deadline(&w, 0) > frozen,
+        "the lease is renewed for the other election"
+    );
+    assert_eq!(w.nodes[0].term_of(E).unwrap().limit(), frozen);
+    w.until("released then, not before", secs(2), |w| {
+        w.count(0, deletes) == 1
+    });
+    assert!(w.nodes[0].local(w.now) >= frozen);
+    w.run(ms(20));
+    assert_eq!((w.leader(E), w.leader(b"f/")), (Some(1), Some(0)));
+}
+
+#[test]
+fn a_renewal_that_came_after_the_watchdog_does_not_revive_the_term() {
+    let mut w = World::seated(1);
+    let before = deadline(&w, 0);
+    // The watchdog's thread was faster than the driver.
+    w.nodes[0].belief.as_ref().unwrap().frozen.set(true);
+    w.until("over", secs(3), |w| {
+        w.nodes[0].term_of(E).unwrap().reason.is_some()
+    });
+    assert_eq!(w.nodes[0].term_of(E).unwrap().limit(), before);
+    w.run(secs(10));
+    assert_eq!(w.elected.len(), 2, "it stood again");
+    w.check_settled();
+}
+
+#[test]
+fn the_token_fires_a_grace_period_before_the_deadline() {
+    let mut w = World::seated(1);
+    w.nodes[0].work = Work::Never;
+    cut(&mut w, 0, true);
+    let end = deadline(&w, 0);
+    w.until("over", TTL, |w| {
+        w.nodes[0].term_of(E).unwrap().reason.is_some()
+    });
+    assert_eq!(w.nodes[0].local(w.now), end.before(GRACE));
+    assert!(w.leads(0), "valid meanwhile");
+    w.run(GRACE);
+    assert_eq!(w.leader(E), None);
+}
+
+#[test]
+fn a_lost_grant_expires_and_another_lease_is_asked_for_at_once() {
+    let mut w = World::new(1, 1);
+    w.next(0, grants, Fate::AnswerLost);
+    w.campaign(0);
+    w.until("it leads", secs(1), |w| w.leads(0));
+    assert_eq!(w.store.leases.len(), 2);
+    w.run(TTL);
+    assert_eq!(w.store.leases.len(), 1);
+    assert_eq!(w.count(0, revokes), 0, "only an answer makes a lease ours");
+    w.check_settled();
+}
+
+#[test]
+fn a_clone_that_draws_a_taken_lease_id_ends_nobody_s_lease() {
+    let mut w = World::seated(1);
+    w.add_node();
+    w.relink(1, |l| l.same_ids = true);
+    w.stand(1, b"f/", Follow::Auto, false);
+    w.run(TTL);
+    assert!(w.leads(0) && w.leader(b"f/").is_none());
+    assert!(w.count(1, grants) > 2);
+    assert_eq!(w.count(1, revokes), 0);
+    w.relink(1, |l| l.same_ids = false);
+    w.until("it has a lease of its own", secs(3), |w| {
+        w.leader(b"f/") == Some(1)
+    });
+    assert!(w.leads(0));
+}
+
+#[test]
+fn a_lease_that_can_be_renewed_but_never_verified_is_let_go() {
+    let mut w = World::seated(3);
+    w.the_next(usize::MAX, 1, verifies, Fate::Refused(Class::Denied));
+    w.run(ms(1));
+    w.kill(0);
+    w.run(secs(7));
+    assert_eq!(
+        w.leader(E),
+        None,
+        "the eldest may not lead and is still there"
+    );
+    w.until("it goes out of the way", TTL * 2, |w| w.leads(2));
+    assert!(w.count(1, renews) > 5);
+}
+
+#[test]
+fn a_lease_whose_renewals_are_always_refused_is_let_go() {
+    let mut w = World::seated(3);
+    w.relink(1, |l| l.odd_term = true);
+    w.kill(0);
+    w.until("it goes out of the way", TTL * 3, |w| w.leads(2));
+    assert!(w.nodes[1].noted(refused) > 5);
+}
+
+#[test]
+fn who_hears_nothing_of_etcd_for_long_keeps_its_seniority_although_a_renewal_is_refused_then() {
+    let mut w = World::seated(3);
+    let tokens: Vec<_> = w.store.queue(E).iter().map(|e| e.create_revision).collect();
+    // Refused, then unheard, then refused again.
+    w.relink(1, |l| l.odd_term = true);
+    w.until("refused", TTL, |w| w.nodes[1].noted(refused) > 0);
+    w.store.headless = Some(w.now);
+    w.run(TTL * 4);
+    w.store.headless = None;
+    let (now, before) = (w.now, w.nodes[1].noted(refused));
+    w.store.change_leader(now);
+    w.until("refused", TTL, |w| w.nodes[1].noted(refused) > before);
+    w.relink(1, |l| l.odd_term = false);
+    w.run(TTL / 2);
+    assert!(w.now.since(now) < TTL);
+    let after: Vec<_> = w.store.queue(E).iter().map(|e| e.create_revision).collect();
+    assert_eq!(
+        after[..2],
+        tokens[1..],
+        "those who waited are where they were"
+    );
+}
+
+#[test]
+fn a_lease_that_is_lost_as_soon_as_it_is_granted_is_not_granted_in_a_tight_loop() {
+    let mut w = World::new(1, 1);
+    // The endpoints belong to two clusters: one grants, the other knows nothing of it.
+    w.the_next(usize::MAX, 0, joins, Fate::Refused(Class::LeaseGone));
+    w.campaign(0);
+    w.run(secs(10));
+    let tried = w.count(0, grants);
+    assert!((5..20).contains(&tried), "{tried} leases in ten seconds");
+}

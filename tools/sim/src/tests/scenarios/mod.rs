@@ -1,0 +1,20 @@
+//! Rules of the library, each in one story.
+
+mod doubting;
+mod ending;
+mod freshness;
+mod gates;
+mod giving_way;
+mod holding;
+mod joining;
+mod lease;
+mod meddling;
+mod pacing;
+mod queue;
+mod restoring;
+mod revoking;
+mod sweeping;
+mod watching;
+
+use super::asks::*;
+use eldest_core::action::Ask;

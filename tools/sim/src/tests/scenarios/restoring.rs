@@ -1,0 +1,233 @@
+//! etcd's data is replaced by an older backup while sessions live on.
+
+use super::*;
+use crate::tests::{E, TTL, key};
+use crate::world::store::Store;
+use crate::world::{Fate, World};
+use eldest_core::action::Note;
+use eldest_core::candidacy::Follow;
+
+/// Another election of the same sessions, which keeps their leases alive.
+const OTHER: &[u8] = b"f/";
+
+fn changed(note: &Note) -> bool {
+    matches!(note, Note::StoreChanged { .. })
+}
+
+fn standing(nodes: usize, follow: Follow) -> World {
+    let mut w = World::new(nodes, 1);
+    for node in 0..nodes {
+        w.stand(node, E, follow, true);
+        w.run(ms(20));
+    }
+    w
+}
+
+/// Somebody comes and goes: the sessions hear of it through their watches alone.
+fn comes_and_goes(w: &mut World) {
+    w.store.put(&key("e/guest"), b"", 0);
+    w.publish();
+    w.store.delete(&key("e/guest"));
+    w.publish();
+    w.run(ms(20));
+}
+
+fn leads_in_turn(w: &mut World, nodes: usize) {
+    for _ in 0..nodes {
+        w.until("somebody leads", TTL * 3, |w| w.leader(E).is_some());
+        let leader = w.leader(E).unwrap();
+        w.leave(leader, E);
+        w.drop_leadership(leader, E);
+        w.run(ms(100));
+    }
+}
+
+#[test]
+fn watch_revisions_reveal_a_restore_that_no_answer_would() {
+    for follow in [Follow::Everyone, Follow::Predecessor] {
+        let mut w = standing(2, follow);
+        let backup = w.store.clone();
+        comes_and_goes(&mut w);
+        w.restore(&backup, 0);
+        if follow == Follow::Everyone {
+            w.until("both notice", TTL, |w| {
+                w.nodes.iter().all(|node| node.noted(changed) > 0)
+            });
+        }
+        w.until("somebody leads again", TTL * 3, |w| w.leader(E).is_some());
+        w.run(TTL * 2);
+        w.check_settled();
+        leads_in_turn(&mut w, 2);
+    }
+}
+
+#[test]
+fn every_reopened_stream_lists_anew() {
+    for follow in [Follow::Everyone, Follow::Predecessor] {
+        let mut w = standing(3, follow);
+        let backup = w.store.clone();
+        // Node 1 leaves, which node 2 sees; the restore brings its key back, and the revision is higher than ever.
+        w.leave(1, E);
+        w.run(ms(50));
+        w.restore(&backup, 1000);
+        w.run(ms(500));
+        assert_eq!(w.nodes[2].noted(changed), 0, "nothing tells the restore");
+        w.drop_leadership(0, E);
+        w.until("the last one leads", TTL * 2, |w| w.leads(2));
+    }
+}
+
+#[test]
+fn candidate_whose_lease_is_younger_than_the_backup_joins_a_few_times_only() {
+    let mut w = World::new(2, 1);
+    w.campaign(0);
+    w.run(ms(50));
+    let backup: Store = w.store.clone();
+    w.campaign(1);
+    w.run(ms(50));
+    for _ in 0..5 {
+        comes_and_goes(&mut w);
+    }
+    let before = w.count(1, joins);
+    w.restore(&backup, 0);
+    w.run(TTL);
+    assert!(w.count(1, joins) - before < 10, "joins in a loop");
+    w.drop_leadership(0, E);
+    w.run(TTL * 3);
+    let mut tokens: Vec<_> = w.elected.iter().map(|e| (e.node, e.token)).collect();
+    let elections = tokens.len();
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), elections, "a token is elected once");
+    w.check_settled();
+}
+
+#[test]
+fn key_that_a_restore_brings_back_is_not_adopted() {
+    let mut w = World::new(2, 1);
+    w.stand(0, OTHER, Follow::Auto, true);
+    w.campaign(0);
+    w.run(ms(50));
+    let backup = w.store.clone();
+    let token = w.elected.iter().find(|e| *e.prefix == *E).unwrap().token;
+    w.leave(0, E);
+    w.drop_leadership(0, E);
+    w.run(ms(50));
+    w.campaign(1);
+    w.run(ms(50));
+    // The restored store has no key of node 1, and the key of node 0 stands again under its lease, which lives.
+    w.restore(&backup, 1000);
+    w.campaign(0);
+    w.run(TTL * 3);
+    let again = w
+        .elected
+        .iter()
+        .filter(|e| e.token == token && *e.prefix == *E);
+    assert_eq!(again.count(), 1, "the old token leads again");
+    w.check_settled();
+    leads_in_turn(&mut w, 2);
+}
+
+#[test]
+fn key_that_a_restore_brings_back_goes_though_nobody_stands_by_it() {
+    let mut w = World::new(2, 1);
+    w.stand(0, OTHER, Follow::Auto, true);
+    w.campaign(0);
+    w.run(ms(50));
+    let backup = w.store.clone();
+    w.leave(0, E);
+    w.drop_leadership(0, E);
+    w.run(ms(50));
+    w.restore(&backup, 1000);
+    w.campaign(1);
+    w.until("the only candidate leads", TTL * 2, |w| w.leads(1));
+    w.check_settled();
+}
+
+#[test]
+fn leader_behind_a_key_that_a_restore_brings_back_steps_aside() {
+    for follow in [Follow::Everyone, Follow::Predecessor] {
+        let mut w = standing(2, follow);
+        let backup = w.store.clone();
+        // Node 1 hears that the leader's key is gone and leads. Node 0 does not hear it before the restore.
+        w.relink(0, |l| l.watches_stalled = true);
+        let key = w.nodes[0].own_key(1).unwrap();
+        w.delete(&key);
+        w.until("the next leads", ms(50), |w| {
+            w.nodes[1].valid(E, w.now).is_some()
+        });
+        w.restore(&backup, 1000);
+        // What it has not heard by now, it never hears: the stream is another store's.
+        w.nodes[0].held.clear();
+        w.relink(0, |l| l.watches_stalled = false);
+        w.until("one of them leads", TTL * 2, |w| w.holders(E) == 1);
+        w.run(TTL);
+        w.check_settled();
+    }
+}
+
+#[test]
+fn deletion_that_the_former_store_confirmed_is_asked_of_the_restored_one() {
+    let mut w = World::seated(2);
+    w.stand(0, OTHER, Follow::Auto, false);
+    w.run(ms(20));
+    // Written over, the key does not go with its lease.
+    let key = w.nodes[0].key(E).unwrap();
+    w.next(0, deletes, Fate::Slow(ms(250)));
+    w.overwrite(&key);
+    let backup = w.store.clone();
+    w.until("gone", ms(50), |w| !w.store.keys.contains_key(&key));
+    comes_and_goes(&mut w);
+    w.restore(&backup, 0);
+    w.until("noticed before the answer", ms(150), |w| {
+        w.nodes[0].noted(changed) > 0
+    });
+    w.until("gone again", TTL, |w| !w.store.keys.contains_key(&key));
+}
+
+#[test]
+fn partitions_key_that_a_restore_brings_back_is_deleted_again_and_the_partition_taken() {
+    let mut w = World::sharing(1, 8);
+    let backup = w.store.clone();
+    let (partition, key) = w.any_of(0, 8);
+    let old = w.store.keys[&key].create_revision;
+    w.drop_leadership(0, &key);
+    w.until("taken anew", secs(1), |w| {
+        w.all_owned(8) && w.store.keys[&key].create_revision > old
+    });
+    w.restore(&backup, 1000);
+    assert_eq!(w.store.keys[&key].create_revision, old, "{partition}");
+    // The next renewal, and with it a sweep, is later than that.
+    let renewed = w.count(0, renews);
+    w.until("taken once more", secs(1), |w| {
+        let stands = w.store.keys.get(&key);
+        w.all_owned(8) && stands.is_some_and(|e| e.create_revision > 1000)
+    });
+    assert_eq!(w.count(0, renews), renewed);
+}
+
+#[test]
+fn deletions_of_a_former_store_do_not_count_for_keys_of_the_next() {
+    let mut w = World::sharing(1, 8);
+    for _ in 0..200 {
+        w.store.put(&key("other"), b"", 0);
+    }
+    let (_, given_up) = w.any_of(0, 8);
+    // The second time it is a key of a revision that the next store does not come to soon.
+    for _ in 0..2 {
+        w.drop_leadership(0, &given_up);
+        w.run(ms(100));
+        w.until("taken anew", secs(1), |w| w.all_owned(8));
+    }
+    w.restored = true;
+    w.store = Store::new();
+    w.store.cluster = 8;
+    w.next(0, takes, Fate::AnswerLost);
+    let before = w.count(0, takes);
+    w.until("taken in the new store", TTL, |w| {
+        w.count(0, takes) > before
+    });
+    w.until("adopted from the view", secs(1), |w| w.all_owned(8));
+    assert_eq!(w.count(0, takes), before + 1);
+    assert_eq!(w.count(0, sweeps), 0, "none had a part in it");
+}

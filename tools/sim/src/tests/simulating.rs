@@ -1,0 +1,94 @@
+//! The simulator itself: it repeats what it did, notices what is broken on purpose, and tells it briefly.
+
+use super::keeping::is_noticed_by_a_kept_plan;
+use crate::mutant::Mutant;
+use crate::plan::{Kind, Plan, Shared};
+use crate::report::{self, Row};
+use crate::run::{Sum, run};
+use crate::shrink::shrink;
+
+/// The table of mutations as it is kept.
+const TABLE: &str = include_str!("../../../../docs/mutants.md");
+
+/// More than any mutation needed when the table was written, but for those that a kept plan notices.
+const MOST: u64 = 400;
+
+#[test]
+fn the_same_seed_is_the_same_story_to_the_last_line() {
+    let story = |seed| {
+        let plan = Plan::of(seed);
+        let outcome = run(&plan, None, true);
+        report::story(&plan, &outcome, usize::MAX)
+    };
+    for shared in [Shared::Nothing, Shared::Locks, Shared::Partitions] {
+        let seed = (1..1000)
+            .find(|seed| Plan::of(*seed).shared == shared)
+            .unwrap();
+        assert!(story(seed) == story(seed), "seed {seed}");
+        assert!(story(seed) != story(seed + 1));
+    }
+}
+
+#[test]
+fn faults_come_more_often_than_once_in_ten_seconds_of_a_node() {
+    let mut sum = Sum::default();
+    for seed in 1..=10 {
+        sum += run(&Plan::of(seed), None, false).sum;
+    }
+    let faults: u64 = sum.faults.values().map(|(times, _)| times).sum();
+    assert!(sum.node_seconds / faults as f64 <= 10.0, "{faults} faults");
+}
+
+#[test]
+fn every_kind_of_fault_is_drawn() {
+    let plans: Vec<_> = (1..200).map(Plan::of).collect();
+    for kind in Kind::every() {
+        let mut faults = plans.iter().flat_map(|plan| &plan.faults);
+        assert!(faults.any(|fault| fault.kind == kind), "{kind:?}");
+    }
+    for plan in &plans {
+        assert!(plan.members.len() >= 3);
+        assert!(plan.faults.is_sorted_by_key(|fault| fault.at));
+    }
+}
+
+#[test]
+fn what_is_broken_on_purpose_is_noticed_and_the_table_names_all_of_it() {
+    let rows = Mutant::ALL.map(|mutant| {
+        let first = |seed| Some((seed, run(&Plan::of(seed), Some(mutant), false).broken?));
+        let caught = (1..=MOST).find_map(first);
+        let noticed = caught.is_some() || is_noticed_by_a_kept_plan(mutant);
+        assert!(noticed, "{} is not noticed", mutant.name());
+        Row { mutant, caught }
+    });
+    let (adapter, _) = TABLE.split_once("## In the core's source").unwrap();
+    // How many seeds it takes changes with every change of the core; what is there, and that it is caught, does not.
+    let named = |text: &str| {
+        let rows = text.lines().filter(|line| line.starts_with("| `"));
+        let rows = rows.map(|row| row.split(" | ").take(2).map(str::to_owned).collect());
+        rows.collect::<Vec<Vec<String>>>()
+    };
+    assert_eq!(named(adapter), named(&report::table(&rows, MOST)));
+    assert!(!adapter.contains("not caught"));
+}
+
+#[test]
+fn a_shrunk_story_breaks_the_same_with_fewer_faults() {
+    let plan = Plan::of(1);
+    let broken = run(&plan, Some(Mutant::Unguarded), false).broken.unwrap();
+    let (small, runs) = shrink(&plan, Some(Mutant::Unguarded), broken.invariant);
+    let again = run(&small, Some(Mutant::Unguarded), true);
+    assert_eq!(again.broken.as_ref().unwrap().invariant, broken.invariant);
+    assert!(small.faults.len() < plan.faults.len() / 2 && runs > 1);
+    let story = report::story(&small, &again, 20);
+    assert!(story.contains("BROKEN: I3"), "{story}");
+    assert!(run(&small, None, false).broken.is_none());
+}
+
+#[test]
+fn what_cannot_be_zero_is_told_when_it_is() {
+    let missing = report::vacuous(&Sum::default());
+    for what in ["terms", "refused renewals", "Deposed", "lease_expiring"] {
+        assert!(missing.iter().any(|m| m.contains(what)), "{what}");
+    }
+}

@@ -1,0 +1,45 @@
+//! Hides how what is to happen is kept in order: the earliest first, and what was planned first of one instant.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use eldest_core::time::Time;
+
+/// The heap orders small entries; what they stand for stays where it is.
+pub(crate) struct Agenda<T> {
+    order: BinaryHeap<Reverse<(Time, u64, u32)>>,
+    things: Vec<Option<T>>,
+    free: Vec<u32>,
+    planned: u64,
+}
+
+impl<T> Agenda<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            order: BinaryHeap::new(),
+            things: Vec::new(),
+            free: Vec::new(),
+            planned: 0,
+        }
+    }
+
+    pub(crate) fn plan(&mut self, at: Time, thing: T) {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.things.push(None);
+            (self.things.len() - 1) as u32
+        });
+        self.things[place as usize] = Some(thing);
+        self.planned += 1;
+        self.order.push(Reverse((at, self.planned, place)));
+    }
+
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.order.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    pub(crate) fn take(&mut self) -> Option<T> {
+        let Reverse((_, _, place)) = self.order.pop()?;
+        self.free.push(place);
+        self.things[place as usize].take()
+    }
+}

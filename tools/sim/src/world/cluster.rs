@@ -1,0 +1,289 @@
+//! Hides what users and operators do in the world, and who leads by which clock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::World;
+use super::node::Seat;
+use super::store::{Key, Store, Write};
+use eldest_core::action::SlotId;
+use eldest_core::candidacy::{Follow, Manner, Share};
+use eldest_core::facts::Entry;
+use eldest_core::machine::Machine;
+use eldest_core::reason::{EndReason, LostReason};
+use eldest_core::slots::key_of;
+
+/// The permits of a semaphore, of which two may be held, and what lies around them.
+pub(crate) const PERMITS: &[u8] = b"s/2/";
+pub(crate) const FAMILY: &[u8] = b"s/";
+
+/// How many may hold what lies under that prefix.
+pub(crate) fn seats_of(prefix: &[u8]) -> usize {
+    let capacity = prefix.strip_prefix(FAMILY).unwrap_or(b"1/");
+    let capacity = capacity.split(|byte| *byte == b'/').next();
+    let capacity = capacity.and_then(|text| std::str::from_utf8(text).ok());
+    capacity.and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+impl World {
+    // ---- users
+
+    /// Stands, unless the driver's registry says that this session does already.
+    pub(crate) fn stand(
+        &mut self,
+        node: usize,
+        prefix: &[u8],
+        follow: Follow,
+        persistent: bool,
+    ) -> Option<SlotId> {
+        let prefix: Key = prefix.into();
+        let n = &mut self.nodes[node];
+        let slot = n.seats.keys().next_back().map_or(1, |last| last + 1);
+        if n.stood
+            .get(&prefix)
+            .is_some_and(|other| n.machine.stands(*other))
+        {
+            return None;
+        }
+        n.stood.insert(Arc::clone(&prefix), slot);
+        n.seats.insert(
+            slot,
+            Seat {
+                prefix: Arc::clone(&prefix),
+                ..Seat::default()
+            },
+        );
+        self.stands_for(&prefix);
+        self.give(node, |m, now| {
+            let value = format!("v{slot}").into_bytes().into();
+            let manner = Manner {
+                follow,
+                persistent,
+                ..Manner::default()
+            };
+            m.campaign(now, slot, prefix, value, manner);
+        });
+        Some(slot)
+    }
+
+    /// Asks for a lock, or for one of the permits of `PERMITS`. Whoever gets it does not stand again by itself.
+    pub(crate) fn acquire(&mut self, node: usize, prefix: &[u8], at_once: bool) -> Option<SlotId> {
+        let prefix: Key = prefix.into();
+        let n = &mut self.nodes[node];
+        let slot = n.seats.keys().next_back().map_or(1, |last| last + 1);
+        let share = prefix.starts_with(FAMILY).then(|| Share {
+            seats: seats_of(&prefix),
+            family: FAMILY.into(),
+            number: slot,
+        });
+        if share.is_some() {
+            n.permits.push(slot);
+        } else {
+            // As the session's own queue: the next task stands when nothing is left of the one before.
+            let before = n.stood.get(&prefix).map(|other| &n.seats[other]);
+            if before.is_some_and(|seat| seat.ended.is_none()) {
+                return None;
+            }
+            n.stood.insert(Arc::clone(&prefix), slot);
+        }
+        let seat = Seat {
+            prefix: Arc::clone(&prefix),
+            brief: true,
+            ..Seat::default()
+        };
+        n.seats.insert(slot, seat);
+        self.stands_for(&prefix);
+        self.give(node, |m, now| {
+            let follow = if share.is_some() {
+                Follow::Everyone
+            } else {
+                Follow::Predecessor
+            };
+            let manner = Manner {
+                follow,
+                persistent: false,
+                at_once,
+                share,
+                sharing: None,
+            };
+            m.campaign(now, slot, prefix, (*b"held").into(), manner);
+        });
+        Some(slot)
+    }
+
+    /// Gives back what the node got first.
+    pub(crate) fn release(&mut self, node: usize, prefix: &[u8]) {
+        let mut terms = self.nodes[node].terms.iter();
+        let first = terms.find(|t| &*t.prefix == prefix && !t.joined);
+        if let Some((slot, term)) = first.map(|t| (t.slot, t.id)) {
+            self.joined(node, slot, term);
+        }
+    }
+
+    /// The tasks that wait are dropped.
+    pub(crate) fn give_up(&mut self, node: usize, prefix: &[u8]) {
+        let seats = self.nodes[node].seats.iter();
+        let waiting = seats.filter(|(_, seat)| &*seat.prefix == prefix && seat.ended.is_none());
+        for slot in waiting.map(|(slot, _)| *slot).collect::<Vec<_>>() {
+            self.leave_slot(node, slot);
+        }
+    }
+
+    pub(crate) fn leave(&mut self, node: usize, prefix: &[u8]) {
+        if let Some((slot, _)) = self.nodes[node].seat(prefix) {
+            self.leave_slot(node, slot);
+        }
+    }
+
+    pub(super) fn leave_slot(&mut self, node: usize, slot: SlotId) {
+        self.command(node, move |w| {
+            w.give(node, |m, now| m.leave(now, slot, EndReason::Left));
+        });
+    }
+
+    /// The leader says that its work has ended; the term's tasks end as `Work` says.
+    pub(crate) fn end(&mut self, node: usize, prefix: &[u8], reason: LostReason) {
+        if let Some((slot, term)) = self.nodes[node].term_of(prefix).map(|t| (t.slot, t.id)) {
+            self.command(node, move |w| {
+                w.give(node, |m, now| m.end_by_leader(now, slot, term, reason));
+            });
+        }
+    }
+
+    /// Whether it may join again after a term.
+    pub(crate) fn hold_back(&mut self, node: usize, prefix: &[u8], held: bool) {
+        if let Some((slot, _)) = self.nodes[node].seat(prefix) {
+            self.command(node, move |w| {
+                w.give(node, |m, now| m.hold_back(now, slot, held));
+            });
+        }
+    }
+
+    /// The leadership is dropped.
+    pub(crate) fn drop_leadership(&mut self, node: usize, prefix: &[u8]) {
+        if let Some((slot, term)) = self.nodes[node].term_of(prefix).map(|t| (t.slot, t.id)) {
+            self.joined(node, slot, term);
+        }
+    }
+
+    pub(crate) fn close(&mut self, node: usize) {
+        self.command(node, move |w| w.give(node, Machine::close));
+    }
+
+    // ---- faults
+
+    pub(crate) fn pause(&mut self, node: usize, wait: Duration) {
+        self.says(Some(node), || format!("is stopped for {wait:?}"));
+        self.nodes[node].paused = true;
+        self.note_wake(node);
+        let (since, life) = (self.now, self.lives[node]);
+        self.after(wait, move |w| {
+            if w.lives[node] == life {
+                w.skip_pause(node, since);
+                w.resume(node);
+            }
+        });
+    }
+
+    // ---- operators
+
+    /// etcd's data is replaced by `backup`, as by a restored snapshot: every connection breaks, every lease of the backup
+    /// starts again, and the revision continues `bump` after the backup's.
+    pub(crate) fn restore(&mut self, backup: &Store, bump: i64) {
+        self.says(None, || {
+            format!("etcd: restored to {} + {bump}", backup.revision)
+        });
+        self.restored = true;
+        let (term, now) = (self.store.term, self.now);
+        self.store = backup.clone();
+        self.store.term = term;
+        self.store.revision += bump;
+        self.store.headless = None;
+        self.store.news.clear();
+        self.store.history.clear();
+        self.store.change_leader(now);
+        for node in 0..self.nodes.len() {
+            self.disturb_watches(node, true);
+            let n = &mut self.nodes[node];
+            n.stream = None;
+            n.generation += 1;
+        }
+    }
+
+    fn touch(&mut self, key: &Key) {
+        let entry = self.store.keys.get(key);
+        self.touched
+            .extend(entry.map(|e| (e.create_revision, Arc::clone(key))));
+    }
+
+    pub(crate) fn delete(&mut self, key: &Key) {
+        self.touch(key);
+        self.store.delete(key);
+        self.publish();
+    }
+
+    pub(crate) fn revoke(&mut self, lease: i64) {
+        for key in self.store.keys_of(lease) {
+            self.touch(&key);
+        }
+        self.store.revoke(lease);
+        self.publish();
+    }
+
+    pub(crate) fn overwrite(&mut self, key: &Key) {
+        self.touch(key);
+        // What they created themselves stays theirs.
+        let theirs = self
+            .store
+            .keys
+            .get(key)
+            .is_some_and(|e| *e.value == *b"anew");
+        let value: &[u8] = if theirs { b"anew" } else { b"somebody else's" };
+        self.store.put(key, value, 0);
+        self.publish();
+    }
+
+    /// Deletes and creates again, seen by watchers in one message.
+    pub(crate) fn recreate(&mut self, key: &Key, lease: i64) {
+        self.touch(key);
+        self.store.delete(key);
+        let value = (*b"anew").into();
+        let key = Arc::clone(key);
+        let lease = if self.store.leases.contains_key(&lease) {
+            lease
+        } else {
+            0
+        };
+        self.store.write([Write::Put { key, value, lease }]);
+        self.publish();
+    }
+
+    /// Operators take away what they left themselves. What they wrote over is for its owner, while that lives and if it
+    /// ever knew that the key stood.
+    pub(crate) fn tidy(&mut self) {
+        let living = self.nodes.iter().filter(|n| !n.closed());
+        let mut owned = Vec::new();
+        let mut known = Vec::new();
+        for node in living {
+            known.extend(&node.joined);
+            for lease in &node.leases {
+                owned.extend(self.prefixes().iter().map(|p| key_of(p, *lease)));
+            }
+        }
+        let known = |e: &Entry| owned.contains(&e.key) && known.contains(&e.create_revision);
+        let left = self.store.keys.values().filter(|e| e.lease == 0);
+        // Nobody but they can take away what a restore brought back without a lease.
+        let left = left.filter(|e| self.restored || *e.value == *b"anew" || !known(e));
+        for key in left.map(|e| Arc::clone(&e.key)).collect::<Vec<_>>() {
+            self.store.delete(&key);
+        }
+        self.publish();
+    }
+
+    // ---- what is so
+
+    /// Who leads by its own clock.
+    pub(crate) fn leader(&self, prefix: &[u8]) -> Option<usize> {
+        (0..self.nodes.len()).find(|n| self.nodes[*n].valid(prefix, self.now).is_some())
+    }
+}

@@ -1,0 +1,194 @@
+//! Hides the guarded work of leaders: a counter for each election, which every write compares with the leader's key, as
+//! `Term::txn` does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::invariants::Invariant;
+use super::store::Key;
+use super::{Ev, Event, World};
+use crate::mutant::Mutant;
+
+/// What the store holds, and what leaders know of it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counter {
+    value: u64,
+    /// Raised by every write.
+    version: u64,
+    /// Of the newest write.
+    token: i64,
+    /// Increments that were confirmed, and those of which nobody heard again.
+    confirmed: u64,
+    unknown: u64,
+    /// Refused, because the leader's key was gone.
+    pub(crate) fenced: u64,
+    pub(crate) written: u64,
+}
+
+/// A step of guarded work.
+#[derive(Debug, Clone)]
+pub(crate) struct Effect {
+    prize: usize,
+    key: Key,
+    token: i64,
+    step: Step,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// The leader begins, if its term is valid.
+    Begin,
+    Read,
+    /// What was read; the leader checks its term once more, and writes.
+    Found {
+        value: u64,
+        version: u64,
+    },
+    Write {
+        value: u64,
+        version: u64,
+    },
+    Written {
+        done: bool,
+    },
+}
+
+impl Effect {
+    /// Whether the leader waited for it by a timer.
+    pub(super) fn waited(&self) -> bool {
+        matches!(self.step, Step::Begin)
+    }
+}
+
+/// Between two increments.
+const PAUSE: Duration = Duration::from_millis(1500);
+
+impl World {
+    /// The work of a new leader begins.
+    pub(super) fn begin_work(&mut self, node: usize, prize: usize, token: i64) {
+        if !self.working || self.prizes[prize].seats > 1 {
+            return;
+        }
+        let Some(key) = self.nodes[node].terms.last().map(|t| Arc::clone(&t.key)) else {
+            return;
+        };
+        let effect = Effect {
+            prize,
+            key,
+            token,
+            step: Step::Begin,
+        };
+        self.effect_later(node, effect);
+    }
+
+    fn effect_later(&mut self, node: usize, effect: Effect) {
+        let wait = Duration::from_millis(self.nodes[node].draws.u64(..PAUSE.as_millis() as u64));
+        let at = self.now.after(wait);
+        self.schedule(at, node, Ev::Deliver(Event::Effect(effect)));
+    }
+
+    /// The leader's side: before every step it looks whether its term is valid.
+    pub(super) fn work_on(&mut self, node: usize, effect: Effect) {
+        let now = self.now;
+        let valid = self.nodes[node]
+            .valid_terms(now)
+            .any(|t| t.token == effect.token && t.prize == effect.prize);
+        let counter = &mut self.prizes[effect.prize].counter;
+        if let Step::Written { done } = effect.step {
+            counter.unknown -= 1;
+            counter.confirmed += u64::from(done);
+        }
+        if !valid {
+            return;
+        }
+        self.check_work(node, effect.prize, (&effect.key, effect.token));
+        match effect.step {
+            Step::Begin => {
+                let step = Step::Read;
+                let lost = self.nodes[node].link.requests_lost;
+                if !lost {
+                    let at = now.after(self.hop(node));
+                    self.schedule(
+                        at,
+                        node,
+                        Ev::Effect(Effect {
+                            step,
+                            ..effect.clone()
+                        }),
+                    );
+                }
+                // An answer that does not come is not waited for.
+                self.effect_later(node, effect);
+            }
+            Step::Found { value, version } => {
+                // The process may be stopped here: after it looked, and before its write is on the way.
+                let stopped = self.nodes[node].draws.u8(..) < 24;
+                let wait = if stopped {
+                    let most = self.settings.ttl.as_micros() as u64 * 3;
+                    Duration::from_micros(self.nodes[node].draws.u64(..most))
+                } else {
+                    self.hop(node)
+                };
+                let step = Step::Write {
+                    value: value + 1,
+                    version,
+                };
+                self.prizes[effect.prize].counter.unknown += 1;
+                self.schedule(now.after(wait), node, Ev::Effect(Effect { step, ..effect }));
+            }
+            Step::Read | Step::Write { .. } | Step::Written { .. } => {}
+        }
+    }
+
+    /// The store's side.
+    pub(super) fn take_effect(&mut self, node: usize, effect: Effect) {
+        if self.store.headless.is_some() {
+            return;
+        }
+        let stands = self.store.holds(&effect.key, effect.token);
+        let guarded = self.mutant != Some(Mutant::Unguarded);
+        let counter = &mut self.prizes[effect.prize].counter;
+        let step = match effect.step {
+            Step::Read => Step::Found {
+                value: counter.value,
+                version: counter.version,
+            },
+            Step::Write { value, version } => {
+                let done = !guarded || (stands && counter.version == version);
+                counter.fenced += u64::from(!stands);
+                if done {
+                    counter.written += 1;
+                    let (newest, token) = (counter.token, effect.token);
+                    counter.value = value;
+                    counter.version += 1;
+                    counter.token = newest.max(token);
+                    self.store.revision += 1;
+                    if token < newest || !stands {
+                        let what = format!("a stale write of {token} was admitted after {newest}");
+                        self.broken(Invariant::Fencing, what);
+                    }
+                }
+                self.check_counter(effect.prize);
+                Step::Written { done }
+            }
+            Step::Begin | Step::Found { .. } | Step::Written { .. } => return,
+        };
+        if !self.nodes[node].link.answers_lost {
+            let at = self.now.after(self.hop(node));
+            let effect = Effect { step, ..effect };
+            self.schedule(at, node, Ev::Deliver(Event::Effect(effect)));
+        }
+    }
+
+    /// I3: whatever was confirmed counts, and nothing that was not asked for.
+    pub(crate) fn check_counter(&mut self, prize: usize) {
+        let c = &self.prizes[prize].counter;
+        if !(c.confirmed..=c.confirmed + c.unknown).contains(&c.value) {
+            let what = format!(
+                "the counter is {}, after {} confirmed increments and {} unknown ones",
+                c.value, c.confirmed, c.unknown
+            );
+            self.broken(Invariant::Fencing, what);
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Hides what must be so: after every step, at every election and release, and when everything has settled.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::World;
+use super::node::Node;
+use super::store::Key;
+use eldest_core::action::{Ask, Standing};
+use eldest_core::time::Time;
+
+/// What the library promises, by the names of the project's documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Invariant {
+    /// I1: no more act as leader at a time than may.
+    Overlap,
+    /// I1, where somebody else took the key away: not for longer than until the deadline.
+    Early,
+    /// I2: tokens rise.
+    Tokens,
+    /// I3: no update of guarded data is lost, no stale one admitted.
+    Fencing,
+    /// I4: the eldest leads.
+    Seniority,
+    /// I5: when everything works again, there is one leader in time.
+    Liveness,
+    /// I6: nothing is left in etcd, no watch of what is forgotten either.
+    Leaks,
+    /// Guarded work goes on only while its key stands, unless somebody else took it away.
+    Cutoff,
+    /// A key is released only after its work, or after the frozen deadline.
+    Release,
+    /// A key that was asked to go is never ours again.
+    Held,
+    /// The core panicked.
+    Panic,
+}
+
+impl fmt::Display for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Invariant::Overlap => "I1 (overlap)",
+            Invariant::Early => "I1 (belief in a deleted key too long)",
+            Invariant::Tokens => "I2 (tokens)",
+            Invariant::Fencing => "I3 (fencing)",
+            Invariant::Seniority => "I4 (seniority)",
+            Invariant::Liveness => "I5 (liveness)",
+            Invariant::Leaks => "I6 (leaks)",
+            Invariant::Cutoff => "no work beyond the cutoff",
+            Invariant::Release => "release after work",
+            Invariant::Held => "what was asked to go is not ours",
+            Invariant::Panic => "no panic",
+        })
+    }
+}
+
+/// An invariant that did not hold.
+#[derive(Debug, Clone)]
+pub(crate) struct Broken {
+    pub(crate) invariant: Invariant,
+    pub(crate) at: Time,
+    pub(crate) what: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.at.since(Time::ZERO).as_secs_f64();
+        write!(f, "{} at {at:.6} s: {}", self.invariant, self.what)
+    }
+}
+
+impl World {
+    /// The first one counts: what follows may follow from it. A restore takes keys away that terms stand by, and gives
+    /// out revisions again; what is promised after it is that elections recover and nothing is left behind.
+    pub(crate) fn broken(&mut self, invariant: Invariant, what: String) {
+        let promised = matches!(
+            invariant,
+            Invariant::Liveness | Invariant::Leaks | Invariant::Panic
+        );
+        if self.restored && !promised {
+            return;
+        }
+        let at = self.now;
+        let broken = Broken {
+            invariant,
+            at,
+            what,
+        };
+        assert!(!self.recording, "{broken}");
+        self.says(None, || format!("BROKEN: {broken}"));
+        self.broken.get_or_insert(broken);
+    }
+
+    /// After every step.
+    pub(super) fn check(&mut self) {
+        self.check_terms();
+        let astray = |node: &Node| {
+            let mut watches = node.machine.watches.iter();
+            let astray = watches.find(|(_, slot)| !node.machine.slots.contains_key(slot));
+            astray.map(|(watch, slot)| {
+                format!("watch {watch} is for slot {slot}, which is forgotten")
+            })
+        };
+        if let Some(what) = self.nodes.iter().find_map(astray) {
+            self.broken(Invariant::Leaks, what);
+        }
+    }
+
+    /// I1, where more terms are open than may be valid.
+    fn check_terms(&mut self) {
+        let mut valid = Vec::new();
+        for (index, node) in self.nodes.iter().enumerate() {
+            for term in node.valid_terms(self.now) {
+                valid.push((term.prize, term.token, index, node.beyond()));
+            }
+        }
+        valid.sort_unstable();
+        let now = self.now;
+        for node in 0..self.nodes.len() {
+            while let Some(prize) = self.nodes[node].past(now) {
+                self.close_term(prize);
+            }
+        }
+        for group in valid.chunk_by(|a, b| a.0 == b.0) {
+            self.check_prize(group);
+        }
+    }
+
+    fn check_prize(&mut self, valid: &[(usize, i64, usize, bool)]) {
+        let place = valid[0].0;
+        let prize = &self.prizes[place];
+        let seats = prize.seats;
+        if valid.len() <= seats || self.restored {
+            return;
+        }
+        let now = self.now;
+        // Whoever has a clock that nobody promised anything for is in a class of its own.
+        let beyond = valid.iter().any(|(.., beyond)| *beyond);
+        let mut older = 0;
+        for (index, (_, token, ..)) in valid.iter().enumerate() {
+            let touched = self.was_touched(place, *token);
+            if older >= seats && !beyond {
+                let prefix = String::from_utf8_lossy(&prize.prefix).into_owned();
+                let valid: Vec<_> = valid.iter().map(|(_, token, n, _)| (token, n)).collect();
+                let what = format!("too many hold {prefix}: {valid:?} as (token, node)");
+                self.broken(Invariant::Overlap, what);
+                return;
+            }
+            older += usize::from(!touched);
+            if index + seats >= valid.len() {
+                continue;
+            }
+            let class = if beyond {
+                &mut self.skewed
+            } else if touched {
+                &mut self.overlaps
+            } else {
+                continue;
+            };
+            let (first, last) = class.entry((place, *token)).or_insert((now, now));
+            *last = now;
+            let (took, most) = (last.since(*first), self.settings.ttl_and_turns(self.turns));
+            if !beyond && took > most && !self.recording {
+                let what = format!("term {token} overlapped the next for {took:?}");
+                self.broken(Invariant::Early, what);
+                return;
+            }
+        }
+    }
+
+    /// Whether somebody took away the key of a term, or wrote it over.
+    fn was_touched(&self, prize: usize, token: i64) -> bool {
+        let prefix = &self.prizes[prize].prefix;
+        let touched = self.touched.range((token, Key::default())..);
+        let mut with_it = touched.take_while(|(revision, _)| *revision == token);
+        // A partition's key is its own prefix.
+        with_it.any(|(_, key)| key == prefix || (prefix.ends_with(b"/") && key.starts_with(prefix)))
+    }
+
+    /// I2 and I4. Whose key somebody took away may still see itself first in events that reach it late.
+    pub(super) fn check_election(&mut self, node: usize, prize: usize, token: i64) {
+        let prefix = Arc::clone(&self.prizes[prize].prefix);
+        let seats = self.prizes[prize].seats;
+        let mut queue = self.store.queue(&prefix);
+        // A partition's key is its own queue.
+        if let Some(own) = self.store.keys.get(&prefix) {
+            queue = vec![own.clone()];
+        }
+        let older = queue.iter().filter(|e| e.create_revision < token).count();
+        let stands = queue.iter().any(|e| e.create_revision == token);
+        let gone = self.was_touched(prize, token) || self.restored || self.nodes[node].beyond();
+        if older >= seats || !(stands || gone) {
+            let what = format!(
+                "node {node} leads with {token}, behind {older} in {}",
+                super::trace::keys(&queue)
+            );
+            self.broken(Invariant::Seniority, what);
+        }
+        let newest = self.prizes[prize].newest;
+        if token <= newest && !gone && seats == 1 {
+            let what = format!("token {token} of node {node} after {newest}");
+            self.broken(Invariant::Tokens, what);
+        }
+        self.prizes[prize].newest = newest.max(token);
+        if self.recording {
+            self.elected.push(super::Elected {
+                node,
+                prefix,
+                token,
+            });
+        }
+    }
+
+    /// A key, or its lease, is given up only after the work under it has ended or its time has passed.
+    pub(super) fn check_release(&mut self, node: usize, ask: &Ask) {
+        if !matches!(
+            ask,
+            Ask::Delete { .. } | Ask::Release { .. } | Ask::Revoke { .. }
+        ) {
+            return;
+        }
+        let n = &self.nodes[node];
+        let now = n.local(self.now);
+        let mut working = n.terms.iter().filter(|t| !t.joined && now < t.cutoff());
+        let released = working.find(|term| match ask {
+            Ask::Delete {
+                key,
+                create_revision,
+            } => *key == term.key && *create_revision == term.token,
+            Ask::Release { keys } => keys
+                .iter()
+                .any(|(key, created)| *key == term.key && *created == term.token),
+            Ask::Revoke { lease } => self
+                .store
+                .keys
+                .get(&term.key)
+                .is_some_and(|e| e.create_revision == term.token && e.lease == *lease),
+            _ => false,
+        });
+        if let Some(token) = released.map(|term| term.token) {
+            let what = format!(
+                "node {node} gives up {token} while its work goes on: {}",
+                super::trace::ask(ask)
+            );
+            self.broken(Invariant::Release, what);
+        }
+    }
+
+    /// Work under a term that its own clock finds valid goes on: its key stands. So no work goes on beyond the cutoff of a
+    /// term, whatever stopped the process, its timers or its driver.
+    pub(super) fn check_work(&mut self, node: usize, prize: usize, (key, token): (&Key, i64)) {
+        let excused = self.was_touched(prize, token) || self.nodes[node].beyond();
+        if !excused && !self.store.holds(key, token) {
+            let what = format!("node {node} works under {token}, whose key is gone");
+            self.broken(Invariant::Cutoff, what);
+        }
+    }
+
+    /// A delete reaches etcd: whether it hits a key that its session holds at this moment.
+    pub(super) fn is_held(&mut self, node: usize, alive: bool, ask: &Ask) -> bool {
+        let keys: &[(Key, i64)] = match ask {
+            Ask::Delete {
+                key,
+                create_revision,
+            } => &[(Arc::clone(key), *create_revision)],
+            Ask::Release { keys } => keys,
+            _ => return false,
+        };
+        if !alive {
+            return false;
+        }
+        let blind = self.mutant == Some(crate::mutant::Mutant::DeletesBlindly);
+        let held = keys.iter().find(|(key, created)| {
+            let entry = self.store.keys.get(key);
+            let hit = entry.filter(|e| blind || e.create_revision == *created);
+            hit.is_some_and(|e| self.nodes[node].holds(key, e.create_revision))
+        });
+        let Some((key, _)) = held else {
+            return false;
+        };
+        let key = String::from_utf8_lossy(key).into_owned();
+        let what = format!("node {node} holds {key}, which it had asked to delete");
+        self.broken(Invariant::Held, what);
+        true
+    }
+
+    /// I5 and I6, once everything has settled: one leader of every election, whoever stands has a place, and
+    /// nothing else is left in etcd.
+    pub(crate) fn settled(&self) -> Result<(), (Invariant, String)> {
+        let mut owned = Vec::new();
+        let stuck = |what: String| Err((Invariant::Liveness, what));
+        for (index, node) in self.nodes.iter().enumerate().filter(|(_, n)| !n.closed()) {
+            for slot in node.stood.values().chain(&node.permits) {
+                let seat = &node.seats[slot];
+                let place = node.machine.stands(*slot).then_some(seat.standing);
+                match place {
+                    Some(Some(Standing::Waiting { .. } | Standing::Leading { .. })) => {
+                        owned.extend(node.own_key(*slot));
+                    }
+                    Some(other) => return stuck(format!("node {index} is stuck: {other:?}")),
+                    None if seat.ended.is_none() => {
+                        return stuck(format!("node {index} never left: {seat:?}"));
+                    }
+                    None => {}
+                }
+            }
+        }
+        for prize in &self.prizes {
+            let mut queue = self.store.queue(&prize.prefix);
+            // A partition's key is its own queue, and somebody's for as long as a node acts under it.
+            if let Some(own) = self.store.keys.get(&prize.prefix) {
+                queue.push(own.clone());
+                if self.nodes.iter().any(|n| n.lease() == Some(own.lease)) {
+                    owned.push(Arc::clone(&own.key));
+                }
+            }
+            let stray = queue.iter().find(|entry| !owned.contains(&entry.key));
+            if let Some(entry) = stray {
+                return Err((
+                    Invariant::Leaks,
+                    format!(
+                        "nobody's key: {}",
+                        super::trace::keys(std::slice::from_ref(entry))
+                    ),
+                ));
+            }
+            let held = self
+                .nodes
+                .iter()
+                .flat_map(|n| n.held(&prize.prefix, self.now));
+            let mut held: Vec<_> = held.map(|t| t.token).collect();
+            held.sort_unstable();
+            let eldest = queue.iter().take(prize.seats);
+            let eldest: Vec<_> = eldest.map(|e| e.create_revision).collect();
+            if held != eldest {
+                return stuck(format!("{held:?} lead, but the eldest are {eldest:?}"));
+            }
+        }
+        if self.store.keys.len() != owned.len() {
+            let keys = self.store.keys.keys();
+            let keys: Vec<_> = keys.map(|key| String::from_utf8_lossy(key)).collect();
+            let what = format!("{} keys are somebody's, of {keys:?}", owned.len());
+            return Err((Invariant::Leaks, what));
+        }
+        let held: Vec<_> = self.nodes.iter().filter_map(Node::lease).collect();
+        let left = self.store.leases.keys().find(|lease| !held.contains(lease));
+        match left {
+            Some(lease) => Err((Invariant::Leaks, format!("a lease is left: {lease:x}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl super::node::Settings {
+    /// A verified renewal may extend the belief once for each of a session's keys, until the turn of the one that is
+    /// gone has come.
+    fn ttl_and_turns(&self, turns: u32) -> Duration {
+        self.ttl + self.ttl / 3 * turns
+    }
+}

@@ -1,0 +1,601 @@
+//! Hides how time passes for sessions, their etcd and the network between: the driver's part, in virtual time. What the
+//! machines ask is done, delayed or lost, and what must be so is checked after every step.
+
+pub(crate) mod agenda;
+pub(crate) mod cluster;
+pub(crate) mod counter;
+pub(crate) mod driver;
+pub(crate) mod invariants;
+pub(crate) mod net;
+pub(crate) mod node;
+pub(crate) mod partitions;
+pub(crate) mod shared;
+pub(crate) mod store;
+mod trace;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agenda::Agenda;
+use counter::{Counter, Effect};
+use driver::Happened;
+use invariants::Broken;
+use node::{Message, Node, Settings, Tally, Work};
+use store::{Key, Store};
+
+use crate::mutant::Mutant;
+use crate::plan::Kind;
+use eldest_core::action::{Action, Answer, Ask, Class, RequestId, SlotId, TermId, WatchId};
+use eldest_core::time::Time;
+
+/// What becomes of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    RequestLost,
+    AnswerLost,
+    /// It arrives so much later, and its answer is lost.
+    Late(Duration),
+    /// It arrives so much later, and is answered if that is in time.
+    Delayed(Duration),
+    /// It is answered so much later.
+    Slow(Duration),
+    /// Refused without effect.
+    Refused(Class),
+    /// Done, and a later part of the same operation is refused, such as another page of what a join reads.
+    RefusedLater(Class),
+}
+
+/// The fate of the next requests of one kind.
+pub(crate) struct Rule {
+    pub(crate) node: usize,
+    pub(crate) what: fn(&Ask) -> bool,
+    pub(crate) fate: Fate,
+    pub(crate) times: usize,
+}
+
+/// What reaches a node.
+pub(crate) enum Event {
+    Answer {
+        request: RequestId,
+        answer: Answer,
+        /// The keepalive stream that comes back with it: its generation and lease.
+        stream: Option<(u64, Option<i64>)>,
+        /// Nothing came in time.
+        timeout: bool,
+    },
+    /// The answers to requests that shared a transaction.
+    Answers {
+        answers: Vec<(RequestId, Answer)>,
+        timeout: bool,
+    },
+    Watched {
+        generation: u64,
+        /// In the order in which the node's messages were sent.
+        number: u64,
+        message: Message,
+    },
+    Joined {
+        slot: SlotId,
+        term: TermId,
+    },
+    Effect(Effect),
+}
+
+impl Event {
+    /// Whether a timer of the node's runtime brings it about, which stands still while the machine is suspended.
+    fn is_timed(&self) -> bool {
+        match self {
+            Event::Answer { timeout, .. } | Event::Answers { timeout, .. } => *timeout,
+            Event::Watched { .. } => false,
+            Event::Joined { .. } => true,
+            Event::Effect(effect) => effect.waited(),
+        }
+    }
+}
+
+/// What happens next in the world.
+pub(crate) enum Ev {
+    /// A request reaches etcd; `back` is how long its answer takes, if it may arrive.
+    Arrive {
+        request: RequestId,
+        ask: Ask,
+        stream: Option<(u64, Option<i64>)>,
+        sent: Time,
+        back: Option<Duration>,
+        /// Answered by this refusal, though it is done.
+        refusal: Option<Class>,
+    },
+    /// Requests that share a transaction reach etcd.
+    ArriveTogether {
+        asked: Vec<shared::Asked>,
+        sent: Time,
+        back: Option<Duration>,
+        refusal: Option<Class>,
+    },
+    Register {
+        generation: u64,
+        id: WatchId,
+        key: Key,
+        prefix: bool,
+        first: bool,
+    },
+    Cancel {
+        generation: u64,
+        id: WatchId,
+    },
+    Progress {
+        generation: u64,
+    },
+    Deliver(Event),
+    /// A turn of a node's driver has taken its time.
+    TurnOver,
+    /// Guarded work of a leader reaches the store that it works on.
+    Effect(Effect),
+    Do(Box<dyn FnOnce(&mut World)>),
+}
+
+/// A watch as etcd holds it.
+pub(crate) struct Watcher {
+    pub(crate) node: usize,
+    pub(crate) generation: u64,
+    pub(crate) id: WatchId,
+    pub(crate) key: Key,
+    pub(crate) prefix: bool,
+    pub(crate) last: Time,
+}
+
+impl Watcher {
+    pub(crate) fn sees(&self, key: &[u8]) -> bool {
+        if self.prefix {
+            key.starts_with(&self.key)
+        } else {
+            *key == *self.key
+        }
+    }
+}
+
+/// Watches below a prefix that etcd refuses a node.
+pub(crate) struct Forbidden {
+    pub(crate) node: usize,
+    pub(crate) prefix: Key,
+    /// Whether the node may read there: its stream's token is old, and today's is not.
+    pub(crate) readable: bool,
+}
+
+/// A term that began.
+#[cfg_attr(
+    not(test),
+    allow(dead_code, reason = "tests of single rules look at it")
+)]
+#[derive(Debug, Clone)]
+pub(crate) struct Elected {
+    pub(crate) node: usize,
+    pub(crate) prefix: Key,
+    pub(crate) token: i64,
+}
+
+/// Something that several may want and so many may hold: an election, a lock, a semaphore, a partition.
+#[derive(Debug)]
+pub(crate) struct Prize {
+    pub(crate) prefix: Key,
+    pub(crate) seats: usize,
+    /// Terms whose work has not ended; only where there are more than seats can too many be valid.
+    pub(crate) open: usize,
+    pub(crate) newest: i64,
+    pub(crate) terms: u64,
+    pub(crate) counter: Counter,
+}
+
+/// One line of a trace.
+#[derive(Debug, Clone)]
+pub(crate) struct Line {
+    pub(crate) at: Time,
+    pub(crate) node: Option<usize>,
+    pub(crate) what: String,
+}
+
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, each said in its own words"
+)]
+pub(crate) struct World {
+    pub(crate) now: Time,
+    pub(crate) settings: Settings,
+    pub(crate) store: Store,
+    pub(crate) nodes: Vec<Node>,
+    /// When the driver of each node is to be woken.
+    pub(crate) wakes: Vec<Time>,
+    /// Every request is remembered, and everything told; a broken invariant panics. For the tests of single rules.
+    pub(crate) recording: bool,
+    pub(crate) asked: Vec<(Time, usize, Ask)>,
+    pub(crate) rules: Vec<Rule>,
+    /// What nodes may not watch.
+    pub(crate) forbidden: Vec<Forbidden>,
+    pub(crate) elected: Vec<Elected>,
+    /// Keys that somebody else deleted or wrote over, with their create revision: their terms may overlap the next.
+    pub(crate) touched: BTreeSet<(i64, Key)>,
+    /// How long such terms overlapped the next, by what they were for and their token, which partitions may share.
+    pub(crate) overlaps: BTreeMap<(usize, i64), (Time, Time)>,
+    /// How long terms did that one with a clock beyond the stated bound had a part in.
+    pub(crate) skewed: BTreeMap<(usize, i64), (Time, Time)>,
+    /// Tokens count from anew, because the store was exchanged.
+    pub(crate) restored: bool,
+    /// Messages take from a fifth of it up to this long.
+    pub(crate) delay: Duration,
+    /// How long a message takes is drawn; otherwise each takes as long as one can.
+    pub(crate) drawn: bool,
+    /// A watch begins up to so many changes in the past, for its member is behind the others.
+    pub(crate) lag: usize,
+    /// A turn of a node's driver takes up to so long. Zero: it takes up everything the moment it comes.
+    pub(crate) cost: Duration,
+    /// What a driver asks for in one turn shares a transaction, where it may.
+    pub(crate) together: bool,
+    /// Leaders do guarded work.
+    pub(crate) working: bool,
+    /// The nodes share partitions.
+    pub(crate) shares: bool,
+    /// How many keys a session may have; each is looked at in turn.
+    pub(crate) turns: u32,
+    pub(crate) mutant: Option<Mutant>,
+    pub(crate) broken: Option<Broken>,
+    pub(crate) trace: Option<Vec<Line>>,
+    pub(crate) prizes: Vec<Prize>,
+    places: BTreeMap<Key, usize>,
+    /// Prizes with more open terms than seats.
+    crowded: usize,
+    pub(crate) lives: Vec<u64>,
+    pub(crate) inboxes: Vec<Vec<Event>>,
+    agenda: Agenda<(usize, u64, Ev)>,
+    /// For what a test draws.
+    #[cfg(test)]
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) watchers: Vec<Watcher>,
+    pub(crate) steps: u64,
+    /// Of nodes that are no more.
+    pub(crate) tally: Tally,
+    pub(crate) happened: Happened,
+    /// Faults of each kind, and those that hit who led.
+    pub(crate) faults: BTreeMap<Kind, (u64, u64)>,
+}
+
+impl World {
+    pub(crate) fn with(settings: Settings, nodes: usize, seed: u64) -> Self {
+        Self {
+            now: Time::ZERO,
+            settings,
+            store: Store::new(),
+            nodes: (0..nodes as u64)
+                .map(|n| Node::new(settings, seed ^ (n + 1)))
+                .collect(),
+            wakes: vec![Time::MAX; nodes],
+            recording: false,
+            asked: Vec::new(),
+            rules: Vec::new(),
+            forbidden: Vec::new(),
+            elected: Vec::new(),
+            touched: BTreeSet::new(),
+            overlaps: BTreeMap::new(),
+            skewed: BTreeMap::new(),
+            restored: false,
+            delay: Duration::from_millis(1),
+            drawn: true,
+            lag: 0,
+            cost: Duration::ZERO,
+            together: false,
+            working: false,
+            shares: false,
+            turns: 2,
+            mutant: None,
+            broken: None,
+            trace: None,
+            prizes: Vec::new(),
+            places: BTreeMap::new(),
+            crowded: 0,
+            lives: vec![0; nodes],
+            inboxes: (0..nodes).map(|_| Vec::new()).collect(),
+            agenda: Agenda::new(),
+            #[cfg(test)]
+            rng: fastrand::Rng::with_seed(seed),
+            watchers: Vec::new(),
+            steps: 0,
+            tally: Tally::default(),
+            happened: Happened::default(),
+            faults: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn says(&mut self, node: Option<usize>, what: impl FnOnce() -> String) {
+        let at = self.now;
+        if let Some(trace) = &mut self.trace {
+            let what = what();
+            trace.push(Line { at, node, what });
+        }
+    }
+
+    // ---- time
+
+    pub(crate) fn schedule(&mut self, at: Time, node: usize, ev: Ev) {
+        let life = self.lives.get(node).copied().unwrap_or_default();
+        self.agenda.plan(at, (node, life, ev));
+    }
+
+    /// Does something to the world after a while.
+    pub(crate) fn after(&mut self, wait: Duration, act: impl FnOnce(&mut World) + 'static) {
+        let at = self.now.after(wait);
+        self.schedule(at, usize::MAX, Ev::Do(Box::new(act)));
+    }
+
+    /// How long a message takes from that node to etcd, or back.
+    pub(crate) fn hop(&mut self, node: usize) -> Duration {
+        let micros = self.delay.as_micros() as u64;
+        self.lasts(node, micros / 5..micros)
+    }
+
+    /// So many microseconds. Each node draws from numbers of its own, so that one that sends more changes no other.
+    pub(crate) fn lasts(&mut self, node: usize, micros: Range<u64>) -> Duration {
+        let drawn = self
+            .drawn
+            .then(|| self.nodes[node].draws.u64(micros.clone()));
+        Duration::from_micros(drawn.unwrap_or(micros.end))
+    }
+
+    /// The earliest time that a machine waits for.
+    fn next_tick(&self) -> (Time, usize) {
+        let due = self.wakes.iter().enumerate().map(|(i, at)| (*at, i)).min();
+        due.unwrap_or((Time::MAX, 0))
+    }
+
+    /// Notes when the node's driver is to be woken, after whatever may have changed that.
+    pub(super) fn note_wake(&mut self, node: usize) {
+        let n = &self.nodes[node];
+        let asleep = n.paused || n.closed() || n.inbox.busy();
+        let due = n.due.filter(|_| !asleep);
+        self.wakes[node] = due.map_or(Time::MAX, |due| due.max(n.alarm));
+    }
+
+    /// The next thing that happens, unless that is later than `until`.
+    pub(crate) fn step(&mut self, until: Time) -> bool {
+        let event = self.agenda.next().unwrap_or(Time::MAX).max(self.now);
+        let (tick, node) = self.next_tick();
+        let at = event.min(tick.max(self.now)).min(until);
+        let expiry = self.store.next_expiry(at).map(|at| at.max(self.now));
+        let at = expiry.unwrap_or(at);
+        if expiry.is_none() && event > until && tick > until {
+            self.now = until;
+            return false;
+        }
+        self.now = at;
+        self.steps += 1;
+        if event == at {
+            if let Some((node, life, ev)) = self.agenda.take() {
+                self.happen(node, life, ev);
+            }
+        } else if expiry.is_some() {
+            self.expire();
+        } else {
+            self.ring(node);
+        }
+        self.publish();
+        if self.crowded > 0 {
+            self.check();
+        }
+        true
+    }
+
+    fn expire(&mut self) {
+        let now = self.now;
+        if self.trace.is_some() {
+            for lease in self.store.due(now) {
+                self.says(None, || format!("etcd: lease {lease:x} expires"));
+            }
+        }
+        self.store.expire(now);
+    }
+
+    pub(crate) fn run(&mut self, wait: Duration) {
+        let until = self.now.after(wait);
+        while self.broken.is_none() && self.step(until) {}
+    }
+
+    /// Runs until it is so, and whether it became so.
+    pub(crate) fn within(&mut self, most: Duration, so: impl Fn(&World) -> bool) -> bool {
+        let until = self.now.after(most);
+        while self.broken.is_none() && !so(self) {
+            if !self.step(until) {
+                return false;
+            }
+        }
+        true
+    }
+
+    // ---- the nodes' side
+
+    pub(crate) fn relink(&mut self, node: usize, change: impl FnOnce(&mut node::Link)) {
+        change(&mut self.nodes[node].link);
+        let link = &self.nodes[node].link;
+        if !link.watches_stalled && !link.answers_lost {
+            let held = std::mem::take(&mut self.nodes[node].held);
+            let held = held
+                .into_iter()
+                .map(|(generation, number, message)| Event::Watched {
+                    generation,
+                    number,
+                    message,
+                });
+            // What a paused node finds when it goes on is in the order of the stream.
+            let later = std::mem::take(&mut self.inboxes[node]);
+            for event in held.chain(later).collect::<Vec<_>>() {
+                self.deliver(node, event);
+            }
+        }
+    }
+
+    /// The process dies and another takes its place.
+    pub(crate) fn kill(&mut self, node: usize) {
+        self.says(Some(node), || "is killed and starts anew".to_owned());
+        self.lives[node] += 1;
+        self.watchers.retain(|w| w.node != node);
+        self.inboxes[node].clear();
+        // However much the node has drawn.
+        let fresh = fastrand::Rng::with_seed(self.nodes[node].seed).u64(..);
+        let seed = self.seed_of(node, fresh);
+        let new = Node::new(self.settings, seed);
+        let old = std::mem::replace(&mut self.nodes[node], new);
+        for term in old.terms.iter().filter(|t| !t.joined && !t.over) {
+            self.close_term(term.prize);
+        }
+        self.tally += old.tally;
+        let new = &mut self.nodes[node];
+        (new.offset, new.rate_ppm) = (old.offset, old.rate_ppm);
+        (new.link, new.work) = (old.link, old.work);
+        (new.follow, new.recording) = (old.follow, self.recording);
+        new.draws = old.draws;
+        self.note_wake(node);
+    }
+
+    pub(crate) fn act(&mut self, node: usize, action: Action) {
+        match action {
+            Action::Ask { request, ask } => self.send(node, request, ask),
+            Action::Watch { .. } => {
+                self.remember_watch(node, &action);
+                let Action::Watch { watch, key, prefix } = action else {
+                    return;
+                };
+                let n = &mut self.nodes[node];
+                let first = !std::mem::replace(&mut n.watching, true);
+                n.watch_generation += u64::from(first);
+                let generation = n.watch_generation;
+                let at = self.now.after(self.hop(node));
+                let register = Ev::Register {
+                    generation,
+                    id: watch,
+                    key,
+                    prefix,
+                    first,
+                };
+                self.schedule(at, node, register);
+            }
+            Action::Unwatch { watch } => {
+                let generation = self.nodes[node].watch_generation;
+                let at = self.now.after(self.hop(node));
+                self.schedule(
+                    at,
+                    node,
+                    Ev::Cancel {
+                        generation,
+                        id: watch,
+                    },
+                );
+            }
+            Action::Progress => {
+                let generation = self.nodes[node].watch_generation;
+                let at = self.now.after(self.hop(node));
+                self.schedule(at, node, Ev::Progress { generation });
+            }
+            Action::HangUpWatches { elsewhere } => {
+                let n = &mut self.nodes[node];
+                n.watch_generation += 1;
+                n.watches_moved += u64::from(elsewhere);
+                n.watching = false;
+                self.watchers.retain(|w| w.node != node);
+            }
+            Action::TermEnded { slot, term, .. } => {
+                self.says_action(node, &action);
+                self.wind_up(node, slot, term);
+                self.tell(node, action);
+            }
+            Action::Elected { slot, .. } => {
+                self.says_action(node, &action);
+                self.begin_term(node, &action);
+                // As `Resource::elected`: the candidate is dropped when it has what it waited for.
+                if self.nodes[node].seats[&slot].brief {
+                    self.leave_slot(node, slot);
+                }
+            }
+            Action::Taken {
+                member,
+                partition,
+                slot,
+            } => self.taken(node, member, partition, slot),
+            other => {
+                self.says_action(node, &other);
+                self.tell(node, other);
+            }
+        }
+    }
+
+    fn tell(&mut self, node: usize, action: Action) {
+        let mutant = self.mutant;
+        let now = self.nodes[node].local(self.now);
+        self.nodes[node].told(action, now, mutant);
+    }
+
+    /// The term's token is cancelled; its work ends when it ends.
+    fn wind_up(&mut self, node: usize, slot: SlotId, term: TermId) {
+        if let Work::After(wait) = self.nodes[node].work {
+            let at = self.now.after(wait);
+            self.schedule(at, node, Ev::Deliver(Event::Joined { slot, term }));
+        }
+        self.tell_early(node, slot, term);
+    }
+
+    fn begin_term(&mut self, node: usize, action: &Action) {
+        let Action::Elected { slot, .. } = action else {
+            return;
+        };
+        let prefix = Arc::clone(&self.nodes[node].seats[slot].prefix);
+        let prize = self.stands_for(&prefix);
+        let Some(token) = self.nodes[node].elected(action, prize) else {
+            return;
+        };
+        let p = &mut self.prizes[prize];
+        p.open += 1;
+        p.terms += 1;
+        self.crowded += usize::from(p.open == p.seats + 1);
+        // A driver that was held up may tell of a term whose time has passed: nobody ever believes in it.
+        let local = self.nodes[node].local(self.now);
+        let over = |term: &node::Term| term.limit() <= local;
+        if self.nodes[node].terms.last().is_some_and(over) {
+            return;
+        }
+        self.check_election(node, prize, token);
+        self.begin_work(node, prize, token);
+    }
+
+    pub(crate) fn close_term(&mut self, prize: usize) {
+        let p = &mut self.prizes[prize];
+        p.open -= 1;
+        self.crowded -= usize::from(p.open == p.seats);
+    }
+
+    pub(crate) fn stands_for(&mut self, prefix: &Key) -> usize {
+        if let Some(place) = self.places.get(prefix) {
+            return *place;
+        }
+        self.places.insert(Arc::clone(prefix), self.prizes.len());
+        self.prizes.push(Prize {
+            prefix: Arc::clone(prefix),
+            seats: cluster::seats_of(prefix),
+            open: 0,
+            newest: 0,
+            terms: 0,
+            counter: Counter::default(),
+        });
+        self.prizes.len() - 1
+    }
+
+    pub(crate) fn prefixes(&self) -> Vec<Key> {
+        self.places.keys().cloned().collect()
+    }
+
+    /// Of all nodes, those that are no more included.
+    pub(crate) fn told(&self) -> Tally {
+        let mut tally = self.tally.clone();
+        for node in &self.nodes {
+            tally += node.tally.clone();
+        }
+        tally
+    }
+}

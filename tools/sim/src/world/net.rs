@@ -1,0 +1,413 @@
+//! Hides the network, and etcd at its other end: requests, answers and watch messages, late, lost, twice or in no order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::node::Message;
+use super::store::{ELECTION, denied, failed};
+use super::{Ev, Event, Fate, Forbidden, Watcher, World};
+use eldest_core::action::{Answer, Ask, Class, RequestId};
+use eldest_core::time::Time;
+
+impl World {
+    // ---- etcd's side
+
+    pub(crate) fn happen(&mut self, node: usize, life: u64, ev: Ev) {
+        let alive = self.lives.get(node) == Some(&life);
+        match ev {
+            Ev::Do(act) => act(self),
+            Ev::Arrive {
+                request,
+                ask,
+                stream,
+                sent,
+                back,
+                refusal,
+            } => self.arrive(node, alive, request, &ask, stream, (sent, back, refusal)),
+            Ev::ArriveTogether {
+                asked,
+                sent,
+                back,
+                refusal,
+            } => self.arrive_together(node, alive, &asked, (sent, back, refusal)),
+            Ev::Deliver(event) if alive => self.deliver(node, event),
+            Ev::TurnOver if alive => self.turn_over(node),
+            Ev::Effect(effect) => self.take_effect(node, effect),
+            Ev::Register {
+                generation,
+                id,
+                ref key,
+                prefix,
+                first,
+            } if alive && generation == self.nodes[node].watch_generation => {
+                if self.nodes[node].link.requests_lost {
+                    if first {
+                        let at = self.now.after(self.settings.timeout);
+                        self.message_at(at, node, generation, Message::Broken);
+                    } else {
+                        let at = self.now.after(Duration::from_millis(200));
+                        self.schedule(at, node, ev);
+                    }
+                    return;
+                }
+                self.watchers.push(Watcher {
+                    node,
+                    generation,
+                    id,
+                    key: Arc::clone(key),
+                    prefix,
+                    last: self.now,
+                });
+                let forbidden = |f: &Forbidden| f.node == node && key.starts_with(&f.prefix);
+                if self.forbidden.iter().any(forbidden) {
+                    self.message(self.watchers.len() - 1, Message::Refused { id });
+                    self.watchers.pop();
+                } else {
+                    self.begin_watch(self.watchers.len() - 1, id);
+                }
+            }
+            Ev::Cancel { generation, id } if alive => {
+                let one = |w: &Watcher| w.node == node && w.generation == generation && w.id == id;
+                if let Some(at) = self.watchers.iter().position(one) {
+                    self.message(at, Message::Canceled { id });
+                    self.watchers.remove(at);
+                }
+            }
+            Ev::Progress { generation } if alive && !self.nodes[node].link.requests_lost => {
+                let of_stream = |w: &Watcher| w.node == node && w.generation == generation;
+                let mine = (0..self.watchers.len()).filter(|w| of_stream(&self.watchers[*w]));
+                if let Some(slowest) = mine.max_by_key(|w| self.watchers[*w].last) {
+                    let revision = self.store.revision;
+                    self.message(slowest, Message::Progress { revision });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn arrive(
+        &mut self,
+        node: usize,
+        alive: bool,
+        request: RequestId,
+        ask: &Ask,
+        stream: Option<(u64, Option<i64>)>,
+        (sent, back, refusal): (Time, Option<Duration>, Option<Class>),
+    ) {
+        let lease = match ask {
+            Ask::Grant { .. } => Some(self.draw_lease(node)),
+            _ => stream.and_then(|(_, lease)| lease),
+        };
+        let stale = self.nodes[node].link.stale.filter(|_| alive);
+        let earlier = self.answered_by_proxy(node, ask, lease);
+        // A leader that has lost its followers goes on acknowledging until it notices.
+        let acknowledges = |since: Time| *ask == Ask::Renew && self.now.since(since) < ELECTION;
+        let answer = match (ask, stale) {
+            _ if earlier.is_some() => earlier.unwrap_or(Answer::Opened),
+            (Ask::Open { .. }, Some(_)) => Answer::Opened,
+            (Ask::Renew, Some(term)) => {
+                let mut header = self.store.header();
+                header.term = term;
+                Answer::Renewed {
+                    ttl: self.settings.ttl,
+                    header,
+                }
+            }
+            _ if self
+                .store
+                .headless
+                .is_some_and(|since| !acknowledges(since)) =>
+            {
+                if back.is_some() && alive {
+                    self.time_out(node, request, stream, sent, true);
+                }
+                return;
+            }
+            _ if self.is_held(node, alive, ask) => return,
+            (Ask::Probe { key }, _) if self.unreadable(node, key) => Answer::Failed(denied()),
+            _ if self.deleted_blindly(ask) => Answer::Deleted {
+                header: self.store.header(),
+            },
+            _ => self.store.perform(self.now, ask, lease),
+        };
+        let answer = refusal.map_or(answer, |class| failed(class, true));
+        let answer = match answer {
+            Answer::Renewed { ttl, mut header } if self.nodes[node].link.odd_term => {
+                // Of no election that there will be.
+                header.term += 1 << 32;
+                Answer::Renewed { ttl, header }
+            }
+            answer => answer,
+        };
+        if let Some(back) = back.filter(|_| alive) {
+            self.answer(node, request, answer, stream, sent, back);
+        }
+    }
+
+    fn unreadable(&self, node: usize, key: &[u8]) -> bool {
+        let unreadable = |f: &Forbidden| f.node == node && !f.readable && *f.prefix == *key;
+        self.forbidden.iter().any(unreadable)
+    }
+
+    /// The id of a lease that a node asks for. One of its own is drawn in any case, so that other stories stay as they are.
+    fn draw_lease(&mut self, node: usize) -> i64 {
+        self.nodes[node].draw_lease();
+        if self.nodes[node].link.same_ids
+            && let Some(taken) = self.store.leases.keys().next()
+        {
+            self.nodes[node].drawn.1 = *taken;
+        }
+        self.nodes[node].drawn.1
+    }
+
+    fn answer(
+        &mut self,
+        node: usize,
+        request: RequestId,
+        answer: Answer,
+        stream: Option<(u64, Option<i64>)>,
+        sent: Time,
+        back: Duration,
+    ) {
+        let timeout = self.settings.timeout;
+        let late = self.now.after(back) > sent.after(timeout);
+        if self.nodes[node].link.answers_lost || late {
+            self.time_out(node, request, stream, sent, true);
+            return;
+        }
+        let at = self.now.after(back);
+        // A stream that failed is of no use any more.
+        let stream = stream.map(|(g, l)| (g, l.filter(|_| !matches!(answer, Answer::Failed(_)))));
+        if self.nodes[node].link.twice {
+            let again = Event::Answer {
+                request,
+                answer: answer.clone(),
+                stream: None,
+                timeout: false,
+            };
+            let later = at.after(self.hop(node));
+            self.schedule(later, node, Ev::Deliver(again));
+        }
+        let event = Event::Answer {
+            request,
+            answer,
+            stream,
+            timeout: false,
+        };
+        self.schedule(at, node, Ev::Deliver(event));
+    }
+
+    /// Nothing is heard of a request that was sent then.
+    fn time_out(
+        &mut self,
+        node: usize,
+        request: RequestId,
+        stream: Option<(u64, Option<i64>)>,
+        sent: Time,
+        ambiguous: bool,
+    ) {
+        let event = Event::Answer {
+            request,
+            answer: failed(Class::Retry, ambiguous),
+            stream: stream.map(|(generation, _)| (generation, None)),
+            timeout: true,
+        };
+        let at = sent.after(self.settings.timeout).max(self.now);
+        self.schedule(at, node, Ev::Deliver(event));
+    }
+
+    /// A watch begins at the revision that its member is at, and tells everything later.
+    fn begin_watch(&mut self, watcher: usize, id: eldest_core::action::WatchId) {
+        let most = self.lag.min(self.store.history.len());
+        let node = self.watchers[watcher].node;
+        let behind = if self.drawn {
+            self.nodes[node].draws.usize(..=most)
+        } else {
+            most
+        };
+        let mut revision = self.store.revision;
+        let mut missed = Vec::new();
+        if behind > 0 {
+            let from = self.store.history.len() - behind;
+            revision = self.store.history[from].revision() - 1;
+            let later = self.store.history.iter();
+            let later = later.filter(|change| change.revision() > revision);
+            let watcher = &self.watchers[watcher];
+            missed.extend(later.filter(|change| watcher.sees(change.key())).cloned());
+        }
+        self.message(watcher, Message::Created { id, revision });
+        if !missed.is_empty() {
+            let changes = missed;
+            self.message(watcher, Message::Events { id, changes });
+        }
+    }
+
+    /// Sends a message of one watch: in order with the others of that watch, in no order with those of others.
+    fn message(&mut self, watcher: usize, message: Message) {
+        let hop = self.hop(self.watchers[watcher].node);
+        let watcher = &mut self.watchers[watcher];
+        watcher.last = watcher.last.max(self.now.after(hop));
+        let (at, node, generation) = (watcher.last, watcher.node, watcher.generation);
+        self.message_at(at, node, generation, message);
+    }
+
+    fn message_at(&mut self, at: Time, node: usize, generation: u64, message: Message) {
+        let n = &mut self.nodes[node];
+        n.messages += 1;
+        let number = n.messages;
+        self.schedule(
+            at,
+            node,
+            Ev::Deliver(Event::Watched {
+                generation,
+                number,
+                message,
+            }),
+        );
+    }
+
+    pub(crate) fn publish(&mut self) {
+        if self.store.news.is_empty() {
+            return;
+        }
+        let news = self.store.publish();
+        for change in &news {
+            self.says_change(change);
+        }
+        for at in 0..self.watchers.len() {
+            let w = &self.watchers[at];
+            let changes: Vec<_> = news.iter().filter(|c| w.sees(c.key())).cloned().collect();
+            if !changes.is_empty() {
+                let id = w.id;
+                self.message(at, Message::Events { id, changes });
+            }
+        }
+    }
+
+    /// etcd cancels every watch of a node, or the node's stream breaks.
+    pub(crate) fn disturb_watches(&mut self, node: usize, broken: bool) {
+        for at in 0..self.watchers.len() {
+            if self.watchers[at].node == node {
+                let id = self.watchers[at].id;
+                let message = if broken {
+                    Message::Broken
+                } else {
+                    Message::Canceled { id }
+                };
+                self.message(at, message);
+            }
+        }
+        self.watchers.retain(|w| w.node != node);
+    }
+
+    /// A node's watches are so far behind that what they miss was compacted: nothing of it arrives, then etcd cancels
+    /// them.
+    pub(crate) fn compact(&mut self, node: usize) {
+        let n = &mut self.nodes[node];
+        n.lost_below = n.messages + 1;
+        self.disturb_watches(node, false);
+    }
+
+    pub(crate) fn send(&mut self, node: usize, request: RequestId, ask: Ask) {
+        self.check_release(node, &ask);
+        self.says_ask(node, request, &ask);
+        if self.recording {
+            self.asked.push((self.now, node, ask.clone()));
+        }
+        if matches!(ask, Ask::List { .. } | Ask::Older { .. }) {
+            self.nodes[node].tally.relisted += 1;
+        }
+        if self.intercepted(node, request, &ask) {
+            return;
+        }
+        if self.together {
+            if let Some(ask) = self.nodes[node].kept.keep(request, ask) {
+                self.transmit(node, request, ask);
+            }
+        } else {
+            self.transmit(node, request, ask);
+        }
+    }
+
+    /// Puts one request on its way.
+    pub(super) fn transmit(&mut self, node: usize, request: RequestId, ask: Ask) {
+        let (now, n) = (self.now, &mut self.nodes[node]);
+        if !self.cost.is_zero() {
+            n.inbox.asked(request, &ask);
+        }
+        let stream = match ask {
+            Ask::Open { lease } => {
+                n.generation += 1;
+                n.stream = None;
+                Some((n.generation, Some(lease)))
+            }
+            Ask::Renew => match n.stream.take() {
+                None => {
+                    let answer = failed(Class::Retry, false);
+                    let stream = None;
+                    let event = Event::Answer {
+                        request,
+                        answer,
+                        stream,
+                        timeout: false,
+                    };
+                    self.schedule(now, node, Ev::Deliver(event));
+                    return;
+                }
+                lease => Some((n.generation, lease)),
+            },
+            _ => None,
+        };
+        let (out, back) = (self.hop(node), self.hop(node));
+        let rule = self
+            .rules
+            .iter_mut()
+            .find(|r| r.node == node && r.times > 0 && (r.what)(&ask));
+        let fate = match rule {
+            Some(rule) => {
+                rule.times -= 1;
+                Some(rule.fate)
+            }
+            None => self.fate_by_link(node, out),
+        };
+        if let Some(Fate::Refused(class)) = fate {
+            self.answer(node, request, failed(class, false), stream, now, out + back);
+            return;
+        }
+        let refusal = Fate::refusal(fate);
+        let (out, back) = Fate::ways(fate, out, back);
+        let in_time = out.is_some_and(|out| out <= self.settings.timeout);
+        if back.is_none() || !in_time {
+            self.time_out(node, request, stream, now, true);
+        }
+        if let Some(out) = out {
+            let back = back.filter(|_| in_time);
+            let arrive = Ev::Arrive {
+                request,
+                ask,
+                stream,
+                sent: now,
+                back,
+                refusal,
+            };
+            self.schedule(now.after(out), node, arrive);
+        }
+    }
+
+    /// What the way to etcd makes of a request that takes so long to get there.
+    pub(super) fn fate_by_link(&mut self, node: usize, out: Duration) -> Option<Fate> {
+        let link = &self.nodes[node].link;
+        let (requests_lost, late, slow) = (link.requests_lost, link.late, link.slow);
+        if requests_lost {
+            return Some(Fate::RequestLost);
+        }
+        if slow {
+            let most = self.settings.timeout.saturating_sub(out).as_micros() as u64;
+            return Some(Fate::Slow(self.lasts(node, most / 2..most.max(1))));
+        }
+        late.map(|most| {
+            let micros = (most.as_micros() as u64).max(1);
+            Fate::Delayed(self.lasts(node, 0..micros))
+        })
+    }
+}

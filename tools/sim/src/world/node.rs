@@ -1,0 +1,677 @@
+//! Hides what one node is beside its machine: its clock, its link, and what the driver and the handles keep.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Event;
+use super::driver::Inbox;
+use super::shared::Kept;
+use super::store::Key;
+use crate::mutant::Mutant;
+use eldest_core::action::{
+    Action, Answer, Ask, Condition, Note, RequestId, SlotId, Standing, TermId, Trouble, WatchId,
+};
+use eldest_core::arranging::BATCH;
+use eldest_core::candidacy::{Follow, LONG_QUEUE, Phase, Role};
+use eldest_core::facts::{Change, Entry, Header};
+use eldest_core::freshness::Completeness;
+use eldest_core::lease_clock::Trust;
+use eldest_core::machine::{Config, Machine, Slot};
+use eldest_core::reason::{EndReason, LostReason};
+use eldest_core::time::Time;
+
+/// How sessions are configured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    pub(crate) ttl: Duration,
+    pub(crate) grace: Duration,
+    pub(crate) margin: Duration,
+    /// Of a request.
+    pub(crate) timeout: Duration,
+    pub(crate) drift_ppm: u32,
+    /// With more candidates than this beside it, one is to follow its predecessor.
+    pub(crate) long_queue: usize,
+    /// So many partitions are taken or released in one transaction.
+    pub(crate) batch: usize,
+}
+
+impl Settings {
+    /// The library's defaults at 2 s, the shortest TTL that it allows.
+    pub(crate) const FAST: Settings = Settings {
+        ttl: Duration::from_secs(2),
+        grace: Duration::from_millis(400),
+        margin: Duration::from_millis(100),
+        timeout: Duration::from_millis(300),
+        drift_ppm: 1000,
+        long_queue: LONG_QUEUE,
+        batch: BATCH,
+    };
+}
+
+/// As `term::Belief`: moves later until it is frozen.
+#[derive(Debug)]
+pub(crate) struct Belief {
+    pub(crate) deadline: Cell<Time>,
+    pub(crate) frozen: Cell<bool>,
+}
+
+/// As `term::Shared`, with the work that goes on under it.
+#[derive(Debug)]
+pub(crate) struct Term {
+    pub(crate) slot: SlotId,
+    pub(crate) id: TermId,
+    pub(crate) prefix: Key,
+    pub(crate) prize: usize,
+    pub(crate) key: Key,
+    pub(crate) token: i64,
+    pub(crate) belief: Rc<Belief>,
+    pub(crate) until: Time,
+    pub(crate) cutoff: Time,
+    pub(crate) reason: Option<LostReason>,
+    pub(crate) joined: bool,
+    /// Its work may go on, but it can never be valid again.
+    pub(crate) over: bool,
+}
+
+impl Term {
+    pub(crate) fn limit(&self) -> Time {
+        self.until.min(self.belief.deadline.get())
+    }
+
+    /// Work goes on no longer than until then.
+    pub(crate) fn cutoff(&self) -> Time {
+        self.cutoff.min(self.belief.deadline.get())
+    }
+}
+
+/// When the work of a term ends after the term did.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Work {
+    After(Duration),
+    Never,
+}
+
+/// How the way to etcd is; each field is a fault of its own.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fault of its own")]
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Link {
+    pub(crate) requests_lost: bool,
+    pub(crate) answers_lost: bool,
+    pub(crate) watches_stalled: bool,
+    /// Requests arrive up to so much later, long after they timed out here.
+    pub(crate) late: Option<Duration>,
+    /// Answers are nearly too late.
+    pub(crate) slow: bool,
+    /// Every answer arrives once more.
+    pub(crate) twice: bool,
+    /// Renewals go to a deposed leader of that term, which acknowledges and does nothing.
+    pub(crate) stale: Option<u64>,
+    /// It draws the lease ids that others have, as clones of one machine do.
+    pub(crate) same_ids: bool,
+    /// Renewals are done, and acknowledged in the name of another raft term than reads are.
+    pub(crate) odd_term: bool,
+}
+
+/// A message of the watch stream.
+#[derive(Debug, Clone)]
+pub(crate) enum Message {
+    Created {
+        id: WatchId,
+        revision: i64,
+    },
+    Events {
+        id: WatchId,
+        changes: Vec<Change>,
+    },
+    Progress {
+        revision: i64,
+    },
+    /// Not permitted.
+    Refused {
+        id: WatchId,
+    },
+    Canceled {
+        id: WatchId,
+    },
+    Broken,
+}
+
+/// What a candidate's handles were told.
+#[derive(Debug, Default)]
+pub(crate) struct Seat {
+    pub(crate) prefix: Key,
+    pub(crate) standing: Option<Standing>,
+    pub(crate) registered: bool,
+    /// Of a lock or semaphore: its holder does not stand again by itself.
+    pub(crate) brief: bool,
+    pub(crate) ended: Option<(EndReason, Option<Trouble>)>,
+}
+
+/// How often a node was told something.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tally {
+    pub(crate) granted: u64,
+    pub(crate) renewed: u64,
+    pub(crate) late: u64,
+    pub(crate) refused: u64,
+    pub(crate) renewal_failed: u64,
+    pub(crate) joined: u64,
+    pub(crate) rejoined: u64,
+    pub(crate) join_failed: u64,
+    pub(crate) request_failed: u64,
+    pub(crate) watch_lost: u64,
+    pub(crate) relisted: u64,
+    pub(crate) orphans: u64,
+    pub(crate) blocked: u64,
+    pub(crate) store_changed: u64,
+    /// Takes of partitions that were lost on the way while others of that node were under way.
+    pub(crate) takes_lost: u64,
+    /// Terms that ended, by why.
+    pub(crate) ended: BTreeMap<&'static str, u64>,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.granted += other.granted;
+        self.renewed += other.renewed;
+        self.late += other.late;
+        self.refused += other.refused;
+        self.renewal_failed += other.renewal_failed;
+        self.joined += other.joined;
+        self.rejoined += other.rejoined;
+        self.join_failed += other.join_failed;
+        self.request_failed += other.request_failed;
+        self.watch_lost += other.watch_lost;
+        self.relisted += other.relisted;
+        self.orphans += other.orphans;
+        self.blocked += other.blocked;
+        self.store_changed += other.store_changed;
+        self.takes_lost += other.takes_lost;
+        for (reason, times) in other.ended {
+            *self.ended.entry(reason).or_default() += times;
+        }
+    }
+}
+
+impl Tally {
+    fn count(&mut self, note: &Note) {
+        let count = match note {
+            Note::LeaseGranted { .. } => &mut self.granted,
+            Note::Renewed { .. } => &mut self.renewed,
+            Note::RenewedLate { .. } => &mut self.late,
+            Note::RenewalRefused => &mut self.refused,
+            Note::RenewalFailed { .. } => &mut self.renewal_failed,
+            Note::Joined { again: false, .. } => &mut self.joined,
+            Note::Joined { again: true, .. } => &mut self.rejoined,
+            Note::JoinFailed { .. } => &mut self.join_failed,
+            Note::RequestFailed { .. } => &mut self.request_failed,
+            Note::WatchLost { .. } => &mut self.watch_lost,
+            Note::OrphanFound { .. } => &mut self.orphans,
+            Note::Blocked { .. } => &mut self.blocked,
+            Note::StoreChanged { .. } => &mut self.store_changed,
+        };
+        *count += 1;
+    }
+}
+
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, each said in its own words"
+)]
+pub(crate) struct Node {
+    pub(crate) machine: Machine,
+    pub(crate) settings: Settings,
+    /// Of its lease ids.
+    pub(crate) seed: u64,
+    /// How many of them it has drawn, and the last one.
+    pub(crate) drawn: (u64, i64),
+    /// What else is drawn for it: how long its messages take, and when its work goes on.
+    pub(crate) draws: fastrand::Rng,
+    pub(crate) offset: Duration,
+    pub(crate) rate_ppm: i64,
+    pub(crate) link: Link,
+    pub(crate) work: Work,
+    /// How its candidates look at the queue.
+    pub(crate) follow: Follow,
+    pub(crate) paused: bool,
+    /// Since when its machine is suspended: it is paused, and the timers of its runtime stand still.
+    pub(crate) suspended: Option<Time>,
+    /// What those timers bring about, and how long after the machine goes on.
+    pub(crate) stopped: Vec<(Duration, Event)>,
+    /// The driver's timer rings then at the earliest, by the world's clock.
+    pub(crate) alarm: Time,
+    /// What waits for the driver, where its turns take time.
+    pub(crate) inbox: Inbox,
+    /// What is sent at the end of a turn.
+    pub(crate) kept: Kept,
+    /// What the machine waits for, by the node's clock and by the world's.
+    pub(crate) due_local: Option<Time>,
+    pub(crate) due: Option<Time>,
+    /// The lease of the open keepalive stream.
+    pub(crate) stream: Option<i64>,
+    pub(crate) generation: u64,
+    pub(crate) watching: bool,
+    pub(crate) watch_generation: u64,
+    /// How often the machine asked for a watch stream at another endpoint.
+    pub(crate) watches_moved: u64,
+    /// That stream is half open: nothing comes on it.
+    pub(crate) dead_watches: Option<u64>,
+    /// What the stalled stream keeps back.
+    pub(crate) held: Vec<(u64, u64, Message)>,
+    /// Messages sent, and those before which were lost.
+    pub(crate) messages: u64,
+    pub(crate) lost_below: u64,
+    pub(crate) belief: Option<Rc<Belief>>,
+    /// Every term; of a world that does not record, those whose work goes on.
+    pub(crate) terms: Vec<Term>,
+    pub(crate) seats: BTreeMap<SlotId, Seat>,
+    pub(crate) stood: BTreeMap<Key, SlotId>,
+    /// Slots of a semaphore, of which one session has several.
+    pub(crate) permits: Vec<SlotId>,
+    pub(crate) recording: bool,
+    pub(crate) closed: bool,
+    pub(crate) tally: Tally,
+    /// Every lease that it was granted.
+    pub(crate) leases: Vec<i64>,
+    /// The create revision of every key that it joined with.
+    pub(crate) joined: Vec<i64>,
+    pub(crate) conditions: Vec<Condition>,
+    pub(crate) notes: Vec<Note>,
+    pub(crate) proclaimed: Vec<(u64, Result<bool, Trouble>)>,
+    pub(crate) observed: Vec<(SlotId, i64, Vec<Entry>)>,
+    pub(crate) observe_failed: Vec<Trouble>,
+    /// As of when all that is observed is complete.
+    pub(crate) confirmed: Option<Time>,
+    /// The same of each onlooker, by which it was read, and while it has no gap, what was confirmed before.
+    pub(crate) complete: BTreeMap<SlotId, Completeness>,
+    pub(crate) memory: Memory,
+}
+
+/// What a mutated adapter remembers.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// Requests under way, and when each was sent.
+    pub(crate) asks: BTreeMap<RequestId, (Time, Ask)>,
+    /// The last acknowledgement.
+    pub(crate) acknowledged: Option<Header>,
+    /// The lease that the proxy has renewed and may answer for once more.
+    pub(crate) renewed: Option<i64>,
+    /// The create revision under which a key was first seen.
+    pub(crate) created: BTreeMap<Key, i64>,
+    /// Watches that etcd cancelled and nobody was told of.
+    pub(crate) reopened: Vec<WatchId>,
+    /// The key of each watch, and whether it is a prefix.
+    pub(crate) watches: BTreeMap<WatchId, (Key, bool)>,
+}
+
+impl Settings {
+    /// What a session is configured to by them.
+    pub(crate) fn config(self) -> Config {
+        Config {
+            ttl: self.ttl,
+            trust: Trust {
+                margin: self.margin,
+                drift_ppm: self.drift_ppm,
+            },
+            grace: self.grace,
+            request_timeout: self.timeout,
+            probe_key: (*b"probe").into(),
+            long_queue: self.long_queue,
+            batch: self.batch,
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn new(settings: Settings, seed: u64) -> Self {
+        Self {
+            machine: Machine::new(settings.config()),
+            settings,
+            seed,
+            drawn: (0, 0),
+            draws: fastrand::Rng::with_seed(!seed),
+            offset: Duration::from_secs(1000 + 100 * (seed % 7)),
+            rate_ppm: 0,
+            link: Link::default(),
+            work: Work::After(Duration::ZERO),
+            follow: Follow::Auto,
+            paused: false,
+            suspended: None,
+            stopped: Vec::new(),
+            alarm: Time::ZERO,
+            inbox: Inbox::default(),
+            kept: Kept::default(),
+            due_local: None,
+            due: None,
+            stream: None,
+            generation: 0,
+            watching: false,
+            watch_generation: 0,
+            watches_moved: 0,
+            dead_watches: None,
+            held: Vec::new(),
+            messages: 0,
+            lost_below: 0,
+            belief: None,
+            terms: Vec::new(),
+            seats: BTreeMap::new(),
+            stood: BTreeMap::new(),
+            permits: Vec::new(),
+            recording: false,
+            closed: false,
+            tally: Tally::default(),
+            leases: Vec::new(),
+            joined: Vec::new(),
+            conditions: Vec::new(),
+            notes: Vec::new(),
+            proclaimed: Vec::new(),
+            observed: Vec::new(),
+            observe_failed: Vec::new(),
+            confirmed: None,
+            complete: BTreeMap::new(),
+            memory: Memory::default(),
+        }
+    }
+
+    /// A lease id for one request: `SplitMix64` over the seed, which nobody else has.
+    pub(crate) fn draw_lease(&mut self) {
+        self.drawn.0 += 1;
+        let mut z = self.drawn.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = z.wrapping_add(self.seed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        self.drawn.1 = ((z >> 1) as i64).max(1);
+    }
+
+    /// Before the machine hears of it.
+    pub(crate) fn count_lost_take(&mut self, request: RequestId, answer: &Answer) {
+        let lost = matches!(answer, Answer::Failed(trouble) if trouble.ambiguous);
+        let beside = lost && self.takes().count() > 1;
+        if beside && self.takes().any(|(take, _)| *take == request) {
+            self.tally.takes_lost += 1;
+        }
+    }
+
+    /// The partitions of every take under way.
+    pub(crate) fn takes(&self) -> impl Iterator<Item = (&RequestId, &Vec<u32>)> {
+        let roles = self.machine.slots.values().filter_map(|slot| match slot {
+            Slot::Candidate(c) => Some(&c.role),
+            Slot::Onlooker(_) => None,
+        });
+        let taking = roles.filter_map(|role| match role {
+            Role::Member(member) => Some(&member.taking),
+            _ => None,
+        });
+        taking.flatten()
+    }
+
+    /// This node's clock at an instant of the world. Overflows after 18,000 s of it.
+    pub(crate) fn local(&self, world: Time) -> Time {
+        let rate = 1_000_000_u64.saturating_add_signed(self.rate_ppm);
+        Time::from_nanos(world.as_nanos() * rate / 1_000_000).after(self.offset)
+    }
+
+    /// The first instant of the world at which this node's clock shows at least `local`.
+    pub(crate) fn world(&self, local: Time) -> Time {
+        let nanos = local
+            .as_nanos()
+            .saturating_sub(self.offset.as_nanos() as u64);
+        let rate = 1_000_000_u64.saturating_add_signed(self.rate_ppm);
+        Time::from_nanos((nanos * 1_000_000).div_ceil(rate))
+    }
+
+    /// Whether its clock runs at a rate that nobody promised anything for.
+    pub(crate) fn beyond(&self) -> bool {
+        self.rate_ppm.unsigned_abs() > u64::from(self.settings.drift_ppm)
+    }
+
+    /// The watchdog thread.
+    pub(crate) fn watchdog(&self, local: Time) {
+        if let Some(belief) = &self.belief
+            && local >= belief.deadline.get().before(self.settings.grace)
+        {
+            belief.frozen.set(true);
+        }
+    }
+
+    /// As the driver does with `Action::Trust`; false: the belief had ended.
+    pub(crate) fn trust(&mut self, deadline: Time, fresh: bool, mutant: Option<Mutant>) -> bool {
+        if let (Some(belief), Some(Mutant::ExtendsCancelled)) = (&self.belief, mutant) {
+            belief.deadline.set(belief.deadline.get().max(deadline));
+            return true;
+        }
+        if fresh {
+            self.belief = Some(Rc::new(Belief {
+                deadline: Cell::new(deadline),
+                frozen: Cell::new(false),
+            }));
+            return true;
+        }
+        match &self.belief {
+            Some(belief) if !belief.frozen.get() => {
+                belief.deadline.set(belief.deadline.get().max(deadline));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The term that is valid for `prefix`, by this node's clock.
+    pub(crate) fn valid(&self, prefix: &[u8], world: Time) -> Option<&Term> {
+        self.held(prefix, world).next()
+    }
+
+    /// All terms that are.
+    pub(crate) fn held(&self, prefix: &[u8], world: Time) -> impl Iterator<Item = &Term> {
+        let terms = self.valid_terms(world);
+        terms.filter(move |t| &*t.prefix == prefix)
+    }
+
+    /// For whatever they are.
+    pub(crate) fn valid_terms(&self, world: Time) -> impl Iterator<Item = &Term> {
+        let local = self.local(world);
+        let terms = self.terms.iter();
+        terms.filter(move |t| local < t.limit())
+    }
+
+    /// Of terms whose end has passed, what they were terms of, once.
+    pub(crate) fn past(&mut self, world: Time) -> Option<usize> {
+        let local = self.local(world);
+        let mut terms = self.terms.iter_mut();
+        let past = |t: &&mut Term| !t.over && !t.joined && t.reason.is_some() && local >= t.until;
+        let term = terms.find(past)?;
+        term.over = true;
+        Some(term.prize)
+    }
+
+    /// The key that a candidate holds, as its machine knows.
+    pub(crate) fn own_key(&self, slot: SlotId) -> Option<Key> {
+        match self.machine.slots.get(&slot)? {
+            Slot::Candidate(candidate) => candidate.own().map(|own| Arc::clone(&own.key)),
+            Slot::Onlooker(_) => None,
+        }
+    }
+
+    /// Whether its machine believes to hold that very key, and means to keep it.
+    pub(crate) fn holds(&self, key: &[u8], create_revision: i64) -> bool {
+        self.machine.slots.values().any(|slot| match slot {
+            Slot::Candidate(candidate) => match candidate.phase() {
+                Phase::Waiting { own } | Phase::Leading { own, .. } => {
+                    *own.key == *key && own.create_revision == create_revision
+                }
+                _ => false,
+            },
+            Slot::Onlooker(_) => false,
+        })
+    }
+
+    pub(crate) fn seat(&self, prefix: &[u8]) -> Option<(SlotId, &Seat)> {
+        let slot = self.stood.get(prefix)?;
+        Some((*slot, &self.seats[slot]))
+    }
+
+    pub(crate) fn lease(&self) -> Option<i64> {
+        self.machine.lease().map(eldest_core::lease::Lease::id)
+    }
+
+    pub(crate) fn key(&self, prefix: &[u8]) -> Option<Key> {
+        Some(eldest_core::slots::key_of(prefix, self.lease()?))
+    }
+
+    pub(crate) fn term_of(&self, prefix: &[u8]) -> Option<&Term> {
+        self.terms.iter().rev().find(|t| &*t.prefix == prefix)
+    }
+
+    pub(crate) fn closed(&self) -> bool {
+        self.closed
+    }
+
+    /// A term begins, unless nothing may be believed in any more: its token.
+    pub(crate) fn elected(&mut self, action: &Action, prize: usize) -> Option<i64> {
+        let Action::Elected {
+            slot,
+            term,
+            key,
+            token,
+        } = action
+        else {
+            return None;
+        };
+        let belief = Rc::clone(self.belief.as_ref()?);
+        self.terms.push(Term {
+            slot: *slot,
+            id: *term,
+            prefix: Arc::clone(&self.seats[slot].prefix),
+            prize,
+            key: Arc::clone(key),
+            token: *token,
+            belief,
+            until: Time::MAX,
+            cutoff: Time::MAX,
+            reason: None,
+            joined: false,
+            over: false,
+        });
+        Some(*token)
+    }
+
+    /// The work of that term has ended; what it was a term of, if that is news.
+    pub(crate) fn ended(&mut self, term: TermId) -> Option<usize> {
+        let at = self.terms.iter().position(|t| t.id == term)?;
+        let t = &mut self.terms[at];
+        let open = !std::mem::replace(&mut t.joined, true);
+        // As `Claim::joined`: views say no before the key may go.
+        t.until = Time::ZERO;
+        let (prize, open) = (t.prize, open && !t.over);
+        if !self.recording {
+            self.terms.remove(at);
+        }
+        open.then_some(prize)
+    }
+
+    /// Actions that only tell.
+    pub(crate) fn told(&mut self, action: Action, now: Time, mutant: Option<Mutant>) {
+        let extends = mutant == Some(Mutant::ExtendsCancelled);
+        match action {
+            Action::HangUp => {
+                self.generation += 1;
+                self.stream = None;
+            }
+            Action::Trust { deadline, fresh } => {
+                let stands = self.trust(deadline, fresh, mutant);
+                if !stands {
+                    self.machine.distrusted(now);
+                }
+            }
+            Action::Distrust => {
+                if !extends && let Some(belief) = self.belief.take() {
+                    belief.frozen.set(true);
+                }
+            }
+            Action::TermEnded {
+                term,
+                reason,
+                cutoff,
+                valid,
+                ..
+            } => {
+                if let Some(t) = self.terms.iter_mut().find(|t| t.id == term) {
+                    if t.reason.replace(reason).is_none() {
+                        *self.tally.ended.entry(reason.as_str()).or_default() += 1;
+                    }
+                    if valid && extends {
+                        return;
+                    }
+                    t.until = t.until.min(if valid { cutoff } else { Time::ZERO });
+                    t.cutoff = t.cutoff.min(cutoff);
+                }
+            }
+            Action::Registered { slot } => self.seat_of(slot).registered = true,
+            Action::Standing { slot, standing } => self.seat_of(slot).standing = Some(standing),
+            Action::Ended {
+                slot,
+                reason,
+                trouble,
+            } => {
+                let seat = self.seat_of(slot);
+                assert!(seat.ended.is_none(), "a candidacy ends once");
+                seat.ended = Some((reason, trouble));
+            }
+            Action::Proclaimed { ticket, result } if self.recording => {
+                self.proclaimed.push((ticket, result));
+            }
+            Action::Observed {
+                slot,
+                revision,
+                entries,
+                ..
+            } if self.recording => {
+                let entries = entries.iter().map(|entry| Entry::clone(entry)).collect();
+                self.observed.push((slot, revision, entries));
+            }
+            Action::ObserveFailed { trouble, .. } => self.observe_failed.push(trouble),
+            Action::Synced { slot, as_of } => {
+                let complete = self.complete.entry(slot).or_default();
+                complete.read(as_of);
+                assert!(complete.synced(self.confirmed), "told twice");
+            }
+            Action::Unsynced { slot } => {
+                let complete = self.complete.entry(slot).or_default();
+                assert!(complete.unsynced(self.confirmed), "told twice");
+            }
+            Action::Confirmed { as_of } => {
+                assert!(Some(as_of) > self.confirmed, "older than before");
+                self.confirmed = Some(as_of);
+            }
+            Action::Session(condition) => {
+                assert!(!self.closed(), "after the end came {condition:?}");
+                self.closed = condition == Condition::Closed;
+                if self.recording {
+                    self.conditions.push(condition);
+                }
+            }
+            Action::Note(note) => {
+                self.tally.count(&note);
+                match &note {
+                    Note::LeaseGranted { lease, .. } => self.leases.push(*lease),
+                    Note::Joined {
+                        create_revision, ..
+                    } => self.joined.push(*create_revision),
+                    _ => {}
+                }
+                if self.recording {
+                    self.notes.push(note);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn seat_of(&mut self, slot: SlotId) -> &mut Seat {
+        self.seats.entry(slot).or_default()
+    }
+}

@@ -1,0 +1,411 @@
+//! Hides a model of etcd, one store in virtual time: revisions, leases, transactions and operators.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eldest_core::action::{Admission, Answer, Ask, Class, Trouble};
+use eldest_core::facts::{Change, Entry, Header, Reach};
+use eldest_core::time::Time;
+
+pub(crate) type Key = Arc<[u8]>;
+
+/// How long a change of etcd's leader takes at most; every TTL starts again with that much more.
+pub(crate) const ELECTION: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone)]
+pub(crate) struct Lease {
+    pub(crate) ttl: Duration,
+    pub(crate) expires: Time,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    pub(crate) cluster: u64,
+    pub(crate) term: u64,
+    pub(crate) revision: i64,
+    pub(crate) keys: BTreeMap<Key, Entry>,
+    pub(crate) leases: BTreeMap<i64, Lease>,
+    /// No lease expires before then.
+    none_before: Time,
+    /// What watchers have not been told yet, in order.
+    pub(crate) news: Vec<Change>,
+    /// The last changes that they were told.
+    pub(crate) history: VecDeque<Change>,
+    /// Since when most members cannot be reached: nothing is read linearizably, written or expired.
+    pub(crate) headless: Option<Time>,
+}
+
+/// How many changes are kept for watches that begin in the past.
+const HISTORY: usize = 64;
+
+/// One write of a revision.
+pub(crate) enum Write {
+    Put { key: Key, value: Key, lease: i64 },
+    Delete { key: Key },
+}
+
+/// Not permitted.
+pub(crate) fn denied() -> Trouble {
+    Trouble {
+        class: Class::Denied,
+        ambiguous: false,
+        message: "model".to_owned(),
+    }
+}
+
+pub(crate) fn failed(class: Class, ambiguous: bool) -> Answer {
+    Answer::Failed(Trouble {
+        class,
+        ambiguous,
+        message: format!("model: {class:?}"),
+    })
+}
+
+/// The refusal of a lease whose id is taken.
+pub(crate) fn exists() -> Answer {
+    Answer::Failed(Trouble {
+        class: Class::Retry,
+        ambiguous: false,
+        message: EXISTS.to_owned(),
+    })
+}
+
+/// What etcd says then.
+pub(crate) const EXISTS: &str = "etcdserver: lease already exists";
+
+impl Store {
+    pub(crate) fn new() -> Self {
+        Self {
+            cluster: 7,
+            term: 2,
+            revision: 1,
+            keys: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            none_before: Time::ZERO,
+            news: Vec::new(),
+            history: VecDeque::new(),
+            headless: None,
+        }
+    }
+
+    pub(crate) fn header(&self) -> Header {
+        Header {
+            cluster: self.cluster,
+            member: 1,
+            revision: self.revision,
+            term: self.term,
+        }
+    }
+
+    /// All writes in one revision; nothing happens if none has an effect.
+    pub(crate) fn write(&mut self, writes: impl IntoIterator<Item = Write>) {
+        let revision = self.revision + 1;
+        let mut changed = false;
+        for write in writes {
+            match write {
+                Write::Put { key, value, lease } => {
+                    let create_revision =
+                        self.keys.get(&key).map_or(revision, |e| e.create_revision);
+                    let entry = Entry {
+                        key: Arc::clone(&key),
+                        value,
+                        create_revision,
+                        mod_revision: revision,
+                        lease,
+                    };
+                    self.keys.insert(key, entry.clone());
+                    self.news.push(Change::Put(entry));
+                    changed = true;
+                }
+                Write::Delete { key } => {
+                    if self.keys.remove(&key).is_some() {
+                        self.news.push(Change::Delete { key, revision });
+                        changed = true;
+                    }
+                }
+            }
+        }
+        if changed {
+            self.revision = revision;
+        }
+    }
+
+    pub(crate) fn put(&mut self, key: &Key, value: &[u8], lease: i64) {
+        self.write([Write::Put {
+            key: Arc::clone(key),
+            value: value.into(),
+            lease,
+        }]);
+    }
+
+    pub(crate) fn delete(&mut self, key: &Key) {
+        self.write([Write::Delete {
+            key: Arc::clone(key),
+        }]);
+    }
+
+    /// Whether there was such a lease.
+    pub(crate) fn revoke(&mut self, lease: i64) -> bool {
+        let known = self.leases.remove(&lease).is_some();
+        let keys = self.keys_of(lease);
+        if known {
+            self.write(keys.into_iter().map(|key| Write::Delete { key }));
+        }
+        known
+    }
+
+    pub(crate) fn keys_of(&self, lease: i64) -> Vec<Key> {
+        let bound = self.keys.values().filter(|e| e.lease == lease);
+        bound.map(|e| Arc::clone(&e.key)).collect()
+    }
+
+    /// The changes since the last call, which belong to history from now on.
+    pub(crate) fn publish(&mut self) -> Vec<Change> {
+        let news = std::mem::take(&mut self.news);
+        self.history.extend(news.iter().cloned());
+        let beyond = self.history.len().saturating_sub(HISTORY);
+        self.history.drain(..beyond);
+        news
+    }
+
+    /// When the next lease expires, if that is not after `until`.
+    pub(crate) fn next_expiry(&mut self, until: Time) -> Option<Time> {
+        if self.headless.is_some() || self.none_before > until {
+            return None;
+        }
+        let next = self.leases.values().map(|l| l.expires).min();
+        self.none_before = next.unwrap_or(Time::MAX);
+        next.filter(|next| *next <= until)
+    }
+
+    pub(crate) fn expire(&mut self, now: Time) {
+        for id in self.due(now) {
+            self.revoke(id);
+        }
+    }
+
+    pub(crate) fn due(&self, now: Time) -> Vec<i64> {
+        let due = self.leases.iter().filter(|(_, l)| l.expires <= now);
+        due.map(|(id, _)| *id).collect()
+    }
+
+    /// Another member leads; every lease starts again.
+    pub(crate) fn change_leader(&mut self, now: Time) {
+        self.term += 1;
+        self.none_before = Time::ZERO;
+        for lease in self.leases.values_mut() {
+            lease.expires = now.after(lease.ttl + ELECTION);
+        }
+    }
+
+    /// The direct children of a prefix in the order of their keys.
+    pub(crate) fn children(&self, prefix: &[u8]) -> Vec<Entry> {
+        self.below(prefix, Reach::Children)
+    }
+
+    fn below(&self, prefix: &[u8], reach: Reach) -> Vec<Entry> {
+        let range = (Bound::Included(prefix), Bound::Unbounded);
+        let all = self.keys.range::<[u8], _>(range).map(|(_, entry)| entry);
+        let all = all.take_while(|e| e.key.starts_with(prefix));
+        all.filter(|e| reach.covers(prefix, &e.key))
+            .cloned()
+            .collect()
+    }
+
+    /// The direct children, eldest first.
+    pub(crate) fn queue(&self, prefix: &[u8]) -> Vec<Entry> {
+        let mut queue = self.children(prefix);
+        queue.sort_by_key(|e| e.create_revision);
+        queue
+    }
+
+    pub(crate) fn renew(&mut self, now: Time, lease: i64) -> Option<Duration> {
+        let lease = self.leases.get_mut(&lease)?;
+        lease.expires = now.after(lease.ttl);
+        // Earlier than before, if etcd's leader has just changed.
+        self.none_before = self.none_before.min(lease.expires);
+        Some(lease.ttl)
+    }
+
+    pub(crate) fn holds(&self, key: &[u8], create_revision: i64) -> bool {
+        self.keys
+            .get(key)
+            .is_some_and(|e| e.create_revision == create_revision)
+    }
+
+    fn other(&self, prefix: &[u8], admission: &Admission) -> Option<Key> {
+        let all = admission.nothing_else_in.as_ref()?;
+        let mut others = self.keys.keys();
+        others
+            .find(|key| key.starts_with(all) && !key.starts_with(prefix))
+            .cloned()
+    }
+
+    /// Whether the key is absent, and nothing stands below its prefix that is too new.
+    pub(super) fn admits(&self, key: &[u8], prefix: &[u8], admission: &Admission) -> bool {
+        !self.keys.contains_key(key) && !self.newer(prefix, admission)
+    }
+
+    fn newer(&self, prefix: &[u8], admission: &Admission) -> bool {
+        let Some(revision) = admission.none_after else {
+            return false;
+        };
+        let mut below = self.keys.values().filter(|e| e.key.starts_with(prefix));
+        below.any(|e| e.create_revision > revision)
+    }
+
+    /// Does what is asked. `lease` is that of the keepalive stream on which the request came, or the one to be granted.
+    pub(crate) fn perform(&mut self, now: Time, ask: &Ask, lease: Option<i64>) -> Answer {
+        match ask {
+            Ask::Grant { ttl } => {
+                let expires = now.after(*ttl);
+                let lease = lease.unwrap_or_default();
+                if self.leases.contains_key(&lease) {
+                    return exists();
+                }
+                self.leases.insert(lease, Lease { ttl: *ttl, expires });
+                self.none_before = self.none_before.min(expires);
+                Answer::Granted {
+                    lease,
+                    ttl: *ttl,
+                    header: self.header(),
+                }
+            }
+            Ask::Open { lease } => match self.renew(now, *lease) {
+                Some(_) => Answer::Opened,
+                None => failed(Class::LeaseGone, false),
+            },
+            Ask::Renew => Answer::Renewed {
+                ttl: lease.and_then(|l| self.renew(now, l)).unwrap_or_default(),
+                header: self.header(),
+            },
+            Ask::Check { keys } => Answer::Checked {
+                header: self.header(),
+                entries: keys.iter().map(|key| self.keys.get(key).cloned()).collect(),
+            },
+            Ask::Verify { key } | Ask::Probe { key } | Ask::Find { key } => Answer::Read {
+                header: self.header(),
+                entry: self.keys.get(key).cloned(),
+            },
+            Ask::Join {
+                key,
+                value,
+                lease,
+                prefix,
+                admission,
+            } => {
+                let other = self.other(prefix, admission);
+                let created = other.is_none() && self.admits(key, prefix, admission);
+                if created && !self.leases.contains_key(lease) {
+                    return failed(Class::LeaseGone, false);
+                }
+                if created {
+                    self.put(key, value, *lease);
+                }
+                Answer::Joined {
+                    header: self.header(),
+                    created,
+                    entries: self.children(prefix),
+                    other,
+                }
+            }
+            Ask::List { prefix, reach } => Answer::Listed {
+                header: self.header(),
+                entries: self.below(prefix, *reach),
+            },
+            Ask::Older {
+                prefix,
+                create_revision,
+            } => {
+                let mut entries = self.children(prefix);
+                entries.retain(|e| e.create_revision <= *create_revision);
+                Answer::Listed {
+                    header: self.header(),
+                    entries,
+                }
+            }
+            Ask::Delete {
+                key,
+                create_revision,
+            } => {
+                if self.holds(key, *create_revision) {
+                    self.delete(key);
+                }
+                Answer::Deleted {
+                    header: self.header(),
+                }
+            }
+            Ask::Release { keys } => {
+                let held: Vec<_> = keys
+                    .iter()
+                    .filter(|(k, created)| self.holds(k, *created))
+                    .map(|(key, _)| Write::Delete {
+                        key: Arc::clone(key),
+                    })
+                    .collect();
+                self.write(held);
+                Answer::Deleted {
+                    header: self.header(),
+                }
+            }
+            Ask::Take {
+                member,
+                value,
+                keys,
+            } => {
+                if !self.holds(&member.key, member.create_revision) {
+                    return Answer::Taken {
+                        header: self.header(),
+                        taken: None,
+                    };
+                }
+                let absent = |key: &Key| !self.keys.contains_key(key);
+                let taken: Vec<_> = keys.iter().map(absent).collect();
+                if !self.leases.contains_key(&member.lease) && taken.contains(&true) {
+                    return failed(Class::LeaseGone, false);
+                }
+                let puts: Vec<_> = keys
+                    .iter()
+                    .zip(&taken)
+                    .filter(|(_, taken)| **taken)
+                    .map(|(key, _)| Write::Put {
+                        key: Arc::clone(key),
+                        value: Arc::clone(value),
+                        lease: member.lease,
+                    })
+                    .collect();
+                self.write(puts);
+                Answer::Taken {
+                    header: self.header(),
+                    taken: Some(taken),
+                }
+            }
+            Ask::Proclaim {
+                own,
+                mod_revision,
+                value,
+            } => {
+                let entry = self.keys.get(&own.key);
+                let held = entry.is_some_and(|e| {
+                    own.is(e) && e.lease == own.lease && e.mod_revision == *mod_revision
+                });
+                if held {
+                    self.put(&own.key, value, own.lease);
+                    let held = Some(self.revision);
+                    return Answer::Proclaimed { held, entry: None };
+                }
+                let entry = entry.cloned();
+                Answer::Proclaimed { held: None, entry }
+            }
+            Ask::Revoke { lease } => {
+                self.revoke(*lease);
+                Answer::Revoked
+            }
+            Ask::Sweep { lease } => Answer::Swept {
+                keys: self.keys_of(*lease),
+            },
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Hides how what happens is told to people: one line each, and only when somebody wants to read it.
+
+use std::time::Duration;
+
+use super::World;
+use super::node::Message;
+use eldest_core::action::{Action, Answer, Ask, Note, RequestId};
+use eldest_core::facts::{Change, Entry};
+use eldest_core::time::Time;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub(super) fn keys(entries: &[Entry]) -> String {
+    let all = entries.iter();
+    let all: Vec<_> = all
+        .map(|e| format!("{}@{}", text(&e.key), e.create_revision))
+        .collect();
+    all.join(" ")
+}
+
+fn change(change: &Change) -> String {
+    match change {
+        Change::Put(e) => format!(
+            "put {}@{} lease {:x}",
+            text(&e.key),
+            e.create_revision,
+            e.lease
+        ),
+        Change::Delete { key, revision } => format!("{} deleted at {revision}", text(key)),
+    }
+}
+
+pub(super) fn ask(ask: &Ask) -> String {
+    match ask {
+        Ask::Grant { .. } => "grant".to_owned(),
+        Ask::Open { lease } => format!("open the keepalive of {lease:x}"),
+        Ask::Renew => "renew".to_owned(),
+        Ask::Verify { key } => format!("verify by {}", text(key)),
+        Ask::Check { keys } => format!("check {} keys", keys.len()),
+        Ask::Probe { key } => format!("probe by {}", text(key)),
+        Ask::Join { key, .. } => format!("join as {}", text(key)),
+        Ask::List { prefix, .. } => format!("list {}", text(prefix)),
+        Ask::Older {
+            prefix,
+            create_revision,
+        } => format!("list {} up to {create_revision}", text(prefix)),
+        Ask::Find { key } => format!("find {}", text(key)),
+        Ask::Delete {
+            key,
+            create_revision,
+        } => format!("delete {}@{create_revision}", text(key)),
+        Ask::Release { keys } => format!("release {} keys", keys.len()),
+        Ask::Take { keys, .. } => format!("take {} keys", keys.len()),
+        Ask::Proclaim { own, .. } => format!("proclaim {}", text(&own.key)),
+        Ask::Revoke { lease } => format!("revoke {lease:x}"),
+        Ask::Sweep { lease } => format!("sweep {lease:x}"),
+    }
+}
+
+fn answer(answer: &Answer) -> String {
+    match answer {
+        Answer::Granted { lease, .. } => format!("granted {lease:x}"),
+        Answer::Opened => "open".to_owned(),
+        Answer::Renewed { ttl, header } => {
+            format!("acknowledged for {ttl:?} in raft term {}", header.term)
+        }
+        Answer::Read { header, entry } => {
+            let entry = entry
+                .as_ref()
+                .map_or("nothing".to_owned(), |e| keys(std::slice::from_ref(e)));
+            let (term, revision) = (header.term, header.revision);
+            format!("{entry}, in raft term {term} at {revision}")
+        }
+        Answer::Joined {
+            header,
+            created,
+            entries,
+            ..
+        } => {
+            let how = if *created { "created" } else { "not created" };
+            format!("{how} at {}: {}", header.revision, keys(entries))
+        }
+        Answer::Listed { header, entries } => format!("at {}: {}", header.revision, keys(entries)),
+        Answer::Deleted { .. } => "deleted".to_owned(),
+        Answer::Taken { .. } => "taken".to_owned(),
+        Answer::Checked { entries, .. } => {
+            let stand = entries.iter().flatten().count();
+            format!("{stand} of {} keys stand", entries.len())
+        }
+        Answer::Proclaimed { held, .. } => format!("proclaimed: {}", held.is_some()),
+        Answer::Revoked => "revoked".to_owned(),
+        Answer::Swept { keys } => format!("{} keys", keys.len()),
+        Answer::Failed(trouble) if trouble.ambiguous => "no answer in time".to_owned(),
+        Answer::Failed(trouble) => format!("refused: {:?}", trouble.class),
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.3} s", duration.as_secs_f64())
+}
+
+impl World {
+    /// An instant of a node's clock, as the world's.
+    fn instant(&self, node: usize, local: Time) -> String {
+        if local >= Time::MAX {
+            return "ever".to_owned();
+        }
+        seconds(self.nodes[node].world(local).since(Time::ZERO))
+    }
+
+    pub(super) fn says_ask(&mut self, node: usize, request: RequestId, what: &Ask) {
+        self.says(Some(node), || format!("asks #{request}: {}", ask(what)));
+    }
+
+    pub(super) fn says_answer(&mut self, node: usize, request: RequestId, what: &Answer) {
+        self.says(Some(node), || {
+            format!("is told #{request}: {}", answer(what))
+        });
+    }
+
+    pub(super) fn says_message(&mut self, node: usize, message: &Message) {
+        self.says(Some(node), || match message {
+            Message::Created { id, revision } => format!("watch {id} stands since {revision}"),
+            Message::Events { id, changes } => {
+                let changes: Vec<_> = changes.iter().map(change).collect();
+                format!("watch {id} tells: {}", changes.join(", "))
+            }
+            Message::Progress { revision } => format!("the watches are at {revision}"),
+            Message::Refused { id } => format!("watch {id} is refused"),
+            Message::Canceled { id } => format!("watch {id} is cancelled"),
+            Message::Broken => "the watch stream breaks".to_owned(),
+        });
+    }
+
+    pub(super) fn says_change(&mut self, what: &Change) {
+        self.says(None, || format!("etcd: {}", change(what)));
+    }
+
+    pub(super) fn says_action(&mut self, node: usize, action: &Action) {
+        if self.trace.is_none() {
+            return;
+        }
+        let what = match action {
+            Action::Trust { deadline, fresh } => {
+                let until = self.instant(node, *deadline);
+                let anew = if *fresh { "anew " } else { "" };
+                format!("believes {anew}until {until}")
+            }
+            Action::Distrust => "believes no longer".to_owned(),
+            Action::Elected { term, token, .. } => format!("LEADS: term {term}, token {token}"),
+            Action::TermEnded {
+                term,
+                reason,
+                cutoff,
+                valid,
+                ..
+            } => {
+                let until = self.instant(node, *cutoff);
+                let valid = if *valid { "valid" } else { "not valid" };
+                format!("term {term} ENDS: {reason}, {valid}, work until {until}")
+            }
+            Action::Ended { slot, reason, .. } => format!("candidate {slot} is over: {reason:?}"),
+            Action::Session(condition) => format!("session: {condition:?}"),
+            Action::Note(Note::RenewalRefused) => "refuses the renewal".to_owned(),
+            Action::Note(Note::WatchLost { why }) => format!("watches lost: {why}"),
+            Action::Note(Note::OrphanFound { key }) => format!("finds its orphan {}", text(key)),
+            Action::HangUp => "drops the keepalive stream".to_owned(),
+            _ => return,
+        };
+        self.says(Some(node), || what);
+    }
+}

@@ -1,0 +1,147 @@
+//! Hides how the benchmarks are built, and where what they are compared with comes from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use crate::fixed::{COMMAND, RELEASE_LIMIT};
+use crate::stage::Stage;
+use crate::{consumer, metadata, packages, python, setup, suites};
+
+const PACKAGE: &str = "eldest-bench";
+/// Peers that take more than a few packages of this machine's Debian are fetched only if this is given.
+const INSTALL: &str = "--install-peers";
+/// What samples processes is built only if this is given.
+const PROFILE: &str = "--profile";
+const REMEDY: &str = "`cargo xtask bench --install-peers` fetches it";
+const KAZOO: (&str, &str) = ("kazoo", "2.11.0");
+/// The client of Go's etcd that Debian bookworm has.
+const GO_LIBRARIES: (&str, &str) = (
+    "golang-etcd-server-dev",
+    "usr/share/gocode/src/go.etcd.io/etcd/clientv3/client.go",
+);
+
+/// `cargo xtask bench`: builds, finds the programs of others that are needed, and passes everything on.
+pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
+    let stage = Stage::start("bench", true, RELEASE_LIMIT);
+    let install = args.iter().any(|arg| arg == INSTALL);
+    let args: Vec<&String> = args.iter().filter(|arg| *arg != INSTALL).collect();
+    eprintln!("==> bench: building for release");
+    let mut what = vec!["--package", PACKAGE, "--release"];
+    if args.iter().any(|arg| *arg == PROFILE) {
+        what.extend(["--features", "profile"]);
+    }
+    let program = build(&stage, PACKAGE, &what)?;
+    let mut bench = Command::new(&program);
+    let needs = stage.output(Command::new(&program).args(&args).arg("--needs"))?;
+    for name in needs.lines() {
+        let found = match name {
+            "go" => go_peer(&stage),
+            "command" => command(&stage),
+            "users" => users(&stage, &mut bench),
+            "etcdctl" => suites::etcdctl(&stage),
+            "kazoo" => kazoo(&stage, install),
+            "zookeeper" => zookeeper(&stage, install),
+            _ => Err(anyhow!("nobody knows where to find it")),
+        };
+        let name = name.to_uppercase();
+        match found {
+            Ok(path) => bench.env(format!("ELDEST_BENCH_{name}"), path),
+            Err(error) => bench.env(format!("ELDEST_BENCH_NO_{name}"), format!("{error:#}")),
+        };
+    }
+    let status = bench
+        .current_dir(setup::root())
+        .args(args)
+        .status()
+        .context("starting it")?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// The stage `bench`: what is counted, and a few ratios that are far from what has to be reached if something is wrong. Built
+/// as the tests are, which CI has mostly done by then: what is compared with the library is built in the same way.
+pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
+    stage.tests(&mut setup::cargo(["test", "--package", PACKAGE])?)?;
+    let mut bench = Command::new(build(stage, PACKAGE, &["--package", PACKAGE])?);
+    stage.step(bench.arg("--check"))?;
+    Ok(())
+}
+
+fn build(stage: &Stage, name: &str, what: &[&str]) -> Result<PathBuf> {
+    let json = "--message-format=json-render-diagnostics";
+    let mut cargo = setup::cargo(["build", json])?;
+    let messages = stage.output(cargo.args(what))?;
+    let mut found = messages.lines();
+    let found = found.find_map(|line| metadata::executable(line, name));
+    found.with_context(|| format!("cargo built no {name}"))
+}
+
+/// The command `eldest`, built as it is given to users, but for this machine's libraries.
+fn command(stage: &Stage) -> Result<PathBuf> {
+    eprintln!("==> bench: building the command, which takes minutes the first time");
+    let what = ["--package", COMMAND, "--bin", COMMAND, "--features", "cli"];
+    build(stage, COMMAND, &[&what[..], &["--release"]].concat())
+}
+
+/// Builds the peer that is written in Go, without a network, from Debian's packages of the compiler and of etcd's client.
+fn go_peer(stage: &Stage) -> Result<PathBuf> {
+    let (compiler, _) = packages::unpack_whole(stage, "golang-go", "usr/bin/go")?;
+    let (library, _) = packages::unpack_whole(stage, GO_LIBRARIES.0, GO_LIBRARIES.1)?;
+    let libraries = library.to_string_lossy();
+    let path = libraries.split("/src/").next().context("a folder")?;
+    let usr = Path::new(&compiler).ancestors().nth(2).context("usr")?;
+    let target = setup::target().join("bench");
+    fs::create_dir_all(&target)?;
+    let program = target.join("go-peer");
+    let mut build = Command::new(fs::canonicalize(&compiler)?);
+    build
+        .current_dir(setup::root().join("tools/bench/go"))
+        .env("GOROOT", usr.join("lib/go"))
+        // What is installed is not downloaded.
+        .env("GOPATH", format!("{path}:/usr/share/gocode"))
+        .env("GO111MODULE", "off")
+        .env("GOFLAGS", "")
+        .env("CGO_ENABLED", "0")
+        .env("GOCACHE", target.join("go-cache"))
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg(".");
+    stage.output(&mut build)?;
+    Ok(program)
+}
+
+/// The folder of kazoo, for Python's path.
+fn kazoo(stage: &Stage, install: bool) -> Result<PathBuf> {
+    let there = python::is_there(KAZOO);
+    ensure!(there || install, "not there; {REMEDY}");
+    python::package(stage, KAZOO)
+}
+
+/// The jars of Debian's `ZooKeeper`, as Java wants them named.
+fn zookeeper(stage: &Stage, install: bool) -> Result<PathBuf> {
+    const PACKAGE: &str = "zookeeper";
+    const JAR: &str = "usr/share/java/zookeeper.jar";
+    ensure!(packages::find("java").is_some(), "there is no java here");
+    let there = packages::is_unpacked(PACKAGE);
+    ensure!(there || install, "not there; {REMEDY}");
+    let (jar, _) = packages::unpack_whole(stage, PACKAGE, JAR)?;
+    let jars = jar.parent().context("a folder")?.display().to_string();
+    // What this machine has already was not fetched.
+    Ok(format!("{jars}/*:/usr/share/java/slf4j-api.jar").into())
+}
+
+/// Packages of users, for a cargo that can build them.
+fn users(stage: &Stage, bench: &mut Command) -> Result<PathBuf> {
+    let cargo = setup::cargo([])?;
+    for (name, value) in cargo.get_envs() {
+        match value {
+            Some(value) => bench.env(name, value),
+            None => bench.env_remove(name),
+        };
+    }
+    bench.env("CARGO", cargo.get_program());
+    consumer::pair(stage)
+}

@@ -1,0 +1,80 @@
+//! Hides the checks that run no code of the library: lints, documentation, Rust version, package.
+
+use anyhow::Result;
+
+use crate::metadata::Metadata;
+use crate::setup;
+use crate::stage::Stage;
+use crate::suites::{LIBRARY, PUBLISHED};
+
+const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
+
+/// The feature that has nearly all others, with nearly every dependency: by itself it is built where its image is.
+const THE_COMMAND: &str = "cli";
+
+/// The stage `lint`.
+pub(crate) fn lint(stage: &mut Stage) -> Result<()> {
+    stage.step(&mut setup::cargo(["fmt", "--all", "--check"])?)?;
+    let mut everything =
+        setup::cargo(["clippy", "--workspace", "--all-targets", "--all-features"])?;
+    stage.step(everything.args(DENY_WARNINGS))?;
+    // Alone, and feature by feature: in the workspace, a feature that another member or a
+    // dev-dependency turns on hides that the library forgot to.
+    let metadata = Metadata::of_workspace(stage)?;
+    let features = metadata.features()?;
+    let others = features.into_iter().filter(|name| *name != THE_COMMAND);
+    for feature in std::iter::once("").chain(others) {
+        let mut alone = setup::cargo(["clippy", "--package", LIBRARY, "--no-default-features"])?;
+        if !feature.is_empty() {
+            alone.args(["--features", feature]);
+        }
+        stage.step(alone.args(DENY_WARNINGS))?;
+    }
+    // The image is built without features.
+    let mut node = setup::cargo(["clippy", "--package", "eldest-node", "--all-targets"])?;
+    stage.step(node.args(DENY_WARNINGS))?;
+    Ok(())
+}
+
+/// The stage `docs`.
+pub(crate) fn docs(stage: &mut Stage) -> Result<()> {
+    let mut cargo = setup::cargo(["doc", "--all-features", "--no-deps"])?;
+    cargo.args(PUBLISHED.iter().flat_map(|name| ["--package", name]));
+    stage.step(cargo.env("RUSTDOCFLAGS", "-D warnings"))?;
+    Ok(())
+}
+
+/// The stage `msrv`. Clippy's `incompatible_msrv` covers the standard library in the stage `lint`.
+pub(crate) fn msrv(stage: &mut Stage) -> Result<()> {
+    let rustc = stage.output(setup::program("rustc").arg("--version"))?;
+    let metadata = Metadata::with_dependencies(stage)?;
+    let ours = metadata.rust_version()?;
+    stage.say(&format!("we declare Rust {ours}; this is {}", rustc.trim()));
+    let needed = metadata.needed()?;
+    let mut silent = Vec::new();
+    for (package, declared) in &needed {
+        match declared {
+            Some(theirs) if *theirs > ours => {
+                stage.fail(format!("{package} needs Rust {theirs}, we declare {ours}"));
+            }
+            Some(_) => {}
+            None => silent.push(package.as_str()),
+        }
+    }
+    let highest = needed
+        .iter()
+        .filter(|(name, _)| !name.starts_with(LIBRARY))
+        .max_by_key(|(_, declared)| **declared);
+    if let Some((package, Some(theirs))) = highest {
+        stage.say(&format!(
+            "{} packages; the highest demand is {theirs}, by {package}",
+            needed.len()
+        ));
+    }
+    stage.say(&format!(
+        "{} declare nothing: {}",
+        silent.len(),
+        silent.join(", ")
+    ));
+    Ok(())
+}

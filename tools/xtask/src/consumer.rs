@@ -1,0 +1,187 @@
+//! Hides the package as it would be published, and the crates that stand for a user's of it: one that builds README's
+//! program, two that count dependencies.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::metadata::Metadata;
+use crate::setup;
+use crate::stage::Stage;
+use crate::suites::{LIBRARY, PUBLISHED};
+use crate::tally;
+
+/// How many crates the library may add to what its user needs anyway. `twox-hash` needs none itself: the function that
+/// routes keys to partitions is published and must not be one of our own making. `getrandom`, with its `cfg-if`, draws
+/// lease ids from the kernel, so that clones of a machine draw different ones. `eldest-core` is ours.
+const ALLOWED: usize = 14;
+const CLIENT: &str = "etcd-client";
+/// The package of a user of the library, and of one who uses etcd-client by itself.
+pub(crate) const WITH: &str = "with";
+pub(crate) const WITHOUT: &str = "without";
+/// Built while there is no README.
+const NO_README: &str = "use eldest as _;\n\nfn main() {}\n";
+
+/// The stage `consumer`.
+pub(crate) fn run(stage: &mut Stage) -> Result<()> {
+    let metadata = Metadata::of_workspace(stage)?;
+    let published = package(stage, &metadata)?;
+    let library = format!("{LIBRARY} = \"={}\"\n", metadata.version()?);
+    let client = format!("{CLIENT} = {:?}\n", metadata.requirement(CLIENT)?);
+
+    let readme = setup::root().join("README.md");
+    let program = if readme.is_file() {
+        program(&fs::read_to_string(&readme)?)
+            .context("the first ```rust block of README.md must be a program with a `fn main`")?
+    } else {
+        stage.say("there is no README.md yet: building an empty program");
+        NO_README.to_owned()
+    };
+    let tokio = "tokio = { version = \"1\", features = [\"full\"] }\n";
+    let user = generate(
+        "program",
+        &format!("{library}{tokio}"),
+        &program,
+        &published,
+    )?;
+    let mut build = setup::cargo(["build"])?;
+    stage.step(build.current_dir(&user))?;
+
+    let with = count(stage, WITH, &library, &published)?;
+    let without = count(stage, WITHOUT, &client, "")?;
+    let added: Vec<&str> = with.difference(&without).map(String::as_str).collect();
+    let summary = format!(
+        "{LIBRARY}: {} crates, {CLIENT} alone: {} crates",
+        with.len(),
+        without.len()
+    );
+    stage.say(&format!("{summary}; added: {}", added.join(", ")));
+    let others = metadata.only_for_others()?;
+    ensure!(!others.is_empty(), "no dependency is optional any more");
+    let unwanted: Vec<&str> = added
+        .iter()
+        .copied()
+        .filter(|name| others.contains(name))
+        .collect();
+    if !unwanted.is_empty() {
+        let names = unwanted.join(", ");
+        stage.fail(format!(
+            "only for features or tests, and every user gets it: {names}"
+        ));
+    }
+    if with.len() > without.len() + ALLOWED {
+        stage.fail(format!("{summary}: more than {ALLOWED} above"));
+    }
+    Ok(())
+}
+
+/// Those two packages, from the working tree, without building them: where they are.
+pub(crate) fn pair(stage: &Stage) -> Result<PathBuf> {
+    let metadata = Metadata::of_workspace(stage)?;
+    let root = setup::root().display().to_string();
+    let library = format!("{LIBRARY} = {{ path = {root:?} }}\n");
+    let client = format!("{CLIENT} = {:?}\n", metadata.requirement(CLIENT)?);
+    for (name, dependencies) in [(WITH, library), (WITHOUT, client)] {
+        generate(name, &dependencies, "fn main() {}\n", "")?;
+    }
+    Ok(folder())
+}
+
+fn folder() -> PathBuf {
+    setup::target().join("consumer")
+}
+
+/// Packs every crate that is published with the library, as its users will have them, and names them as what a user's
+/// manifest is to take instead of the registry's. Not built by cargo here: README's program builds them.
+fn package(stage: &mut Stage, metadata: &Metadata) -> Result<String> {
+    let unbuilt = ["--no-verify", "--allow-dirty"];
+    let named = PUBLISHED.iter().flat_map(|name| ["--package", name]);
+    // The first asks what the second does not, and leaves nothing.
+    for command in [&["publish", "--dry-run"][..], &["package"]] {
+        let arguments = command.iter().copied().chain(unbuilt);
+        let mut command = setup::cargo(arguments.chain(named.clone()))?;
+        ensure!(stage.step(&mut command)?, "there is no package to build");
+    }
+    let packages = setup::target().join("package");
+    let mut lines = vec!["[patch.crates-io]".to_owned()];
+    for package in PUBLISHED {
+        let name = format!("{package}-{}", metadata.version()?);
+        let folder = packages.join(&name);
+        if folder.exists() {
+            fs::remove_dir_all(&folder)
+                .with_context(|| format!("emptying {}", folder.display()))?;
+        }
+        let mut unpack = setup::program("tar");
+        unpack.arg("--extract").arg("--gzip").arg("--file");
+        unpack.arg(packages.join(format!("{name}.crate")));
+        stage.output(unpack.arg("--directory").arg(&packages))?;
+        let folder = folder.display().to_string();
+        lines.push(format!("{package} = {{ path = {folder:?} }}"));
+    }
+    Ok(lines.join("\n"))
+}
+
+/// The crates a package with these dependencies needs at run time, itself left out.
+fn count(stage: &Stage, name: &str, dependencies: &str, patch: &str) -> Result<BTreeSet<String>> {
+    let folder = generate(name, dependencies, "fn main() {}\n", patch)?;
+    let mut tree = setup::cargo(["tree", "--edges", "normal", "--prefix", "none"])?;
+    let tree = stage.output(tree.current_dir(&folder))?;
+    Ok(tally::crates(&tree, name))
+}
+
+/// Writes a package of its own workspace, whose lock file is made afresh as a new user's would be.
+fn generate(name: &str, dependencies: &str, program: &str, patch: &str) -> Result<PathBuf> {
+    let folder = folder().join(name);
+    let manifest = format!(
+        "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\npublish = false\n\n\
+         [dependencies]\n{dependencies}\n{patch}\n[workspace]\n"
+    );
+    let write = || -> std::io::Result<()> {
+        fs::create_dir_all(folder.join("src"))?;
+        fs::write(folder.join("Cargo.toml"), manifest)?;
+        fs::write(folder.join("src/main.rs"), program)?;
+        match fs::remove_file(folder.join("Cargo.lock")) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    };
+    write().with_context(|| format!("writing {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// The first Rust program of a Markdown text, lines that rustdoc hides included.
+fn program(markdown: &str) -> Option<String> {
+    let mut lines = markdown.lines();
+    lines.find(|line| {
+        line.strip_prefix("```rust")
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(','))
+    })?;
+    let code = lines.take_while(|line| !line.starts_with("```"));
+    let shown = code.map(|line| match line {
+        "#" => "",
+        _ => line.strip_prefix("# ").unwrap_or(line),
+    });
+    let program = shown.fold(String::new(), |program, line| program + line + "\n");
+    program.contains("fn main(").then_some(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::program;
+
+    #[test]
+    fn the_first_rust_block_is_the_program_with_its_hidden_lines() {
+        let text = "# Title\n```sh\ncargo add eldest\n```\n```rust,no_run\n# use a as _;\n#\n#[tokio::main]\nasync fn main() {}\n```\n```rust\nsecond\n```\n";
+        let expected = "use a as _;\n\n#[tokio::main]\nasync fn main() {}\n";
+        assert_eq!(program(text).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_text_without_a_program_is_refused() {
+        assert_eq!(program("```sh\nfn main() {}\n```\n"), None);
+        assert_eq!(program("```rustic\nfn main() {}\n```\n"), None);
+        assert_eq!(program("```rust\nlet a = 1;\n```\n"), None);
+    }
+}

@@ -1,0 +1,296 @@
+//! Hides how container images are made where no registry can be reached, and when one is made anew.
+
+pub(crate) mod bases;
+pub(crate) mod command;
+mod etcd;
+pub(crate) mod haproxy;
+pub(crate) mod node;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
+
+use crate::fixed::RELEASE_LIMIT;
+use crate::stage::{DEFAULT_LIMIT, Stage};
+use crate::{docker, setup};
+
+/// The label of every image made here. Its value says of what; an image without it was pulled, or is somebody else's.
+const LABEL: &str = "eldest.image";
+
+/// The images, for the help.
+pub(crate) const DESCRIPTION: &str = "  etcd         quay.io/coreos/etcd of the vendored version; etcd@3.6, @3.5, @3.4 of another, if named
+  bases        stand-ins for what the Dockerfile starts from; as root, on Debian
+  haproxy      haproxy:2.6, Debian's, the front of docker-compose.yml
+  node         eldest-node-test, a static node that records its history, for the tests in containers
+  eldest       eldest:0.1.0, the command, static, for whoever runs it as no user in particular
+  eldest-test  eldest-command-test, the same, built in seconds, for the tests in containers";
+
+/// What can be asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    /// etcd of this series, or the newest.
+    Etcd(Option<String>),
+    /// What the Dockerfile starts from.
+    Bases,
+    /// What stands in front of the nodes of docker-compose.yml.
+    Haproxy,
+    /// The programs of `tools/node/`, and the command, for tests.
+    Node,
+    /// The command `eldest`.
+    Command {
+        /// Built in seconds, for tests.
+        test: bool,
+    },
+}
+
+/// What the tests in containers need, and what is made when nothing is named.
+const ALL: [Kind; 5] = [
+    Kind::Etcd(None),
+    Kind::Bases,
+    Kind::Haproxy,
+    Kind::Node,
+    Kind::Command { test: true },
+];
+
+/// `cargo xtask images`.
+pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
+    let kinds = parse(args)?;
+    let limit = if kinds.contains(&Kind::Command { test: false }) {
+        RELEASE_LIMIT
+    } else {
+        DEFAULT_LIMIT
+    };
+    let mut stage = Stage::start("images", true, limit);
+    let result = docker::ensure_engine(&mut stage).and_then(|()| make(&mut stage, &kinds));
+    let report = stage.finish(result);
+    Ok(if report.failures.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn parse(args: &[String]) -> Result<Vec<Kind>> {
+    if args.is_empty() {
+        return Ok(ALL.to_vec());
+    }
+    args.iter()
+        .map(|arg| match arg.split_once('@') {
+            None if arg == "etcd" => Ok(Kind::Etcd(None)),
+            None if arg == "bases" => Ok(Kind::Bases),
+            None if arg == "haproxy" => Ok(Kind::Haproxy),
+            None if arg == "node" => Ok(Kind::Node),
+            None if arg == "eldest" => Ok(Kind::Command { test: false }),
+            None if arg == "eldest-test" => Ok(Kind::Command { test: true }),
+            Some(("etcd", series)) => Ok(Kind::Etcd(Some(series.to_owned()))),
+            _ => bail!("there is no image `{arg}`; the images are\n{DESCRIPTION}"),
+        })
+        .collect()
+}
+
+/// Makes what no change of this workspace's code makes anew. One stage at a time: they share a workshop, and the second
+/// finds what the first has made.
+pub(crate) fn make_bases(stage: &mut Stage) -> Result<()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    make(stage, &[Kind::Etcd(None), Kind::Bases, Kind::Haproxy])
+}
+
+fn make(stage: &mut Stage, kinds: &[Kind]) -> Result<()> {
+    for kind in kinds {
+        match kind {
+            Kind::Etcd(series) => etcd::make(stage, series.as_deref())?,
+            Kind::Bases => bases::make(stage)?,
+            Kind::Haproxy => haproxy::make(stage)?,
+            Kind::Node => node::make(stage)?,
+            Kind::Command { test } => command::make(stage, *test)?,
+        }
+    }
+    Ok(())
+}
+
+/// An image to be made.
+struct Image<'a> {
+    name: &'a str,
+    /// Whether others publish images under this name, so that one not made here was pulled.
+    public: bool,
+    /// Everything that decides what is inside, recipe included: while it stays the same, so does the image.
+    made_of: &'a str,
+    /// Dockerfile instructions for what is not a file.
+    settings: &'a [&'a str],
+    owner: Owner,
+}
+
+/// Who owns an image's files.
+#[derive(Clone, Copy)]
+enum Owner {
+    /// Root all of them, whoever laid them out.
+    Root,
+    /// As they were laid out.
+    AsItIs,
+}
+
+/// What the engine has under a name.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// Not made here.
+    Foreign,
+    /// Made here, of this.
+    Ours(String),
+}
+
+impl Image<'_> {
+    /// Whether it has to be made; says so if not.
+    fn is_missing(&self, stage: &Stage) -> bool {
+        let why = self.good_enough(&found(self.name));
+        if let Some(why) = &why {
+            stage.say(&format!("{} {why}", self.name));
+        }
+        why.is_none()
+    }
+
+    /// Why what is there may stay, if it may. What was pulled is left alone.
+    fn good_enough(&self, found: &Found) -> Option<String> {
+        match found {
+            Found::Ours(of) if of == self.made_of => Some(format!("is there ({of})")),
+            Found::Foreign if self.public => {
+                Some("is there, and not made here: left alone".to_owned())
+            }
+            Found::Nothing | Found::Foreign | Found::Ours(_) => None,
+        }
+    }
+
+    /// Makes it of the files in `root`. `docker import` needs no builder, so any engine will do.
+    fn import(&self, stage: &Stage, root: &Path) -> Result<()> {
+        let archive = root.with_extension("tar");
+        let mut tar = setup::program("tar");
+        tar.args(["--create", "--numeric-owner"]);
+        if let Owner::Root = self.owner {
+            tar.args(["--owner=0", "--group=0"]);
+        }
+        tar.arg("--file").arg(&archive);
+        stage.output(tar.arg("--directory").arg(root).arg("."))?;
+        let mut import = setup::program("docker");
+        import.args(["import", "--message", self.made_of]);
+        for setting in self.settings {
+            import.args(["--change", setting]);
+        }
+        import.args(["--change", &format!("LABEL {LABEL}={:?}", self.made_of)]);
+        stage.output(import.arg(&archive).arg(self.name))?;
+        fs::remove_file(&archive)?;
+        // The image that had the name before, if any. One that a container still uses stays.
+        // So does what a build has made of one up to now: it has the label of what it started from.
+        let own = format!("label={LABEL}");
+        let filters = ["--filter", &own, "--filter", "label!=eldest.stage"];
+        let mut prune = setup::program("docker");
+        stage.output(prune.args(["image", "prune", "--force"]).args(filters))?;
+        stage.say(&format!("{} made of {}", self.name, self.made_of));
+        Ok(())
+    }
+}
+
+fn found(name: &str) -> Found {
+    let format = format!("{{{{index .Config.Labels {LABEL:?}}}}}");
+    let mut inspect = setup::program("docker");
+    inspect.args(["image", "inspect", "--format", &format, name]);
+    let output = inspect.stderr(Stdio::null()).output();
+    match output
+        .as_ref()
+        .map(|output| (output.status.success(), output.stdout.trim_ascii()))
+    {
+        Ok((true, b"")) => Found::Foreign,
+        Ok((true, of)) => Found::Ours(String::from_utf8_lossy(of).into_owned()),
+        _ => Found::Nothing,
+    }
+}
+
+/// An empty folder to lay an image's files out in.
+fn workshop(name: &str) -> Result<PathBuf> {
+    let root = setup::target().join("images").join(name);
+    if root.exists() {
+        fs::remove_dir_all(&root).with_context(|| format!("emptying {}", root.display()))?;
+    }
+    fs::create_dir_all(&root)?;
+    Ok(root)
+}
+
+/// The files in what `ldd` printed. The kernel's own library has none.
+fn libraries(printed: &str) -> impl Iterator<Item = &Path> {
+    let lines = printed.lines();
+    let files = lines.filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    files.map(Path::new)
+}
+
+/// Copies a file into an image's files, under an absolute path.
+fn put(root: &Path, from: &Path, to: &str) -> Result<()> {
+    let to = root.join(to.trim_start_matches('/'));
+    fs::create_dir_all(to.parent().context("a path below the root")?)?;
+    fs::copy(from, &to).with_context(|| format!("copying {}", from.display()))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{ALL, Found, Image, Kind, Owner, libraries, parse};
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn images_are_asked_for_by_name_and_etcd_by_series() {
+        let kinds = parse(&words("etcd@3.6 node")).unwrap();
+        assert_eq!(kinds, [Kind::Etcd(Some("3.6".to_owned())), Kind::Node]);
+        let kinds = parse(&words("eldest eldest-test")).unwrap();
+        assert_eq!(kinds, [false, true].map(|test| Kind::Command { test }));
+        assert_eq!(parse(&[]).unwrap(), ALL);
+    }
+
+    #[test]
+    fn the_loader_and_the_libraries_are_files_and_the_kernels_own_is_not() {
+        let printed = "\tlinux-vdso.so.1 (0x00007f5e11f98000)\n\
+                       \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f5e11da5000)\n\
+                       \t/lib64/ld-linux-x86-64.so.2 (0x00007f5e11f9a000)\n";
+        let files: Vec<_> = libraries(printed).collect();
+        let wanted = [
+            "/lib/x86_64-linux-gnu/libc.so.6",
+            "/lib64/ld-linux-x86-64.so.2",
+        ];
+        assert_eq!(files, wanted.map(Path::new));
+    }
+
+    #[test]
+    fn an_unknown_image_is_refused_with_the_list() {
+        let error = parse(&words("etcd nope")).unwrap_err().to_string();
+        assert!(
+            error.contains("nope") && error.contains("etcd@3.6"),
+            "{error}"
+        );
+        assert!(parse(&words("node@3.6")).is_err());
+    }
+
+    #[test]
+    fn an_image_is_made_anew_when_its_parts_change_and_a_pulled_one_never() {
+        let image = |public| Image {
+            name: "etcd",
+            public,
+            made_of: "etcd 2, recipe 1",
+            settings: &[],
+            owner: Owner::Root,
+        };
+        let ours = |of: &str| Found::Ours(of.to_owned());
+        for public in [true, false] {
+            let kept = |found| image(public).good_enough(&found).is_some();
+            assert!(kept(ours("etcd 2, recipe 1")));
+            assert!(!kept(ours("etcd 1, recipe 1")));
+            assert!(!kept(Found::Nothing));
+            assert_eq!(kept(Found::Foreign), public);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Breaks the rules of the core one at a time, in a copy of its source, and tells which of them nothing notices.
+
+mod list;
+mod plans;
+mod scratch;
+mod table;
+mod trial;
+mod weave;
+
+use std::num::NonZero;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::simulate;
+use list::Mutant;
+use scratch::Scratch;
+use trial::Limits;
+
+/// Seeds that a mutant is given.
+const SEEDS: u64 = 6000;
+
+const HELP: &str = "\
+Breaks every rule in tools/sim/mutants.toml, one at a time, in a copy of the source, and writes docs/mutants.md.
+
+  --only NAME …    these alone; the other rows of the table stay as they are
+  --area NAME      those of an area alone; `adapter` is the table of `cargo xtask simulate --table`
+  --seeds N        the seeds that each is given (default 6000)
+  --plans          only check that every kept plan (tools/sim/plans) notices the mutant that it names
+  --page           run nothing; write docs/mutants.md from the rows that it has, as after a mutant was taken away
+
+The exit code is 1 if a rule is noticed by nothing, or a kept plan does not notice its mutant. All of them take hours on two
+cores.
+";
+
+#[derive(Debug, Default)]
+struct Options {
+    only: Vec<String>,
+    area: Option<String>,
+    seeds: Option<u64>,
+    plans: bool,
+    page: bool,
+}
+
+/// `cargo xtask mutants`.
+pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
+    if args.iter().any(|arg| arg == "--help") {
+        print!("{HELP}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let options = parse(args)?;
+    let all = list::read()?;
+    let chosen = choose(&all, &options)?;
+    let (mut adapter, mut rows) = table::read()?;
+    if options.page {
+        table::write(&all, &adapter, &rows)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let kept = plans::read()?;
+    if options.plans {
+        let named = |mutant: &&Mutant| kept.iter().any(|plan| plan.mutant == mutant.name);
+        let mutants: Vec<_> = all.iter().filter(named).collect();
+        let unnoticed = plans::unnoticed(&Scratch::new(&mutants)?, &kept, &mutants)?;
+        return Ok(verdict(&[], &unnoticed));
+    }
+    let everything = options.only.is_empty() && options.area.is_none();
+    if everything || options.area.as_deref() == Some("adapter") {
+        adapter = simulate::table()?;
+        table::write(&all, &adapter, &rows)?;
+    }
+    if chosen.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let scratch = Scratch::new(&chosen)?;
+    let unnoticed = plans::unnoticed(&scratch, &kept, &chosen)?;
+    let seeds = options.seeds.unwrap_or(SEEDS);
+    let survivors = try_all(&scratch, &chosen, seeds, |mutant, verdict| {
+        rows.insert(mutant.name.clone(), (verdict.by, verdict.seeds));
+        // At once: the run may take hours, and be ended.
+        table::write(&all, &adapter, &rows)
+    })?;
+    Ok(verdict(&survivors, &unnoticed))
+}
+
+/// Names what nothing notices, and the plans that do not notice their mutants.
+fn verdict(survivors: &[String], plans: &[String]) -> ExitCode {
+    for (what, names) in [
+        ("noticed by nothing", survivors),
+        ("plans that do not notice their mutants", plans),
+    ] {
+        if !names.is_empty() {
+            println!("{what}: {}", names.join(", "));
+        }
+    }
+    if survivors.is_empty() && plans.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Tries every mutant and returns the names of those that nothing noticed.
+fn try_all(
+    scratch: &Scratch,
+    mutants: &[&Mutant],
+    seeds: u64,
+    mut note: impl FnMut(&Mutant, trial::Verdict) -> Result<()>,
+) -> Result<Vec<String>> {
+    let mut survivors = Vec::new();
+    let limits = Limits::measure(scratch, seeds).context("with every rule as it is")?;
+    let next = AtomicUsize::new(0);
+    let work = |found: mpsc::Sender<_>| {
+        while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let verdict = limits.judge(scratch, mutant);
+            // Nobody listens any more when one could not be judged.
+            if found.send((*mutant, verdict)).is_err() {
+                return;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let (sender, verdicts) = mpsc::channel();
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            let sender = sender.clone();
+            scope.spawn(|| work(sender));
+        }
+        drop(sender);
+        for (mutant, verdict) in verdicts {
+            let verdict = verdict.with_context(|| format!("the mutant `{}`", mutant.name))?;
+            println!("{:<48} {} ({})", mutant.name, verdict.by, verdict.seeds);
+            if !verdict.noticed {
+                survivors.push(mutant.name.clone());
+            }
+            note(mutant, verdict)?;
+        }
+        Ok(survivors)
+    })
+}
+
+fn parse(args: &[String]) -> Result<Options> {
+    let mut options = Options::default();
+    let mut args = args.iter().peekable();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--only" => {
+                while let Some(name) = args.next_if(|arg| !arg.starts_with("--")) {
+                    options.only.push(name.clone());
+                }
+                ensure!(!options.only.is_empty(), "--only takes names");
+            }
+            "--area" => options.area = Some(args.next().context("--area takes a name")?.clone()),
+            "--seeds" => {
+                let number = args.next().and_then(|value| value.parse().ok());
+                options.seeds = Some(number.context("--seeds takes a number")?);
+            }
+            "--plans" => options.plans = true,
+            "--page" => options.page = true,
+            other => bail!("there is no option `{other}`\n\n{HELP}"),
+        }
+    }
+    Ok(options)
+}
+
+fn choose<'a>(all: &'a [Mutant], options: &Options) -> Result<Vec<&'a Mutant>> {
+    for name in &options.only {
+        let there = all.iter().any(|mutant| mutant.name == *name);
+        ensure!(there, "there is no mutant `{name}` in {}", list::FILE);
+    }
+    if let Some(area) = &options.area {
+        let there = area == "adapter" || all.iter().any(|mutant| mutant.area == *area);
+        ensure!(there, "there is no area `{area}` in {}", list::FILE);
+    }
+    let named = |mutant: &&Mutant| options.only.is_empty() || options.only.contains(&mutant.name);
+    let area = options.area.as_ref();
+    let chosen = all.iter().filter(named);
+    Ok(chosen
+        .filter(|mutant| area.is_none_or(|area| mutant.area == *area))
+        .collect())
+}

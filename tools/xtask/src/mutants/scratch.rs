@@ -1,0 +1,165 @@
+//! Builds the simulator and its tests from a copy of the workspace in which rules of the core can be broken.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::list::{Mutant, source};
+use super::table;
+use super::weave::{self, weave};
+use crate::process::{self, End};
+use crate::{metadata, setup};
+
+const SIMULATOR: &str = "eldest-sim";
+const CORE: &str = "eldest-core";
+
+/// The root of the core, which gets the module that tells which rule is broken.
+const ROOT: &str = "crates/eldest-core/src/lib.rs";
+
+/// A build that takes longer hangs.
+const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
+
+/// Kilobytes that a mutant may take: one that repeats a step for ever must not take all memory.
+const MEMORY: &str = "4000000";
+
+/// The programs, built from a copy of the workspace.
+pub(crate) struct Scratch {
+    simulator: PathBuf,
+    tests: PathBuf,
+    core_tests: PathBuf,
+    folder: PathBuf,
+}
+
+/// What is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// The simulator, which runs seeds.
+    Simulator,
+    /// Its tests.
+    Tests,
+    /// Those of the core.
+    CoreTests,
+}
+
+impl Scratch {
+    /// Copies the workspace as it is now, uncommitted changes included, and builds it with these mutants. What is as it was
+    /// in the last copy stays, so that cargo does not build it again.
+    pub(crate) fn new(mutants: &[&Mutant]) -> Result<Self> {
+        let folder = setup::target().join("mutants");
+        let tree = folder.join("tree");
+        copy(setup::root(), &tree, &woven(mutants)?)?;
+        let target = folder.join("build");
+        Ok(Self {
+            simulator: build(&tree, &target, (&["build"], SIMULATOR))?,
+            tests: build(&tree, &target, (&["test", "--no-run"], SIMULATOR))?,
+            core_tests: build(&tree, &target, (&["test", "--no-run"], CORE))?,
+            // The tests find their files from here.
+            folder: tree.join("tools/sim"),
+        })
+    }
+
+    /// Runs the program with a rule broken, or with none, and with bounds on its memory and its time; each line of its
+    /// output goes to `on_line`.
+    pub(crate) fn run(
+        &self,
+        (program, args): (Program, &[&str]),
+        mutant: Option<&Mutant>,
+        limit: Duration,
+        on_line: impl FnMut(&str),
+    ) -> Result<End> {
+        let path = match program {
+            Program::Simulator => &self.simulator,
+            Program::Tests => &self.tests,
+            Program::CoreTests => &self.core_tests,
+        };
+        let script = format!("ulimit -v {MEMORY}; exec \"$@\" 2>/dev/null");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, "limited"]).arg(path);
+        command.args(args).current_dir(&self.folder);
+        // Properties are drawn alike in every run.
+        command.env("PROPTEST_RNG_SEED", "1");
+        command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1");
+        command.env_remove(weave::VARIABLE);
+        if let Some(mutant) = mutant {
+            command.env(weave::VARIABLE, &mutant.name);
+        }
+        process::run(&mut command, Instant::now() + limit, on_line)
+    }
+}
+
+/// The files of the copy that differ from the workspace's: every rule is broken where the environment names it.
+fn woven(mutants: &[&Mutant]) -> Result<BTreeMap<PathBuf, String>> {
+    let mut of_file: BTreeMap<&str, Vec<(usize, &Mutant)>> = BTreeMap::new();
+    for (number, mutant) in (1..).zip(mutants) {
+        let of_file = of_file.entry(&mutant.file).or_default();
+        of_file.push((number, *mutant));
+    }
+    let root = setup::root();
+    let names: Vec<_> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
+    let core = fs::read_to_string(root.join(ROOT)).context(ROOT)? + &weave::module(&names);
+    let mut woven = BTreeMap::from([(root.join(ROOT), core)]);
+    // A test reads it, which is not run here. It changes with every run, and must not have the tests built anew.
+    woven.insert(root.join(table::PAGE), String::new());
+    for (file, mutants) in of_file {
+        let text = source(root, mutants[0].1)?;
+        woven.insert(
+            root.join(file),
+            weave(&text, &mutants).context(file.to_owned())?,
+        );
+    }
+    Ok(woven)
+}
+
+/// Builds one program. What the compiler says goes to our stderr.
+fn build(
+    tree: &Path,
+    target: &Path,
+    (command, package): (&[&'static str], &'static str),
+) -> Result<PathBuf> {
+    let mut cargo = setup::cargo(command.iter().copied())?;
+    cargo
+        .args(["--release", "--package", package, "--quiet"])
+        .arg("--message-format=json-render-diagnostics")
+        .env("CARGO_TARGET_DIR", target)
+        // A rule that is broken leaves variables unused.
+        .env("RUSTFLAGS", "--cap-lints=allow")
+        .current_dir(tree);
+    let mut found = None;
+    let end = process::run(&mut cargo, Instant::now() + BUILD_LIMIT, |line| {
+        found = metadata::executable(line, package).or(found.take());
+    })?;
+    match end {
+        End::Exited(status) => ensure!(status.success(), "a mutant does not compile"),
+        End::TimedOut => bail!("building takes longer than {BUILD_LIMIT:?}"),
+    }
+    found.context("cargo built nothing")
+}
+
+/// Copies what belongs to the project: no hidden files, and nothing that was built. `woven` has other contents for some.
+fn copy(from: &Path, to: &Path, woven: &BTreeMap<PathBuf, String>) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| to.display().to_string())?;
+    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let entry = entry?;
+        let (name, kind, path) = (entry.file_name(), entry.file_type()?, entry.path());
+        if name == "target" || name.to_string_lossy().starts_with('.') {
+            continue;
+        }
+        let to = to.join(name);
+        if kind.is_dir() {
+            copy(&path, &to, woven)?;
+        } else if kind.is_file() {
+            let bytes = match woven.get(&path) {
+                Some(text) => text.clone().into_bytes(),
+                None => fs::read(&path).with_context(|| path.display().to_string())?,
+            };
+            if fs::read(&to).ok().as_ref() != Some(&bytes) {
+                fs::write(&to, bytes).with_context(|| to.display().to_string())?;
+            }
+        }
+    }
+    Ok(())
+}

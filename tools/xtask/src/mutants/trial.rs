@@ -1,0 +1,187 @@
+//! Finds out who notices a broken rule first: random seeds of the simulator, or its tests, those of the core among them.
+
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+
+use super::list::Mutant;
+use super::scratch::{Program, Scratch};
+use crate::process::End;
+
+/// A mutant may be so many times slower than the rules unbroken before it counts as one that does not end.
+const SLOWER: u32 = 10;
+/// ... and is given at least this long.
+const SHORTEST: Duration = Duration::from_secs(120);
+
+/// Seeds that a mutant gets before the tests are run, and the others after them: what so few do not notice, a test should.
+/// With fewer than a thousand the simulator does not yet demand that everything happened.
+const FIRST: u64 = 999;
+
+/// Of the tests, those about the adapter's mutants, whose subject is not the core.
+const SKIPPED: &str = "what_is_broken_on_purpose";
+
+/// Who noticed, as the table says it, and how many seeds that took.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) by: String,
+    pub(crate) seeds: String,
+    pub(crate) noticed: bool,
+}
+
+impl Verdict {
+    fn noticed(by: String, seeds: String) -> Self {
+        let noticed = true;
+        Self { by, seeds, noticed }
+    }
+}
+
+/// How many seeds a mutant gets, and how long.
+pub(crate) struct Limits {
+    pub(crate) seeds: u64,
+    simulator: Duration,
+    tests: Duration,
+}
+
+impl Limits {
+    /// By how long the unbroken rules take, which also shows that nothing else is noticed.
+    pub(crate) fn measure(scratch: &Scratch, seeds: u64) -> Result<Self> {
+        let long = Duration::from_secs(3600);
+        let mut limits = Self {
+            seeds,
+            simulator: long,
+            tests: long,
+        };
+        let started = Instant::now();
+        // The stage `simulate` runs more of them.
+        let found = limits.by_seeds(scratch, None, 1..=FIRST)?;
+        ensure!(found.is_none(), "seeds notice something: {found:?}");
+        let rounds = (seeds / FIRST) as u32 + 1;
+        limits.simulator = (started.elapsed() * SLOWER * rounds).max(SHORTEST);
+        let started = Instant::now();
+        let found = limits.by_tests(scratch, None, seeds)?;
+        ensure!(found.is_none(), "tests notice something: {found:?}");
+        limits.tests = (started.elapsed() * SLOWER).max(SHORTEST);
+        Ok(limits)
+    }
+
+    /// Who notices that this rule is broken.
+    pub(crate) fn judge(&self, scratch: &Scratch, mutant: &Mutant) -> Result<Verdict> {
+        let first = FIRST.min(self.seeds);
+        let mut verdict = self.by_seeds(scratch, Some(mutant), 1..=first)?;
+        if verdict.is_none() {
+            verdict = self.by_tests(scratch, Some(mutant), first)?;
+        }
+        if verdict.is_none() && first < self.seeds {
+            verdict = self.by_seeds(scratch, Some(mutant), first + 1..=self.seeds)?;
+        }
+        Ok(verdict.unwrap_or_else(|| Verdict {
+            by: "**nobody**".to_owned(),
+            seeds: format!("> {}", self.seeds),
+            noticed: false,
+        }))
+    }
+
+    fn by_seeds(
+        &self,
+        scratch: &Scratch,
+        mutant: Option<&Mutant>,
+        seeds: RangeInclusive<u64>,
+    ) -> Result<Option<Verdict>> {
+        let mut broken = None;
+        let mut missing = None;
+        let first = seeds.start().to_string();
+        let number = (seeds.end() + 1 - seeds.start()).to_string();
+        let seeds = seeds.end().to_string();
+        let args = ["--brief", "--seed", &first, "--seeds", &number];
+        let run = (Program::Simulator, &args[..]);
+        let end = scratch.run(run, mutant, self.simulator, |line| {
+            broken = broken.take().or_else(|| broken_by(line));
+            let never = line.strip_prefix("what must happen did not: ");
+            missing = missing.take().or(never.map(str::to_owned));
+        })?;
+        let (seeds, by) = match (broken, missing, end) {
+            (Some((seed, invariant)), _, _) => (seed, invariant),
+            (_, Some(missing), _) => (seeds, format!("never seen: {missing}")),
+            (_, _, End::TimedOut) => (seeds, "seeds: they do not end".to_owned()),
+            (_, _, End::Exited(status)) if status.success() => return Ok(None),
+            (_, _, End::Exited(status)) => (seeds, format!("seeds: {status}")),
+        };
+        Ok(Some(Verdict::noticed(by, seeds)))
+    }
+
+    fn by_tests(
+        &self,
+        scratch: &Scratch,
+        mutant: Option<&Mutant>,
+        seeds: u64,
+    ) -> Result<Option<Verdict>> {
+        for program in [Program::CoreTests, Program::Tests] {
+            let verdict = self.by_tests_of(program, scratch, mutant, seeds)?;
+            if verdict.is_some() {
+                return Ok(verdict);
+            }
+        }
+        Ok(None)
+    }
+
+    fn by_tests_of(
+        &self,
+        program: Program,
+        scratch: &Scratch,
+        mutant: Option<&Mutant>,
+        seeds: u64,
+    ) -> Result<Option<Verdict>> {
+        let mut failed = Vec::new();
+        let mut ran = false;
+        let run = (program, &["--skip", SKIPPED][..]);
+        let end = scratch.run(run, mutant, self.tests, |line| {
+            failed.extend(failed_test(line).map(str::to_owned));
+            ran |= line.starts_with("running ");
+        })?;
+        let by = match (failed.iter().min(), end) {
+            (Some(first), _) => {
+                let others = match failed.len() - 1 {
+                    0 => String::new(),
+                    n => format!(" and {n} more"),
+                };
+                format!("`{first}`{others}")
+            }
+            (None, End::TimedOut) => "tests: they do not end".to_owned(),
+            (None, End::Exited(status)) if status.success() && ran => return Ok(None),
+            (None, End::Exited(_)) if !ran => bail!("the tests did not run"),
+            (None, End::Exited(status)) => format!("tests: {status}"),
+        };
+        Ok(Some(Verdict::noticed(by, format!("> {seeds}"))))
+    }
+}
+
+/// The seed and the invariant of "seed 7: I5 (liveness) at 12.000000 s: …".
+fn broken_by(line: &str) -> Option<(String, String)> {
+    let (seed, what) = line.strip_prefix("seed ")?.split_once(": ")?;
+    let (invariant, _) = what.split_once(" at ")?;
+    Some((seed.to_owned(), invariant.to_owned()))
+}
+
+/// The name of a test whose line ends in FAILED.
+fn failed_test(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_simulator_and_the_tests_print_is_understood() {
+        let line = "seed 12: I1 (belief in a deleted key too long) at 3.000000 s: node 1";
+        let broken = (
+            "12".to_owned(),
+            "I1 (belief in a deleted key too long)".to_owned(),
+        );
+        assert_eq!(broken_by(line), Some(broken));
+        assert_eq!(broken_by("12000 seeds, 3 node-seconds"), None);
+        assert_eq!(failed_test("test a::b ... FAILED"), Some("a::b"));
+        assert_eq!(failed_test("test a::b ... ok"), None);
+    }
+}

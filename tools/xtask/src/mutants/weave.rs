@@ -1,0 +1,182 @@
+//! Weaves many mutants into one source file: a function with mutants gets one body for each of them and its own, and takes
+//! the one that the environment names. So everything is built once, not once for each mutant.
+//!
+//! It reads no Rust. rustfmt has laid the source out so that a function ends at the first line that is a closing brace as
+//! deep as the line at which it begins.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result};
+
+use super::list::Mutant;
+
+/// Names the rule that is broken. Without it none is.
+pub(crate) const VARIABLE: &str = "ELDEST_BROKEN_RULE";
+
+/// Where a function's body is: behind the brace that opens it, up to the one that closes it.
+type Body = (usize, usize);
+
+/// The change that a mutant makes, without what is the same before and after it.
+struct Change<'a> {
+    from: usize,
+    to: usize,
+    text: &'a str,
+}
+
+/// The text of a file with the mutants in it, each under its number.
+pub(crate) fn weave(text: &str, mutants: &[(usize, &Mutant)]) -> Result<String> {
+    let bodies = bodies(text);
+    let mut by_body: BTreeMap<Body, Vec<String>> = BTreeMap::new();
+    for (number, mutant) in mutants {
+        mutant.patched(text)?;
+        let change = change(text, mutant).with_context(|| mutant.name.clone())?;
+        let around = bodies
+            .iter()
+            .filter(|(from, to)| *from <= change.from && change.to <= *to);
+        let body = around.max_by_key(|(from, _)| *from);
+        let (from, to) = *body.with_context(|| format!("`{}` is in no function", mutant.name))?;
+        let (before, after) = (&text[from..change.from], &text[change.to..to]);
+        let arm = format!("{number} => {{{before}{}{after}}}\n", change.text);
+        by_body.entry((from, to)).or_default().push(arm);
+    }
+    let mut woven = text.to_owned();
+    for ((from, to), arms) in by_body.iter().rev() {
+        let arms = arms.concat();
+        let own = &text[*from..*to];
+        let body = format!("\nmatch crate::broken::rule() {{\n{arms}_ => {{{own}}}\n}}\n");
+        woven.replace_range(*from..*to, &body);
+    }
+    Ok(woven)
+}
+
+/// The module of the simulator that tells which rule is broken: 0 means none.
+pub(crate) fn module(names: &[&str]) -> String {
+    let mut text = String::from("\nmod broken {\n");
+    let _ = write!(
+        text,
+        "static RULE: std::sync::LazyLock<usize> = std::sync::LazyLock::new(|| {{
+            let names = {names:?};
+            let Ok(name) = std::env::var({VARIABLE:?}) else {{ return 0 }};
+            1 + names.iter().position(|other| *other == name).expect(\"a mutant\")
+        }});
+        pub(crate) fn rule() -> usize {{ *RULE }}\n}}\n"
+    );
+    text
+}
+
+fn change<'a>(text: &str, mutant: &'a Mutant) -> Option<Change<'a>> {
+    let at = text.find(&mutant.from)?;
+    let (from, to) = (&mutant.from, &mutant.to);
+    let same = |(a, b): &(u8, u8)| a == b;
+    let before = from.bytes().zip(to.bytes()).take_while(same).count();
+    let most = from.len().min(to.len()) - before;
+    let after = from.bytes().rev().zip(to.bytes().rev());
+    let after = after.take(most).take_while(same).count();
+    Some(Change {
+        from: at + before,
+        to: at + from.len() - after,
+        text: to.get(before..to.len() - after)?,
+    })
+}
+
+/// The bodies of all functions.
+fn bodies(text: &str) -> Vec<Body> {
+    let mut lines = Vec::new();
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        lines.push((at, line.trim_end_matches('\n')));
+        at += line.len();
+    }
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut bodies = Vec::new();
+    for (first, (_, line)) in lines.iter().enumerate() {
+        let depth = indent(line);
+        if !begins_function(line.trim_start()) {
+            continue;
+        }
+        let rest = lines[first..].iter();
+        let mut rest = rest.skip_while(|(_, l)| !(l.ends_with('{') && indent(l) == depth));
+        let Some((open, head)) = rest.next() else {
+            continue;
+        };
+        let end = rest.find(|(_, l)| l.trim_start() == "}" && indent(l) == depth);
+        bodies.extend(end.map(|(end, _)| (open + head.len(), end + depth)));
+    }
+    bodies
+}
+
+fn begins_function(line: &str) -> bool {
+    let visible = ["pub(crate) ", "pub(super) ", "pub "];
+    let visible = visible.iter().find_map(|word| line.strip_prefix(word));
+    visible.unwrap_or(line).starts_with("fn ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = "\
+impl A {
+    pub(crate) fn one(&self) -> u8 {
+        if self.b {
+            return 1;
+        }
+        2
+    }
+
+    fn two(
+        &self,
+        c: u8,
+    ) -> u8 {
+        c
+    }
+}
+";
+
+    fn mutant(from: &str, to: &str) -> Mutant {
+        let text = |text: &str| text.to_owned();
+        Mutant {
+            name: text("name"),
+            rule: text("rule"),
+            area: text("area"),
+            file: text("file"),
+            from: text(from),
+            to: text(to),
+        }
+    }
+
+    #[test]
+    fn function_gets_a_body_for_each_of_its_mutants() {
+        let first = mutant("return 1;", "return 3;");
+        // Its text goes beyond the function, its change does not.
+        let second = mutant("        2\n    }\n", "        4\n    }\n");
+        let woven = weave(SOURCE, &[(1, &first), (2, &second)]).unwrap();
+        let body = |one, two| {
+            format!(
+                "\n        if self.b {{\n            return {one};\n        }}\n        {two}\n    "
+            )
+        };
+        let (first, second, own) = (body(3, 2), body(1, 4), body(1, 2));
+        let arms = format!("1 => {{{first}}}\n2 => {{{second}}}\n_ => {{{own}}}\n");
+        let expected = format!("-> u8 {{\nmatch crate::broken::rule() {{\n{arms}}}\n}}\n");
+        assert!(woven.contains(&expected), "{woven}");
+        assert!(woven.ends_with(SOURCE.split_once("\n\n").unwrap().1));
+    }
+
+    #[test]
+    fn function_whose_head_takes_several_lines_is_found() {
+        let third = mutant("        c\n", "        0\n");
+        let woven = weave(SOURCE, &[(7, &third)]).unwrap();
+        assert!(
+            woven.contains("7 => {\n        0\n    }\n_ => {\n        c\n    }\n"),
+            "{woven}"
+        );
+    }
+
+    #[test]
+    fn what_is_in_no_function_is_told() {
+        let outside = mutant("impl A {", "impl B {");
+        assert!(weave(SOURCE, &[(1, &outside)]).is_err());
+    }
+}
