@@ -5,11 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::common::{CountOnDrop, Result, Running, SOON, elected, options, soon};
-use eldest::etcd_client::{Client, ConnectOptions, Error};
-use eldest::sim::{Env, Time, Watched};
+use eldest::sim::{Scripted, Time, Watched};
 use eldest::testing::{Etcd, eventually};
 use eldest::{LostReason, Session};
-use futures::future::BoxFuture;
 
 /// How often the clock is looked at by what does not depend on the runtime's timers on a real machine.
 const LOOK: Duration = Duration::from_millis(1);
@@ -83,58 +81,28 @@ impl Suspending {
 }
 
 /// A session's view of the machine.
-struct Machine(Arc<Suspending>);
-
-impl Env for Machine {
-    fn now(&self) -> Time {
-        self.0.now()
+fn view(machine: &Arc<Suspending>) -> Scripted {
+    let (clock, timer, watchdog) = (machine.clone(), machine.clone(), machine.clone());
+    Scripted {
+        now: Box::new(move || clock.now()),
+        wake_at: Box::new(move |at| {
+            let machine = timer.clone();
+            Box::pin(async move {
+                while machine.now() < at {
+                    tokio::time::sleep(LOOK).await;
+                }
+            })
+        }),
+        watch: Box::new(move |watched| watchdog.lock().push((watched, None))),
+        ..Scripted::real()
     }
-
-    fn unix_time(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        Box::pin(async move { tokio::time::sleep(duration).await })
-    }
-
-    fn wake_at(&self, at: Time) -> BoxFuture<'static, ()> {
-        let machine = Arc::clone(&self.0);
-        Box::pin(async move {
-            while machine.now() < at {
-                tokio::time::sleep(LOOK).await;
-            }
-        })
-    }
-
-    fn spawn(&self, task: BoxFuture<'static, ()>) {
-        drop(tokio::spawn(task));
-    }
-
-    fn random(&self) -> u64 {
-        fastrand::u64(..)
-    }
-
-    fn connect(
-        &self,
-        endpoint: String,
-        options: ConnectOptions,
-    ) -> BoxFuture<'static, std::result::Result<Client, Error>> {
-        Box::pin(async move { Client::connect([endpoint], Some(options)).await })
-    }
-
-    fn watch(&self, watched: Weak<dyn Watched>) {
-        self.0.lock().push((watched, None));
-    }
-
-    fn rewatch(&self) {}
 }
 
 /// A session on a machine that can be suspended.
 async fn session(etcd: &Etcd) -> Result<(Arc<Suspending>, Session)> {
     let machine = Suspending::new();
     let options = options("a").ttl(TTL).grace(Duration::from_secs(60));
-    let options = options.env(Arc::new(Machine(Arc::clone(&machine))));
+    let options = options.env(Arc::new(view(&machine)));
     let session = Session::connect([etcd.endpoint()], options).await?;
     Ok((machine, session))
 }
@@ -236,4 +204,21 @@ async fn a_follower_s_work_is_dropped_after_a_suspend() -> Result {
     machine.suspend(Duration::from_secs(70));
     is_dropped(&drops, "the follower's work is dropped").await?;
     run.stop().await
+}
+
+/// Callers may act for a grace period more; by the runtime's timer, the key would stay for as long again.
+#[cfg(feature = "http")]
+#[tokio::test]
+async fn a_node_that_leads_on_behalf_of_callers_gives_its_key_back_after_a_suspend() -> Result {
+    let etcd = Etcd::start().await?;
+    let (machine, session) = session(&etcd).await?;
+    let mut run = Running::start(&session.election("e")?, eldest::http::on_behalf);
+    let term = run.term().await;
+    run.shutdown.cancel();
+    soon("the token", term.lost().cancelled()).await;
+    assert!(term.is_valid() && !run.task.is_finished(), "callers act");
+    // Longer than the grace period, shorter than the lease.
+    machine.suspend(Duration::from_secs(70));
+    soon("the key is given back", run.end()).await?;
+    Ok(())
 }

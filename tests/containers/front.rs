@@ -216,7 +216,7 @@ pub(crate) async fn sees_only(stats: SocketAddr, node: &str) -> Result {
 
 /// How often the front looks at each node, as its configuration has it.
 pub(crate) fn between_checks() -> Duration {
-    let configuration = include_str!("../../docs/haproxy.cfg");
+    let configuration = include_str!("../../deploy/haproxy.cfg");
     let (_, rest) = configuration.split_once(" inter ").expect("an interval");
     let (millis, _) = rest.split_once("ms").expect("in milliseconds");
     Duration::from_millis(millis.parse().expect("a number"))

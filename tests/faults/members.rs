@@ -122,6 +122,7 @@ async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_and_goes_on_makes_n
 #[tokio::test]
 async fn without_a_quorum_nobody_leads_and_afterwards_exactly_one() -> Result {
     let scene = Scene::new().await?;
+    let keys = scene.stage.keys().await;
     scene.stage.fault("", "no quorum");
     // Not the member that `a` talks to: it must not take an answer for a proof.
     for (index, member) in scene.cluster.members().iter().enumerate() {
@@ -137,14 +138,16 @@ async fn without_a_quorum_nobody_leads_and_afterwards_exactly_one() -> Result {
         (scene.a.leads().is_none() && scene.b.leads().is_none()).then_some(())
     })
     .await?;
-    // Long enough for a lease to expire, were there anybody to say so.
-    pass(TTL).await;
+    // Long enough for every lease to expire, were there anybody to say so.
+    pass(TTL * 2).await;
     assert_eq!((scene.a.terms().len(), scene.b.terms().len()), (1, 0));
     for member in scene.cluster.members() {
         member.resume();
     }
     scene.cluster.leader().await;
     scene.stage.healed("", "no quorum");
+    let next = scene.b.elected(TAKEOVER).await?;
+    assert_eq!(next.token(), keys[1].create_revision, "it kept its place");
     scene.settles().await?;
     assert!(scene.led.reason() == Some(LostReason::LeaseExpiring));
     scene.ends_well().await

@@ -82,8 +82,14 @@ impl Snapshot {
         })
     }
 
-    /// Puts it in the place of the data of an etcd that does not run.
-    pub(crate) fn restore(&self, etcd: &Etcd, options: &[&str]) -> Result {
+    /// Kills etcd and starts it again with the snapshot in the place of its data.
+    pub(crate) async fn put_back(&self, etcd: &mut Etcd, options: &[&str]) -> Result {
+        etcd.kill();
+        self.restore(etcd, options)?;
+        etcd.restart().await
+    }
+
+    fn restore(&self, etcd: &Etcd, options: &[&str]) -> Result {
         std::fs::remove_dir_all(etcd.data_dir())?;
         let mut restore = Command::new(&self.etcdutl);
         restore.args(["snapshot", "restore"]);

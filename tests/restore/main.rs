@@ -11,7 +11,7 @@ mod stage;
 use std::time::Duration;
 
 use eldest::LostReason;
-use eldest::etcd_client::{Client, GetOptions};
+use eldest::etcd_client::{Client, GetOptions, ResponseHeader};
 use eldest::testing::{Etcd, EtcdCluster, eventually};
 
 use crate::backup::{Snapshot, copy, etcdutl};
@@ -38,13 +38,10 @@ async fn put_back(etcd: &mut Etcd, backup: &tempfile::TempDir) -> Result {
 #[tokio::test]
 async fn revisions_of_a_watch_reveal_a_restored_folder() -> Result {
     let mut etcd = backup::start().await?;
-    let endpoint = [etcd.endpoint()];
-    let mut stage = Stage::new(LONG_TTL);
-    stage.stands("a", &endpoint).await?;
-    stage.leads("a").await?;
-    stage.stands("b", &endpoint).await?;
+    let mut stage = Stage::begin(LONG_TTL, vec![etcd.endpoint()]).await?;
+    stage.stands("b").await?;
     let backup = back_up(&mut etcd).await?;
-    stage.guests(&endpoint, 2).await?;
+    stage.guests(2).await?;
     put_back(&mut etcd, &backup).await?;
     stage.reported(&["a", "b"]).await?;
     let why = eventually(PATIENCE, "the term of a ends", async || {
@@ -58,13 +55,10 @@ async fn revisions_of_a_watch_reveal_a_restored_folder() -> Result {
 #[tokio::test]
 async fn candidate_younger_than_the_restored_folder_joins_a_few_times_only() -> Result {
     let mut etcd = backup::start().await?;
-    let endpoint = [etcd.endpoint()];
-    let mut stage = Stage::new(TTL);
-    stage.stands("a", &endpoint).await?;
-    stage.leads("a").await?;
+    let mut stage = Stage::begin(TTL, vec![etcd.endpoint()]).await?;
     let backup = back_up(&mut etcd).await?;
-    stage.stands("b", &endpoint).await?;
-    stage.guests(&endpoint, 3).await?;
+    stage.stands("b").await?;
+    stage.guests(3).await?;
     put_back(&mut etcd, &backup).await?;
     stage.reported(&["a", "b"]).await?;
     stage.settles(&etcd).await?;
@@ -77,17 +71,12 @@ async fn restored_snapshot_ends_all_terms_and_everybody_stands_anew() -> Result 
         return Ok(());
     };
     let mut etcd = backup::start().await?;
-    let endpoint = [etcd.endpoint()];
-    let mut stage = Stage::new(TTL);
-    stage.stands("a", &endpoint).await?;
-    stage.leads("a").await?;
-    stage.stands("b", &endpoint).await?;
+    let mut stage = Stage::begin(TTL, vec![etcd.endpoint()]).await?;
+    stage.stands("b").await?;
     let snapshot = Snapshot::take(&etcd, etcdutl).await?;
-    stage.stands("c", &endpoint).await?;
-    stage.guests(&endpoint, 3).await?;
-    etcd.kill();
-    snapshot.restore(&etcd, &[])?;
-    etcd.restart().await?;
+    stage.stands("c").await?;
+    stage.guests(3).await?;
+    snapshot.put_back(&mut etcd, &[]).await?;
     stage.reported(&["a", "b", "c"]).await?;
     stage.settles(&etcd).await?;
     Ok(())
@@ -111,20 +100,15 @@ async fn raft_term_reveals_a_snapshot_whose_revision_was_raised() -> Result {
     };
     let mut etcd = backup::start().await?;
     grow_old(&mut etcd).await?;
-    let endpoint = [etcd.endpoint()];
-    let mut stage = Stage::new(TTL);
-    stage.stands("a", &endpoint).await?;
-    stage.leads("a").await?;
-    stage.stands("b", &endpoint).await?;
+    let mut stage = Stage::begin(TTL, vec![etcd.endpoint()]).await?;
+    stage.stands("b").await?;
     let snapshot = Snapshot::take(&etcd, etcdutl).await?;
     // The restore brings the key of `b` back, for as long as its lease lives.
     stage.leaves("b").await?;
-    stage.stands("c", &endpoint).await?;
-    stage.guests(&endpoint, 3).await?;
+    stage.stands("c").await?;
+    stage.guests(3).await?;
     let newest = revision(&mut etcd.client().await).await?;
-    etcd.kill();
-    snapshot.restore(&etcd, &BUMP)?;
-    etcd.restart().await?;
+    snapshot.put_back(&mut etcd, &BUMP).await?;
     stage.reported(&["a", "c"]).await?;
     let tokens = stage.settles(&etcd).await?;
     assert!(tokens[0] > newest, "{tokens:?} after {newest}");
@@ -139,16 +123,11 @@ async fn young_etcd_restored_with_a_raised_revision_has_one_leader_though_nothin
         return Ok(());
     };
     let mut etcd = backup::start().await?;
-    let endpoint = [etcd.endpoint()];
-    let mut stage = Stage::new(TTL);
-    stage.stands("a", &endpoint).await?;
-    stage.leads("a").await?;
-    stage.stands("b", &endpoint).await?;
+    let mut stage = Stage::begin(TTL, vec![etcd.endpoint()]).await?;
+    stage.stands("b").await?;
     let snapshot = Snapshot::take(&etcd, etcdutl).await?;
-    stage.stands("c", &endpoint).await?;
-    etcd.kill();
-    snapshot.restore(&etcd, &BUMP)?;
-    etcd.restart().await?;
+    stage.stands("c").await?;
+    snapshot.put_back(&mut etcd, &BUMP).await?;
     stage.settles(&etcd).await?;
     for name in ["a", "b", "c"] {
         assert_eq!(stage.changes(name), 0, "{name}");
@@ -163,17 +142,12 @@ async fn leader_behind_a_key_that_a_snapshot_brings_back_steps_aside() -> Result
         return Ok(());
     };
     let mut etcd = backup::start().await?;
-    let endpoint = [etcd.endpoint()];
-    let mut stage = Stage::new(TTL * 2);
-    stage.stands("a", &endpoint).await?;
-    stage.leads("a").await?;
-    stage.stands("b", &endpoint).await?;
+    let mut stage = Stage::begin(TTL * 2, vec![etcd.endpoint()]).await?;
+    stage.stands("b").await?;
     let snapshot = Snapshot::take(&etcd, etcdutl).await?;
     stage.leaves("a").await?;
     let term = stage.leads("b").await?;
-    etcd.kill();
-    snapshot.restore(&etcd, &BUMP)?;
-    etcd.restart().await?;
+    snapshot.put_back(&mut etcd, &BUMP).await?;
     stage.reported(&["b"]).await?;
     let tokens = stage.settles(&etcd).await?;
     assert!(tokens[0] > term.fencing_token(), "{tokens:?}");
@@ -187,19 +161,14 @@ async fn key_without_a_lease_that_comes_back_blocks_its_election_until_it_is_del
         return Ok(());
     };
     let mut etcd = backup::start().await?;
-    let endpoint = [etcd.endpoint()];
     let mut client = etcd.client().await;
     let key = format!("{PREFIX}5e1f");
     client.put(&*key, "overwritten", None).await?;
     let snapshot = Snapshot::take(&etcd, etcdutl).await?;
     client.delete(&*key, None).await?;
-    let mut stage = Stage::new(TTL);
-    stage.stands("a", &endpoint).await?;
-    stage.leads("a").await?;
-    stage.stands("b", &endpoint).await?;
-    etcd.kill();
-    snapshot.restore(&etcd, &BUMP)?;
-    etcd.restart().await?;
+    let mut stage = Stage::begin(TTL, vec![etcd.endpoint()]).await?;
+    stage.stands("b").await?;
+    snapshot.put_back(&mut etcd, &BUMP).await?;
     let election = stage.node("b").election.clone();
     eventually(PATIENCE, "both stand behind the blocker", async || {
         let roster = election.roster().await.ok()?;
@@ -218,10 +187,8 @@ async fn member_that_fell_behind_and_makes_a_new_cluster_is_noticed() -> Result 
     let mut cluster = EtcdCluster::start(3).await?;
     let endpoints = cluster.endpoints();
     let behind = (cluster.leader().await + 1) % 3;
-    let mut stage = Stage::new(TTL);
-    stage.stands("a", &endpoints).await?;
-    stage.leads("a").await?;
-    stage.stands("b", &endpoints).await?;
+    let mut stage = Stage::begin(TTL, endpoints.clone()).await?;
+    stage.stands("b").await?;
     let newest = revision(&mut Client::connect(&endpoints, None).await?).await?;
     let mut client = cluster.member(behind).client().await;
     eventually(PATIENCE, "the member has caught up", async || {
@@ -231,8 +198,8 @@ async fn member_that_fell_behind_and_makes_a_new_cluster_is_noticed() -> Result 
     })
     .await?;
     cluster.member(behind).kill();
-    stage.stands("c", &endpoints).await?;
-    stage.guests(&endpoints, 3).await?;
+    stage.stands("c").await?;
+    stage.guests(3).await?;
     for lost in (0..3).filter(|index| *index != behind) {
         cluster.member(lost).kill();
     }
@@ -244,8 +211,34 @@ async fn member_that_fell_behind_and_makes_a_new_cluster_is_noticed() -> Result 
     Ok(())
 }
 
+/// Neither its revision nor its raft term is lower, so the cluster's id alone tells.
+#[tokio::test]
+async fn endpoint_of_another_cluster_is_noticed_by_sessions_that_turn_to_it() -> Result {
+    let (mut etcd, mut other) = (backup::start().await?, backup::start().await?);
+    let mut stage = Stage::begin(TTL, vec![etcd.endpoint(), other.endpoint()]).await?;
+    stage.stands("b").await?;
+    stage.guests(2).await?;
+    grow_old(&mut other).await?;
+    let known = header(&mut etcd.client().await).await?;
+    let mut client = other.client().await;
+    for _ in 0..known.revision() * 4 {
+        client.put("nothing", "", None).await?;
+    }
+    let new = header(&mut client).await?;
+    assert_ne!(new.cluster_id(), known.cluster_id());
+    assert!(new.revision() > known.revision() && new.raft_term() > known.raft_term());
+    etcd.kill();
+    stage.reported(&["a", "b"]).await?;
+    stage.settles(&other).await?;
+    Ok(())
+}
+
+async fn header(client: &mut Client) -> Result<ResponseHeader> {
+    let mut answer = client.get("nothing", None).await?;
+    Ok(answer.take_header().ok_or("a header")?)
+}
+
 /// etcd's revision.
 async fn revision(client: &mut Client) -> Result<i64> {
-    let answer = client.get("nothing", None).await?;
-    Ok(answer.header().ok_or("a header")?.revision())
+    Ok(header(client).await?.revision())
 }

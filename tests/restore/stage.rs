@@ -34,6 +34,7 @@ pub(crate) struct Stage {
     logs: Logs,
     _guard: DefaultGuard,
     ttl: Duration,
+    endpoints: Vec<String>,
     nodes: Vec<Node>,
 }
 
@@ -55,24 +56,25 @@ struct Elected {
 }
 
 impl Stage {
-    pub(crate) fn new(ttl: Duration) -> Self {
+    /// The node `a` leads in this etcd.
+    pub(crate) async fn begin(ttl: Duration, endpoints: Vec<String>) -> Result<Self> {
         let (logs, guard) = Logs::capture();
-        Self {
+        let mut stage = Self {
             logs,
             _guard: guard,
             ttl,
+            endpoints,
             nodes: Vec::new(),
-        }
+        };
+        stage.stands("a").await?;
+        stage.leads("a").await?;
+        Ok(stage)
     }
 
     /// One more node, which stands when this returns.
-    pub(crate) async fn stands<E: AsRef<str>>(
-        &mut self,
-        name: &'static str,
-        endpoints: &[E],
-    ) -> Result {
+    pub(crate) async fn stands(&mut self, name: &'static str) -> Result {
         let options = SessionOptions::new(name).ttl(self.ttl);
-        let session = Session::connect(endpoints.iter().map(AsRef::as_ref), options).await?;
+        let session = Session::connect(&self.endpoints, options).await?;
         let election = session.election("jobs")?;
         let terms = Arc::new(Mutex::new(Vec::new()));
         let shutdown = CancellationToken::new();
@@ -136,9 +138,9 @@ impl Stage {
     /// A candidate of a session of its own comes and goes, so often, and every node sees it.
     ///
     /// The first one may be seen by a read. The watches are open then, and they alone tell of the others.
-    pub(crate) async fn guests<E: AsRef<str>>(&self, endpoints: &[E], times: usize) -> Result {
+    pub(crate) async fn guests(&self, times: usize) -> Result {
         let options = SessionOptions::new(GUEST);
-        let session = Session::connect(endpoints.iter().map(AsRef::as_ref), options).await?;
+        let session = Session::connect(&self.endpoints, options).await?;
         let election = session.election("jobs")?;
         let mut observers = Vec::new();
         for node in &self.nodes {

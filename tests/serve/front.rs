@@ -59,7 +59,7 @@ async fn application(
 
 /// The documented configuration, at our addresses.
 fn configuration([front, stats]: [SocketAddr; 2], servers: &[(SocketAddr, SocketAddr)]) -> String {
-    let mut text = include_str!("../../docs/haproxy.cfg").to_owned();
+    let mut text = include_str!("../../deploy/haproxy.cfg").to_owned();
     let mut replace = |documented: &str, ours: &str| {
         assert_eq!(text.matches(documented).count(), 1, "{documented}");
         text = text.replace(documented, ours);

@@ -1,7 +1,7 @@
 //! The dashboard and the alert rules: they name what a node truly measures, and Prometheus understands the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -10,13 +10,14 @@ use crate::caller::get;
 use crate::stage::{Result, Stage, answers};
 use crate::tools::tool;
 
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Every metric of the table in docs/metrics.md, which the tests of the library hold to be complete, with its labels.
 fn documented() -> BTreeMap<String, BTreeSet<String>> {
-    let table = std::fs::read_to_string(folder().join("metrics.md")).expect("docs/metrics.md");
+    let table =
+        std::fs::read_to_string(repository().join("docs/metrics.md")).expect("docs/metrics.md");
     let rows = table.lines().filter(|line| line.starts_with("| `eldest_"));
     rows.map(|line| {
         let cells: Vec<&str> = line.split('|').collect();
@@ -74,8 +75,8 @@ fn expressions(dashboard: &Value) -> Result<Vec<&str>> {
 #[test]
 fn the_dashboard_and_the_rules_name_what_is_measured_and_leave_nothing_out() -> Result {
     let measured: BTreeSet<String> = documented().into_keys().collect();
-    let rules = std::fs::read_to_string(folder().join("monitoring/alerts.yml"))?;
-    let dashboard = std::fs::read_to_string(folder().join("monitoring/dashboard.json"))?;
+    let rules = std::fs::read_to_string(repository().join("deploy/monitoring/alerts.yml"))?;
+    let dashboard = std::fs::read_to_string(repository().join("deploy/monitoring/dashboard.json"))?;
     let dashboard: Value = serde_json::from_str(&dashboard)?;
     let asked = expressions(&dashboard)?.join("\n");
     assert_eq!(named(&asked), measured, "the dashboard shows each metric");
@@ -144,7 +145,10 @@ fn prometheus_understands_the_rules() -> Result {
     let Some(mut promtool) = tool("promtool", "prometheus") else {
         return Ok(());
     };
-    understood(&mut promtool, &folder().join("monitoring/alerts.yml"))
+    understood(
+        &mut promtool,
+        &repository().join("deploy/monitoring/alerts.yml"),
+    )
 }
 
 #[test]
@@ -152,7 +156,7 @@ fn prometheus_understands_what_the_dashboard_asks_for() -> Result {
     let Some(mut promtool) = tool("promtool", "prometheus") else {
         return Ok(());
     };
-    let dashboard = std::fs::read_to_string(folder().join("monitoring/dashboard.json"))?;
+    let dashboard = std::fs::read_to_string(repository().join("deploy/monitoring/dashboard.json"))?;
     let dashboard: Value = serde_json::from_str(&dashboard)?;
     // As Grafana would fill them in.
     let mut variables = vec![("$__rate_interval".to_owned(), "1m".to_owned())];

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use eldest::testing::eventually;
-use rustix::process::{Pid, Signal, getsid};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, getsid, prlimit};
 
 use crate::processes::{Seen, children, is_alive, now, signal};
 use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, TTL, millis};
@@ -40,6 +40,37 @@ async fn a_killed_supervisor_takes_its_program_with_it_long_before_the_lease_end
         lines.iter().any(|line| line.word == "term"),
         "it is asked first"
     );
+    Ok(())
+}
+
+/// How many files a process may have open from now on. It keeps those that it has.
+fn allow_files(pid: i32, count: Option<u64>) -> Result {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit {
+        current: count.or(maximum),
+        maximum,
+    };
+    prlimit(Pid::from_raw(pid), Resource::Nofile, limit)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_keeper_that_cannot_wait_for_the_deadline_keeps_it_all_the_same() -> Result {
+    let stage = Stage::new().await?;
+    let mut node = stage.patient_node(LONG, "a", HARD, PLAIN)?;
+    let (worker, keeper, program) = first(&stage, &node).await?;
+    // poll() refuses more files than a process may have. The keeper waits for several at a time.
+    allow_files(keeper, Some(1))?;
+    node.kill().await?;
+    eventually(BEFORE_THE_LEASE_ENDS, "the program ends", async || {
+        (!is_alive(program)).then_some(())
+    })
+    .await?;
+    // What it started can only be found by opening files.
+    assert!(is_alive(keeper), "it does not leave them alone");
+    allow_files(keeper, None)?;
+    stage.nothing_of(worker.token, SOON).await?;
+    stage.judge().await?;
     Ok(())
 }
 

@@ -76,6 +76,13 @@ impl Seen {
         self.arguments.get(1).is_some_and(|word| word == "__become")
     }
 
+    /// What its keeper started has become it. Before that it shows the arguments of the keeper, of which it is a copy, then
+    /// none for a moment, then those of what waits.
+    pub(crate) fn is_program(&self) -> bool {
+        let started = !self.arguments[0].is_empty();
+        started && !self.is_keeper() && !self.waits_for_its_turn()
+    }
+
     fn is_marked(&self, folder: &Path) -> bool {
         let mark = self.environment.get(MARK.as_bytes());
         mark.is_some_and(|mark| mark == folder.as_os_str().as_bytes())

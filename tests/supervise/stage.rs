@@ -270,7 +270,7 @@ impl Node {
     pub(crate) fn running(&self) -> Option<(i32, i32)> {
         self.keepers().iter().find_map(|keeper| {
             let mut children = children(keeper.pid).into_iter();
-            let program = children.find(|child| !child.waits_for_its_turn())?;
+            let program = children.find(Seen::is_program)?;
             Some((keeper.pid, program.pid))
         })
     }
