@@ -169,11 +169,13 @@ impl PrefixView {
         self.list = list;
     }
 
-    /// A join was begun, which reads the prefix.
+    /// A join was begun, which reads the prefix. The view waits for that read, whatever it knew: the key before this one may
+    /// have been lost because etcd was restored, and then what was known is the former store's.
     pub fn join_begun(&mut self, request: RequestId) {
         if self.list.is_none() {
             self.kept_back.clear();
         }
+        self.synced = false;
         self.joining = Some(request);
     }
 
@@ -186,6 +188,11 @@ impl PrefixView {
     pub fn created(&mut self, revision: i64) {
         if let Some(watcher) = &mut self.watcher {
             watcher.created = Some(revision);
+        }
+        // Either the member that watches is behind, or etcd was restored after that read. A candidate learns of a restore
+        // by its key and its lease; an onlooker has neither.
+        if self.onlooker && revision < self.roster.revision() {
+            self.read_by = 0;
         }
         self.sync();
     }
@@ -661,6 +668,33 @@ mod tests {
         assert!(view.wants_list());
         view.snapshot(6, 10, queue());
         assert_eq!(view.place(&own(10), 1), Place::Behind(2));
+    }
+
+    #[test]
+    fn read_of_a_join_replaces_what_was_known_before_the_join() {
+        let mut view = watched(9);
+        let mut former = queue();
+        former.push(entry("e/former", 8, 7));
+        view.snapshot(2, 12, former);
+        view.join_begun(3);
+        assert_eq!(view.place(&own(10), 1), Place::Unknown);
+        view.changes(vec![delete("e/b", 13)], |_| {});
+        view.snapshot(3, 12, queue());
+        assert_eq!(view.place(&own(10), 1), Place::Behind(1));
+    }
+
+    #[test]
+    fn onlooker_reads_again_when_its_watch_stands_at_an_earlier_revision_than_its_read() {
+        let mut view = PrefixView::onlooker(PREFIX.into(), Reach::Children);
+        view.watcher = Some(Watcher::new(1));
+        view.set_list(Some(2));
+        view.set_list(None);
+        view.snapshot(2, 10, queue());
+        view.created(9);
+        assert!(!view.is_synced(), "that read may be of a former store");
+        assert!(view.wants_list());
+        view.snapshot(3, 10, queue());
+        assert!(view.is_synced());
     }
 
     #[test]
