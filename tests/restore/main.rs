@@ -41,6 +41,8 @@ async fn revisions_of_a_watch_reveal_a_restored_folder() -> Result {
     let mut stage = Stage::begin(LONG_TTL, vec![etcd.endpoint()]).await?;
     stage.stands("b").await?;
     let backup = back_up(&mut etcd).await?;
+    // No renewal is due before the restore: the watches alone tell.
+    stage.watched(&etcd, 2).await?;
     stage.guests(2).await?;
     put_back(&mut etcd, &backup).await?;
     stage.reported(&["a", "b"]).await?;
@@ -59,6 +61,7 @@ async fn candidate_younger_than_the_restored_folder_joins_a_few_times_only() -> 
     let backup = back_up(&mut etcd).await?;
     stage.stands("b").await?;
     stage.guests(3).await?;
+    stage.renew().await?;
     put_back(&mut etcd, &backup).await?;
     stage.reported(&["a", "b"]).await?;
     stage.settles(&etcd).await?;
@@ -76,6 +79,7 @@ async fn restored_snapshot_ends_all_terms_and_everybody_stands_anew() -> Result 
     let snapshot = Snapshot::take(&etcd, etcdutl).await?;
     stage.stands("c").await?;
     stage.guests(3).await?;
+    stage.renew().await?;
     snapshot.put_back(&mut etcd, &[]).await?;
     stage.reported(&["a", "b", "c"]).await?;
     stage.settles(&etcd).await?;
@@ -107,6 +111,7 @@ async fn raft_term_reveals_a_snapshot_whose_revision_was_raised() -> Result {
     stage.leaves("b").await?;
     stage.stands("c").await?;
     stage.guests(3).await?;
+    stage.renew().await?;
     let newest = revision(&mut etcd.client().await).await?;
     snapshot.put_back(&mut etcd, &BUMP).await?;
     stage.reported(&["a", "c"]).await?;
@@ -200,6 +205,7 @@ async fn member_that_fell_behind_and_makes_a_new_cluster_is_noticed() -> Result 
     cluster.member(behind).kill();
     stage.stands("c").await?;
     stage.guests(3).await?;
+    stage.renew().await?;
     for lost in (0..3).filter(|index| *index != behind) {
         cluster.member(lost).kill();
     }

@@ -7,7 +7,7 @@ use eldest::etcd_client::{Client, GetOptions, KeyValue};
 use eldest::testing::{Etcd, eventually};
 use eldest::{
     BoxError, CancellationToken, Election, Leadership, LostReason, Observer, Session,
-    SessionOptions, Term,
+    SessionOptions, SessionState, Term,
 };
 use futures::StreamExt;
 use tokio::task::JoinHandle;
@@ -135,9 +135,35 @@ impl Stage {
         Ok(())
     }
 
-    /// A candidate of a session of its own comes and goes, so often, and every node sees it.
-    ///
-    /// The first one may be seen by a read. The watches are open then, and they alone tell of the others.
+    /// Waits until etcd has so many watches. Those of the sessions may be broken for a while after etcd was restarted.
+    pub(crate) async fn watched(&self, etcd: &Etcd, watches: usize) -> Result {
+        eventually(PATIENCE, format!("{watches} watches"), async || {
+            let standing = etcd.metric("etcd_debugging_mvcc_watcher_total").await;
+            (standing as usize == watches).then_some(())
+        })
+        .await
+    }
+
+    /// Waits until a renewal is verified that each session sent after this call. Then each of them knows all revisions of
+    /// etcd up to now, whether or not its watch is open.
+    pub(crate) async fn renew(&self) -> Result {
+        let begun = Instant::now();
+        eventually(PATIENCE, "all sessions renew", async || {
+            let renewed = |node: &Node| match &*node.session.state().borrow() {
+                SessionState::Live(lease) => self.is_renewed(lease.time_left(), begun),
+                _ => false,
+            };
+            self.nodes.iter().all(renewed).then_some(())
+        })
+        .await
+    }
+
+    /// Whether a deadline that is so far away comes from a renewal that was sent after `begun`.
+    fn is_renewed(&self, time_left: Duration, begun: Instant) -> bool {
+        time_left + begun.elapsed() + self.ttl / 20 >= self.ttl.mul_f64(0.999)
+    }
+
+    /// A candidate of a session of its own comes and goes, so often, and an observer of every node sees it.
     pub(crate) async fn guests(&self, times: usize) -> Result {
         let options = SessionOptions::new(GUEST);
         let session = Session::connect(&self.endpoints, options).await?;
@@ -188,8 +214,7 @@ impl Stage {
             let leader = self.only_leader()?;
             // A renewal that was sent since counts only if its session finds no other store. Before, a term may be about
             // to end.
-            let renewed = leader.valid_until().time_left() + begun.elapsed();
-            if renewed + self.ttl / 20 < self.ttl.mul_f64(0.999) {
+            if !self.is_renewed(leader.valid_until().time_left(), begun) {
                 return None;
             }
             let keys = keys(&mut client).await.ok()?;
