@@ -61,11 +61,10 @@ pub enum Status {
 /// it.
 ///
 /// ```
-/// # #[cfg(not(feature = "testing"))] fn main() {}
-/// # #[cfg(feature = "testing")] #[tokio::main]
+/// # #[tokio::main]
 /// # async fn main() -> Result<(), eldest::BoxError> {
 /// # use eldest::{Session, SessionOptions};
-/// # let etcd = eldest::testing::Etcd::start().await?;
+/// # let etcd = eldest_testing::Etcd::start().await?;
 /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
 /// # let other = Session::connect([etcd.endpoint()], SessionOptions::new("node-b")).await?;
 /// # let elder = other.election("billing/scheduler")?.campaign().await?;

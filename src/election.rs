@@ -97,11 +97,10 @@ impl Election {
     /// may be over: [`Term::is_valid`] tells, at every use.
     ///
     /// ```
-    /// # #[cfg(not(feature = "testing"))] fn main() {}
-    /// # #[cfg(feature = "testing")] #[tokio::main]
+    /// # #[tokio::main]
     /// # async fn main() -> Result<(), eldest::BoxError> {
     /// # use eldest::{Election, Session, SessionOptions};
-    /// # let etcd = eldest::testing::Etcd::start().await?;
+    /// # let etcd = eldest_testing::Etcd::start().await?;
     /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
     /// fn may_act(election: &Election) -> bool {
     ///     election.term().is_some_and(|term| term.is_valid())
@@ -146,11 +145,10 @@ impl Election {
     /// Cancel safe: it only reads.
     ///
     /// ```
-    /// # #[cfg(not(feature = "testing"))] fn main() {}
-    /// # #[cfg(feature = "testing")] #[tokio::main]
+    /// # #[tokio::main]
     /// # async fn main() -> Result<(), eldest::BoxError> {
     /// # use eldest::{Session, SessionOptions};
-    /// # let etcd = eldest::testing::Etcd::start().await?;
+    /// # let etcd = eldest_testing::Etcd::start().await?;
     /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
     /// let election = session.election("billing/scheduler")?;
     /// let _candidate = election.campaign().await?;

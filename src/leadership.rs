@@ -77,11 +77,10 @@ impl Leadership {
     /// and at the frozen deadline it is dropped. It should watch [`Term::lost`].
     ///
     /// ```
-    /// # #[cfg(not(feature = "testing"))] fn main() {}
-    /// # #[cfg(feature = "testing")] #[tokio::main]
+    /// # #[tokio::main]
     /// # async fn main() -> Result<(), eldest::BoxError> {
     /// # use eldest::{Session, SessionOptions};
-    /// # let etcd = eldest::testing::Etcd::start().await?;
+    /// # let etcd = eldest_testing::Etcd::start().await?;
     /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
     /// # let mut candidate = session.election("billing/scheduler")?.campaign().await?;
     /// use std::time::Duration;
@@ -192,11 +191,10 @@ impl Leadership {
     /// Cancel safe: stepping down goes on in the background once the `Leadership` is dropped.
     ///
     /// ```
-    /// # #[cfg(not(feature = "testing"))] fn main() {}
-    /// # #[cfg(feature = "testing")] #[tokio::main]
+    /// # #[tokio::main]
     /// # async fn main() -> Result<(), eldest::BoxError> {
     /// # use eldest::{Session, SessionOptions};
-    /// # let etcd = eldest::testing::Etcd::start().await?;
+    /// # let etcd = eldest_testing::Etcd::start().await?;
     /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
     /// # let other = Session::connect([etcd.endpoint()], SessionOptions::new("node-b")).await?;
     /// # let mut candidate = session.election("billing/scheduler")?.campaign().await?;

@@ -20,13 +20,12 @@
 //! Do some work for as long as this node leads, and stand again whenever the leadership was lost:
 //!
 //! ```
-//! # #[cfg(not(feature = "testing"))] fn main() {}
-//! # #[cfg(feature = "testing")] #[tokio::main]
+//! # #[tokio::main]
 //! # async fn main() -> Result<(), eldest::BoxError> {
 //! # async fn one_piece_of_work(_: i64) -> Result<(), eldest::BoxError> {
 //! #     Ok(tokio::time::sleep(std::time::Duration::from_millis(5)).await)
 //! # }
-//! # let etcd = eldest::testing::Etcd::start().await?;
+//! # let etcd = eldest_testing::Etcd::start().await?;
 //! # let endpoints = [etcd.endpoint()];
 //! use eldest::{CancellationToken, Session, SessionOptions};
 //!
@@ -54,11 +53,10 @@
 //! The same step by step, for those who want to decide themselves what happens between the terms:
 //!
 //! ```
-//! # #[cfg(not(feature = "testing"))] fn main() {}
-//! # #[cfg(feature = "testing")] #[tokio::main]
+//! # #[tokio::main]
 //! # async fn main() -> Result<(), eldest::BoxError> {
 //! # use eldest::{Session, SessionOptions};
-//! # let etcd = eldest::testing::Etcd::start().await?;
+//! # let etcd = eldest_testing::Etcd::start().await?;
 //! # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
 //! # let election = session.election("billing/scheduler")?;
 //! let mut candidate = election.campaign().await?; // its key stands, and is kept alive while it waits
@@ -125,11 +123,10 @@
 //!   there first, and reads the state only then.
 //!
 //! ```
-//! # #[cfg(not(feature = "testing"))] fn main() {}
-//! # #[cfg(feature = "testing")] #[tokio::main]
+//! # #[tokio::main]
 //! # async fn main() -> Result<(), eldest::BoxError> {
 //! # use eldest::{Session, SessionOptions};
-//! # let etcd = eldest::testing::Etcd::start().await?;
+//! # let etcd = eldest_testing::Etcd::start().await?;
 //! # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
 //! # let mut candidate = session.election("billing/scheduler")?.campaign().await?;
 //! # let leadership = candidate.elected().await?;
@@ -168,11 +165,10 @@
 //! What candidates [announce](SessionOptions::announce) tells the others how to reach the leader:
 //!
 //! ```
-//! # #[cfg(not(feature = "testing"))] fn main() {}
-//! # #[cfg(feature = "testing")] #[tokio::main]
+//! # #[tokio::main]
 //! # async fn main() -> Result<(), eldest::BoxError> {
 //! # use eldest::{Session, SessionOptions};
-//! # let etcd = eldest::testing::Etcd::start().await?;
+//! # let etcd = eldest_testing::Etcd::start().await?;
 //! # let endpoints = [etcd.endpoint()];
 //! use eldest::Announcement;
 //! use futures::StreamExt;
@@ -208,11 +204,10 @@
 //! again by itself after it was lost.
 //!
 //! ```
-//! # #[cfg(not(feature = "testing"))] fn main() {}
-//! # #[cfg(feature = "testing")] #[tokio::main]
+//! # #[tokio::main]
 //! # async fn main() -> Result<(), eldest::BoxError> {
 //! # use eldest::{Session, SessionOptions};
-//! # let etcd = eldest::testing::Etcd::start().await?;
+//! # let etcd = eldest_testing::Etcd::start().await?;
 //! # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
 //! let lock = session.lock("billing/invoices")?;
 //! if let Some(guard) = lock.try_acquire().await? {
@@ -272,11 +267,8 @@
 //! |---|---|
 //! | `tls` | `https` endpoints; certificates by `SessionOptions::tls_files`, which are read anew for each connection, or by [`SessionOptions::connect_options`] |
 //! | `cli` | the command `eldest`, and the module `operator` |
-//! | `history` | the module `testing::history`: a recorder of what nodes believe and do, and a checker of it |
 //! | `http` | the module `http`: an axum router that tells others who leads, and a layer that lets requests through while one leads |
 //! | `metrics` | counts and measures, through the facade of the crate `metrics`; the module `metrics` |
-//! | `testing` | all of the module `testing`: that, a real etcd for tests, clusters of it, and a proxy that breaks connections |
-//! | `docker` | with it, the module `testing::docker`: freezes, kills and cuts containers of a test, and records it |
 //!
 //! None is on by default. Building needs `protoc` and the include files of protobuf, because `etcd-client` does:
 //! Debian's packages `protobuf-compiler` and `libprotobuf-dev`, or the variables `PROTOC` and `PROTOC_INCLUDE`.
@@ -340,8 +332,6 @@ mod runner;
 mod semaphore;
 mod session;
 mod term;
-#[cfg(feature = "history")]
-pub mod testing;
 mod told;
 mod vigil;
 
@@ -379,16 +369,16 @@ pub mod sim {
 }
 
 /// README's programs are compiled with the examples of this documentation.
-#[cfg(all(doctest, feature = "testing", feature = "http"))]
+#[cfg(all(doctest, feature = "http"))]
 #[doc = include_str!("../README.md")]
 pub struct Readme;
 
 /// ... and so are those of the page about restarts.
-#[cfg(all(doctest, feature = "testing"))]
+#[cfg(doctest)]
 #[doc = include_str!("../docs/rolling-restart.md")]
 pub struct RollingRestart;
 
 /// ... and of the page about tests.
-#[cfg(all(doctest, feature = "docker"))]
+#[cfg(doctest)]
 #[doc = include_str!("../docs/testing.md")]
 pub struct TestingYourOwnService;

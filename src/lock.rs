@@ -35,11 +35,10 @@ use crate::term::Term;
 /// A cheap handle from [`Session::lock`](crate::Session::lock); clone it freely.
 ///
 /// ```
-/// # #[cfg(not(feature = "testing"))] fn main() {}
-/// # #[cfg(feature = "testing")] #[tokio::main]
+/// # #[tokio::main]
 /// # async fn main() -> Result<(), eldest::BoxError> {
 /// # use eldest::{Session, SessionOptions};
-/// # let etcd = eldest::testing::Etcd::start().await?;
+/// # let etcd = eldest_testing::Etcd::start().await?;
 /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
 /// use eldest::etcd_client::TxnOp;
 ///

@@ -181,11 +181,10 @@ impl Session {
     /// meant for people who look on, not for deciding anything.
     ///
     /// ```
-    /// # #[cfg(not(feature = "testing"))] fn main() {}
-    /// # #[cfg(feature = "testing")] #[tokio::main]
+    /// # #[tokio::main]
     /// # async fn main() -> Result<(), eldest::BoxError> {
     /// # use eldest::{Session, SessionOptions};
-    /// # let etcd = eldest::testing::Etcd::start().await?;
+    /// # let etcd = eldest_testing::Etcd::start().await?;
     /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
     /// let _candidate = session.election("billing/scheduler")?.campaign().await?;
     /// let overview = session.overview("billing").await?;

@@ -51,11 +51,10 @@ pub(crate) const MAX_COUNT: u32 = 65_536;
 /// was killed. Whoever routes by [`Partitions::partition_for`] must be told of the new count as well.
 ///
 /// ```
-/// # #[cfg(not(feature = "testing"))] fn main() {}
-/// # #[cfg(feature = "testing")] #[tokio::main]
+/// # #[tokio::main]
 /// # async fn main() -> Result<(), eldest::BoxError> {
 /// # use eldest::{CancellationToken, Session, SessionOptions};
-/// # let etcd = eldest::testing::Etcd::start().await?;
+/// # let etcd = eldest_testing::Etcd::start().await?;
 /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
 /// # let shutdown = CancellationToken::new();
 /// # let stop = shutdown.clone();
@@ -192,11 +191,10 @@ impl Partitions {
     /// Cancel safe: it only reads.
     ///
     /// ```
-    /// # #[cfg(not(feature = "testing"))] fn main() {}
-    /// # #[cfg(feature = "testing")] #[tokio::main]
+    /// # #[tokio::main]
     /// # async fn main() -> Result<(), eldest::BoxError> {
     /// # use eldest::{Session, SessionOptions};
-    /// # let etcd = eldest::testing::Etcd::start().await?;
+    /// # let etcd = eldest_testing::Etcd::start().await?;
     /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
     /// let partitions = session.partitions("billing", 64)?;
     /// let holders = partitions.holders().await?;

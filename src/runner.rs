@@ -55,11 +55,10 @@ pub enum OnOverrun {
 /// No work while following, no stall timeout, no health check, [`OnOverrun::Release`]: what [`Election::run`] does.
 ///
 /// ```
-/// # #[cfg(not(feature = "testing"))] fn main() {}
-/// # #[cfg(feature = "testing")] #[tokio::main]
+/// # #[tokio::main]
 /// # async fn main() -> Result<(), eldest::BoxError> {
 /// # use eldest::{CancellationToken, Session, SessionOptions};
-/// # let etcd = eldest::testing::Etcd::start().await?;
+/// # let etcd = eldest_testing::Etcd::start().await?;
 /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
 /// # let shutdown = CancellationToken::new();
 /// # let stop = shutdown.clone();

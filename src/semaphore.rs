@@ -36,11 +36,10 @@ pub(crate) const MAX_CAPACITY: usize = 1024;
 /// A cheap handle from [`Session::semaphore`](crate::Session::semaphore); clone it freely.
 ///
 /// ```
-/// # #[cfg(not(feature = "testing"))] fn main() {}
-/// # #[cfg(feature = "testing")] #[tokio::main]
+/// # #[tokio::main]
 /// # async fn main() -> Result<(), eldest::BoxError> {
 /// # use eldest::{Session, SessionOptions};
-/// # let etcd = eldest::testing::Etcd::start().await?;
+/// # let etcd = eldest_testing::Etcd::start().await?;
 /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
 /// let uploads = session.semaphore("billing/uploads", 2)?;
 /// let first = uploads.acquire().await?;

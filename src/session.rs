@@ -43,11 +43,10 @@ use eldest_core::reason::LostReason;
 /// One session per process is enough for any number of elections, in each of which it can be one candidate.
 ///
 /// ```
-/// # #[cfg(not(feature = "testing"))] fn main() {}
-/// # #[cfg(feature = "testing")] #[tokio::main]
+/// # #[tokio::main]
 /// # async fn main() -> Result<(), eldest::BoxError> {
 /// # use eldest::{Session, SessionOptions};
-/// # let etcd = eldest::testing::Etcd::start().await?;
+/// # let etcd = eldest_testing::Etcd::start().await?;
 /// # let endpoints = [etcd.endpoint()];
 /// use std::time::Duration;
 /// use eldest::SessionState;

@@ -324,11 +324,10 @@ impl Term {
     /// "This term's key still stands", as a condition for an etcd transaction of one's own.
     ///
     /// ```
-    /// # #[cfg(not(feature = "testing"))] fn main() {}
-    /// # #[cfg(feature = "testing")] #[tokio::main]
+    /// # #[tokio::main]
     /// # async fn main() -> Result<(), eldest::BoxError> {
     /// # use eldest::{Session, SessionOptions};
-    /// # let etcd = eldest::testing::Etcd::start().await?;
+    /// # let etcd = eldest_testing::Etcd::start().await?;
     /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
     /// # let mut candidate = session.election("billing/scheduler")?.campaign().await?;
     /// # let leadership = candidate.elected().await?;

@@ -6,11 +6,11 @@ mod capture;
 use std::time::Duration;
 
 use capture::Logs;
-use eldest::testing::{Etcd, eventually};
 use eldest::{
     Announcement, BoxError, CancellationToken, Candidate, ErrorKind, Leadership, LostReason,
     Session, SessionOptions, Status,
 };
+use eldest_testing::{Etcd, eventually};
 use etcd_client::{
     Client, ConnectOptions, GetOptions, Permission, PermissionType, RoleRevokePermissionOptions,
     TxnOp,

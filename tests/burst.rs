@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use eldest::etcd_client::{Client, ResponseHeader, Txn, TxnOp};
-use eldest::testing::{Etcd, eventually};
 use eldest::{BoxError, Observer, Roster, Session, SessionOptions, SessionState};
+use eldest_testing::{Etcd, eventually};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use peak_alloc::PeakAlloc;

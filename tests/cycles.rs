@@ -7,9 +7,9 @@ mod held;
 
 use std::time::{Duration, Instant};
 
-use eldest::testing::history::{Recorder, Rules, What, check};
-use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{BoxError, ErrorKind, Session, SessionOptions};
+use eldest_testing::history::{Recorder, Rules, What, check};
+use eldest_testing::{Etcd, Proxy, eventually};
 use held::{held, idle, settled};
 use peak_alloc::PeakAlloc;
 use tokio::time::timeout;

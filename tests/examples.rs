@@ -10,8 +10,8 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use eldest::testing::{Etcd, eventually};
 use eldest::{BoxError, Session, SessionOptions};
+use eldest_testing::{Etcd, eventually};
 use etcd_client::GetOptions;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;
@@ -46,11 +46,8 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     // All of them: with fewer, cargo would build the library and much of what it needs once more.
     let features = [
         ("cli", cfg!(feature = "cli")),
-        ("docker", cfg!(feature = "docker")),
-        ("history", cfg!(feature = "history")),
         ("http", cfg!(feature = "http")),
         ("metrics", cfg!(feature = "metrics")),
-        ("testing", cfg!(feature = "testing")),
         ("tls", cfg!(feature = "tls")),
         ("unstable-sim", cfg!(feature = "unstable-sim")),
     ];

@@ -10,8 +10,8 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::etcdctl::etcdctl;
-use eldest::testing::{Etcd, eventually};
 use eldest::{BoxError, Candidate, Leadership, Observer, Roster, Session, SessionOptions, Status};
+use eldest_testing::{Etcd, eventually};
 use etcd_client::{Client, GetOptions, LeaderKey, ProclaimOptions, ResignOptions};
 use futures::StreamExt;
 use rustix::process::{Pid, Signal, kill_process};

@@ -7,9 +7,9 @@ mod held;
 use std::time::Duration;
 
 use eldest::etcd_client::Client;
-use eldest::testing::history::{Recorder, Resources, Rules, What, check};
-use eldest::testing::{Etcd, eventually};
 use eldest::{BoxError, CancellationToken, Session, SessionOptions};
+use eldest_testing::history::{Recorder, Resources, Rules, What, check};
+use eldest_testing::{Etcd, eventually};
 use held::{held, idle, settled};
 
 type Result<T = ()> = std::result::Result<T, BoxError>;

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use capture::Logs;
-use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{CancellationToken, Candidate, LostReason, Session, SessionOptions, Status};
+use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::{Client, DeleteOptions};
 use tokio::time::timeout;
 use tracing::Level;

@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use eldest::testing::history::{Event, History, Recorder, Rules, What, check};
-use eldest::testing::{Etcd, eventually};
 use eldest::{BoxError, CancellationToken, Partitions, Session, SessionOptions, Term};
+use eldest_testing::history::{Event, History, Recorder, Rules, What, check};
+use eldest_testing::{Etcd, eventually};
 use tokio::signal::unix::{SignalKind, signal};
 
 type Result<T = ()> = std::result::Result<T, BoxError>;

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{
     BoxError, CancellationToken, ErrorKind, LostReason, Observer, Roster, Session, SessionOptions,
     Status,
 };
+use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::{Client, GetOptions};
 use futures::StreamExt;
 use tokio::time::timeout;

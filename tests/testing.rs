@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use eldest::testing::history::{Event, Recorder, What};
-use eldest::testing::{Etcd, EtcdCluster, Proxy, eventually};
 use eldest::{Session, SessionOptions};
+use eldest_testing::history::{Event, Recorder, What};
+use eldest_testing::{Etcd, EtcdCluster, Proxy, eventually};
 use etcd_client::{Client, Txn, TxnOp};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -7,10 +7,10 @@ mod sealed;
 use std::time::Duration;
 
 use capture::Logs;
-use eldest::testing::{Proxy, eventually};
 use eldest::{
     BoxError, Candidate, ErrorKind, Leadership, LostReason, Session, SessionOptions, TlsFiles,
 };
+use eldest_testing::{Proxy, eventually};
 use sealed::{Authority, Sealed};
 use tokio::time::timeout;
 

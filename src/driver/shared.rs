@@ -430,13 +430,12 @@ mod tests {
     }
 
     /// The second election has more candidates than the transaction reads of each.
-    #[cfg(feature = "testing")]
     #[tokio::test]
     async fn an_election_with_many_candidates_holds_up_no_other_answer() {
         use crate::env::System;
         use crate::etcd::Access;
 
-        let etcd = crate::testing::Etcd::start().await.expect("etcd");
+        let etcd = eldest_testing::Etcd::start().await.expect("etcd");
         let mut client = etcd.client().await;
         for number in 0..600 {
             let key = format!("big/{number:03}");

@@ -33,11 +33,10 @@ const STREAMS: usize = 64;
 /// by [`Session::close`](crate::Session::close). All it answers comes from memory; no request makes one to etcd.
 ///
 /// ```
-/// # #[cfg(not(feature = "testing"))] fn main() {}
-/// # #[cfg(feature = "testing")] #[tokio::main]
+/// # #[tokio::main]
 /// # async fn main() -> Result<(), eldest::BoxError> {
 /// # use eldest::{CancellationToken, Session, SessionOptions};
-/// # let etcd = eldest::testing::Etcd::start().await?;
+/// # let etcd = eldest_testing::Etcd::start().await?;
 /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
 /// # let shutdown = CancellationToken::new();
 /// use eldest::http;

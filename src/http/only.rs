@@ -20,11 +20,10 @@ use crate::election::Election;
 /// whose token is cancelled lets nothing new through, though it may be valid for a while.
 ///
 /// ```
-/// # #[cfg(not(feature = "testing"))] fn main() {}
-/// # #[cfg(feature = "testing")] #[tokio::main]
+/// # #[tokio::main]
 /// # async fn main() -> Result<(), eldest::BoxError> {
 /// # use eldest::{Session, SessionOptions};
-/// # let etcd = eldest::testing::Etcd::start().await?;
+/// # let etcd = eldest_testing::Etcd::start().await?;
 /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
 /// use axum::{Extension, Router, routing::post};
 /// use eldest::{Term, http::OnlyWhileLeader};

@@ -8,8 +8,8 @@ use crate::common::{
     stands, status, stays,
 };
 use eldest::etcd_client::Client;
-use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{EndReason, ErrorKind, LostReason, Session, Status};
+use eldest_testing::{Etcd, Proxy, eventually};
 
 fn behind(ahead: usize) -> Status {
     Status::Waiting {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use eldest::sim::Scripted;
-use eldest::testing::{Etcd, eventually};
 use eldest::{Session, Status};
+use eldest_testing::{Etcd, eventually};
 
 use crate::common::{Result, SOON, WHILE, elected, leases, options, soon, stays};
 

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use eldest::etcd_client::{Client, GetOptions, PutOptions};
-use eldest::testing::{Etcd, eventually};
 use eldest::{
     BoxError, CancellationToken, Candidate, Election, Following, Leadership, Member, Roster,
     Runner, Session, SessionOptions, Status, Term,
 };
+use eldest_testing::{Etcd, eventually};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;

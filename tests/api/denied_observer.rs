@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use eldest::etcd_client::{Client, ConnectOptions, Permission};
-use eldest::testing::{Etcd, eventually};
 use eldest::{BoxError, ErrorKind, Session, SessionOptions};
+use eldest_testing::{Etcd, eventually};
 use futures::StreamExt;
 
 const PASSWORD: &str = "canary-51c8";

@@ -6,8 +6,8 @@ use crate::common::{
     Result, WHILE, elected, foreign, keys, leases, nothing_under, only_key, options, session, soon,
     stand, status, stays,
 };
-use eldest::testing::Etcd;
 use eldest::{Announcement, ErrorKind, Session, Status};
+use eldest_testing::Etcd;
 
 #[tokio::test]
 async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_the_identity() -> Result

@@ -9,8 +9,8 @@ use crate::common::{
     stands, status, stays,
 };
 use eldest::etcd_client::{Client, Txn, TxnOp};
-use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{ErrorKind, LostReason, Session, Status};
+use eldest_testing::{Etcd, Proxy, eventually};
 use tokio::sync::oneshot;
 
 async fn value(client: &mut Client, key: &str) -> Option<String> {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{Result, SOON, elected, nothing_under, short, soon};
-use eldest::testing::{Etcd, eventually};
 use eldest::{Candidate, Leadership, Session};
+use eldest_testing::{Etcd, eventually};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::Mutex;
 use tokio::task::{JoinSet, yield_now};

@@ -8,10 +8,10 @@ use crate::common::{
     CountOnDrop, Result, Running, SOON, Thread, WHILE, elected, keys, options, queue, session,
     short, soon, stand, stays, until_lost,
 };
-use eldest::testing::{Etcd, eventually};
 use eldest::{
     Announcement, BoxError, CancellationToken, ErrorKind, Following, LostReason, Session,
 };
+use eldest_testing::{Etcd, eventually};
 use futures::StreamExt;
 use tokio::sync::mpsc;
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Result, SOON, options, session, short, soon, stand};
-use eldest::testing::{Etcd, eventually};
 use eldest::{Observer, Roster, Session};
+use eldest_testing::{Etcd, eventually};
 use futures::StreamExt;
 
 /// That of [`short`].

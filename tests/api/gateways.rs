@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use eldest::testing::Etcd;
 use eldest::{ErrorKind, Session};
+use eldest_testing::Etcd;
 
 use crate::common::{Result, elected, leases, options, soon, stays};
 use crate::grpc_proxy::GrpcProxy;

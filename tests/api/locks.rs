@@ -8,8 +8,8 @@ use crate::common::{
     queue_of, revision, session, soon, stands, stays,
 };
 use eldest::etcd_client::{DeleteOptions, Txn, TxnOp};
-use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{ErrorKind, Lock, LockGuard, LostReason, Session};
+use eldest_testing::{Etcd, Proxy, eventually};
 use futures::FutureExt;
 use tokio::task::JoinHandle;
 

@@ -7,8 +7,8 @@ use crate::common::{
     Result, SOON, WHILE, elected, keys, nothing_under, options, session, soon, stays,
 };
 use eldest::etcd_client::Client;
-use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{Candidate, Leadership, Session};
+use eldest_testing::{Etcd, Proxy, eventually};
 use futures::future::try_join_all;
 
 /// Joins in one transaction.

@@ -2,8 +2,8 @@
 
 use crate::common::{Result, SOON, elected, keys, options, session, soon, stand};
 use eldest::etcd_client::{Client, CompactionOptions};
-use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{Observer, Roster, Session};
+use eldest_testing::{Etcd, Proxy, eventually};
 use futures::{FutureExt, StreamExt};
 
 async fn next(observer: &mut Observer) -> Result<Roster> {

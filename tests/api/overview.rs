@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{ErrorKind, QueueKind, Session};
+use eldest_testing::{Etcd, Proxy, eventually};
 
-use crate::common::{Result, SOON, elected, keys, options, session, soon};
+use crate::common::{Result, SOON, options, session, soon};
+#[cfg(feature = "cli")]
+use crate::common::{elected, keys};
 
 #[tokio::test]
 async fn an_overview_tells_elections_semaphores_and_partitions_apart() -> Result {

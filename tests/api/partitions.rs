@@ -8,11 +8,11 @@ use crate::common::{
     Probe, Result, SOON, WHILE, keys, leases, nothing_under, options, session, short, soon, stays,
 };
 use eldest::etcd_client::TxnOp;
-use eldest::testing::{Etcd, eventually};
 use eldest::{
     Announcement, CancellationToken, ErrorKind, LostReason, Member, Membership, Partition,
     Partitions, Session, Term,
 };
+use eldest_testing::{Etcd, eventually};
 use futures::StreamExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use eldest::testing::Etcd;
 use eldest::{CancellationToken, Session, SessionOptions, Term};
+use eldest_testing::Etcd;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Result, SOON, WHILE, elected, nothing_under, short, soon, stays};
-use eldest::testing::{Etcd, eventually};
 use eldest::{Candidate, Follow, Session, SessionOptions, Status};
+use eldest_testing::{Etcd, eventually};
 
 /// Requests that etcd has handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use crate::common::{
     CountOnDrop, Probe, Result, Running, SOON, WHILE, elected, keys, nothing_under, session, short,
     soon, stand, stands, status, stays, until_lost,
 };
-use eldest::testing::{Etcd, eventually};
 use eldest::{CancellationToken, ErrorKind, LostReason, Session, Status};
+use eldest_testing::{Etcd, eventually};
 use tokio::sync::mpsc;
 
 #[derive(Debug, PartialEq)]

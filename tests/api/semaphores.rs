@@ -8,8 +8,8 @@ use crate::common::{
     session, soon, stands, stays,
 };
 use eldest::etcd_client::{Client, TxnOp};
-use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{ErrorKind, LostReason, Permit, Semaphore, Session};
+use eldest_testing::{Etcd, Proxy, eventually};
 use tokio::task::JoinHandle;
 
 const PREFIX: &str = "eldest/~semaphore/s/";

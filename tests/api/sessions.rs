@@ -6,8 +6,8 @@ use crate::common::{
     Result, SOON, WHILE, elected, keys, leases, nothing_under, options, session, short, soon,
     stand, stands, stays,
 };
-use eldest::testing::{Etcd, eventually};
 use eldest::{EndReason, ErrorKind, LostReason, Session, SessionOptions, SessionState, Status};
+use eldest_testing::{Etcd, eventually};
 use futures::StreamExt;
 
 // ---- connecting

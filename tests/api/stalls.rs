@@ -10,8 +10,8 @@ use crate::common::{
     CountOnDrop, Result, Running, SOON, Thread, WHILE, elected, keys, options, queue, session,
     soon, stand, stays, until_lost,
 };
-use eldest::testing::{Etcd, eventually};
 use eldest::{CancellationToken, ErrorKind, LostReason, Session, SessionState, Term};
+use eldest_testing::{Etcd, eventually};
 
 /// So short that silence is noticed at once.
 const SHORT: Duration = Duration::from_millis(300);

@@ -7,8 +7,8 @@ use crate::common::{
     Probe, Result, Running, WHILE, elected, keys, options, queue, session, soon, stand, stands,
     stays, until_lost,
 };
-use eldest::testing::{Etcd, Proxy};
 use eldest::{CancellationToken, ErrorKind, LostReason, Session};
+use eldest_testing::{Etcd, Proxy};
 
 #[tokio::test]
 async fn who_steps_down_goes_to_the_back_and_the_next_eldest_leads() -> Result {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::{CountOnDrop, Result, Running, SOON, elected, options, soon};
 use eldest::sim::{Scripted, Time, Watched};
-use eldest::testing::{Etcd, eventually};
 use eldest::{LostReason, Session};
+use eldest_testing::{Etcd, eventually};
 
 /// How often the clock is looked at by what does not depend on the runtime's timers on a real machine.
 const LOOK: Duration = Duration::from_millis(1);

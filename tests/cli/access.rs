@@ -1,7 +1,7 @@
 //! Users and passwords, certificates too: what they may do, and that a password is never shown.
 
 use eldest::etcd_client::{Client, ConnectOptions, Permission, PermissionType};
-use eldest::testing::Etcd;
+use eldest_testing::Etcd;
 use tempfile::TempDir;
 
 use crate::common::{DENIED, DONE, Ended, Result, SICK, USAGE, at, run};

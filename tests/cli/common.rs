@@ -4,8 +4,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use eldest::etcd_client::{Client, PutOptions};
-use eldest::testing::{Etcd, eventually};
 use eldest::{Announcement, BoxError, Candidate, Session, SessionOptions};
+use eldest_testing::{Etcd, eventually};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};

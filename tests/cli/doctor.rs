@@ -1,7 +1,7 @@
 //! `eldest doctor`.
 
 use eldest::etcd_client::{AlarmAction, AlarmType, Client};
-use eldest::testing::{Etcd, Proxy};
+use eldest_testing::{Etcd, Proxy};
 use serde_json::Value;
 
 use crate::grpc_proxy::GrpcProxy;
@@ -168,7 +168,7 @@ async fn a_member_without_a_quorum_and_a_full_database_are_told() -> Result {
     let mut cluster = Etcd::builder().start_cluster(2).await?;
     let survivor = cluster.endpoints()[0].clone();
     cluster.member(1).kill();
-    eldest::testing::eventually(crate::common::SOON, "no leader", async || {
+    eldest_testing::eventually(crate::common::SOON, "no leader", async || {
         let mut client = cluster.members()[0].client().await;
         let status = client.status().await.ok()?;
         (status.leader() == 0).then_some(())

@@ -4,8 +4,8 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use eldest::etcd_client::ConnectOptions;
-use eldest::testing::{Etcd, eventually};
 use eldest::{Announcement, Session, SessionOptions};
+use eldest_testing::{Etcd, eventually};
 use futures::StreamExt;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

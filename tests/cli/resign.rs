@@ -1,7 +1,7 @@
 //! `eldest resign`.
 
-use eldest::testing::{Etcd, eventually};
 use eldest::{LostReason, Session};
+use eldest_testing::{Etcd, eventually};
 
 use crate::common::{DONE, NOT_DONE, Result, SOON, USAGE, at, keys, node, put, run, stand};
 

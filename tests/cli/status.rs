@@ -1,6 +1,6 @@
 //! `eldest status`.
 
-use eldest::testing::Etcd;
+use eldest_testing::Etcd;
 use serde_json::json;
 
 use crate::common::{Result, UNAVAILABLE, at, eldest, node, placed, put, run, stand};
@@ -58,7 +58,7 @@ async fn everything_below_a_prefix_is_one_object_with_what_each_is() -> Result {
         let holders = a.partitions("billing", 4).ok()?.holders().await.ok()?;
         (holders.unowned().count() == 0).then_some(())
     };
-    eldest::testing::eventually(crate::common::SOON, "all are owned", owned).await?;
+    eldest_testing::eventually(crate::common::SOON, "all are owned", owned).await?;
 
     let shown = run(at(&etcd, &["status", "billing", "--output", "json"])).await?;
     let status = shown.done().json();

@@ -1,6 +1,6 @@
 //! An etcd that shows a certificate and wants to see one.
 
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 
 use crate::common::{DONE, Result, SOON, UNAVAILABLE, eldest, run};
 use crate::sealed::Sealed;

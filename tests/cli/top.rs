@@ -1,6 +1,6 @@
 //! `eldest top`, in a terminal.
 
-use eldest::testing::{Etcd, Proxy};
+use eldest_testing::{Etcd, Proxy};
 use rustix::process::Signal;
 
 use crate::common::{DONE, Result, USAGE, at, eldest, node, run, stand};
@@ -41,7 +41,7 @@ async fn it_shows_all_elections_as_they_change_and_gives_the_terminal_back() -> 
     terminal.type_in("q")?;
     assert_eq!(terminal.end().await?, DONE);
     let given_back = async || terminal.is_ordinary().then_some(());
-    eldest::testing::eventually(crate::common::SOON, "the ordinary screen", given_back).await?;
+    eldest_testing::eventually(crate::common::SOON, "the ordinary screen", given_back).await?;
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eldest::testing::{Etcd, Proxy};
+use eldest_testing::{Etcd, Proxy};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 
 use crate::lab::{Key, Lab, Leads, Result, SOON, seconds};
 

@@ -3,11 +3,11 @@
 use std::process::{Command, Output};
 use std::sync::LazyLock;
 
-use eldest::testing::Etcd;
 use eldest::{Session, SessionOptions};
+use eldest_testing::Etcd;
 
 use crate::lab::Result;
-use eldest::testing::docker::owner_label;
+use eldest_testing::docker::owner_label;
 
 /// The Dockerfile's, as `cargo xtask test containers` has it built, or the one of `cargo xtask images eldest-test`.
 static IMAGE: LazyLock<String> = LazyLock::new(|| {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
 
-use eldest::testing::docker::owner_label;
+use eldest_testing::docker::owner_label;
 use futures::TryStreamExt;
 use tempfile::TempDir;
 use testcontainers::bollard::Docker;

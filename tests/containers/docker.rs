@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use eldest::BoxError;
 use eldest::etcd_client::Client;
-use eldest::testing::docker::{Container, Network, OWNER_LABEL, owner_label, sweep};
-use eldest::testing::eventually;
-use eldest::testing::history::{Recorder, What};
+use eldest_testing::docker::{Container, Network, OWNER_LABEL, owner_label, sweep};
+use eldest_testing::eventually;
+use eldest_testing::history::{Recorder, What};
 use testcontainers::bollard::Docker;
 use testcontainers::bollard::models::{
     EndpointIpamConfig, EndpointSettings, Ipam, IpamConfig, NetworkConnectRequest,

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use eldest::BoxError;
 use eldest::etcd_client::GetOptions;
-use eldest::testing::docker::{Container, Network};
-use eldest::testing::eventually;
-use eldest::testing::history::{
+use eldest_testing::docker::{Container, Network};
+use eldest_testing::eventually;
+use eldest_testing::history::{
     History, Recorder, Report, Resources, Rules, TruthRecorder, What, check,
 };
 use tempfile::TempDir;

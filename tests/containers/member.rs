@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use eldest::etcd_client::Client;
-use eldest::testing::docker::{Container, Network, owner_label};
-use eldest::testing::eventually;
+use eldest_testing::docker::{Container, Network, owner_label};
+use eldest_testing::eventually;
 use testcontainers::core::IntoContainerPort;
 use testcontainers::{ContainerAsync, ContainerRequest, GenericImage, ImageExt};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eldest::etcd_client::{Client, GetOptions, KeyValue, SortOrder, SortTarget};
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 
 use crate::composed::{Composed, ETCD_PORT, ETCD_THAT_STAYS, ETCDS};
 use crate::lab::{Result, SOON};

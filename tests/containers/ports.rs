@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
 
-use eldest::testing::docker::Container;
+use eldest_testing::docker::Container;
 use testcontainers::bollard::Docker;
 use testcontainers::bollard::query_parameters::RemoveContainerOptionsBuilder;
 use testcontainers::core::IntoContainerPort;

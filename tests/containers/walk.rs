@@ -4,7 +4,7 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 use futures::FutureExt;
 
 use crate::composed::{NODE_PORT, NODES, WORKER_PORT, compose, since_boot};

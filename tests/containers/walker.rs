@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use eldest::BoxError;
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 
 use crate::composed::{Composed, ETCD_THAT_STAYS, Line, NODES, Said};
 use crate::front::{Callers, now, sees_only};

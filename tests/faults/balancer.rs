@@ -5,8 +5,8 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use eldest::etcd_client::{Client, ConnectOptions};
-use eldest::testing::{Etcd, EtcdCluster, eventually};
 use eldest::{Session, SessionOptions};
+use eldest_testing::{Etcd, EtcdCluster, eventually};
 
 use crate::stage::{Result, SOON, options, seconds};
 use crate::tools::tool;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use eldest::testing::Etcd;
-use eldest::testing::history::{History, What};
+use eldest_testing::Etcd;
+use eldest_testing::history::{History, What};
 
 use crate::stage::{ELECTION, Node, Result, SOON, Stage, millis, seconds};
 

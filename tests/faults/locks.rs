@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use eldest::testing::history::What;
-use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{ErrorKind, LostReason, Session};
+use eldest_testing::history::What;
+use eldest_testing::{Etcd, Proxy, eventually};
 
 use crate::stage::{
     ELECTION, PREFIX, Result, SOON, Stage, deadline, grace, options, pass, seconds,

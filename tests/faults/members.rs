@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eldest::LostReason;
-use eldest::testing::{Etcd, EtcdCluster, eventually};
+use eldest_testing::{Etcd, EtcdCluster, eventually};
 
 use crate::stage::{Led, Node, Result, SOON, Stage, deadline, millis, one_leads, pass, seconds};
 

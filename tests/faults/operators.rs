@@ -2,7 +2,7 @@
 
 use eldest::LostReason;
 use eldest::etcd_client::PutOptions;
-use eldest::testing::{Etcd, Proxy, eventually};
+use eldest_testing::{Etcd, Proxy, eventually};
 
 use crate::stage::{Key, Led, Node, PREFIX, Result, SOON, Stage, seconds};
 use std::sync::Arc;

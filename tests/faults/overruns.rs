@@ -5,9 +5,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::Duration;
 
-use eldest::testing::history::{History, Recorder, What};
-use eldest::testing::{Etcd, eventually};
 use eldest::{CancellationToken, OnOverrun, Session};
+use eldest_testing::history::{History, Recorder, What};
+use eldest_testing::{Etcd, eventually};
 
 use crate::processes::Process;
 use crate::stage::{ELECTION, Result, SOON, Stage, grace, millis, options, pass, seconds};

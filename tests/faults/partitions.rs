@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eldest::LostReason;
-use eldest::testing::{Etcd, EtcdCluster, Proxy, eventually};
+use eldest_testing::{Etcd, EtcdCluster, Proxy, eventually};
 
 use crate::stage::{
     Node, Result, SOON, Stage, Work, deadline, grace, millis, options, pass, seconds,

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use eldest::testing::history::{History, Recorder, Report, Rules, What, check};
-use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{CancellationToken, LostReason, Partition, Partitions, Session};
+use eldest_testing::history::{History, Recorder, Report, Rules, What, check};
+use eldest_testing::{Etcd, Proxy, eventually};
 use tokio::task::JoinHandle;
 
 use crate::stage::{Result, grace, millis, options, seconds};

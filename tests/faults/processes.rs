@@ -9,9 +9,9 @@ use std::time::Duration;
 use eldest::etcd_client::{
     AlarmAction, AlarmOptions, AlarmType, CompactionOptions, ResponseHeader,
 };
-use eldest::testing::history::{History, Recorder, What};
-use eldest::testing::{Etcd, eventually};
 use eldest::{CancellationToken, ErrorKind, LostReason, Session};
+use eldest_testing::history::{History, Recorder, What};
+use eldest_testing::{Etcd, eventually};
 
 use crate::stage::{
     ELECTION, Led, Node, Result, SOON, Stage, Work, deadline, grace, millis, options, pass, seconds,

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use eldest::etcd_client::PutOptions;
-use eldest::testing::history::What;
-use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{Candidate, ErrorKind, Leadership, Session};
+use eldest_testing::history::What;
+use eldest_testing::{Etcd, Proxy, eventually};
 
 use crate::stage::{
     ELECTION, Key, Node, PREFIX, Result, SOON, Stage, Work, options, pass, seconds,

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use eldest::etcd_client::{Client, GetOptions, LeaseStatus};
-use eldest::testing::eventually;
-use eldest::testing::history::{History, Recorder, Report, Rules, TruthRecorder, What, check};
 use eldest::{
     BoxError, CancellationToken, Election, Leadership, LostReason, Session, SessionOptions, Term,
 };
+use eldest_testing::eventually;
+use eldest_testing::history::{History, Recorder, Report, Rules, TruthRecorder, What, check};
 use tokio::task::JoinHandle;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;

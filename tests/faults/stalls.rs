@@ -4,9 +4,9 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use eldest::testing::history::What;
-use eldest::testing::{Etcd, eventually};
 use eldest::{CancellationToken, LostReason, Session};
+use eldest_testing::history::What;
+use eldest_testing::{Etcd, eventually};
 
 use crate::stage::{ELECTION, Led, Result, SOON, Stage, deadline, grace, options, seconds};
 

@@ -2,7 +2,7 @@
 
 use eldest::LostReason;
 use eldest::etcd_client::CompactionOptions;
-use eldest::testing::{Etcd, Proxy, eventually};
+use eldest_testing::{Etcd, Proxy, eventually};
 
 use crate::stage::{Result, SOON, Stage, pass, seconds};
 

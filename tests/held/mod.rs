@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use eldest::BoxError;
 use eldest::etcd_client::Client;
-use eldest::testing::history::Resources;
-use eldest::testing::{Etcd, eventually};
+use eldest_testing::history::Resources;
+use eldest_testing::{Etcd, eventually};
 use tokio::runtime::Handle;
 
 type Result<T = ()> = std::result::Result<T, BoxError>;

@@ -1,8 +1,8 @@
 //! What is told of an election, at once and as it changes, and how its leader is made to give way.
 
 use eldest::http::Node;
-use eldest::testing::Etcd;
 use eldest::{Announcement, Session};
+use eldest_testing::Etcd;
 
 use crate::caller::{Events, get, post};
 use crate::stage::{Result, Server, Standing, answers, options};

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use eldest::http::{Limits, Node};
-use eldest::testing::{Etcd, eventually};
 use eldest::{CancellationToken, Session};
+use eldest_testing::{Etcd, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::caller::{Events, Kept, get};

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use eldest::http::{Limits, Node};
-use eldest::testing::{Etcd, eventually};
 use eldest::{Lock, LockGuard, Session};
+use eldest_testing::{Etcd, eventually};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use eldest::http::Node;
 use eldest::metrics::{RENEWAL_BUCKETS, describe};
-use eldest::testing::{Etcd, Proxy, eventually};
 use eldest::{Session, SessionOptions};
+use eldest_testing::{Etcd, Proxy, eventually};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::caller::get;

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use eldest::http::Node;
-use eldest::testing::{Etcd, eventually};
 use eldest::{LostReason, Session};
+use eldest_testing::{Etcd, eventually};
 
 use crate::caller::{ask, get, post};
 use crate::stage::{GRACE, Result, SOON, Server, Standing, answers, options};

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use eldest::http::{Door, Limits, Node, on_behalf, router, serve};
-use eldest::testing::{Etcd, eventually};
 use eldest::{BoxError, CancellationToken, Election, Session, SessionOptions};
+use eldest_testing::{Etcd, eventually};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use eldest::http::Node;
-use eldest::testing::{Etcd, eventually};
 use eldest::{Session, SessionOptions};
+use eldest_testing::{Etcd, eventually};
 
 use crate::caller::{Events, get};
 use crate::stage::{Result, SOON, Server, answers};

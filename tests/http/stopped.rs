@@ -5,8 +5,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use eldest::http::{Door, Limits, Node, on_behalf, router, serve};
-use eldest::testing::{Etcd, eventually};
 use eldest::{CancellationToken, Session, SessionOptions};
+use eldest_testing::{Etcd, eventually};
 use tokio::net::TcpListener;
 
 use crate::caller::Kept;

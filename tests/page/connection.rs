@@ -1,6 +1,6 @@
 //! What the page says when its node dies, stands still, refuses, or has lost etcd; and that it comes back by itself.
 
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 use rustix::process::Signal;
 use tokio::io::AsyncReadExt;
 

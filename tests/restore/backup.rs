@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use eldest::testing::Etcd;
+use eldest_testing::Etcd;
 
 use crate::stage::Result;
 

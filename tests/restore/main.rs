@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use eldest::LostReason;
 use eldest::etcd_client::{Client, GetOptions, ResponseHeader};
-use eldest::testing::{Etcd, EtcdCluster, eventually};
+use eldest_testing::{Etcd, EtcdCluster, eventually};
 
 use crate::backup::{Snapshot, copy, etcdutl};
 use crate::stage::{PATIENCE, PREFIX, Result, Stage, TTL};

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use eldest::etcd_client::{Client, GetOptions, KeyValue};
-use eldest::testing::{Etcd, eventually};
 use eldest::{
     BoxError, CancellationToken, Election, Leadership, LostReason, Observer, Session,
     SessionOptions, SessionState, Term,
 };
+use eldest_testing::{Etcd, eventually};
 use futures::StreamExt;
 use tokio::task::JoinHandle;
 use tracing::subscriber::DefaultGuard;

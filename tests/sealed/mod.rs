@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use eldest::BoxError;
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 use tokio::net::TcpStream;

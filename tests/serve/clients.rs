@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 use rustix::process::Signal;
 use tokio::process::{Child, Command};
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::http::StatusCode;
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 use rustix::process::Signal;
 use tokio::task::JoinHandle;
 

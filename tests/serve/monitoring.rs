@@ -99,7 +99,7 @@ async fn a_node_shows_by_these_names_what_it_measures() -> Result {
         "eldest_renewal_duration_seconds",
     ];
     let page =
-        eldest::testing::eventually(crate::stage::SOON, "a renewal is measured", async || {
+        eldest_testing::eventually(crate::stage::SOON, "a renewal is measured", async || {
             let page = get(node.at, "/metrics").await.ok()?.body;
             wanted
                 .iter()

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use eldest::BoxError;
-use eldest::testing::{Etcd, eventually};
+use eldest_testing::{Etcd, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 

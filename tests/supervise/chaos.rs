@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 use fastrand::Rng;
 use rustix::process::Signal;
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 use rustix::process::Signal;
 
 use crate::diary::{Diary, FOR_EVER, output, text};

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, getsid, prlimit};
 
 use crate::processes::{Seen, children, is_alive, now, signal};

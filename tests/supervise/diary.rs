@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 
 use crate::stage::{Node, Result, Stage, TAKEOVER};
 

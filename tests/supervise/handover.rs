@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use eldest::testing::eventually;
 use eldest::{Leadership, Session, SessionOptions};
+use eldest_testing::eventually;
 use rustix::process::Signal;
 
 use crate::processes::{now, signal};

@@ -1,6 +1,6 @@
 //! What the options of `eldest run` do: restarts, followers, health checks; and what is refused.
 
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;

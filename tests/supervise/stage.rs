@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use eldest::BoxError;
 use eldest::etcd_client::{Client, GetOptions};
-use eldest::testing::{Etcd, eventually};
+use eldest_testing::{Etcd, eventually};
 use rustix::process::Signal;
 use tempfile::TempDir;
 

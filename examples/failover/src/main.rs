@@ -39,7 +39,7 @@ async fn main() -> Result<()> {
 #[cfg(feature = "failover-test")]
 fn witness(name: &str) -> Result<Witness> {
     let file = env::var("HISTORY").context("HISTORY")?;
-    let recorder = eldest::testing::history::Recorder::boottime().to_file(file)?;
+    let recorder = eldest_testing::history::Recorder::boottime().to_file(file)?;
     Ok(Witness::new(&recorder, name))
 }
 

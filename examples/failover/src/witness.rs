@@ -32,8 +32,8 @@ mod with {
 
 #[cfg(feature = "failover-test")]
 mod with {
-    use eldest::testing::history::{Outcome, Recorder, What};
     use eldest::{Error, ErrorKind, Term};
+    use eldest_testing::history::{Outcome, Recorder, What};
 
     use crate::ELECTION;
 

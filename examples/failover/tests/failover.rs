@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use eldest::BoxError;
 use eldest::etcd_client::Client;
-use eldest::testing::docker::{Container, Network, owner_label, sweep};
-use eldest::testing::history::{History, Recorder, Rules, TruthRecorder, What, check};
-use eldest::testing::{eventually, one_leader, one_leader_stays};
 use eldest_failover_example::{ELECTION, INVOICES};
+use eldest_testing::docker::{Container, Network, owner_label, sweep};
+use eldest_testing::history::{History, Recorder, Rules, TruthRecorder, What, check};
+use eldest_testing::{eventually, one_leader, one_leader_stays};
 use testcontainers::core::{IntoContainerPort, Mount};
 use testcontainers::runners::{AsyncBuilder, AsyncRunner};
 use testcontainers::{ContainerAsync, GenericBuildableImage, GenericImage, ImageExt};

@@ -8,10 +8,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use eldest::testing::history::{Recorder, Rules, TruthRecorder, What, check};
-use eldest::testing::{Etcd, Proxy, one_leader};
 use eldest::{BoxError, CancellationToken, SessionOptions};
 use eldest_failover_example::{ELECTION, Witness, serve};
+use eldest_testing::history::{Recorder, Rules, TruthRecorder, What, check};
+use eldest_testing::{Etcd, Proxy, one_leader};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 

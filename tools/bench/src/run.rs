@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use eldest::testing::{Etcd, EtcdCluster};
+use eldest_testing::{Etcd, EtcdCluster};
 use tempfile::TempDir;
 
 use crate::args::{Args, Storage};

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use eldest::etcd_client::{Client, Error, GetOptions};
-use eldest::testing::history::{History, Recorder, Resources, TruthRecorder, What};
-use eldest::testing::{Etcd, EtcdCluster, eventually};
+use eldest_testing::history::{History, Recorder, Resources, TruthRecorder, What};
+use eldest_testing::{Etcd, EtcdCluster, eventually};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 

@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use eldest::testing::history::{Event, Outcome, What};
+use eldest_testing::history::{Event, Outcome, What};
 
 use crate::Result;
 

@@ -1,6 +1,6 @@
 //! Hides how a node reaches etcd: one proxy for each server, of its own.
 
-use eldest::testing::{EtcdCluster, Proxy};
+use eldest_testing::{EtcdCluster, Proxy};
 
 use crate::Result;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use eldest::testing::history::{Counts, History, Report};
+use eldest_testing::history::{Counts, History, Report};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use eldest::testing::history::{Change, Event, History, What};
+use eldest_testing::history::{Change, Event, History, What};
 use svg::Document;
 use svg::node::element::{Line, Rectangle, Text, Title};
 

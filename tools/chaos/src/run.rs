@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eldest::testing::history::{Rules, check};
+use eldest_testing::history::{Rules, check};
 
 use crate::lab::Lab;
 use crate::plan::Draw;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eldest::testing::history::{Outcome, What};
+use eldest_testing::history::{Outcome, What};
 
 use crate::Result;
 use crate::action::{Action, Card, Effect, Side, Victim};
@@ -181,14 +181,14 @@ fn judge(lab: &Lab, step: &mut Step) -> Result {
         problems.push(format!("the term was believed in for {believed:?} longer"));
     }
     if step.effect().is_some() && step.cards[0].refuses {
-        let stale = |event: &&eldest::testing::history::Event| {
+        let stale = |event: &&eldest_testing::history::Event| {
             let refused = What::FencedWrite {
                 token: step.token,
                 outcome: Outcome::Refused,
             };
             event.at > step.applied && event.what == refused
         };
-        let admitted = |event: &eldest::testing::history::Event| {
+        let admitted = |event: &eldest_testing::history::Event| {
             event.at > step.applied
                 && matches!(event.what, What::FencedWrite { token, outcome: Outcome::Admitted { .. } } if token == step.token)
         };

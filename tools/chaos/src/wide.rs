@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use eldest::testing::history::{History, What};
+use eldest_testing::history::{History, What};
 use serde_json::{Value, json};
 
 use crate::action::Action;

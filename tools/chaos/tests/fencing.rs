@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use eldest::testing::history::Invariant;
 use eldest_chaos::{Plan, Result, Settings, actions, run};
+use eldest_testing::history::Invariant;
 
 fn plan() -> Plan {
     Plan::only(actions::find("stop-leader").into_iter().collect())

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use eldest::etcd_client::{Client, DeleteOptions};
-use eldest::testing::Etcd;
-use eldest::testing::history::{Recorder, Report, Rules, TruthRecorder, check};
 use eldest::{Session, SessionOptions};
+use eldest_testing::Etcd;
+use eldest_testing::history::{Recorder, Report, Rules, TruthRecorder, check};
 use futures::StreamExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};

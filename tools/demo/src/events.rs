@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eldest::testing::history::{Outcome, What};
+use eldest_testing::history::{Outcome, What};
 use serde_json::{Value, json};
 
 /// One thing that happened to a node.

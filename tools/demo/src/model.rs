@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use eldest::Roster;
-use eldest::testing::history::Outcome;
+use eldest_testing::history::Outcome;
 
 use crate::events::{Event, Said};
 

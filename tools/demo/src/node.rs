@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use eldest::etcd_client::{Client, PutOptions, Txn, TxnOp};
-use eldest::testing::history::{Outcome, Recorder};
 use eldest::{Candidate, Election, ErrorKind, Leadership, Session, SessionOptions, Status, Term};
+use eldest_testing::history::{Outcome, Recorder};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use eldest::etcd_client::GetOptions;
-use eldest::testing::history::{Outcome, What};
+use eldest_testing::history::{Outcome, What};
 
 use crate::events::Said;
 use crate::model::{Condition, brief};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use eldest::etcd_client::Client;
-use eldest::testing::history::{Recorder, What};
+use eldest_testing::history::{Recorder, What};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 

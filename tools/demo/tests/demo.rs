@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use eldest::testing::Etcd;
+use eldest_testing::Etcd;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// For what takes no longer than a moment on an idle machine.

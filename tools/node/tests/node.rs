@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use eldest::BoxError;
-use eldest::testing::{Etcd, EtcdCluster, eventually};
+use eldest_testing::{Etcd, EtcdCluster, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
@@ -283,7 +283,7 @@ async fn a_setting_that_makes_no_sense_ends_the_node_and_is_named() -> Result {
 
 #[cfg(feature = "history")]
 mod history {
-    use eldest::testing::history::{History, Recorder, Rules, TruthRecorder, What, check};
+    use eldest_testing::history::{History, Recorder, Rules, TruthRecorder, What, check};
 
     use super::*;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use eldest::BoxError;
-use eldest::testing::eventually;
+use eldest_testing::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::metadata::Metadata;
 use crate::setup;
 use crate::stage::Stage;
-use crate::suites::{LIBRARY, PUBLISHED};
+use crate::suites::{LIBRARY, PUBLISHED, TESTING};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
@@ -30,6 +30,9 @@ pub(crate) fn lint(stage: &mut Stage) -> Result<()> {
         }
         stage.step(alone.args(DENY_WARNINGS))?;
     }
+    // Programs that record what they do have no etcd of their own.
+    let mut history = setup::cargo(["clippy", "--package", TESTING, "--no-default-features"])?;
+    stage.step(history.args(DENY_WARNINGS))?;
     // The image is built without features.
     let mut node = setup::cargo(["clippy", "--package", "eldest-node", "--all-targets"])?;
     stage.step(node.args(DENY_WARNINGS))?;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::metadata::Metadata;
 use crate::setup;
 use crate::stage::Stage;
-use crate::suites::{LIBRARY, PUBLISHED};
+use crate::suites::{LIBRARY, PUBLISHED, TESTING};
 use crate::tally;
 
 /// How many crates the library may add to what its user needs anyway. `twox-hash` needs none itself: the function that
@@ -40,9 +40,14 @@ pub(crate) fn run(stage: &mut Stage) -> Result<()> {
         NO_README.to_owned()
     };
     let tokio = "tokio = { version = \"1\", features = [\"full\"] }\n";
+    // Built as it is packed, too, though README's first program does not need it.
+    let testing = format!(
+        "{TESTING} = {{ version = \"={}\", default-features = false }}\n",
+        metadata.version()?
+    );
     let user = generate(
         "program",
-        &format!("{library}{tokio}"),
+        &format!("{library}{testing}{tokio}"),
         &program,
         &published,
     )?;

@@ -13,8 +13,10 @@ use crate::{packages, setup, tools};
 /// The package everything here is about.
 pub(crate) const LIBRARY: &str = "eldest";
 /// The library and the crates that are published with it, in the order in which they build on one another.
-pub(crate) const PUBLISHED: [&str; 2] = [CORE, LIBRARY];
+pub(crate) const PUBLISHED: [&str; 3] = [CORE, LIBRARY, TESTING];
 const CORE: &str = "eldest-core";
+/// What the tests of the library and of its users build on.
+pub(crate) const TESTING: &str = "eldest-testing";
 /// The test file that needs the Docker Engine and has a stage of its own.
 pub(crate) const CONTAINERS: &str = "containers";
 /// The test file that is enough for old versions of etcd.
@@ -64,10 +66,12 @@ pub(crate) const DEV_IMAGE: &str = "eldest-node-dev";
 /// ... and the command alone.
 pub(crate) const DEV_COMMAND_IMAGE: &str = "eldest-command-dev";
 
-const TEST_LIBRARY: [&str; 5] = [
+const TEST_LIBRARY: [&str; 7] = [
     "test",
     "--package",
     LIBRARY,
+    "--package",
+    TESTING,
     "--all-features",
     "--no-fail-fast",
 ];

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use eldest::testing::Etcd;
+use eldest_testing::Etcd;
 use futures::FutureExt;
 
 use super::Bench;

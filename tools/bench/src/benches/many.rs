@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use eldest::Leadership;
-use eldest::testing::Etcd;
+use eldest_testing::Etcd;
 use futures::future::try_join_all;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use stats_alloc::INSTRUMENTED_SYSTEM;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use eldest::testing::Etcd;
+use eldest_testing::Etcd;
 use etcd_client::{EventType, WatchOptions};
 use futures::FutureExt;
 use futures::future::try_join_all;

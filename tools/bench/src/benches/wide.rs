@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use eldest::testing::Proxy;
+use eldest_testing::Proxy;
 use futures::FutureExt;
 
 use super::{Bench, handover};

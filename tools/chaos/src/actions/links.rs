@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eldest::etcd_client::ResponseHeader;
-use eldest::testing::Proxy;
+use eldest_testing::Proxy;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eldest::testing::history::What;
+use eldest_testing::history::What;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 

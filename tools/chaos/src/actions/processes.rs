@@ -1,7 +1,7 @@
 //! Faults of a node's process.
 
-use eldest::testing::history::What;
 use eldest_node::register;
+use eldest_testing::history::What;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 

@@ -3,7 +3,7 @@
 use eldest::etcd_client::{
     AlarmAction, AlarmOptions, AlarmType, Client, Error, PutOptions, Txn, TxnOp,
 };
-use eldest::testing::history::What;
+use eldest_testing::history::What;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use eldest::testing::history::{Outcome, Recorder, Resources, What};
 use eldest::{LostReason, Session, SessionOptions, Term};
+use eldest_testing::history::{Outcome, Recorder, Resources, What};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 

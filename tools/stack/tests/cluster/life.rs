@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use eldest::testing::history::{Counts, Report};
 use eldest_sim_stack::server::Tally;
+use eldest_testing::history::{Counts, Report};
 
 use crate::faults::{ALL, Fault, quiet};
 use crate::node::Habits;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eldest::etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
-use eldest::testing::history::{Outcome, What};
 use eldest::{CancellationToken, ErrorKind, Leadership, LostReason, Session, SessionOptions, Term};
 use eldest_sim_stack::SimEnv;
+use eldest_testing::history::{Outcome, What};
 
 use crate::world::{ELECTION, Shared, World, millis};
 

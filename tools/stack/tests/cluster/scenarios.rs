@@ -1,6 +1,6 @@
 //! One thing at a time: what must happen after each fault, and when; and that the checker sees what must not.
 
-use eldest::testing::history::{Invariant, What};
+use eldest_testing::history::{Invariant, What};
 
 use crate::node::Habits;
 use crate::world::{MEMBERS, Plan, TTL, World, member, millis, seconds};

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use eldest::Term;
-use eldest::testing::history::{Change, History, Recorder, Report, Rules, What, check};
 use eldest_sim_stack::server::{Cluster, ClusterOptions, serve};
 use eldest_sim_stack::{PORT, listen};
+use eldest_testing::history::{Change, History, Recorder, Report, Rules, What, check};
 use turmoil::Sim;
 
 use crate::node::{Habits, live};

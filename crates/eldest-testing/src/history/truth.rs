@@ -11,7 +11,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{Client, Error, EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
+use eldest::etcd_client::{
+    Client, Error, EventType, GetOptions, KeyValue, WatchOptions, WatchStream,
+};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -193,7 +195,7 @@ impl Shared {
             .collect();
         let revision = answer
             .header()
-            .map_or(0, etcd_client::ResponseHeader::revision);
+            .map_or(0, eldest::etcd_client::ResponseHeader::revision);
         Ok(Listing { revision, keys })
     }
 
@@ -302,7 +304,7 @@ impl Shared {
             let progress = !message.created() && message.events().is_empty();
             let reached = message
                 .header()
-                .map_or(0, etcd_client::ResponseHeader::revision);
+                .map_or(0, eldest::etcd_client::ResponseHeader::revision);
             if let Some(goal) = goal
                 && (self.state().known.revision >= goal.revision
                     || progress && reached >= goal.revision)

@@ -1,11 +1,10 @@
-//! A real etcd in a temporary folder, clusters of it, and a proxy that breaks connections on purpose:
-//! for tests and demos (feature `testing`). The feature `history` gives the module [`history`] alone,
-//! the feature `docker` adds the module `docker`, for tests with containers.
+//! A real etcd in a temporary folder, clusters of it, and a proxy that breaks connections on purpose, for tests and
+//! demos of services that elect their leader by `eldest`. The feature `docker` adds the module `docker`, for tests with
+//! containers. Without the default feature `etcd` there is the module [`history`] alone, which brings no etcd along.
 //!
 //! ```no_run
-//! # #[cfg(feature = "testing")]
 //! # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-//! use eldest::testing::{Etcd, Proxy};
+//! use eldest_testing::{Etcd, Proxy};
 //!
 //! let etcd = Etcd::start().await?;
 //! let proxy = Proxy::start(etcd.address()).await?;
@@ -21,38 +20,38 @@
 //! Everything here needs a tokio runtime with time and I/O, and real time: under tokio's paused clock
 //! the deadlines pass at once.
 
-#[cfg(feature = "testing")]
+#[cfg(feature = "etcd")]
 mod cluster;
 #[cfg(feature = "docker")]
 pub mod docker;
-#[cfg(feature = "testing")]
+#[cfg(feature = "etcd")]
 mod etcd;
 pub mod history;
-#[cfg(feature = "testing")]
+#[cfg(feature = "etcd")]
 mod http;
-#[cfg(feature = "testing")]
+#[cfg(feature = "etcd")]
 mod leader;
-#[cfg(feature = "testing")]
+#[cfg(feature = "etcd")]
 mod ports;
-#[cfg(feature = "testing")]
+#[cfg(feature = "etcd")]
 mod process;
-#[cfg(feature = "testing")]
+#[cfg(feature = "etcd")]
 mod proxy;
-#[cfg(feature = "testing")]
+#[cfg(feature = "etcd")]
 mod wait;
 
-#[cfg(feature = "testing")]
+#[cfg(feature = "etcd")]
 pub use cluster::EtcdCluster;
-#[cfg(feature = "testing")]
+#[cfg(feature = "etcd")]
 pub use etcd::{Etcd, EtcdBuilder};
-#[cfg(feature = "testing")]
+#[cfg(feature = "etcd")]
 pub use leader::{one_leader, one_leader_stays};
-#[cfg(feature = "testing")]
+#[cfg(feature = "etcd")]
 pub use process::Process;
-#[cfg(feature = "testing")]
+#[cfg(feature = "etcd")]
 pub use proxy::{ConnectionId, Proxy};
-#[cfg(feature = "testing")]
+#[cfg(feature = "etcd")]
 pub use wait::eventually;
 
-#[cfg(feature = "testing")]
-use crate::BoxError;
+#[cfg(feature = "etcd")]
+use eldest::BoxError;

@@ -4,11 +4,11 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use etcd_client::{CompactionOptions, PutOptions};
+use eldest::etcd_client::{CompactionOptions, PutOptions};
 use tempfile::TempDir;
 
 use super::*;
-use crate::testing::history::{Event, History, Report, Rules, check};
+use crate::history::{Event, History, Report, Rules, check};
 
 /// A bare etcd: this test must not lean on what the recorder will be used to test.
 struct Server {

@@ -29,7 +29,7 @@ const LAST_WORD: Duration = Duration::from_secs(2);
 /// # async fn http_status(_: &str) -> Result<u16, std::io::Error> { Ok(200) }
 /// # async fn example(nodes: Vec<Node>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use std::time::Duration;
-/// use eldest::testing::one_leader;
+/// use eldest_testing::one_leader;
 ///
 /// // `nodes` are whatever the test knows of them; `Display` names them.
 /// let leads = async |node: &Node| http_status(&node.url).await.map(|status| status == 200);

@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use etcd_client::Client;
+use eldest::etcd_client::Client;
 use tempfile::TempDir;
 
 use super::BoxError;

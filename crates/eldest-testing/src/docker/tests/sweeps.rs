@@ -1,8 +1,8 @@
 //! Sweeps that meet others.
 
 use super::engine::{Answer, DONE, Engine};
-use crate::testing::docker::owner::sweep_by;
-use crate::testing::history::Recorder;
+use crate::docker::owner::sweep_by;
+use crate::history::Recorder;
 
 /// Nobody has so high a number.
 macro_rules! dead {

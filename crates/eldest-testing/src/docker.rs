@@ -5,8 +5,8 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-//! use eldest::testing::docker::Container;
-//! use eldest::testing::history::Recorder;
+//! use eldest_testing::docker::Container;
+//! use eldest_testing::history::Recorder;
 //!
 //! let recorder = Recorder::boottime();
 //! let node = Container::find("billing-1").await?.recorded(&recorder, "billing-1");

@@ -7,7 +7,7 @@ use bollard::Docker;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::testing::history::Recorder;
+use crate::history::Recorder;
 
 /// How long the engine thinks; long enough to tell a stamp before a request from one after its answer.
 const THINKS: Duration = Duration::from_millis(30);

@@ -14,9 +14,9 @@ use super::BoxError;
 /// ("not general enough"): there, let the task report and the test's body wait.
 ///
 /// ```no_run
-/// # async fn example(etcd: eldest::testing::Etcd) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # async fn example(etcd: eldest_testing::Etcd) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use std::time::Duration;
-/// use eldest::testing::eventually;
+/// use eldest_testing::eventually;
 ///
 /// eventually(Duration::from_secs(5), "the put is counted", async || {
 ///     (etcd.metric("etcd_mvcc_put_total").await >= 1.0).then_some(())

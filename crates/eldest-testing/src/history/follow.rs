@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::{Recorder, What};
-use crate::{LostReason, Term};
+use eldest::{LostReason, Term};
 
 /// How often the term is asked whether it is valid.
 const EVERY: Duration = Duration::from_millis(10);
@@ -17,12 +17,11 @@ impl Recorder {
     /// started first thing in the work:
     ///
     /// ```
-    /// # #[cfg(not(feature = "testing"))] fn main() {}
-    /// # #[cfg(feature = "testing")] #[tokio::main]
+    /// # #[tokio::main]
     /// # async fn main() -> Result<(), eldest::BoxError> {
     /// # use eldest::{Session, SessionOptions};
-    /// # use eldest::testing::history::{Recorder, What};
-    /// # let etcd = eldest::testing::Etcd::start().await?;
+    /// # use eldest_testing::history::{Recorder, What};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
     /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("n1")).await?;
     /// # let election = session.election("jobs")?;
     /// # let shutdown = eldest::CancellationToken::new();
@@ -31,7 +30,7 @@ impl Recorder {
     /// let work = async |leadership: eldest::Leadership| {
     ///     tokio::spawn(recorder.follow("n1", leadership.term()));
     ///     // ... the work ...
-    /// #   let valid = |event: &eldest::testing::history::Event| matches!(event.what, What::Valid { .. });
+    /// #   let valid = |event: &eldest_testing::history::Event| matches!(event.what, What::Valid { .. });
     /// #   while !recorder.history()?.events().iter().any(valid) { tokio::task::yield_now().await; }
     /// #   stop.cancel();
     ///     Ok(())
@@ -41,7 +40,7 @@ impl Recorder {
     /// # }
     /// ```
     ///
-    /// Not for [`Leadership::spawn`](crate::Leadership::spawn): tasks started there are awaited before the key is
+    /// Not for [`Leadership::spawn`](eldest::Leadership::spawn): tasks started there are awaited before the key is
     /// given back, and this one ends only then. Work that blocks every thread of the runtime keeps it from looking;
     /// what it did not see is not checked.
     ///

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::testing::history::Event;
+use crate::history::Event;
 
 mod engine;
 mod sweeps;

@@ -35,7 +35,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use eldest::testing::history::{Recorder, Rules, What, check};
+//! use eldest_testing::history::{Recorder, Rules, What, check};
 //!
 //! let recorder = Recorder::boottime(); // or `.to_file(path)?` in each process, then `History::load(paths)`
 //! recorder.record("n1", "jobs", What::Elected { token: 7 });
