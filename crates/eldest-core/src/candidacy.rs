@@ -10,6 +10,7 @@ use super::reason::{EndReason, LostReason};
 use super::slots::{key_of, numbered_key_of};
 use super::time::Time;
 use super::view::{Own, Place, PredecessorView, PrefixView, View};
+use crate::facts::Entry;
 
 /// Which part of the queue a candidate watches.
 #[non_exhaustive]
@@ -254,6 +255,15 @@ impl Candidacy {
         partitions
             .flatten()
             .map(|partition| partition_key(&self.prefix, *partition))
+    }
+
+    /// A member's: whether work may go on in a term that has, or had, this key of a partition. A read that was begun before
+    /// the key was lost still shows it.
+    pub fn works_by(&self, entry: &Entry) -> bool {
+        match &self.role {
+            Role::Member(member) => member.held.values().any(|hold| hold.is_by(entry)),
+            _ => false,
+        }
     }
 
     /// Whether it has an interest in what its view says.

@@ -11,7 +11,7 @@ use super::assignment::{Owned, Seat, assign};
 use super::roster::Roster;
 use super::time::Time;
 use super::view::{Fate, Own};
-use crate::facts::Change;
+use crate::facts::{Change, Entry};
 
 /// What partitions are shared, as a member's handle says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +84,12 @@ pub fn facts(prefix: &[u8], roster: &Roster) -> (Vec<Seat>, Vec<Owned>) {
 pub struct Hold {
     pub slot: SlotId,
     own: Own,
+}
+
+impl Hold {
+    pub fn is_by(&self, entry: &Entry) -> bool {
+        self.own.is(entry)
+    }
 }
 
 /// What a view's showing a partition's key under our lease, or none, means.

@@ -279,7 +279,9 @@ impl Machine {
     fn is_stray(&self, entry: &Entry) -> bool {
         let held = self.slots.values().any(|slot| match slot {
             Slot::Candidate(c) => {
-                c.own().is_some_and(|own| own.is(entry)) || c.taking().any(|key| key == entry.key)
+                c.own().is_some_and(|own| own.is(entry))
+                    || c.works_by(entry)
+                    || c.taking().any(|key| key == entry.key)
             }
             Slot::Onlooker(_) => false,
         });

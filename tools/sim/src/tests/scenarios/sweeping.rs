@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::tests::{TTL, key};
+use crate::world::node::Work;
 use crate::world::partitions::prefix_of;
 use crate::world::store::Key;
 use crate::world::{Fate, World};
@@ -77,6 +78,25 @@ fn sweep_during_a_take_leaves_the_taken_key_to_its_member() {
     w.until("all owned", ms(300), |w| w.all_owned(8));
     w.run(secs(1));
     assert_eq!((w.elected.len(), w.count(0, releases)), (9, 0));
+}
+
+/// The search after the sweep shows the key as it stood before somebody deleted it.
+#[test]
+fn answer_of_a_search_that_is_older_than_the_loss_of_a_key_releases_nothing() {
+    let mut w = World::sharing(1, 8);
+    w.until("the first sweep is near", TTL, |w| w.count(0, renews) == 1);
+    w.next(0, sweeps, Fate::Delayed(ms(50)));
+    w.next(0, takes, Fate::Slow(ms(100)));
+    w.next(0, finds, Fate::Slow(ms(250)));
+    let (_, taken) = w.any_of(0, 8);
+    w.delete(&taken);
+    w.until("searched", ms(200), |w| w.count(0, finds) == 1);
+    w.nodes[0].work = Work::After(secs(1));
+    w.until("taken", ms(200), |w| w.all_owned(8));
+    w.delete(&taken);
+    w.run(secs(3));
+    assert!(w.all_owned(8));
+    assert_eq!(w.count(0, releases), 0);
 }
 
 #[test]
