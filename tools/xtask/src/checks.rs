@@ -3,21 +3,33 @@
 use anyhow::Result;
 
 use crate::metadata::Metadata;
-use crate::setup;
 use crate::stage::Stage;
-use crate::suites::{LIBRARY, PUBLISHED, TESTING};
+use crate::suites::{self, LIBRARY, PUBLISHED, TESTING};
+use crate::{setup, simulate};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
 /// The feature that has nearly all others, with nearly every dependency: by itself it is built where its image is.
 const THE_COMMAND: &str = "cli";
 
+/// The stage `check`: cargo lints again only what has changed, and what builds on it.
+pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
+    everything(stage)?;
+    suites::unit(stage)?;
+    simulate::short(stage)
+}
+
+/// Formatting and clippy of all packages, tests and features.
+fn everything(stage: &mut Stage) -> Result<()> {
+    stage.step(&mut setup::cargo(["fmt", "--all", "--check"])?)?;
+    let mut clippy = setup::cargo(["clippy", "--workspace", "--all-targets", "--all-features"])?;
+    stage.step(clippy.args(DENY_WARNINGS))?;
+    Ok(())
+}
+
 /// The stage `lint`.
 pub(crate) fn lint(stage: &mut Stage) -> Result<()> {
-    stage.step(&mut setup::cargo(["fmt", "--all", "--check"])?)?;
-    let mut everything =
-        setup::cargo(["clippy", "--workspace", "--all-targets", "--all-features"])?;
-    stage.step(everything.args(DENY_WARNINGS))?;
+    everything(stage)?;
     // Alone, and feature by feature: in the workspace, a feature that another member or a
     // dev-dependency turns on hides that the library forgot to.
     let metadata = Metadata::of_workspace(stage)?;

@@ -49,6 +49,7 @@ fn dispatch(args: &[String]) -> Result<ExitCode> {
     match args.first().map(String::as_str) {
         Some("bench") => bench::run(rest),
         Some("chaos") => chaos::run(rest),
+        Some("check") => test::check(rest),
         Some("demo") => built::become_it("eldest-demo", rest),
         Some("deny") => deny::run(rest),
         Some("images") => images::run(rest),
@@ -72,6 +73,7 @@ fn help() -> String {
 
   cargo xtask demo [-- ARGS]                     build the demo and run it
   cargo xtask bench [OPTION …] [BENCH …]         measure the library and its peers; --help lists options and benches
+  cargo xtask check                              what a change must pass before it is worth a commit: 3 minutes at most, warm
   cargo xtask chaos [OPTION …]                   break a real cluster and its nodes; --help lists the options
   cargo xtask test [--limit SECONDS] [STAGE …]   run the stages named, or all in this order
   cargo xtask simulate [OPTION …]                simulate the core from seeds; --help lists the options

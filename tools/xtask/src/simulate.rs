@@ -51,6 +51,13 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
+/// A part of that: fewer seeds, and nothing else.
+pub(crate) fn short(stage: &mut Stage) -> Result<()> {
+    let simulator = binary(&stage.output(&mut build()?)?)?;
+    stage.step(Command::new(&simulator).args(["--seeds", "2000"]))?;
+    Ok(())
+}
+
 fn build() -> Result<Command> {
     setup::cargo([
         "build",

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::stage::{DEFAULT_LIMIT, Report, Stage};
 use crate::tally::Tally;
@@ -97,6 +97,13 @@ const STAGES: &[Entry] = &[
         matrix::versions,
     ),
     Entry {
+        name: CHECK,
+        about: "formatting, clippy, unit tests and a short simulation (parts of the others)",
+        by_default: false,
+        beside_next: false,
+        run: checks::quick,
+    },
+    Entry {
         name: "smoke",
         about: "the smoke test alone, against etcd 3.4 and 3.7 (part of the others)",
         by_default: false,
@@ -122,6 +129,19 @@ const fn stage(
         beside_next: false,
         run,
     }
+}
+
+/// The stage of `cargo xtask check`.
+const CHECK: &str = "check";
+
+/// `cargo xtask check`: what a contributor runs again and again.
+pub(crate) fn check(args: &[String]) -> Result<ExitCode> {
+    ensure!(
+        args.is_empty(),
+        "`cargo xtask check` takes no arguments, not `{}`; `cargo xtask test` takes the names of stages",
+        args.join(" ")
+    );
+    run(&[CHECK.to_owned()])
 }
 
 /// One line for each stage.
