@@ -257,13 +257,14 @@ impl Candidacy {
             .map(|partition| partition_key(&self.prefix, *partition))
     }
 
-    /// A member's: whether work may go on in a term that has, or had, this key of a partition. A read that was begun before
-    /// the key was lost still shows it.
-    pub fn works_by(&self, entry: &Entry) -> bool {
-        match &self.role {
-            Role::Member(member) => member.held.values().any(|hold| hold.is_by(entry)),
-            _ => false,
-        }
+    /// A member's: who owns, or owned, a partition by this key. A read that was begun before the key was lost still shows
+    /// it.
+    pub fn holder_of(&self, entry: &Entry) -> Option<SlotId> {
+        let Role::Member(member) = &self.role else {
+            return None;
+        };
+        let mut holds = member.held.values();
+        holds.find(|hold| hold.is_by(entry)).map(|hold| hold.slot)
     }
 
     /// Whether it has an interest in what its view says.

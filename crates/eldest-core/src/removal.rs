@@ -245,7 +245,7 @@ impl Machine {
                 self.removal_done(key, now);
             }
             Answer::Read { entry, .. } => {
-                let stray = entry.filter(|e| self.is_stray(e));
+                let stray = entry.filter(|e| self.is_stray(e, now));
                 self.found(key, stray.map(|e| e.create_revision), now);
             }
             Answer::Failed(trouble) => {
@@ -276,16 +276,28 @@ impl Machine {
     }
 
     /// Put under our lease, and not what a candidate stands by: that is released when its work has ended, not looked for.
-    fn is_stray(&self, entry: &Entry) -> bool {
+    fn is_stray(&self, entry: &Entry, now: Time) -> bool {
         let held = self.slots.values().any(|slot| match slot {
             Slot::Candidate(c) => {
                 c.own().is_some_and(|own| own.is(entry))
-                    || c.works_by(entry)
+                    || c.holder_of(entry)
+                        .is_some_and(|slot| self.winds_up(slot, now))
                     || c.taking().any(|key| key == entry.key)
             }
             Slot::Onlooker(_) => false,
         });
         !held && self.entry_is_ours(entry)
+    }
+
+    /// Whether work of a term that is over may go on. Work that is overdue keeps no key.
+    fn winds_up(&self, slot: SlotId, now: Time) -> bool {
+        match self.slots.get(&slot) {
+            Some(Slot::Candidate(candidate)) => match *candidate.phase() {
+                Phase::Ending { cutoff, .. } => now < self.release_at(cutoff),
+                _ => false,
+            },
+            _ => false,
+        }
     }
 
     /// The answer was another store's, and proves nothing about the key.
