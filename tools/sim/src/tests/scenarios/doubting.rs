@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::lease::{believed, sent};
 use super::*;
-use crate::tests::{GRACE, TTL};
+use crate::tests::{E, GRACE, TTL};
 use crate::world::{Fate, World};
 use eldest_core::action::{Condition, Note};
 use eldest_core::candidacy::Follow;
@@ -83,6 +83,22 @@ fn a_doubted_lease_is_renewed_after_a_failure_only_where_etcd_is_heard_again() {
         .windows(2)
         .any(|pair| pair.iter().all(|ask| opens(ask)));
     assert!(!unheard, "{asked:?}");
+}
+
+/// The process is stopped meanwhile, and when it goes on, the answer comes before the timer that ends the belief.
+#[test]
+fn join_that_is_answered_after_the_end_of_the_belief_begins_no_term() {
+    let mut w = World::new(1, 1);
+    w.campaign(0);
+    w.until("asked", secs(1), |w| w.count(0, joins) == 1);
+    let belief = believed(sent(&w, 0, grants)).before(GRACE);
+    w.pause(0, belief.since(w.nodes[0].local(w.now)) + ms(10));
+    let stood = |w: &World| w.nodes[0].seat(E).unwrap().1.registered;
+    w.until("answered", TTL, stood);
+    assert!(doubts(&w, 0));
+    assert!(w.elected.is_empty(), "not under a lease that is doubted");
+    w.until("it leads", secs(1), |w| w.leads(0));
+    assert_eq!(w.elected.len(), 1);
 }
 
 #[test]

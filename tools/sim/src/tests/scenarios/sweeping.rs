@@ -33,6 +33,23 @@ fn keys_that_users_bind_to_the_lease_are_not_swept() {
 }
 
 #[test]
+fn join_that_may_have_been_done_is_swept_for_whatever_its_refusal_says() {
+    for class in [Class::Denied, Class::Invalid, Class::Backoff] {
+        let mut w = World::seated(1);
+        w.run(TTL * 3);
+        let swept = w.count(0, sweeps);
+        w.next(0, joins, Fate::RefusedLater(class));
+        w.stand(0, OTHER, Follow::Auto, false);
+        let ended = |w: &World| w.nodes[0].seat(OTHER).unwrap().1.ended.is_some();
+        w.until("its candidate is told", secs(1), ended);
+        assert_eq!((w.count(0, finds), w.store.queue(OTHER).len()), (1, 0));
+        let orphan = orphan(&mut w);
+        w.until("it is gone", TTL, |w| !w.store.keys.contains_key(&orphan));
+        assert!(w.count(0, sweeps) > swept, "{class:?}");
+    }
+}
+
+#[test]
 fn sweep_that_failed_is_repeated() {
     let mut w = World::seated(1);
     let orphan = orphan(&mut w);
