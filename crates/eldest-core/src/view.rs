@@ -698,6 +698,45 @@ mod tests {
     }
 
     #[test]
+    fn read_that_is_older_than_the_own_key_tells_no_place() {
+        let mut view = watched(3);
+        view.snapshot(2, 4, vec![entry("e/a", 3, 9), entry("e/b", 4, 8)]);
+        assert_eq!(view.place(&own(10), 1), Place::Unknown);
+    }
+
+    #[test]
+    fn complete_view_takes_no_read_that_is_older_than_itself() {
+        let mut view = watched(9);
+        view.snapshot(2, 10, queue());
+        view.changes(vec![delete("e/a", 12)], |_| {});
+        view.snapshot(3, 11, queue());
+        assert_eq!(view.place(&own(10), 1), Place::Behind(1));
+    }
+
+    #[test]
+    fn events_are_kept_for_a_read_and_for_a_join_whichever_was_begun_first() {
+        let (read, join) = (2, 3);
+        for read_first in [true, false] {
+            let mut view = PrefixView::new(PREFIX.into());
+            view.watcher = Some(Watcher::new(1));
+            view.created(9);
+            if read_first {
+                view.set_list(Some(read));
+            } else {
+                view.join_begun(join);
+            }
+            view.changes(vec![delete("e/a", 11)], |_| {});
+            if read_first {
+                view.join_begun(join);
+            } else {
+                view.set_list(Some(read));
+            }
+            view.snapshot(read, 10, queue());
+            assert_eq!(view.place(&own(10), 1), Place::Behind(1), "{read_first}");
+        }
+    }
+
+    #[test]
     fn events_that_arrive_before_the_read_are_applied_after_it() {
         let mut view = watched(9);
         view.changes(vec![delete("e/a", 11), delete("e/b", 9)], |_| {});
@@ -779,6 +818,14 @@ mod tests {
         view.snapshot(11, &[entry("e/a", 3, 9), entry("e/me", 10, 1)], &own(10));
         assert_eq!(view.place(), Place::Behind(1));
         assert_eq!(view.discarded, [2]);
+    }
+
+    #[test]
+    fn predecessor_whose_key_is_another_one_is_gone() {
+        let mut view = following();
+        view.changes(&[Change::Put(entry("e/b", 12, 8))]);
+        assert_eq!(view.place(), Place::Unknown);
+        assert!(view.wants_read());
     }
 
     #[test]

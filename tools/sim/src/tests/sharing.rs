@@ -307,6 +307,8 @@ fn who_cannot_take_its_share_because_work_goes_on_lets_others_take_it() {
 #[test]
 fn what_was_taken_unheard_by_a_member_that_steps_aside_is_left_to_others() {
     let mut w = World::sharing(3, 9);
+    // No sweep follows that would find it.
+    w.run(TTL * 3);
     w.nodes[0].work = Work::Never;
     let (_, key) = w.any_of(0, 9);
     w.delete(&key);
@@ -516,6 +518,8 @@ fn a_batch_that_came_late_is_looked_for_by_a_member_that_steps_aside_though_it_w
 #[test]
 fn a_key_put_anew_while_work_of_the_lost_term_goes_on_is_taken_away() {
     let mut w = World::sharing(2, 8);
+    // No sweep follows that would find it.
+    w.run(TTL * 3);
     w.nodes[0].work = Work::Never;
     let (_, key) = w.any_of(0, 8);
     // As a take would that came late.
@@ -618,6 +622,18 @@ fn a_key_that_somebody_wrote_over_unseen_is_taken_away_after_its_lease_is_gone()
     w.run(ms(50));
     w.relink(0, |l| l.watches_stalled = false);
     w.until("all owned", TTL, |w| w.all_owned(4));
+}
+
+#[test]
+fn a_key_that_somebody_wrote_over_goes_when_its_time_is_over_though_the_lease_was_lost_and_the_work_goes_on()
+ {
+    let mut w = World::sharing(2, 8);
+    w.nodes[0].work = Work::Never;
+    let (_, key) = w.any_of(0, 8);
+    w.overwrite(&key);
+    w.run(ms(10));
+    w.revoke(w.nodes[0].lease().unwrap());
+    w.until("others own it", GRACE + secs(1), |w| w.loads(8) == [0, 8]);
 }
 
 #[test]

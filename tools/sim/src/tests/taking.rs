@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::tests::TTL;
 use crate::tests::asks::{finds, ms, secs, takes};
+use crate::world::node::Work;
 use crate::world::partitions::prefix_of;
 use crate::world::{Fate, World};
 use eldest_core::action::{Ask, Class};
@@ -109,6 +110,24 @@ fn a_take_that_is_refused_because_the_lease_is_gone_is_not_repeated_under_that_l
     assert_eq!(leases.collect::<Vec<_>>(), w.nodes[0].leases);
     assert_eq!(w.nodes[0].leases.len(), 2);
     w.check_one_term_each(60);
+}
+
+#[test]
+fn who_leaves_looks_for_what_it_may_have_taken_whatever_the_refusal_said() {
+    for class in [Class::Retry, Class::Denied, Class::Backoff] {
+        let mut w = World::new(1, 1);
+        w.next(0, takes, Fate::RefusedLater(class));
+        w.share(0, 60);
+        w.until("asked", secs(1), |w| w.count(0, takes) == 1);
+        w.relink(0, |l| l.watches_stalled = true);
+        w.run(ms(10));
+        assert_eq!(w.keys_of_partitions(60).len(), 60);
+        w.stop_sharing(0, 60);
+        w.until("it has left", secs(1), |w| {
+            w.nodes[0].seat(&prefix_of(60)).unwrap().1.ended.is_some()
+        });
+        assert_eq!(w.keys_of_partitions(60), [], "{class:?}");
+    }
 }
 
 #[test]
@@ -274,6 +293,51 @@ fn takes_under_a_lease_that_is_lost_are_not_waited_for() {
     assert_ne!(w.nodes[0].lease(), Some(first));
     w.run(TTL);
     w.check_one_term_each(ROUND);
+}
+
+#[test]
+fn what_a_late_take_brought_beyond_the_share_goes_without_a_term() {
+    let mut w = World::new(2, 1);
+    w.next(0, takes, Fate::Late(ms(250)));
+    w.next(1, takes, Fate::RequestLost);
+    w.share(0, 8);
+    w.until("it takes all", ms(100), |w| w.count(0, takes) == 1);
+    w.share(1, 8);
+    w.until("all owned", secs(2), |w| w.loads(8) == [4, 4]);
+    w.check_one_term_each(8);
+}
+
+#[test]
+fn who_leaves_looks_for_nothing_that_it_may_have_taken_under_a_former_lease() {
+    let mut w = World::new(1, 1);
+    w.next(0, takes, Fate::RequestLost);
+    w.share(0, 8);
+    w.until("all owned", secs(2), |w| w.all_owned(8));
+    w.revoke(w.nodes[0].lease().unwrap());
+    w.run(secs(1));
+    assert!(w.all_owned(8), "under another lease");
+    w.nodes[0].work = Work::After(secs(1));
+    w.stop_sharing(0, 8);
+    w.until("it has left", secs(2), |w| {
+        w.nodes[0].seat(&prefix_of(8)).unwrap().1.ended.is_some()
+    });
+    assert_eq!(w.count(0, finds), 0);
+}
+
+#[test]
+fn nothing_is_taken_by_a_view_with_a_gap() {
+    let mut w = World::sharing(1, 8);
+    w.next(0, takes, Fate::RequestLost);
+    let (_, key) = w.any_of(0, 8);
+    w.delete(&key);
+    w.until("a take is under way", ms(100), |w| w.count(0, takes) == 2);
+    w.forbid(0, &prefix_of(8), false);
+    w.disturb_watches(0, false);
+    w.run(secs(1));
+    assert!(w.taking(0).is_empty());
+    assert_eq!(w.count(0, takes), 2);
+    w.forbidden.clear();
+    w.until("all owned", secs(5), |w| w.all_owned(8));
 }
 
 #[test]

@@ -76,6 +76,48 @@ fn work_that_never_ends_keeps_the_key_until_the_frozen_deadline_and_no_longer() 
 }
 
 #[test]
+fn another_candidacy_may_follow_when_the_key_was_released_though_the_work_goes_on() {
+    for reason in [LostReason::Resigned, LostReason::Shutdown] {
+        let mut w = World::seated(2);
+        w.nodes[0].work = Work::Never;
+        w.end(0, E, reason);
+        assert!(
+            w.stand(0, E, Follow::Auto, false).is_none(),
+            "its key stands"
+        );
+        w.until("released", TTL, |w| w.count(0, deletes) == 1);
+        assert!(w.stand(0, E, Follow::Auto, false).is_some(), "{reason:?}");
+    }
+}
+
+#[test]
+fn term_whose_key_is_deleted_while_its_work_winds_up_is_not_valid_any_more() {
+    let mut w = World::seated(1);
+    w.nodes[0].work = Work::Never;
+    w.end(0, E, LostReason::Shutdown);
+    assert!(w.leads(0), "until the deadline");
+    w.delete(&w.nodes[0].key(E).unwrap());
+    w.run(ms(50));
+    assert!(!w.leads(0));
+    w.run(TTL);
+    assert_eq!(w.count(0, deletes), 0, "it is gone");
+}
+
+#[test]
+fn candidate_whose_work_ends_while_its_key_is_released_has_left_when_the_key_is_gone() {
+    let mut w = World::seated(2);
+    w.nodes[0].work = Work::Never;
+    w.end(0, E, LostReason::Shutdown);
+    w.next(0, deletes, Fate::RequestLost);
+    w.until("asked to go", TTL, |w| w.count(0, deletes) == 1);
+    w.drop_leadership(0, E);
+    w.run(ms(50));
+    assert_eq!(ended(&w, 0), None, "its key stands");
+    w.until("it has left", secs(1), |w| ended(w, 0).is_some());
+    assert_eq!(w.store.queue(E).len(), 1);
+}
+
+#[test]
 fn a_leadership_dropped_while_valid_ends_the_candidacy() {
     let mut w = World::seated(2);
     w.drop_leadership(0, E);
@@ -259,4 +301,21 @@ fn late_word_about_an_earlier_term_does_not_end_the_present_one() {
         assert_eq!(w.nodes[0].term_of(E).unwrap().reason, None, "{reason:?}");
         assert_eq!(ended(&w, 0), None);
     }
+}
+
+/// A leadership is dropped, of which the work has ended long ago.
+#[test]
+fn end_of_an_earlier_terms_work_does_not_release_the_present_key() {
+    let mut w = World::seated(1);
+    let first = w.nodes[0].term_of(E).unwrap();
+    let (slot, term, key) = (first.slot, first.id, Arc::clone(&first.key));
+    w.delete(&key);
+    w.until("it leads again", secs(1), |w| {
+        w.nodes[0].valid(E, w.now).is_some_and(|t| t.id != term)
+    });
+    w.nodes[0].work = Work::Never;
+    w.end(0, E, LostReason::Shutdown);
+    w.give(0, |m, now| m.work_joined(now, slot, term));
+    w.run(ms(50));
+    assert!(w.leads(0) && w.store.keys.contains_key(&key));
 }

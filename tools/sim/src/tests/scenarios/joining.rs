@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::tests::E;
+use crate::tests::{E, key};
 use crate::world::node::Work;
 use crate::world::{Fate, World};
-use eldest_core::action::{Class, Standing};
+use eldest_core::action::{Class, Note, Standing};
 use eldest_core::candidacy::Follow;
-use eldest_core::reason::EndReason;
+use eldest_core::reason::{EndReason, LostReason};
 
 /// A candidate left while its join was under way, and another of the same session stands at once.
 fn returned(fate: Option<Fate>) -> World {
@@ -47,6 +47,23 @@ fn join_that_was_done_and_then_refused_leaves_no_key() {
         w.until("its key is gone", secs(1), |w| w.store.queue(E).is_empty());
         w.campaign(1);
         w.until("the next leads", secs(1), |w| w.leads(1));
+    }
+}
+
+/// Whoever stood before is not refused: it joins again, and the key that it finds is its own.
+#[test]
+fn join_that_was_done_and_then_refused_is_adopted_by_a_candidate_that_stood_before() {
+    for class in [Class::Denied, Class::Invalid, Class::Backoff] {
+        let mut w = World::seated(1);
+        w.next(0, joins, Fate::RefusedLater(class));
+        w.delete(&w.nodes[0].key(E).unwrap());
+        w.until("it leads again", secs(1), |w| w.elected.len() == 2);
+        assert_eq!(
+            (w.count(0, joins), w.count(0, deletes)),
+            (3, 0),
+            "{class:?}"
+        );
+        assert_eq!(w.store.queue(E)[0].create_revision, w.elected[1].token);
     }
 }
 
@@ -185,6 +202,54 @@ fn a_join_whose_answer_was_lost_is_adopted_once() {
     w.run(secs(20));
     w.check_settled();
     assert_eq!((w.elected.len(), w.count(0, deletes)), (1, 0));
+}
+
+#[test]
+fn key_of_a_lost_join_that_somebody_wrote_over_is_not_adopted() {
+    let mut w = World::new(1, 1);
+    w.next(0, joins, Fate::AnswerLost);
+    w.campaign(0);
+    w.until("done", secs(1), |w| !w.store.queue(E).is_empty());
+    w.overwrite(&w.nodes[0].key(E).unwrap());
+    w.until("it leads", secs(1), |w| w.leads(0));
+    let stood = |note: &Note| matches!(note, Note::Joined { .. });
+    assert_eq!(w.nodes[0].noted(stood), 1, "by a key of its own");
+    w.run(secs(1));
+    w.check_settled();
+}
+
+/// Others write meanwhile.
+#[test]
+fn value_in_an_adopted_key_is_announced_by_one_write() {
+    let mut w = World::new(1, 1);
+    w.next(0, joins, Fate::AnswerLost);
+    let slot = w.campaign(0);
+    w.until("done", secs(1), |w| !w.store.queue(E).is_empty());
+    w.store.put(&key("other"), b"", 0);
+    w.until("it leads", secs(1), |w| w.leads(0));
+    w.give(0, |m, _| m.proclaim(slot, (*b"news").into(), 1));
+    w.run(secs(1));
+    let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
+    assert_eq!(w.count(0, proclaims), 1);
+    assert_eq!(*w.store.queue(E)[0].value, *b"news");
+}
+
+#[test]
+fn candidate_that_leaves_under_another_lease_looks_for_no_key_of_the_lost_one() {
+    let mut w = World::new(1, 1);
+    w.next(0, joins, Fate::RequestLost);
+    w.campaign(0);
+    w.until("lost", secs(1), |w| {
+        w.nodes[0].noted(|note| matches!(note, Note::JoinFailed { .. })) == 1
+    });
+    w.hold_back(0, E, true);
+    w.give(0, |m, now| m.lose_lease(now, LostReason::LeaseLost));
+    w.run(secs(1));
+    assert!(w.nodes[0].lease().is_some());
+    w.leave(0, E);
+    w.run(ms(100));
+    assert!(w.nodes[0].seat(E).unwrap().1.ended.is_some());
+    assert_eq!(w.count(0, finds), 0);
 }
 
 #[test]

@@ -265,6 +265,28 @@ fn put_anew_while_work_goes_on(reason: LostReason) {
 }
 
 #[test]
+fn key_put_anew_unseen_goes_though_its_predecessor_was_released_and_the_work_goes_on() {
+    let mut w = World::seated(1);
+    w.add_node();
+    // Its first sweeps are over.
+    w.run(TTL * 3);
+    w.nodes[0].work = Work::Never;
+    w.relink(0, |l| l.watches_stalled = true);
+    let verified = w.count(0, verifies);
+    w.until("renewed", TTL, |w| w.count(0, verifies) > verified);
+    w.end(0, E, LostReason::Shutdown);
+    // The last read of it before its time is over.
+    w.until("read", TTL, |w| w.count(0, verifies) == verified + 3);
+    w.run(ms(100));
+    w.recreate(&own_key(&w, 0), w.nodes[0].lease().unwrap());
+    w.until("released", secs(2), |w| w.count(0, deletes) == 1);
+    w.relink(0, |l| l.watches_stalled = false);
+    w.campaign(1);
+    w.until("it is found and taken away", TTL * 2, |w| w.leads(1));
+    assert!(!w.nodes[0].term_of(E).unwrap().joined);
+}
+
+#[test]
 fn key_written_over_unseen_goes_though_the_work_of_the_lost_term_goes_on() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::Never;

@@ -36,3 +36,13 @@ fn a_keepalive_stream_that_fails_is_reopened_ever_more_slowly() {
     let tried = w.count(0, opens);
     assert!((5..15).contains(&tried), "{tried}");
 }
+
+#[test]
+fn a_read_of_the_queue_that_fails_is_repeated_ever_more_slowly() {
+    let mut w = World::seated(1);
+    w.the_next(usize::MAX, 0, reads, Fate::Refused(Class::Retry));
+    w.disturb_watches(0, true);
+    w.run(secs(10));
+    let tried = w.count(0, reads);
+    assert!((5..20).contains(&tried), "{tried}");
+}

@@ -124,6 +124,19 @@ fn every_stream_that_is_opened_anew_is_followed_by_one_read() {
 }
 
 #[test]
+fn read_that_was_begun_before_the_stream_broke_is_not_taken_for_the_one_under_way() {
+    let mut w = World::seated(1);
+    let before = w.count(0, reads);
+    w.the_next(2, 0, reads, Fate::Slow(ms(250)));
+    for read in 1..=2 {
+        w.disturb_watches(0, true);
+        w.until("it reads", ms(100), |w| w.count(0, reads) == before + read);
+    }
+    w.run(secs(1));
+    assert_eq!(w.count(0, reads), before + 2);
+}
+
+#[test]
 fn a_watch_that_stands_after_the_join_reads_the_gap() {
     let joined = |w: &World| w.nodes[1].seat(E).is_some_and(|(_, s)| s.registered);
     // Whatever order the two requests arrive in, the leader that goes between them is not missed.
