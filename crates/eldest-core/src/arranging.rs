@@ -55,7 +55,7 @@ impl Machine {
         if let Some(member) = self.membership(slot) {
             (member.arranged, member.due) = (now, false);
         }
-        if self.trusted.is_none() || self.closing {
+        if self.trusted.is_none() {
             return;
         }
         let Some(wants) = self.wants(slot) else {
@@ -317,7 +317,7 @@ impl Machine {
         header: Header,
         now: Time,
     ) {
-        let believes = self.trusted.is_some() && !self.closing;
+        let believes = self.trusted.is_some();
         let Some(candidate) = self.candidate(slot) else {
             return;
         };

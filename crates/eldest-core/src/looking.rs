@@ -423,7 +423,7 @@ impl Machine {
                     (View::Predecessor(view), Some(own)) => view.snapshot(revision, &entries, own),
                     (View::Predecessor(_), None) => {}
                 }
-                let may_lead = first && self.trusted.is_some() && !self.closing;
+                let may_lead = first && self.trusted.is_some();
                 if may_lead
                     && let Some(Phase::Waiting { own }) =
                         self.candidate(slot).map(|c| c.phase().clone())

@@ -18,7 +18,7 @@ const MOST_LATE: Duration = Duration::from_millis(250);
 impl Machine {
     /// Looks again at where the candidate stands; what is missing is asked for.
     pub fn look(&mut self, slot: SlotId, now: Time) {
-        let may_lead = self.trusted.is_some() && !self.closing;
+        let may_lead = self.trusted.is_some();
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
