@@ -71,7 +71,8 @@ impl Machine {
     /// Ends the slot's term, if it leads.
     pub fn end_term(&mut self, slot: SlotId, now: Time, reason: LostReason, end: End) {
         let fading = self.last_deadline;
-        let void = now.after(self.config.grace).min(fading.max(now));
+        // No later than the deadline: the belief, and with it every term, ends that long before it.
+        let void = now.after(self.config.grace);
         let closing = self.closing;
         let Some(candidate) = self.candidate(slot) else {
             return;

@@ -11,7 +11,7 @@ use super::machine::{Machine, Slot};
 pub enum End {
     /// The key stands and may be believed in until the frozen deadline.
     Fading,
-    /// The key stands and may be believed in for the grace period, or until the frozen deadline if that is earlier.
+    /// The key stands and may be believed in for the grace period, which ends before the frozen deadline.
     Brief,
     /// The key is no longer ours, or the leader says that its work is done.
     Void,
