@@ -405,9 +405,6 @@ impl Machine {
             }
             Some(Slot::Candidate(c)) => {
                 c.failures = 0;
-                if let Role::Member(member) = &mut c.role {
-                    member.read_anew();
-                }
                 let own = c.own().cloned();
                 // A read that shows our key first is proof by itself: nothing older can come to be, however many seats.
                 let first = own.as_ref().filter(|_| c.leads()).is_some_and(|own| {

@@ -214,11 +214,6 @@ impl Membership {
         }
     }
 
-    /// The prefix was read anew.
-    pub fn read_anew(&mut self) {
-        self.refused.clear();
-    }
-
     /// What events say about keys of ours, whether or not the view is ready for them.
     pub fn judge(&mut self, prefix: &[u8], changes: &[Change]) -> Vec<(SlotId, Fate)> {
         let mut lost = Vec::new();
