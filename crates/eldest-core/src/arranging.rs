@@ -68,8 +68,8 @@ impl Machine {
         for partition in wants.give_up {
             self.end_term(partition, now, LostReason::Reassigned, End::Brief);
         }
-        for (partition, own) in wants.discard {
-            self.discard(slot, partition, &own, now);
+        for (_, own) in wants.discard {
+            self.discard(slot, &own, now);
         }
         for (partition, create_revision) in wants.stray {
             if let Some(candidate) = self.candidate(slot) {
@@ -227,10 +227,7 @@ impl Machine {
     }
 
     /// A key of ours that nobody wants goes again; a member that leaves waits for it.
-    fn discard(&mut self, member: SlotId, partition: u32, own: &Own, now: Time) {
-        if let Some(membership) = self.membership(member) {
-            membership.forgo(partition, own.create_revision);
-        }
+    fn discard(&mut self, member: SlotId, own: &Own, now: Time) {
         self.note(Note::OrphanFound {
             key: Arc::clone(&own.key),
         });
@@ -340,13 +337,10 @@ impl Machine {
         let over = view.is_synced()
             && seen >= header.revision
             && own.read(view.roster().get(&own.key)) != Fate::Ours;
-        if over {
-            member.forgo(partition, own.create_revision);
-        }
         if stands && believes && !over {
             self.own(slot, partition, own);
         } else {
-            self.discard(slot, partition, &own, now);
+            self.discard(slot, &own, now);
         }
     }
 

@@ -202,7 +202,7 @@ impl Membership {
     }
 
     /// That key is not ours any more.
-    pub fn forgo(&mut self, partition: u32, create_revision: i64) {
+    fn forgo(&mut self, partition: u32, create_revision: i64) {
         let newest = self.past.entry(partition).or_default();
         *newest = create_revision.max(*newest);
     }
