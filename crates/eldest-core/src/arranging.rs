@@ -177,7 +177,6 @@ impl Machine {
             return None;
         };
         let roster = view.roster();
-        let ready = view.is_synced() && roster.revision() >= own.create_revision;
         let shown = |key: &[u8], created: Option<i64>| {
             let deleted = self.deleted.get(key).zip(created);
             match deleted {
@@ -186,7 +185,8 @@ impl Machine {
                 None => Shown::Standing,
             }
         };
-        ready.then(|| member.wants(&candidate.prefix, own, roster, shown))
+        let complete = view.is_synced();
+        complete.then(|| member.wants(&candidate.prefix, own, roster, shown))
     }
 
     /// Of each key in the way once, until it is gone.
