@@ -94,5 +94,7 @@ mod tests {
         let remedy =
             "`cargo xtask mutants --only NAME` runs a new one, `--page` writes the page alone";
         assert!(page(&mutants, &adapter, &rows) == kept, "{remedy}");
+        let unknown = kept.lines().find(|line| line.contains(UNKNOWN));
+        assert_eq!(unknown, None, "nobody knows who notices it: {remedy}");
     }
 }
