@@ -1,6 +1,7 @@
 //! Simulates sessions of the library in virtual time, and looks for a seed that breaks a promise. This file reads the
 //! command line.
 
+mod inflict;
 mod kept;
 mod mutant;
 mod plan;
