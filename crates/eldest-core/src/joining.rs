@@ -189,7 +189,7 @@ impl Machine {
                     self.act(Action::Registered { slot });
                 }
                 if !same_value {
-                    self.announce(slot);
+                    self.owe_announcement(slot);
                 }
                 if let Some(left) = left {
                     // It would sit in the queue for ever.

@@ -51,6 +51,7 @@ pub enum Timer {
     Slot(SlotId),
     Relist(SlotId, RequestId),
     Arrange(SlotId),
+    Announcement(SlotId),
     Removals,
     Revocations,
     /// End of the patience of a closing session.
@@ -230,6 +231,7 @@ impl Machine {
                 Timer::Slot(slot) => self.slot_due(slot, now),
                 Timer::Relist(slot, request) => self.relist(slot, request, now),
                 Timer::Arrange(slot) => self.arrange(slot, now),
+                Timer::Announcement(slot) => self.announce_owed(slot),
                 Timer::Removals => self.start_removals(now),
                 Timer::Revocations => self.start_revocations(now),
                 Timer::GiveUp => self.give_up(),
@@ -404,7 +406,7 @@ impl Machine {
             Purpose::Release { keys } => self.released(now, &keys, request, answer),
             Purpose::Take { slot } => self.taken(now, slot, request, answer),
             Purpose::Proclaim { slot, key, tickets } => {
-                self.proclaimed(slot, &key, tickets, answer);
+                self.proclaimed(now, slot, &key, tickets, answer);
             }
             Purpose::Revoke { lease } => self.revoked(now, lease, answer),
             Purpose::Sweep { lease } => self.swept(now, lease, answer),

@@ -1,13 +1,16 @@
 //! Announces a candidate's value in its own key: one write at a time, so that the newest value is the last one.
 //!
 //! Every write demands the mod revision that the key had when it was sent. A write whose answer was lost, and which arrives
-//! after a newer one, changes nothing.
+//! after a newer one, changes nothing. Whoever announces while no key stands is told that the value goes with the next key.
+//! If that key stands with an older value, because a join was under way, the write that follows is repeated until it is
+//! done.
 
 use std::sync::Arc;
 
-use super::action::{Action, Answer, Ask, SlotId};
-use super::candidacy::Purpose;
-use super::machine::Machine;
+use super::action::{Action, Answer, Ask, Class, SlotId};
+use super::candidacy::{Candidacy, Purpose};
+use super::machine::{Machine, Timer};
+use super::time::Time;
 use super::view::Own;
 use crate::facts::Entry;
 
@@ -20,6 +23,10 @@ pub(crate) struct Proclaims {
     waiting: Vec<u64>,
     /// The value changed since the write under way was sent.
     again: bool,
+    /// A caller was told that the value goes with the key, and the key stood with another one.
+    owed: bool,
+    /// Writes that failed since it is owed.
+    failures: u32,
 }
 
 impl Machine {
@@ -37,6 +44,38 @@ impl Machine {
         }
         candidate.proclaims().waiting.push(ticket);
         self.announce(slot);
+    }
+
+    /// The candidate's key stands with another value than a caller was told.
+    pub(super) fn owe_announcement(&mut self, slot: SlotId) {
+        if let Some(candidate) = self.candidate(slot) {
+            candidate.proclaims().owed = true;
+        }
+        self.announce(slot);
+    }
+
+    /// A write failed.
+    fn announce_owed_later(&mut self, slot: SlotId, class: Class, now: Time) {
+        let Some(proclaims) = self.candidate(slot).map(Candidacy::proclaims) else {
+            return;
+        };
+        if proclaims.owed {
+            proclaims.failures += 1;
+            let failures = proclaims.failures;
+            let at = now.after(self.pause(failures, class));
+            self.timers.set(at, Timer::Announcement(slot));
+        }
+    }
+
+    /// The pause after a failed write is over.
+    pub(super) fn announce_owed(&mut self, slot: SlotId) {
+        let owed = |candidate: &mut Candidacy| {
+            let proclaims = candidate.proclaims();
+            proclaims.owed && !proclaims.under_way
+        };
+        if self.candidate(slot).is_some_and(owed) {
+            self.announce(slot);
+        }
     }
 
     /// Writes the candidate's value into its key, after the write under way.
@@ -72,6 +111,7 @@ impl Machine {
 
     pub(super) fn proclaimed(
         &mut self,
+        now: Time,
         slot: SlotId,
         key: &[u8],
         tickets: Vec<u64>,
@@ -80,10 +120,16 @@ impl Machine {
         if let Some(candidate) = self.candidate(slot) {
             candidate.proclaims().under_way = false;
         }
+        if let Answer::Failed(trouble) = &answer {
+            self.announce_owed_later(slot, trouble.class, now);
+        }
         match answer {
             Answer::Proclaimed { held: Some(at), .. } => {
                 if let Some(candidate) = self.candidate(slot) {
                     candidate.announced_at = at;
+                    let proclaims = candidate.proclaims();
+                    proclaims.owed &= proclaims.again;
+                    proclaims.failures = 0;
                 }
                 self.answer_proclaims(tickets, true);
             }
@@ -112,7 +158,7 @@ impl Machine {
             }
             _ => {}
         }
-        let again = |candidate: &mut super::candidacy::Candidacy| candidate.proclaims().again;
+        let again = |candidate: &mut Candidacy| candidate.proclaims().again;
         if self.candidate(slot).is_some_and(again) {
             self.announce(slot);
         }

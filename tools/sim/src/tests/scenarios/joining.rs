@@ -114,6 +114,41 @@ fn what_is_announced_while_joining_is_announced_with_the_key() {
 }
 
 #[test]
+fn announcement_that_was_to_go_with_the_key_is_repeated_until_it_is_made() {
+    let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
+    for fate in [Fate::RequestLost, Fate::AnswerLost] {
+        let mut w = World::new(1, 1);
+        let slot = w.campaign(0);
+        w.until("a join is under way", secs(1), |w| w.count(0, joins) == 1);
+        w.the_next(3, 0, proclaims, fate);
+        w.give(0, |m, _| m.proclaim(slot, (*b"news").into(), 1));
+        assert!(w.nodes[0].proclaimed[0].1 == Ok(true));
+        w.run(secs(10));
+        assert_eq!(*w.store.queue(E)[0].value, *b"news");
+        let writes = w.count(0, proclaims);
+        assert!((3..=5).contains(&writes), "{writes}");
+        // Of what fails from now on, the caller hears.
+        w.next(0, proclaims, Fate::RequestLost);
+        w.give(0, |m, _| m.proclaim(slot, (*b"more").into(), 2));
+        w.run(secs(10));
+        assert!(w.nodes[0].proclaimed[1].1.is_err());
+        assert_eq!(w.count(0, proclaims), writes + 1);
+    }
+}
+
+#[test]
+fn refused_announcement_that_is_owed_is_repeated_with_pauses() {
+    let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
+    let mut w = World::new(1, 1);
+    let slot = w.campaign(0);
+    w.until("a join is under way", secs(1), |w| w.count(0, joins) == 1);
+    w.the_next(1000, 0, proclaims, Fate::Refused(Class::Retry));
+    w.give(0, |m, _| m.proclaim(slot, (*b"news").into(), 1));
+    w.run(secs(10));
+    assert!((3..20).contains(&w.count(0, proclaims)));
+}
+
+#[test]
 fn late_announcement_does_not_overwrite_a_newer_one() {
     for late in [ms(400), ms(900)] {
         let mut w = World::seated(1);
@@ -157,6 +192,23 @@ fn announcements_one_after_another_take_one_write_each() {
     }
     assert_eq!(*w.store.queue(E)[0].value, *b"newer");
     assert_eq!(w.count(0, proclaims), 2);
+}
+
+#[test]
+fn announcement_in_an_adopted_key_takes_one_write() {
+    let mut w = World::new(1, 1);
+    let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
+    w.next(0, joins, Fate::AnswerLost);
+    let slot = w.campaign(0);
+    w.until("it stands", secs(1), |w| !w.store.queue(E).is_empty());
+    // The store has come further when the key is adopted.
+    w.store.put(&key("other"), b"", 0);
+    w.publish();
+    w.run(secs(1));
+    w.give(0, |m, _| m.proclaim(slot, (*b"news").into(), 1));
+    w.run(ms(100));
+    assert_eq!(*w.store.queue(E)[0].value, *b"news");
+    assert_eq!(w.count(0, proclaims), 1);
 }
 
 #[test]
