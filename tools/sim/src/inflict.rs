@@ -8,15 +8,20 @@ use crate::world::partitions::prefix_of;
 use crate::world::store::{Key, Write};
 use crate::world::{Fate, Forbidden, Rule, World};
 use eldest_core::action::{Ask, Class};
+use eldest_core::facts::Reach;
 use eldest_core::reason::LostReason;
 
-/// The node stands wherever it does not.
+/// The node stands wherever it does not, or looks on if that is what it is there for.
 pub(crate) fn stand_again(w: &mut World, node: usize) {
     if w.nodes[node].paused {
         return;
     }
     if w.nodes[node].closed() {
         w.kill(node);
+    }
+    if w.nodes[node].looks_at.is_some() {
+        w.look_on(node);
+        return;
     }
     w.command(node, move |w| {
         let follow = w.nodes[node].follow;
@@ -123,16 +128,13 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
             n.dead_watches = Some(n.watch_generation);
         }
         Kind::WatchesRefused => {
-            w.forbidden.push(Forbidden {
-                node,
-                prefix: election.into(),
-                readable: dice % 2 == 0,
-            });
+            forbid_watches(w, node, (election, dice % 2 == 0), lasts);
             w.disturb_watches(node, dice % 4 < 2);
-            w.after(lasts, move |w| {
-                let healed = |f: &Forbidden| f.node == node && *f.prefix == *election;
-                w.forbidden.retain(|f| !healed(f));
-            });
+        }
+        Kind::NotPermitted => {
+            w.relink(node, |l| l.not_permitted = true);
+            forbid_watches(w, node, (b"", false), lasts);
+            heal(w, node, lasts, |l| l.not_permitted = false);
         }
         Kind::WatchesCanceled => w.disturb_watches(node, false),
         Kind::Compacted => {
@@ -208,6 +210,13 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
             w.close(node);
             return_after(w, node, lasts);
         }
+        Kind::Proclaim => proclaim(w, fault),
+        Kind::Look => {
+            let reach = [Reach::Children, Reach::Everything][dice as usize % 2];
+            if let Some(slot) = w.look(node, election, reach) {
+                w.after(lasts, move |w| w.look_away(node, slot));
+            }
+        }
         Kind::Acquire | Kind::Try => w.command(node, move |w| {
             w.acquire(node, HELD[fault.election], kind == Kind::Try);
         }),
@@ -254,6 +263,17 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
         Kind::Restored => {
             let backup = w.store.clone();
             let bump = [0, 1000][(dice >> 8) as usize % 2];
+            if (dice >> 9) % 2 == 1 {
+                // What an onlooker opens anew is read from the one store and watched in the other.
+                let looks = w.nodes.iter().position(|n| n.looks_at.is_some());
+                let node = looks.unwrap_or(node);
+                let before = Duration::from_millis(64 + (dice >> 16) % 128);
+                w.after(lasts.saturating_sub(before), move |w| {
+                    w.relink(node, |l| l.opening = Duration::from_millis(128));
+                    w.disturb_watches(node, true);
+                });
+                heal(w, node, lasts, |l| l.opening = Duration::ZERO);
+            }
             w.after(lasts, move |w| {
                 if w.store.headless.is_none() {
                     w.restore(&backup, bump);
@@ -261,6 +281,42 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
             });
         }
     }
+}
+
+/// A candidate announces four values, in half of the stories the one who leads. The first write may come late, after newer
+/// ones, or its answer be lost.
+fn proclaim(w: &mut World, fault: Fault) {
+    let Fault { lasts, dice, .. } = fault;
+    let election = ELECTIONS[fault.election];
+    let leader = w.leader(election).filter(|_| dice.is_multiple_of(2));
+    let node = leader.unwrap_or(fault.node);
+    let proclaims: fn(&Ask) -> bool = |ask| matches!(ask, Ask::Proclaim { .. });
+    match (dice >> 8) % 4 {
+        0 => befalls(w, node, proclaims, Fate::Late(lasts / 2)),
+        1 => befalls(w, node, proclaims, Fate::AnswerLost),
+        _ => {}
+    }
+    for after in 0..4 {
+        w.after(lasts / 4 * after, move |w| w.announce(node, election));
+    }
+}
+
+/// etcd opens no watches of a node below that prefix, which may be readable.
+fn forbid_watches(
+    w: &mut World,
+    node: usize,
+    (prefix, readable): (&'static [u8], bool),
+    lasts: Duration,
+) {
+    w.forbidden.push(Forbidden {
+        node,
+        prefix: prefix.into(),
+        readable,
+    });
+    w.after(lasts, move |w| {
+        let healed = |f: &Forbidden| f.node == node && *f.prefix == *prefix;
+        w.forbidden.retain(|f| !healed(f));
+    });
 }
 
 /// A class of refusals that another attempt does not mend.
@@ -335,6 +391,8 @@ fn own_act(kind: Kind) -> bool {
             | Kind::ShutDown
             | Kind::Drop
             | Kind::Close
+            | Kind::Proclaim
+            | Kind::Look
             | Kind::Acquire
             | Kind::Try
             | Kind::Release

@@ -28,10 +28,11 @@ pub(crate) enum Mutant {
     NoRelist,
     Unguarded,
     ClockStops,
+    AnnouncesBlindly,
 }
 
 impl Mutant {
-    pub(crate) const ALL: [Mutant; 14] = [
+    pub(crate) const ALL: [Mutant; 15] = [
         Mutant::ReceiveInstant,
         Mutant::Proxied,
         Mutant::NoVerification,
@@ -46,6 +47,7 @@ impl Mutant {
         Mutant::NoRelist,
         Mutant::Unguarded,
         Mutant::ClockStops,
+        Mutant::AnnouncesBlindly,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -64,6 +66,7 @@ impl Mutant {
             Mutant::NoRelist => "no-relist",
             Mutant::Unguarded => "unguarded",
             Mutant::ClockStops => "clock-stops",
+            Mutant::AnnouncesBlindly => "announces-blindly",
         }
     }
 
@@ -106,6 +109,9 @@ impl Mutant {
             Mutant::Unguarded => "leaders write without comparing their key: fencing is off",
             Mutant::ClockStops => {
                 "the clock does not count the time for which a process is stopped"
+            }
+            Mutant::AnnouncesBlindly => {
+                "a value is announced whatever the mod revision of its key is, so a late write replaces a newer value"
             }
         }
     }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::kept::{follow_name, seconds, seconds_or_ever};
-use crate::world::cluster::PERMITS;
+use crate::world::cluster::{FAMILY, PERMITS};
 use crate::world::node::Settings;
 use crate::world::store::ELECTION;
 use eldest_core::arranging::BATCH;
 use eldest_core::candidacy::{Follow, LONG_QUEUE};
+use eldest_core::facts::Reach;
 
 /// How many elections the nodes stand in.
 pub(crate) const ELECTIONS: [&[u8]; 2] = [b"e/", b"f/"];
@@ -81,6 +82,10 @@ pub(crate) enum Kind {
     ShutDown,
     Drop,
     Close,
+    /// It announces values, several in a row.
+    Proclaim,
+    /// It looks on for a while.
+    Look,
     // Users of the lock and the semaphore.
     Acquire,
     Try,
@@ -112,10 +117,12 @@ pub(crate) enum Kind {
     Suspend,
     /// A request is done, and yet answered by a refusal of any class.
     RefusedDone,
+    /// An operator takes the permission for all keys away from a node, whose lease lives on and is renewed.
+    NotPermitted,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 41] = [
+    pub(crate) const ALL: [Kind; 43] = [
         Kind::Cut,
         Kind::RequestsLost,
         Kind::AnswersLost,
@@ -145,6 +152,8 @@ impl Kind {
         Kind::ShutDown,
         Kind::Drop,
         Kind::Close,
+        Kind::Proclaim,
+        Kind::Look,
         Kind::Acquire,
         Kind::Try,
         Kind::Release,
@@ -170,7 +179,7 @@ impl Kind {
     ];
 
     /// Those that are drawn after [`Kind::LATER`], for the same reason.
-    pub(crate) const NEWEST: [Kind; 2] = [Kind::Suspend, Kind::RefusedDone];
+    pub(crate) const NEWEST: [Kind; 3] = [Kind::Suspend, Kind::RefusedDone, Kind::NotPermitted];
 
     /// Every one.
     pub(crate) fn every() -> impl Iterator<Item = Kind> {
@@ -253,6 +262,30 @@ pub(crate) enum Shared {
     Partitions,
 }
 
+/// What a node looks at that stands nowhere. The library gives onlookers a machine of their own, without a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Looks {
+    /// It is no onlooker.
+    Nothing,
+    /// The candidates of the first election.
+    Election,
+    /// All keys of what is shared, or else of that election.
+    Family,
+}
+
+impl Looks {
+    pub(crate) fn at(self, shared: Shared) -> Option<(&'static [u8], Reach)> {
+        match (self, shared) {
+            (Looks::Nothing, _) => None,
+            (Looks::Election, _) => Some((ELECTIONS[0], Reach::Children)),
+            (Looks::Family, Shared::Nothing) => Some((ELECTIONS[0], Reach::Everything)),
+            (Looks::Family, Shared::Locks) => Some((FAMILY, Reach::Everything)),
+            (Looks::Family, Shared::Partitions) => Some((b"p/", Reach::Everything)),
+        }
+    }
+}
+
 /// One node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -263,6 +296,7 @@ pub(crate) struct Member {
     /// How long its work goes on after a term; `None` for work that ignores its token until the next calm.
     #[serde(with = "seconds_or_ever")]
     pub(crate) work: Option<Duration>,
+    pub(crate) looks: Looks,
 }
 
 /// Everything that is decided before the world begins. A plan that is kept names what differs from `Plan::default()`.
@@ -289,6 +323,8 @@ pub(crate) struct Plan {
     pub(crate) cost: Duration,
     /// What a driver asks for in one turn shares a transaction, where it may.
     pub(crate) together: bool,
+    /// The keys of a lease are read in two pages, one after the other.
+    pub(crate) pages: bool,
     pub(crate) faults: Vec<Fault>,
 }
 
@@ -298,6 +334,7 @@ impl Default for Member {
             rate_ppm: 0,
             follow: Follow::Everyone,
             work: Some(Duration::ZERO),
+            looks: Looks::Nothing,
         }
     }
 }
@@ -315,6 +352,7 @@ impl Default for Plan {
             batch: BATCH,
             cost: Duration::ZERO,
             together: false,
+            pages: false,
             faults: Vec::new(),
         }
     }
@@ -356,6 +394,7 @@ impl Plan {
             batch: BATCH,
             cost: Duration::ZERO,
             together: false,
+            pages: false,
             faults,
         };
         if beyond {
@@ -385,12 +424,26 @@ impl Plan {
             plan.faults.sort_by_key(|fault| fault.at);
         }
         plan.together = rng.bool();
+        if rng.u8(..3) == 0 {
+            plan.members.push(Member {
+                looks: [Looks::Election, Looks::Family][rng.usize(..2)],
+                ..member(&mut rng)
+            });
+            for fault in &mut plan.faults {
+                if rng.usize(..=nodes) == 0 {
+                    fault.node = nodes;
+                }
+            }
+        }
+        plan.pages = rng.bool();
         plan
     }
 
     /// Whether somebody's work ends by itself. Where nobody's does, the library promises no leader in a calm.
     pub(crate) fn is_fair(&self) -> bool {
-        self.members.iter().any(|member| member.work.is_some())
+        let stand = |member: &&Member| member.looks == Looks::Nothing;
+        let mut standing = self.members.iter().filter(stand);
+        standing.any(|member| member.work.is_some())
     }
 
     /// When each storm has ended, and the calm after it.
@@ -406,6 +459,7 @@ fn member(rng: &mut fastrand::Rng) -> Member {
         rate_ppm: rng.i64(-900..=900),
         follow: [Follow::Auto, Follow::Everyone, Follow::Predecessor][rng.usize(..3)],
         work,
+        looks: Looks::Nothing,
     }
 }
 

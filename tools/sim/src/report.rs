@@ -56,11 +56,16 @@ pub(crate) fn sum(sum: &Sum, took: Duration, on_cpu: Option<Duration>) -> String
         told.watch_lost, told.relisted, told.takes_lost, told.request_failed
     ));
     line(format_args!(
-        "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}",
+        "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, values announced {}, not {}, states shown to onlookers {}, onlookers refused {}, reads in pages {}",
         sum.happened.queued,
         sum.happened.stopped,
         sum.happened.together,
-        sum.happened.lost_together
+        sum.happened.lost_together,
+        sum.happened.announced,
+        sum.happened.not_announced,
+        sum.happened.shown,
+        sum.happened.looks_failed,
+        sum.happened.pages
     ));
     let ended: Vec<_> = told
         .ended
@@ -111,6 +116,11 @@ pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
         ("timers that a suspend stopped", sum.happened.stopped),
         ("joins in one transaction", sum.happened.together),
         ("joins that were lost together", sum.happened.lost_together),
+        ("values announced", sum.happened.announced),
+        ("values not announced", sum.happened.not_announced),
+        ("states shown to onlookers", sum.happened.shown),
+        ("onlookers refused", sum.happened.looks_failed),
+        ("reads in pages", sum.happened.pages),
         ("guarded writes", sum.written),
         ("stale writes refused", sum.fenced),
         ("overlaps after a key was deleted early", sum.early.0),
@@ -148,7 +158,7 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{} nodes, shared beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}",
+        "{} nodes, shared beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}, keys of leases are read in pages: {}",
         plan.members.len(),
         plan.shared,
         if plan.drawn { "up to" } else { "exactly" },
@@ -157,13 +167,15 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
         plan.long_queue,
         plan.batch,
         plan.cost,
-        plan.together
+        plan.together,
+        plan.pages
     );
     for (node, member) in plan.members.iter().enumerate() {
         let (rate, follow, work) = (member.rate_ppm, member.follow, member.work);
+        let looks = member.looks;
         let _ = writeln!(
             text,
-            "  node {node}: clock {rate:+} ppm, follows {follow:?}, work {}",
+            "  node {node}: clock {rate:+} ppm, follows {follow:?}, looks at {looks:?}, work {}",
             work.map_or("ignores its token".to_owned(), |work| format!(
                 "ends after {work:?}"
             ))

@@ -80,6 +80,7 @@ pub(crate) fn run(plan: &Plan, mutant: Option<Mutant>, traced: bool) -> Outcome 
     world.lag = plan.lag;
     world.cost = plan.cost;
     world.together = plan.together;
+    world.pages = plan.pages;
     world.working = true;
     world.trace = traced.then(Vec::new);
     let result = catch_unwind(AssertUnwindSafe(|| carry_out(plan, &mut world)));
@@ -128,6 +129,8 @@ fn carry_out(plan: &Plan, w: &mut World) {
         w.nodes[node].rate_ppm = member.rate_ppm;
         w.nodes[node].work = works(member);
         w.nodes[node].follow = member.follow;
+        let looks = member.looks.at(plan.shared);
+        w.nodes[node].looks_at = looks.map(|(prefix, reach)| (prefix.into(), reach));
         stand_again(w, node);
     }
     for fault in plan.faults.iter().copied() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::mutant::Mutant;
-use crate::plan::{Fault, Plan, ROUND, Shared};
+use crate::plan::{Fault, Looks, Plan, ROUND, Shared};
 use crate::run;
 use crate::world::invariants::Invariant;
 use eldest_core::arranging::BATCH;
@@ -114,12 +114,14 @@ fn plainer(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     attempt(&|plan| plan.lag = 0);
     attempt(&|plan| plan.cost = Duration::ZERO);
     attempt(&|plan| plan.together = false);
+    attempt(&|plan| plan.pages = false);
     attempt(&|plan| plan.shared = Shared::Nothing);
     attempt(&|plan| plan.long_queue = LONG_QUEUE);
     attempt(&|plan| plan.batch = BATCH);
     for node in 0..nodes {
         attempt(&|plan| plan.members[node].rate_ppm = 0);
         attempt(&|plan| plan.members[node].follow = Follow::Everyone);
+        attempt(&|plan| plan.members[node].looks = Looks::Nothing);
         attempt(&|plan| plan.members[node].work = Some(Duration::ZERO));
     }
 }

@@ -54,8 +54,8 @@ impl World {
             },
         );
         self.stands_for(&prefix);
+        let value = self.value(node, slot, 0);
         self.give(node, |m, now| {
-            let value = format!("v{slot}").into_bytes().into();
             let manner = Manner {
                 follow,
                 persistent,
@@ -167,7 +167,11 @@ impl World {
     }
 
     pub(crate) fn close(&mut self, node: usize) {
-        self.command(node, move |w| w.give(node, Machine::close));
+        self.command(node, move |w| {
+            // The handles of onlookers end with the session.
+            w.nodes[node].looks.clear();
+            w.give(node, Machine::close);
+        });
     }
 
     // ---- faults

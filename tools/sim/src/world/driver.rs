@@ -56,6 +56,14 @@ pub(crate) struct Happened {
     /// Joins shared a transaction, and nothing was heard of such a transaction.
     pub(crate) together: u64,
     pub(crate) lost_together: u64,
+    /// Calls were told that a value is announced, or not.
+    pub(crate) announced: u64,
+    pub(crate) not_announced: u64,
+    /// Onlookers were shown a state, or told that they may not look.
+    pub(crate) shown: u64,
+    pub(crate) looks_failed: u64,
+    /// The keys of a lease were read in pages.
+    pub(crate) pages: u64,
 }
 
 impl std::ops::AddAssign for Happened {
@@ -64,6 +72,11 @@ impl std::ops::AddAssign for Happened {
         self.stopped += other.stopped;
         self.together += other.together;
         self.lost_together += other.lost_together;
+        self.announced += other.announced;
+        self.not_announced += other.not_announced;
+        self.shown += other.shown;
+        self.looks_failed += other.looks_failed;
+        self.pages += other.pages;
     }
 }
 

@@ -33,6 +33,12 @@ pub(crate) enum Invariant {
     Release,
     /// A key that was asked to go is never ours again.
     Held,
+    /// What is announced is never older than what its caller was told, and never somebody else's.
+    Announced,
+    /// Onlookers are shown states that were, in their order, and are no older than they are told.
+    Shown,
+    /// At rest, onlookers are shown what is, and know it.
+    Present,
     /// The core panicked.
     Panic,
 }
@@ -50,6 +56,9 @@ impl fmt::Display for Invariant {
             Invariant::Cutoff => "no work beyond the cutoff",
             Invariant::Release => "release after work",
             Invariant::Held => "what was asked to go is not ours",
+            Invariant::Announced => "what is announced stands",
+            Invariant::Shown => "onlookers are shown what was",
+            Invariant::Present => "onlookers are shown what is",
             Invariant::Panic => "no panic",
         })
     }
@@ -76,7 +85,7 @@ impl World {
     pub(crate) fn broken(&mut self, invariant: Invariant, what: String) {
         let promised = matches!(
             invariant,
-            Invariant::Liveness | Invariant::Leaks | Invariant::Panic
+            Invariant::Liveness | Invariant::Leaks | Invariant::Present | Invariant::Panic
         );
         if self.restored && !promised {
             return;
@@ -345,10 +354,11 @@ impl World {
         }
         let held: Vec<_> = self.nodes.iter().filter_map(Node::lease).collect();
         let left = self.store.leases.keys().find(|lease| !held.contains(lease));
-        match left {
-            Some(lease) => Err((Invariant::Leaks, format!("a lease is left: {lease:x}"))),
-            None => Ok(()),
+        if let Some(lease) = left {
+            return Err((Invariant::Leaks, format!("a lease is left: {lease:x}")));
         }
+        self.all_is_announced()?;
+        self.all_is_shown()
     }
 }
 

@@ -2,12 +2,14 @@
 //! machines ask is done, delayed or lost, and what must be so is checked after every step.
 
 pub(crate) mod agenda;
+pub(crate) mod announcing;
 pub(crate) mod cluster;
 pub(crate) mod counter;
 pub(crate) mod driver;
 pub(crate) mod invariants;
 pub(crate) mod net;
 pub(crate) mod node;
+pub(crate) mod onlookers;
 pub(crate) mod partitions;
 pub(crate) mod shared;
 pub(crate) mod store;
@@ -23,6 +25,7 @@ use counter::{Counter, Effect};
 use driver::Happened;
 use invariants::Broken;
 use node::{Message, Node, Settings, Tally, Work};
+use onlookers::Past;
 use store::{Key, Store};
 
 use crate::mutant::Mutant;
@@ -232,6 +235,8 @@ pub(crate) struct World {
     pub(crate) cost: Duration,
     /// What a driver asks for in one turn shares a transaction, where it may.
     pub(crate) together: bool,
+    /// The keys of a lease are read in two pages.
+    pub(crate) pages: bool,
     /// Leaders do guarded work.
     pub(crate) working: bool,
     /// The nodes share partitions.
@@ -252,6 +257,9 @@ pub(crate) struct World {
     #[cfg(test)]
     pub(crate) rng: fastrand::Rng,
     pub(crate) watchers: Vec<Watcher>,
+    /// What somebody looks at or looked at, and how often somebody began to.
+    pub(crate) pasts: Vec<Past>,
+    pub(crate) looks: u64,
     pub(crate) steps: u64,
     /// Of nodes that are no more.
     pub(crate) tally: Tally,
@@ -284,6 +292,7 @@ impl World {
             lag: 0,
             cost: Duration::ZERO,
             together: false,
+            pages: false,
             working: false,
             shares: false,
             turns: 2,
@@ -299,6 +308,8 @@ impl World {
             #[cfg(test)]
             rng: fastrand::Rng::with_seed(seed),
             watchers: Vec::new(),
+            pasts: Vec::new(),
+            looks: 0,
             steps: 0,
             tally: Tally::default(),
             happened: Happened::default(),
@@ -451,6 +462,7 @@ impl World {
         (new.offset, new.rate_ppm) = (old.offset, old.rate_ppm);
         (new.link, new.work) = (old.link, old.work);
         (new.follow, new.recording) = (old.follow, self.recording);
+        new.looks_at = old.looks_at;
         new.draws = old.draws;
         self.note_wake(node);
     }
@@ -467,7 +479,8 @@ impl World {
                 let first = !std::mem::replace(&mut n.watching, true);
                 n.watch_generation += u64::from(first);
                 let generation = n.watch_generation;
-                let at = self.now.after(self.hop(node));
+                let opening = [Duration::ZERO, self.nodes[node].link.opening][usize::from(first)];
+                let at = self.now.after(self.hop(node) + opening);
                 let register = Ev::Register {
                     generation,
                     id: watch,
@@ -519,6 +532,25 @@ impl World {
                 partition,
                 slot,
             } => self.taken(node, member, partition, slot),
+            Action::Observed { .. } => {
+                self.says_action(node, &action);
+                self.shown(node, &action);
+                self.tell(node, action);
+            }
+            Action::Synced { .. } | Action::Confirmed { .. } => {
+                self.tell(node, action);
+                self.check_ages(node);
+            }
+            Action::ObserveFailed { slot, .. } => {
+                self.says_action(node, &action);
+                self.look_failed(node, slot);
+                self.tell(node, action);
+            }
+            Action::Proclaimed { ticket, ref result } => {
+                self.says_action(node, &action);
+                self.proclaimed(node, ticket, result);
+                self.tell(node, action);
+            }
             other => {
                 self.says_action(node, &other);
                 self.tell(node, other);

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::node::Message;
-use super::store::{ELECTION, denied, failed};
+use super::store::{ELECTION, Key, denied, failed};
 use super::{Ev, Event, Fate, Forbidden, Watcher, World};
+use crate::plan::ELECTIONS;
 use eldest_core::action::{Answer, Ask, Class, RequestId};
 use eldest_core::time::Time;
 
@@ -124,11 +125,15 @@ impl World {
                 return;
             }
             _ if self.is_held(node, alive, ask) => return,
+            (Ask::Sweep { lease }, _) if self.pages && refusal.is_none() => {
+                self.sweep_in_pages(node, request, *lease, (sent, back.filter(|_| alive)));
+                return;
+            }
             (Ask::Probe { key }, _) if self.unreadable(node, key) => Answer::Failed(denied()),
             _ if self.deleted_blindly(ask) => Answer::Deleted {
                 header: self.store.header(),
             },
-            _ => self.store.perform(self.now, ask, lease),
+            _ => self.perform(node, ask, lease),
         };
         let answer = refusal.map_or(answer, |class| failed(class, true));
         let answer = match answer {
@@ -142,6 +147,12 @@ impl World {
         if let Some(back) = back.filter(|_| alive) {
             self.answer(node, request, answer, stream, sent, back);
         }
+    }
+
+    /// Whether it is about keys, and those of the node are not permitted.
+    pub(super) fn is_forbidden(&self, node: usize, ask: &Ask) -> bool {
+        let about_leases = matches!(ask, Ask::Grant { .. } | Ask::Open { .. } | Ask::Renew);
+        self.nodes[node].link.not_permitted && !about_leases
     }
 
     fn unreadable(&self, node: usize, key: &[u8]) -> bool {
@@ -158,6 +169,36 @@ impl World {
             self.nodes[node].drawn.1 = *taken;
         }
         self.nodes[node].drawn.1
+    }
+
+    /// The keys of a lease are read in pages of no common revision: the second when the first has arrived.
+    fn sweep_in_pages(
+        &mut self,
+        node: usize,
+        request: RequestId,
+        lease: i64,
+        (sent, back): (Time, Option<Duration>),
+    ) {
+        let Some(back) = back else {
+            return;
+        };
+        let on_first = |key: &Key| key.as_ref() < ELECTIONS[1];
+        let mut keys = self.store.keys_of(lease);
+        keys.retain(on_first);
+        let (life, between) = (self.lives[node], back + self.hop(node));
+        self.after(between, move |w| {
+            if w.lives[node] != life {
+                return;
+            }
+            if w.store.headless.is_some() || w.nodes[node].link.requests_lost {
+                w.time_out(node, request, None, sent, true);
+                return;
+            }
+            let rest = w.store.keys_of(lease).into_iter();
+            keys.extend(rest.filter(|key| !on_first(key)));
+            w.happened.pages += 1;
+            w.answer(node, request, Answer::Swept { keys }, None, sent, back);
+        });
     }
 
     fn answer(
@@ -274,6 +315,7 @@ impl World {
         for change in &news {
             self.says_change(change);
         }
+        self.record_past(&news);
         for at in 0..self.watchers.len() {
             let w = &self.watchers[at];
             let changes: Vec<_> = news.iter().filter(|c| w.sees(c.key())).cloned().collect();
@@ -359,6 +401,7 @@ impl World {
             _ => None,
         };
         let (out, back) = (self.hop(node), self.hop(node));
+        let forbidden = self.is_forbidden(node, &ask);
         let rule = self
             .rules
             .iter_mut()
@@ -368,6 +411,7 @@ impl World {
                 rule.times -= 1;
                 Some(rule.fate)
             }
+            None if forbidden => Some(Fate::Refused(Class::Denied)),
             None => self.fate_by_link(node, out),
         };
         if let Some(Fate::Refused(class)) = fate {

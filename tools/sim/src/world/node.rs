@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Event;
+use super::announcing::Announced;
 use super::driver::Inbox;
+use super::onlookers::Look;
 use super::shared::Kept;
 use super::store::Key;
 use crate::mutant::Mutant;
@@ -16,7 +18,7 @@ use eldest_core::action::{
 };
 use eldest_core::arranging::BATCH;
 use eldest_core::candidacy::{Follow, LONG_QUEUE, Phase, Role};
-use eldest_core::facts::{Change, Entry, Header};
+use eldest_core::facts::{Change, Entry, Header, Reach};
 use eldest_core::freshness::Completeness;
 use eldest_core::lease_clock::Trust;
 use eldest_core::machine::{Config, Machine, Slot};
@@ -111,6 +113,10 @@ pub(crate) struct Link {
     pub(crate) stale: Option<u64>,
     /// It draws the lease ids that others have, as clones of one machine do.
     pub(crate) same_ids: bool,
+    /// So much longer it takes until the first watch of a stream is asked for.
+    pub(crate) opening: Duration,
+    /// etcd permits it no key, neither to read nor to write. Its lease it may have and renew.
+    pub(crate) not_permitted: bool,
     /// Renewals are done, and acknowledged in the name of another raft term than reads are.
     pub(crate) odd_term: bool,
 }
@@ -287,6 +293,12 @@ pub(crate) struct Node {
     pub(crate) confirmed: Option<Time>,
     /// The same of each onlooker, by which it was read, and while it has no gap, what was confirmed before.
     pub(crate) complete: BTreeMap<SlotId, Completeness>,
+    /// What it looks at instead of standing, and by which slot.
+    pub(crate) looks_at: Option<(Key, Reach)>,
+    pub(crate) lasting_look: Option<SlotId>,
+    /// Whoever looks on, and what they were shown.
+    pub(crate) looks: BTreeMap<SlotId, Look>,
+    pub(crate) announced: Announced,
     pub(crate) memory: Memory,
 }
 
@@ -372,6 +384,10 @@ impl Node {
             observe_failed: Vec::new(),
             confirmed: None,
             complete: BTreeMap::new(),
+            looks_at: None,
+            lasting_look: None,
+            looks: BTreeMap::new(),
+            announced: Announced::default(),
             memory: Memory::default(),
         }
     }

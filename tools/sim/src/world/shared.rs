@@ -131,6 +131,8 @@ impl World {
             rule.times -= 1;
             Some((rule.fate, to_blame))
         });
+        let forbidden = self.is_forbidden(node, &asked[0].1);
+        let rule = rule.or(forbidden.then_some((Fate::Refused(Class::Denied), 0)));
         let fate = rule.map(|(fate, _)| fate);
         let fate = fate.or_else(|| self.fate_by_link(node, out));
         if let (Some(Fate::Refused(class)), Some((_, to_blame))) = (fate, rule) {

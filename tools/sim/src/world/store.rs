@@ -214,6 +214,12 @@ impl Store {
             .collect()
     }
 
+    /// The keys below a prefix and what they hold.
+    pub(crate) fn state(&self, prefix: &[u8], reach: Reach) -> BTreeMap<Key, Entry> {
+        let below = self.below(prefix, reach).into_iter();
+        below.map(|entry| (Arc::clone(&entry.key), entry)).collect()
+    }
+
     /// The direct children, eldest first.
     pub(crate) fn queue(&self, prefix: &[u8]) -> Vec<Entry> {
         let mut queue = self.children(prefix);

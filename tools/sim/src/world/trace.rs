@@ -53,7 +53,9 @@ pub(super) fn ask(ask: &Ask) -> String {
         } => format!("delete {}@{create_revision}", text(key)),
         Ask::Release { keys } => format!("release {} keys", keys.len()),
         Ask::Take { keys, .. } => format!("take {} keys", keys.len()),
-        Ask::Proclaim { own, .. } => format!("proclaim {}", text(&own.key)),
+        Ask::Proclaim { own, value, .. } => {
+            format!("proclaim {} as {}", text(&own.key), text(value))
+        }
         Ask::Revoke { lease } => format!("revoke {lease:x}"),
         Ask::Sweep { lease } => format!("sweep {lease:x}"),
     }
@@ -167,6 +169,15 @@ impl World {
             Action::Note(Note::WatchLost { why }) => format!("watches lost: {why}"),
             Action::Note(Note::OrphanFound { key }) => format!("finds its orphan {}", text(key)),
             Action::HangUp => "drops the keepalive stream".to_owned(),
+            Action::Observed {
+                revision, entries, ..
+            } => {
+                let entries = entries.iter().map(|entry| Entry::clone(entry));
+                let entries = keys(&entries.collect::<Vec<_>>());
+                format!("is shown at {revision}: {entries}")
+            }
+            Action::ObserveFailed { trouble, .. } => format!("may not look: {:?}", trouble.class),
+            Action::Proclaimed { result, .. } => format!("a value is announced: {result:?}"),
             _ => return,
         };
         self.says(Some(node), || what);

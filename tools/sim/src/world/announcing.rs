@@ -1,0 +1,153 @@
+//! Announces values in candidates' keys, and checks what becomes of them: no write replaces a newer value or somebody
+//! else's, and what a caller was told is announced stands in the key, or a newer value does.
+
+use std::collections::BTreeMap;
+
+use super::World;
+use super::invariants::Invariant;
+use super::store::Key;
+use crate::mutant::Mutant;
+use eldest_core::action::{Answer, Ask, SlotId, Trouble};
+use eldest_core::machine::Slot;
+
+/// What the callers of one node announced, and what they were told.
+#[derive(Debug, Default)]
+pub(crate) struct Announced {
+    tickets: u64,
+    /// The calls that wait for an answer: the candidate, and the number of its value.
+    calls: BTreeMap<u64, (SlotId, u64)>,
+    /// How many values each candidate announced.
+    values: BTreeMap<SlotId, u64>,
+    /// The newest value of each candidate that its caller was told is announced.
+    told: BTreeMap<SlotId, u64>,
+}
+
+/// Tickets of tests are smaller.
+const FIRST_TICKET: u64 = 1 << 32;
+
+/// The session that wrote a value; the candidate of it, and the number of the value among its own. A session's candidates
+/// stand in an election one after the other, and a late join of one may put the key of the next.
+fn parts(value: &[u8]) -> Option<(&str, (SlotId, u64))> {
+    let (candidate, number) = std::str::from_utf8(value).ok()?.rsplit_once('.')?;
+    let (session, slot) = candidate.rsplit_once('.')?;
+    Some((session, (slot.parse().ok()?, number.parse().ok()?)))
+}
+
+impl World {
+    /// The value with that number of a candidate; it stands with number 0.
+    pub(super) fn value(&self, node: usize, slot: SlotId, number: u64) -> Key {
+        let life = self.lives[node];
+        format!("{node}.{life}.{slot}.{number}").into_bytes().into()
+    }
+
+    /// Whoever stands on that node announces its next value.
+    pub(crate) fn announce(&mut self, node: usize, prefix: &'static [u8]) {
+        if self.nodes[node].paused {
+            return;
+        }
+        self.command(node, move |w| {
+            let n = &mut w.nodes[node];
+            let Some(slot) = n.seat(prefix).map(|(slot, _)| slot) else {
+                return;
+            };
+            if n.closed() {
+                return;
+            }
+            let ticket = FIRST_TICKET + n.announced.tickets;
+            n.announced.tickets += 1;
+            let number = n.announced.values.entry(slot).or_default();
+            *number += 1;
+            let number = *number;
+            n.announced.calls.insert(ticket, (slot, number));
+            let value = w.value(node, slot, number);
+            w.give(node, |m, _| m.proclaim(slot, value, ticket));
+        });
+    }
+
+    /// A call is answered.
+    pub(super) fn proclaimed(&mut self, node: usize, ticket: u64, result: &Result<bool, Trouble>) {
+        let announced = &mut self.nodes[node].announced;
+        let Some((slot, number)) = announced.calls.remove(&ticket) else {
+            assert!(ticket < FIRST_TICKET, "a call is answered once");
+            return;
+        };
+        if *result != Ok(true) {
+            self.happened.not_announced += 1;
+            return;
+        }
+        let told = announced.told.entry(slot).or_default();
+        *told = number.max(*told);
+        self.happened.announced += 1;
+        if let Err(what) = self.stands_announced(node, slot) {
+            self.broken(Invariant::Announced, what);
+        }
+    }
+
+    /// Whether what a caller was told stands in the candidate's key, if that still stands.
+    fn stands_announced(&self, node: usize, slot: SlotId) -> Result<(), String> {
+        let n = &self.nodes[node];
+        let own = match n.machine.slots.get(&slot) {
+            Some(Slot::Candidate(candidate)) => candidate.own(),
+            _ => None,
+        };
+        let (Some(told), Some(own)) = (n.announced.told.get(&slot), own) else {
+            return Ok(());
+        };
+        let entry = self.store.keys.get(&own.key);
+        let Some(entry) = entry.filter(|e| own.is(e) && e.lease == own.lease) else {
+            return Ok(());
+        };
+        match parts(&entry.value) {
+            Some((_, value)) if value >= (slot, *told) => Ok(()),
+            _ => {
+                let value = String::from_utf8_lossy(&entry.value);
+                Err(format!(
+                    "node {node} was told that its value {told} is announced, and {value} is"
+                ))
+            }
+        }
+    }
+
+    /// Everything that was told stands, and every call was answered.
+    pub(super) fn all_is_announced(&self) -> Result<(), (Invariant, String)> {
+        for (node, n) in self.nodes.iter().enumerate().filter(|(_, n)| !n.closed()) {
+            if let Some(call) = n.announced.calls.values().next() {
+                let what = format!("node {node} announced {call:?}, and is never answered");
+                return Err((Invariant::Liveness, what));
+            }
+            // A restored backup has the values of its time.
+            for slot in n.announced.told.keys().filter(|_| !self.restored) {
+                self.stands_announced(node, *slot)
+                    .map_err(|what| (Invariant::Announced, what))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A request reaches etcd.
+    pub(super) fn perform(&mut self, node: usize, ask: &Ask, lease: Option<i64>) -> Answer {
+        let Ask::Proclaim { own, value, .. } = ask else {
+            return self.store.perform(self.now, ask, lease);
+        };
+        let before = self.store.keys.get(&own.key).cloned();
+        let mut ask = ask.clone();
+        if let (Some(Mutant::AnnouncesBlindly), Ask::Proclaim { mod_revision, .. }, Some(entry)) =
+            (self.mutant, &mut ask, &before)
+        {
+            *mod_revision = entry.mod_revision;
+        }
+        let answer = self.store.perform(self.now, &ask, lease);
+        let written = matches!(answer, Answer::Proclaimed { held: Some(_), .. });
+        if let (true, Some(before), Some(new)) = (written, before, parts(value)) {
+            let older = |old: (&str, (SlotId, u64))| old.0 == new.0 && old.1 <= new.1;
+            // Put anew at its path and under its lease, it may be the key of a join whose answer was lost.
+            let adopted = *before.value == *b"anew";
+            if !adopted && !parts(&before.value).is_some_and(older) {
+                let [old, new] = [&before.value, value].map(|v| String::from_utf8_lossy(v));
+                let what = format!("node {node} replaces the value {old} by {new}");
+                self.broken(Invariant::Announced, what);
+            }
+        }
+        answer
+    }
+}
