@@ -2,7 +2,8 @@
 //!
 //! A view starts from a read at some revision and a watch 'from now'. etcd reports at which revision the watch
 //! was created, after registering it, so everything later is delivered: a watch created at or before the
-//! read's revision leaves no gap; otherwise the prefix is read once more.
+//! read's revision leaves no gap; otherwise the prefix is read once more. For an onlooker only a read counts that is begun
+//! after that report.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -189,10 +190,11 @@ impl PrefixView {
         if let Some(watcher) = &mut self.watcher {
             watcher.created = Some(revision);
         }
-        // Either the member that watches is behind, or etcd was restored after that read. A candidate learns of a restore
-        // by its key and its lease; an onlooker has neither.
-        if self.onlooker && revision < self.roster.revision() {
+        // etcd may have been restored after that read, and even have come as far again. A candidate learns of a restore by
+        // its key and its lease; an onlooker has neither.
+        if self.onlooker {
             self.read_by = 0;
+            self.list = None;
         }
         self.sync();
     }

@@ -239,3 +239,24 @@ fn deletions_of_a_former_store_do_not_count_for_keys_of_the_next() {
     assert_eq!(w.count(0, takes), before + 1);
     assert_eq!(w.count(0, sweeps), 0, "none had a part in it");
 }
+
+#[test]
+fn onlooker_reads_anew_when_its_watch_begins_in_a_restored_store_that_has_come_as_far() {
+    for changes in 0..3 {
+        let mut w = World::new(1, 1);
+        let backup = w.store.clone();
+        w.store.put(&key("e/former"), b"", 0);
+        w.publish();
+        w.relink(0, |l| l.opening = ms(50));
+        w.observe(0);
+        w.run(ms(20));
+        w.restore(&backup, 0);
+        for _ in 0..changes {
+            w.store.put(&key("e/present"), b"", 0);
+            w.publish();
+        }
+        w.run(TTL);
+        let (_, _, shown) = w.nodes[0].observed.last().unwrap();
+        assert_eq!(shown, &w.store.queue(E));
+    }
+}
