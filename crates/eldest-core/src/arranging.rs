@@ -29,7 +29,7 @@ const MOST: Duration = Duration::from_millis(250);
 const PARTITIONS: SlotId = 1 << 62;
 
 impl Machine {
-    fn membership(&mut self, slot: SlotId) -> Option<&mut Membership> {
+    pub(super) fn membership(&mut self, slot: SlotId) -> Option<&mut Membership> {
         match &mut self.candidate(slot)?.role {
             Role::Member(member) => Some(member),
             _ => None,

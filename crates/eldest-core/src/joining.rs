@@ -6,6 +6,7 @@ use super::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble
 use super::candidacy::{Phase, Purpose, Role, new_view};
 use super::lease::Lease;
 use super::machine::{Machine, Slot, Timer};
+use super::membership::partition_key;
 use super::reason::{EndReason, LostReason};
 use super::time::Time;
 use super::view::{Own, View};
@@ -328,13 +329,19 @@ impl Machine {
                     own: None, cutoff, ..
                 } => {
                     let overdue = overdue(cutoff);
-                    if let Role::Owner { member, .. } = candidate.role {
+                    // What went with an earlier lease still stands if somebody wrote over it unseen. Nobody waits for the work
+                    // then.
+                    if let Role::Owner { member, partition } = candidate.role {
+                        let key = partition_key(&candidate.prefix, partition);
+                        let membership = self.membership(member).filter(|_| overdue);
+                        if let Some(former) = membership.and_then(|m| m.former_of(partition)) {
+                            self.remove(now, &key, Some(former), None);
+                        }
                         self.arrange_soon(member, now);
                     } else if overdue
                         && let Some(candidate) = self.candidate(slot)
                         && let Some(former) = candidate.former.take()
                     {
-                        // It went with the lease, unless somebody wrote over it unseen: nobody waits for the work then.
                         self.remove(now, &former.key, Some(former.create_revision), None);
                     }
                 }

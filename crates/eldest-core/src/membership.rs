@@ -190,6 +190,11 @@ impl Membership {
         }
     }
 
+    /// When the key of a partition was created that was ours under an earlier lease.
+    pub fn former_of(&self, partition: u32) -> Option<i64> {
+        self.former.get(&partition).copied()
+    }
+
     pub fn hold(&mut self, partition: u32, slot: SlotId, own: Own) {
         self.held.insert(partition, Hold { slot, own });
     }

@@ -117,6 +117,22 @@ fn answer_of_a_search_that_is_older_than_the_loss_of_a_key_releases_nothing() {
 }
 
 #[test]
+fn partitions_key_written_over_unseen_goes_when_its_lease_is_lost_though_its_work_goes_on() {
+    let mut w = World::sharing(2, 4);
+    w.nodes[0].work = Work::Never;
+    let (_, key) = w.any_of(0, 4);
+    w.relink(0, |l| l.watches_stalled = true);
+    w.overwrite(&key);
+    let lease = w.nodes[0].lease().unwrap();
+    w.revoke(lease);
+    w.until("the lease is lost", TTL, |w| {
+        w.nodes[0].lease() != Some(lease)
+    });
+    w.relink(0, |l| l.watches_stalled = false);
+    w.until("all owned", TTL * 5, |w| w.all_owned(4));
+}
+
+#[test]
 fn sweep_of_a_former_lease_looks_for_nothing() {
     let mut w = World::seated(1);
     orphan(&mut w);
