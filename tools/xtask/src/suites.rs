@@ -243,13 +243,11 @@ pub(crate) fn containers(stage: &mut Stage, compose: &Compose) -> Result<()> {
 
 /// The example of a team's own failover tests, which builds its image by itself.
 pub(crate) fn failover(stage: &mut Stage) -> Result<()> {
-    stage.tests(&mut setup::cargo([
-        "test",
-        "--no-fail-fast",
-        "--package",
-        "eldest-failover-example",
-        "--all-features",
-    ])?)?;
+    // Beside the library, whose features decide how its dependencies are built: alone, the example would need another
+    // build of them.
+    let mut cargo = setup::cargo(TEST_LIBRARY)?;
+    cargo.args(["--package", "eldest-failover-example"]);
+    stage.tests(cargo.args(["--test", "failover", "--test", "in_process"]))?;
     Ok(())
 }
 
