@@ -305,7 +305,9 @@ impl Machine {
         match answer {
             Answer::Listed { header, entries } => {
                 self.set_list(slot, None);
-                if self.leads_behind_elders(slot, &entries) {
+                let other = self.leads_behind_elders(slot, &entries)
+                    || self.saw_otherwise(slot, header.revision, &entries);
+                if other {
                     self.store_exchanged(now, header);
                     return;
                 }
@@ -330,6 +332,15 @@ impl Machine {
         };
         let stands = own.read(entries.iter().find(|e| e.key == own.key)) == Fate::Ours;
         candidate.leads() && stands && ahead(entries, own) >= candidate.seats()
+    }
+
+    /// Whether a read contradicts what an onlooker saw: etcd was restored, and has come as far again since. Nothing but the
+    /// keys tells then.
+    fn saw_otherwise(&self, slot: SlotId, revision: i64, entries: &[Entry]) -> bool {
+        match self.slots.get(&slot) {
+            Some(Slot::Onlooker(o)) => o.view.roster().contradicts(revision, entries),
+            _ => false,
+        }
     }
 
     pub(super) fn list_failed(

@@ -1,5 +1,6 @@
 //! Hides how candidates are kept in order: the keys one level below an election's prefix, eldest first.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -64,6 +65,21 @@ impl Roster {
     /// The revision this roster is true at.
     pub fn revision(&self) -> i64 {
         self.revision
+    }
+
+    /// Whether a full read of the prefix at that revision cannot be of the same store: a key that has not changed since this
+    /// roster was true is not in it as it is in the read, or both are of one revision and differ.
+    pub fn contradicts(&self, revision: i64, entries: &[Entry]) -> bool {
+        let unknown = |entry: &Entry| {
+            let known = self.get(&entry.key);
+            known.is_none_or(|known| known.mod_revision != entry.mod_revision)
+        };
+        let unchanged = |entry: &&Entry| entry.mod_revision <= self.revision;
+        match revision.cmp(&self.revision) {
+            Ordering::Less => false,
+            Ordering::Equal if entries.len() != self.len() => true,
+            _ => entries.iter().filter(unchanged).any(unknown),
+        }
     }
 
     /// Replaces everything by a full read of the prefix: a key that is absent from it is deleted.
@@ -236,6 +252,28 @@ mod tests {
         assert!(r.get(b"e/a").is_some());
         assert!(r.apply(delete("e/a", 11)));
         assert!(r.get(b"e/a").is_none());
+    }
+
+    #[test]
+    fn read_of_another_store_contradicts_what_was_known() {
+        let mut r = roster();
+        assert!(!r.contradicts(10, &[entry("e/a", 4)]), "nothing is known");
+        r.replace(10, [entry("e/a", 4), entry("e/b", 5)]);
+        for (revision, entries, other) in [
+            (10, vec![entry("e/a", 4), entry("e/b", 5)], false),
+            (11, vec![entry("e/b", 5), entry("e/c", 11)], false),
+            (11, vec![], false),
+            (9, vec![entry("e/a", 4)], false),
+            (10, vec![entry("e/a", 4)], true),
+            (10, vec![entry("e/a", 4), entry("e/b", 6)], true),
+            (11, vec![entry("e/c", 10)], true),
+        ] {
+            assert_eq!(
+                r.contradicts(revision, &entries),
+                other,
+                "{revision}: {entries:?}"
+            );
+        }
     }
 
     #[test]
