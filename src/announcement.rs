@@ -1,5 +1,5 @@
-//! Hides how a candidate's announcement is written down, so that plain strings of foreign candidates and
-//! structured announcements of ours are read alike.
+//! Encodes and decodes announcements: structured ones as JSON objects, and the plain strings of foreign candidates as
+//! identities.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Hides the wait for one's turn.
+//! Represents a candidate in the queue of an election, and waits until it is elected.
 
 use std::fmt;
 use std::pin::pin;

@@ -1,5 +1,5 @@
-//! Hides the one task per session that moves events from etcd and commands of users into the core, and the core's
-//! actions back out. It waits for all of them at once, and never for one.
+//! Runs one task per session, which passes etcd's events and users' commands to the core and executes the core's
+//! actions. The task waits for all events and commands at once, and never for a single one.
 
 mod failures;
 mod inbox;

@@ -1,4 +1,4 @@
-//! Hides the names of keys: what one election is, and the ways to take part in it.
+//! Defines the handle of an election: the prefix of its keys, and the ways to take part in it.
 
 use std::fmt;
 use std::sync::Arc;

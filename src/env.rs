@@ -1,5 +1,5 @@
-//! Hides where time, timers, tasks, randomness and connections come from: the sealed seam through which
-//! the unchanged library runs on a real machine or in simulated time.
+//! Abstracts time, timers, tasks, randomness and connections, so that the library runs unchanged on a real machine or
+//! in simulated time.
 
 mod alarm;
 #[cfg(any(test, feature = "unstable-sim"))]

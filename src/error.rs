@@ -1,4 +1,4 @@
-//! Hides nothing and promises one thing: every error says what its caller does next.
+//! Defines the errors of this crate: each one says what its caller does next.
 
 use std::fmt;
 use std::sync::Arc;

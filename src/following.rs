@@ -1,4 +1,4 @@
-//! Hides what a node does while it does not lead: its follower's work, who is followed, and that it ends first.
+//! Runs a node's work as a follower, tracks the leader for it, and ends that work before the node's own term begins.
 
 use std::any::Any;
 use std::convert::Infallible;

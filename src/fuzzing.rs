@@ -1,7 +1,8 @@
-//! Hides what others can make us read: each function reads arbitrary bytes as one of those things, and panics if they
-//! make something impossible of it. Not covered by semver; the programs in `tools/fuzz/` and `tests/fuzzing.rs` call it.
+//! Feeds arbitrary bytes to the code that reads foreign input: each function panics if that code returns an impossible
+//! result. Not covered by semver; the programs in `tools/fuzz/` and `tests/fuzzing.rs` call it.
 //!
-//! Each says whether the bytes were of the kind that it reads, so that a run can tell that it got that far.
+//! Each function returns whether the bytes were of the kind that it reads, so that a run can count the inputs that got
+//! that far.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Hides how a node's own health check is asked: never two at once, never without an end, and told when it changes.
+//! Runs a node's health check, one call at a time and each with a time limit, and logs when the result changes.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Hides how raw keys become the answer to "which partition is with whom, and how do I reach it".
+//! Builds the partition map from raw keys: which member owns which partition, and how to reach that member.
 
 use std::collections::HashMap;
 use std::fmt;

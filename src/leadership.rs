@@ -1,4 +1,4 @@
-//! Hides how a term is given back: its work first, then its key, however the holder lets go of it.
+//! Gives a term back, however its holder drops it: awaits the work first, then releases the key.
 
 use std::fmt;
 use std::ops::Deref;

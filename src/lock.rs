@@ -1,4 +1,4 @@
-//! Hides that a lock is an election of short terms.
+//! Implements a distributed lock as an election with short terms.
 
 use std::fmt;
 use std::ops::Deref;

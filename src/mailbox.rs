@@ -1,8 +1,8 @@
-//! Hides how what was won waits to be taken up: nothing lies where nobody will find it, and nothing is dropped under a
-//! lock.
+//! Passes won leaderships to one receiver, through an unbounded channel. An item without a receiver is dropped at once,
+//! but never under the channel's own lock.
 //!
-//! As tokio's unbounded channel of one receiver, but of a few words: a session that leads thousands of elections has one
-//! for each, nearly always empty.
+//! The channel resembles tokio's unbounded channel, but takes only a few words of memory. A session that leads
+//! thousands of elections has one for each, nearly always empty.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

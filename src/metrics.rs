@@ -1,8 +1,8 @@
-//! Hides the facade through which the library counts and measures; without the feature `metrics` nothing is left of it.
+//! Reports the library's metrics through the facade of the crate [`metrics`](https://docs.rs/metrics).
 //!
-//! (feature `metrics`) What the library tells through the facade of the crate [`metrics`](https://docs.rs/metrics), to
-//! whichever recorder the program installs. `docs/metrics.md` in the repository lists every metric, its labels and what
-//! to do about it. Install the recorder before the first session, then call [`describe`], which gives it the help texts.
+//! (feature `metrics`) The recorder that the program installs receives the metrics; without the feature every report
+//! compiles to nothing. `docs/metrics.md` in the repository lists every metric, its labels and what to do about it.
+//! Install the recorder before the first session, then call [`describe`], which gives the recorder the help texts.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Hides which names a session uses for what: none for two things at once, and none inside another.
+//! Records the names that a session uses, and refuses a name with a second use or a name that nests with another.
 
 use std::collections::BTreeMap;
 use std::fmt;

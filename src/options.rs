@@ -1,4 +1,4 @@
-//! Hides the arithmetic that ties TTL, timeouts, grace and margin together, and refuses what cannot work.
+//! Defines a session's options, and refuses a TTL, timeouts, grace and margin that do not fit together.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Hides how the keys below a namespace become the elections, locks, semaphores and partitions that they belong to.
+//! Groups the keys below a namespace into the elections, locks, semaphores and partitions that they belong to.
 
 use std::collections::BTreeMap;
 use std::fmt;

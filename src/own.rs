@@ -1,4 +1,4 @@
-//! Hides how every handle of an election knows what this session's own candidate is in it, whoever holds the candidate.
+//! Shares the status of the session's own candidate with every handle of the same election.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

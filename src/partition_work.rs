@@ -1,4 +1,4 @@
-//! Hides the usual way to work on partitions: one piece of work for each that is owned, joined before its key goes.
+//! Runs the user's work for each owned partition, and awaits the work before the partition's key is released.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;

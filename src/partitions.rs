@@ -1,4 +1,4 @@
-//! Hides the names of keys of shared partitions, and how a member is handed the partitions that become its own.
+//! Names the keys of shared partitions, and hands a member each partition that it comes to own.
 
 use std::fmt;
 use std::ops::Deref;

@@ -1,4 +1,4 @@
-//! Hides how a task comes to hold what it shares with others: its turn within the session first, then in etcd's queue.
+//! Acquires a lock or a permit for a task: the task waits for its turn within the session, then in etcd's queue.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Hides the usual way to lead: work while leading, joined before the key is released, for as long as the process lives.
+//! Runs the user's work in every term of a node, and awaits the work before the key is released.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;

@@ -1,4 +1,4 @@
-//! Hides which work a node has, for leading and for following, and by which rules it is taken away from it.
+//! Configures a node's work as leader and as follower, and the rules by which that work ends.
 
 use std::fmt;
 use std::future::Pending;

@@ -1,4 +1,4 @@
-//! Hides that a semaphore is a queue of which the eldest few hold, and where its capacity is written.
+//! Implements a semaphore as a queue whose eldest candidates hold the permits, and writes the capacity into the keys.
 
 use std::fmt;
 use std::ops::Deref;

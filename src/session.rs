@@ -1,4 +1,4 @@
-//! Hides how many handles share one lease, one keepalive stream and one watch stream.
+//! Shares one lease, one keepalive stream and one watch stream among all handles of a session.
 
 use std::fmt;
 use std::sync::Arc;

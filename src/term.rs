@@ -1,4 +1,4 @@
-//! Hides how a term is kept honest: one clock comparison tells whether it is still valid, from any thread.
+//! Decides by one clock comparison, on any thread, whether a term is still valid.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! Hides how a state is shown to whoever asks for it, without a channel until somebody watches it: of what a session has
-//! thousands of, few are watched.
+//! Shows a state to its readers, and creates a channel only for the first watcher. A session has thousands of such
+//! states, and few are watched.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

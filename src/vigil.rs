@@ -1,5 +1,4 @@
-//! Hides how it is noticed, even though no task of the runtime runs, that a leader's work shows no sign of life, or
-//! goes on beyond its term.
+//! Detects that a leader's work shows no sign of life or outlives its term, even if no task of the runtime runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

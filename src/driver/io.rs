@@ -1,5 +1,5 @@
-//! Hides how requests, the keepalive stream and the watch stream run beside the driver, or within it where another task
-//! would only be in the way.
+//! Runs requests, the keepalive stream and the watch stream in tasks beside the driver, or within the driver where
+//! another task would cause delay.
 
 use std::sync::Arc;
 use std::time::Duration;

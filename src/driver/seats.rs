@@ -1,4 +1,4 @@
-//! Hides how one candidate's handles are told what the core decided.
+//! Reports the core's decisions to the handles of one candidate.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,5 @@
-//! Hides which requests share a transaction: what is asked for in one turn of the driver, or while enough are under way.
+//! Gathers requests into shared transactions: those of one turn of the driver, and those that arrive while enough
+//! transactions are under way.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::pin::pin;

@@ -1,6 +1,6 @@
-//! Hides the real machine behind [`Env`]: which clock counts every pause, and tokio's timers and tasks.
+//! Implements [`Env`] on the real machine, with a clock that counts every pause, and with tokio's timers and tasks.
 //!
-//! The one file that reads clocks.
+//! In a normal build, only this file reads the machine's clocks.
 
 use std::sync::Weak;
 use std::time::{Duration, SystemTime};

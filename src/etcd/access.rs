@@ -1,4 +1,5 @@
-//! Hides what a connection shows etcd, and what it wants to see: user, password, and certificates, which it reads anew.
+//! Supplies each connection with the user, the password and the certificates, and reads certificate files anew for each
+//! attempt to connect.
 
 use etcd_client::ConnectOptions;
 

@@ -1,7 +1,7 @@
-//! Hides how many keys are put or deleted by one transaction, each under a condition of its own.
+//! Puts or deletes many keys in one transaction, each under a condition of its own.
 //!
-//! The operations are transactions within the transaction: what one key's condition says changes nothing for the
-//! others, so that a conflict over one of them costs no second attempt for the rest.
+//! Each key has a transaction within the transaction. So a conflict over one key changes nothing for the others, and
+//! costs them no second attempt.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Hides etcd's error codes: what a failed call means for its caller.
+//! Classifies failed calls, by etcd's error codes, into what the caller does next.
 
 use std::error::Error as StdError;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Hides keys and transactions: how candidates are read in pages and removed under guards.
+//! Reads candidates in pages, and writes and deletes keys by guarded transactions.
 
 use std::sync::Arc;
 

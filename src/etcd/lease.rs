@@ -1,4 +1,5 @@
-//! Hides the lease calls and the keepalive stream, whose answers carry nothing that pairs them with a request.
+//! Grants, reads and revokes leases, and renews them over keepalive streams. A keepalive answer carries nothing that
+//! pairs it with a request, so a stream has one request outstanding at a time.
 
 use std::sync::Arc;
 use std::time::Duration;

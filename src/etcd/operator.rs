@@ -1,4 +1,5 @@
-//! Hides what only operators ask of etcd: how a member is, who is a member, and what a user may do.
+//! Makes the calls that only operators need: a member's status, the list of members, a user's permissions, and the
+//! deletion of a candidate's key.
 
 use std::time::Duration;
 

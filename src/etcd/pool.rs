@@ -1,4 +1,4 @@
-//! Hides the endpoints: which one is used, when it is connected, and when the next one is tried.
+//! Manages the endpoints: chooses one, connects to it, and moves to the next one after a failure.
 //!
 //! A client over several endpoints would pick one at random for every call and keep asking dead ones, so each
 //! lane stays with one endpoint and one connection until a call fails there.

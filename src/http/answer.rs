@@ -1,4 +1,4 @@
-//! Hides how an answer that is no refusal is written.
+//! Builds JSON responses, and marks responses as not to be stored.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};

@@ -1,4 +1,4 @@
-//! Hides what is told of an election, and how its leader is made to give way.
+//! Answers requests for the state of elections, and ends the node's term on request.
 
 use std::sync::Arc;
 

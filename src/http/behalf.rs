@@ -1,4 +1,4 @@
-//! Hides how a node leads for a program beside it, which asks before it acts.
+//! Keeps the leadership on behalf of a program beside the node; the program asks the node before each act.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Hides how the body of a request is read: one JSON object of known members, within bounds of size and time.
+//! Reads the body of a request: one JSON object of known members, within limits of size and time.
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;

@@ -1,4 +1,4 @@
-//! Hides who may come in: which names a request may call us by, and what it must show to change anything.
+//! Checks access to a node: which host names a request may use, and which origin and token a change needs.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Hides how a caller follows an election: the current state first, then the latest after every change.
+//! Streams the state of elections as server-sent events: the current state first, then the latest after every change.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Hides how a lock is kept for a caller that cannot hold a guard: for a time after each sign of life, and never given
-//! back before what the caller was told has passed.
+//! Keeps locks for HTTP callers, each for a time after its caller's last sign of life. The node gives a lock up only
+//! when the caller releases it, or after the time promised to the caller has passed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

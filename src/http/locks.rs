@@ -1,4 +1,4 @@
-//! Hides how programs in other languages lock: by requests, and by their signs of life or an open connection.
+//! Serves locks to programs in other languages: a request acquires a lock, and renewals or an open connection keep it.
 
 use std::convert::Infallible;
 use std::sync::Arc;

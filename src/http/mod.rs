@@ -1,7 +1,8 @@
-//! Hides under which paths a node answers, and what all its answers have in common.
+//! Answers HTTP requests about the elections of a node: health checks, state, events, resignation and locks.
 //!
-//! (feature `http`) [`router`] is what a node tells load balancers, orchestrators, dashboards and programs in other
-//! languages, as an axum router to mount or to [`serve`]; [`OnlyWhileLeader`] lets requests through while the node leads.
+//! (feature `http`) [`router`] makes an axum router for load balancers, orchestrators, dashboards and programs in other
+//! languages. Mount it in a service, or pass it to [`serve`]. [`OnlyWhileLeader`] lets a service's requests through
+//! only while the node leads.
 //!
 //! | request | answer |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Hides what a node shows of its elections, and where it has it from: its own state from its session, all else from
-//! one observer for each election, so that no request ever asks etcd.
+//! Collects the state that a node shows: its own state from its session, and all else from one observer for each
+//! election. So no request for that state asks etcd.
 
 use std::fmt;
 use std::sync::Arc;

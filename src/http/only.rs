@@ -1,4 +1,4 @@
-//! Hides how a service is kept from acting while its node does not lead.
+//! Lets the requests of a service through only while its node leads.
 
 use std::fmt;
 use std::future::{Ready, ready};

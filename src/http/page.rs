@@ -1,4 +1,4 @@
-//! Hides what people and their tools look at: the page of status, the description of all this, the page of metrics.
+//! Serves the status page, the `OpenAPI` description and the metrics.
 
 use std::sync::Arc;
 

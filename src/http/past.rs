@@ -1,4 +1,4 @@
-//! Hides how the terms that were seen are kept: the last few, by the clock of whoever looked on.
+//! Keeps the last terms that the node observed, with their times by the node's own clock.
 
 use std::collections::VecDeque;
 

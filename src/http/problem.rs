@@ -1,4 +1,4 @@
-//! Hides how every refusal looks: problem details (RFC 9457), those of the framework included.
+//! Formats every refusal as problem details (RFC 9457), those of the framework included.
 
 use std::borrow::Cow;
 

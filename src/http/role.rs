@@ -1,4 +1,4 @@
-//! Hides what load balancers and orchestrators are answered: a status from local state, by the clock of that moment.
+//! Answers load balancers and orchestrators with a status, made from local state and the clock at that moment.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Hides how a router is served with limits: on connections, on headers, on the time that either may take.
+//! Serves a router within limits: on connections, on headers, and on the time that each may take.
 #![allow(clippy::disallowed_methods, reason = "sockets live in real time")]
 
 use std::io;

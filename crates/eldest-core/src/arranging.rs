@@ -1,4 +1,5 @@
-//! Hides how a member carries out what its view wants: partitions taken in batches, adopted, given up and let go.
+//! Carries out a member's rebalance: takes partitions in batches, adopts keys from lost answers, gives partitions up,
+//! and releases their keys.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

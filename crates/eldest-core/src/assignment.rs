@@ -1,7 +1,8 @@
-//! Hides which member should own which partition: a function of who is there and who owns what, nothing else.
+//! Computes which member should own which partition, from the present members and owners alone.
 //!
-//! Everybody computes it from the same watch, so all want the same without talking to each other. It is advice: what
-//! keeps two members from owning one partition is that a key is put only where none stands.
+//! Every member computes the assignment from the same watch, so all members agree without exchanging messages. The
+//! assignment is only advice: a partition's key is created only where none exists, so two members never own one
+//! partition.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Hides what one candidate is doing: its phase, and that leadership changes in exactly one function.
+//! Tracks the phase of one candidate, and changes its leadership in exactly one function.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Hides what the user's commands do to a candidate or onlooker, up to the closing of the session.
+//! Applies the user's commands to a candidate or an observer, up to the closing of the session.
 
 use std::sync::Arc;
 

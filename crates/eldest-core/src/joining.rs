@@ -1,4 +1,4 @@
-//! Hides how a candidate's key comes to stand in etcd, once, whatever answers are lost.
+//! Creates a candidate's key in etcd exactly once, even if answers are lost.
 
 use std::sync::Arc;
 

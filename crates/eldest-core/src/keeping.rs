@@ -1,4 +1,4 @@
-//! Hides how the session's lease is granted, kept, verified, doubted and given up.
+//! Obtains, renews and verifies the session's lease, and decides when to stop trusting it and when to give it up.
 
 use std::sync::Arc;
 

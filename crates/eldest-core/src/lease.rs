@@ -1,4 +1,5 @@
-//! Hides how a lease is kept: one renewal outstanding, each one verified, a broken stream reopened at once.
+//! Schedules the renewals of a lease: one is outstanding at a time, each one is verified, and a broken keepalive stream
+//! is reopened at once.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Hides the deadline arithmetic: until when a lease may be believed in, and which renewals count.
+//! Computes the deadline until which a lease can be trusted, and decides which renewals extend it.
 //!
 //! `deadline = S + TTL * (1 - rho) - margin`, where S is read before the request is enqueued. etcd restarts
 //! the TTL when it processes the request, which is after S, so the key cannot expire before S + TTL of

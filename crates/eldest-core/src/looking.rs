@@ -1,4 +1,4 @@
-//! Hides how a slot's watches and reads are opened, renewed and fed into its view.
+//! Opens and renews a slot's watches and reads, and feeds their results into the slot's view.
 
 use std::sync::Arc;
 

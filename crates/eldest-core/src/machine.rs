@@ -1,4 +1,4 @@
-//! Hides how everything a session decides fits together: events in, actions out, time as an argument.
+//! Combines all decisions of a session in one state machine: events go in, actions come out, and time is an argument.
 //!
 //! Contract with the driver: every [`Ask`] is answered exactly once (a timeout is an answer), watch events
 //! arrive in the order of the stream, and `now` never goes back.

@@ -1,7 +1,8 @@
-//! Hides what a member of shared partitions makes of what it sees: what it is to take, to adopt, and to give up.
+//! Decides which partitions a member takes, adopts and gives up, from the keys in the member's view.
 //!
-//! A member is a candidate that never leads: its key says that it is there, its create revision is its seniority. Each
-//! partition it owns is a candidate of its own that leads from the start, so that its term ends as any other does.
+//! A member is a candidate that never leads: its key shows that the member is there, and the key's create revision is
+//! its seniority. Each owned partition is a candidate of its own that leads from the start, so its term ends as any
+//! other does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Hides how a candidate's place becomes leadership, and how a term ends.
+//! Turns a candidate's place in the queue into leadership, and ends terms.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Hides how what we left in etcd is taken away for certain: keys by compare-and-delete, leases by revoking,
-//! each retried until etcd confirms it.
+//! Removes what the session left in etcd: deletes keys by compare-and-delete, revokes leases, and retries until etcd
+//! confirms it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

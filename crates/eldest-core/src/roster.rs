@@ -1,4 +1,4 @@
-//! Hides how candidates are kept in order: the keys one level below an election's prefix, eldest first.
+//! Keeps the candidates of an election in order, eldest first: the keys one level below the election's prefix.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

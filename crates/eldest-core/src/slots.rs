@@ -1,4 +1,4 @@
-//! Hides what the files about single slots share: a candidate's key, and the two ways a term can end.
+//! Defines the common parts of single slots: the keys of candidates, and the ways in which a term ends.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Hides how all watches share one stream, and how a broken or stalled one is noticed and opened anew.
+//! Runs all watches over one stream, and detects and reopens a broken or stalled stream.
 
 use std::sync::Arc;
 use std::time::Duration;

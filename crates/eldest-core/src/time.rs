@@ -1,4 +1,4 @@
-//! Hides the unit of time: a point on the injected clock, in nanoseconds since that clock's origin.
+//! Defines the unit of time: a point on the injected clock, in nanoseconds since that clock's origin.
 
 use std::time::Duration;
 

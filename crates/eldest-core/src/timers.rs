@@ -1,4 +1,4 @@
-//! Hides how many things wait for how many instants: the earliest is found without looking at the others.
+//! Stores the timers of a session, and finds the earliest without looking at the others.
 
 use std::collections::BTreeSet;
 

@@ -1,9 +1,10 @@
-//! Hides how a candidate knows its place: by a gap-free watch of the whole prefix, or of its predecessor only.
+//! Determines a candidate's place by a gap-free watch of the whole prefix, or of the candidate's own key and its
+//! nearest predecessors.
 //!
-//! A view starts from a read at some revision and a watch 'from now'. etcd reports at which revision the watch
-//! was created, after registering it, so everything later is delivered: a watch created at or before the
-//! read's revision leaves no gap; otherwise the prefix is read once more. For an onlooker only a read counts that is begun
-//! after that report.
+//! A view starts from a read at some revision and a watch 'from now'. etcd reports at which revision the watch was
+//! created, after registering it, so everything later is delivered. A watch created at or before the read's revision
+//! leaves no gap; otherwise the prefix is read once more. An observer's view counts only a read that began after that
+//! report.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Hides how the command answers over HTTP: where, whom, with which secret, and what it measures.
+//! Serves HTTP for the command: listens, checks host names and the bearer token, and collects metrics.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Hides what the command line looks like.
+//! Defines the command line: the commands and the options that all commands share.
 
 use clap::{Args, Parser, Subcommand};
 

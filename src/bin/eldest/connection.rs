@@ -1,4 +1,4 @@
-//! Hides how options and variables become a session: endpoints, user, password, TLS, names and times.
+//! Builds a session from options and environment variables: endpoints, user, password, TLS, names and times.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Hides in which order an etcd is examined.
+//! Implements `eldest doctor`: examines each endpoint, then the cluster as a whole, and reports the findings.
 
 mod cluster;
 mod endpoint;

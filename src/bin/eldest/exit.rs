@@ -1,4 +1,4 @@
-//! Hides which number a result becomes, and how an error is told.
+//! Maps results to exit codes, and writes errors as text or JSON.
 
 use std::fmt;
 use std::process::ExitCode;

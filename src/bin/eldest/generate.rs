@@ -1,4 +1,4 @@
-//! Hides how completions and manual pages are made of the command line's own description.
+//! Generates shell completions and manual pages from the definition of the command line.
 
 use std::fs;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! Hides how a health check of a person's is asked: a command that must succeed, or a URL that must answer with 2xx.
+//! Runs the user's health check: a command that must succeed, or a URL that must answer with 2xx.
 
 use std::process::Stdio;
 use std::sync::Arc;

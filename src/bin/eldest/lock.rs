@@ -1,4 +1,4 @@
-//! Hides `eldest lock`: a program that runs while a lock is held.
+//! Implements `eldest lock`: runs a program while a lock is held.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Hides where log lines go: to stderr, as text, whatever the format of the output.
+//! Writes log lines to stderr as text, whatever the format of the output.
 
 use std::io::IsTerminal;
 

@@ -1,4 +1,4 @@
-//! Hides who a node says it is, and how to reach it.
+//! Builds a node's announcement from options: its identity, its address and its metadata.
 
 use eldest::Announcement;
 

@@ -1,4 +1,4 @@
-//! Hides how results are written: as text for people or JSON for programs, and what happens when nobody reads them.
+//! Writes results as text for people or JSON for programs, and detects that their reader has gone.
 
 use std::fmt::Display;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! Hides which candidate is meant, and that nobody is asked to leave by mistake.
+//! Implements `eldest resign`: selects exactly one candidate, asks for confirmation, and takes its key away.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 

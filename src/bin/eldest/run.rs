@@ -1,4 +1,5 @@
-//! Hides `eldest run`: a candidate whose work is a program, and what becomes of the candidacy when that has ended.
+//! Implements `eldest run`: stands as a candidate whose work is a program, and decides what follows when the program
+//! has ended.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;

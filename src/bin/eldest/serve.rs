@@ -1,4 +1,4 @@
-//! Hides `eldest serve`: a candidate on behalf of the program beside it, and in which order it leaves.
+//! Implements `eldest serve`: stands on behalf of the program beside it, answers over HTTP, and stops answering last.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Hides which signals end a supervisor, and which it passes on to its program.
+//! Listens for signals: some end the supervisor, and the supervisor passes others on to its program.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! Hides which elections are shown, and in how much detail.
+//! Implements `eldest status`: shows elections, either in one line each or with their candidates.
 
 use anyhow::Result;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Hides how the program is asked to stop.
+//! Waits for a request to stop: Ctrl-C, or a signal of a service manager.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! Hides how a program runs under a term: it begins when no other can run any more, and ends before the term does.
+//! Runs a program under a term: starts it when no other node's program can run any more, and ends it before the term
+//! ends.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Hides how the live view is kept up to date, and that the terminal is given back as it was.
+//! Implements `eldest top`: keeps the live view up to date, and restores the terminal at the end.
 
 mod screen;
 

@@ -1,4 +1,4 @@
-//! Hides how candidates, elections and times are written, for people and for programs.
+//! Formats candidates, elections and times, as text for people and as JSON for programs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,4 @@
-//! Hides what counts as a change between two rosters, and how long nobody led.
+//! Implements `eldest watch`: reports the changes between two rosters, and how long no candidate led.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};

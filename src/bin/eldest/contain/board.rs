@@ -1,4 +1,4 @@
-//! Hides how supervisor and keeper share a deadline in memory, so that one of them may be stopped at any instant.
+//! Shares a deadline between supervisor and keeper in memory, so that either process may be stopped at any instant.
 
 use std::fs::File;
 use std::io;

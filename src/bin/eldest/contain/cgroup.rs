@@ -1,6 +1,7 @@
-//! Hides where a cgroup (version 2) for the program may be made, if anywhere, and how all in it is killed at one stroke.
+//! Creates a cgroup (version 2) for the program where the system permits one, and kills all processes in it at once.
 //!
-//! It is more than the sweep can do: no fork is fast enough, and processes of other users are killed too.
+//! This kill reaches further than the sweep: no fork is fast enough to escape, and processes of other users are killed
+//! too.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

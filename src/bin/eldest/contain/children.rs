@@ -1,8 +1,8 @@
-//! Hides how a process kills whatever is its child until it has none: in rounds, for what its children leave behind
-//! becomes its own, because it is a subreaper.
+//! Kills the children of a process in rounds until none is left. The process is a subreaper, so the children of a
+//! killed child become its own.
 //!
-//! Only children are ever signalled: nobody but their parent can free their process ids for somebody else, so no
-//! number is ever sent a signal that was not meant for it. And who has no child has no descendant.
+//! Only children receive signals: their process ids stay reserved until their parent waits for them, so no signal hits
+//! another process. A subreaper without children has no descendants.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,5 @@
-//! Hides how a point in time is written: nanoseconds since boot, pauses of the machine counted, the same in every process.
+//! Reads the clock for deadlines: on Linux, nanoseconds since boot, pauses of the machine included, the same in every
+//! process.
 
 use std::time::Duration;
 

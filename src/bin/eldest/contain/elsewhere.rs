@@ -1,4 +1,5 @@
-//! Hides how a program is ended where there is no subreaper and no keeper: by its process group, as far as that goes.
+//! Ends a program by its process group on platforms without a subreaper and a keeper. Processes that left the group
+//! survive.
 #![allow(
     clippy::unnecessary_wraps,
     clippy::unused_async,

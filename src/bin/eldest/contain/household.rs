@@ -1,4 +1,4 @@
-//! Hides which children of the supervisor are its own doing: all others were left to it by a keeper that died.
+//! Records the supervisor's own children. A sweep kills only the others: they were left over by a keeper that died.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,5 +1,5 @@
-//! Hides the supervisor's side of a contained program: what its keeper is told, and that the supervisor ends the program
-//! by itself when the keeper does not.
+//! Runs a contained program from the supervisor's side: commands the keeper, and ends the program itself if the keeper
+//! does not.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,5 +1,5 @@
-//! Hides the keeper: a process of one thread, between supervisor and program, that ends the program by itself when the
-//! deadline in memory passes or the supervisor dies, and leaves nothing of it behind.
+//! Implements the keeper, a process of one thread between supervisor and program. The keeper ends the program, and
+//! every process that the program started, when the deadline in memory passes or the supervisor dies.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};

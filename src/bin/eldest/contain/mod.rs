@@ -1,5 +1,5 @@
-//! Hides how a program is kept from outliving its permission to run, whoever of supervisor and keeper is killed or
-//! stopped, whatever the program ignores and however it hides its children.
+//! Keeps a program from outliving its permission to run, even if supervisor or keeper is killed or stopped. It does not
+//! matter which signals the program ignores, or how the program hides its children.
 
 #[cfg(target_os = "linux")]
 mod board;

@@ -1,5 +1,5 @@
-//! Hides the last step before the program: the same process, which makes sure that it ends with its keeper, joins
-//! the cgroup, waits for its turn, and then becomes the program.
+//! Prepares the program's process: ties its end to the keeper's, joins the cgroup, waits for the order to start, and
+//! executes the program.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

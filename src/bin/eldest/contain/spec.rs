@@ -1,4 +1,4 @@
-//! Hides nothing: what a program is, until when it may run, and what became of it, however it is contained.
+//! Describes a contained program: what to run, until when it may run, and how it ended.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Hides what supervisor and keeper say to each other: lines in two pipes, each shorter than a pipe writes at once.
+//! Encodes the messages between supervisor and keeper: lines in two pipes, each short enough to be written at once.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,5 @@
-//! Hides how the cluster is examined as a whole: who belongs to it, and whether a node's options suit it.
+//! Examines the cluster as a whole: its members and its clock, the user's permissions, and whether a node's options
+//! suit it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

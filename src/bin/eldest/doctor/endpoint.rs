@@ -1,4 +1,4 @@
-//! Hides how one member is examined.
+//! Examines one member of etcd: its state, its free space and its latency.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Hides how findings are gathered and told.
+//! Collects findings, and formats them as text for people or JSON for programs.
 
 use std::fmt::Write as _;
 

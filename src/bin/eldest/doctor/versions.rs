@@ -1,4 +1,4 @@
-//! Hides what is known of etcd's releases: which bugs and advisories matter to elections, and where they are fixed.
+//! Lists the bugs and advisories of etcd that matter to elections, with the releases that fix them.
 
 use super::findings::Level;
 

@@ -1,4 +1,4 @@
-//! Hides what the live view looks like.
+//! Draws the live view of `eldest top`.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
