@@ -1,4 +1,4 @@
-//! Hides how a copy of the demo in docker-compose.yml is run by either generation of Compose, asked, and removed.
+//! Runs a copy of the demo in docker-compose.yml with either generation of Compose, reads its logs, and removes it.
 
 use std::collections::BTreeMap;
 use std::fmt;

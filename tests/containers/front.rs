@@ -1,4 +1,5 @@
-//! Hides how the front of docker-compose.yml is called all the time, what an answer proves, and how long there was none.
+//! Calls the demo's service `front` continuously, checks that only the leader answers, and measures gaps between
+//! answers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

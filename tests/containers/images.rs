@@ -1,4 +1,4 @@
-//! Hides which images the tests use: of others those that docker-compose.yml names, and ours.
+//! Names the container images of the tests: etcd and `HAProxy` as in docker-compose.yml, and the project's node.
 
 /// etcd's, without the tag.
 pub(crate) const ETCD: &str = "quay.io/coreos/etcd";

@@ -1,4 +1,5 @@
-//! Hides how three etcd members and three nodes become containers on two networks, and how what they did is judged.
+//! Starts three etcd members and three nodes as containers on two networks, records faults, and checks the resulting
+//! history.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

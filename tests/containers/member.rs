@@ -1,4 +1,4 @@
-//! Hides how a member of etcd becomes a container, and what it says of itself and of etcd's leader.
+//! Runs an etcd member as a container, and reads its metrics and its view of etcd's leader.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Hides how the demo's etcd is asked past its nodes: for the queue, and for who leads etcd itself.
+//! Reads the election's queue directly from the demo's etcd, and moves etcd's own leadership to the member that keeps
+//! running.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Hides how a container gets a port of this machine that it keeps when it starts again.
+//! Finds a free port of this machine for a container, so that the container keeps the port when it restarts.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};

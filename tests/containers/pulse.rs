@@ -1,4 +1,4 @@
-//! Hides how it is known, without asking the library, how slow etcd and this machine are for the nodes.
+//! Measures, without the library, how slow etcd and this machine are for the nodes.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

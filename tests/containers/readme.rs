@@ -1,4 +1,4 @@
-//! Hides how README's walk is read, and what of its lines differs from one walk to the next.
+//! Reads the steps of README's walk, and replaces the parts of a line that differ between walks.
 
 const SECTION: &str = "\n## Three data centres on a laptop\n";
 

@@ -1,4 +1,4 @@
-//! Hides how the steps of README's walk are taken and waited for, and when a machine is too slow for it.
+//! Takes the steps of README's walk, waits for their expected output, and tells a slow machine from a faulty election.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Hides where the etcdctl is that tests share an etcd with.
+//! Finds the etcdctl for the tests that share an etcd with it, or leaves those tests out on request.
 
 use std::path::PathBuf;
 

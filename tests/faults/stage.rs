@@ -1,4 +1,5 @@
-//! Hides how the nodes of a test run, how their belief is sampled, and how what happened is judged.
+//! Runs the nodes of a test on a real etcd, samples whether they believe that they lead, and checks the recorded
+//! history.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Hides how a test leaves a connection or a process half way: open without a word, stopped in the middle.
+//! Opens connections and leaves them idle, waits until the other side closes them, and stops processes with SIGSTOP.
 
 use std::net::SocketAddr;
 use std::process::Child;

@@ -1,4 +1,5 @@
-//! Hides how a test speaks HTTP: byte by byte, for much of what it sends is not what a client would.
+//! Sends hand-written HTTP requests, including malformed ones that no client library would send, and parses the
+//! answers.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Hides how a node that is asked comes to be: its session, its candidacy on others' behalf, its server.
+//! Starts the node that a test queries: its session, its candidacy on behalf of callers, and its HTTP server.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Hides how a Chromium is started, told what to do, and asked what it has seen: by the `DevTools` protocol, over a pair of
-//! pipes. So there is no port that others could use, and the browser ends when its pipe does, however we end.
+//! Starts a headless Chromium, controls it through the `DevTools` protocol over a pair of pipes, and collects its
+//! complaints. Pipes leave no port that others could use, and the browser ends when its pipe closes, however the test
+//! ends.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

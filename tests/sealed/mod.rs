@@ -1,4 +1,4 @@
-//! Hides how an etcd comes to show a certificate and to want one, and how certificates are made.
+//! Creates certificates, and starts an etcd that serves TLS and requires client certificates.
 #![allow(dead_code)] // each test file uses its own part
 
 use std::path::{Path, PathBuf};

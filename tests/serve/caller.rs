@@ -1,4 +1,4 @@
-//! Hides how a test asks a node, over connections that it may also leave alone.
+//! Sends HTTP requests to a node and parses the answers.
 
 use std::net::SocketAddr;
 

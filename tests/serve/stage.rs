@@ -1,4 +1,4 @@
-//! Hides how nodes are started as processes, found, and signalled.
+//! Starts nodes as processes of the command, finds their addresses, and signals them.
 
 use std::fs::File;
 use std::net::SocketAddr;

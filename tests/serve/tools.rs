@@ -1,4 +1,4 @@
-//! Hides where programs of others are that the tests need.
+//! Finds programs of other projects that the tests need, or leaves their tests out on request.
 
 use std::path::PathBuf;
 use std::process::Command;

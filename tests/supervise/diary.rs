@@ -1,4 +1,4 @@
-//! Hides how scripts that nodes run tell what they did.
+//! Gives the scripts that nodes run a file to write to, and waits for expected text in it.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

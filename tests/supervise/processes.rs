@@ -1,4 +1,4 @@
-//! Hides how processes are found and signalled: by their environment, their parent and their arguments.
+//! Finds processes by their environment, parent and arguments, and signals them.
 
 use std::collections::HashMap;
 use std::fs;

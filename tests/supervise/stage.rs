@@ -1,4 +1,4 @@
-//! Hides how nodes are started around workers, watched, and cleaned up after.
+//! Starts nodes around workers, waits for what the workers write, checks it, and cleans up at the end.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! Hides what the program of a node does: it says when it lives, and looks whether any other does.
+//! Implements the program that nodes run in these tests, which records that it lives and reports any other running
+//! worker.
 
 use std::fs::OpenOptions;
 use std::io::Write;

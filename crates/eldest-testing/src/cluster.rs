@@ -1,4 +1,4 @@
-//! Hides how several servers form a cluster, and which of them leads it.
+//! Starts several etcd servers as one cluster, restarts them together, and finds the member that leads it.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::time::Duration;

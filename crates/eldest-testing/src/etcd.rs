@@ -1,4 +1,5 @@
-//! Hides how one etcd server is found, configured, started, recognised, restarted and cleaned up after.
+//! Configures, starts and restarts one etcd server, confirms that it is the one that answers, and removes its folder at
+//! the end.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Hides the little HTTP that etcd's health and metrics pages need, and the format of metrics.
+//! Fetches etcd's health and metrics pages over plain HTTP, and sums the samples of a metric.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::io;

@@ -1,4 +1,4 @@
-//! Hides how several nodes are asked at once which of them leads.
+//! Asks several nodes at once whether they lead, and waits until exactly one says yes.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::fmt::Display;

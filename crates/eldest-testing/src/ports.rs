@@ -1,4 +1,4 @@
-//! Hides how servers of many tests, in many processes at once, get ports that stay theirs across a restart.
+//! Reserves ports for the servers of many test processes, so that each server keeps its port across a restart.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 

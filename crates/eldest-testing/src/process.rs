@@ -1,4 +1,4 @@
-//! Hides how a child process is stopped, paused, and kept from outliving us.
+//! Starts, pauses and stops a child process, and (on Unix) keeps it from outliving this process.
 #![allow(clippy::disallowed_methods)] // waits for the kernel, in real time
 
 use std::io;

@@ -1,4 +1,4 @@
-//! Hides how bytes between a client and a server are delayed, held back or cut off.
+//! Forwards TCP connections between clients and a server, and delays, holds or cuts them on request.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! Hides how tests wait: the one place in them that sleeps.
+//! Polls a condition until it yields a value, and fails after a deadline.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::time::Duration;

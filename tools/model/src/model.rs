@@ -1,4 +1,4 @@
-//! Hides what may happen next: what nodes, etcd, the network and the clocks can do in any state.
+//! Defines the model's transitions: what nodes, etcd, the network and the clocks can do in each state.
 
 use stateright::Property;
 

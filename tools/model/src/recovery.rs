@@ -1,5 +1,5 @@
-//! Hides what happens when nothing goes wrong any more: every message arrives, clocks are exact, and whoever can do
-//! something does it.
+//! Checks that one node soon leads alone once every message arrives, clocks are exact, and live nodes take every
+//! possible step.
 
 use crate::model::{Action, Model, is_orphan};
 use crate::rules::Rule;

@@ -1,4 +1,4 @@
-//! Hides which of the protocol's rules the model obeys, and how large its world is.
+//! Lists the protocol's rules that the model obeys; each can be switched off to show its purpose.
 
 use std::fmt;
 use std::str::FromStr;

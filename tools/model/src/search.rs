@@ -1,4 +1,4 @@
-//! Hides how stateright is asked for every state, or for the shortest way to a bad one.
+//! Explores every state with stateright, or finds the shortest path to a bad state.
 
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Hides how it is known, at the end, what has happened at all: a check of states that nothing leads to is worth nothing.
+//! Records which kinds of steps happened, and states what must be possible, so that no check passes because nothing
+//! happened.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Hides how steps and states are told to people.
+//! Formats the model's steps, states and paths for people.
 
 use std::fmt::{self, Write as _};
 

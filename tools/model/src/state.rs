@@ -1,8 +1,8 @@
-//! Hides how a state is written down so that states that behave alike are the same state.
+//! Represents the model's state so that states with the same behaviour compare equal.
 //!
-//! No state names a point in time: there are only numbers of ticks that are left. Create revisions are replaced by
-//! their order, and nodes that are the other way round are the same. So the states are finitely many, although time,
-//! changes of etcd's leader and terms are not bounded.
+//! A state contains no points in time, only numbers of remaining ticks. The order of create revisions replaces their
+//! values, and the order of nodes makes no difference. So the number of states is finite, although time, changes of
+//! etcd's leader and terms are not bounded.
 
 use crate::model::Model;
 use crate::rules::Rule;

@@ -1,4 +1,4 @@
-//! Hides how the benchmarks are built, and where what they are compared with comes from.
+//! Builds and runs the benchmarks, and finds, builds or fetches the peers that they compare the library with.
 
 use std::fs;
 use std::path::{Path, PathBuf};

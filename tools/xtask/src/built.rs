@@ -1,4 +1,4 @@
-//! Hides how a program of this workspace is built and started in place of this one.
+//! Builds a program of this workspace and replaces this process with it.
 
 use std::ffi::OsStr;
 use std::io::BufRead;

@@ -1,4 +1,4 @@
-//! Hides that an upgrade of etcd takes versions of it, which the harness does not have.
+//! Runs the chaos harness, and gives it the versions of etcd that an upgrade needs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

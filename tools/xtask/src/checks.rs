@@ -1,4 +1,4 @@
-//! Hides the checks that run no code of the library: lints, documentation, Rust version, package.
+//! Runs the stages `check`, `lint`, `docs` and `msrv`: formatting, lints, documentation and minimum Rust version.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! Hides where the two generations of docker-compose come from.
+//! Finds both generations of docker-compose on this machine, and downloads the second if it is missing.
 
 use std::path::{Path, PathBuf};
 

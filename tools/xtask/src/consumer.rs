@@ -1,5 +1,5 @@
-//! Hides the package as it would be published, and the crates that stand for a user's of it: one that builds README's
-//! program, two that count dependencies.
+//! Packs the published crates, builds README's program with them, and limits the dependencies that the library adds for
+//! its users.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,6 @@
-//! Hides that deny.toml's rules can be checked without cargo-deny, which takes minutes to build.
+//! Checks the licences, bans and sources in deny.toml without cargo-deny, which takes minutes to build.
 //!
-//! The stage checks licences, bans and sources; what else the file says is for cargo-deny alone.
+//! Only cargo-deny reads the rest of the file.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

@@ -1,4 +1,4 @@
-//! Hides how the Docker Engine is found, started and asked.
+//! Starts the Docker Engine if necessary, builds the project's images, and runs the tests in containers.
 
 use std::fs;
 use std::path::Path;

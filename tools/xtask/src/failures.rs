@@ -1,4 +1,4 @@
-//! Hides how libtest tells which tests failed, and how each says why at the end of what it printed.
+//! Reads the names and reasons of failed tests from libtest's output.
 
 /// More of a reason is above, where the test printed it.
 const LONGEST: usize = 400;

@@ -1,4 +1,4 @@
-//! Hides how programs are built that need no library at run time.
+//! Builds statically linked programs, which need no library at run time.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;

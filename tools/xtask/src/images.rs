@@ -1,4 +1,4 @@
-//! Hides how container images are made where no registry can be reached, and when one is made anew.
+//! Makes container images where no registry is reachable, and decides when an existing image must be made again.
 
 pub(crate) mod bases;
 pub(crate) mod command;

@@ -1,4 +1,4 @@
-//! Hides how `deploy/kubernetes.yaml` is held against Kubernetes' own schema.
+//! Validates `deploy/kubernetes.yaml` against Kubernetes' own schema.
 
 use std::fs;
 use std::path::Path;

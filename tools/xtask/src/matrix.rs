@@ -1,4 +1,4 @@
-//! Hides where the other versions of etcd come from and what is tested against each.
+//! Finds or fetches the other versions of etcd, and runs the tests that apply to each.
 
 use std::path::{Path, PathBuf};
 

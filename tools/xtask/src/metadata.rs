@@ -1,5 +1,5 @@
-//! Hides the shape of what cargo prints for programs: what the library is made of and what it depends on, and where
-//! a binary was put.
+//! Reads cargo's machine-readable output: the library's features, tests and dependencies, and the places of built
+//! binaries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Hides how the protocol's model is looked at.
+//! Runs the protocol's model, as a stage of the tests and as a command.
 
 use std::process::ExitCode;
 

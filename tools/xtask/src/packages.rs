@@ -1,4 +1,4 @@
-//! Hides how programs of the system are found, and installed where that is possible.
+//! Finds programs and Debian packages on this machine, and installs or unpacks missing ones where possible.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Hides how a command is started, listened to, cut off at its time limit and cleaned up after.
+//! Runs a command, passes on its output line by line, kills it at its time limit, and cleans up after it.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

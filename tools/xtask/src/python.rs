@@ -1,4 +1,4 @@
-//! Hides how packages of Python come from its registry: below `target/` alone, at the version that is named.
+//! Installs Python packages from their registry, at a given version and only below `target/`.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Hides what cargo needs before it can build this workspace: the workspace's place and a protoc.
+//! Locates the workspace, and prepares cargo commands with the protoc that the build needs.
 
 use std::env;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Hides how the simulator of the core is built and called.
+//! Builds and runs the simulator of the core.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};

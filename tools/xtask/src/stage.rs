@@ -1,4 +1,4 @@
-//! Hides the bookkeeping of one stage: its time limit, its counted tests, what failed and what was left out.
+//! Runs the commands of one stage within a time limit, and counts its tests, failures and skipped parts.
 
 use std::io::Write as _;
 use std::process::{Command, ExitStatus};

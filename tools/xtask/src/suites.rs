@@ -1,4 +1,4 @@
-//! Hides how the library's tests are called.
+//! Runs the library's test suites through cargo, with the settings that each suite needs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

@@ -1,4 +1,4 @@
-//! Hides which containers, networks and volumes a killed test run has left behind, and how they are removed.
+//! Finds the containers, networks and volumes that killed test runs left behind, and removes them.
 
 use std::fs;
 use std::path::Path;

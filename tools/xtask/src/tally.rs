@@ -1,4 +1,4 @@
-//! Hides how test results and crate counts are read from cargo's output.
+//! Counts test results and crates in cargo's output.
 
 use std::collections::BTreeSet;
 

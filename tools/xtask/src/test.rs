@@ -1,4 +1,4 @@
-//! Hides which stages there are, in which order they run, and how their results are told.
+//! Defines the stages and their order, runs them, and prints a summary of their results.
 
 use std::fmt::Write as _;
 use std::panic::resume_unwind;

@@ -1,4 +1,4 @@
-//! Hides how version numbers are read and compared.
+//! Parses and compares version numbers.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Hides how the engine is found, and how its errors are told.
+//! Connects to the Docker Engine and turns its errors into readable messages.
 
 use std::error::Error as _;
 use std::time::Duration;

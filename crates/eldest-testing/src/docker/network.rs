@@ -1,4 +1,4 @@
-//! Hides how a network of a test is made, and how it goes with the test.
+//! Creates a Docker network for a test and removes it when the value is dropped.
 
 use bollard::models::{EndpointSettings, NetworkConnectRequest, NetworkCreateRequest};
 

@@ -1,4 +1,5 @@
-//! Hides whose a container, a network or a volume is, and what is left of owners that are no more.
+//! Labels containers, networks and volumes with the process that made them, and removes those whose process no longer
+//! runs.
 #![allow(clippy::disallowed_methods)] // other sweeps take real time
 
 use std::collections::HashMap;

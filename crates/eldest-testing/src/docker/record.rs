@@ -1,4 +1,5 @@
-//! Hides when what is done to a container is stamped, so that no belief is hidden and no vacancy invented.
+//! Records actions on a container with the times of request and answer, so that the check overlooks no belief and
+//! invents no vacancy.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Hides how samples become terms: who believed to lead, from when to when.
+//! Turns recorded samples into terms: the spans of time in which a node believed that it led.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

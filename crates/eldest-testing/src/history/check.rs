@@ -1,4 +1,4 @@
-//! Hides how a history is split into elections, and I6.
+//! Splits a history into its elections, runs the checks of I1 to I5 on each election, and checks I6 for each node.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Hides how one term is watched from within the node that leads.
+//! Records one term from inside the leading node: its election, its validity every 10 ms, and the cancellation of its
+//! token.
 
 // The observer's timers are real ones, whatever clock the library under test is given.
 #![allow(clippy::disallowed_methods)]

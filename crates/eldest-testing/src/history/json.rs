@@ -1,4 +1,4 @@
-//! Hides the form of a history in a file: one JSON object a line, times in nanoseconds.
+//! Converts events to and from lines of JSON with times in nanoseconds, and reads files of such lines.
 
 use std::io;
 use std::path::Path;

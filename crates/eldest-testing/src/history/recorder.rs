@@ -1,4 +1,4 @@
-//! Hides how events are stamped and kept, in memory or in a file.
+//! Stamps events with the observer's clock and keeps them in memory or in a file.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};

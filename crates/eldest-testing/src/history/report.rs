@@ -1,4 +1,4 @@
-//! Hides how findings are counted and shown.
+//! Collects the violations and counts of a check, displays them, and fails a test on them.
 
 use std::collections::BTreeMap;
 use std::fmt;

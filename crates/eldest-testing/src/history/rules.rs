@@ -1,4 +1,4 @@
-//! Hides what a history is measured against.
+//! Holds the settings that a history is checked against: TTL, timeouts, slack, expected nodes and allowed growth.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

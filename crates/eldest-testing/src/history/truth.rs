@@ -1,4 +1,4 @@
-//! Hides how an independent watcher keeps a gap-free record of an election's keys and of what etcd says of their leases.
+//! Records, as an independent client, the changes of an election's keys and the life of the oldest keys' leases.
 //!
 //! It shares no code with the library under test: a bare client, a list, a watch from a known revision. When that
 //! revision has been compacted away it lists again and records a [`Change::Gap`].

@@ -1,5 +1,4 @@
-//! Hides how stand-ins for the public images that the Dockerfile starts from are made of Debian's packages and this
-//! machine's Rust.
+//! Makes stand-ins for the Dockerfile's public base images from Debian's packages and this machine's Rust.
 
 use std::fs;
 use std::path::Path;

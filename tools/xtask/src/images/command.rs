@@ -1,4 +1,4 @@
-//! Hides how the command `eldest` becomes an image: a static program, run by nobody in particular, and nothing else.
+//! Makes the image of the command `eldest`: a static program that runs as an unprivileged user, and nothing else.
 
 use anyhow::Result;
 

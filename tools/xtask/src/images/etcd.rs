@@ -1,4 +1,4 @@
-//! Hides what an image of etcd consists of: the vendored server, Debian's etcdctl, and the libraries of that.
+//! Makes an etcd image from the vendored server, Debian's etcdctl, and the libraries that etcdctl needs.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Hides what a stand-in for `HAProxy`'s public image consists of: Debian's program, and its libraries.
+//! Makes a stand-in for `HAProxy`'s public image from Debian's program and its libraries.
 
 use std::env;
 use std::fs;

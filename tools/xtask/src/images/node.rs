@@ -1,4 +1,4 @@
-//! Hides how the programs of the node's image become one within seconds: static, and nothing else.
+//! Makes the node's test image within seconds, from static programs and nothing else.
 
 use anyhow::Result;
 

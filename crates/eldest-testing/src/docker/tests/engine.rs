@@ -1,4 +1,4 @@
-//! Hides an engine that takes its time, says what it is told to say, and remembers what it was asked.
+//! Imitates a Docker Engine that answers from a script after a delay and records every request.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
