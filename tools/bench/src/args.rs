@@ -1,4 +1,4 @@
-//! Hides the options of the benchmarks.
+//! Parses the command line of the benchmarks.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Hides how the library is called where it is measured.
+//! Implements the benches' candidates with this library: one stands in an election, the other waits for a lock.
 
 use std::time::{Duration, Instant};
 

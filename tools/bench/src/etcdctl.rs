@@ -1,4 +1,5 @@
-//! Hides how `etcdctl elect` and `etcdctl lock` are called: each candidate is a process that is interrupted to resign.
+//! Runs `etcdctl elect` and `etcdctl lock` as candidates: each candidate is a process, and an interrupt makes it
+//! resign.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
-//! Hides how the library's processes sample what they do, and how that is drawn: each box a function, as wide as the share
-//! of processor time in it and in what it calls. Drawn here, for the usual crate's licence is none that deny.toml allows.
+//! Samples the library's processes and draws the samples as a flame graph. Each box is a function, as wide as its share
+//! of the processor time, including the functions that it calls. The drawing code is here because `deny.toml` does not
+//! allow the licence of the usual crate.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,5 @@
-//! Hides the fewest calls of a bare client that could do what is measured: with as many watchers, of the same kind.
+//! Makes only the calls that a candidate cannot do without, through a bare client. It uses as many watches as the
+//! library, of the same kind, so its figures are a lower limit.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Hides which programs of others the benches use, and how `cargo xtask bench` tells where they are.
+//! Names the external programs that the benches use, and reads their paths from the variables that `cargo xtask bench`
+//! sets.
 
 use std::env;
 use std::ffi::OsString;

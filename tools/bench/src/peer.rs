@@ -1,5 +1,5 @@
-//! Hides how a peer is asked: a process of its own, lines of words on its stdin, `ok` and numbers on its stdout. It ends
-//! when its stdin does.
+//! Exchanges questions and answers with a peer process. A question is a line of words on its stdin, an answer is `ok`
+//! and numbers on its stdout. The peer ends when its stdin closes.
 
 use std::ffi::OsString;
 use std::io::Write as _;

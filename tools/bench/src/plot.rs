@@ -1,4 +1,4 @@
-//! Hides how kept runs become the pictures of docs/performance.md; its tables are written with them.
+//! Draws the pictures of `docs/performance.md` from saved runs, and has the page's tables written with them.
 
 use std::fs;
 use std::path::Path;

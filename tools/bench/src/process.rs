@@ -1,4 +1,4 @@
-//! Hides what the system says about a process: its memory and its processor time.
+//! Reads the memory and the processor time of a process from `/proc`.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Hides how figures are told: a table for people, one JSON object per line for programs, and what was to be reached.
+//! Prints figures as a table for people or as JSON lines for programs, and compares them with their targets.
 
 use std::fmt;
 

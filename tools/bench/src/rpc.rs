@@ -1,4 +1,4 @@
-//! Hides how etcd's own election service, v3election, is called through etcd-client.
+//! Calls etcd's own election and lock services, v3election and v3lock, through etcd-client.
 
 use std::time::{Duration, Instant};
 

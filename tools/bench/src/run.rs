@@ -1,4 +1,4 @@
-//! Hides what one bench runs in: etcd as it was asked for, the peers that there are, and the taking of turns.
+//! Starts etcd and the available peers for one bench, and asks the peers in turn.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Hides how many samples become one figure.
+//! Collects samples and reduces them to one figure: a quantile or the maximum.
 
 use std::time::Duration;
 

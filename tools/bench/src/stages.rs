@@ -1,5 +1,5 @@
-//! Hides how the library's log tells where the time of a hand-over goes: what it says at the moments between which the time
-//! passes, and when it said so. Only processes that are asked for it listen, for listening takes time too.
+//! Splits a hand-over into stages: records when the library logs the end of one term and the start of the next. A
+//! process records this only when it is asked to, because recording takes time too.
 
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};

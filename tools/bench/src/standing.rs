@@ -1,4 +1,4 @@
-//! Hides how a queue of candidates is made and kept, whoever's they are: the first leads, resigns, and stands anew at the
+//! Keeps a queue of candidates of any kind and answers the benches' questions: the leader resigns and rejoins at the
 //! back.
 
 use std::collections::VecDeque;

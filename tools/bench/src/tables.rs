@@ -1,4 +1,4 @@
-//! Hides how kept runs become the tables of docs/performance.md, which nobody copies by hand.
+//! Writes the tables of `docs/performance.md` from saved runs, so that nobody copies figures by hand.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

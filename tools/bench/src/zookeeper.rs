@@ -1,4 +1,4 @@
-//! Hides how `ZooKeeper` is started from its jars, what it is told, and that it ends with the bench.
+//! Configures `ZooKeeper` servers, starts them from their jars, and makes sure that they end with the bench.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;

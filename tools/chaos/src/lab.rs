@@ -1,4 +1,4 @@
-//! Hides how everything that is broken and watched is started, found again, and brought to its end.
+//! Starts the cluster, the nodes and the watchers of both, gives access to them during a run, and stops them.
 
 use std::cell::RefCell;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Hides how the nodes' histories are followed while they grow, and who leads by them.
+//! Reads the nodes' histories while they grow, and derives each node's terms from them.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Hides how a node reaches etcd: one proxy for each server, of its own.
+//! Connects a node to etcd through proxies of its own, one for each server.
 
 use eldest_testing::{EtcdCluster, Proxy};
 

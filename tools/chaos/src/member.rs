@@ -1,4 +1,4 @@
-//! Hides how one node runs: as which process, told what, and what it left on disk.
+//! Controls the process of one node: starts it with its settings, sends it signals and orders, and reads its log.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, OsString};

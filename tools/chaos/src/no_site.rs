@@ -1,4 +1,4 @@
-//! Hides that other systems than Linux have no network namespaces: whoever wants one is told.
+//! Replaces data centres on systems other than Linux, which have no network namespaces: creating one returns an error.
 
 use std::convert::Infallible;
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! Hides what makes a run a good one, and how it is told: as text and as JSON.
+//! Decides whether a run succeeded, and formats its result as text and as JSON.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Hides how a history becomes a picture: one row for etcd's side, one for each node, and time from left to right.
+//! Draws a history as a timeline in SVG, with a row for faults that hit everybody, one for etcd, and one for each node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

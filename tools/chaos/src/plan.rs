@@ -1,4 +1,4 @@
-//! Hides which faults a run makes, and in which order.
+//! Chooses the faults of a run and their order.
 
 use std::time::Duration;
 

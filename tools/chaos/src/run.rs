@@ -1,4 +1,4 @@
-//! Hides how a run goes from its first step to its verdict.
+//! Runs a plan from its first step to the checker's verdict.
 
 use std::time::Duration;
 

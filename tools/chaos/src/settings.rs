@@ -1,4 +1,4 @@
-//! Hides what a run is made of unless somebody wants it otherwise.
+//! Defines the settings of a run and their defaults.
 
 use std::path::PathBuf;
 use std::time::Duration;

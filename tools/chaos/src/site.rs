@@ -1,7 +1,8 @@
-//! Hides how a data centre becomes a network namespace, what is started in it, and that nothing of it outlives us.
+//! Creates a data centre as a network namespace, starts programs in it, and leaves nothing of it behind.
 //!
-//! It has no name: the kernel keeps it, and the device in it, for as long as somebody is in it or holds a file of it. All
-//! of them are this process or its children, which end with it. So there is nothing to sweep, however we end.
+//! The namespace has no name. The kernel keeps it and its device only while a process is in it or holds a file of it.
+//! Only this process and its children do so, and the children end with this process. So there is nothing to clean up,
+//! however this process ends.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Hides how faults are made together, awaited and undone, and what is held against what came of them.
+//! Applies one fault or several at once, waits, undoes them, and compares the nodes' records with the expected effect.
 
 use std::time::Duration;
 

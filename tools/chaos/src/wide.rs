@@ -1,4 +1,5 @@
-//! Hides what is asked of leadership over long distances, and how what came of it is told.
+//! Runs a plan among data centres that are far apart, checks leadership over these distances, and reports the
+//! measurements.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Hides how packets come from one data centre to another: late, not all of them, and in their order.
+//! Carries packets from one data centre to another: delays them, loses some of them, and keeps their order.
 //!
-//! Loss must hit packets and not bytes, so that TCP answers it as it does on a long way: by sending again, later and
-//! slower. Order is kept because long ways keep it, as a rule; with it, jitter alone makes nobody send anything twice.
+//! Loss affects whole packets, not bytes, so that TCP reacts as it does over a long distance: it sends again, later and
+//! slower. Packets keep their order because long routes usually keep it, so jitter alone causes no retransmission.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Hides how the demo, and a node of it, are told what to do.
+//! Parses the command line of the demo and of its nodes.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Hides what the demo sets up around the script, and how it takes all of it down again, however it ends.
+//! Sets up etcd and the nodes for the script, and removes all of it at the end, even after an interrupt.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::pin;

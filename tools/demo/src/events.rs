@@ -1,4 +1,4 @@
-//! Hides how a node tells the demo what happened to it: one JSON object a line.
+//! Defines the events that a node reports to the demo, and encodes each as one line of JSON.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Hides the nodes' processes: how they are started, told, stopped, continued, killed, and never left behind.
+//! Starts the nodes' processes, sends them commands, stops, continues and kills them, and leaves none of them behind.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! Hides how single events become a picture of the election, and which of them are worth a line.
+//! Combines single events into a picture of the election, and decides which events are worth a line.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Hides what one node does: stand in the election, act as leader while it leads, and tell all of it.
+//! Runs one node: a candidate in the election that acts as leader while it leads, and reports every event.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Hides what is shown and checked, step by step.
+//! Plays the demo step by step, and checks the outcome of each step.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Hides how the summary is laid out.
+//! Formats the summary as a table.
 
 /// How one step went.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,4 +1,4 @@
-//! Hides how the picture is shown: line by line, or in place on a terminal.
+//! Shows the picture of the election: line by line, or in place on a terminal.
 
 use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};

@@ -1,4 +1,4 @@
-//! Hides how the demo listens: everything that is heard is recorded, shown, and compared with what is awaited.
+//! Receives the demo's events, records and shows each of them, and waits for the events that a step expects.
 
 use std::time::Duration;
 

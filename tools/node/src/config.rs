@@ -1,4 +1,4 @@
-//! Hides how the environment becomes the node's settings.
+//! Reads the node's settings from environment variables.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Hides how the roster, the lease and the node's own term become one view, and when a line is worth saying.
+//! Combines the roster, the lease and the node's own term into one view, and decides which changes are worth a line.
 
 use std::time::Duration;
 

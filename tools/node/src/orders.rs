@@ -1,4 +1,4 @@
-//! Hides how somebody who breaks things on purpose has a node break its own: only with the feature `orders`.
+//! Lets a chaos test order a node to damage itself, only with the feature `orders`.
 
 #[cfg(not(feature = "orders"))]
 mod none;

@@ -1,4 +1,4 @@
-//! Hides whether anybody writes down what the node believes and does: only with the feature `history`.
+//! Defines the events of a node's history, which are written to a file only with the feature `history`.
 
 use eldest::{Member, Term};
 

@@ -1,5 +1,5 @@
-//! Hides the second counter, which lies outside of etcd and knows nothing of leases: only the token that comes with a
-//! write tells it whether to take it.
+//! Provides the register, a second counter outside etcd that knows nothing of leases. Only the fencing token of a write
+//! decides whether the register accepts it.
 
 #[cfg(not(feature = "register"))]
 mod none;

@@ -1,4 +1,4 @@
-//! Hides the words for what a node sees of the election.
+//! Defines what a node can see of the election, and describes each case in words.
 
 use std::fmt;
 

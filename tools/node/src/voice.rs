@@ -1,4 +1,4 @@
-//! Hides how a line is written: when, who, where, and what.
+//! Prints a line with its time, the node's name, its data centre and a message.
 
 use std::io::Write as _;
 use std::sync::Arc;

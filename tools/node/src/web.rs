@@ -1,4 +1,4 @@
-//! Hides what the node answers to probes and load balancers.
+//! Answers the HTTP requests of probes and load balancers: `/live`, `/ready` and `/leader`.
 
 use axum::Router;
 use axum::extract::State;

@@ -1,4 +1,4 @@
-//! Hides what a leader does: it tells the others since when it leads, and counts up, fenced, at its pace.
+//! Does a leader's work: announces when its term began, and raises a fenced counter at a fixed pace.
 
 use anyhow::{Context, Result};
 use eldest::etcd_client::{

@@ -1,5 +1,5 @@
-//! Hides how the rules of the library are broken on purpose, one at a time, to see that the simulator notices: all of it
-//! in the adapter between core and etcd, so that the core itself has no switch that could be left on.
+//! Breaks the library's rules on purpose, one at a time, to show that the simulator notices. All of this is in the
+//! adapter between core and etcd, so the core contains no switch that could be left on.
 
 use std::sync::Arc;
 

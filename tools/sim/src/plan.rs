@@ -1,4 +1,4 @@
-//! Hides how a seed becomes a story: nodes with their clocks, and faults in storms, each followed by a calm.
+//! Turns a seed into a plan: nodes with their clocks, and storms of faults, each followed by a calm.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Hides how results are written: the counts, a broken invariant with its story, the table of mutations.
+//! Formats the results: the counts, a broken invariant with its story, and the table of mutations.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Hides how a plan is carried out: the faults happen, each calm must bring one leader and rest, and what happened is
-//! counted.
+//! Carries out a plan: makes its faults happen, checks that each calm brings one leader and rest, and counts the
+//! events.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

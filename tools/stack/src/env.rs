@@ -1,4 +1,5 @@
-//! Hides a node's surroundings in simulated time: its own clock, which may be off and run fast or slow, and its watchdog.
+//! Provides a node's surroundings in simulated time: its watchdog, and its own clock, which may be off and run fast or
+//! slow.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

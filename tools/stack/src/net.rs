@@ -1,4 +1,4 @@
-//! Hides turmoil's network from tonic: how a member's connections are accepted, and how a client makes one.
+//! Connects tonic to turmoil's network: accepts a member's connections, and makes those of a client.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Hides under which names etcd-client hands out etcd's messages.
+//! Imports etcd's messages from etcd-client under the names that this package uses.
 
 pub(crate) use etcd_client::EventType;
 pub(crate) use etcd_client::proto::{

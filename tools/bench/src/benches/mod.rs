@@ -1,4 +1,4 @@
-//! Hides which benches there are. Each has a module of its own: what is measured, and what has to be reached.
+//! Lists all benches. Each has a module of its own, which defines its measurements and their targets.
 
 mod build;
 mod handover;

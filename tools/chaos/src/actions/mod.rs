@@ -1,4 +1,4 @@
-//! Hides which faults there are.
+//! Lists all faults of the catalogue, and finds a fault by its name.
 
 use crate::action::Action;
 

@@ -1,5 +1,5 @@
-//! Hides the application of docker-compose.yml, which knows neither etcd nor this library: `eldest run` starts it while
-//! its node leads, and it asks that node, beside it, before each answer.
+//! Answers requests as the application of `docker-compose.yml`, which `eldest run` starts while its node leads. The
+//! worker uses neither etcd nor this library. It asks the node beside it for permission before each answer.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

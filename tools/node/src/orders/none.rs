@@ -1,4 +1,4 @@
-//! Hides that there is nobody who could give orders.
+//! Replaces orders when the feature `orders` is off: no order ever arrives.
 
 #![allow(clippy::unused_async, clippy::unused_self, clippy::unnecessary_wraps)] // as the other one
 

@@ -1,7 +1,8 @@
-//! Hides how orders arrive, a line and an answer per connection of a Unix socket, and how they are carried out.
+//! Receives orders on a Unix socket, one line and one answer per connection, and carries them out.
 //!
-//! `starve` keeps every worker of the runtime busy until `wake`; `deaf` has the work ignore the end of its term from now
-//! on; `panic` has it panic; `announce N` has it announce N bytes. The last three are answered by the work.
+//! `starve` keeps every worker of the runtime busy until `wake`. `deaf` makes the work ignore the end of its term from
+//! now on. `panic` makes the work panic, and `announce N` makes it announce N bytes. The work itself answers the last
+//! three.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -1,4 +1,4 @@
-//! Hides how events reach the history's file, and how belief is sampled while the runtime may stand still.
+//! Writes events to the history's file, and samples whether each term is valid, even while the runtime is blocked.
 
 use std::collections::BTreeSet;
 use std::path::Path;

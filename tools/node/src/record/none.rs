@@ -1,4 +1,4 @@
-//! Hides that nothing is written down.
+//! Replaces the history when the feature `history` is off: nothing is written.
 
 use anyhow::{Result, ensure};
 

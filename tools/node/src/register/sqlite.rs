@@ -1,4 +1,4 @@
-//! Hides how the register is kept in a file that all nodes share, and how a leader counts in it beside its other work.
+//! Keeps the register in a database file that all nodes share, and counts in it beside the leader's other work.
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;

@@ -1,4 +1,4 @@
-//! Hides how what is to happen is kept in order: the earliest first, and what was planned first of one instant.
+//! Keeps future events in order: the earliest first, and events of the same instant in the order of their planning.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

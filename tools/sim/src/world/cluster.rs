@@ -1,4 +1,4 @@
-//! Hides what users and operators do in the world, and who leads by which clock.
+//! Carries out the actions of users and operators in the world, and finds the node that leads by its own clock.
 
 use std::sync::Arc;
 use std::time::Duration;

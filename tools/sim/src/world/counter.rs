@@ -1,4 +1,4 @@
-//! Hides the guarded work of leaders: a counter for each election, which every write compares with the leader's key, as
+//! Simulates the guarded work of leaders: a counter for each election. Every write to it compares the leader's key, as
 //! `Term::txn` does.
 
 use std::sync::Arc;

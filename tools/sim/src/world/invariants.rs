@@ -1,4 +1,4 @@
-//! Hides what must be so: after every step, at every election and release, and when everything has settled.
+//! Checks the invariants after every step, at every election and release, and when everything has settled.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Hides how time passes for sessions, their etcd and the network between: the driver's part, in virtual time. What the
-//! machines ask is done, delayed or lost, and what must be so is checked after every step.
+//! Runs sessions, their etcd and the network between them in virtual time, in place of the library's driver. The
+//! machines' requests are executed, delayed or lost, and the invariants are checked after every step.
 
 pub(crate) mod agenda;
 pub(crate) mod announcing;

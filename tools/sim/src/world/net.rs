@@ -1,4 +1,5 @@
-//! Hides the network, and etcd at its other end: requests, answers and watch messages, late, lost, twice or in no order.
+//! Simulates the network and etcd at its other end: requests, answers and watch messages arrive late, twice, in any
+//! order or never.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Hides what one node is beside its machine: its clock, its link, and what the driver and the handles keep.
+//! Holds the state of one node beside its machine: its clock, its link, and the state of the driver and the handles.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

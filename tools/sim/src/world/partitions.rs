@@ -1,4 +1,4 @@
-//! Hides how members that share partitions stand, and what of them is whose.
+//! Lets nodes join as members that share partitions, and records the partitions that each member takes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Hides a model of etcd, one store in virtual time: revisions, leases, transactions and operators.
+//! Models etcd as one store in virtual time, with revisions, leases, transactions and changes of leader.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;

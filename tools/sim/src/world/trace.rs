@@ -1,4 +1,4 @@
-//! Hides how what happens is told to people: one line each, and only when somebody wants to read it.
+//! Describes each event of a run in one line for people, only when a trace is wanted.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Hides what etcd refuses before it looks at its keys.
+//! Refuses the requests that etcd refuses before it looks at its keys.
 
 use std::collections::BTreeSet;
 

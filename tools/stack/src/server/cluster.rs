@@ -1,8 +1,9 @@
-//! Hides how the members agree: who leads, who has applied what, whose lease runs, and what is broken.
+//! Models the agreement of the members: elections, the revision that each has applied, the expiry of leases, and
+//! faults.
 //!
-//! A model of raft, not raft: the members share one store, and a member that is behind sees it as of an older revision.
-//! What passes between members takes no messages of the network, but a time that is drawn, and only those that hear each
-//! other take part.
+//! This is a model, not raft: the members share one store, and a member that is behind sees it at an older revision.
+//! Exchanges between members send no messages over the network, but take a randomly drawn time. Only members that hear
+//! each other take part in them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Hides etcd's words: the code and the message of each refusal.
+//! Builds etcd's refusals, each with etcd's own code and message.
 
 use tonic::{Code, Status};
 

@@ -1,37 +1,38 @@
-//! Hides an etcd in this process: what it answers, how its members agree, and how they are broken on purpose.
+//! Implements an etcd in this process: its answers, the agreement of its members, and faults on request.
 //!
-//! It speaks etcd's v3 interface as far as the library uses it, over any connection: turmoil's in simulated time, a real
-//! socket in real time. The test `conformance` asks it and a real etcd the same at random, and every answer and every
-//! event must be the same.
+//! It speaks etcd's v3 interface as far as the library uses it, over any connection: turmoil's in simulated time, a
+//! real socket in real time. The test `conformance` sends the same random requests to it and to a real etcd. Every
+//! answer and every event must be the same.
 //!
 //! # As etcd 3.7
 //!
-//! Where versions differ it does as 3.7 does, and the requests in question are not asked of older ones:
+//! Where versions differ, it behaves as 3.7 does, and the test does not send the requests in question to older
+//! versions:
 //!
 //! * 3.7 leaves out the leases of keys that are read without their values, unless they are sorted by value.
-//! * A put that both names a lease that is not there and keeps the value of a key that is not there either: 3.7 says
-//!   "lease not found", older ones "key not found".
-//! * From 3.6 on an order or a target of sorting that there is not is refused.
-//! * 3.5 looks at all puts of a transaction before it looks at the revisions of its reads, later ones go in order.
+//! * If a put names a missing lease and keeps the value of a missing key, 3.7 answers "lease not found". Older versions
+//!   answer "key not found".
+//! * From 3.6 on, an unknown order or target of sorting is refused.
+//! * 3.5 checks all puts of a transaction before the revisions of its reads. Later versions check them in order.
 //!
 //! # Unlike etcd
 //!
-//! * The members agree by a model ([`Cluster`]), not by raft: what one knows of another costs a time that is drawn and no
-//!   messages of the network. So a partition of hosts does not part members; [`Cluster::cut`] does.
-//! * What a follower has not applied yet it sees as an older revision of the one store. Leases are listed as they are.
+//! * The members agree by a model ([`Cluster`]), not by raft: their exchanges take a randomly drawn time and no
+//!   messages of the network. So a partition of hosts does not separate members; [`Cluster::cut`] does.
+//! * A member that is behind sees the one store at an older revision. Its list of leases is always the present one.
 //! * A member that was replaced as leader acknowledges renewals for longer than a real one ([`ClusterOptions::stale`]).
-//! * No users, no TLS, no quota (but [`Cluster::no_space`]), no learners, no checkpoints of leases. Members are listed and
-//!   do not change. `RangeStream`, the maintenance calls other than `Status`, and the services `Auth`, `Election` and
-//!   `Lock` are not there.
-//! * Of watches: `fragment` and `progress_notify` are taken and do nothing.
-//! * A request is too large at 1.5 MiB of its own; etcd counts what it wraps around it as well.
+//! * No users, no TLS, no quota (but [`Cluster::no_space`]), no learners, no checkpoints of leases. Members are listed
+//!   and do not change. `RangeStream`, the maintenance calls other than `Status`, and the services `Auth`, `Election`
+//!   and `Lock` are not there.
+//! * Watches accept `fragment` and `progress_notify`, and ignore them.
+//! * The limit of 1.5 MiB applies to the request itself. etcd also counts the message around it.
 //! * A transaction that only reads is linearizable even if all its reads are serializable.
 //!
 //! # Not asked
 //!
-//! Within a transaction etcd does not see that a range without an end overlaps a put. When a key that was deleted and made
-//! anew in one revision by such a one is then compacted and read, etcd 3.7.2 ends itself ("range failed to find revision
-//! pair"). The test does not ask for it.
+//! Within a transaction etcd does not see that a range without an end overlaps a put. So one transaction can delete a
+//! key by such a range and create it anew in the same revision. When that key is then compacted and read, etcd 3.7.2
+//! ends itself ("range failed to find revision pair"). The test does not ask for it.
 
 mod check;
 mod cluster;

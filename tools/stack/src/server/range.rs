@@ -1,4 +1,4 @@
-//! Hides how etcd writes down which keys are meant: one, a range, or all from one on.
+//! Converts a request's key and range end into the keys that they select: one, a range, or all from one on.
 
 use std::ops::Bound;
 

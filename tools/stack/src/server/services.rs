@@ -1,4 +1,4 @@
-//! Hides the gRPC services of one member: what is asked of the store and of the cluster for each call.
+//! Implements the gRPC services of one member: each call uses the store and the cluster.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Hides how keys, their history and the keys of leases are kept, and what each request does to them.
+//! Stores keys, their history and the keys of leases, and applies each request to them.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Hides one stream of watches: which there are, how far each was told, and when progress may be said.
+//! Serves one stream of watches: sends each watch its events, and decides when the stream may report progress.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

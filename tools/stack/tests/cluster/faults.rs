@@ -1,4 +1,4 @@
-//! Hides what can go wrong, how it is made to, and how it is mended.
+//! Defines the faults of the simulated world, and makes and mends each of them.
 
 use std::time::Duration;
 

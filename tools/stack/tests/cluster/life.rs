@@ -1,4 +1,4 @@
-//! Hides how long worlds live, which faults they meet, and what all of them together must have tally.
+//! Runs worlds under random faults, judges each of them, and checks that enough happened in all of them together.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Hides a node: the unchanged library in its own surroundings, running for the election for as long as its host lives.
+//! Runs a node: the unchanged library in its own surroundings, running for the election for as long as its host lives.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Hides the simulated world: hosts, their network, the clock of all, and how what happens is written down and judged.
+//! Builds the simulated world of hosts, their network and the clock of all, and records and judges its history.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Hides which requests are drawn: few keys, few leases and many odd combinations.
+//! Draws random requests: few keys, few leases and many odd combinations.
 
 use etcd_client::proto::{
     PbCompare, PbDeleteRequest, PbPutRequest, PbRangeRequest, PbTargetUnion, PbTxnOpRequest,

@@ -1,4 +1,5 @@
-//! Hides one of both servers: requests as they are drawn, answers without what is each server's own, and its watches.
+//! Sends drawn requests to one of the two servers, collects its watch events, and removes server-specific parts from
+//! its answers.
 
 #![allow(clippy::default_trait_access)] // etcd-client does not name what is asked of a watch stream
 

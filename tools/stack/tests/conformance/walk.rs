@@ -1,4 +1,4 @@
-//! Hides how both servers take the same steps, and what is said when they part.
+//! Takes the same steps on both servers, and reports the first difference.
 
 use std::future::Future;
 use std::ops::Range;
