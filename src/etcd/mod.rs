@@ -1,4 +1,4 @@
-//! The only place that calls etcd. Hides `etcd_client`: connections, failover, timeouts, paging, error codes.
+//! Makes all calls to etcd by `etcd_client`: manages connections, failover, timeouts, paging and error codes.
 //!
 //! Everything is a method on [`Pool`]; each call is sent once, ends within the request timeout, and a failure
 //! that another endpoint may not have makes the next call go there. Retrying is the caller's business.
