@@ -740,6 +740,15 @@ mod tests {
     }
 
     #[test]
+    fn onlooker_does_not_wait_for_a_read_that_was_under_way_when_its_watch_stood() {
+        let mut view = PrefixView::onlooker(PREFIX.into(), Reach::Children);
+        view.watcher = Some(Watcher::new(1));
+        view.set_list(Some(2));
+        view.created(9);
+        assert!(view.wants_list(), "etcd may be restored before it answers");
+    }
+
+    #[test]
     fn events_that_arrive_before_the_read_are_applied_after_it() {
         let mut view = watched(9);
         view.changes(vec![delete("e/a", 11), delete("e/b", 9)], |_| {});
