@@ -11,9 +11,9 @@ WORKDIR /src
 COPY . .
 # `--build-arg PROFILE=dev` is for the tests: sooner built, slower and larger. So is the node's feature that they want.
 ARG PROFILE=release
-ARG FEATURES=eldest/cli
+ARG FEATURES=
 # All at once, so that what they share is compiled once.
-RUN cargo build --profile "$PROFILE" --locked --package eldest-node --package eldest --features "$FEATURES" --bins \
+RUN cargo build --profile "$PROFILE" --locked --package eldest-node --package eldest-cli --features "$FEATURES" --bins \
     && mkdir /out \
     && cp target/*/eldest target/*/eldest-node target/*/eldest-worker /out/
 

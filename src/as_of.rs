@@ -32,11 +32,6 @@ impl AsOf {
         self
     }
 
-    #[cfg(feature = "http")]
-    pub(crate) fn at(&self) -> Time {
-        self.at
-    }
-
     /// How long ago that was; computed at each call. It counts the time in which the machine was suspended.
     pub fn age(&self) -> Duration {
         self.env.now().since(self.at)

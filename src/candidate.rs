@@ -51,6 +51,19 @@ pub enum Status {
     },
 }
 
+impl Status {
+    /// The variant's name in lower case, as HTTP and the log say it: `joining`, `waiting`, `leading`, `ending`, `ended`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Status::Joining => "joining",
+            Status::Waiting { .. } => "waiting",
+            Status::Leading { .. } => "leading",
+            Status::Ending { .. } => "ending",
+            Status::Ended { .. } => "ended",
+        }
+    }
+}
+
 /// A node in the queue of an election. Its key is kept alive while it waits.
 ///
 /// After a term that was lost it rejoins at the back by itself, as soon as the [`Leadership`] of that term is

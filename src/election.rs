@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::observer::Observer;
 use crate::own::Own;
 use crate::roster::{Member, Roster};
-use crate::session::Handle;
+use crate::session::{Handle, Session};
 use crate::term::Term;
 use eldest_core::candidacy::{Follow, Manner};
 use eldest_core::facts::Reach;
@@ -44,6 +44,11 @@ impl Election {
     /// Its name within the session's namespace.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The session that it belongs to, as one more handle of it.
+    pub fn session(&self) -> Session {
+        Session::of(self.handle.clone())
     }
 
     /// The prefix of its keys, with the final `/`.

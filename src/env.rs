@@ -3,6 +3,8 @@
 
 mod alarm;
 #[cfg(any(test, feature = "unstable-sim"))]
+mod clock;
+#[cfg(any(test, feature = "unstable-sim"))]
 mod scripted;
 mod system;
 mod watchdog;
@@ -18,12 +20,10 @@ use futures::future::{BoxFuture, Either, select};
 
 use eldest_core::time::Time;
 
-#[cfg(test)]
-pub(crate) use scripted::Clock;
+pub use system::System;
 #[cfg(any(test, feature = "unstable-sim"))]
 #[cfg_attr(not(feature = "unstable-sim"), allow(unreachable_pub))]
-pub use scripted::Scripted;
-pub(crate) use system::System;
+pub use {clock::Clock, scripted::Scripted};
 
 /// Everything the library takes from its surroundings.
 pub trait Env: Send + Sync + 'static {
@@ -68,14 +68,10 @@ pub trait Watched: Send + Sync {
 }
 
 /// Shared handle to the environment.
-pub(crate) type SharedEnv = Arc<dyn Env>;
+pub type SharedEnv = Arc<dyn Env>;
 
 /// The answer of `future`, or nothing if `limit` passes first. A future that is ready at once always answers.
-pub(crate) async fn timeout<F: Future>(
-    env: &dyn Env,
-    limit: Duration,
-    future: F,
-) -> Option<F::Output> {
+pub async fn timeout<F: Future>(env: &dyn Env, limit: Duration, future: F) -> Option<F::Output> {
     first(future, env.sleep(limit)).await
 }
 

@@ -4,18 +4,10 @@
 //! Each function returns whether the bytes were of the kind that it reads, so that a run can count the inputs that got
 //! that far.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use http::{Method, Request, StatusCode};
-use tower_service::Service;
-
-use crate::env::{System, timeout};
-use crate::http::{Door, Node, router};
 use crate::overview::Queue as Seen;
-use crate::{Announcement, Roster, Session, SessionOptions};
+use crate::{Announcement, Roster};
 use eldest_core::facts::{Change, Entry, Reach};
 use eldest_core::roster::Roster as Queue;
 
@@ -30,7 +22,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 3] = [
     Target {
         name: "announcement",
         read: announcement,
@@ -55,18 +47,6 @@ pub const TARGETS: [Target; 4] = [
         seeds: &[
             b"\x01\x09ns/jobs/a\x01v\x05\x1f\x00\x09ns/jobs/a\x00\x06\x00\x01\x09ns/jobs/a\x01v\x07\x1f",
             b"\x01\x0bns/jobs/a/b\x01v\x05\x1f\x01\x08ns/jobs/\x01v\x05\x1f\x01\x09ns/jobs/b\x01v\x05\x00",
-        ],
-    },
-    Target {
-        name: "request",
-        read: request,
-        seeds: &[
-            b"GET /v1/elections/jobs HTTP\nHost: localhost\n\n",
-            b"GET /leader?election=jobs HTTP\nHost: [::1]:80\n\n",
-            b"POST /v1/elections/jobs/resign?fencing_token=5 HTTP\nHost: localhost\nAuthorization: Bearer t\nOrigin: http://localhost\n\n",
-            b"POST /v1/locks/a%2Fb HTTP\nHost: localhost\nAuthorization: Bearer t\nContent-Type: application/json\n\n{\"owner\":\"o\",\"wait_ms\":0,\"ttl_ms\":10000,\"hold\":\"connection\"}",
-            b"PUT /v1/locks/a/5ac0/renew HTTP\nHost: localhost\nAuthorization: Bearer t\n\n",
-            b"GET /v1/events HTTP\nHost: localhost\nLast-Event-ID: 5\n\n",
         ],
     },
 ];
@@ -154,69 +134,4 @@ fn events(mut bytes: &[u8]) -> bool {
         assert_eq!(queue.in_order().count(), queue.by_key().count());
     }
     applied
-}
-
-/// A node that stands nowhere in particular, and whose etcd is not there.
-struct Stage {
-    runtime: tokio::runtime::Runtime,
-    env: System,
-    app: Router,
-}
-
-impl Stage {
-    fn new() -> Option<Self> {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        let runtime = builder.enable_all().build().ok()?;
-        let (env, app) = runtime.block_on(async {
-            let options = SessionOptions::new("n").connect_timeout(Duration::from_millis(1));
-            let session = Session::connect_lazy(["http://127.0.0.1:1"], options).ok()?;
-            let node = Node::new().stands_in(&session.election("jobs").ok()?);
-            let node = node.locks(&session).metrics(String::new);
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-            let app = router(node, Door::at(address).token("t"));
-            Some((System::new().ok()?, app))
-        })?;
-        Some(Self { runtime, env, app })
-    }
-}
-
-/// `METHOD URI ...`, headers, an empty line and a body, with simple line breaks.
-fn parse(bytes: &[u8]) -> Option<Request<Body>> {
-    let end = bytes.windows(2).position(|two| two == b"\n\n")?;
-    let (head, body) = (&bytes[..end], &bytes[end + 2..]);
-    let mut lines = head.split(|byte| *byte == b'\n');
-    let mut words = lines.next()?.split(|byte| *byte == b' ');
-    let method = Method::from_bytes(words.next()?).ok()?;
-    let mut request = Request::builder().method(method).uri(words.next()?);
-    for line in lines {
-        let colon = line.iter().position(|byte| *byte == b':')?;
-        request = request.header(&line[..colon], line[colon + 1..].trim_ascii_start());
-    }
-    request.body(Body::from(body.to_vec())).ok()
-}
-
-/// What a client sends, as hyper hands it over.
-fn request(bytes: &[u8]) -> bool {
-    thread_local! {
-        static STAGE: Option<Stage> = Stage::new();
-    }
-    let Some(request) = parse(bytes) else {
-        return false;
-    };
-    STAGE.with(|stage| {
-        let Some(stage) = stage else {
-            return false;
-        };
-        let mut app = stage.app.clone();
-        let answer = app.call(request);
-        // Some wait for an etcd that is not there.
-        let limit = Duration::from_millis(2);
-        let answer = stage.runtime.block_on(timeout(&stage.env, limit, answer));
-        let Some(Ok(answer)) = answer else {
-            return true;
-        };
-        assert_ne!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
-        // Whoever was let in and found what it asked for.
-        answer.status().is_success()
-    })
 }

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use crate::announcement::Announced;
 use crate::driver::Command;
 use crate::error::{Error, ErrorKind, Result};
-use crate::session::Handle;
+use crate::session::{Handle, SessionShared};
 use crate::term::Term;
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::reason::LostReason;
@@ -61,6 +61,10 @@ impl Leadership {
         Self {
             claim: Arc::new(claim),
         }
+    }
+
+    pub(crate) fn shared(&self) -> &SessionShared {
+        &self.claim.handle.shared
     }
 
     /// Keeps the key until the returned claim is dropped as well.
@@ -249,11 +253,6 @@ impl Claim {
 
     pub(crate) fn term(&self) -> &Term {
         &self.term
-    }
-
-    #[cfg(feature = "http")]
-    pub(crate) fn handle(&self) -> &Handle {
-        &self.handle
     }
 
     /// Ends the term for a reason of its holder's; the token follows when the driver has seen it.

@@ -266,11 +266,11 @@
 //! | feature | adds |
 //! |---|---|
 //! | `tls` | `https` endpoints; certificates by `SessionOptions::tls_files`, which are read anew for each connection, or by [`SessionOptions::connect_options`] |
-//! | `cli` | the command `eldest`, and the module `operator` |
-//! | `http` | the module `http`: an axum router that tells others who leads, and a layer that lets requests through while one leads |
 //! | `metrics` | counts and measures, through the facade of the crate `metrics`; the module `metrics` |
 //!
-//! None is on by default. Building needs `protoc` and the include files of protobuf, because `etcd-client` does:
+//! None is on by default. Beside this crate are `eldest-http` (an axum router that tells others who leads, and a layer that
+//! lets requests through while one leads), `eldest-cli` (the command `eldest`) and `eldest-testing` (a real etcd and faults for
+//! your tests). Building needs `protoc` and the include files of protobuf, because `etcd-client` does:
 //! Debian's packages `protobuf-compiler` and `libprotobuf-dev`, or the variables `PROTOC` and `PROTOC_INCLUDE`.
 //!
 //! # Clock
@@ -307,8 +307,8 @@ mod following;
 pub mod fuzzing;
 mod health;
 mod holders;
-#[cfg(feature = "http")]
-pub mod http;
+#[doc(hidden)]
+pub mod internal;
 mod leadership;
 mod lock;
 mod mailbox;
@@ -318,7 +318,7 @@ pub mod metrics;
 mod metrics;
 mod names;
 mod observer;
-#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod operator;
 mod options;
 mod overview;
@@ -369,7 +369,7 @@ pub mod sim {
 }
 
 /// README's programs are compiled with the examples of this documentation.
-#[cfg(all(doctest, feature = "http"))]
+#[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;
 

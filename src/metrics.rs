@@ -144,7 +144,6 @@ mod told {
 mod told {
     use super::{Duration, LostReason, Status};
 
-    #[cfg(feature = "http")]
     pub(crate) fn leading(_: &str, _: &str, _: bool) {}
     pub(crate) fn standing(_: &str, _: &str, _: Status) {}
     pub(crate) fn elected(_: &str, _: &str) {}

@@ -107,7 +107,6 @@ impl Backlog {
     }
 
     /// As of when it is complete what `taken` items told, if that is all there is.
-    #[cfg(feature = "http")]
     pub(crate) fn as_of_all(&self, taken: u64) -> Option<Time> {
         let unread = self.lock();
         let all = unread.items.is_empty() && unread.taken == taken;
@@ -167,7 +166,6 @@ impl Observer {
     }
 
     /// What outlives the observer, to tell its age.
-    #[cfg(feature = "http")]
     pub(crate) fn backlog(&self) -> Arc<Backlog> {
         Arc::clone(&self.backlog)
     }

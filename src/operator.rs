@@ -1,5 +1,7 @@
 //! For those who run etcd and the nodes, as the command `eldest` does: taking somebody else's key away, and finding out
-//! what is wrong with an etcd. With the feature `cli`; a program that takes part has no need of it.
+//! what is wrong with an etcd. A program that takes part has no need of it.
+//!
+//! Not covered by semver: `eldest-cli` pins the exact version of this crate.
 
 use std::fmt;
 use std::sync::Arc;

@@ -13,19 +13,19 @@ pub(crate) type Own = Told<State>;
 
 /// See [`Own`].
 #[derive(Debug, Clone, Default)]
-pub(crate) struct State {
+pub struct State {
     slot: Option<SlotId>,
     /// `None`: the session has not stood in this election.
-    pub(crate) status: Option<Status>,
+    pub status: Option<Status>,
     /// The last term that began, which may be over.
-    pub(crate) held: Option<Held>,
+    pub held: Option<Held>,
 }
 
 /// A term, and what the core calls it.
 #[derive(Debug, Clone)]
-pub(crate) struct Held {
-    pub(crate) term: Term,
-    #[cfg_attr(not(feature = "http"), expect(dead_code))]
+pub struct Held {
+    /// The term.
+    pub term: Term,
     pub(crate) id: (SlotId, TermId),
 }
 

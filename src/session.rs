@@ -86,6 +86,20 @@ pub enum SessionState {
     Closed,
 }
 
+impl SessionState {
+    /// The state at this moment in one word, as HTTP says it: `connecting`, `ready`, `live`, `lost`, `closed`. A lease whose
+    /// deadline has passed is `lost`.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            SessionState::Connecting => "connecting",
+            SessionState::Ready => "ready",
+            SessionState::Live(lease) if !lease.time_left().is_zero() => "live",
+            SessionState::Live(_) | SessionState::Lost { .. } => "lost",
+            SessionState::Closed => "closed",
+        }
+    }
+}
+
 /// The lease of a session that is live.
 #[derive(Clone)]
 pub struct LeaseView {
@@ -274,6 +288,10 @@ impl Session {
         Ok(Self::start(env, Arc::new(pool), settings))
     }
 
+    pub(crate) fn of(handle: Handle) -> Self {
+        Self { handle }
+    }
+
     pub(crate) fn shared(&self) -> &SessionShared {
         &self.handle.shared
     }
@@ -343,11 +361,6 @@ impl Session {
                 shared: Arc::new(shared),
             },
         }
-    }
-
-    #[cfg(feature = "http")]
-    pub(crate) fn handle(&self) -> &Handle {
-        &self.handle
     }
 
     /// Who this node is, as given to [`SessionOptions::new`].

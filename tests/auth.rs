@@ -520,7 +520,6 @@ async fn a_password_is_in_no_log_line_no_error_and_no_debug_output() -> Result {
 }
 
 /// Newer versions ask for more than older ones; what is told is what is then allowed.
-#[cfg(feature = "cli")]
 #[tokio::test]
 async fn operators_are_told_what_a_user_may_do_without_its_being_done() -> Result {
     use eldest::operator::{Endpoint, Permissions, evict};

@@ -4,7 +4,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
-use eldest::fuzzing::TARGETS;
+use eldest::fuzzing::{TARGETS, Target};
+use eldest_http::fuzzing as requests;
 use fastrand::Rng;
 
 /// For all targets together.
@@ -36,14 +37,24 @@ fn damaged(rng: &mut Rng, examples: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
+/// What the library reads, and what its router does.
+fn targets() -> impl Iterator<Item = Target> {
+    let request = Target {
+        name: "request",
+        read: requests::request,
+        seeds: requests::SEEDS,
+    };
+    TARGETS.into_iter().chain([request])
+}
+
 #[test]
 fn whatever_others_send_is_read_without_a_panic() {
-    for target in &TARGETS {
+    for target in targets() {
         let seed = fastrand::u64(..);
         let mut rng = Rng::with_seed(seed);
         let begin = Instant::now();
         let (mut tried, mut read) = (0_u64, 0_u64);
-        let limit = BUDGET / TARGETS.len() as u32;
+        let limit = BUDGET / (TARGETS.len() + 1) as u32;
         while tried < 100 || begin.elapsed() < limit {
             let bytes = damaged(&mut rng, target.seeds);
             let outcome = catch_unwind(AssertUnwindSafe(|| (target.read)(&bytes)));

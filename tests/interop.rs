@@ -3,14 +3,12 @@
 #![cfg(unix)] // etcdctl is ended by signals
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
-mod etcdctl;
-
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use crate::etcdctl::etcdctl;
 use eldest::{BoxError, Candidate, Leadership, Observer, Roster, Session, SessionOptions, Status};
+use eldest_fixtures::tools::etcdctl;
 use eldest_testing::{Etcd, eventually};
 use etcd_client::{Client, GetOptions, LeaderKey, ProclaimOptions, ResignOptions};
 use futures::StreamExt;

@@ -2,7 +2,6 @@
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod capture;
-mod sealed;
 
 use std::time::Duration;
 
@@ -10,8 +9,8 @@ use capture::Logs;
 use eldest::{
     BoxError, Candidate, ErrorKind, Leadership, LostReason, Session, SessionOptions, TlsFiles,
 };
+use eldest_fixtures::tls::{Authority, TlsEtcd};
 use eldest_testing::{Proxy, eventually};
-use sealed::{Authority, Sealed};
 use tokio::time::timeout;
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
@@ -24,7 +23,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// Certificates end at whole seconds, and etcd's clock is this machine's.
 const SECOND: Duration = Duration::from_secs(1);
 
-fn files(sealed: &Sealed) -> TlsFiles {
+fn files(sealed: &TlsEtcd) -> TlsFiles {
     TlsFiles::new()
         .authorities(sealed.file("ca.pem"))
         .identity(sealed.file("client.pem"), sealed.file("client.key"))
@@ -35,7 +34,7 @@ fn options(files: TlsFiles) -> SessionOptions {
 }
 
 /// What a session says that gets nowhere.
-async fn refused(sealed: &Sealed, files: TlsFiles) -> String {
+async fn refused(sealed: &TlsEtcd, files: TlsFiles) -> String {
     let options = options(files).connect_timeout(SECOND);
     let refused = Session::connect([&sealed.endpoint], options).await;
     let refused = refused.expect_err("it must not come in");
@@ -44,7 +43,7 @@ async fn refused(sealed: &Sealed, files: TlsFiles) -> String {
 }
 
 /// etcd says why before it closes the connection, and only sometimes is the closing heard first.
-async fn told_by_etcd(sealed: &Sealed, files: TlsFiles) -> Result {
+async fn told_by_etcd(sealed: &TlsEtcd, files: TlsFiles) -> Result {
     eventually(LONG, "it is told why", async || {
         let told = refused(sealed, files.clone()).await;
         told.contains("received fatal alert").then_some(())
@@ -54,9 +53,9 @@ async fn told_by_etcd(sealed: &Sealed, files: TlsFiles) -> Result {
 
 #[tokio::test]
 async fn whoever_shows_the_wrong_certificate_or_none_gets_nowhere_and_is_told_why() -> Result {
-    let sealed = Sealed::start(&[]).await?;
+    let sealed = TlsEtcd::start(&[]).await?;
     let stranger = Authority::new()?;
-    let past = sealed::now().saturating_sub(SECOND);
+    let past = eldest_fixtures::tls::now().saturating_sub(SECOND);
 
     // Ours, as etcd sees it.
     for signed in [
@@ -105,7 +104,7 @@ async fn whoever_shows_the_wrong_certificate_or_none_gets_nowhere_and_is_told_wh
 
 #[tokio::test]
 async fn a_file_that_cannot_be_used_is_named() -> Result {
-    let sealed = Sealed::start(&[]).await?;
+    let sealed = TlsEtcd::start(&[]).await?;
     sealed.replace("empty.pem", "nothing\n")?;
     let other = sealed.authority.sign("127.0.0.1")?;
     sealed.replace("other.key", &other.key)?;
@@ -141,7 +140,7 @@ async fn a_file_that_cannot_be_used_is_named() -> Result {
 }
 
 /// A leader whose connections a proxy can cut.
-async fn leading(sealed: &Sealed) -> Result<(Proxy, Session, Candidate, Leadership)> {
+async fn leading(sealed: &TlsEtcd) -> Result<(Proxy, Session, Candidate, Leadership)> {
     let proxy = Proxy::start(sealed.address()).await?;
     let endpoint = format!("https://{}", proxy.address());
     let session = Session::connect([endpoint], options(files(sealed))).await?;
@@ -169,7 +168,7 @@ async fn renewed(leadership: &Leadership) -> Result {
 #[tokio::test]
 async fn a_leader_leads_on_while_authority_and_certificates_are_replaced() -> Result {
     let new = Authority::new()?;
-    let sealed = Sealed::start(&[&new]).await?;
+    let sealed = TlsEtcd::start(&[&new]).await?;
     let (proxy, session, mut candidate, leadership) = leading(&sealed).await?;
 
     // Ours first: it trusts both authorities, and shows what the new one has signed.
@@ -200,13 +199,13 @@ async fn a_leader_leads_on_while_authority_and_certificates_are_replaced() -> Re
 async fn an_expired_certificate_ends_the_term_in_time_and_a_new_one_brings_the_node_back() -> Result
 {
     let (logs, _guard) = Logs::capture();
-    let sealed = Sealed::start(&[]).await?;
+    let sealed = TlsEtcd::start(&[]).await?;
     let (proxy, session, mut candidate, leadership) = leading(&sealed).await?;
-    let end = sealed::now() + TTL * 2;
+    let end = eldest_fixtures::tls::now() + TTL * 2;
     sealed.identify("client", &sealed.authority.sign_until("127.0.0.1", end)?)?;
     proxy.drop_connections();
     renewed(&leadership).await?;
-    let expired = async || (sealed::now() > end + SECOND).then_some(());
+    let expired = async || (eldest_fixtures::tls::now() > end + SECOND).then_some(());
     eventually(LONG, "it has expired", expired).await?;
     renewed(&leadership).await?; // a connection that stands is not asked again
 

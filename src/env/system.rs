@@ -15,13 +15,13 @@ use eldest_core::time::Time;
 
 /// The real clock, tokio, and one watchdog thread for the whole process.
 #[derive(Debug, Clone)]
-pub(crate) struct System {
+pub struct System {
     handle: Handle,
 }
 
 /// There was no tokio runtime to run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NoRuntime;
+pub struct NoRuntime;
 
 impl std::fmt::Display for NoRuntime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -36,7 +36,10 @@ impl std::error::Error for NoRuntime {}
 
 impl System {
     /// Keeps the current runtime for every task to come.
-    pub(crate) fn new() -> Result<Self, NoRuntime> {
+    ///
+    /// # Errors
+    /// There is no tokio runtime here.
+    pub fn new() -> Result<Self, NoRuntime> {
         match Handle::try_current() {
             Ok(handle) => Ok(Self { handle }),
             Err(_) => Err(NoRuntime),

@@ -10,7 +10,6 @@ mod failure;
 mod join;
 mod kv;
 mod lease;
-#[cfg(feature = "cli")]
 mod operator;
 mod pool;
 mod switches;
@@ -26,7 +25,6 @@ pub(crate) use failure::{Class, Failure};
 pub(crate) use join::Joined;
 pub(crate) use join::{Join, Registered, Unless};
 pub(crate) use lease::KeepAlive;
-#[cfg(feature = "cli")]
 pub use operator::{MemberInfo, MemberStatus, Permissions};
 pub(crate) use pool::{Lane, Pool};
 pub(crate) use watch::{WatchMessage, WatchReceiver, WatchRequest};

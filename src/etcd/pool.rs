@@ -173,7 +173,6 @@ impl Pool {
 
     /// For operators: asks members that know no leader as well, to hear how they are, and takes no time for connecting
     /// from a request, since none is repeated.
-    #[cfg(feature = "cli")]
     pub(crate) fn for_operators(mut self) -> Self {
         self.connects_first = true;
         self.access = self

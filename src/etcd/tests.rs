@@ -20,11 +20,8 @@ mod access;
 mod batches;
 mod direct;
 mod endpoints;
-#[path = "../../tests/grpc_proxy/mod.rs"]
-mod grpc_proxy;
 mod keys;
 mod leases;
-#[cfg(feature = "cli")]
 mod operator;
 mod watches;
 

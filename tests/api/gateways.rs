@@ -6,7 +6,7 @@ use eldest::{ErrorKind, Session};
 use eldest_testing::Etcd;
 
 use crate::common::{Result, elected, leases, options, soon, stays};
-use crate::grpc_proxy::GrpcProxy;
+use eldest_fixtures::grpc_proxy::GrpcProxy;
 
 /// The ways in which it may show itself, or hide.
 const WAYS: [&[&str]; 4] = [

@@ -12,8 +12,6 @@ mod floods;
 mod following;
 mod freshness;
 mod gateways;
-#[path = "../grpc_proxy/mod.rs"]
-mod grpc_proxy;
 mod locks;
 mod many;
 mod observing;

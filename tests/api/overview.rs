@@ -6,7 +6,6 @@ use eldest::{ErrorKind, QueueKind, Session};
 use eldest_testing::{Etcd, Proxy, eventually};
 
 use crate::common::{Result, SOON, options, session, soon};
-#[cfg(feature = "cli")]
 use crate::common::{elected, keys};
 
 #[tokio::test]
@@ -179,7 +178,6 @@ async fn a_question_is_asked_again_until_connecting_would_have_failed() -> Resul
     Ok(())
 }
 
-#[cfg(feature = "cli")]
 #[tokio::test]
 async fn an_evicted_key_is_the_one_that_was_seen_or_none() -> Result {
     use eldest::operator::evict;

@@ -207,12 +207,11 @@ async fn a_follower_s_work_is_dropped_after_a_suspend() -> Result {
 }
 
 /// Callers may act for a grace period more; by the runtime's timer, the key would stay for as long again.
-#[cfg(feature = "http")]
 #[tokio::test]
 async fn a_node_that_leads_on_behalf_of_callers_gives_its_key_back_after_a_suspend() -> Result {
     let etcd = Etcd::start().await?;
     let (machine, session) = session(&etcd).await?;
-    let mut run = Running::start(&session.election("e")?, eldest::http::on_behalf);
+    let mut run = Running::start(&session.election("e")?, eldest_http::on_behalf);
     let term = run.term().await;
     run.shutdown.cancel();
     soon("the token", term.lost().cancelled()).await;

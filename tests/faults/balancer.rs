@@ -9,7 +9,7 @@ use eldest::{Session, SessionOptions};
 use eldest_testing::{Etcd, EtcdCluster, eventually};
 
 use crate::stage::{Result, SOON, options, seconds};
-use crate::tools::tool;
+use eldest_fixtures::tools::tool;
 
 const TTL: Duration = seconds(10);
 /// So long that a session which renews nothing meanwhile has less than [`LEAST`] left.

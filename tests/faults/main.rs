@@ -14,6 +14,4 @@ mod processes;
 mod requests;
 mod stage;
 mod stalls;
-#[path = "../serve/tools.rs"]
-mod tools;
 mod watches;

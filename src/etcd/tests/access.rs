@@ -28,7 +28,6 @@ pub(super) async fn guarded() -> (Etcd, Client) {
 }
 
 /// With the right password.
-#[cfg(feature = "cli")]
 pub(super) fn pool_of_user(etcd: &Etcd, user: &str) -> Arc<Pool> {
     pool_of(etcd, user, PASSWORD)
 }

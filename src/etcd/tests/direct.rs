@@ -4,8 +4,8 @@ use tokio::net::{TcpListener as Listener, TcpStream};
 use tokio::sync::watch;
 
 use super::access::{PASSWORD, guarded};
-use super::grpc_proxy::GrpcProxy;
 use super::*;
+use eldest_fixtures::grpc_proxy::GrpcProxy;
 
 /// Forwards connections to an address that may change; those to the old one are closed then.
 struct Switch {

@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let _ = (eldest::fuzzing::TARGETS[3].read)(bytes);
+    let _ = eldest_http::fuzzing::request(bytes);
 });

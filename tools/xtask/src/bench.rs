@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::fixed::{COMMAND, RELEASE_LIMIT};
 use crate::stage::Stage;
+use crate::suites::CLI;
 use crate::{consumer, metadata, packages, python, setup, suites};
 
 const PACKAGE: &str = "eldest-bench";
@@ -82,8 +83,7 @@ fn build(stage: &Stage, name: &str, what: &[&str]) -> Result<PathBuf> {
 /// The command `eldest`, built as it is given to users, but for this machine's libraries.
 fn command(stage: &Stage) -> Result<PathBuf> {
     eprintln!("==> bench: building the command, which takes minutes the first time");
-    let what = ["--package", COMMAND, "--bin", COMMAND, "--features", "cli"];
-    build(stage, COMMAND, &[&what[..], &["--release"]].concat())
+    build(stage, COMMAND, &["--release", "--package", CLI])
 }
 
 /// Builds the peer that is written in Go, without a network, from Debian's packages of the compiler and of etcd's client.

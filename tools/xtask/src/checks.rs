@@ -4,13 +4,10 @@ use anyhow::Result;
 
 use crate::metadata::Metadata;
 use crate::stage::Stage;
-use crate::suites::{self, LIBRARY, PUBLISHED, TESTING};
+use crate::suites::{self, HTTP, LIBRARY, PUBLISHED, TESTING};
 use crate::{setup, simulate};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
-
-/// The feature that has nearly all others, with nearly every dependency: by itself it is built where its image is.
-const THE_COMMAND: &str = "cli";
 
 /// The stage `check`: cargo lints again only what has changed, and what builds on it.
 pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
@@ -33,15 +30,16 @@ pub(crate) fn lint(stage: &mut Stage) -> Result<()> {
     // Alone, and feature by feature: in the workspace, a feature that another member or a
     // dev-dependency turns on hides that the library forgot to.
     let metadata = Metadata::of_workspace(stage)?;
-    let features = metadata.features()?;
-    let others = features.into_iter().filter(|name| *name != THE_COMMAND);
-    for feature in std::iter::once("").chain(others) {
+    for feature in std::iter::once("").chain(metadata.features()?) {
         let mut alone = setup::cargo(["clippy", "--package", LIBRARY, "--no-default-features"])?;
         if !feature.is_empty() {
             alone.args(["--features", feature]);
         }
         stage.step(alone.args(DENY_WARNINGS))?;
     }
+    // The command is built by itself for its image.
+    let mut http = setup::cargo(["clippy", "--package", HTTP])?;
+    stage.step(http.args(DENY_WARNINGS))?;
     // Programs that record what they do have no etcd of their own.
     let mut history = setup::cargo(["clippy", "--package", TESTING, "--no-default-features"])?;
     stage.step(history.args(DENY_WARNINGS))?;

@@ -59,7 +59,7 @@ fn in_containers(stage: &mut Stage, tests: bool) -> Result<()> {
 /// node. By the older docker-compose, for it builds with what every engine has.
 fn build(stage: &mut Stage, compose: &Path) -> Result<()> {
     const PROFILE: &str = "dev";
-    const FEATURES: &str = "eldest/cli,eldest-node/history";
+    const FEATURES: &str = "eldest-node/history";
     let (node, command) = (suites::DEV_IMAGE, suites::DEV_COMMAND_IMAGE);
     let file = setup::target().join("compose-dev.yml");
     let args = format!("args: {{ PROFILE: {PROFILE}, FEATURES: \"{FEATURES}\" }}");

@@ -10,9 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::stage::Stage;
+use crate::suites::CLI;
 use crate::{metadata, setup};
 
-/// The command's binary, and its package.
+/// The command's binary; its package is [`CLI`].
 pub(crate) const COMMAND: &str = "eldest";
 /// The node of the project's image.
 pub(crate) const NODE: &str = "eldest-node";
@@ -41,12 +42,7 @@ pub(crate) fn run() -> ExitCode {
 /// The command as it is given to users.
 pub(crate) fn release(stage: &Stage) -> Result<PathBuf> {
     stage.say(&format!("building {COMMAND}, static, for release"));
-    let args = ["--release", "--bin", COMMAND, "--features", "cli"];
-    let [binary] = build(
-        stage,
-        [COMMAND],
-        &[&["--package", COMMAND], &args[..]].concat(),
-    )?;
+    let [binary] = build(stage, [COMMAND], &["--release", "--package", CLI])?;
     ensure!(
         is_static(&fs::read(&binary)?),
         "{} needs a loader: it is not static",
@@ -66,10 +62,10 @@ pub(crate) fn for_tests<const N: usize>(stage: &Stage, names: [&str; N]) -> Resu
             "--package",
             NODE,
             "--package",
-            COMMAND,
+            CLI,
             "--bins",
             "--features",
-            "eldest-node/history,eldest/cli",
+            "eldest-node/history",
         ],
     )
 }

@@ -61,13 +61,17 @@ impl Metadata {
             .collect())
     }
 
-    /// The names of the files and folders in `tests/`.
-    pub(crate) fn tests(&self) -> Result<Vec<&str>> {
-        let targets = list(&self.library()?["targets"]);
-        let tests = targets
-            .iter()
-            .filter(|target| list(&target["kind"]).iter().any(|kind| kind == "test"));
-        Ok(tests.filter_map(|target| target["name"].as_str()).collect())
+    /// The names of the integration tests of the library and of the crates that are published with it.
+    pub(crate) fn tests(&self) -> Vec<&str> {
+        let packages = list(&self.0["packages"]).iter();
+        let published = packages.filter(|package| {
+            let name = package["name"].as_str();
+            name.is_some_and(|name| suites::PUBLISHED.contains(&name))
+        });
+        let targets = published.flat_map(|package| list(&package["targets"]));
+        let tests =
+            targets.filter(|target| list(&target["kind"]).iter().any(|kind| kind == "test"));
+        tests.filter_map(|target| target["name"].as_str()).collect()
     }
 
     /// The version of `dependency` the library asks for.
@@ -215,6 +219,8 @@ mod tests {
                     {"name": "b", "req": "^2", "kind": null, "optional": true},
                     {"name": "t", "req": "^3", "kind": "dev", "optional": false}],
                  "targets": [{"name": "eldest", "kind": ["lib"]}, {"name": "smoke", "kind": ["test"]}]},
+                {"id": "h", "name": "eldest-http", "targets": [{"name": "http", "kind": ["test"]}]},
+                {"id": "n", "name": "eldest-node", "targets": [{"name": "node", "kind": ["test"]}]},
                 {"id": "a", "name": "a", "version": "1.2.3", "rust_version": "1.63.0"},
                 {"id": "b", "name": "b", "version": "2.0.0", "rust_version": null},
                 {"id": "t", "name": "t", "version": "3.0.0", "rust_version": "1.99"},
@@ -243,7 +249,7 @@ mod tests {
     fn the_library_is_described() {
         let sample = sample();
         assert_eq!(sample.features().unwrap(), ["testing", "tls"]);
-        assert_eq!(sample.tests().unwrap(), ["smoke"]);
+        assert_eq!(sample.tests(), ["smoke", "http"]);
         assert_eq!(sample.requirement("a").unwrap(), "^1.2");
         assert!(sample.requirement("c").is_err());
         assert_eq!(sample.rust_version().unwrap(), Version(1, 88, 0));

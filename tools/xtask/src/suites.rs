@@ -13,8 +13,12 @@ use crate::{packages, setup, tools};
 /// The package everything here is about.
 pub(crate) const LIBRARY: &str = "eldest";
 /// The library and the crates that are published with it, in the order in which they build on one another.
-pub(crate) const PUBLISHED: [&str; 3] = [CORE, LIBRARY, TESTING];
+pub(crate) const PUBLISHED: [&str; 5] = [CORE, LIBRARY, HTTP, TESTING, CLI];
 const CORE: &str = "eldest-core";
+/// What answers who leads.
+pub(crate) const HTTP: &str = "eldest-http";
+/// The command `eldest`.
+pub(crate) const CLI: &str = "eldest-cli";
 /// What the tests of the library and of its users build on.
 pub(crate) const TESTING: &str = "eldest-testing";
 /// The test file that needs the Docker Engine and has a stage of its own.
@@ -66,20 +70,30 @@ pub(crate) const DEV_IMAGE: &str = "eldest-node-dev";
 /// ... and the command alone.
 pub(crate) const DEV_COMMAND_IMAGE: &str = "eldest-command-dev";
 
-const TEST_LIBRARY: [&str; 7] = [
-    "test",
+/// The library and the crates beside it. Always all of them: cargo builds a dependency once for each set of features that
+/// the packages it was asked for need.
+pub(crate) const TOGETHER: [&str; 9] = [
     "--package",
     LIBRARY,
     "--package",
+    HTTP,
+    "--package",
+    CLI,
+    "--package",
     TESTING,
     "--all-features",
-    "--no-fail-fast",
 ];
 
 /// By itself: what it needs of etcd-client, nothing else should be built with.
 const TEST_STACK: [&str; 4] = ["test", "--package", "eldest-sim-stack", "--no-fail-fast"];
 
 const TEST_CHAOS: [&str; 4] = ["test", "--package", "eldest-chaos", "--no-fail-fast"];
+
+fn test_library() -> Result<Command> {
+    let mut cargo = setup::cargo(["test", "--no-fail-fast"])?;
+    cargo.args(TOGETHER);
+    Ok(cargo)
+}
 
 /// The stage `unit`.
 pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
@@ -89,21 +103,16 @@ pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
         CORE,
         "--no-fail-fast",
     ])?)?;
-    stage.tests(setup::cargo(TEST_LIBRARY)?.args(["--lib", "--bins"]))?;
+    stage.tests(test_library()?.args(["--lib", "--bins"]))?;
     Ok(())
 }
 
 /// The stage `integration`.
 pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
     let tests = all(stage, None);
-    stage.step(setup::cargo(TEST_LIBRARY)?.arg("--doc"))?;
-    stage.step(&mut setup::cargo([
-        "build",
-        "--package",
-        LIBRARY,
-        "--all-features",
-        "--examples",
-    ])?)?;
+    stage.step(test_library()?.arg("--doc"))?;
+    let mut examples = setup::cargo(["build"])?;
+    stage.step(examples.args(TOGETHER).arg("--examples"))?;
     stage.tests(&mut setup::cargo([
         "test",
         "--no-fail-fast",
@@ -119,18 +128,18 @@ pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
     tests
 }
 
-/// Everything in `tests/` that needs no containers, against the vendored etcd; against the one given, what depends on
+/// Everything in the folders `tests` that needs no containers, against the vendored etcd; against the one given, what depends on
 /// etcd's version.
 pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     let metadata = Metadata::of_workspace(stage)?;
     let tests: Vec<&str> = metadata
-        .tests()?
+        .tests()
         .into_iter()
         .filter(|name| *name != CONTAINERS)
         .filter(|name| etcd.is_none() || !ON_ONE_VERSION.contains(name))
         .collect();
     ensure!(!tests.is_empty(), "there is no test in tests/");
-    let mut all = setup::cargo(TEST_LIBRARY)?;
+    let mut all = test_library()?;
     for test in &tests {
         all.args(["--test", test]);
     }
@@ -149,7 +158,7 @@ pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     // Other versions are tested beside one another already.
     let at_once = if etcd.is_none() { 2 } else { 1 };
     stage.side_by_side(&tests, at_once, |part, test| {
-        let mut one = setup::cargo(TEST_LIBRARY)?;
+        let mut one = test_library()?;
         for (name, value) in all.get_envs() {
             match value {
                 Some(value) => one.env(name, value),
@@ -211,7 +220,7 @@ pub(crate) fn conformance(stage: &mut Stage, etcd: &Path) -> Result<()> {
 /// The smoke test, against the vendored etcd or the one given.
 pub(crate) fn smoke(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     ensure!(has(stage, SMOKE)?, "there is no tests/{SMOKE}.rs");
-    let mut cargo = setup::cargo(TEST_LIBRARY)?;
+    let mut cargo = test_library()?;
     cargo.args(["--test", SMOKE]).env("ELDEST_SMOKE", "1");
     if let Some(etcd) = etcd {
         cargo.env("ELDEST_ETCD_BIN", etcd);
@@ -222,7 +231,7 @@ pub(crate) fn smoke(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
 
 /// The command `leaks`: ten thousand cycles on a good network and on one that flaps.
 pub(crate) fn leaks() -> Result<ExitCode> {
-    let mut cargo = setup::cargo(TEST_LIBRARY)?;
+    let mut cargo = test_library()?;
     cargo.args(["--test", "cycles", "--", "--ignored", "--nocapture"]);
     let status = cargo.status().context("starting cargo")?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
@@ -231,7 +240,7 @@ pub(crate) fn leaks() -> Result<ExitCode> {
 
 /// The tests that need the Docker Engine.
 pub(crate) fn containers(stage: &mut Stage, compose: &Compose) -> Result<()> {
-    let mut cargo = setup::cargo(TEST_LIBRARY)?;
+    let mut cargo = test_library()?;
     cargo.args(["--test", CONTAINERS, "--", CONTAINER_THREADS]);
     cargo
         .env(COMPOSE_V1, &compose.v1)
@@ -245,7 +254,7 @@ pub(crate) fn containers(stage: &mut Stage, compose: &Compose) -> Result<()> {
 pub(crate) fn failover(stage: &mut Stage) -> Result<()> {
     // Beside the library, whose features decide how its dependencies are built: alone, the example would need another
     // build of them.
-    let mut cargo = setup::cargo(TEST_LIBRARY)?;
+    let mut cargo = test_library()?;
     cargo.args(["--package", "eldest-failover-example"]);
     stage.tests(cargo.args(["--test", "failover", "--test", "in_process"]))?;
     Ok(())
@@ -266,7 +275,7 @@ pub(crate) fn sweep(stage: &mut Stage) -> Result<()> {
 
 /// Whether `tests/` has this one.
 pub(crate) fn has(stage: &Stage, test: &str) -> Result<bool> {
-    Ok(Metadata::of_workspace(stage)?.tests()?.contains(&test))
+    Ok(Metadata::of_workspace(stage)?.tests().contains(&test))
 }
 
 #[cfg(test)]
@@ -276,10 +285,15 @@ mod tests {
 
     #[test]
     fn what_is_left_out_for_other_versions_is_there_for_one() {
-        let tests = setup::root().join("tests");
+        let packages = [".", "crates/eldest-http", "crates/eldest-cli"];
         for name in ON_ONE_VERSION {
             let (file, folder) = (format!("{name}.rs"), format!("{name}/main.rs"));
-            let there = [file, folder].iter().any(|path| tests.join(path).is_file());
+            let there = packages.iter().any(|package| {
+                let tests = setup::root().join(package).join("tests");
+                [&file, &folder]
+                    .iter()
+                    .any(|path| tests.join(path).is_file())
+            });
             assert!(there, "{name}");
         }
     }

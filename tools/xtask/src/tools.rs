@@ -1,5 +1,5 @@
-//! Finds the programs that tests need: on this machine, or in packages of Debian that are only unpacked. tests/serve needs
-//! `HAProxy` and promtool, tests/faults `HAProxy`, tests/page Chromium, tests/restore etcdutl.
+//! Finds the programs that tests need: on this machine, or in packages of Debian that are only unpacked. The tests of the command need
+//! `HAProxy`, promtool and Chromium, tests/faults `HAProxy`, tests/restore etcdutl.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

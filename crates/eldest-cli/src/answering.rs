@@ -1,0 +1,149 @@
+//! Serves HTTP for the command: listens, checks host names and the bearer token, and collects metrics.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use eldest::CancellationToken;
+use eldest::metrics::{RENEWAL_BUCKETS, describe};
+use eldest_http::{Door, Limits, Node, router, serve};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::connection::Secret;
+use crate::exit::{Code, fault};
+
+/// Holds the token.
+pub(crate) const TOKEN: &str = "ELDEST_HTTP_TOKEN";
+const FILE: &str = "--http-token-file";
+const HEADING: &str = "HTTP";
+/// What is measured is summed up that often, so that it takes no more room where nobody asks for it.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Who may ask, and who may change something.
+#[derive(Debug, clap::Args)]
+#[group(id = "answering")]
+pub(crate) struct Args {
+    /// A name that requests may call this node by, besides localhost and addresses; several: separated by commas
+    #[arg(
+        long, value_name = "NAME,...", value_delimiter = ',', env = "ELDEST_HTTP_HOST", hide_env_values = true,
+        help_heading = HEADING
+    )]
+    http_host: Vec<String>,
+
+    /// A file that holds the token that requests need to change something; or the variable ELDEST_HTTP_TOKEN holds it
+    #[arg(
+        long, value_name = "FILE", env = "ELDEST_HTTP_TOKEN_FILE", hide_env_values = true, help_heading = HEADING
+    )]
+    http_token_file: Option<PathBuf>,
+}
+
+/// A port that is ours, at which nobody is answered yet.
+pub(crate) struct Listening {
+    listener: TcpListener,
+    address: SocketAddr,
+    door: Door,
+    page: PrometheusHandle,
+}
+
+/// What answers.
+pub(crate) struct Server {
+    shutdown: CancellationToken,
+    task: JoinHandle<io::Result<()>>,
+    upkeep: JoinHandle<()>,
+}
+
+impl Args {
+    /// To be called once, before the first session: what is measured before would be lost. A node that cannot be asked
+    /// does not begin to stand.
+    pub(crate) async fn listen(&self, option: &str, at: SocketAddr) -> Result<Listening> {
+        let token = self.token()?;
+        let bound = TcpListener::bind(at).await;
+        let listener = bound.with_context(|| format!("{option} {at}"))?;
+        let address = listener.local_addr()?;
+        let mut door = Door::at(address);
+        for host in &self.http_host {
+            if host.is_empty() || host.contains(['/', ':', ' ']) {
+                let message = format!("--http-host {host:?}: write a name without a port");
+                return Err(fault(Code::Usage, message));
+            }
+            door = door.host(host);
+        }
+        if let Some(token) = token {
+            door = door.token(token.0);
+        }
+        let renewals = Matcher::Full("eldest_renewal_duration_seconds".to_owned());
+        let page = PrometheusBuilder::new()
+            .set_buckets_for_metric(renewals, &RENEWAL_BUCKETS)?
+            .install_recorder()?;
+        describe();
+        Ok(Listening {
+            listener,
+            address,
+            door,
+            page,
+        })
+    }
+
+    fn token(&self) -> Result<Option<Secret>> {
+        let (source, token) = match (&self.http_token_file, std::env::var_os(TOKEN)) {
+            (Some(file), _) => (FILE, Secret::read(FILE, file)?),
+            (None, Some(text)) => (TOKEN, Secret(text.to_string_lossy().into_owned())),
+            (None, None) => return Ok(None),
+        };
+        // What no header could carry could never be right, and an empty one would be no secret.
+        if token.0.is_empty() || !token.0.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let message =
+                format!("{source}: the token must be visible ASCII characters, at least one");
+            return Err(fault(Code::Usage, message));
+        }
+        Ok(Some(token))
+    }
+}
+
+impl Listening {
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers for that node from here on.
+    pub(crate) fn serve(self, node: Node) -> Server {
+        let shutdown = CancellationToken::new();
+        let page = self.page.clone();
+        let app = router(node.metrics(move || page.render()), self.door);
+        let served = serve(self.listener, app, Limits::default(), shutdown.clone());
+        Server {
+            shutdown,
+            task: tokio::spawn(served),
+            upkeep: tokio::spawn(async move {
+                loop {
+                    tokio::time::sleep(UPKEEP).await;
+                    self.page.run_upkeep();
+                }
+            }),
+        }
+    }
+}
+
+impl Server {
+    /// Why it answers no more, if ever.
+    pub(crate) async fn broken(&mut self) -> anyhow::Error {
+        match (&mut self.task).await {
+            Ok(Ok(())) => anyhow!("it answers no more"),
+            Ok(Err(error)) => error.into(),
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Answers what is under way, and no more.
+    pub(crate) async fn stop(self) {
+        self.upkeep.abort();
+        self.shutdown.cancel();
+        if !self.task.is_finished() {
+            let _ = self.task.await;
+        }
+    }
+}

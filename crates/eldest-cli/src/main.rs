@@ -1,0 +1,96 @@
+//! The command `eldest`: turns a command line into a command, and its result into an exit code.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a program runs in real time; only the library can be simulated"
+)]
+#![allow(
+    clippy::doc_markdown,
+    reason = "clap prints these comments as they are"
+)]
+
+mod answering;
+mod cli;
+mod connection;
+#[cfg(unix)]
+mod contain;
+mod doctor;
+mod exit;
+mod generate;
+#[cfg(unix)]
+mod health;
+#[cfg(unix)]
+mod lock;
+mod log;
+mod member;
+mod output;
+mod resign;
+#[cfg(unix)]
+mod run;
+mod serve;
+#[cfg(unix)]
+mod signals;
+mod status;
+mod stop;
+#[cfg(unix)]
+mod supervise;
+mod top;
+mod view;
+mod watch;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    // What this program is started as by itself, before there are arguments, threads or a runtime.
+    #[cfg(unix)]
+    if let Some(code) = contain::entry() {
+        return code;
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::usage(&error),
+    };
+    let format = cli.global.output;
+    let draws = matches!(cli.command, Command::Top(_));
+    let done = log::start(&cli.global.log, draws).and_then(|()| run(cli));
+    match done {
+        Ok(code) => code,
+        Err(error) => exit::failure(&error, format),
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode> {
+    let Cli {
+        mut global,
+        command,
+    } = cli;
+    match command {
+        #[cfg(unix)]
+        Command::Run(args) => within_runtime(run::run(&global, *args)),
+        #[cfg(unix)]
+        Command::Lock(args) => within_runtime(lock::run(&global, args)),
+        Command::Serve(args) => within_runtime(serve::run(&global, args)),
+        Command::Status(args) => within_runtime(status::run(&global, args)),
+        Command::Watch(args) => within_runtime(watch::run(&global, args)),
+        Command::Top(args) => within_runtime(top::run(&global, args)),
+        Command::Completions(args) => generate::completions(&args).map(Into::into),
+        Command::Man(args) => generate::manual(&args).map(Into::into),
+        Command::Doctor(args) => within_runtime(doctor::run(&global, args)),
+        Command::Resign(args) => within_runtime(resign::run(&mut global, args)),
+    }
+}
+
+/// Runs a command that talks to etcd.
+fn within_runtime<C: Into<ExitCode>>(command: impl Future<Output = Result<C>>) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let done = runtime.block_on(command);
+    // A thread that is stuck in a write or a read of a terminal must not hold up the end.
+    runtime.shutdown_background();
+    done.map(Into::into)
+}

@@ -1,0 +1,245 @@
+//! Implements `eldest run`: stands as a candidate whose work is a program, and decides what follows when the program
+//! has ended.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use eldest::{BoxError, CancellationToken, Election, Following, Leadership};
+use eldest_http::Node;
+use tokio::sync::{Mutex, watch};
+
+use crate::answering;
+use crate::cli::Global;
+use crate::contain::{self, Commands, Ending, Keeper, Limit, Spec, Stop};
+use crate::health;
+use crate::supervise::{self, Outcome, Supervisor};
+
+/// Between the end of a program and its next start, at first; doubled each time that it ends soon.
+const PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A program that ran so long did not fail at its start.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Run a program only while this node leads.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The election's name
+    election: String,
+
+    #[command(flatten)]
+    supervise: supervise::Args,
+
+    /// When the program has ended by itself, stand again at the back of the queue, instead of ending with its code
+    #[arg(long, help_heading = "Program")]
+    restart: bool,
+
+    /// What to run while another leads, for the shell /bin/sh; it ends before CMD begins
+    #[arg(long, value_name = "COMMAND", help_heading = "Program")]
+    follow_cmd: Option<String>,
+
+    #[command(flatten)]
+    health: health::Args,
+
+    /// Answer over HTTP at this address, as `eldest serve` does, whether this node leads
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        env = "ELDEST_SERVE",
+        hide_env_values = true,
+        help_heading = "HTTP"
+    )]
+    serve: Option<SocketAddr>,
+
+    #[command(flatten)]
+    answering: answering::Args,
+}
+
+/// Stands until the program has ended for good, or we are told to end.
+pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
+    let listening = match args.serve {
+        Some(at) => Some(args.answering.listen("--serve", at).await?),
+        None => None,
+    };
+    let opened = Supervisor::open(&global.connection, &args.supervise, &args.election).await?;
+    let (session, supervisor) = opened;
+    let election = session.election(&args.election)?;
+    let mut server = listening.map(|listening| {
+        tracing::info!(address = %listening.address(), "listening for requests");
+        listening.serve(Node::new().works_in(&election))
+    });
+    let rounds = rounds(&args, &election, &supervisor);
+    let done = while_asked(rounds, server.as_mut(), &supervisor.signals.stop).await;
+    supervisor.close(&session).await;
+    // Last, so that whoever asks is told that we do not lead instead of nothing.
+    if let Some(server) = server {
+        server.stop().await;
+    }
+    done
+}
+
+/// A node that nobody can ask any more whether it leads is one whose program no front finds. Then we end as if we were told
+/// to, so that another node leads, but with an error, so that whoever started us does so again.
+async fn while_asked(
+    rounds: impl Future<Output = Result<ExitCode>>,
+    server: Option<&mut answering::Server>,
+    stop: &CancellationToken,
+) -> Result<ExitCode> {
+    let mut rounds = pin!(rounds);
+    let Some(server) = server else {
+        return rounds.await;
+    };
+    tokio::select! {
+        biased;
+        done = &mut rounds => done,
+        error = server.broken() => {
+            tracing::error!(%error, "no request can be answered any more: ending");
+            stop.cancel();
+            rounds.await.and(Err(error))
+        }
+    }
+}
+
+/// One candidacy after the other.
+async fn rounds(
+    args: &Args,
+    election: &Election,
+    supervisor: &Arc<Supervisor>,
+) -> Result<ExitCode> {
+    let mut pause = PAUSE;
+    loop {
+        let begun = contain::now();
+        let Some(Outcome::Ended(exit)) = stand(args, election, supervisor).await? else {
+            return Ok(ExitCode::SUCCESS);
+        };
+        if !args.restart || supervisor.signals.stop.is_cancelled() {
+            return Ok(exit.code().into());
+        }
+        if contain::now().saturating_sub(begun) > SOON {
+            pause = PAUSE;
+        }
+        tracing::warn!(%exit, ?pause, "the program has ended; standing again");
+        tokio::select! {
+            () = supervisor.signals.stop.cancelled() => return Ok(exit.code().into()),
+            () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+        }
+        supervisor.prepare();
+    }
+}
+
+/// One candidacy, of as many terms as are lost. `None`: we were told to end before the program began.
+async fn stand(
+    args: &Args,
+    election: &Election,
+    supervisor: &Arc<Supervisor>,
+) -> Result<Option<Outcome>> {
+    let shutdown = CancellationToken::new();
+    let outcome = Mutex::new(None);
+    let work = async |leadership: Leadership| lead(&leadership, supervisor, &outcome).await;
+    let spec = args.follow_cmd.as_ref().map(|command| {
+        let shell = ["/bin/sh", "-c", command].map(OsString::from);
+        supervisor.spec_for(shell.to_vec())
+    });
+    let check = args.health.check(&supervisor.household);
+    let runner = election.runner();
+    let standing = async {
+        match (spec, check) {
+            (None, None) => runner.run(shutdown.clone(), work).await,
+            (None, Some(check)) => {
+                let (every, limit) = (check.every, check.limit);
+                let runner = runner.health_check(every, limit, || check.clone().ask());
+                runner.run(shutdown.clone(), work).await
+            }
+            (Some(spec), None) => {
+                let runner = runner.follow(|following| follow(following, supervisor, &spec));
+                runner.run(shutdown.clone(), work).await
+            }
+            (Some(spec), Some(check)) => {
+                let (every, limit) = (check.every, check.limit);
+                let runner = runner.follow(|following| follow(following, supervisor, &spec));
+                let runner = runner.health_check(every, limit, || check.clone().ask());
+                runner.run(shutdown.clone(), work).await
+            }
+        }
+    };
+    // While the program runs, it is told to end, and our place is kept until it has: its work returns then.
+    let stopping = async {
+        supervisor.signals.stop.cancelled().await;
+        drop(outcome.lock().await);
+        shutdown.cancel();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        stood = standing => stood?,
+        () = stopping => {}
+    }
+    outcome.into_inner().transpose()
+}
+
+/// The work of a leader.
+async fn lead(
+    leadership: &Leadership,
+    supervisor: &Arc<Supervisor>,
+    outcome: &Mutex<Option<Result<Outcome>>>,
+) -> Result<(), BoxError> {
+    // Held for as long as the program runs.
+    let mut outcome = outcome.lock().await;
+    let done = supervisor.run(&leadership.term()).await;
+    let lost = matches!(done, Ok(Outcome::Lost));
+    *outcome = Some(done);
+    if lost {
+        supervisor.prepare();
+    }
+    if lost && leadership.is_valid() {
+        // What was lost is not the term itself: another leads, and we stand again.
+        leadership.step_down().await?;
+    }
+    Ok(())
+}
+
+/// The work of a follower. Its program's end is no end of ours.
+async fn follow(
+    following: Following,
+    supervisor: &Arc<Supervisor>,
+    spec: &Arc<Spec>,
+) -> Result<(), BoxError> {
+    let keeper = Keeper::start(spec, &supervisor.household).await?;
+    let (stop, stopped) = watch::channel(Stop::Not);
+    let commands = Commands {
+        stop: stopped,
+        signals: supervisor.signals.passed_on(),
+    };
+    // A task of its own, for it goes on until nothing is left of the program, even if nobody waits for it.
+    let mut job = tokio::spawn(keeper.go(None, || Limit::NEVER, commands));
+    let told = following.stopped();
+    let ending = tokio::select! {
+        biased;
+        ending = &mut job => ending?,
+        () = told.cancelled() => {
+            stop.send_replace(Stop::By(contain::now() + spec.grace));
+            job.await?
+        }
+    };
+    match ending {
+        Ending::Gone {
+            exit,
+            by_itself: true,
+        } => {
+            tracing::warn!(%exit, "the follower's program has ended; it begins anew after the next term");
+            Ok(())
+        }
+        Ending::Gone { .. } => Ok(()),
+        Ending::NotStarted(error) => Err(error.into()),
+        Ending::Left(pids) => {
+            tracing::error!(
+                ?pids,
+                "of the follower's program, these could not be killed"
+            );
+            Ok(())
+        }
+    }
+}

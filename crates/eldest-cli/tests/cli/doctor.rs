@@ -1,0 +1,279 @@
+//! `eldest doctor`.
+
+use eldest::etcd_client::{AlarmAction, AlarmType, Client};
+use eldest_testing::{Etcd, Proxy};
+use serde_json::Value;
+
+use eldest_fixtures::grpc_proxy::GrpcProxy;
+
+use crate::common::{
+    DONE, Ended, Result, SICK, UNAVAILABLE, USAGE, at, eldest, keys, leases, node, put, run, stand,
+};
+
+/// The findings of one check, as (level, message, remedy).
+fn found(ended: &Ended, check: &str) -> Vec<(String, String, String)> {
+    let report = ended.json();
+    let findings = report["findings"].as_array().expect("findings").iter();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    findings
+        .filter(|finding| finding["check"] == check)
+        .map(|f| (text(&f["level"]), text(&f["message"]), text(&f["remedy"])))
+        .collect()
+}
+
+/// That a check found this, and only this, this bad.
+#[track_caller]
+fn finds(ended: &Ended, check: &str, level: &str, message: &str, remedy: &str) {
+    let all = found(ended, check);
+    let fits = |(l, m, r): &(String, String, String)| {
+        l == level && m.contains(message) && r.contains(remedy)
+    };
+    assert!(
+        all.iter().any(fits),
+        "{check}: {level} {message:?} {remedy:?} is not in {all:?}"
+    );
+}
+
+async fn examine(mut command: tokio::process::Command) -> Result<Ended> {
+    command.args(["doctor", "--output", "json", "--log", "off"]);
+    run(command).await
+}
+
+async fn revision(client: &mut Client) -> Result<i64> {
+    let answer = client.get("nothing", None).await?;
+    Ok(answer.header().ok_or("a header")?.revision())
+}
+
+#[tokio::test]
+async fn a_healthy_etcd_passes_and_is_left_as_it_was() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let a = node(&etcd, "a").await?;
+    let _candidate = stand(&a, "jobs").await?;
+    let before = (keys(&mut client).await?, revision(&mut client).await?);
+    let mut command = eldest(&[
+        "--endpoints",
+        &etcd.endpoint(),
+        "--clock-drift-ppm",
+        "100000",
+    ]);
+    command.args(["--request-timeout", "5s", "--ttl", "60s"]);
+    let report = examine(command).await?;
+    assert_eq!(
+        (report.code, report.stderr.as_str()),
+        (DONE, ""),
+        "{report:?}"
+    );
+    finds(
+        &report,
+        "reachable",
+        "ok",
+        &format!("etcd {}", etcd.version()),
+        "",
+    );
+    finds(&report, "latency", "ok", "median of 20", "");
+    finds(&report, "members", "ok", "the only member was asked", "");
+    finds(&report, "members", "note", "one member cannot lose one", "");
+    finds(&report, "ttl", "ok", "60s;", "");
+    finds(&report, "clock", "ok", "ppm", "");
+    finds(
+        &report,
+        "permissions",
+        "ok",
+        "all below eldest/ may be used: read and write",
+        "",
+    );
+    finds(&report, "blocked", "ok", "none is blocked, of 1", "");
+    assert_eq!(
+        (keys(&mut client).await?, revision(&mut client).await?),
+        before
+    );
+    leases(&mut client, 1).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn people_get_a_block_for_each_thing_and_a_sum() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    put(&mut client, "eldest/jobs/immortal", "old").await?;
+    let report = run(at(&etcd, &["doctor", "--clock", "0s", "--ttl", "60s"])).await?;
+    assert_eq!(report.code, SICK, "{report:?}");
+    let lines: Vec<&str> = report.stdout.lines().collect();
+    assert_eq!(lines[0], etcd.endpoint());
+    assert!(lines[1].starts_with("  ok    etcd 3."), "{lines:?}");
+    let failure = lines.iter().position(|line| line.starts_with("  FAIL"));
+    let failure = failure.ok_or("a failure")?;
+    assert_eq!(
+        lines[failure..failure + 2],
+        [
+            "  FAIL  jobs is blocked by the key eldest/jobs/immortal, which has no lease and so never goes",
+            "        -> if nobody needs it: eldest resign jobs --candidate eldest/jobs/immortal",
+        ]
+    );
+    let sum = lines[failure + 2];
+    assert!(sum.starts_with("1 must be changed, "), "{sum}");
+    assert_eq!(lines.len(), failure + 3);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_member_that_does_not_answer_is_told_apart_from_the_others() -> Result {
+    let (etcd, mut dead) = (Etcd::start().await?, Etcd::start().await?);
+    dead.kill();
+    let endpoints = format!("{},{}", etcd.endpoint(), dead.endpoint());
+    let report = examine(eldest(&["--endpoints", &endpoints])).await?;
+    assert_eq!(report.code, SICK, "{report:?}");
+    finds(&report, "reachable", "ok", "etcd's leader", "");
+    finds(
+        &report,
+        "reachable",
+        "fail",
+        &dead.endpoint(),
+        "take it out of --endpoints",
+    );
+    let report = examine(eldest(&["--endpoints", &dead.endpoint()])).await?;
+    assert_eq!(report.code, UNAVAILABLE, "{report:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn endpoints_are_compared_with_the_members_and_with_each_other() -> Result {
+    let cluster = Etcd::builder().start_cluster(3).await?;
+    let all = cluster.endpoints();
+    let some = format!("{},{}", all[0], all[1]);
+    let report = examine(eldest(&["--endpoints", &some])).await?;
+    finds(&report, "members", "warn", &all[2], "name every member");
+    let proxy = Proxy::start(all[0].trim_start_matches("http://")).await?;
+    let twice = format!("{},{}", all.join(","), proxy.endpoint());
+    let report = examine(eldest(&["--endpoints", &twice])).await?;
+    finds(&report, "members", "ok", "all members were asked: 3", "");
+    finds(&report, "endpoints", "warn", "are the same member", "once");
+    let other = Etcd::start().await?;
+    let mixed = format!("{},{}", all[0], other.endpoint());
+    let report = examine(eldest(&["--endpoints", &mixed])).await?;
+    assert_eq!(report.code, SICK, "{report:?}");
+    finds(
+        &report,
+        "cluster",
+        "fail",
+        "2 different clusters",
+        "one cluster",
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_member_without_a_quorum_and_a_full_database_are_told() -> Result {
+    let mut cluster = Etcd::builder().start_cluster(2).await?;
+    let survivor = cluster.endpoints()[0].clone();
+    cluster.member(1).kill();
+    eldest_testing::eventually(crate::common::SOON, "no leader", async || {
+        let mut client = cluster.members()[0].client().await;
+        let status = client.status().await.ok()?;
+        (status.leader() == 0).then_some(())
+    })
+    .await?;
+    let report = examine(eldest(&["--endpoints", &survivor])).await?;
+    assert_eq!(report.code, SICK, "{report:?}");
+    finds(
+        &report,
+        "leader",
+        "fail",
+        "knows no leader",
+        "bring enough members back",
+    );
+
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let member = client
+        .status()
+        .await?
+        .header()
+        .ok_or("a header")?
+        .member_id();
+    let mut options = eldest::etcd_client::AlarmOptions::new();
+    options.with_member(member);
+    client
+        .alarm(AlarmAction::Activate, AlarmType::Nospace, Some(options))
+        .await?;
+    let report = examine(at(&etcd, &[])).await?;
+    assert_eq!(report.code, SICK, "{report:?}");
+    finds(&report, "alarms", "fail", "nobody can join", "alarm disarm");
+    finds(&report, "ttl", "fail", "no lease was granted", "");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_ttl_that_this_etcd_does_not_bear_is_told_with_one_that_it_does() -> Result {
+    let slow = Etcd::builder();
+    let slow = slow.heartbeat(std::time::Duration::from_millis(500));
+    let slow = slow
+        .election_timeout(std::time::Duration::from_secs(5))
+        .start()
+        .await?;
+    let report = examine(at(&slow, &["--ttl", "4s"])).await?;
+    finds(
+        &report,
+        "ttl",
+        "warn",
+        "grants no lease below 8s",
+        "--ttl 8s",
+    );
+    let short = found(&report, "ttl")
+        .into_iter()
+        .find(|(_, m, _)| m.contains("is short"));
+    let (_, _, remedy) = short.ok_or("the floor")?;
+    let floor = remedy
+        .trim_start_matches("--ttl ")
+        .split(' ')
+        .next()
+        .ok_or("a TTL")?;
+    let report = examine(at(&slow, &["--ttl", floor])).await?;
+    assert!(
+        !found(&report, "ttl")
+            .iter()
+            .any(|(level, ..)| level == "fail"),
+        "{report:?}"
+    );
+    // Its answers vary; what they add is a request timeout that grows with the TTL.
+    let longer = format!("{}s", floor.trim_end_matches('s').parse::<u64>()? * 2);
+    let report = examine(at(&slow, &["--ttl", &longer])).await?;
+    finds(&report, "ttl", "ok", &format!("{longer};"), "");
+    Ok(())
+}
+
+#[tokio::test]
+async fn slow_answers_are_told_with_what_they_need() -> Result {
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    proxy.delay(std::time::Duration::from_millis(150));
+    let report = examine(eldest(&["--endpoints", &proxy.endpoint(), "--ttl", "10s"])).await?;
+    finds(
+        &report,
+        "latency",
+        "warn",
+        "the request timeout is 500ms",
+        "--request-timeout",
+    );
+    finds(&report, "ttl", "warn", "is short", "or longer");
+    Ok(())
+}
+
+#[tokio::test]
+async fn clocks_are_compared_for_a_minute_at_most() -> Result {
+    let refused = run(eldest(&["doctor", "--clock", "2m"])).await?;
+    refused.failed_usage(USAGE, "at most 60s");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_grpc_proxy_of_etcd_must_be_replaced_by_the_members() -> Result {
+    let etcd = Etcd::start().await?;
+    let proxy = GrpcProxy::start(&etcd.address(), &["--advertise-client-url="])?;
+    let ended = examine(eldest(&["--endpoints", &proxy.endpoint()])).await?;
+    assert_eq!(ended.code, SICK, "{ended:?}");
+    let message = "etcd's gRPC proxy";
+    finds(&ended, "direct", "fail", message, "members of etcd");
+    Ok(())
+}

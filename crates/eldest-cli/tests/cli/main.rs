@@ -1,0 +1,15 @@
+//! The command `eldest`, driven from outside: its lines and objects, its exit codes, and what it leaves in etcd.
+#![cfg(unix)]
+#![allow(clippy::disallowed_methods, reason = "tests run in real time")]
+
+mod access;
+mod common;
+mod doctor;
+mod options;
+mod pages;
+mod resign;
+mod status;
+mod terminal;
+mod tls;
+mod top;
+mod watch;

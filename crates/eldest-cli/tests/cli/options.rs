@@ -1,0 +1,282 @@
+//! Arguments and variables: what is understood, what is refused and how, and the help.
+
+use crate::common::{DONE, Result, USAGE, eldest, run};
+
+#[tokio::test]
+async fn whatever_is_wrong_is_named_with_its_rule() -> Result {
+    for (args, parts) in [
+        (
+            &["status", "--ttl", "10"][..],
+            &["'10'", "--ttl", "10s"][..],
+        ),
+        (&["status", "--ttl", "soon"], &["'soon'", "500ms"]),
+        (&["status", "--ttl=-3s"], &["must not be negative"]),
+        (&["status", "--output", "xml"], &["'xml'", "text, json"]),
+        (&["status", "--clock-drift-ppm", "many"], &["'many'"]),
+        (&["status", "a", "b"], &["unexpected argument 'b'"]),
+        (&["statuss"], &["unrecognized subcommand 'statuss'"]),
+        (&["watch"], &["ELECTION"]),
+        (&["--no-such"], &["--no-such"]),
+    ] {
+        let ended = run(eldest(args)).await?;
+        assert_eq!((ended.code, ended.stdout.as_str()), (USAGE, ""), "{args:?}");
+        for part in parts {
+            assert!(ended.stderr.contains(part), "{part:?} is not in {ended:?}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_the_library_refuses_is_an_error_on_one_line() -> Result {
+    for (args, parts) in [
+        (
+            &["status", "--ttl", "1s"][..],
+            &["ttl is 1s", "from 2s to 300s"][..],
+        ),
+        (&["status", "--ttl", "2500ms"], &["whole seconds"]),
+        (
+            &["status", "--endpoints", "localhost:2379"],
+            &["http://host:port"],
+        ),
+        (
+            &["status", "--endpoints", "http://a:1,http://"],
+            &["etcd endpoint"],
+        ),
+        (
+            &["status", "--endpoints", "http://me:canary@a:1"],
+            &["etcd endpoint number 1"],
+        ),
+        (&["status", "--namespace", "a//b"], &["\"a//b\"", "'//'"]),
+        (
+            &["status", "--request-timeout", "0s"],
+            &["request_timeout is zero"],
+        ),
+        (
+            &["status", "--margin", "9s"],
+            &["one lost renewal would cost the leadership"],
+        ),
+        (
+            &["status", "--log", "loud=very"],
+            &["--log \"loud=very\"", "info"],
+        ),
+        (
+            &["status", "--cacert", "/nowhere"],
+            &["--cacert needs https endpoints; number 1 is none"],
+        ),
+        (
+            &[
+                "status",
+                "--endpoints",
+                "https://a:1",
+                "--cacert",
+                "/nowhere",
+            ],
+            &["/nowhere", "No such file"],
+        ),
+        (
+            &[
+                "status",
+                "--endpoints",
+                "https://a:1",
+                "--cert",
+                "/dev/null",
+            ],
+            &["--cert is given without --key"],
+        ),
+        (
+            &["status", "--endpoints", "https://a:1", "--key", "/dev/null"],
+            &["--key is given without --cert"],
+        ),
+    ] {
+        let ended = run(eldest(args)).await?;
+        ended.failed(USAGE, parts);
+        assert!(!ended.stderr.contains("canary"), "{ended:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_file_that_holds_no_certificate_or_no_key_is_told() -> Result {
+    let folder = tempfile::tempdir()?;
+    let empty = folder.path().join("empty.pem").display().to_string();
+    std::fs::write(&empty, "-----BEGIN NOTHING-----")?;
+    let certificate = folder.path().join("some.pem").display().to_string();
+    std::fs::write(&certificate, "-----BEGIN CERTIFICATE-----")?;
+    let https = ["status", "--endpoints", "https://127.0.0.1:1"];
+    for (more, part) in [
+        (
+            ["--cacert", &empty].as_slice(),
+            "there is no certificate in it",
+        ),
+        (
+            &["--cert", &empty, "--key", &empty],
+            "there is no certificate in it",
+        ),
+        (
+            &["--cert", &certificate, "--key", &empty],
+            "there is no private key in it",
+        ),
+    ] {
+        let refused = run(eldest(&[&https, more].concat())).await?;
+        refused.failed(USAGE, &[&empty, part]);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn errors_are_objects_where_results_are() -> Result {
+    let refused = async |args: &[&str], variable: Option<&str>| -> Result<serde_json::Value> {
+        let mut command = eldest(args);
+        if let Some(format) = variable {
+            command.env("ELDEST_OUTPUT", format);
+        }
+        let ended = run(command).await?;
+        assert_eq!((ended.code, ended.stdout.as_str()), (USAGE, ""));
+        assert_eq!(ended.stderr.trim_end().lines().count(), 1, "{ended:?}");
+        Ok(serde_json::from_str(&ended.stderr)?)
+    };
+    let json = Some("json");
+    for (args, variable) in [
+        (&["status", "--ttl", "1s", "--output", "json"][..], None),
+        (&["--output=json", "status", "--ttl", "1s"], None),
+        (&["status", "--ttl", "1s"], json),
+        (&["status", "--ttl", "one", "--output", "json"], None),
+        (&["--output=json", "nonsense"], None),
+        (&["nonsense"], json),
+    ] {
+        let error = refused(args, variable).await?;
+        assert_eq!(error["error"]["code"], USAGE, "{args:?}");
+        assert_eq!(error["error"]["kind"], "usage");
+        let message = error["error"]["message"].as_str().ok_or("a message")?;
+        assert!(
+            !message.is_empty() && !message.starts_with("error"),
+            "{message}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn arguments_outweigh_variables() -> Result {
+    let mut command = eldest(&["status", "--ttl", "1s", "--endpoints", "http://127.0.0.1:1"]);
+    command
+        .env("ELDEST_TTL", "10s")
+        .env("ELDEST_ENDPOINTS", "nonsense");
+    run(command).await?.failed(USAGE, &["ttl is 1s"]);
+    let mut command = eldest(&["status"]);
+    command.env("ELDEST_TTL", "1s");
+    run(command).await?.failed(USAGE, &["ttl is 1s"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Result {
+    let help = run(eldest(&["--help"])).await?;
+    let help = &help.done().stdout;
+    for part in [
+        "status",
+        "watch",
+        "resign",
+        "top",
+        "doctor",
+        "completions",
+        "man",
+    ] {
+        assert!(help.contains(&format!("\n  {part} ")), "{part}: {help}");
+    }
+    for part in [
+        "Exit codes:",
+        "ELDEST_PASSWORD",
+        "ELDEST_ENDPOINTS",
+        "never from an argument",
+    ] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+    for command in ["status", "watch", "resign", "top", "doctor"] {
+        let help = run(eldest(&[command, "--help"])).await?;
+        assert!(help.done().stdout.contains("Usage: eldest"), "{command}");
+        let short = run(eldest(&[command, "-h"])).await?;
+        let (short, long) = (
+            short.done().stdout.lines().count(),
+            help.stdout.lines().count(),
+        );
+        assert!(short < long, "{command}");
+    }
+    for (command, part) in [
+        ("status", "LEASE LEFT is by the"),
+        ("watch", "`vacant_seconds`"),
+        ("resign", "SIGTERM"),
+        ("top", "Ctrl-C"),
+        ("doctor", "the exit code is 6"),
+        ("completions", "bash_completion"),
+        ("man", "man -l -"),
+    ] {
+        let help = run(eldest(&[command, "--help"])).await?.stdout;
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains(part), "{command}: {help}");
+    }
+    let nothing = run(eldest(&[])).await?;
+    assert_eq!(nothing.code, USAGE);
+    assert!(nothing.stderr.contains("Usage: eldest"), "{nothing:?}");
+    let version = run(eldest(&["--version"])).await?;
+    assert_eq!(
+        version.done().stdout,
+        format!("eldest {}\n", env!("CARGO_PKG_VERSION"))
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn completions_and_the_manual_are_made_of_the_same_commands() -> Result {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = run(eldest(&["completions", shell])).await?;
+        let script = &script.done().stdout;
+        for part in ["resign", "doctor", "password-file"] {
+            assert!(script.contains(part), "{shell}: {part}");
+        }
+    }
+    let refused = run(eldest(&["completions", "tcsh"])).await?;
+    assert_eq!(refused.code, USAGE);
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().display().to_string();
+    let written = run(eldest(&["man", "--to", &path])).await?;
+    assert_eq!(written.code, DONE, "{written:?}");
+    let mut pages: Vec<String> = std::fs::read_dir(folder.path())?
+        .map(|page| Ok(page?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    pages.sort();
+    for page in ["eldest.1", "eldest-status.1", "eldest-doctor.1"] {
+        assert!(pages.iter().any(|name| name == page), "{page}: {pages:?}");
+    }
+    let page = run(eldest(&["man"])).await?;
+    assert!(
+        page.done().stdout.contains(".TH eldest 1"),
+        "{}",
+        page.stdout
+    );
+    assert!(page.stdout.contains("Exit codes"), "{}", page.stdout);
+    Ok(())
+}
+
+/// Its options are understood, that is; what they do is tested elsewhere.
+#[tokio::test]
+async fn what_readme_types_is_understood() -> Result {
+    let readme = include_str!("../../../../README.md");
+    let typed: Vec<&str> = readme
+        .lines()
+        .filter(|line| line.starts_with("eldest ") && !line.starts_with("eldest ="))
+        .collect();
+    assert!(typed.len() >= 6, "{typed:?}");
+    for line in typed {
+        let line = line.split('#').next().unwrap_or_default();
+        let (ours, program) = line.split_once(" -- ").unwrap_or((line, ""));
+        let mut args: Vec<&str> = ours.split_whitespace().skip(1).collect();
+        args.push("--help");
+        if !program.is_empty() {
+            args.extend(["--", program]);
+        }
+        run(eldest(&args)).await?.done();
+    }
+    Ok(())
+}

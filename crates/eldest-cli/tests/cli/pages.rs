@@ -1,0 +1,291 @@
+//! The commands that README and docs/operations.md tell people to type: they work, and what they make suffices.
+
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use eldest::etcd_client::ConnectOptions;
+use eldest::{Announcement, Session, SessionOptions};
+use eldest_testing::{Etcd, eventually};
+use futures::StreamExt;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::common::{DENIED, DONE, Result, Running, SICK, SOON, at, node, put, run, stand};
+use crate::terminal::Terminal;
+use eldest_fixtures::tools::etcdctl;
+
+const README: &str = include_str!("../../../../README.md");
+const OPERATIONS: &str = include_str!("../../../../docs/operations.md");
+
+/// A TTL with which nothing expires while a test runs, and answers may take long.
+const TTL: &str = "60s";
+
+/// The `sh` blocks of a page from that heading on, up to the next of its kind.
+fn blocks(page: &str, heading: &str) -> Vec<String> {
+    let level = heading.split(' ').next().unwrap_or_default();
+    let (_, rest) = page.split_once(heading).expect("the page has that heading");
+    let end = rest.find(&format!("\n{level} ")).unwrap_or(rest.len());
+    let parts = rest[..end].split("```sh\n").skip(1);
+    let block = |part: &str| part.split("```").next().map(str::to_owned);
+    parts.filter_map(block).collect()
+}
+
+/// A folder in which `etcdctl` and `eldest` are found, and what they are told by variables.
+struct Shell {
+    folder: TempDir,
+    endpoint: String,
+}
+
+impl Shell {
+    /// `None`: there is to be no etcdctl.
+    fn new(etcd: &Etcd) -> Result<Option<Self>> {
+        let Some(etcdctl) = etcdctl() else {
+            return Ok(None);
+        };
+        let folder = tempfile::tempdir()?;
+        std::fs::create_dir(folder.path().join("bin"))?;
+        let there = |name: &str| folder.path().join("bin").join(name);
+        symlink(etcdctl, there("etcdctl"))?;
+        symlink(env!("CARGO_BIN_EXE_eldest"), there("eldest"))?;
+        let endpoint = etcd.endpoint();
+        Ok(Some(Self { folder, endpoint }))
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Types a block; any command that fails ends it.
+    async fn types(&self, block: &str) -> Result<(i32, String)> {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}:{path}", self.path("bin").display());
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-e", "-c", block])
+            .current_dir(self.folder.path())
+            .env("PATH", path)
+            .env("ETCDCTL_API", "3")
+            .env("ETCDCTL_ENDPOINTS", &self.endpoint)
+            .env("ELDEST_ENDPOINTS", &self.endpoint)
+            .stdin(std::process::Stdio::null())
+            .kill_on_drop(true);
+        let output = timeout(SOON * 2, shell.output()).await;
+        let output = output.map_err(|_| format!("it does not end: {block}"))??;
+        let said = [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
+        Ok((output.status.code().ok_or("a signal")?, said.concat()))
+    }
+}
+
+/// An etcd as README's commands leave it: with a node's user, an onlooker's, and root.
+async fn guarded() -> Result<Option<(Etcd, Shell)>> {
+    // The cheapest hash: it is not what is tested.
+    let etcd = Etcd::builder().arg("--bcrypt-cost=4").start().await?;
+    let Some(shell) = Shell::new(&etcd)? else {
+        return Ok(None);
+    };
+    for user in ["billing", "dashboard", "root"] {
+        let file = shell.path(&format!("{user}.password"));
+        std::fs::write(file, format!("secret-{user}\n"))?;
+    }
+    let blocks = blocks(README, "### ... permissions");
+    assert_eq!(blocks.len(), 1, "one block of commands: {blocks:?}");
+    let (code, said) = shell.types(&blocks[0]).await?;
+    assert_eq!(code, 0, "{said}");
+    Ok(Some((etcd, shell)))
+}
+
+/// The command as that user.
+fn as_user(etcd: &Etcd, shell: &Shell, user: &str, args: &[&str]) -> Command {
+    let mut command = at(etcd, args);
+    let file = shell.path(&format!("{user}.password"));
+    command
+        .env("ELDEST_USER", user)
+        .env("ELDEST_PASSWORD_FILE", file);
+    command.env("ELDEST_TTL", TTL);
+    command
+}
+
+async fn session(etcd: &Etcd, user: &str) -> Result<Session> {
+    let access = ConnectOptions::new().with_user(user, format!("secret-{user}"));
+    let options = SessionOptions::new(user)
+        .ttl(Duration::from_secs(60))
+        .connect_options(access);
+    Ok(Session::connect([etcd.endpoint()], options).await?)
+}
+
+/// `eldest serve`, or one that only looks on, says that it is ready; then it is told to end.
+async fn serves(command: Command) -> Result {
+    let mut serve = Running::start(command)?;
+    let line = serve.line().await?;
+    let address = line.strip_prefix("listening at http://");
+    let address = address.and_then(|rest| rest.strip_suffix('/'));
+    let address = address
+        .ok_or_else(|| format!("it says {line:?}"))?
+        .to_owned();
+    let ready = async || {
+        let mut asked = TcpStream::connect(&address).await.ok()?;
+        let request =
+            format!("GET /ready HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        asked.write_all(request.as_bytes()).await.ok()?;
+        let mut answer = String::new();
+        asked.read_to_string(&mut answer).await.ok()?;
+        answer.starts_with("HTTP/1.1 200 ").then_some(())
+    };
+    eventually(SOON, "it is ready", ready).await?;
+    serve.signal(rustix::process::Signal::TERM)?;
+    let (code, said) = serve.end().await?;
+    assert_eq!(code, DONE, "{said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn readme_s_role_for_nodes_suffices_for_every_feature() -> Result {
+    let Some((etcd, shell)) = guarded().await? else {
+        return Ok(());
+    };
+    let billing = |args: &[&str]| as_user(&etcd, &shell, "billing", args);
+    let done = async |args: &[&str]| {
+        let ended = run(billing(args)).await?;
+        assert_eq!(ended.code, DONE, "{args:?}: {ended:?}");
+        Result::Ok(ended)
+    };
+    let doctor = done(&["doctor", "--clock", "0s"]).await?;
+    assert!(
+        doctor.stdout.contains("may be used: read and write"),
+        "{doctor:?}"
+    );
+
+    let me = session(&etcd, "billing").await?;
+    let election = me.election("jobs")?;
+    let mut observer = election.observe().await?;
+    let mut candidate = election.campaign().await?;
+    let leadership = timeout(SOON, candidate.elected()).await??;
+    leadership
+        .proclaim(Announcement::new("billing").address("h:1"))
+        .await?;
+    assert!(
+        timeout(SOON, observer.next())
+            .await?
+            .ok_or("it goes on")?
+            .is_ok()
+    );
+    let guard = timeout(SOON, me.lock("l")?.acquire()).await??;
+    let permit = timeout(SOON, me.semaphore("s", 2)?.acquire()).await??;
+    let mut member = timeout(SOON, me.partitions("p", 3)?.join()).await??;
+    let partition = timeout(SOON, member.owned()).await??;
+    assert_eq!(me.overview("").await?.queues().len(), 4);
+    drop(partition);
+    timeout(SOON, member.leave()).await??;
+    permit.release().await?;
+    guard.release().await?;
+
+    let status = done(&["status", "jobs"]).await?;
+    assert!(status.stdout.contains("billing leads"), "{status:?}");
+    let mut watch = Running::start(billing(&["watch", "jobs"]))?;
+    assert!(watch.line().await?.contains("billing"));
+    watch.close().kill().await?;
+    let mut top = Terminal::start(billing(&["top", "--interval", "100ms"]), 16, 100)?;
+    top.shows("the leader", |screen| screen.contains("billing leads"))
+        .await?;
+    top.type_in("q")?;
+    assert_eq!(top.end().await?, DONE);
+    let before = leadership.fencing_token();
+    done(&["resign", "jobs", "--id", "billing", "--yes"]).await?;
+    timeout(SOON, leadership.lost().cancelled()).await?;
+    drop(leadership);
+    let again = timeout(SOON, candidate.elected()).await??;
+    assert!(again.fencing_token() > before);
+    again.resign().await?;
+    me.close().await?;
+
+    done(&["run", "task", "--", "true"]).await?;
+    done(&["lock", "task", "--", "true"]).await?;
+    serves(billing(&[
+        "serve",
+        "jobs",
+        "--id",
+        "s",
+        "--listen",
+        "127.0.0.1:0",
+    ]))
+    .await
+}
+
+#[tokio::test]
+async fn readme_s_role_for_onlookers_looks_on_and_changes_nothing() -> Result {
+    let Some((etcd, shell)) = guarded().await? else {
+        return Ok(());
+    };
+    let me = session(&etcd, "billing").await?;
+    let mut candidate = stand(&me, "jobs").await?;
+    let leadership = timeout(SOON, candidate.elected()).await??;
+    let dashboard = |args: &[&str]| as_user(&etcd, &shell, "dashboard", args);
+
+    let doctor = run(dashboard(&["doctor", "--clock", "0s", "--onlooker"])).await?;
+    assert_eq!(doctor.code, DONE, "{doctor:?}");
+    let status = run(dashboard(&["status"])).await?;
+    assert!(status.done().stdout.contains("billing leads"), "{status:?}");
+    let mut watch = Running::start(dashboard(&["watch", "jobs"]))?;
+    assert!(watch.line().await?.contains("billing"));
+    watch.close().kill().await?;
+    let mut top = Terminal::start(dashboard(&["top", "--interval", "100ms"]), 16, 100)?;
+    top.shows("the leader", |screen| screen.contains("billing leads"))
+        .await?;
+    top.type_in("q")?;
+    assert_eq!(top.end().await?, DONE);
+    serves(dashboard(&[
+        "serve",
+        "jobs",
+        "--observe",
+        "--listen",
+        "127.0.0.1:0",
+    ]))
+    .await?;
+
+    for refused in [
+        vec!["resign", "jobs", "--id", "billing", "--yes"],
+        vec!["lock", "task", "--", "true"],
+        vec!["run", "task", "--", "true"],
+    ] {
+        let ended = run(dashboard(&refused)).await?;
+        assert_eq!(ended.code, DENIED, "{refused:?}: {ended:?}");
+    }
+    assert!(leadership.is_valid());
+    leadership.resign().await?;
+    me.close().await?;
+    Ok(())
+}
+
+/// In the order of the page, on an etcd with a leader and with a key that nobody owns.
+#[tokio::test]
+async fn the_runbooks_commands_work() -> Result {
+    let etcd = Etcd::start().await?;
+    let Some(shell) = Shell::new(&etcd)? else {
+        return Ok(());
+    };
+    let a = node(&etcd, "node-a").await?;
+    let mut candidate = stand(&a, "billing/scheduler").await?;
+    let leadership = timeout(SOON, candidate.elected()).await??;
+    let commands = blocks(OPERATIONS, "# Operating eldest");
+    assert!(commands.len() > 7, "{commands:?}");
+    for block in &commands {
+        if block.contains("--candidate immortal") {
+            let mut client = etcd.client().await;
+            put(&mut client, "eldest/billing/scheduler/immortal", "old").await?;
+        }
+        let (code, said) = shell.types(block).await?;
+        // The doctor has his opinion about a cluster of one member on a busy machine.
+        let fine = code == 0 || (block.starts_with("eldest doctor") && code == SICK);
+        // etcdctl says how it is used, and nothing else, of what it does not know.
+        let fine = fine && !said.contains("USAGE");
+        assert!(fine, "{block} ended with {code}: {said}");
+        if block.contains("--id node-a") {
+            timeout(SOON, leadership.lost().cancelled()).await?;
+        }
+    }
+    assert!(shell.path("backup.db").metadata()?.len() > 0);
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! An etcd that shows a certificate and wants to see one.
+
+use eldest_testing::eventually;
+
+use crate::common::{DONE, Result, SOON, UNAVAILABLE, eldest, run};
+use eldest_fixtures::tls::TlsEtcd;
+
+#[tokio::test]
+async fn certificates_are_shown_and_asked_for() -> Result {
+    let sealed = TlsEtcd::start(&[]).await?;
+    let [ca, cert, key] =
+        ["ca.pem", "client.pem", "client.key"].map(|name| sealed.file(name).display().to_string());
+    let status = async |limit: &str, more: &[&str]| {
+        let args = [
+            "status",
+            "--connect-timeout",
+            limit,
+            "--endpoints",
+            &sealed.endpoint,
+        ];
+        run(eldest(&[&args, more].concat())).await
+    };
+    let all = ["--cacert", &ca, "--cert", &cert, "--key", &key];
+    let shown = eventually(SOON, "it answers", async || {
+        let shown = status("500ms", &all).await.ok()?;
+        (shown.code == DONE).then_some(shown)
+    })
+    .await?;
+    assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
+    // One without ours, and one that trusts this machine's authorities only: reading those takes a while.
+    let unknown = status("3s", &["--cacert", &ca]).await?;
+    unknown.failed(UNAVAILABLE, &[&sealed.endpoint]);
+    let untrusted = status("3s", &["--cert", &cert, "--key", &key]).await?;
+    untrusted.failed(UNAVAILABLE, &["invalid peer certificate"]);
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! Starts a headless Chromium, controls it through the `DevTools` protocol over a pair of pipes, and collects its
+//! complaints. Pipes leave no port that others could use, and the browser ends when its pipe closes, however the test
+//! ends.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use eldest_testing::eventually;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::oneshot;
+
+use crate::stage::{Result, SOON};
+use eldest_fixtures::tools::tool;
+
+/// Chromium reads its commands at descriptor 3 and answers at 4; what it prints is for its log.
+const PIPES: &str = r#"exec "$@" 3<&0 4>&1 0</dev/null 1>&2"#;
+
+/// As root it needs to be told that it may run; the rest keeps it from what is not the page: the network, the profile of
+/// whoever runs this, a graphics card.
+const OPTIONS: [&str; 7] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--remote-debugging-pipe",
+];
+
+/// The console's, exceptions, those of the browser itself, and breaches of the policy.
+const COMPLAINTS: [&str; 4] = [
+    "Runtime.consoleAPICalled",
+    "Runtime.exceptionThrown",
+    "Log.entryAdded",
+    "Audits.issueAdded",
+];
+
+/// What it has said that nobody asked for, and who waits for the answers.
+#[derive(Default)]
+struct Said {
+    events: Vec<Value>,
+    waiting: HashMap<u64, oneshot::Sender<Value>>,
+}
+
+/// A browser with one page.
+pub(crate) struct Browser {
+    commands: ChildStdin,
+    said: Arc<Mutex<Said>>,
+    last: u64,
+    /// Of the one page.
+    session: Option<String>,
+    _child: Child,
+    _profile: TempDir,
+}
+
+/// The system's fonts, and those that were unpacked together with the browser.
+fn fonts_of(program: &Path) -> String {
+    let own = program
+        .ancestors()
+        .nth(3)
+        .unwrap_or(program)
+        .join("share/fonts");
+    format!(
+        "<fontconfig><include ignore_missing=\"yes\">/etc/fonts/fonts.conf</include><dir>{}</dir></fontconfig>",
+        own.display()
+    )
+}
+
+fn lock(said: &Mutex<Said>) -> MutexGuard<'_, Said> {
+    said.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Browser {
+    /// `None`: tests with it are not wanted.
+    pub(crate) async fn start() -> Result<Option<Self>> {
+        let Some(chromium) = tool("chromium", "chromium") else {
+            return Ok(None);
+        };
+        let profile = tempfile::tempdir()?;
+        let fonts = profile.path().join("fonts.conf");
+        std::fs::write(&fonts, fonts_of(Path::new(chromium.get_program())))?;
+        let mut command = Command::new("sh");
+        command.args(["-c", PIPES, "sh"]);
+        command.arg(chromium.get_program()).args(OPTIONS);
+        command.arg(format!("--user-data-dir={}", profile.path().display()));
+        command.env("FONTCONFIG_FILE", fonts);
+        for (name, value) in chromium.get_envs() {
+            command.env(name, value.unwrap_or_default());
+        }
+        let log = std::fs::File::create(profile.path().join("log"))?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(log).kill_on_drop(true);
+        let mut child = command.spawn()?;
+        let answers = child.stdout.take().ok_or("its answers")?;
+        let said = Arc::new(Mutex::new(Said::default()));
+        tokio::spawn(read(answers, Arc::clone(&said)));
+        let mut browser = Self {
+            commands: child.stdin.take().ok_or("its commands")?,
+            said,
+            last: 0,
+            session: None,
+            _child: child,
+            _profile: profile,
+        };
+        let target = json!({ "url": "about:blank" });
+        let target = browser.call("Target.createTarget", target).await?;
+        let attach = json!({ "targetId": target["targetId"], "flatten": true });
+        let attached = browser.call("Target.attachToTarget", attach).await?;
+        browser.session = attached["sessionId"].as_str().map(ToOwned::to_owned);
+        for domain in ["Page", "Runtime", "Log", "Network", "Audits", "DOM"] {
+            browser.call(&format!("{domain}.enable"), json!({})).await?;
+        }
+        Ok(Some(browser))
+    }
+
+    /// Shows the page of that node, and waits until the page has been told of the elections.
+    pub(crate) async fn open(&mut self, at: SocketAddr) -> Result {
+        let url = json!({ "url": format!("http://{at}/") });
+        self.call("Page.navigate", url).await?;
+        self.until("document.querySelectorAll('section').length > 0")
+            .await?;
+        // Gone as soon as the page is loaded anew.
+        self.tell("window.stillTheSame = true").await?;
+        Ok(())
+    }
+
+    /// One command of the protocol, of the page if there is one.
+    pub(crate) async fn call(&mut self, method: &str, params: Value) -> Result<Value> {
+        self.last += 1;
+        let id = self.last;
+        let mut command = json!({ "id": id, "method": method, "params": params });
+        if let Some(session) = &self.session {
+            command["sessionId"] = session.as_str().into();
+        }
+        let (answer, answered) = oneshot::channel();
+        lock(&self.said).waiting.insert(id, answer);
+        self.commands
+            .write_all(format!("{command}\0").as_bytes())
+            .await?;
+        let answer = tokio::time::timeout(SOON, answered).await;
+        let answer = answer
+            .map_err(|_| format!("{method}: no answer"))?
+            .map_err(|_| format!("{method}: the browser is gone"))?;
+        match answer.get("error") {
+            Some(error) => Err(format!("{method}: {error}").into()),
+            None => Ok(answer["result"].clone()),
+        }
+    }
+
+    /// What an expression is in the page.
+    pub(crate) async fn tell(&mut self, expression: &str) -> Result<Value> {
+        let params =
+            json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
+        let told = self.call("Runtime.evaluate", params).await?;
+        match told.get("exceptionDetails") {
+            Some(thrown) => Err(format!("{expression}: {thrown}").into()),
+            None => Ok(told["result"]["value"].clone()),
+        }
+    }
+
+    /// The text of all elements that a selector finds, in their order.
+    pub(crate) async fn texts(&mut self, selector: &str) -> Result<Vec<String>> {
+        let found =
+            format!("[...document.querySelectorAll({selector:?})].map(one => one.textContent)");
+        Ok(serde_json::from_value(self.tell(&found).await?)?)
+    }
+
+    /// Waits until an expression is true in the page.
+    pub(crate) async fn until(&mut self, expression: &str) -> Result {
+        let done = eventually(SOON, expression, async || {
+            let told = self.tell(expression).await.ok()?;
+            (told == true).then_some(())
+        })
+        .await;
+        if done.is_err() {
+            println!(
+                "---- the page ----\n{}",
+                self.tell("document.body?.innerText").await?
+            );
+            println!("---- its complaints ----\n{:?}", self.complaints());
+        }
+        done
+    }
+
+    /// Waits until who leads is said to be that one.
+    pub(crate) async fn until_leads(&mut self, election: &str, who: &str) -> Result {
+        let place = format!("section[data-election={election:?}] .leader");
+        let wanted = format!("{who} leads");
+        self.until(&format!(
+            "document.querySelector({place:?})?.textContent === {wanted:?}"
+        ))
+        .await
+    }
+
+    /// Whether it still is the page that was opened.
+    pub(crate) async fn is_the_same(&mut self) -> Result<bool> {
+        Ok(self.tell("window.stillTheSame === true").await? == true)
+    }
+
+    /// All that was written to the console, thrown, reported against the policy, or otherwise found to be wrong.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let events = &lock(&self.said).events;
+        let bad = events.iter().filter(|event| {
+            let kind = event["method"].as_str().unwrap_or_default();
+            COMPLAINTS.contains(&kind)
+        });
+        bad.map(|event| event["params"].to_string()).collect()
+    }
+
+    /// What was asked for over the network, and by which address.
+    pub(crate) fn requested(&self) -> Vec<String> {
+        let events = &lock(&self.said).events;
+        let sent = events
+            .iter()
+            .filter(|event| event["method"] == "Network.requestWillBeSent");
+        sent.filter_map(|event| event["params"]["request"]["url"].as_str())
+            .map(ToOwned::to_owned)
+            .collect()
+    }
+
+    /// A window of that size; a picture of it has `scale` pixels for each of its own.
+    pub(crate) async fn resize(&mut self, width: u32, height: u32, scale: f64) -> Result {
+        let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": scale, "mobile": false });
+        self.call("Emulation.setDeviceMetricsOverride", metrics)
+            .await?;
+        Ok(())
+    }
+
+    /// As for somebody who likes it "dark" or "light".
+    pub(crate) async fn scheme(&mut self, scheme: &str) -> Result {
+        let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        self.call("Emulation.setEmulatedMedia", media).await?;
+        Ok(())
+    }
+
+    /// Presses a key and lets it go.
+    pub(crate) async fn press(&mut self, key: &str, code: u32, text: &str) -> Result {
+        for kind in ["keyDown", "keyUp"] {
+            let mut event =
+                json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code });
+            if kind == "keyDown" && !text.is_empty() {
+                event["text"] = text.into();
+            }
+            self.call("Input.dispatchKeyEvent", event).await?;
+        }
+        Ok(())
+    }
+
+    /// All of the page as PNG.
+    pub(crate) async fn picture(&mut self) -> Result<Vec<u8>> {
+        let params = json!({ "format": "png", "captureBeyondViewport": true });
+        let taken = self.call("Page.captureScreenshot", params).await?;
+        Ok(BASE64_STANDARD.decode(taken["data"].as_str().ok_or("a picture")?)?)
+    }
+}
+
+/// Messages end with a zero. At the end of the pipe those who wait are told by their senders' end.
+async fn read(answers: ChildStdout, said: Arc<Mutex<Said>>) {
+    let mut answers = BufReader::new(answers);
+    let mut bytes = Vec::new();
+    while matches!(answers.read_until(0, &mut bytes).await, Ok(length) if length > 0) {
+        bytes.pop();
+        let message: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        bytes.clear();
+        let mut said = lock(&said);
+        match message["id"]
+            .as_u64()
+            .and_then(|id| said.waiting.remove(&id))
+        {
+            Some(waiting) => drop(waiting.send(message)),
+            None => said.events.push(message),
+        }
+    }
+    lock(&said).waiting.clear();
+}

@@ -1,0 +1,175 @@
+//! What the page says when its node dies, stands still, refuses, or has lost etcd; and that it comes back by itself.
+
+use eldest_testing::eventually;
+use rustix::process::Signal;
+use tokio::io::AsyncReadExt;
+
+use crate::browser::Browser;
+use crate::stage::{Node, Result, SOON, Stage, answers, free_port};
+use eldest_fixtures::hang::idle;
+
+const LOST: &str = "document.body.dataset.connection === 'lost' && \
+    document.querySelector('#connection').textContent.startsWith('no answer since ')";
+const LIVE: &str = "document.body.dataset.connection === 'live' && \
+    document.querySelector('#connection').textContent === 'live'";
+
+/// At that port, again after it died.
+async fn serve(stage: &Stage, at: &str, name: &str, elections: &[&str]) -> Result<Node> {
+    let mut args = vec!["serve"];
+    args.extend(elections);
+    args.extend(["--id", name, "--listen", at, "--grace", "400ms"]);
+    stage.listening(name, stage.command("3s", &args)).await
+}
+
+#[tokio::test]
+async fn a_page_whose_node_dies_says_so_and_goes_on_when_another_is_there() -> Result {
+    let Some(mut browser) = Browser::start().await? else {
+        return Ok(());
+    };
+    let stage = Stage::new().await?;
+    let at = free_port().await?.to_string();
+    let first = serve(&stage, &at, "first", &["kept", "dropped"]).await?;
+    browser.open(first.at).await?;
+    browser.until_leads("dropped", "first").await?;
+    browser.until(LIVE).await?;
+    first.signal(Signal::KILL)?;
+    browser.until(LOST).await?;
+    assert_eq!(browser.tell("document.title").await?, "? eldest");
+    assert_eq!(
+        browser.texts("h2").await?,
+        ["kept", "dropped"],
+        "what was known is kept"
+    );
+    let second = serve(&stage, &at, "second", &["kept", "new"]).await?;
+    browser.until(LIVE).await?;
+    browser.until_leads("new", "second").await?;
+    // Until it leads in the other one, the lease of the one that died has to expire.
+    browser.until_leads("kept", "second").await?;
+    browser
+        .until("[...document.querySelectorAll('h2')].every(one => one.textContent !== 'dropped')")
+        .await?;
+    assert!(browser.is_the_same().await?, "it was loaded anew");
+    second.stop().await
+}
+
+#[tokio::test]
+async fn a_page_whose_node_is_stopped_says_so_though_the_connection_stays_open() -> Result {
+    let Some(mut browser) = Browser::start().await? else {
+        return Ok(());
+    };
+    let stage = Stage::new().await?;
+    let node = stage.node("60s", "a", &[]).await?;
+    browser.open(node.at).await?;
+    browser.until(LIVE).await?;
+    node.freeze()?;
+    browser.until(LOST).await?;
+    node.signal(Signal::CONT)?;
+    browser.until(LIVE).await?;
+    assert!(browser.is_the_same().await?, "it was loaded anew");
+    node.stop().await
+}
+
+#[tokio::test]
+async fn a_page_that_is_refused_tries_again_until_there_is_room() -> Result {
+    let Some(mut browser) = Browser::start().await? else {
+        return Ok(());
+    };
+    let stage = Stage::new().await?;
+    let node = stage.node("60s", "a", &[]).await?;
+    let follow = "GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut streams = Vec::new();
+    loop {
+        assert!(streams.len() < 500, "as many as anybody likes");
+        let mut stream = idle(node.at, follow).await?;
+        let mut start = [0; 12];
+        tokio::time::timeout(SOON, stream.read_exact(&mut start)).await??;
+        if start.ends_with(b"503") {
+            break;
+        }
+        streams.push(stream);
+    }
+    let url = serde_json::json!({ "url": format!("http://{}/", node.at) });
+    browser.call("Page.navigate", url).await?;
+    browser.until(LOST).await?;
+    browser.tell("window.stillTheSame = true").await?;
+    drop(streams);
+    browser.until(LIVE).await?;
+    browser.until_leads("team/e", "a").await?;
+    assert!(browser.is_the_same().await?, "it was loaded anew");
+    node.stop().await
+}
+
+#[tokio::test]
+async fn a_page_whose_node_has_lost_etcd_says_that_it_may_be_old() -> Result {
+    let Some(mut browser) = Browser::start().await? else {
+        return Ok(());
+    };
+    let stage = Stage::new().await?;
+    let leader = stage.node("3s", "a", &[]).await?;
+    answers(leader.at, "/leader", 200).await?;
+    // It waits on, whatever its session does, and so has nothing to say of itself.
+    let node = stage.node("3s", "b", &[]).await?;
+    browser.open(node.at).await?;
+    let notice = async |browser: &mut Browser| browser.texts(".notice:not([hidden])").await;
+    eventually(SOON, "no notice", async || {
+        notice(&mut browser).await.ok()?.is_empty().then_some(())
+    })
+    .await?;
+    stage.etcd.pause();
+    let told = eventually(SOON, "a notice", async || {
+        notice(&mut browser).await.ok()?.pop()
+    })
+    .await;
+    stage.etcd.resume();
+    assert_eq!(
+        told?,
+        "This node's session with etcd is lost: what it shows may be old."
+    );
+    eventually(SOON, "no notice any more", async || {
+        notice(&mut browser).await.ok()?.is_empty().then_some(())
+    })
+    .await?;
+    for node in [leader, node] {
+        node.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn page_of_an_observing_node_says_when_it_last_heard_from_etcd() -> Result {
+    let Some(mut browser) = Browser::start().await? else {
+        return Ok(());
+    };
+    let stage = Stage::new().await?;
+    let node = stage.node("2s", "a", &["--observe"]).await?;
+    browser.open(node.at).await?;
+    let shown = async |browser: &mut Browser, what: &str| {
+        browser.texts(&format!("{what}:not([hidden])")).await
+    };
+    stage.etcd.pause();
+    let heard = eventually(SOON, "how old it is", async || {
+        shown(&mut browser, ".heard").await.ok()?.pop()
+    })
+    .await?;
+    assert!(
+        heard.starts_with("last heard from etcd ") && heard.ends_with(" s ago"),
+        "{heard}"
+    );
+    assert_eq!(
+        shown(&mut browser, ".notice").await?,
+        ["etcd does not answer this node: what it shows may be old."]
+    );
+    eventually(SOON, "it grows older", async || {
+        let now = shown(&mut browser, ".heard").await.ok()?.pop()?;
+        (now != heard).then_some(())
+    })
+    .await?;
+    stage.etcd.resume();
+    eventually(SOON, "it is fresh again", async || {
+        let heard = shown(&mut browser, ".heard").await.ok()?;
+        let notice = shown(&mut browser, ".notice").await.ok()?;
+        (heard.is_empty() && notice.is_empty()).then_some(())
+    })
+    .await?;
+    node.stop().await
+}

@@ -1,0 +1,186 @@
+//! The clients in other languages, as they are in `examples/clients`.
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use eldest_testing::eventually;
+use rustix::process::Signal;
+use tokio::process::{Child, Command};
+
+use crate::caller::get;
+use crate::stage::{Node, Result, SOON, Stage};
+
+/// A client that waits for the lock "a/b" and then runs that, for a shell.
+fn client(kind: &str, node: &Node, wait: u64, program: &str) -> Command {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../examples/clients")
+        .join(kind);
+    let url = format!("http://{}", node.at);
+    let mut command;
+    if kind == "lock.py" {
+        command = Command::new("python3");
+        command
+            .arg(file)
+            .args(["--node", &url, "--wait", &wait.to_string(), "a/b"]);
+    } else {
+        command = Command::new("sh");
+        command.arg(file).arg("a%2Fb");
+        command
+            .env("ELDEST_NODE", url)
+            .env("WAIT_MS", (wait * 1000).to_string());
+    }
+    command
+        .args(["sh", "-c", program])
+        .env("ELDEST_HTTP_TOKEN", "canary");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.kill_on_drop(true);
+    command
+}
+
+async fn ended(client: Child) -> Result<Output> {
+    let output = tokio::time::timeout(SOON, client.wait_with_output());
+    Ok(output.await.map_err(|_| "the client does not end")??)
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+async fn takes_and_gives_back(kind: &str) -> Result {
+    let stage = Stage::new().await?;
+    let file = stage.folder.path().join("token");
+    std::fs::write(&file, "canary")?;
+    let file = file.to_string_lossy().into_owned();
+    let node = stage
+        .node("10s", "a", &["--http-token-file", &file])
+        .await?;
+    // Held for as long as the first one's program runs, which is until the file is gone.
+    let flag = stage.folder.path().join("flag");
+    std::fs::write(&flag, "")?;
+    let program = format!(
+        "echo $FENCING_TOKEN; while [ -e {} ]; do sleep 0.1; done; exit 3",
+        flag.display()
+    );
+    let first = client(kind, &node, 0, &program).spawn()?;
+    let held = async || {
+        get(node.at, "/v1/locks").await.ok()?.json()["locks"]
+            .as_array()
+            .cloned()
+    };
+    eventually(SOON, "the lock is held", async || {
+        held().await.filter(|held| held.len() == 1)
+    })
+    .await?;
+    let refused = ended(client(kind, &node, 0, "echo never").spawn()?).await?;
+    assert_eq!(
+        (refused.status.code(), &*said(&refused)),
+        (Some(75), ""),
+        "{refused:?}"
+    );
+    let second = client(kind, &node, 15, "echo $FENCING_TOKEN $ELDEST_HTTP_TOKEN").spawn()?;
+    std::fs::remove_file(&flag)?;
+    let (first, second) = (ended(first).await?, ended(second).await?);
+    assert_eq!(
+        first.status.code(),
+        Some(3),
+        "the program's own code: {first:?}"
+    );
+    assert_eq!(second.status.code(), Some(0), "{second:?}");
+    let [before, after] = [&first, &second].map(|output| {
+        let said = said(output);
+        said.split(' ')
+            .next()
+            .and_then(|token| token.parse::<i64>().ok())
+    });
+    assert!(
+        before.is_some() && before < after,
+        "tokens rise: {first:?} {second:?}"
+    );
+    let locks = held().await.ok_or("locks")?;
+    assert!(locks.is_empty(), "given back: {locks:?}");
+    // A node that is no more keeps nothing.
+    let program = format!("echo > {}; exec sleep 1000", flag.display());
+    let third = client(kind, &node, 0, &program).spawn()?;
+    eventually(SOON, "the program runs", async || {
+        flag.exists().then_some(())
+    })
+    .await?;
+    node.signal(Signal::KILL)?;
+    let third = ended(third).await?;
+    assert_eq!(third.status.code(), Some(74), "{third:?}");
+    let nobody = ended(client(kind, &node, 0, "echo never").spawn()?).await?;
+    assert_eq!(
+        (nobody.status.code(), &*said(&nobody)),
+        (Some(69), ""),
+        "{nobody:?}"
+    );
+    Ok(())
+}
+
+/// The node stands still, so that nobody tells the client anything; another node's caller has the lock when the lease has
+/// expired. The program must be dead by then.
+async fn kills_its_program_in_time(kind: &str) -> Result {
+    let stage = Stage::new().await?;
+    let file = stage.folder.path().join("token");
+    std::fs::write(&file, "canary")?;
+    let file = file.to_string_lossy().into_owned();
+    let token = ["--http-token-file", &*file];
+    let a = stage.node("10s", "a", &token).await?;
+    let b = stage.node("10s", "b", &token).await?;
+    let beats = stage.folder.path().join("beats");
+    // Each line is whole; one that was cut short is not read.
+    let program = format!(
+        "while :; do echo at $(cut -d' ' -f1 /proc/uptime) end >> {}; sleep 0.02; done",
+        beats.display()
+    );
+    let first = client(kind, &a, 0, &program).spawn()?;
+    eventually(SOON, "the program runs", async || {
+        beats.exists().then_some(())
+    })
+    .await?;
+    let second = client(kind, &b, 60, "cut -d' ' -f1 /proc/uptime").spawn()?;
+    a.freeze()?;
+    let (first, second) = tokio::join!(ended(first), ended(second));
+    let (first, second) = (first?, second?);
+    assert_eq!(first.status.code(), Some(74), "{first:?}");
+    assert_eq!(second.status.code(), Some(0), "{second:?}");
+    let text = std::fs::read_to_string(&beats)?;
+    let mut beats = text.lines().filter_map(|line| {
+        let beat = line.strip_prefix("at ")?.strip_suffix(" end")?;
+        beat.parse::<f64>().ok()
+    });
+    let (last, begun) = (
+        beats.next_back().ok_or("a beat")?,
+        said(&second).parse::<f64>()?,
+    );
+    println!("{kind}: {:.2} s between the two", begun - last);
+    assert!(
+        last < begun,
+        "its program ran at {last}, another's at {begun}"
+    );
+    a.signal(Signal::CONT)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_client_in_python_kills_its_program_before_another_has_the_lock() -> Result {
+    kills_its_program_in_time("lock.py").await
+}
+
+#[tokio::test]
+async fn the_client_in_shell_kills_its_program_before_another_has_the_lock() -> Result {
+    kills_its_program_in_time("lock.sh").await
+}
+
+#[tokio::test]
+async fn the_client_in_python_holds_a_lock_while_its_program_runs() -> Result {
+    takes_and_gives_back("lock.py").await
+}
+
+#[tokio::test]
+async fn the_client_in_shell_holds_a_lock_while_its_program_runs() -> Result {
+    takes_and_gives_back("lock.sh").await
+}

@@ -1,0 +1,227 @@
+//! A real `HAProxy` with the documented configuration in front of three nodes: every answer comes from the one that leads.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::http::StatusCode;
+use eldest_testing::eventually;
+use rustix::process::Signal;
+use tokio::task::JoinHandle;
+
+use crate::caller::{Answer, get, post};
+use crate::stage::{Node, Result, SOON, Stage, answers, free_port};
+use eldest_fixtures::tools::tool;
+
+/// Short, for the seat is to be vacant.
+const TTL: &str = "3s";
+
+struct Haproxy(Child);
+
+impl Drop for Haproxy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An application as the guide tells to write it: it asks the sidecar before it answers, and says who it is.
+async fn application(
+    name: &'static str,
+    sidecar: SocketAddr,
+    asked_in_vain: Arc<AtomicUsize>,
+) -> Result<(SocketAddr, JoinHandle<()>)> {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let at = listener.local_addr()?;
+    let app = Router::new().fallback(async move || {
+        let asked = tokio::time::timeout(Duration::from_millis(300), get(sidecar, "/leader")).await;
+        match asked {
+            Ok(Ok(answer)) if answer.status == 200 => {
+                let token = &answer.json()["fencing_token"];
+                (StatusCode::OK, format!("{name} {token}"))
+            }
+            _ => {
+                asked_in_vain.fetch_add(1, Ordering::Relaxed);
+                (StatusCode::SERVICE_UNAVAILABLE, String::new())
+            }
+        }
+    });
+    let task = tokio::spawn(async move {
+        let _ = axum::serve(listener, app).await;
+    });
+    Ok((at, task))
+}
+
+/// The documented configuration, at our addresses.
+fn configuration([front, stats]: [SocketAddr; 2], servers: &[(SocketAddr, SocketAddr)]) -> String {
+    let mut text = include_str!("../../../../deploy/haproxy.cfg").to_owned();
+    let mut replace = |documented: &str, ours: &str| {
+        assert_eq!(text.matches(documented).count(), 1, "{documented}");
+        text = text.replace(documented, ours);
+    };
+    replace("bind :80\n", &format!("bind {front}\n"));
+    replace("bind :8404\n", &format!("bind {stats}\n"));
+    for (number, (app, sidecar)) in (1..).zip(servers) {
+        assert_eq!(
+            app.ip(),
+            sidecar.ip(),
+            "the front knows one address of a node"
+        );
+        replace(
+            &format!("node{number}:8080 check port 8470"),
+            &format!("{app} check port {}", sidecar.port()),
+        );
+    }
+    text
+}
+
+/// What a caller of the front was answered, one request after the other.
+#[derive(Debug, Default)]
+struct Diary {
+    /// When, by whom and under which token.
+    answered: Vec<(Instant, String, i64)>,
+}
+
+impl Diary {
+    fn note(&mut self, answer: Option<Answer>) {
+        let Some(answer) = answer.filter(|answer| answer.status == 200) else {
+            return;
+        };
+        let (name, token) = answer.body.split_once(' ').expect("two words");
+        let token = token.parse().expect("a token");
+        self.answered.push((Instant::now(), name.to_owned(), token));
+    }
+
+    fn last(&self) -> Option<(String, i64)> {
+        let (_, name, token) = self.answered.last()?;
+        Some((name.clone(), *token))
+    }
+
+    /// The longest time without an answer from that number of answers on.
+    fn gap(&self, from: usize) -> Duration {
+        let pairs = self.answered[from.saturating_sub(1)..].windows(2);
+        pairs
+            .map(|pair| pair[1].0 - pair[0].0)
+            .max()
+            .unwrap_or_default()
+    }
+}
+
+fn call(front: SocketAddr, diary: Arc<Mutex<Diary>>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        loop {
+            let answer = get(front, "/").await;
+            diary.lock().expect("a diary").note(answer.ok());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+}
+
+#[tokio::test]
+async fn through_the_front_only_the_leader_answers() -> Result {
+    let Some(mut haproxy) = tool("haproxy", "haproxy") else {
+        return Ok(());
+    };
+    let stage = Stage::new().await?;
+    let mut nodes: BTreeMap<&str, Node> = BTreeMap::new();
+    let mut servers = Vec::new();
+    let asked_in_vain = Arc::new(AtomicUsize::new(0));
+    for name in ["node1", "node2", "node3"] {
+        let node = stage.node(TTL, name, &[]).await?;
+        let (app, _) = application(name, node.at, Arc::clone(&asked_in_vain)).await?;
+        servers.push((app, node.at));
+        nodes.insert(name, node);
+    }
+    let (front, stats) = (free_port().await?, free_port().await?);
+    let file = stage.folder.path().join("haproxy.cfg");
+    std::fs::write(&file, configuration([front, stats], &servers))?;
+    haproxy.arg("-f").arg(&file).arg("-db");
+    let log = std::fs::File::create(stage.folder.path().join("haproxy.log"))?;
+    let _haproxy = Haproxy(
+        haproxy
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?,
+    );
+    answers(front, "/", 200).await?;
+    let diary = Arc::new(Mutex::new(Diary::default()));
+    let calling = call(front, Arc::clone(&diary));
+    let read = || diary.lock().expect("a diary");
+    // When nothing happens, the front asks the leader and no other. It may take a check or two until it knows.
+    let steadily = async |what: &str| {
+        let now = || (read().answered.len(), asked_in_vain.load(Ordering::Relaxed));
+        let since = Cell::new(now());
+        eventually(SOON, format!("30 answers in a row {what}"), async || {
+            let (answered, vain) = now();
+            if since.get().1 != vain {
+                since.set((answered, vain));
+            }
+            (answered >= since.get().0 + 30).then_some(())
+        })
+        .await
+    };
+    let another = async |old: &str| {
+        eventually(SOON, format!("another than {old} answers"), async || {
+            read()
+                .last()
+                .map(|(name, _)| name)
+                .filter(|name| name != old)
+        })
+        .await
+    };
+    steadily("at first").await?;
+
+    let leader = read().last().ok_or("an answer")?.0;
+    let from = read().answered.len();
+    assert_eq!(
+        post(nodes[&*leader].at, "/v1/elections/team%2Fe/resign")
+            .await?
+            .status,
+        200
+    );
+    let second = another(&leader).await?;
+    println!("hand-over: {:?} without an answer", read().gap(from));
+    steadily("after the hand-over").await?;
+
+    let from = read().answered.len();
+    nodes[&*second].signal(Signal::STOP)?;
+    let third = another(&second).await?;
+    println!(
+        "a leader that is stopped (TTL {TTL}): {:?} without an answer",
+        read().gap(from)
+    );
+    nodes[&*second].signal(Signal::CONT)?;
+    answers(nodes[&*second].at, "/ready", 200).await?;
+    steadily("after the pause").await?;
+
+    let from = read().answered.len();
+    nodes[&*third].signal(Signal::KILL)?;
+    another(&third).await?;
+    println!(
+        "a leader that is killed (TTL {TTL}): {:?} without an answer",
+        read().gap(from)
+    );
+    calling.abort();
+
+    let diary = read();
+    let mut leaders: BTreeMap<i64, &str> = BTreeMap::new();
+    for (_, name, token) in &diary.answered {
+        let known = *leaders.entry(*token).or_insert(name);
+        assert_eq!(known, name, "two nodes answered under {token}");
+    }
+    let rising = diary.answered.is_sorted_by_key(|(_, _, token)| *token);
+    assert!(
+        rising,
+        "an earlier leader answered after a later one: {:?}",
+        diary.answered
+    );
+    // On a machine that is too busy for a lease of that length there are more.
+    assert!(leaders.len() >= 4, "{leaders:?}");
+    Ok(())
+}

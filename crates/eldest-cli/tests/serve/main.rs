@@ -1,0 +1,14 @@
+//! The command's HTTP, as processes: who leads, how it ends, and what stands around it: a load balancer, clients in other
+//! languages, what watches the metrics.
+#![cfg(unix)] // processes are stopped by signals
+#![allow(clippy::disallowed_methods, reason = "tests run in real time")]
+
+mod caller;
+mod clients;
+#[cfg(target_os = "linux")]
+mod deaf;
+mod front;
+mod monitoring;
+mod options;
+mod processes;
+mod stage;

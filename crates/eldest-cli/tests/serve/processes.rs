@@ -1,0 +1,180 @@
+//! Nodes that stand on behalf of others: who is told what, and when.
+
+use rustix::process::Signal;
+
+use crate::caller::{ask, get, post};
+use crate::stage::{Result, SOON, Stage, answers};
+use eldest_fixtures::hang::{closed, idle};
+
+const RESIGN: &str = "/v1/elections/team%2Fe/resign";
+
+#[tokio::test]
+async fn of_two_nodes_one_leads_and_when_it_resigns_the_other() -> Result {
+    let stage = Stage::new().await?;
+    let a = stage
+        .node("60s", "a", &["--announce", "address=10.0.0.1:80"])
+        .await?;
+    answers(a.at, "/leader", 200).await?;
+    let b = stage.node("60s", "b", &[]).await?;
+    let onlooker = stage.node("60s", "c", &["--observe"]).await?;
+    for (node, leader, follower) in [(&a, 200, 503), (&b, 503, 200), (&onlooker, 503, 200)] {
+        assert_eq!(get(node.at, "/leader").await?.status, leader);
+        assert_eq!(get(node.at, "/primary").await?.status, leader);
+        assert_eq!(get(node.at, "/follower").await?.status, follower);
+    }
+    let seen = get(onlooker.at, "/v1/elections/team%2Fe").await?.json();
+    assert_eq!(seen["roster"].as_array().map(Vec::len), Some(2), "{seen}");
+    assert_eq!(seen["leader"]["identity"], "a");
+    assert_eq!(seen["leader"]["address"], "10.0.0.1:80");
+    assert_eq!(get(onlooker.at, "/v1/locks").await?.problem(), "no_locks");
+    let first = get(a.at, "/leader").await?.json()["fencing_token"].as_i64();
+
+    assert_eq!(post(a.at, RESIGN).await?.status, 200);
+    answers(b.at, "/leader", 200).await?;
+    assert_eq!(get(a.at, "/leader").await?.status, 503);
+    let second = get(b.at, "/leader").await?.json()["fencing_token"].as_i64();
+    assert!(first < second && first.is_some(), "{first:?} {second:?}");
+    for node in [onlooker, a, b] {
+        node.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_node_that_is_told_to_end_says_so_before_it_leaves_and_answers_until_it_has_left()
+-> Result {
+    let stage = Stage::new().await?;
+    let mut a = stage.node("60s", "a", &["--grace", "2s"]).await?;
+    answers(a.at, "/leader", 200).await?;
+    let mut b = stage.node("60s", "b", &["--grace", "10s"]).await?;
+    a.signal(Signal::TERM)?;
+    answers(a.at, "/leader", 503).await?;
+    let winding_up = get(a.at, "/leader").await?.json();
+    assert_eq!(winding_up["role"], "ending", "{winding_up}");
+    // Whoever was told to act before still may.
+    assert_eq!(get(b.at, "/leader").await?.status, 503);
+    answers(b.at, "/leader", 200).await?;
+    assert_eq!(a.end().await?.code(), Some(0), "{}", a.log());
+    let roster = get(b.at, "/v1/elections/team%2Fe").await?.json();
+    assert_eq!(
+        roster["roster"].as_array().map(Vec::len),
+        Some(1),
+        "{roster}"
+    );
+    // In a hurry nobody is waited for.
+    let begun = std::time::Instant::now();
+    b.signal(Signal::TERM)?;
+    answers(b.at, "/leader", 503).await?;
+    b.signal(Signal::TERM)?;
+    b.end().await?;
+    assert!(
+        begun.elapsed() < std::time::Duration::from_secs(10),
+        "the grace period is 10 s"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_node_in_a_hurry_does_not_wait_for_an_etcd_that_says_nothing() -> Result {
+    let stage = Stage::new().await?;
+    // It would wait for etcd as long as its lease lasts.
+    let mut node = stage.node("60s", "a", &[]).await?;
+    answers(node.at, "/leader", 200).await?;
+    stage.etcd.pause();
+    node.signal(Signal::TERM)?;
+    answers(node.at, "/leader", 503).await?;
+    node.signal(Signal::TERM)?;
+    let ended = node.end().await;
+    stage.etcd.resume();
+    assert_eq!(ended?.code(), Some(0), "{}", node.log());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_process_that_was_stopped_beyond_its_deadline_says_first_that_it_does_not_lead() -> Result
+{
+    let stage = Stage::new().await?;
+    let a = stage.node("2s", "a", &[]).await?;
+    answers(a.at, "/leader", 200).await?;
+    let b = stage.node("2s", "b", &[]).await?;
+    a.freeze()?;
+    // The kernel takes them all the same, and they are answered as soon as the process goes on.
+    let request = "GET /leader HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let mut asked = Vec::new();
+    for _ in 0..20 {
+        asked.push(idle(a.at, request).await?);
+    }
+    answers(b.at, "/leader", 200).await?;
+    a.signal(Signal::CONT)?;
+    for answer in asked {
+        let answer = closed(answer, SOON).await?;
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        assert!(answer.contains("\"fencing_token\":null"), "{answer}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_node_that_runs_a_program_answers_whether_it_leads() -> Result {
+    let stage = Stage::new().await?;
+    let mut nodes = Vec::new();
+    for name in ["a", "b"] {
+        let program = "echo token=$ELDEST_HTTP_TOKEN; exec sleep 1000";
+        let token = [("ELDEST_HTTP_TOKEN", "canary")];
+        let node = stage.runner("10s", name, program, &token).await?;
+        nodes.push(node);
+        answers(nodes[0].at, "/leader", 200).await?;
+    }
+    let [a, b] = [&nodes[0], &nodes[1]];
+    let led = get(a.at, "/leader").await?.json();
+    assert!(led["fencing_token"].is_i64() && led["valid_for_ms"].is_u64());
+    assert!(
+        led["may_act_for_ms"].is_null(),
+        "nobody would keep it: {led}"
+    );
+    assert_eq!(get(b.at, "/leader").await?.status, 503);
+    assert_eq!(post(a.at, RESIGN).await?.problem(), "token_needed");
+    let token = "Authorization: Bearer canary\r\nContent-Length: 0\r\n";
+    assert_eq!(ask(a.at, "POST", RESIGN, token).await?.status, 200);
+    answers(b.at, "/leader", 200).await?;
+    assert_eq!(get(a.at, "/leader").await?.status, 503);
+    // It stands again, behind.
+    answers(a.at, "/ready", 200).await?;
+    let page = get(a.at, "/metrics").await?.body;
+    assert!(page.contains("eldest_leading{"), "{page}");
+    for node in &nodes {
+        let output = std::fs::read_to_string(stage.folder.path().join("out-a"))?;
+        assert_eq!(output, "token=\n", "the program is not told the token");
+        node.signal(Signal::TERM)?;
+    }
+    for mut node in nodes {
+        node.end().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn locks_are_taken_through_a_node_and_free_when_it_has_ended() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = stage.node("60s", "a", &[]).await?;
+    let b = stage.node("60s", "b", &[]).await?;
+    let wanted = r#"{"owner": "me", "ttl_ms": 5000}"#;
+    let length = wanted.len();
+    let rest = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+    let ask_for = async |at| {
+        let request = format!(
+            "POST /v1/locks/printer HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n{rest}\r\n{wanted}"
+        );
+        crate::caller::exactly(at, &request).await
+    };
+    assert_eq!(ask_for(a.at).await?.status, 201);
+    assert_eq!(ask_for(b.at).await?.status, 409);
+    a.signal(Signal::TERM)?;
+    // It has left the election and waits for whoever holds the lock; until it has ended it answers, and nobody else has it.
+    answers(b.at, "/leader", 200).await?;
+    assert_eq!(get(a.at, "/leader").await?.status, 503);
+    assert_eq!(ask_for(b.at).await?.status, 409);
+    assert_eq!(a.end().await?.code(), Some(0), "{}", a.log());
+    assert_eq!(ask_for(b.at).await?.status, 201);
+    Ok(())
+}

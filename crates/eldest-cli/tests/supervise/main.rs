@@ -1,0 +1,21 @@
+//! `eldest run` and `eldest lock`, the real binary: a program runs only while its node leads, whoever is killed or
+//! stopped. Processes of this test are found by a mark in their environment, however they hide.
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "processes of the real machine, in real time"
+)]
+#![allow(
+    clippy::large_futures,
+    reason = "a test's whole scene lives in its future, once"
+)]
+
+mod chaos;
+mod commands;
+mod contained;
+mod diary;
+mod handover;
+mod options;
+mod processes;
+mod stage;
+mod worker;

@@ -1,0 +1,133 @@
+//! Streams the state of elections as server-sent events: the current state first, then the latest after every change.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, State, rejection::PathRejection};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures::{StreamExt, stream};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::App;
+use super::api::find;
+use super::node::{Shown, View};
+use super::problem::Problem;
+use eldest::SessionState;
+use eldest::internal::{self, Inside, OwnState};
+
+/// So often callers hear from us though nothing changes, so that those who hear nothing know that we are stopped or cut
+/// off, and we notice those who are gone. The page's script knows of it.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+/// One caller's eye on one election.
+struct Follower {
+    app: Arc<App>,
+    name: String,
+    view: watch::Receiver<View>,
+    own: watch::Receiver<OwnState>,
+    session: watch::Receiver<SessionState>,
+    /// The end of the last term that was told, which the watchdog may know before the driver.
+    lost: Option<CancellationToken>,
+    told: bool,
+    /// Whether the view was stale when it was last told.
+    stale: bool,
+    _permit: Arc<OwnedSemaphorePermit>,
+}
+
+/// `GET /v1/elections/{name}/events`. A caller who reads slowly misses states, never the last one.
+pub(super) async fn follow(
+    State(app): State<Arc<App>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, Problem> {
+    let shown = [find(&app, name)?];
+    told(&app, shown.into_iter())
+}
+
+/// `GET /v1/events`: of all elections by one connection, of which a browser has few for each node.
+pub(super) async fn follow_all(State(app): State<Arc<App>>) -> Result<Response, Problem> {
+    told(&app, app.node.shown.iter())
+}
+
+fn told<'a>(app: &Arc<App>, shown: impl Iterator<Item = &'a Shown>) -> Result<Response, Problem> {
+    let permit = Arc::clone(&app.node.streams).try_acquire_owned();
+    let permit = permit.map(Arc::new).map_err(|_| {
+        Problem::try_again("too_many_streams", "too many callers follow events already")
+    })?;
+    let each = shown.map(|shown| {
+        let follower = Follower {
+            name: shown.election.name().to_owned(),
+            view: shown.view.clone(),
+            own: internal::watch_own(&shown.election),
+            session: shown.session_state.clone(),
+            app: Arc::clone(app),
+            lost: None,
+            told: false,
+            stale: true,
+            _permit: Arc::clone(&permit),
+        };
+        stream::unfold(follower, Follower::next).boxed()
+    });
+    // No comment, of which a browser tells its page nothing; and with some data, without which it is none either.
+    let sign = Event::default().event("alive").data("{}");
+    let alive = KeepAlive::new().interval(SIGN_OF_LIFE).event(sign);
+    let events = Sse::new(stream::select_all(each)).keep_alive(alive);
+    Ok(events.into_response())
+}
+
+impl Follower {
+    /// `None`: the session is closed, and nothing changes any more.
+    async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
+        if self.told {
+            self.changed().await?;
+        }
+        self.told = true;
+        self.view.mark_unchanged();
+        self.session.mark_unchanged();
+        let held = self.own.borrow_and_update().held.clone();
+        let lost = held.map(|held| held.term.lost());
+        self.lost = lost.filter(|lost| !lost.is_cancelled());
+        let shown = self.app.node.find(Some(&self.name)).ok()?;
+        let age = self.app.node.age(shown);
+        self.stale = age.is_stale();
+        let state = shown.json(age);
+        let event = Event::default().event("state").data(state.to_string());
+        Some((Ok(event), self))
+    }
+
+    async fn changed(&mut self) -> Option<()> {
+        let lost = async {
+            match &self.lost {
+                Some(lost) => lost.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // The observer ends with the session.
+            seen = self.view.changed() => seen.ok(),
+            told = self.own.changed() => told.ok(),
+            told = self.session.changed() => told.ok(),
+            () = lost => Some(()),
+            () = ages(&self.app, &self.name, self.stale) => Some(()),
+        }
+    }
+}
+
+/// Waits until the view becomes stale, or is fresh again.
+async fn ages(app: &App, name: &str, was_stale: bool) {
+    let Ok(shown) = app.node.find(Some(name)) else {
+        return std::future::pending().await;
+    };
+    let session = Inside::from(&shown.election);
+    loop {
+        let age = app.node.age(shown);
+        if age.is_stale() != was_stale {
+            return;
+        }
+        // A fresh one may be confirmed meanwhile; a stale one is looked at again and again.
+        let wait = age.left().max(session.request_timeout());
+        session.env().sleep(wait).await;
+    }
+}

@@ -1,0 +1,231 @@
+//! Keeps locks for HTTP callers, each for a time after its caller's last sign of life. The node gives a lock up only
+//! when the caller releases it, or after the time promised to the caller has passed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::node::millis;
+use eldest::LockGuard;
+use eldest::LostReason;
+use eldest::Term;
+use eldest::internal::{self, SharedEnv};
+use eldest_core::time::Time;
+
+/// So many are kept at once.
+const MOST: usize = 1024;
+
+/// All locks that a node keeps for others.
+#[derive(Debug, Default)]
+pub(super) struct Holds {
+    kept: Mutex<HashMap<String, Arc<Held>>>,
+}
+
+/// One lock that is kept for a caller.
+pub(super) struct Held {
+    pub(super) id: String,
+    pub(super) resource: String,
+    pub(super) owner: String,
+    ttl: Duration,
+    env: SharedEnv,
+    pub(super) term: Term,
+    times: Mutex<Times>,
+    /// The caller gave it back.
+    given_back: CancellationToken,
+    /// Whether etcd confirmed that it is free; `None`: not known yet.
+    end: watch::Sender<Option<bool>>,
+}
+
+#[derive(Debug)]
+struct Times {
+    /// Without a sign of life it is given back then.
+    expires: Time,
+    /// The caller was told that it may act until then.
+    promised: Time,
+    /// Nothing is promised any more.
+    over: bool,
+}
+
+/// What a sign of life leads to.
+#[derive(Debug)]
+pub(super) enum Sign {
+    /// It is held; as the caller is told.
+    Held(Value),
+    Lost(Option<LostReason>),
+    /// It came too late.
+    Over,
+}
+
+impl Holds {
+    /// Keeps a lock that was just acquired, `ttl` long after each sign of life.
+    pub(super) fn keep(
+        self: &Arc<Self>,
+        env: &SharedEnv,
+        guard: LockGuard,
+        (resource, owner): (&str, String),
+        ttl: Duration,
+    ) -> Arc<Held> {
+        let held = Arc::new(Held::new(env, guard.term(), (resource, owner), ttl));
+        self.lock().insert(held.id.clone(), Arc::clone(&held));
+        let (holds, kept) = (Arc::clone(self), Arc::clone(&held));
+        env.spawn(
+            async move {
+                kept.until_over().await;
+                let confirmed = guard.release().await.is_ok();
+                holds.lock().remove(&kept.id);
+                kept.end.send_replace(Some(confirmed));
+            }
+            .boxed(),
+        );
+        held
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.lock().len() >= MOST
+    }
+
+    pub(super) fn find(&self, resource: &str, id: &str) -> Option<Arc<Held>> {
+        let held = self.lock().get(id).cloned();
+        held.filter(|held| held.resource == resource)
+    }
+
+    /// All of them, without what is only for their owners to know.
+    pub(super) fn json(&self) -> Value {
+        let kept = self.lock();
+        let mut all: Vec<&Arc<Held>> = kept.values().collect();
+        all.sort_by_key(|held| held.term.fencing_token());
+        let each = all.iter().map(|held| {
+            json!({
+                "resource": held.resource,
+                "owner": held.owner,
+                "fencing_token": held.term.fencing_token(),
+            })
+        });
+        each.collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Held>>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    fn new(env: &SharedEnv, term: Term, (resource, owner): (&str, String), ttl: Duration) -> Self {
+        let now = env.now();
+        // Drawn by the system for each lock, so that only the caller who is told the id can give the lock back.
+        let [high, low] = [env.random(), env.random()];
+        Self {
+            id: format!("{high:016x}{low:016x}"),
+            resource: resource.to_owned(),
+            owner,
+            ttl,
+            env: Arc::clone(env),
+            term,
+            times: Mutex::new(Times {
+                expires: now.after(ttl),
+                promised: now,
+                over: false,
+            }),
+            given_back: CancellationToken::new(),
+            end: watch::channel(None).0,
+        }
+    }
+
+    /// The caller lives: it may act for a while more.
+    pub(super) fn sign(&self) -> Sign {
+        let mut times = self.lock();
+        if times.over || self.given_back.is_cancelled() {
+            return Sign::Over;
+        }
+        let now = self.env.now();
+        let until = now.after(self.ttl);
+        let promised = until.min(Time::ZERO.after(self.term.valid_until().since_boot()));
+        if self.term.lost_reason().is_some() || !self.term.is_valid() {
+            return Sign::Lost(self.term.lost_reason());
+        }
+        times.expires = times.expires.max(until);
+        times.promised = times.promised.max(promised);
+        Sign::Held(json!({
+            "lock": self.id,
+            "resource": self.resource,
+            "owner": self.owner,
+            "fencing_token": self.term.fencing_token(),
+            "ttl_ms": millis(self.ttl),
+            "valid_for_ms": millis(promised.since(now)),
+            "valid_until_boot_ms": millis(promised.since(Time::ZERO)),
+        }))
+    }
+
+    /// The caller has ended its work. Completes when the lock is free for certain, or that cannot be confirmed now.
+    pub(super) async fn give_back(&self) -> bool {
+        let mut end = self.end.subscribe();
+        self.given_back.cancel();
+        let confirmed = end.wait_for(Option::is_some).await;
+        confirmed.is_ok_and(|confirmed| *confirmed == Some(true))
+    }
+
+    /// Completes when a caller that keeps it by its connection is to be told again.
+    pub(super) async fn pause(&self) {
+        self.env.sleep(self.ttl / 4).await;
+    }
+
+    /// Completes when the lock is given back, or must be.
+    async fn until_over(&self) {
+        let lost = self.term.lost();
+        let expired = self.given_back.run_until_cancelled(async {
+            tokio::select! {
+                () = lost.cancelled() => {}
+                () = self.sleep(false) => {}
+            }
+            if lost.is_cancelled() {
+                // What was promised still holds, unless the key itself is gone.
+                self.sleep(true).await;
+            }
+        });
+        expired.await;
+        self.lock().over = true;
+    }
+
+    /// Until no sign of life came in time, or, when the lock is lost, until the promise has passed.
+    async fn sleep(&self, lost: bool) {
+        loop {
+            let until = {
+                let mut times = self.lock();
+                let until = if lost {
+                    times.promised.min(internal::cutoff(&self.term))
+                } else {
+                    times.expires
+                };
+                // Decided here, or a sign of life could come between.
+                if self.env.now() >= until {
+                    times.over = true;
+                    return;
+                }
+                until
+            };
+            self.env.wake_at(until).await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Held {
+    /// Leaves out the id.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Held")
+            .field("resource", &self.resource)
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! When a lock that is kept for a caller is given back, moment by moment, by a clock that the test sets.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::*;
+use eldest::internal::scripted::{Clock, Scripted, ScriptedTerm};
+use eldest::{Session, SessionOptions};
+
+fn at(ms: u64) -> Time {
+    Time::ZERO.after(Duration::from_millis(ms))
+}
+
+/// A lock that was acquired at 0 ms under a lease that is believed in until 1,000 ms.
+struct Stage {
+    clock: Arc<Clock>,
+    term: ScriptedTerm,
+    held: Arc<Held>,
+    _session: Session,
+}
+
+impl Stage {
+    fn new(ttl_ms: u64) -> Self {
+        let options = SessionOptions::new("node-a");
+        let session = Session::connect_lazy(["http://127.0.0.1:1"], options).unwrap();
+        let clock = Arc::<Clock>::default();
+        let env = clock.env(Scripted::still());
+        let term = ScriptedTerm::new(&session, Arc::clone(&env), at(1000), 7);
+        let of_caller = ("l", "caller".to_owned());
+        let held = Held::new(&env, term.term(), of_caller, Duration::from_millis(ttl_ms));
+        Self {
+            clock,
+            term,
+            held: Arc::new(held),
+            _session: session,
+        }
+    }
+
+    /// Until when a sign of life lets the caller act, in milliseconds.
+    fn promised(&self) -> u64 {
+        match self.held.sign() {
+            Sign::Held(told) => told["valid_until_boot_ms"].as_u64().unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_promise_ends_with_the_term_or_with_the_caller_s_time_whichever_is_first() {
+    let stage = Stage::new(300);
+    assert_eq!(stage.promised(), 300, "the caller's time");
+    stage.clock.set(800);
+    assert_eq!(stage.promised(), 1000, "the term's");
+    assert!(stage.term.renewed(at(1050)));
+    assert_eq!(stage.promised(), 1050, "the lease was renewed");
+}
+
+#[tokio::test]
+async fn a_sign_of_life_just_before_the_expiry_is_decided_keeps_the_lock_for_as_long_as_it_promises()
+ {
+    let stage = Stage::new(100);
+    let mut over = Box::pin(stage.held.until_over());
+    assert_eq!(over.as_mut().now_or_never(), None);
+    stage.clock.set(100);
+    let promised = stage.promised();
+    assert_eq!(promised, 200);
+    for ms in [100, promised - 1] {
+        stage.clock.set(ms);
+        assert_eq!(over.as_mut().now_or_never(), None, "given back at {ms} ms");
+    }
+    stage.clock.set(promised);
+    assert_eq!(over.as_mut().now_or_never(), Some(()));
+    assert!(matches!(stage.held.sign(), Sign::Over));
+}
+
+/// A sign of life waits while the expiry is decided, and is refused then. Were it let in between, its caller would be told
+/// to act with a lock that is being given back.
+#[tokio::test]
+async fn a_sign_of_life_while_the_expiry_is_decided_promises_nothing() {
+    let stage = Stage::new(100);
+    let mut over = Box::pin(stage.held.until_over());
+    assert_eq!(over.as_mut().now_or_never(), None);
+    stage.clock.set(100);
+    let promised = Arc::<AtomicBool>::default();
+    let (held, told) = (Arc::clone(&stage.held), Arc::clone(&promised));
+    stage.clock.meanwhile(move || {
+        let would_wait = held.times.try_lock().is_err();
+        told.store(!would_wait && matches!(held.sign(), Sign::Held(_)), Relaxed);
+    });
+    assert_eq!(over.as_mut().now_or_never(), Some(()));
+    assert!(!promised.load(Relaxed), "it is given back all the same");
+    assert!(matches!(stage.held.sign(), Sign::Over));
+}
+
+#[tokio::test]
+async fn a_lost_lock_is_given_back_when_what_its_caller_was_promised_has_passed() {
+    let stage = Stage::new(100);
+    let mut over = Box::pin(stage.held.until_over());
+    assert_eq!(stage.promised(), 100);
+    stage.clock.set(50);
+    stage.term.end(LostReason::LeaseExpiring, at(500));
+    assert!(matches!(stage.held.sign(), Sign::Lost(_)), "no longer");
+    for ms in [50, 99] {
+        stage.clock.set(ms);
+        assert_eq!(over.as_mut().now_or_never(), None, "given back at {ms} ms");
+    }
+    stage.clock.set(100);
+    assert_eq!(over.as_mut().now_or_never(), Some(()));
+}
+
+#[tokio::test]
+async fn a_lock_that_was_given_back_is_over_at_once() {
+    let stage = Stage::new(100);
+    let mut over = Box::pin(stage.held.until_over());
+    assert_eq!(over.as_mut().now_or_never(), None);
+    assert_eq!(stage.held.give_back().now_or_never(), None, "not confirmed");
+    assert!(matches!(stage.held.sign(), Sign::Over));
+    assert_eq!(over.as_mut().now_or_never(), Some(()));
+}
+
+/// That the system draws them anew at each call, tests of the library show.
+#[tokio::test]
+async fn an_id_is_128_bits_that_the_system_drew_for_this_lock_and_nothing_else() {
+    let drawn = Mutex::new(vec![7, 8, u64::MAX, 0x0123_4567_89ab_cdef]);
+    let env: SharedEnv = Arc::new(Scripted {
+        random: Box::new(move || drawn.lock().unwrap().pop().expect("two for each lock")),
+        ..Scripted::still()
+    });
+    let stage = Stage::new(100);
+    let id = || {
+        let of_caller = ("l", "caller".to_owned());
+        Held::new(&env, stage.held.term.clone(), of_caller, Duration::ZERO).id
+    };
+    assert_eq!(id(), "0123456789abcdefffffffffffffffff");
+    assert_eq!(id(), "00000000000000080000000000000007");
+}

@@ -1,0 +1,103 @@
+//! Answers HTTP requests about the elections of a node: health checks, state, events, resignation and locks.
+//!
+//! [`router`] makes an axum router for load balancers, orchestrators, dashboards and programs in other
+//! languages. Mount it in a service, or pass it to [`serve`]. [`OnlyWhileLeader`] lets a service's requests through
+//! only while the node leads.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /leader`, `GET /primary` | 200 while this node leads, else 503 |
+//! | `GET /follower` | 200 while it does not lead and no term of its own winds up, else 503 |
+//! | `GET /live` | 503 when a session is closed, for which only a new process helps; else 200 |
+//! | `GET /ready` | 200 when it stands with a lease that it believes in, or sees who stands and etcd confirmed that lately; else 503, and why |
+//! | `GET /v1/elections`, `GET /v1/elections/{name}` | roster, leader, tokens, the node's own rank, the last terms |
+//! | `GET /v1/elections/{name}/events`, `GET /v1/events` | the same as server-sent events `state`, of one or of all: at once, and after every change |
+//! | `GET /` | a page that shows the elections to people, live |
+//! | `GET /openapi.json` | the description of all this, by `OpenAPI` 3.1 |
+//! | `GET /metrics` | the page of [`Node::metrics`] |
+//! | `POST /v1/elections/{name}/resign` | its term ends, and it stands again at the back; `?fencing_token=` names the term |
+//! | `GET /v1/locks` | the locks that this node keeps for others, if [`Node::locks`] lets it |
+//! | `POST /v1/locks/{resource}` | acquires one: `{"owner": ..., "wait_ms": 0, "ttl_ms": 10000, "hold": "renewals"}`, or `"connection"` |
+//! | `PUT /v1/locks/{resource}/{lock}/renew` | keeps it for `ttl_ms` more |
+//! | `DELETE /v1/locks/{resource}/{lock}` | gives it back |
+//!
+//! The first, second and fourth line take `?election=`; of the first and second it is needed if several are shown. A name
+//! in a path is written with `%2F` for `/`. Refusals are problem details (RFC 9457) with a stable `code`.
+//!
+//! **Guaranteed**: every answer is made from the deadline-checked state of that moment, so a node that was paused beyond
+//! its deadline does not say 200 to `GET /leader` when it wakes up; with [`on_behalf`] whoever was told 200 may act for
+//! `may_act_for_ms`. **Not guaranteed**: anything about a pause *after* the check, of the node or the network; what must
+//! never happen twice is fenced by the `fencing_token` of the same answer.
+//!
+//! **Old views**: `age_ms` of an election tells how long ago etcd last confirmed that its `roster` is complete. Beyond
+//! [`Node::stale_after`] (default: one TTL) the election is `stale`: the page says so, an event `state` tells it, and
+//! `/ready` is 503 on a node that only observes. A node that stands goes by its lease, which etcd must confirm as well.
+
+mod answer;
+mod api;
+mod behalf;
+mod body;
+mod door;
+mod events;
+#[cfg(feature = "unstable-fuzz")]
+#[doc(hidden)]
+pub mod fuzzing;
+mod holds;
+mod locks;
+mod node;
+mod only;
+mod page;
+mod past;
+mod problem;
+mod role;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::{from_fn_with_state, map_response};
+use axum::routing::{delete, get, post, put};
+
+pub use behalf::on_behalf;
+pub use door::Door;
+pub use node::Node;
+pub use only::{Guarded, OnlyWhileLeader};
+pub use serve::{Limits, serve};
+
+/// What the handlers share.
+struct App {
+    node: Node,
+}
+
+/// The answers of a node, for whoever comes in by the door.
+pub fn router(node: Node, door: Door) -> Router {
+    Router::new()
+        .route("/", get(page::status))
+        .route("/page.js", get(page::script))
+        .route("/page.css", get(page::style))
+        .route("/openapi.json", get(page::description))
+        .route("/leader", get(role::leader))
+        .route("/primary", get(role::leader))
+        .route("/follower", get(role::follower))
+        .route("/live", get(role::live))
+        .route("/ready", get(role::ready))
+        .route("/metrics", get(page::metrics))
+        .route("/v1/elections", get(api::list))
+        .route("/v1/elections/{name}", get(api::show))
+        .route("/v1/elections/{name}/events", get(events::follow))
+        .route("/v1/events", get(events::follow_all))
+        .route("/v1/elections/{name}/resign", post(api::resign))
+        .route("/v1/locks", get(locks::list))
+        .route("/v1/locks/{resource}", post(locks::acquire))
+        .route("/v1/locks/{resource}/{lock}", delete(locks::release))
+        .route("/v1/locks/{resource}/{lock}/renew", put(locks::renew))
+        .fallback(problem::no_such_path)
+        .method_not_allowed_fallback(problem::no_such_method)
+        .layer(DefaultBodyLimit::max(body::LARGEST))
+        .layer(from_fn_with_state(Arc::new(door), door::check))
+        .layer(map_response(answer::not_to_be_kept))
+        .with_state(Arc::new(App { node }))
+}

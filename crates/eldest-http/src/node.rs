@@ -1,0 +1,480 @@
+//! Collects the state that a node shows: its own state from its session, and all else from one observer for each
+//! election. So no request for that state asks etcd.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::locks::Locks;
+use super::past::Past;
+use super::problem::{Problem, shortened};
+use eldest::internal::{self, Freshness, Inside, OwnState};
+use eldest::{AsOf, Election, Member, Roster, Session, SessionState, Status, Term};
+use eldest_core::stream::stall_bound;
+use eldest_core::time::Time;
+use http::StatusCode;
+
+/// So many callers may follow events at once; the rest of the connections are for those who ask and go.
+const STREAMS: usize = 64;
+
+/// The elections that a node answers for: those it stands in, and those it only looks at.
+///
+/// It follows each by one [`Observer`](eldest::Observer) and keeps their sessions from closing by themselves: close them
+/// by [`Session::close`](eldest::Session::close). All it answers comes from memory; no request makes one to etcd.
+///
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), eldest::BoxError> {
+/// # use eldest::{CancellationToken, Session, SessionOptions};
+/// # let etcd = eldest_testing::Etcd::start().await?;
+/// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+/// # let shutdown = CancellationToken::new();
+/// use eldest_http as http;
+///
+/// let election = session.election("billing/scheduler")?;
+/// let node = http::Node::new().stands_in(&election);
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+/// let door = http::Door::at(listener.local_addr()?);
+/// let server = http::serve(listener, http::router(node, door), http::Limits::default(), shutdown.clone());
+/// # shutdown.cancel();
+/// // Leads for whoever asks `GET /leader` before it acts.
+/// let (served, led) = tokio::join!(server, election.run(shutdown, http::on_behalf));
+/// served?;
+/// led?;
+/// session.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Node {
+    pub(super) shown: Vec<Shown>,
+    pub(super) streams: Arc<Semaphore>,
+    pub(super) render: Option<Render>,
+    pub(super) locks: Option<Locks>,
+    /// `None`: the TTL of each session.
+    stale_after: Option<Duration>,
+}
+
+/// Writes the page of metrics.
+#[derive(Clone)]
+pub(super) struct Render(pub(super) Arc<dyn Fn() -> String + Send + Sync>);
+
+impl fmt::Debug for Render {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Render")
+    }
+}
+
+/// One election, as this node knows it.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) election: Election,
+    pub(super) session_state: watch::Receiver<SessionState>,
+    part: Part,
+    pub(super) view: watch::Receiver<View>,
+    /// Nobody looks on any longer when it is dropped.
+    _looking: DropGuard,
+}
+
+/// What a node is in an election for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// It leads for whoever asks it.
+    OnBehalf,
+    /// It leads for work of its own, which ends at its deadline: nobody else is promised any time.
+    OwnWork,
+    Observes,
+}
+
+/// What an observer saw last.
+#[derive(Debug, Clone, Default)]
+pub(super) struct View {
+    /// `None`: etcd has not told yet.
+    roster: Option<Roster>,
+    /// Why etcd does not let us look, if it does not.
+    refused: Option<String>,
+    past: Past,
+    /// Where its changes come from, which knows as of when they are complete, and how many of them it shows.
+    source: Option<(Freshness, u64)>,
+    /// As of when it was complete at least, whatever the source says.
+    fixed: Option<Time>,
+}
+
+impl View {
+    /// As of when it is complete.
+    fn as_of(&self) -> Option<Time> {
+        let fixed = self.fixed?;
+        let (source, taken) = self.source.as_ref()?;
+        Some(fixed.max(source.as_of_all(*taken).unwrap_or(fixed)))
+    }
+}
+
+/// How old the view of an election is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Age {
+    /// How long ago etcd last confirmed it. `None`: not yet.
+    confirmed: Option<Duration>,
+    /// The age beyond which it is stale.
+    bound: Duration,
+}
+
+impl Age {
+    pub(super) fn is_stale(self) -> bool {
+        self.confirmed.is_none_or(|age| age > self.bound)
+    }
+
+    /// How long it takes at least until it is stale.
+    pub(super) fn left(self) -> Duration {
+        self.bound
+            .saturating_sub(self.confirmed.unwrap_or(self.bound))
+    }
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Node {
+    /// A node that shows nothing yet.
+    pub fn new() -> Self {
+        Self {
+            shown: Vec::new(),
+            streams: Arc::new(Semaphore::new(STREAMS)),
+            render: None,
+            locks: None,
+            stale_after: None,
+        }
+    }
+
+    /// Shows an election in which this session stands on behalf of those who ask, or is about to: by [`Election::run`] with
+    /// [`on_behalf`](super::on_behalf), which keeps what they are told. One of the same name that was shown before is shown
+    /// no more.
+    pub fn stands_in(self, election: &Election) -> Self {
+        self.show(election, Part::OnBehalf)
+    }
+
+    /// Shows an election in which this session stands for work of its own. `GET /leader` tells where that runs; nobody else
+    /// may act by it, and `may_act_for_ms` is null.
+    pub fn works_in(self, election: &Election) -> Self {
+        self.show(election, Part::OwnWork)
+    }
+
+    /// Shows an election that this node only looks at.
+    pub fn observes(self, election: &Election) -> Self {
+        self.show(election, Part::Observes)
+    }
+
+    /// Shows at `GET /metrics` what `render` writes, in the text format of Prometheus: with `metrics-exporter-prometheus`,
+    /// `PrometheusHandle::render`. Just before, the gauge `eldest_leading` is set by the clock of that moment, for all
+    /// elections that are shown. Without it, that path is not found. Needs the feature `metrics` to show something of this
+    /// library.
+    pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.render = Some(Render(Arc::new(render)));
+        self
+    }
+
+    /// Takes locks of this session for programs in other languages, under `/v1/locks`. Without it those paths are not
+    /// found.
+    ///
+    /// A caller keeps its lock by renewals, or by the connection of its request; each answer says for how long it may act,
+    /// `valid_for_ms` from before the request was sent. **A caller that vanishes**, before or after it was answered, keeps
+    /// its lock for `ttl_ms` after the last sign of life, and then it is free for the next; while it waits, it loses its
+    /// place as soon as its connection is gone. A sign of life is a renewal that arrives, or that the connection is open:
+    /// one that was cut off is taken to be gone after twice [`Limits::silence`](super::Limits::silence); but the system keeps
+    /// the connection of a process that is only stopped open, and so that **keeps its lock for as long as it is stopped**.
+    /// Those who may be stopped renew. What a caller was told holds in any case: the lock is given to nobody else
+    /// before, on the conditions that the crate's [documentation](crate) begins with.
+    pub fn locks(mut self, session: &Session) -> Self {
+        self.locks = Some(Locks::new(session.clone()));
+        self
+    }
+
+    /// A view that etcd has not confirmed for longer than that is stale: `GET /ready` answers 503 for an election that this
+    /// node only [observes](Node::observes), and the JSON and the page of every election say that it is. Default: the
+    /// [TTL](eldest::SessionOptions::ttl) of the election's session. At least a third of the TTL and two request timeouts
+    /// (or 0.5 s, if that is more), so that a quiet election is never taken for a stale one; less is raised to that.
+    ///
+    /// It does not concern `GET /leader`, nor whether a node is ready that stands: these go by the lease alone.
+    pub fn stale_after(mut self, age: Duration) -> Self {
+        self.stale_after = Some(age);
+        self
+    }
+
+    /// How old the view of an election is at this moment.
+    pub(super) fn age(&self, shown: &Shown) -> Age {
+        let session = Inside::from(&shown.election);
+        // Between two probes, and until a stream that does not answer counts as stalled.
+        let least = session.ttl() / 3 + stall_bound(session.request_timeout());
+        let as_of = shown.view.borrow().as_of();
+        Age {
+            confirmed: as_of.map(|as_of| session.env().now().since(as_of)),
+            bound: self.stale_after.unwrap_or(session.ttl()).max(least),
+        }
+    }
+
+    /// All that is known of an election.
+    pub(super) fn json(&self, shown: &Shown) -> Value {
+        shown.json(self.age(shown))
+    }
+
+    fn show(mut self, election: &Election, part: Part) -> Self {
+        self.shown
+            .retain(|shown| shown.election.name() != election.name());
+        self.shown.push(Shown::new(election.clone(), part));
+        self
+    }
+
+    /// The election of that name; without one, the only one there is.
+    pub(super) fn find(&self, name: Option<&str>) -> Result<&Shown, Problem> {
+        match (name, &self.shown[..]) {
+            (None, [only]) => Ok(only),
+            (None, _) => {
+                let detail = format!(
+                    "this node shows {} elections: name one by `?election=`",
+                    self.shown.len()
+                );
+                Err(Problem::new(
+                    StatusCode::BAD_REQUEST,
+                    "which_election",
+                    detail,
+                ))
+            }
+            (Some(name), all) => all
+                .iter()
+                .find(|shown| shown.election.name() == name)
+                .ok_or_else(|| {
+                    let detail = format!("this node shows no election {:?}", shortened(name));
+                    Problem::new(StatusCode::NOT_FOUND, "no_such_election", detail)
+                }),
+        }
+    }
+}
+
+impl Shown {
+    fn new(election: Election, part: Part) -> Self {
+        let (seen, view) = watch::channel(View::default());
+        let stop = CancellationToken::new();
+        let looking = look(election.clone(), seen);
+        let until = stop.clone().run_until_cancelled_owned(looking);
+        Inside::from(&election).env().spawn(until.map(drop).boxed());
+        Self {
+            session_state: election.session().state(),
+            election,
+            part,
+            view,
+            _looking: stop.drop_guard(),
+        }
+    }
+
+    /// How this node itself is doing in the election, at this moment.
+    pub(super) fn own(&self) -> OwnNow {
+        let OwnState { status, held, .. } = internal::own(&self.election);
+        let grace = self.inside().grace();
+        let term = held.map(|held| held.term);
+        let left = term.as_ref().map(|term| term.valid_until().time_left());
+        let ends = term
+            .as_ref()
+            .is_none_or(|term| term.lost_reason().is_some());
+        // Asked last: nothing but the answer lies between the clock and the caller.
+        let valid = term.as_ref().is_some_and(Term::is_valid);
+        OwnNow {
+            role: match (self.stands(), valid) {
+                // After the token was cancelled nothing new is to begin, and so it is if the watchdog is late.
+                (true, true) if !ends && left >= Some(grace) => Role::Leader,
+                (true, true) => Role::Ending,
+                (true, false) => Role::Follower,
+                (false, _) => Role::Observer,
+            },
+            token: term.filter(|_| valid).map(|term| term.fencing_token()),
+            left_ms: left.filter(|_| valid).map(millis),
+            grace_ms: (self.part == Part::OnBehalf).then(|| millis(grace)),
+            status,
+            session: self.session(),
+        }
+    }
+
+    pub(super) fn stands(&self) -> bool {
+        self.part != Part::Observes
+    }
+
+    fn session(&self) -> &'static str {
+        self.session_state.borrow().as_str()
+    }
+
+    /// Why it does not do what it is there for: stand with a lease that it believes in, or see who stands. `None`: it does.
+    pub(super) fn unready(&self, age: Age) -> Option<String> {
+        let session = self.session();
+        if self.stands() {
+            let stands = matches!(
+                self.election.status(),
+                Some(Status::Waiting { .. } | Status::Leading { .. } | Status::Ending { .. })
+            );
+            return match (session, stands) {
+                ("live", true) => None,
+                ("live", false) => Some("this node does not stand in the election".to_owned()),
+                _ => Some(format!("this node's session with etcd is {session}")),
+            };
+        }
+        if !matches!(session, "ready" | "live") {
+            return Some(format!("this node's session with etcd is {session}"));
+        }
+        let view = self.view.borrow();
+        match (&view.refused, &view.roster, age.confirmed) {
+            (Some(refused), ..) => Some(refused.clone()),
+            (None, Some(_), Some(confirmed)) => age.is_stale().then(|| {
+                let (confirmed, bound) = (millis(confirmed), millis(age.bound));
+                format!("last heard from etcd {confirmed} ms ago, more than {bound} ms")
+            }),
+            (None, ..) => Some("etcd has not told yet who stands".to_owned()),
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.session() == "closed"
+    }
+
+    pub(super) fn json(&self, age: Age) -> Value {
+        let view = self.view.borrow().clone();
+        let roster = view.roster.as_ref();
+        let members = roster.map(|roster| roster.members().iter().map(member).collect::<Vec<_>>());
+        let blocker = roster.and_then(Roster::blocker).map(Member::key);
+        json!({
+            "election": self.election.name(),
+            "now_unix_ms": millis(self.inside().env().unix_time()),
+            "own": self.own().json(self.identity()),
+            "leader": roster.and_then(Roster::leader).map(member),
+            "roster": members,
+            "revision": roster.map(Roster::revision),
+            "age_ms": age.confirmed.map(millis),
+            "stale": age.is_stale(),
+            "blocked_by": blocker.map(String::from_utf8_lossy),
+            "refused": view.refused,
+            "terms": view.past.json(),
+        })
+    }
+
+    fn inside(&self) -> Inside<'_> {
+        Inside::from(&self.election)
+    }
+
+    pub(super) fn identity(&self) -> &str {
+        self.inside().identity()
+    }
+}
+
+/// What a node is in an election, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It leads, and whoever is told so may act for a grace period, if anybody but its own work may.
+    Leader,
+    /// Its term winds up: what runs may end, nothing new may begin.
+    Ending,
+    Follower,
+    Observer,
+}
+
+impl Role {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Role::Leader => "leader",
+            Role::Ending => "ending",
+            Role::Follower => "follower",
+            Role::Observer => "observer",
+        }
+    }
+}
+
+/// How a node is doing in an election at one moment.
+#[derive(Debug)]
+pub(super) struct OwnNow {
+    pub(super) role: Role,
+    pub(super) token: Option<i64>,
+    left_ms: Option<u64>,
+    /// What callers are promised.
+    grace_ms: Option<u64>,
+    status: Option<Status>,
+    session: &'static str,
+}
+
+impl OwnNow {
+    pub(super) fn json(&self, identity: &str) -> Value {
+        let rank = self.status.and_then(|status| match status {
+            Status::Waiting { rank, .. } => Some(rank),
+            Status::Leading { .. } => Some(1),
+            _ => None,
+        });
+        json!({
+            "identity": identity,
+            "role": self.role.as_str(),
+            "fencing_token": self.token,
+            "may_act_for_ms": self.grace_ms.filter(|_| self.role == Role::Leader),
+            "valid_for_ms": self.left_ms,
+            "status": self.status.map(Status::as_str),
+            "rank": rank,
+            "session": self.session,
+        })
+    }
+}
+
+fn member(member: &Member) -> Value {
+    let announced = member.announcement();
+    json!({
+        "rank": member.rank(),
+        "identity": member.identity(),
+        "fencing_token": member.create_revision(),
+        "lease": format!("{:x}", member.lease_id()),
+        "address": announced.get_address(),
+        "data_center": announced.get_data_center(),
+        "metadata": announced.iter_metadata().collect::<std::collections::BTreeMap<_, _>>(),
+        "since_unix_ms": member.since().and_then(|since| {
+            let since = since.duration_since(std::time::SystemTime::UNIX_EPOCH).ok()?;
+            Some(millis(since))
+        }),
+    })
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Keeps a view up to date until the session closes.
+async fn look(election: Election, view: watch::Sender<View>) {
+    let session = Inside::from(&election);
+    while let Ok(mut changes) = election.observe().await {
+        // Nothing that anybody has to be told.
+        view.send_if_modified(|view| {
+            view.fixed = view.as_of();
+            view.source = Some((Freshness::of(&changes), 0));
+            false
+        });
+        while let Some(change) = changes.next().await {
+            let now = millis(session.env().unix_time());
+            view.send_modify(|view| {
+                if let Some((_, taken)) = &mut view.source {
+                    *taken += 1;
+                }
+                match change {
+                    Ok(roster) => {
+                        let leader = roster.leader();
+                        let leader = leader.map(|it| (it.create_revision(), it.identity()));
+                        view.past.see(leader, now);
+                        let as_of = roster.as_of().map(AsOf::since_boot);
+                        view.fixed = as_of.map(|at| Time::ZERO.after(at));
+                        view.roster = Some(roster);
+                        view.refused = None;
+                    }
+                    Err(error) => view.refused = Some(error.to_string()),
+                }
+            });
+        }
+        // etcd refused to let us look, which it may do for a while only.
+        session.env().sleep(session.request_timeout()).await;
+    }
+}

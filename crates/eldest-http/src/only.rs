@@ -1,0 +1,105 @@
+//! Lets the requests of a service through only while its node leads.
+
+use std::fmt;
+use std::future::{Ready, ready};
+use std::task::{Context, Poll};
+
+use axum::response::{IntoResponse, Response};
+use futures::future::Either;
+use http::Request;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::problem::Problem;
+use eldest::Election;
+
+/// Lets requests through while this node leads, by its clock at that moment; others are answered 503, by problem details
+/// with the code `not_leader`. A tower layer for services that answer as axum's do.
+///
+/// The request carries the [`Term`](eldest::Term), as an extension, so that what the handler writes can be fenced. A term
+/// whose token is cancelled lets nothing new through, though it may be valid for a while.
+///
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), eldest::BoxError> {
+/// # use eldest::{Session, SessionOptions};
+/// # let etcd = eldest_testing::Etcd::start().await?;
+/// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+/// use axum::{Extension, Router, routing::post};
+/// use eldest::Term;
+/// use eldest_http::OnlyWhileLeader;
+///
+/// async fn invoice(Extension(term): Extension<Term>) -> String {
+///     format!("under the token {}", term.fencing_token())
+/// }
+///
+/// let election = session.election("billing/scheduler")?;
+/// let app: Router = Router::new()
+///     .route("/invoices", post(invoice))
+///     .layer(OnlyWhileLeader::new(&election));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct OnlyWhileLeader {
+    election: Election,
+}
+
+impl OnlyWhileLeader {
+    /// While this session leads that election, through whichever handle.
+    pub fn new(election: &Election) -> Self {
+        Self {
+            election: election.clone(),
+        }
+    }
+}
+
+impl<S> Layer<S> for OnlyWhileLeader {
+    type Service = Guarded<S>;
+
+    fn layer(&self, inner: S) -> Guarded<S> {
+        Guarded {
+            election: self.election.clone(),
+            inner,
+        }
+    }
+}
+
+/// The service that [`OnlyWhileLeader`] makes.
+#[derive(Clone)]
+pub struct Guarded<S> {
+    election: Election,
+    inner: S,
+}
+
+impl<S, B> Service<Request<B>> for Guarded<S>
+where
+    S: Service<Request<B>, Response = Response>,
+{
+    type Response = Response;
+    type Error = S::Error;
+    type Future = Either<S::Future, Ready<Result<Response, S::Error>>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let leading = |term: &eldest::Term| term.lost_reason().is_none() && term.is_valid();
+        if let Some(term) = self.election.term().filter(leading) {
+            request.extensions_mut().insert(term);
+            return Either::Left(self.inner.call(request));
+        }
+        let detail = format!("this node does not lead {:?}", self.election.name());
+        let refusal = Problem::try_again("not_leader", detail);
+        Either::Right(ready(Ok(refusal.into_response())))
+    }
+}
+
+impl<S> fmt::Debug for Guarded<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guarded")
+            .field("election", &self.election)
+            .finish_non_exhaustive()
+    }
+}

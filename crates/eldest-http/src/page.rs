@@ -1,0 +1,62 @@
+//! Serves the status page, the `OpenAPI` description and the metrics.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderName, StatusCode, header};
+
+use eldest::internal;
+
+use super::App;
+use super::node::{Render, Role};
+use super::problem::Problem;
+
+/// Nothing from elsewhere, and in nobody's frame.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+type Text = ([(HeaderName, &'static str); 1], &'static str);
+
+const fn text(kind: &'static str, text: &'static str) -> Text {
+    ([(header::CONTENT_TYPE, kind)], text)
+}
+
+/// `GET /`.
+pub(super) async fn status() -> impl IntoResponse {
+    let page = text("text/html; charset=utf-8", include_str!("page.html"));
+    ([(header::CONTENT_SECURITY_POLICY, POLICY)], page)
+}
+
+/// `GET /page.js`, for [`status`].
+pub(super) async fn script() -> Text {
+    text("text/javascript; charset=utf-8", include_str!("page.js"))
+}
+
+/// `GET /page.css`, for [`status`].
+pub(super) async fn style() -> Text {
+    text("text/css; charset=utf-8", include_str!("page.css"))
+}
+
+/// `GET /openapi.json`.
+pub(super) async fn description() -> Text {
+    text("application/json", include_str!("openapi.json"))
+}
+
+/// `GET /metrics`.
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
+    let Some(Render(render)) = &app.node.render else {
+        let detail = "this node was not told how to show its metrics";
+        return Err(Problem::new(StatusCode::NOT_FOUND, "no_metrics", detail));
+    };
+    for shown in app.node.shown.iter().filter(|shown| shown.stands()) {
+        // A term that runs out tells nobody at that very moment.
+        let leads = matches!(shown.own().role, Role::Leader | Role::Ending);
+        internal::report_leading(shown.identity(), shown.election.name(), leads);
+    }
+    let kind = [(
+        header::CONTENT_TYPE,
+        "text/plain; version=0.0.4; charset=utf-8",
+    )];
+    Ok((kind, render()).into_response())
+}

@@ -1,0 +1,101 @@
+//! Keeps the last terms that the node observed, with their times by the node's own clock.
+
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
+
+/// So many are kept.
+const KEPT: usize = 100;
+
+/// The terms that an onlooker saw, the oldest first. One that began and ended while nobody could look is not among them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Past(VecDeque<Seen>);
+
+#[derive(Debug, Clone)]
+struct Seen {
+    token: i64,
+    identity: String,
+    /// `None`: it had begun when we came.
+    began: Option<u64>,
+    ended: Option<u64>,
+}
+
+impl Past {
+    /// `leader` is the fencing token and the identity of the eldest, `now` in milliseconds since the epoch.
+    pub(super) fn see(&mut self, leader: Option<(i64, &str)>, now: u64) {
+        let first = self.0.is_empty();
+        let token = leader.map(|(token, _)| token);
+        if let Some(last) = self.0.back_mut() {
+            if Some(last.token) == token {
+                return;
+            }
+            last.ended.get_or_insert(now);
+        }
+        let Some((token, identity)) = leader else {
+            return;
+        };
+        if self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(Seen {
+            token,
+            identity: identity.to_owned(),
+            began: (!first).then_some(now),
+            ended: None,
+        });
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let terms = self.0.iter().map(|seen| {
+            json!({
+                "fencing_token": seen.token,
+                "identity": seen.identity,
+                "began_unix_ms": seen.began,
+                "ended_unix_ms": seen.ended,
+            })
+        });
+        terms.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn led_by(token: i64) -> (i64, &'static str) {
+        (token, "somebody")
+    }
+
+    fn tokens(past: &Past) -> Vec<(i64, Option<u64>, Option<u64>)> {
+        let each = past.0.iter();
+        each.map(|seen| (seen.token, seen.began, seen.ended))
+            .collect()
+    }
+
+    #[test]
+    fn a_term_ends_when_another_leads_or_nobody_does() {
+        let mut past = Past::default();
+        for (token, now) in [(3, 10), (3, 11), (5, 20)] {
+            past.see(Some(led_by(token)), now);
+        }
+        past.see(None, 30);
+        past.see(None, 31);
+        past.see(Some(led_by(9)), 40);
+        let seen = [
+            (3, None, Some(20)),
+            (5, Some(20), Some(30)),
+            (9, Some(40), None),
+        ];
+        assert_eq!(tokens(&past), seen);
+    }
+
+    #[test]
+    fn only_the_last_terms_are_kept() {
+        let mut past = Past::default();
+        for token in 1..=250 {
+            past.see(Some(led_by(token)), 0);
+        }
+        assert_eq!(past.0.len(), KEPT);
+        assert_eq!(tokens(&past)[0].0, 250 - KEPT as i64 + 1);
+    }
+}

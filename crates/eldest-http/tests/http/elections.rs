@@ -1,0 +1,205 @@
+//! What is told of an election, at once and as it changes, and how its leader is made to give way.
+
+use eldest::{Announcement, Session};
+use eldest_http::Node;
+use eldest_testing::Etcd;
+
+use crate::caller::{Events, get, post};
+use crate::stage::{Result, Server, Standing, answers, options};
+
+const E: &str = "/v1/elections/team%2Fe";
+
+#[tokio::test]
+async fn an_election_is_shown_with_its_roster_leader_tokens_and_terms() -> Result {
+    let etcd = Etcd::start().await?;
+    let me = Announcement::new("a")
+        .address("10.0.0.1:80")
+        .data_center("dc1")
+        .metadata("zone", "z");
+    let a = Standing::with(&etcd, options("a").announce(me)).await?;
+    let b = Standing::start(&etcd, "b").await?;
+    answers(a.server.at, "/leader", 200).await?;
+    let mut events = Events::follow(b.server.at, &format!("{E}/events")).await?;
+    events
+        .until("both are seen", |state| {
+            state["roster"].as_array().is_some_and(|all| all.len() == 2)
+        })
+        .await?;
+    let shown = get(b.server.at, E).await?.json();
+    let token = a.election.term().expect("it leads").fencing_token();
+    let first = &shown["roster"][0];
+    assert_eq!(shown["leader"], *first);
+    assert_eq!(
+        (&first["identity"], &first["fencing_token"]),
+        (&"a".into(), &token.into())
+    );
+    assert_eq!(
+        (&first["address"], &first["data_center"]),
+        (&"10.0.0.1:80".into(), &"dc1".into())
+    );
+    assert_eq!(
+        (&first["metadata"]["zone"], &first["rank"]),
+        (&"z".into(), &1.into())
+    );
+    assert!(first["since_unix_ms"].is_u64() && first["lease"].is_string());
+    assert_eq!(
+        (&shown["roster"][1]["identity"], &shown["own"]["rank"]),
+        (&"b".into(), &2.into())
+    );
+    assert_eq!(
+        (&shown["own"]["role"], &shown["own"]["session"]),
+        (&"follower".into(), &"live".into())
+    );
+    let last = shown["terms"]
+        .as_array()
+        .and_then(|terms| terms.last())
+        .expect("one was seen");
+    assert_eq!(
+        (&last["fencing_token"], last["ended_unix_ms"].is_null()),
+        (&token.into(), true)
+    );
+
+    let all = get(b.server.at, "/v1/elections").await?.json();
+    assert_eq!(all["elections"][0]["election"], "team/e");
+    let answer = get(b.server.at, "/v1/elections/team%2Fe2").await?;
+    assert_eq!(
+        (answer.status, &*answer.problem()),
+        (404, "no_such_election")
+    );
+    let answer = get(b.server.at, "/v1/elections/team/e").await?;
+    assert_eq!((answer.status, &*answer.problem()), (404, "no_such_path"));
+
+    a.stop().await?;
+    let state = events
+        .until("b leads", |state| state["own"]["role"] == "leader")
+        .await?;
+    let state = if state["leader"]["identity"] == "b" {
+        state
+    } else {
+        events
+            .until("b is seen to lead", |state| {
+                state["leader"]["identity"] == "b"
+            })
+            .await?
+    };
+    let terms = state["terms"].as_array().expect("terms");
+    let [.., before, now] = &terms[..] else {
+        panic!("{state}")
+    };
+    assert_eq!(before["fencing_token"], token);
+    assert!(before["ended_unix_ms"].is_u64() && now["began_unix_ms"].is_u64());
+    assert_eq!(now["identity"], "b");
+    b.stop().await
+}
+
+#[tokio::test]
+async fn events_begin_with_the_present_state_tell_of_a_vacant_seat_and_end_with_the_session()
+-> Result {
+    let etcd = Etcd::start().await?;
+    let a = Standing::start(&etcd, "a").await?;
+    let session = Session::connect([etcd.endpoint()], options("onlooker")).await?;
+    let server = Server::plain(Node::new().observes(&session.election("team/e")?)).await?;
+    answers(server.at, "/ready", 200).await?;
+    let mut events = Events::follow(server.at, &format!("{E}/events")).await?;
+    let first = events.next().await?.expect("a state");
+    assert_eq!(first["own"]["role"], "observer");
+    assert_eq!(first["leader"]["identity"], "a");
+    a.stop().await?;
+    let vacant = events
+        .until("nobody stands", |state| state["leader"].is_null())
+        .await?;
+    assert_eq!(vacant["roster"], serde_json::json!([]));
+    session.close().await?;
+    while events.next().await?.is_some() {}
+    server.stop().await
+}
+
+/// The page takes a node that says nothing for twelve seconds for one that is stopped or cut off.
+#[tokio::test]
+async fn whoever_follows_events_hears_that_the_node_lives_though_nothing_changes() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = Standing::start(&etcd, "a").await?;
+    answers(a.server.at, "/leader", 200).await?;
+    let mut events = Events::follow(a.server.at, &format!("{E}/events")).await?;
+    for _ in 0..2 {
+        let begun = std::time::Instant::now();
+        events.alive().await?;
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10));
+    }
+    a.stop().await
+}
+
+#[tokio::test]
+async fn a_leader_that_resigns_stands_again_behind_the_others() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = Standing::start(&etcd, "a").await?;
+    answers(a.server.at, "/leader", 200).await?;
+    let b = Standing::start(&etcd, "b").await?;
+    let answer = post(b.server.at, &format!("{E}/resign")).await?;
+    assert_eq!((answer.status, &*answer.problem()), (409, "not_leading"));
+    let token = a.election.term().expect("it leads").fencing_token();
+    for wanted in ["0", "x", ""] {
+        let answer = post(a.server.at, &format!("{E}/resign?fencing_token={wanted}")).await?;
+        assert_eq!((answer.status, &*answer.problem()), (409, "another_term"));
+    }
+    assert_eq!(
+        get(a.server.at, "/leader").await?.status,
+        200,
+        "nothing was ended"
+    );
+    let answer = post(a.server.at, &format!("{E}/resign?fencing_token={token}")).await?;
+    assert_eq!(answer.status, 200);
+    assert_eq!(
+        answer.json(),
+        serde_json::json!({ "fencing_token": token, "released": true })
+    );
+    answers(b.server.at, "/leader", 200).await?;
+    answers(a.server.at, "/ready", 200).await?;
+    let mut events = Events::follow(a.server.at, &format!("{E}/events")).await?;
+    let state = events
+        .until("a is behind b", |state| state["own"]["rank"] == 2)
+        .await?;
+    assert_eq!(state["own"]["role"], "follower");
+    let answer = post(a.server.at, &format!("{E}/resign?fencing_token={token}")).await?;
+    assert_eq!(answer.problem(), "not_leading");
+    a.stop().await?;
+    b.stop().await
+}
+
+#[tokio::test]
+async fn an_onlooker_resigns_nothing() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = Standing::start(&etcd, "a").await?;
+    answers(a.server.at, "/leader", 200).await?;
+    let server = Server::plain(Node::new().observes(&a.election)).await?;
+    let answer = post(server.at, &format!("{E}/resign")).await?;
+    assert_eq!((answer.status, &*answer.problem()), (409, "not_leading"));
+    assert_eq!(get(a.server.at, "/leader").await?.status, 200);
+    server.stop().await?;
+    a.stop().await
+}
+
+#[tokio::test]
+async fn one_connection_tells_of_all_elections() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let (stood, seen) = (session.election("stood")?, session.election("seen")?);
+    let server = Server::plain(Node::new().stands_in(&stood).observes(&seen)).await?;
+    let mut events = Events::follow(server.at, "/v1/events").await?;
+    let mut first = [
+        events.next().await?.expect("a state")["election"].clone(),
+        events.next().await?.expect("another")["election"].clone(),
+    ];
+    first.sort_by_key(ToString::to_string);
+    assert_eq!(first, ["seen", "stood"], "each at once");
+    let mut candidate = stood.campaign().await?;
+    events
+        .until("it leads", |state| {
+            state["election"] == "stood" && state["own"]["role"] == "leader"
+        })
+        .await?;
+    candidate.leave().await?;
+    session.close().await?;
+    while events.next().await?.is_some() {}
+    server.stop().await
+}

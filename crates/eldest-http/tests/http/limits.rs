@@ -1,0 +1,195 @@
+//! What a caller can take of a server, and how that ends.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use eldest::{CancellationToken, Session};
+use eldest_http::{Limits, Node};
+use eldest_testing::{Etcd, eventually};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::caller::{Events, Kept, get};
+use crate::stage::{Result, SOON, Server, Standing, answers, options};
+use eldest_fixtures::hang::{closed, idle};
+
+fn node() -> Result<Node> {
+    let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
+    Ok(Node::new().stands_in(&session.election("e")?))
+}
+
+#[tokio::test]
+async fn whoever_dawdles_over_a_request_is_cut_off() -> Result {
+    let limits = Limits::default().header_time(Duration::from_millis(200));
+    let server = Server::start(node()?, limits, |door| door).await?;
+    let request = "GET /live HTTP/1.1\r\nHost: localhost\r\n";
+    for begin in ["", "G", request] {
+        closed(idle(server.at, begin).await?, SOON).await?;
+    }
+    // Between two requests as well.
+    let answered = idle(server.at, &format!("{request}\r\n")).await?;
+    let text = closed(answered, SOON).await?;
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    server.stop().await
+}
+
+#[tokio::test]
+async fn a_server_that_is_full_answers_again_when_somebody_has_gone() -> Result {
+    let limits = Limits::default().connections(2);
+    let server = Server::start(node()?, limits, |door| door).await?;
+    let at = server.at;
+    let mut streams = vec![idle(at, "G").await?, idle(at, "G").await?];
+    // Both were accepted, or the third would not have to wait.
+    let third = tokio::spawn(async move { get(at, "/live").await });
+    let waits = tokio::time::timeout(Duration::from_millis(300), async {
+        while !third.is_finished() {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert!(waits.await.is_err(), "a third connection was served");
+    streams.pop();
+    assert_eq!(tokio::time::timeout(SOON, third).await???.status, 200);
+    server.stop().await
+}
+
+#[tokio::test]
+async fn a_server_that_shuts_down_waits_for_nobody_for_long() -> Result {
+    let drain = Duration::from_millis(300);
+    let limits = Limits::default().drain_time(drain);
+    let server = Server::start(node()?, limits, |door| door).await?;
+    let at = server.at;
+    let mut events = Events::follow(at, "/v1/elections/e/events").await?;
+    assert!(events.next().await?.is_some());
+    let half = idle(at, "GET /live HTTP/1.1\r\n").await?;
+    let begun = Instant::now();
+    server.stop().await?;
+    assert!(begun.elapsed() >= drain, "it has not waited for the stream");
+    assert!(events.next().await?.is_none());
+    closed(half, SOON).await?;
+    assert!(get(at, "/live").await.is_err(), "it still listens");
+    Ok(())
+}
+
+#[tokio::test]
+async fn streams_leave_room_for_those_who_ask_and_go() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let server = Server::plain(Node::new().observes(&session.election("e")?)).await?;
+    let at = server.at;
+    let path = "/v1/elections/e/events";
+    let mut streams = Vec::new();
+    let refused = loop {
+        assert!(streams.len() < 500, "as many as anybody likes");
+        let mut stream = idle(at, &format!("GET {path} HTTP/1.0\r\n\r\n")).await?;
+        let mut start = [0; 12];
+        tokio::time::timeout(SOON, stream.read_exact(&mut start)).await??;
+        if start.ends_with(b"503") {
+            break get(at, path).await?;
+        }
+        streams.push(stream);
+    };
+    assert_eq!(
+        (refused.status, &*refused.problem()),
+        (503, "too_many_streams")
+    );
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    answers(at, "/ready", 200).await?;
+    drop(streams);
+    eventually(SOON, "there is room again", async || {
+        Events::follow(at, path).await.ok()
+    })
+    .await?;
+    session.close().await?;
+    server.stop().await
+}
+
+#[tokio::test]
+async fn a_body_that_comes_in_dribs_and_drabs_is_cut_off_however_long_it_goes_on() -> Result {
+    let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
+    let server = Server::plain(Node::new().locks(&session)).await?;
+    let head = "POST /v1/locks/r HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n";
+    let begun = Instant::now();
+    let (mut answer, mut body) = idle(server.at, head).await?.into_split();
+    // Never idle for long, and never done.
+    let dribbling = tokio::spawn(async move {
+        while body.write_all(b" ").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    });
+    let mut text = String::new();
+    tokio::time::timeout(SOON, answer.read_to_string(&mut text)).await??;
+    assert!(text.starts_with("HTTP/1.1 408"), "{text}");
+    assert!(text.contains("\"code\":\"too_slow\""), "{text}");
+    assert!(
+        begun.elapsed() >= Duration::from_secs(10),
+        "the time that is described"
+    );
+    tokio::time::timeout(SOON, dribbling).await??;
+    server.stop().await
+}
+
+/// Every answer is made from memory: ten thousand of them, while the roster changes, cost etcd next to nothing.
+#[tokio::test]
+async fn ten_thousand_requests_are_answered_at_once_and_etcd_hears_of_none() -> Result {
+    const CALLERS: usize = 8;
+    const EACH: usize = 1250;
+    let etcd = Etcd::start().await?;
+    let a = Standing::start(&etcd, "a").await?;
+    answers(a.server.at, "/leader", 200).await?;
+    let churn = Session::connect([etcd.endpoint()], options("churn")).await?;
+    let election = churn.election("team/e")?;
+    let asked = async || etcd.metric("grpc_server_started_total").await;
+    let before = asked().await;
+    let begun = Instant::now();
+    let done = CancellationToken::new();
+    // Others come and go, no more often than their share of the requests below.
+    let coming_and_going = async {
+        let mut rounds = 0;
+        while !done.is_cancelled() {
+            election.campaign().await?.leave().await?;
+            rounds += 1;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok::<usize, eldest::BoxError>(rounds)
+    };
+    let callers = (0..CALLERS).map(|_| async {
+        let mut kept = Kept::open(a.server.at).await?;
+        let (mut revisions, mut sizes) = (Vec::new(), BTreeSet::new());
+        for _ in 0..EACH / 2 {
+            kept.send("/leader").await?;
+            assert_eq!(kept.answer().await?.status, 200);
+            kept.send("/v1/elections/team%2Fe").await?;
+            let answer = kept.answer().await?;
+            let shown = answer.json();
+            assert_eq!(shown["leader"]["identity"], "a");
+            revisions.push(shown["revision"].as_i64().ok_or("a revision")?);
+            sizes.insert(shown["roster"].as_array().map(Vec::len));
+        }
+        assert!(revisions.is_sorted(), "it went back in time");
+        Ok::<_, eldest::BoxError>(sizes)
+    });
+    let calling = async {
+        let sizes = futures::future::try_join_all(callers).await;
+        done.cancel();
+        sizes
+    };
+    let both = async { tokio::join!(calling, coming_and_going) };
+    let (sizes, rounds) = tokio::time::timeout(SOON * 3, both).await?;
+    let (sizes, rounds) = (sizes?, rounds?);
+    let (took, made) = (begun.elapsed(), asked().await - before);
+    println!(
+        "{:.0} requests/s; {made} to etcd, in {rounds} rounds of others",
+        (CALLERS * EACH) as f64 / took.as_secs_f64()
+    );
+    assert!(
+        sizes.iter().any(|sizes| sizes.len() > 1),
+        "the roster changed meanwhile: {sizes:?}"
+    );
+    // To join and to leave; one for each tenth of our requests would be far beyond that.
+    let theirs = 3.0 * rounds as f64;
+    assert!(
+        made < theirs + 50.0,
+        "{made} requests to etcd in {rounds} rounds"
+    );
+    churn.close().await?;
+    a.stop().await
+}

@@ -1,0 +1,494 @@
+//! Locks for programs in other languages: kept by signs of life, and free for the next when none comes.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use eldest::{Lock, LockGuard, Session};
+use eldest_http::{Limits, Node};
+use eldest_testing::{Etcd, eventually};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::caller::{Answer, ask, get};
+use crate::contract;
+use crate::stage::{Result, SOON, Server, options};
+use crate::stopped::Process;
+use eldest_fixtures::hang::{freeze, idle};
+
+const JOBS: &str = "/v1/locks/team%2Fjobs";
+const TTL: Duration = Duration::from_secs(1);
+
+/// A node that takes locks for others, and another session that wants the same.
+struct Stage {
+    etcd: Etcd,
+    session: Session,
+    server: Server,
+    other: Session,
+    lock: Lock,
+}
+
+impl Stage {
+    async fn new() -> Result<Self> {
+        let etcd = Etcd::start().await?;
+        let session = Session::connect([etcd.endpoint()], options("a")).await?;
+        let server = Server::plain(Node::new().locks(&session)).await?;
+        let other = Session::connect([etcd.endpoint()], options("b")).await?;
+        let lock = other.lock("team/jobs")?;
+        Ok(Self {
+            etcd,
+            session,
+            server,
+            other,
+            lock,
+        })
+    }
+
+    fn at(&self) -> SocketAddr {
+        self.server.at
+    }
+
+    /// The other session gets it without waiting.
+    async fn is_free(&self) -> Result {
+        let guard = self.lock.try_acquire().await?.expect("it is free");
+        Ok(guard.release().await?)
+    }
+
+    /// The other session gets it, no earlier than what was told last.
+    async fn passes_on(&self, told: &Told) -> Result<LockGuard> {
+        let guard = timeout(SOON, self.lock.acquire()).await??;
+        let (since, deadline) = (told.asked.elapsed(), guard.valid_until());
+        assert!(
+            since >= told.valid_for,
+            "another held it {since:?} after {told:?}"
+        );
+        // By the clock that both have, since the machine was started.
+        let now = deadline.since_boot().saturating_sub(deadline.time_left());
+        assert!(now >= told.until, "another held it at {now:?}: {told:?}");
+        Ok(guard)
+    }
+
+    async fn stop(self) -> Result {
+        self.session.close().await?;
+        self.other.close().await?;
+        self.server.stop().await
+    }
+}
+
+/// A lock, as its owner was told.
+#[derive(Debug)]
+struct Told {
+    /// Before the request was sent.
+    asked: Instant,
+    valid_for: Duration,
+    until: Duration,
+    id: String,
+    token: i64,
+}
+
+impl Told {
+    fn new(asked: Instant, told: &Value) -> Self {
+        let time = |name: &str| Duration::from_millis(told[name].as_u64().expect("a time"));
+        Self {
+            asked,
+            valid_for: time("valid_for_ms"),
+            until: time("valid_until_boot_ms"),
+            id: told["lock"].as_str().expect("an id").to_owned(),
+            token: told["fencing_token"].as_i64().expect("a token"),
+        }
+    }
+}
+
+async fn send(at: SocketAddr, path: &str, body: &str) -> Result<Answer> {
+    let head = format!(
+        "Content-Type: application/json\r\nContent-Length: {}\r\n",
+        body.len()
+    );
+    ask(at, "POST", path, &format!("{head}\r\n{body}")).await
+}
+
+async fn acquire(at: SocketAddr, wait: Duration) -> Result<Told> {
+    let body = json!({ "owner": "test", "wait_ms": wait.as_millis() as u64, "ttl_ms": 1000 });
+    let asked = Instant::now();
+    let answer = send(at, JOBS, &body.to_string()).await?;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    Ok(Told::new(asked, &answer.json()))
+}
+
+async fn renew(at: SocketAddr, id: &str) -> Result<Answer> {
+    ask(
+        at,
+        "PUT",
+        &format!("{JOBS}/{id}/renew"),
+        "Content-Length: 0\r\n",
+    )
+    .await
+}
+
+async fn release(at: SocketAddr, id: &str) -> Result<Answer> {
+    ask(at, "DELETE", &format!("{JOBS}/{id}"), "").await
+}
+
+#[tokio::test]
+async fn a_lock_is_acquired_renewed_and_given_back() -> Result {
+    let stage = Stage::new().await?;
+    let at = stage.at();
+    let first = acquire(at, Duration::ZERO).await?;
+    assert!(first.valid_for <= TTL && first.valid_for > TTL / 2);
+    let answer = send(at, JOBS, r#"{"owner":"another"}"#).await?;
+    assert_eq!((answer.status, &*answer.problem()), (409, "held"));
+    assert!(
+        stage.lock.try_acquire().await?.is_none(),
+        "it is held in etcd"
+    );
+    let listed = get(at, "/v1/locks").await?;
+    let expected =
+        json!([{ "resource": "team/jobs", "owner": "test", "fencing_token": first.token }]);
+    assert_eq!(listed.json()["locks"], expected);
+    assert!(
+        !listed.body.contains(&first.id),
+        "the id is its owner's alone"
+    );
+
+    let answer = renew(at, &first.id).await?;
+    assert_eq!(
+        (answer.status, &answer.json()["fencing_token"]),
+        (200, &first.token.into())
+    );
+    for wrong in [
+        "0",
+        "x/y",
+        &first.id.replace(|c: char| c.is_ascii_digit(), "f"),
+    ] {
+        assert_eq!(renew(at, wrong).await?.status, 404);
+        assert_eq!(release(at, wrong).await?.status, 404);
+    }
+    let elsewhere = format!("/v1/locks/other/{}/renew", first.id);
+    assert_eq!(
+        ask(at, "PUT", &elsewhere, "").await?.problem(),
+        "no_such_lock"
+    );
+
+    let waiting = tokio::spawn(async move { acquire(at, SOON).await.map_err(|e| e.to_string()) });
+    eventually(SOON, "the second one waits", async || {
+        renew(at, &first.id)
+            .await
+            .ok()
+            .filter(|answer| answer.status == 200)?;
+        Some(())
+    })
+    .await?;
+    let answer = release(at, &first.id).await?;
+    assert_eq!(
+        (answer.status, &answer.json()["released"]),
+        (200, &true.into())
+    );
+    let second = waiting.await??;
+    assert!(second.token > first.token && second.id != first.id);
+    for answer in [renew(at, &first.id).await?, release(at, &first.id).await?] {
+        assert_eq!((answer.status, &*answer.problem()), (404, "no_such_lock"));
+    }
+    assert_eq!(release(at, &second.id).await?.status, 200);
+    stage.is_free().await?;
+    stage.stop().await
+}
+
+#[tokio::test]
+async fn a_lock_whose_owner_vanished_is_free_when_its_time_is_over_and_not_before() -> Result {
+    let stage = Stage::new().await?;
+    let at = stage.at();
+    let mut told = acquire(at, Duration::ZERO).await?;
+    let begun = told.asked;
+    // It lives for longer than it would have without a sign of life.
+    while begun.elapsed() < TTL * 2 {
+        let asked = Instant::now();
+        let answer = renew(at, &told.id).await?;
+        assert_eq!(answer.status, 200);
+        told = Told::new(asked, &answer.json());
+    }
+    let guard = stage.passes_on(&told).await?;
+    assert!(guard.fencing_token() > told.token);
+    assert_eq!(renew(at, &told.id).await?.problem(), "no_such_lock");
+    guard.release().await?;
+    stage.stop().await
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_while_it_waits_loses_its_place() -> Result {
+    let stage = Stage::new().await?;
+    let guard = stage.lock.acquire().await?;
+    let body = r#"{"owner":"x","wait_ms":300000}"#;
+    let waiting = idle(
+        stage.at(),
+        &format!(
+            "POST {JOBS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ),
+    )
+    .await?;
+    let queue = async |wanted: usize| {
+        eventually(SOON, format!("{wanted} stand"), async || {
+            let roster = stage.lock.roster().await.ok()?;
+            (roster.members().len() == wanted).then_some(())
+        })
+        .await
+    };
+    queue(2).await?;
+    drop(waiting);
+    queue(1).await?;
+    guard.release().await?;
+    stage.stop().await
+}
+
+/// A lock that is kept by an open connection, line by line.
+struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    async fn open(at: SocketAddr) -> Result<Self> {
+        let body = r#"{"owner":"x","ttl_ms":1000,"hold":"connection"}"#;
+        let request = format!(
+            "POST {JOBS} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut connection = Self(BufReader::new(idle(at, &request).await?));
+        let status = connection.line().await?;
+        assert!(status.contains(" 200 "), "{status}");
+        while !connection.line().await?.is_empty() {}
+        Ok(connection)
+    }
+
+    async fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        let read = timeout(SOON, self.0.read_line(&mut line)).await??;
+        assert!(read > 0, "the connection was closed");
+        Ok(line.trim_end().to_owned())
+    }
+
+    async fn json(&mut self) -> Result<Value> {
+        let line: Value = serde_json::from_str(&self.line().await?)?;
+        if line.get("lost").is_none() {
+            contract::holds(&contract::schema("Lock"), &line, "a line");
+        }
+        Ok(line)
+    }
+}
+
+#[tokio::test]
+async fn a_lock_is_kept_by_an_open_connection_and_freed_after_it() -> Result {
+    let stage = Stage::new().await?;
+    let begun = Instant::now();
+    let mut connection = Connection::open(stage.at()).await?;
+    let mut told = Told::new(begun, &connection.json().await?);
+    while begun.elapsed() < TTL * 2 {
+        let line = connection.json().await?;
+        assert_eq!(line["fencing_token"], told.token);
+        // From when that line counts, only the clock since boot tells.
+        told = Told::new(begun, &line);
+    }
+    assert!(stage.lock.try_acquire().await?.is_none());
+    drop(connection);
+    let guard = stage.passes_on(&told).await?;
+    guard.release().await?;
+    // ... or given back at once.
+    let mut connection = Connection::open(stage.at()).await?;
+    let told = Told::new(Instant::now(), &connection.json().await?);
+    assert_eq!(release(stage.at(), &told.id).await?.status, 200);
+    stage.is_free().await?;
+    stage.stop().await
+}
+
+#[tokio::test]
+async fn whoever_lost_its_lock_is_told() -> Result {
+    let stage = Stage::new().await?;
+    let at = stage.at();
+    let mut connection = Connection::open(at).await?;
+    let told = Told::new(Instant::now(), &connection.json().await?);
+    let roster = stage.lock.roster().await?;
+    let key = roster.leader().expect("it is held").key().to_vec();
+    stage.etcd.client().await.delete(key, None).await?;
+    loop {
+        let line = connection.json().await?;
+        if !line["lost"].is_null() {
+            assert_eq!(line["lost"], "lock_lost");
+            break;
+        }
+    }
+    let answer = renew(at, &told.id).await?;
+    let known = [(410, "lock_lost"), (404, "no_such_lock")];
+    assert!(
+        known.contains(&(answer.status, &*answer.problem())),
+        "{answer:?}"
+    );
+    eventually(SOON, "it is kept no longer", async || {
+        let answer = renew(at, &told.id).await.ok()?;
+        (answer.status == 404).then_some(())
+    })
+    .await?;
+    stage.stop().await
+}
+
+#[tokio::test]
+async fn a_node_that_ends_keeps_its_promises() -> Result {
+    let stage = Stage::new().await?;
+    let told = acquire(stage.at(), Duration::ZERO).await?;
+    let (closed, guard) = tokio::join!(stage.session.close(), stage.passes_on(&told));
+    closed?;
+    guard?.release().await?;
+    let answer = send(stage.at(), JOBS, r#"{"owner":"late"}"#).await?;
+    assert_eq!((answer.status, &*answer.problem()), (503, "closed"));
+    stage.stop().await
+}
+
+#[tokio::test]
+async fn bad_requests_for_locks_are_told_what_is_wrong() -> Result {
+    let stage = Stage::new().await?;
+    let at = stage.at();
+    for (body, part) in [
+        ("", "not JSON"),
+        ("[]", "must be a JSON object"),
+        ("{}", "`owner` is missing"),
+        (r#"{"owner":1}"#, "`owner` is 1; it must be a text"),
+        (r#"{"owner":""}"#, "of 1 to 256 characters"),
+        (r#"{"owner":"a\u0007"}"#, "without control characters"),
+        (
+            r#"{"owner":"x","wait_ms":-1}"#,
+            "`wait_ms` is -1; it must be a whole number of milliseconds from 0 to 300000",
+        ),
+        (r#"{"owner":"x","ttl_ms":999}"#, "from 1000 to 300000"),
+        (r#"{"owner":"x","ttl_ms":"10s"}"#, "`ttl_ms` is \\\"10s\\\""),
+        (r#"{"owner":"x","hold":"forever"}"#, "must be one of"),
+        (
+            r#"{"owner":"x","tll_ms":5000}"#,
+            "there is no member `tll_ms`",
+        ),
+    ] {
+        let answer = send(at, JOBS, body).await?;
+        assert_eq!(
+            (answer.status, &*answer.problem()),
+            (400, "bad_body"),
+            "{body}"
+        );
+        assert!(answer.body.contains(part), "{body}: {answer:?}");
+    }
+    let answer = send(at, "/v1/locks/%2Fa", r#"{"owner":"x"}"#).await?;
+    assert_eq!((answer.status, &*answer.problem()), (400, "bad_name"));
+    let large = format!(r#"{{"owner":"{}"}}"#, "x".repeat(20_000));
+    let answer = send(at, JOBS, &large).await?;
+    assert_eq!((answer.status, &*answer.problem()), (413, "too_large"));
+    let chunked = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let chunked = format!("{chunked}5000\r\n{}\r\n0\r\n", "x".repeat(0x5000));
+    assert_eq!(
+        ask(at, "POST", JOBS, &chunked).await?.problem(),
+        "too_large"
+    );
+    let form = "Content-Type: text/plain\r\nContent-Length: 13\r\n\r\n{\"owner\":\"x\"}";
+    let answer = ask(at, "POST", JOBS, form).await?;
+    assert_eq!((answer.status, &*answer.problem()), (415, "not_json"));
+    assert_eq!(
+        stage.lock.roster().await?.members().len(),
+        0,
+        "nothing was taken"
+    );
+
+    let without = Server::plain(Node::new()).await?;
+    let answer = send(without.at, JOBS, r#"{"owner":"x"}"#).await?;
+    assert_eq!((answer.status, &*answer.problem()), (404, "no_locks"));
+    without.stop().await?;
+    stage.stop().await
+}
+
+#[tokio::test]
+async fn many_callers_at_once_hold_it_one_after_another() -> Result {
+    let stage = Stage::new().await?;
+    let at = stage.at();
+    let callers = (0..12).map(|_| async move {
+        let told = acquire(at, SOON).await?;
+        assert_eq!(release(at, &told.id).await?.status, 200);
+        Ok::<_, eldest::BoxError>(told.token)
+    });
+    let tokens = futures::future::try_join_all(callers).await?;
+    let different: std::collections::BTreeSet<i64> = tokens.iter().copied().collect();
+    assert_eq!(different.len(), tokens.len(), "{tokens:?}");
+    stage.stop().await
+}
+
+/// From here on nothing that is sent to it arrives, and its system confirms nothing, as if the cable had been cut.
+#[cfg(target_os = "linux")]
+fn cut_off(stream: &TcpStream) -> Result {
+    // The one instruction "return 0": of each packet, keep nothing.
+    let drop_all = socket2::SockFilter::new(0x06, 0, 0, 0);
+    Ok(socket2::SockRef::from(stream).attach_filter(&[drop_all])?)
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_caller_that_was_cut_off_is_noticed_while_it_holds_a_lock_and_while_it_waits() -> Result {
+    let mut stage = Stage::new().await?;
+    let limits = Limits::default().silence(Duration::from_secs(2));
+    let node = Node::new().locks(&stage.session);
+    let server = Server::start(node, limits, |door| door).await?;
+    std::mem::replace(&mut stage.server, server).stop().await?;
+    let mut connection = Connection::open(stage.at()).await?;
+    let told = Told::new(Instant::now(), &connection.json().await?);
+    cut_off(connection.0.get_ref())?;
+    let guard = stage.passes_on(&told).await?;
+
+    let body = r#"{"owner":"x","wait_ms":300000}"#;
+    let length = body.len();
+    let request = format!(
+        "POST {JOBS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    let waiting = idle(stage.at(), &request).await?;
+    let queue = async |wanted: usize| {
+        eventually(SOON, format!("{wanted} stand"), async || {
+            let roster = stage.lock.roster().await.ok()?;
+            (roster.members().len() == wanted).then_some(())
+        })
+        .await
+    };
+    queue(2).await?;
+    cut_off(&waiting)?;
+    queue(1).await?;
+    guard.release().await?;
+    stage.stop().await
+}
+
+const CHILD: &str = "ELDEST_TEST_HTTP_HOLDER";
+
+/// Not a test by itself: the process of the one below.
+#[tokio::test]
+async fn holder() -> Result {
+    let Ok(at) = std::env::var(CHILD) else {
+        return Ok(());
+    };
+    let mut connection = Connection::open(at.parse()?).await?;
+    loop {
+        connection.json().await?;
+    }
+}
+
+/// As the description says; safe, for nobody else has it meanwhile.
+#[tokio::test]
+async fn a_caller_that_is_only_stopped_keeps_the_lock_that_its_connection_holds_until_it_is_killed()
+-> Result {
+    let stage = Stage::new().await?;
+    let child = std::process::Command::new(std::env::current_exe()?)
+        .args(["--exact", "--nocapture", "locks::holder"])
+        .env(CHILD, stage.at().to_string())
+        .stdout(std::process::Stdio::null())
+        .spawn()?;
+    let mut child = Process(child);
+    eventually(SOON, "it holds the lock", async || {
+        let roster = stage.lock.roster().await.ok()?;
+        (roster.members().len() == 1).then_some(())
+    })
+    .await?;
+    freeze(&child.0)?;
+    let taken = timeout(TTL * 3, stage.lock.acquire()).await;
+    assert!(taken.is_err(), "another has it while the first is stopped");
+    child.0.kill()?;
+    let guard = timeout(SOON, stage.lock.acquire()).await??;
+    guard.release().await?;
+    stage.stop().await
+}

@@ -1,0 +1,15 @@
+//! What a node answers over HTTP, asked over real sockets: its roles, its elections, and who is let in.
+#![cfg(unix)] // a process is stopped by a signal
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+mod caller;
+mod contract;
+mod door;
+mod elections;
+mod limits;
+mod locks;
+mod metrics;
+mod roles;
+mod stage;
+mod stale;
+mod stopped;

@@ -1,0 +1,232 @@
+//! What is counted and measured: exactly what docs/metrics.md lists, and what truly happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime};
+
+use eldest::metrics::{RENEWAL_BUCKETS, describe};
+use eldest::{Session, SessionOptions};
+use eldest_http::Node;
+use eldest_testing::{Etcd, Proxy, eventually};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::caller::get;
+use crate::stage::{Result, SOON, Server, Standing, answers, options};
+
+/// There is one recorder for all tests of this program; each has identities of its own.
+static RECORDER: LazyLock<PrometheusHandle> = LazyLock::new(|| {
+    let builder = PrometheusBuilder::new()
+        .set_buckets_for_metric(
+            Matcher::Full("eldest_renewal_duration_seconds".to_owned()),
+            &RENEWAL_BUCKETS,
+        )
+        .expect("buckets");
+    let handle = builder.install_recorder().expect("the only one");
+    describe();
+    handle
+});
+
+/// The value of the one sample that has all these labels.
+fn sample(page: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let labels: Vec<String> = labels.iter().map(|(k, v)| format!("{k}=\"{v}\"")).collect();
+    let mut lines = page.lines().filter(|line| {
+        line.strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with('{'))
+            && labels.iter().all(|label| line.contains(label.as_str()))
+    });
+    let line = lines.next()?;
+    assert!(lines.next().is_none(), "{name} {labels:?} twice");
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+/// Waits until a sample is what is wanted.
+async fn becomes(name: &str, labels: &[(&str, &str)], wanted: impl Fn(f64) -> bool) -> Result<f64> {
+    eventually(SOON, format!("{name} {labels:?}"), async || {
+        sample(&RECORDER.render(), name, labels).filter(|value| wanted(*value))
+    })
+    .await
+}
+
+#[expect(clippy::float_cmp, reason = "whole numbers, exactly")]
+fn is(wanted: f64) -> impl Fn(f64) -> bool {
+    move |value| value == wanted
+}
+
+#[tokio::test]
+async fn leading_rank_and_terms_are_told_as_they_change() -> Result {
+    LazyLock::force(&RECORDER);
+    let etcd = Etcd::start().await?;
+    let a = Standing::start(&etcd, "metrics-a").await?;
+    answers(a.server.at, "/leader", 200).await?;
+    let b = Standing::start(&etcd, "metrics-b").await?;
+    let [of_a, of_b] =
+        ["metrics-a", "metrics-b"].map(|name| [("identity", name), ("election", "team/e")]);
+    becomes("eldest_leading", &of_a, is(1.0)).await?;
+    becomes("eldest_leading", &of_b, is(0.0)).await?;
+    becomes("eldest_rank", &of_a, is(1.0)).await?;
+    becomes("eldest_rank", &of_b, is(2.0)).await?;
+    becomes("eldest_terms_started_total", &of_a, is(1.0)).await?;
+    let wall = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)?
+        .as_secs_f64();
+    becomes(
+        "eldest_lease_deadline_timestamp_seconds",
+        &of_a[..1],
+        |deadline| (30.0..60.0).contains(&(deadline - wall)),
+    )
+    .await?;
+    let answer = crate::caller::post(a.server.at, "/v1/elections/team%2Fe/resign").await?;
+    assert_eq!(answer.status, 200);
+    becomes("eldest_leading", &of_b, is(1.0)).await?;
+    becomes("eldest_leading", &of_a, is(0.0)).await?;
+    becomes("eldest_rank", &of_a, is(2.0)).await?;
+    let ended = [of_a[0], of_a[1], ("reason", "stepped_down")];
+    becomes("eldest_terms_ended_total", &ended, is(1.0)).await?;
+    b.stop().await?;
+    becomes("eldest_rank", &of_b, is(0.0)).await?;
+    becomes("eldest_terms_started_total", &of_a, is(2.0)).await?;
+    a.stop().await
+}
+
+#[tokio::test]
+async fn renewals_reconnects_and_switches_are_counted() -> Result {
+    LazyLock::force(&RECORDER);
+    let etcd = Etcd::start().await?;
+    let proxies = [
+        Proxy::start(etcd.endpoint()).await?,
+        Proxy::start(etcd.endpoint()).await?,
+    ];
+    let options = SessionOptions::new("metrics-c")
+        .ttl(Duration::from_secs(3))
+        .request_timeout(Duration::from_millis(300))
+        .grace(Duration::from_millis(300));
+    let session = Session::connect(proxies.each_ref().map(Proxy::endpoint), options).await?;
+    let mut candidate = session.election("e")?.campaign().await?;
+    let _leadership = candidate.elected().await?;
+    let identity = ("identity", "metrics-c");
+    let verified = [identity, ("outcome", "verified")];
+    let before = becomes("eldest_renewals_total", &verified, |count| count >= 1.0).await?;
+    let count = "eldest_renewal_duration_seconds_count";
+    becomes(count, &[identity], |measured| measured >= before).await?;
+    let page = RECORDER.render();
+    let all = sample(
+        &page,
+        "eldest_renewal_duration_seconds_bucket",
+        &[identity, ("le", "+Inf")],
+    );
+    assert_eq!(all, sample(&page, count, &[identity]));
+    assert!(sample(&page, "eldest_watch_reconnects_total", &[identity]).is_none());
+    proxies.iter().for_each(Proxy::cut);
+    becomes("eldest_watch_reconnects_total", &[identity], |count| {
+        count >= 1.0
+    })
+    .await?;
+    for lane in ["lease", "data"] {
+        becomes(
+            "eldest_endpoint_switches_total",
+            &[("lane", lane)],
+            |count| count >= 1.0,
+        )
+        .await?;
+    }
+    becomes(
+        "eldest_renewals_total",
+        &[identity, ("outcome", "failed")],
+        |count| count >= 1.0,
+    )
+    .await?;
+    proxies.iter().for_each(Proxy::heal);
+    becomes("eldest_renewals_total", &verified, |count| count > before).await?;
+    proxies.iter().for_each(Proxy::cut);
+    let lost = [identity, ("reason", "lease_expiring")];
+    becomes("eldest_leases_lost_total", &lost, |count| count >= 1.0).await?;
+    eventually(SOON, "a failed request", async || {
+        let page = RECORDER.render();
+        let mut lines = page.lines().filter(|line| line.contains("metrics-c"));
+        let failed = lines.any(|line| line.starts_with("eldest_requests_failed_total{"));
+        failed.then_some(())
+    })
+    .await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_page_is_served_and_says_by_the_clock_who_leads() -> Result {
+    LazyLock::force(&RECORDER);
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("metrics-d")).await?;
+    let election = session.election("e")?;
+    let without = Server::plain(Node::new().stands_in(&election)).await?;
+    let answer = get(without.at, "/metrics").await?;
+    assert_eq!((answer.status, &*answer.problem()), (404, "no_metrics"));
+    without.stop().await?;
+
+    let node = Node::new()
+        .stands_in(&election)
+        .metrics(|| RECORDER.render());
+    let server = Server::plain(node).await?;
+    let leading = async || -> Result<Option<f64>> {
+        let answer = get(server.at, "/metrics").await?;
+        assert_eq!(answer.status, 200);
+        assert_eq!(
+            answer.header("content-type"),
+            Some("text/plain; version=0.0.4; charset=utf-8")
+        );
+        let labels = [("identity", "metrics-d"), ("election", "e")];
+        Ok(sample(&answer.body, "eldest_leading", &labels))
+    };
+    assert_eq!(leading().await?, Some(0.0), "before it ever stood");
+    let mut candidate = election.campaign().await?;
+    let leadership = candidate.elected().await?;
+    assert_eq!(leading().await?, Some(1.0));
+    leadership.resign().await?;
+    assert_eq!(leading().await?, Some(0.0));
+    session.close().await?;
+    server.stop().await
+}
+
+/// Name, type and labels of each row of the table.
+fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+    let document = std::fs::read_to_string(path).expect("docs/metrics.md beside tests/");
+    let plain = |cell: &str| cell.trim().trim_matches('`').to_owned();
+    let rows = document
+        .lines()
+        .filter(|line| line.starts_with("| `eldest_"));
+    rows.map(|line| {
+        let cells: Vec<&str> = line.split('|').collect();
+        let labels = cells[3].split_whitespace().map(plain).collect();
+        (plain(cells[1]), (plain(cells[2]), labels))
+    })
+    .collect()
+}
+
+/// Of every call in the one file that makes them.
+#[test]
+fn the_table_lists_exactly_what_the_library_measures() {
+    let source = include_str!("../../../../src/metrics.rs");
+    let (described, told) = source.split_once("mod told {").expect("the calls");
+    let mut measured = BTreeMap::new();
+    for kind in ["counter", "gauge", "histogram"] {
+        for call in told.split(&format!(" {kind}!(")).skip(1) {
+            let literals: Vec<&str> = call
+                .split(");")
+                .next()
+                .expect("a part")
+                .split('"')
+                .collect();
+            let (name, rest) = (literals[1], &literals[2..]);
+            // A label is followed by an arrow.
+            let labels = rest
+                .windows(2)
+                .filter(|pair| pair[1].trim_start().starts_with("=>"));
+            let labels: BTreeSet<String> = labels.map(|pair| pair[0].to_owned()).collect();
+            measured.insert(name.to_owned(), (kind.to_owned(), labels));
+            assert!(
+                described.contains(&format!("\"{name}\"")),
+                "{name} has no help text"
+            );
+        }
+    }
+    assert_eq!(measured, documented());
+}

@@ -1,0 +1,168 @@
+//! What load balancers and orchestrators are told.
+
+use std::time::Instant;
+
+use eldest::{LostReason, Session};
+use eldest_http::Node;
+use eldest_testing::{Etcd, eventually};
+
+use crate::caller::{ask, get, post};
+use crate::stage::{GRACE, Result, SOON, Server, Standing, answers, options};
+
+#[tokio::test]
+async fn one_node_leads_and_the_others_follow_until_they_are_next() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = Standing::start(&etcd, "a").await?;
+    answers(a.server.at, "/leader", 200).await?;
+    let b = Standing::start(&etcd, "b").await?;
+    for path in ["/leader", "/primary", "/follower"] {
+        let led = get(a.server.at, path).await?;
+        let followed = get(b.server.at, path).await?;
+        let expected = if path == "/follower" {
+            (503, 200)
+        } else {
+            (200, 503)
+        };
+        assert_eq!((led.status, followed.status), expected, "{path}");
+        assert_eq!(led.header("cache-control"), Some("no-store"));
+        let (led, followed) = (led.json(), followed.json());
+        assert_eq!(
+            (&led["role"], &followed["role"]),
+            (&"leader".into(), &"follower".into())
+        );
+        assert_eq!(
+            (&led["election"], &followed["identity"]),
+            (&"team/e".into(), &"b".into())
+        );
+        assert_eq!((&led["rank"], &followed["rank"]), (&1.into(), &2.into()));
+        assert_eq!(led["may_act_for_ms"], GRACE.as_millis() as u64);
+        let token = a.election.term().expect("it leads").fencing_token();
+        assert_eq!(
+            (&led["fencing_token"], followed["fencing_token"].is_null()),
+            (&token.into(), true)
+        );
+    }
+    let head = ask(a.server.at, "HEAD", "/leader", "").await?;
+    assert_eq!((head.status, &*head.body), (200, ""));
+
+    let at = b.server.at;
+    a.stop().await?;
+    answers(at, "/leader", 200).await?;
+    b.stop().await
+}
+
+#[tokio::test]
+async fn whoever_was_told_that_a_node_leads_has_a_grace_period_before_another_does() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = Standing::start(&etcd, "a").await?;
+    let session = Session::connect([etcd.endpoint()], options("b")).await?;
+    let mut next = session.election("team/e")?.campaign().await?;
+    answers(a.server.at, "/leader", 200).await?;
+    let at = a.server.at;
+    let resign = tokio::spawn(async move { post(at, "/v1/elections/team%2Fe/resign").await });
+    // The callers of a busy service: the last of them that was told 200 asked at `told`.
+    let mut told = Instant::now();
+    eventually(SOON, "it says that it leads no more", async || {
+        let asked = Instant::now();
+        let answer = get(at, "/leader").await.ok()?;
+        if answer.status == 200 {
+            told = asked;
+        }
+        (answer.status == 503).then_some(())
+    })
+    .await?;
+    let elected = tokio::time::timeout(SOON, next.elected()).await??;
+    let since = told.elapsed();
+    assert!(
+        since >= GRACE,
+        "another led {since:?} after a caller was told that it may act"
+    );
+    assert_eq!(resign.await??.status, 200);
+    let term = a.election.term().expect("it led");
+    assert_eq!(term.lost_reason(), Some(LostReason::SteppedDown));
+    elected.resign().await?;
+    answers(at, "/leader", 200).await?;
+    session.close().await?;
+    a.stop().await
+}
+
+#[tokio::test]
+async fn with_several_elections_the_request_names_one() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let (stood, seen) = (session.election("stood")?, session.election("seen")?);
+    let mut candidate = stood.campaign().await?;
+    let leadership = candidate.elected().await?;
+    let node = Node::new().stands_in(&stood).observes(&seen);
+    let server = Server::plain(node).await?;
+    let at = server.at;
+    for path in ["/leader", "/follower"] {
+        let answer = get(at, path).await?;
+        assert_eq!((answer.status, &*answer.problem()), (400, "which_election"));
+        let answer = get(at, &format!("{path}?election=other")).await?;
+        assert_eq!(
+            (answer.status, &*answer.problem()),
+            (404, "no_such_election")
+        );
+        let answer = get(at, &format!("{path}?election=seen&election=stood")).await?;
+        assert_eq!((answer.status, &*answer.problem()), (400, "bad_query"));
+    }
+    assert_eq!(get(at, "/leader?election=stood").await?.status, 200);
+    assert_eq!(
+        get(at, "/leader?election=%73tood&other=1").await?.status,
+        200
+    );
+    assert_eq!(get(at, "/leader?election=seen").await?.status, 503);
+    assert_eq!(get(at, "/follower?election=seen").await?.status, 200);
+    leadership.resign().await?;
+    assert_eq!(get(at, "/leader?election=stood").await?.status, 503);
+    session.close().await?;
+    server.stop().await
+}
+
+#[tokio::test]
+async fn a_node_is_ready_when_it_does_what_it_is_there_for_and_lives_until_its_session_is_closed()
+-> Result {
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let (stood, seen) = (session.election("stood")?, session.election("seen")?);
+    let node = Node::new().stands_in(&stood).observes(&seen);
+    let server = Server::plain(node).await?;
+    let at = server.at;
+    answers(at, "/ready?election=seen", 200).await?;
+    let answer = get(at, "/ready").await?;
+    assert_eq!(answer.status, 503, "it does not stand yet");
+    assert_eq!(answer.json()["elections"]["stood"], false);
+    assert_eq!(answer.json()["elections"]["seen"], true);
+    let mut candidate = stood.campaign().await?;
+    answers(at, "/ready", 200).await?;
+    candidate.leave().await?;
+    answers(at, "/ready", 503).await?;
+    assert_eq!(get(at, "/live").await?.status, 200);
+    session.close().await?;
+    assert_eq!(get(at, "/live").await?.status, 503);
+    assert_eq!(get(at, "/ready?election=seen").await?.status, 503);
+    server.stop().await
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_reach_etcd_lives_and_is_not_ready() -> Result {
+    let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
+    let election = session.election("e")?;
+    for node in [
+        Node::new().stands_in(&election),
+        Node::new().observes(&election),
+    ] {
+        let server = Server::plain(node).await?;
+        for (path, status) in [
+            ("/live", 200),
+            ("/ready", 503),
+            ("/leader", 503),
+            ("/follower", 200),
+        ] {
+            assert_eq!(get(server.at, path).await?.status, status, "{path}");
+        }
+        server.stop().await?;
+    }
+    Ok(())
+}

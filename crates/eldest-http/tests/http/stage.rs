@@ -1,0 +1,109 @@
+//! Starts the node that a test queries: its session, its candidacy on behalf of callers, and its HTTP server.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use eldest::{BoxError, CancellationToken, Election, Session, SessionOptions};
+use eldest_http::{Door, Limits, Node, on_behalf, router, serve};
+use eldest_testing::{Etcd, eventually};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::caller::get;
+
+pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
+
+/// Deadline of whatever must happen; far below the TTL of [`options`].
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+/// What a caller is promised.
+pub(crate) const GRACE: Duration = Duration::from_millis(400);
+
+/// No expiry, and no renewal, happens within a test.
+pub(crate) fn options(identity: &str) -> SessionOptions {
+    SessionOptions::new(identity)
+        .ttl(Duration::from_secs(60))
+        .grace(GRACE)
+}
+
+/// A server of one router.
+pub(crate) struct Server {
+    pub(crate) at: SocketAddr,
+    pub(crate) shutdown: CancellationToken,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+impl Server {
+    pub(crate) async fn start(
+        node: Node,
+        limits: Limits,
+        door: impl FnOnce(Door) -> Door,
+    ) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let at = listener.local_addr()?;
+        let shutdown = CancellationToken::new();
+        let app = router(node, door(Door::at(at)));
+        let task = tokio::spawn(serve(listener, app, limits, shutdown.clone()));
+        Ok(Self { at, shutdown, task })
+    }
+
+    pub(crate) async fn plain(node: Node) -> Result<Self> {
+        Self::start(node, Limits::default(), |door| door).await
+    }
+
+    pub(crate) async fn stop(self) -> Result {
+        self.shutdown.cancel();
+        tokio::time::timeout(SOON, self.task).await???;
+        Ok(())
+    }
+}
+
+/// A node that stands in the election "team/e" and leads for whoever asks it.
+pub(crate) struct Standing {
+    pub(crate) session: Session,
+    pub(crate) election: Election,
+    pub(crate) server: Server,
+    stop: CancellationToken,
+    run: JoinHandle<eldest::Result<()>>,
+}
+
+impl Standing {
+    pub(crate) async fn start(etcd: &Etcd, identity: &str) -> Result<Self> {
+        Self::with(etcd, options(identity)).await
+    }
+
+    pub(crate) async fn with(etcd: &Etcd, options: SessionOptions) -> Result<Self> {
+        let session = Session::connect([etcd.endpoint()], options).await?;
+        let election = session.election("team/e")?;
+        let server = Server::plain(Node::new().stands_in(&election)).await?;
+        let stop = CancellationToken::new();
+        let run = {
+            let (election, stop) = (election.clone(), stop.clone());
+            tokio::spawn(async move { election.run(stop, on_behalf).await })
+        };
+        answers(server.at, "/ready", 200).await?;
+        Ok(Self {
+            session,
+            election,
+            server,
+            stop,
+            run,
+        })
+    }
+
+    /// Leaves the election and stops answering.
+    pub(crate) async fn stop(self) -> Result {
+        self.stop.cancel();
+        tokio::time::timeout(SOON, self.run).await???;
+        self.session.close().await?;
+        self.server.stop().await
+    }
+}
+
+/// Waits until that is the status.
+pub(crate) async fn answers(at: SocketAddr, path: &str, status: u16) -> Result {
+    eventually(SOON, format!("{status} at {path}"), async || {
+        let answer = get(at, path).await.ok()?;
+        (answer.status == status).then_some(())
+    })
+    .await
+}

@@ -1,0 +1,118 @@
+//! A node that only looks on: what it says of its age while etcd answers, and while it does not.
+
+use std::time::{Duration, Instant};
+
+use eldest::{Session, SessionOptions};
+use eldest_http::Node;
+use eldest_testing::{Etcd, eventually};
+
+use crate::caller::{Events, get};
+use crate::stage::{Result, SOON, Server, answers};
+
+/// A probe is sent three times within it.
+const TTL: Duration = Duration::from_secs(2);
+const SEEN: &str = "/v1/elections/seen";
+
+async fn onlooker(etcd: &Etcd) -> Result<Session> {
+    let options = SessionOptions::new("onlooker").ttl(TTL);
+    Ok(Session::connect([etcd.endpoint()], options).await?)
+}
+
+#[tokio::test]
+async fn observing_node_is_not_ready_while_etcd_does_not_answer() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = onlooker(&etcd).await?;
+    let server = Server::plain(Node::new().observes(&session.election("seen")?)).await?;
+    answers(server.at, "/ready", 200).await?;
+    let mut events = Events::follow(server.at, &format!("{SEEN}/events")).await?;
+    for _ in 0..2 {
+        events
+            .until("it is fresh", |state| state["stale"] == false)
+            .await?;
+        etcd.pause();
+        let paused = Instant::now();
+        answers(server.at, "/ready", 503).await?;
+        // What was confirmed last was asked for before the pause began.
+        let took = paused.elapsed();
+        assert!(took < TTL + Duration::from_secs(1), "{took:?}");
+        let ready = get(server.at, "/ready").await?.json();
+        assert_eq!(ready["elections"]["seen"], false);
+        let reason = ready["reasons"]["seen"].as_str().expect("a reason");
+        assert!(reason.starts_with("last heard from etcd "), "{reason}");
+        let state = get(server.at, SEEN).await?.json();
+        assert!(state["age_ms"].as_u64() >= Some(2000), "{state}");
+        assert_eq!(
+            (&state["stale"], &state["roster"]),
+            (&true.into(), &serde_json::json!([]))
+        );
+        let told = events
+            .until("it is stale", |state| state["stale"] == true)
+            .await?;
+        assert!(told["age_ms"].as_u64() >= Some(2000), "{told}");
+        etcd.resume();
+        answers(server.at, "/ready", 200).await?;
+        assert_eq!(
+            get(server.at, "/ready").await?.json()["reasons"],
+            serde_json::json!({})
+        );
+    }
+    session.close().await?;
+    server.stop().await
+}
+
+#[tokio::test]
+async fn quiet_election_never_makes_a_node_stale() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = onlooker(&etcd).await?;
+    let node = Node::new().observes(&session.election("seen")?);
+    let server = Server::plain(node).await?;
+    answers(server.at, "/ready", 200).await?;
+    let (begun, mut oldest, mut renewed) = (Instant::now(), 0, 0);
+    let mut last = 0;
+    while begun.elapsed() < 3 * TTL {
+        let ready = get(server.at, "/ready").await?;
+        assert_eq!(ready.status, 200, "{ready:?}");
+        let age = get(server.at, SEEN).await?.json()["age_ms"].as_u64();
+        let age = age.expect("it was confirmed");
+        renewed += usize::from(age < last);
+        last = age;
+        oldest = oldest.max(age);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(oldest < 2000, "{oldest} ms");
+    assert!(renewed >= 6, "confirmed {renewed} times within nine probes");
+    session.close().await?;
+    server.stop().await
+}
+
+#[tokio::test]
+async fn bound_of_a_node_may_be_longer_and_never_as_short_as_the_time_between_two_probes() -> Result
+{
+    let etcd = Etcd::start().await?;
+    let session = onlooker(&etcd).await?;
+    let election = session.election("seen")?;
+    let long = Node::new().observes(&election).stale_after(10 * TTL);
+    let short = Node::new().stale_after(Duration::ZERO).observes(&election);
+    let (long, short) = (Server::plain(long).await?, Server::plain(short).await?);
+    for server in [&long, &short] {
+        answers(server.at, "/ready", 200).await?;
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < TTL {
+        assert_eq!(get(short.at, "/ready").await?.status, 200);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    etcd.pause();
+    answers(short.at, "/ready", 503).await?;
+    eventually(SOON, "it is older than a TTL", async || {
+        let state = get(long.at, SEEN).await.ok()?.json();
+        (state["age_ms"].as_u64() > Some(2500)).then_some(())
+    })
+    .await?;
+    assert_eq!(get(long.at, "/ready").await?.status, 200);
+    etcd.resume();
+    answers(short.at, "/ready", 200).await?;
+    session.close().await?;
+    short.stop().await?;
+    long.stop().await
+}

@@ -1,0 +1,197 @@
+//! Gives the crates that are published beside this one what they need of a session and its elections, and users do not.
+//!
+//! Not covered by semver: those crates pin the exact version of this one.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::driver::Command;
+pub use crate::env::{Env, SharedEnv, System, timeout};
+use crate::error::Result;
+use crate::observer::Backlog;
+pub use crate::own::{Held, State as OwnState};
+use crate::session::SessionShared;
+use crate::{Election, Leadership, Observer, Session, Term};
+use eldest_core::reason::LostReason;
+use eldest_core::time::Time;
+use tokio::sync::watch;
+
+/// The session that a handle belongs to.
+#[derive(Clone, Copy)]
+pub struct Inside<'a>(&'a SessionShared);
+
+impl<'a> From<&'a Session> for Inside<'a> {
+    fn from(session: &'a Session) -> Self {
+        Self(session.shared())
+    }
+}
+
+impl<'a> From<&'a Election> for Inside<'a> {
+    fn from(election: &'a Election) -> Self {
+        Self(&election.handle.shared)
+    }
+}
+
+impl<'a> From<&'a Leadership> for Inside<'a> {
+    fn from(leadership: &'a Leadership) -> Self {
+        Self(leadership.shared())
+    }
+}
+
+impl<'a> Inside<'a> {
+    /// Its clock, timers and tasks.
+    pub fn env(self) -> &'a SharedEnv {
+        &self.0.env
+    }
+
+    /// Its node's identity.
+    pub fn identity(self) -> &'a str {
+        &self.0.settings.identity
+    }
+
+    /// The TTL that it asks for.
+    pub fn ttl(self) -> Duration {
+        self.0.settings.ttl
+    }
+
+    /// How long work may go on after its token was cancelled.
+    pub fn grace(self) -> Duration {
+        self.0.settings.grace
+    }
+
+    /// How long one request to etcd may take.
+    pub fn request_timeout(self) -> Duration {
+        self.0.settings.request_timeout
+    }
+}
+
+impl fmt::Debug for Inside<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Inside").field(&self.identity()).finish()
+    }
+}
+
+/// The status of the session's own candidate and its last term, both of one moment.
+pub fn own(election: &Election) -> OwnState {
+    election.own.get()
+}
+
+/// The same as a channel.
+pub fn watch_own(election: &Election) -> watch::Receiver<OwnState> {
+    election.own.watch()
+}
+
+/// Ends a term of this session and waits until etcd has confirmed that its key is gone; the candidate joins at the back
+/// of the queue.
+///
+/// # Errors
+///
+/// `Unavailable`: not confirmed within the grace period and a few request timeouts; the release goes on in the background.
+/// `Closed`: the session was closed.
+pub async fn step_down(election: &Election, held: &Held) -> Result<()> {
+    let (slot, term) = held.id;
+    let handle = &election.handle;
+    handle.send(Command::End {
+        slot,
+        term,
+        reason: LostReason::SteppedDown,
+    })?;
+    let patience = handle.shared.settings.grace + handle.patience();
+    handle.released_within(slot, term, patience).await
+}
+
+/// Until when the work of a term may go on; far away while the term is not over.
+pub fn cutoff(term: &Term) -> Time {
+    term.shared.cutoff()
+}
+
+/// How fresh the changes of an observer are; outlives the observer.
+#[derive(Debug, Clone)]
+pub struct Freshness(Arc<Backlog>);
+
+impl Freshness {
+    /// Of what this observer has seen.
+    pub fn of(observer: &Observer) -> Self {
+        Self(observer.backlog())
+    }
+
+    /// As of when the first `taken` changes are complete, if there are no others.
+    pub fn as_of_all(&self, taken: u64) -> Option<Time> {
+        self.0.as_of_all(taken)
+    }
+}
+
+/// Sets the gauge `eldest_leading`, with the feature `metrics`.
+pub fn report_leading(identity: &str, election: &str, leads: bool) {
+    crate::metrics::leading(identity, election, leads);
+}
+
+/// Terms and clocks that a test sets.
+#[cfg(feature = "unstable-sim")]
+pub mod scripted {
+    use std::sync::Arc;
+
+    pub use crate::env::{Clock, Scripted};
+    use crate::own::Pen;
+    use crate::term::{Belief, Shared};
+    use crate::{Election, Session, Status, Term};
+    use eldest_core::reason::LostReason;
+    use eldest_core::time::Time;
+
+    use super::SharedEnv;
+
+    /// A term without a candidate: the test extends its lease and ends it.
+    pub struct ScriptedTerm {
+        belief: Arc<Belief>,
+        shared: Arc<Shared>,
+    }
+
+    impl ScriptedTerm {
+        /// Under a lease that is believed in until `deadline`.
+        pub fn new(session: &Session, env: SharedEnv, deadline: Time, token: i64) -> Self {
+            let belief = Belief::until(deadline);
+            let shared = Shared::new(
+                env,
+                Arc::clone(&session.shared().pool),
+                Arc::clone(&belief),
+                "e".into(),
+                (*b"eldest/e/1").into(),
+                token,
+            );
+            Self { belief, shared }
+        }
+
+        /// A view of it.
+        pub fn term(&self) -> Term {
+            Term {
+                shared: Arc::clone(&self.shared),
+            }
+        }
+
+        /// Says of this session that it leads the election in this term.
+        pub fn elect(&self, election: &Election) {
+            let pen = Pen::new(Arc::clone(&election.own), 1);
+            pen.take();
+            pen.elected(self.term(), 1);
+            pen.status(Status::Leading {
+                fencing_token: self.shared.token,
+            });
+        }
+
+        /// A renewal was verified. False: the lease is no longer believed in.
+        pub fn renewed(&self, deadline: Time) -> bool {
+            self.belief.extend(deadline)
+        }
+
+        /// The lease is no longer believed in.
+        pub fn lease_lost(&self) {
+            self.belief.end();
+        }
+
+        /// The term ends, and its work at `cutoff`.
+        pub fn end(&self, reason: LostReason, cutoff: Time) {
+            self.shared.end(reason, cutoff, true);
+        }
+    }
+}
