@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::env::SharedEnv;
-use eldest_core::freshness::Completeness;
 use eldest_core::time::Time;
+use eldest_core::watch::Completeness;
 
 /// A moment, by the library's deadline clock: what carries it shows every change that etcd had accepted then. Later
 /// changes may be missing.

@@ -17,7 +17,7 @@ use crate::own::{Own, Pen};
 use crate::session::Handle;
 use crate::told::Told;
 use eldest_core::action::SlotId;
-use eldest_core::candidacy::Manner;
+use eldest_core::candidate::Manner;
 use eldest_core::reason::{EndReason, LostReason};
 
 /// Where a candidate stands.

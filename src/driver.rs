@@ -21,9 +21,9 @@ use crate::metrics;
 use crate::session::{LeaseView, SessionState};
 use crate::term::Beliefs;
 use eldest_core::action::{Action, Condition, SlotId, TermId};
-use eldest_core::candidacy::Manner;
-use eldest_core::lease::LONGEST_PAUSE;
+use eldest_core::candidate::Manner;
 use eldest_core::machine::{Config, Machine};
+use eldest_core::pause::LONGEST_PAUSE;
 use eldest_core::reason::{EndReason, LostReason};
 
 use failures::Failures;

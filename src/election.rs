@@ -10,7 +10,7 @@ use crate::own::Own;
 use crate::roster::{Member, Roster};
 use crate::session::{Handle, Session};
 use crate::term::Term;
-use eldest_core::candidacy::{Follow, Manner};
+use eldest_core::candidate::{Follow, Manner};
 use eldest_core::facts::Reach;
 
 /// One election: a prefix in etcd under which every candidate has a key. The smallest create revision leads.

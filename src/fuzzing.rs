@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::overview::Queue as Seen;
 use crate::{Announcement, Roster};
 use eldest_core::facts::{Change, Entry, Reach};
-use eldest_core::roster::Roster as Queue;
+use eldest_core::queue::Roster as Queue;
 
 /// One thing that is read.
 pub struct Target {

@@ -13,8 +13,8 @@ use crate::as_of::AsOf;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observer::Observer;
 use crate::roster::{Member, Roster};
-use eldest_core::candidacy::miscount;
-use eldest_core::membership::{KeyKind, kind_of};
+use eldest_core::candidate::miscount;
+use eldest_core::partitions::{KeyKind, kind_of};
 
 /// Who shares the partitions and which partition is with whom, at one revision of etcd.
 ///

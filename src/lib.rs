@@ -338,7 +338,7 @@ mod vigil;
 pub use announcement::{Announced, Announcement};
 pub use as_of::AsOf;
 pub use candidate::{Candidate, Status};
-pub use eldest_core::candidacy::Follow;
+pub use eldest_core::candidate::Follow;
 pub use eldest_core::reason::{EndReason, LostReason};
 pub use election::Election;
 pub use error::{BoxError, Error, ErrorKind, Result};

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Access;
 #[cfg(feature = "tls")]
 use crate::etcd::TlsFiles;
-use eldest_core::lease_clock::Trust;
+use eldest_core::lease::Trust;
 
 /// The smallest TTL a default etcd grants: 1.5 times its election timeout, rounded up.
 const MIN_TTL: Duration = Duration::from_secs(2);
@@ -445,7 +445,7 @@ mod tests {
     /// When work is told to stop, and until when a term is valid, as the lease's clock has it.
     fn ends(settings: &Settings) -> (Duration, Duration) {
         use eldest_core::facts::Header;
-        use eldest_core::lease_clock::LeaseClock;
+        use eldest_core::lease::LeaseClock;
         use eldest_core::time::Time;
         let header = Header {
             cluster: 1,

@@ -18,9 +18,9 @@ use crate::options::check_name;
 use crate::roster::Roster;
 use crate::session::Handle;
 use crate::term::Term;
-use eldest_core::candidacy::{Follow, Manner};
+use eldest_core::candidate::{Follow, Manner};
 use eldest_core::facts::Reach;
-use eldest_core::membership::{KeyKind, Sharing, kind_of};
+use eldest_core::partitions::{KeyKind, Sharing, kind_of};
 
 /// More would make one watch, and every look at it, too large.
 pub(crate) const MAX_COUNT: u32 = 65_536;

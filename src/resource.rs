@@ -13,7 +13,7 @@ use crate::names::Use;
 use crate::options::check_name;
 use crate::roster::Roster;
 use crate::session::Handle;
-use eldest_core::candidacy::{Follow, Manner, Share};
+use eldest_core::candidate::{Follow, Manner, Share};
 use eldest_core::facts::Reach;
 
 /// A lock, or a semaphore, as the session sees it. Whoever holds it leads, in the words of the core.

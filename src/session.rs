@@ -25,8 +25,8 @@ use crate::resource::Resource;
 use crate::semaphore::{Semaphore, check_capacity};
 use crate::term::{Belief, Beliefs};
 use eldest_core::action::{SlotId, TermId};
-use eldest_core::arranging::BATCH;
-use eldest_core::candidacy::LONG_QUEUE;
+use eldest_core::candidate::LONG_QUEUE;
+use eldest_core::machine::BATCH;
 use eldest_core::machine::Config;
 use eldest_core::reason::LostReason;
 

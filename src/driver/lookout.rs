@@ -23,8 +23,8 @@ use crate::roster::Roster;
 use crate::session::SessionState;
 use eldest_core::action::{Action, Note, SlotId};
 use eldest_core::facts::Reach;
-use eldest_core::lease::LONGEST_PAUSE;
 use eldest_core::machine::{Config, Machine};
+use eldest_core::pause::LONGEST_PAUSE;
 use eldest_core::time::Time;
 
 /// After so many changes in one message, other tasks of the runtime have their turn.

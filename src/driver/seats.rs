@@ -17,7 +17,7 @@ use crate::session::Handle;
 use crate::term::{Belief, Shared, Term};
 use crate::told::{Teller, Told};
 use eldest_core::action::{SlotId, Standing, TermId, Trouble};
-use eldest_core::membership::partition_key;
+use eldest_core::partitions::partition_key;
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
 

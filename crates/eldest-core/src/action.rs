@@ -3,20 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::queue::Queue;
-use super::reason::{EndReason, LostReason};
-use super::time::Time;
-use super::view::Own;
 use crate::facts::{Entry, Header, Reach};
+use crate::queue::{Own, Queue};
+use crate::reason::{EndReason, LostReason};
+use crate::time::Time;
 
-/// One candidacy or observer of a session.
-pub type SlotId = u64;
-/// One request to etcd. Never reused, so that a late answer is recognised and dropped.
-pub type RequestId = u64;
-/// One watcher on the session's watch stream. Never reused: late events of a cancelled watcher would go to its successor.
-pub type WatchId = i64;
-/// One term of leadership.
-pub type TermId = u64;
+pub use crate::ids::{RequestId, SlotId, TermId, WatchId};
 
 /// A request to etcd. Each is answered exactly once, a timeout included.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,30 +11,17 @@
 )]
 
 pub mod action;
-pub mod arranging;
-pub mod assignment;
-pub mod candidacy;
-mod checking;
-mod commands;
+pub mod candidate;
 pub mod facts;
-pub mod freshness;
-mod joining;
-mod keeping;
+pub mod ids;
 mod known_store;
 pub mod lease;
-pub mod lease_clock;
-mod looking;
 pub mod machine;
-pub mod membership;
-mod place;
-mod proclaiming;
+pub mod partitions;
+pub mod pause;
+mod purpose;
 pub mod queue;
 pub mod reason;
-mod removal;
-pub mod rewatching;
-pub mod roster;
-pub mod slots;
-pub mod stream;
 pub mod time;
 mod timers;
-mod view;
+pub mod watch;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::time::Time;
+use crate::time::Time;
 
 /// What to look at when the time has come. Stale timers are harmless: whoever is called looks at its state.
 #[derive(Debug, Clone)]

@@ -15,8 +15,8 @@ use super::past::Past;
 use super::problem::{Problem, shortened};
 use eldest::internal::{self, Freshness, Inside, OwnState};
 use eldest::{AsOf, Election, Member, Roster, Session, SessionState, Status, Term};
-use eldest_core::stream::stall_bound;
 use eldest_core::time::Time;
+use eldest_core::watch::stall_bound;
 use http::StatusCode;
 
 /// So many callers may follow events at once; the rest of the connections are for those who ask and go.

@@ -13,7 +13,7 @@ pub(crate) type Rev = u8;
 /// At most so many nodes.
 pub(crate) const MOST_NODES: usize = 3;
 
-/// What a candidate is doing; as `core/candidacy.rs` has it.
+/// What a candidate is doing; as `core/candidate/phase.rs` has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Phase {
     /// No lease.

@@ -194,7 +194,7 @@ pub(crate) mod seconds_or_ever {
 
 /// Writes which part of the queue a candidate watches as a word.
 pub(crate) mod follow_name {
-    use eldest_core::candidacy::Follow;
+    use eldest_core::candidate::Follow;
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 

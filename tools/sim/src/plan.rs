@@ -9,9 +9,9 @@ use crate::kept::{follow_name, seconds, seconds_or_ever};
 use crate::world::cluster::{FAMILY, PERMITS};
 use crate::world::node::Settings;
 use crate::world::store::ELECTION;
-use eldest_core::arranging::BATCH;
-use eldest_core::candidacy::{Follow, LONG_QUEUE};
+use eldest_core::candidate::{Follow, LONG_QUEUE};
 use eldest_core::facts::Reach;
+use eldest_core::machine::BATCH;
 
 /// How many elections the nodes stand in.
 pub(crate) const ELECTIONS: [&[u8]; 2] = [b"e/", b"f/"];

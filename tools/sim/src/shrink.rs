@@ -6,8 +6,8 @@ use crate::mutant::Mutant;
 use crate::plan::{Fault, Looks, Plan, ROUND, Shared};
 use crate::run;
 use crate::world::invariants::Invariant;
-use eldest_core::arranging::BATCH;
-use eldest_core::candidacy::{Follow, LONG_QUEUE};
+use eldest_core::candidate::{Follow, LONG_QUEUE};
+use eldest_core::machine::BATCH;
 
 /// Leaves out and shortens whatever the invariant breaks without. `runs` is how many were needed.
 pub(crate) fn shrink(plan: &Plan, mutant: Option<Mutant>, broken: Invariant) -> (Plan, u64) {

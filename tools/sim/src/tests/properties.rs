@@ -10,7 +10,7 @@ use crate::world::World;
 use crate::world::cluster::PERMITS;
 use crate::world::node::Work;
 use crate::world::store::ELECTION;
-use eldest_core::candidacy::Follow;
+use eldest_core::candidate::Follow;
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
 

@@ -7,7 +7,7 @@ use crate::tests::asks::joins;
 use crate::tests::{SLOW, TTL};
 use crate::world::store::Store;
 use eldest_core::action::{Action, Answer, Ask, Class, RequestId, SlotId, TermId, Trouble};
-use eldest_core::candidacy::Manner;
+use eldest_core::candidate::Manner;
 use eldest_core::machine::Machine;
 use eldest_core::time::Time;
 

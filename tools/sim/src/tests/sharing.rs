@@ -13,9 +13,9 @@ use crate::world::store::{ELECTION, Key};
 use crate::world::{Fate, World};
 use eldest_core::action::{Ask, Note, Standing};
 
-use eldest_core::arranging::BATCH;
 use eldest_core::facts::Entry;
-use eldest_core::membership::{KeyKind, kind_of, member_key, partition_key};
+use eldest_core::machine::BATCH;
+use eldest_core::partitions::{KeyKind, kind_of, member_key, partition_key};
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
 

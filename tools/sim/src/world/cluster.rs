@@ -7,11 +7,11 @@ use super::World;
 use super::node::Seat;
 use super::store::{Key, Store, Write};
 use eldest_core::action::SlotId;
-use eldest_core::candidacy::{Follow, Manner, Share};
+use eldest_core::candidate::key_of;
+use eldest_core::candidate::{Follow, Manner, Share};
 use eldest_core::facts::Entry;
 use eldest_core::machine::Machine;
 use eldest_core::reason::{EndReason, LostReason};
-use eldest_core::slots::key_of;
 
 /// The permits of a semaphore, of which two may be held, and what lies around them.
 pub(crate) const PERMITS: &[u8] = b"s/2/";

@@ -16,14 +16,14 @@ use crate::mutant::Mutant;
 use eldest_core::action::{
     Action, Answer, Ask, Condition, Note, RequestId, SlotId, Standing, TermId, Trouble, WatchId,
 };
-use eldest_core::arranging::BATCH;
-use eldest_core::candidacy::{Follow, LONG_QUEUE, Phase, Role};
+use eldest_core::candidate::{Follow, LONG_QUEUE, Phase, Role};
 use eldest_core::facts::{Change, Entry, Header, Reach};
-use eldest_core::freshness::Completeness;
-use eldest_core::lease_clock::Trust;
+use eldest_core::lease::Trust;
+use eldest_core::machine::BATCH;
 use eldest_core::machine::{Config, Machine, Slot};
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
+use eldest_core::watch::Completeness;
 
 /// How sessions are configured.
 #[derive(Debug, Clone, Copy)]
@@ -535,7 +535,7 @@ impl Node {
     }
 
     pub(crate) fn key(&self, prefix: &[u8]) -> Option<Key> {
-        Some(eldest_core::slots::key_of(prefix, self.lease()?))
+        Some(eldest_core::candidate::key_of(prefix, self.lease()?))
     }
 
     pub(crate) fn term_of(&self, prefix: &[u8]) -> Option<&Term> {

@@ -6,8 +6,8 @@ use super::World;
 use super::node::{Seat, Term};
 use super::store::Key;
 use eldest_core::action::SlotId;
-use eldest_core::candidacy::{Follow, Manner};
-use eldest_core::membership::{Sharing, partition_key};
+use eldest_core::candidate::{Follow, Manner};
+use eldest_core::partitions::{Sharing, partition_key};
 
 pub(crate) fn prefix_of(count: u32) -> Key {
     format!("p/{count}/").into_bytes().into()

@@ -7,7 +7,7 @@ use super::*;
 use crate::tests::{E, GRACE, TTL};
 use crate::world::{Fate, World};
 use eldest_core::action::{Condition, Note};
-use eldest_core::candidacy::Follow;
+use eldest_core::candidate::Follow;
 use eldest_core::reason::LostReason;
 
 fn doubts(w: &World, node: usize) -> bool {

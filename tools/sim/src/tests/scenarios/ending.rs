@@ -8,7 +8,7 @@ use crate::tests::TTL;
 use crate::world::node::Work;
 use crate::world::{Fate, World};
 use eldest_core::action::{Class, Condition, Note, Standing};
-use eldest_core::candidacy::Follow;
+use eldest_core::candidate::Follow;
 use eldest_core::reason::{EndReason, LostReason};
 
 #[test]

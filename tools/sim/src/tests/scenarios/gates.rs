@@ -4,7 +4,7 @@ use super::*;
 use crate::tests::TTL;
 use crate::world::World;
 use eldest_core::action::Note;
-use eldest_core::candidacy::Follow;
+use eldest_core::candidate::Follow;
 use eldest_core::facts::Reach;
 
 /// More than joins may be under way.

@@ -7,7 +7,7 @@ use crate::tests::{E, key};
 use crate::world::node::Work;
 use crate::world::{Fate, World};
 use eldest_core::action::{Class, Note, Standing};
-use eldest_core::candidacy::Follow;
+use eldest_core::candidate::Follow;
 use eldest_core::reason::{EndReason, LostReason};
 
 /// A candidate left while its join was under way, and another of the same session stands at once.

@@ -6,7 +6,7 @@ use crate::tests::{GRACE, MARGIN, SLOW, TTL};
 use crate::world::node::Work;
 use crate::world::{Fate, World};
 use eldest_core::action::{Class, Condition, Note, Standing};
-use eldest_core::candidacy::Follow;
+use eldest_core::candidate::Follow;
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
 
@@ -255,7 +255,7 @@ fn an_expired_candidate_rejoins_instead_of_winning() {
 #[test]
 fn when_etcd_says_that_the_lease_is_gone_everybody_of_it_stands_again() {
     let mut w = World::seated(1);
-    w.stand(0, b"f/", eldest_core::candidacy::Follow::Auto, false);
+    w.stand(0, b"f/", eldest_core::candidate::Follow::Auto, false);
     w.run(ms(20));
     w.relink(0, |l| l.watches_stalled = true);
     w.revoke(w.nodes[0].lease().unwrap());
@@ -275,7 +275,7 @@ fn when_etcd_says_that_the_lease_is_gone_everybody_of_it_stands_again() {
 fn a_frozen_deadline_is_not_extended_by_later_renewals() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::Never;
-    w.stand(0, b"f/", eldest_core::candidacy::Follow::Auto, false);
+    w.stand(0, b"f/", eldest_core::candidate::Follow::Auto, false);
     w.run(secs(1));
     let frozen = deadline(&w, 0);
     w.end(0, E, LostReason::Shutdown);

@@ -5,7 +5,7 @@ use crate::tests::{E, TTL};
 use crate::world::node::Work;
 use crate::world::{Fate, World};
 use eldest_core::action::Standing;
-use eldest_core::candidacy::Follow;
+use eldest_core::candidate::Follow;
 use eldest_core::reason::LostReason;
 
 fn own_key(w: &World, node: usize) -> crate::world::store::Key {

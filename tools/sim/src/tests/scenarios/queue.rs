@@ -8,8 +8,8 @@ use crate::world::node::Settings;
 use crate::world::store::Write;
 use crate::world::{Fate, World};
 use eldest_core::action::Standing;
-use eldest_core::candidacy::Follow;
-use eldest_core::lease::LONGEST_PAUSE;
+use eldest_core::candidate::Follow;
+use eldest_core::pause::LONGEST_PAUSE;
 
 fn followers(nodes: usize, follow: Follow) -> World {
     let mut w = World::new(nodes, 1);

@@ -5,7 +5,7 @@ use crate::tests::{E, TTL, key};
 use crate::world::store::Store;
 use crate::world::{Fate, World};
 use eldest_core::action::Note;
-use eldest_core::candidacy::Follow;
+use eldest_core::candidate::Follow;
 
 /// Another election of the same sessions, which keeps their leases alive.
 const OTHER: &[u8] = b"f/";

@@ -5,7 +5,7 @@ use crate::tests::{E, GRACE, TTL};
 use crate::world::node::Work;
 use crate::world::{Fate, World};
 use eldest_core::action::Class;
-use eldest_core::candidacy::Follow;
+use eldest_core::candidate::Follow;
 
 /// One endpoint knows nothing of the node's lease, which lives on: the session takes it for lost.
 fn lose_lease(w: &mut World, node: usize) {

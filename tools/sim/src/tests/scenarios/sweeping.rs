@@ -7,9 +7,9 @@ use crate::world::partitions::prefix_of;
 use crate::world::store::Key;
 use crate::world::{Fate, World};
 use eldest_core::action::Class;
-use eldest_core::candidacy::Follow;
+use eldest_core::candidate::Follow;
+use eldest_core::candidate::key_of;
 use eldest_core::reason::LostReason;
-use eldest_core::slots::key_of;
 
 /// An election that the session leads or has left; another one keeps the lease alive.
 const OTHER: &[u8] = b"f/";

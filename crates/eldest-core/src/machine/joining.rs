@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use super::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
-use super::candidacy::{Phase, Purpose, Role, new_view};
-use super::lease::Lease;
-use super::machine::{Machine, Slot, Timer};
-use super::membership::partition_key;
-use super::reason::{EndReason, LostReason};
-use super::time::Time;
-use super::view::{Own, View};
+use super::{Machine, Slot, Timer};
+use crate::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
+use crate::candidate::{Phase, Role, new_view};
 use crate::facts::Entry;
+use crate::lease::Lease;
+use crate::partitions::partition_key;
+use crate::purpose::Purpose;
+use crate::queue::{Own, View};
+use crate::reason::{EndReason, LostReason};
+use crate::time::Time;
 
 impl Machine {
     /// Sends the join if everything it needs is there; otherwise whatever is missing will call again.

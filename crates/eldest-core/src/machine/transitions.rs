@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{Action, Note, SlotId, TermId};
-use super::candidacy::{Afterwards, Candidacy, Phase, Role, Turn};
-use super::machine::{Machine, Timer};
-use super::reason::{EndReason, LostReason};
-use super::slots::End;
-use super::time::Time;
-use super::view::{Fate, Own, Place};
+use super::{Machine, Timer};
+use crate::action::{Action, Note, SlotId, TermId};
+use crate::candidate::{Afterwards, Candidacy, End, Phase, Role, Turn};
 use crate::facts::Entry;
+use crate::queue::{Fate, Own, Place};
+use crate::reason::{EndReason, LostReason};
+use crate::time::Time;
 
 /// How late a task may be that drops work at its deadline, before the key goes all the same.
 const MOST_LATE: Duration = Duration::from_millis(250);

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::action::{Action, Ask, SlotId, TermId};
-use super::candidacy::{Afterwards, Candidacy, Manner, Phase, Purpose};
-use super::freshness::Completeness;
-use super::lease::Lease;
-use super::machine::{Holding, Machine, Onlooker, Slot, Timer};
-use super::reason::{EndReason, LostReason};
-use super::slots::End;
-use super::time::Time;
-use super::view::PrefixView;
+use super::{Holding, Machine, Onlooker, Slot, Timer};
+use crate::action::{Action, Ask, SlotId, TermId};
+use crate::candidate::{Afterwards, Candidacy, End, Manner, Phase};
 use crate::facts::Reach;
+use crate::lease::Lease;
+use crate::purpose::Purpose;
+use crate::queue::PrefixView;
+use crate::reason::{EndReason, LostReason};
+use crate::time::Time;
+use crate::watch::Completeness;
 
 impl Machine {
     /// Whether that candidacy still counts as one: it has not left, and is not about to.

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use super::action::RequestId;
-use super::lease_clock::{LeaseClock, Step, Trust, Verdict};
-use super::time::Time;
+use super::clock::{LeaseClock, Step, Trust, Verdict};
 use crate::facts::Header;
+use crate::ids::RequestId;
+use crate::pause::pause;
+use crate::time::Time;
 
 /// The keepalive stream; each state is left by the answer it waits for, or by its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -248,17 +249,6 @@ impl Lease {
         self.failures += 1;
         self.next_at = now.after(pause(self.failures, self.request_timeout));
         true
-    }
-}
-
-/// Longest pause between attempts that etcd did not answer well.
-pub const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
-/// The pause before attempt `failures + 1`: none after the first failure, then doubling from 20 ms up to `most`.
-pub fn pause(failures: u32, most: Duration) -> Duration {
-    match failures {
-        0 | 1 => Duration::ZERO,
-        n => Duration::from_millis(10 << n.min(12) >> 1).min(most),
     }
 }
 

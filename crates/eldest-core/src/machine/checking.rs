@@ -6,10 +6,11 @@
 
 use std::sync::Arc;
 
-use super::action::{Answer, Ask, SlotId};
-use super::candidacy::{Candidacy, Phase, Purpose, Role};
-use super::machine::{Machine, Slot};
-use super::time::Time;
+use super::{Machine, Slot};
+use crate::action::{Answer, Ask, SlotId};
+use crate::candidate::{Candidacy, Phase, Role};
+use crate::purpose::Purpose;
+use crate::time::Time;
 
 /// Keys in one transaction; etcd takes 128 operations unless it is configured otherwise.
 const KEYS: usize = 64;
@@ -54,7 +55,7 @@ impl Machine {
             },
             _ => Some(&candidate.view),
         };
-        let watched = view.is_some_and(super::view::View::is_current);
+        let watched = view.is_some_and(crate::queue::View::is_current);
         (!watched).then(|| (slot, own.create_revision, Arc::clone(&own.key)))
     }
 

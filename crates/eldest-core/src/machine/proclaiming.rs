@@ -1,33 +1,14 @@
-//! Announces a candidate's value in its own key: one write at a time, so that the newest value is the last one.
-//!
-//! Every write demands the mod revision that the key had when it was sent. A write whose answer was lost, and which arrives
-//! after a newer one, changes nothing. Whoever announces while no key stands is told that the value goes with the next key.
-//! If that key stands with an older value, because a join was under way, the write that follows is repeated until it is
-//! done.
+//! Writes a candidate's value into its key, and answers the calls that wait for it.
 
 use std::sync::Arc;
 
-use super::action::{Action, Answer, Ask, Class, SlotId};
-use super::candidacy::{Candidacy, Purpose};
-use super::machine::{Machine, Timer};
-use super::time::Time;
-use super::view::Own;
+use super::{Machine, Timer};
+use crate::action::{Action, Answer, Ask, Class, SlotId};
+use crate::candidate::{Announcements, Candidacy};
 use crate::facts::Entry;
-
-/// The writes of one candidate's value.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Proclaims {
-    /// A write is under way; the next one waits for its answer.
-    under_way: bool,
-    /// The calls that the next write answers.
-    waiting: Vec<u64>,
-    /// The value changed since the write under way was sent.
-    again: bool,
-    /// A caller was told that the value goes with the key, and the key stood with another one.
-    owed: bool,
-    /// Writes that failed since it is owed.
-    failures: u32,
-}
+use crate::purpose::Purpose;
+use crate::queue::Own;
+use crate::time::Time;
 
 impl Machine {
     /// Replaces what the candidate announces, now and after every rejoin.
@@ -42,26 +23,22 @@ impl Machine {
             self.answer_proclaims([ticket], true);
             return;
         }
-        candidate.proclaims().waiting.push(ticket);
+        candidate.announcements().wait(ticket);
         self.announce(slot);
     }
 
     /// The candidate's key stands with another value than a caller was told.
     pub(super) fn owe_announcement(&mut self, slot: SlotId) {
         if let Some(candidate) = self.candidate(slot) {
-            candidate.proclaims().owed = true;
+            candidate.announcements().owe();
         }
         self.announce(slot);
     }
 
     /// A write failed.
     fn announce_owed_later(&mut self, slot: SlotId, class: Class, now: Time) {
-        let Some(proclaims) = self.candidate(slot).map(Candidacy::proclaims) else {
-            return;
-        };
-        if proclaims.owed {
-            proclaims.failures += 1;
-            let failures = proclaims.failures;
+        let announcements = self.candidate(slot).map(Candidacy::announcements);
+        if let Some(failures) = announcements.and_then(Announcements::failed) {
             let at = now.after(self.pause(failures, class));
             self.timers.set(at, Timer::Announcement(slot));
         }
@@ -69,11 +46,8 @@ impl Machine {
 
     /// The pause after a failed write is over.
     pub(super) fn announce_owed(&mut self, slot: SlotId) {
-        let owed = |candidate: &mut Candidacy| {
-            let proclaims = candidate.proclaims();
-            proclaims.owed && !proclaims.under_way
-        };
-        if self.candidate(slot).is_some_and(owed) {
+        let due = |candidate: &mut Candidacy| candidate.announcements().is_due();
+        if self.candidate(slot).is_some_and(due) {
             self.announce(slot);
         }
     }
@@ -85,13 +59,9 @@ impl Machine {
         };
         let own = candidate.own().cloned();
         let (value, mod_revision) = (Arc::clone(&candidate.value), candidate.announced_at);
-        let proclaims = candidate.proclaims();
-        if proclaims.under_way {
-            proclaims.again = true;
+        let Some(tickets) = candidate.announcements().begin() else {
             return;
-        }
-        proclaims.again = false;
-        let tickets = std::mem::take(&mut proclaims.waiting);
+        };
         let Some(own) = own else {
             self.answer_proclaims(tickets, true);
             return;
@@ -105,7 +75,7 @@ impl Machine {
         };
         self.ask(purpose, ask);
         if let Some(candidate) = self.candidate(slot) {
-            candidate.proclaims().under_way = true;
+            candidate.announcements().sent();
         }
     }
 
@@ -118,7 +88,7 @@ impl Machine {
         answer: Answer,
     ) {
         if let Some(candidate) = self.candidate(slot) {
-            candidate.proclaims().under_way = false;
+            candidate.announcements().answered();
         }
         if let Answer::Failed(trouble) = &answer {
             self.announce_owed_later(slot, trouble.class, now);
@@ -127,9 +97,7 @@ impl Machine {
             Answer::Proclaimed { held: Some(at), .. } => {
                 if let Some(candidate) = self.candidate(slot) {
                     candidate.announced_at = at;
-                    let proclaims = candidate.proclaims();
-                    proclaims.owed &= proclaims.again;
-                    proclaims.failures = 0;
+                    candidate.announcements().written();
                 }
                 self.answer_proclaims(tickets, true);
             }
@@ -141,9 +109,7 @@ impl Machine {
                 {
                     // An earlier write, of which no answer is known, came first.
                     candidate.announced_at = entry.map_or(0, |entry| entry.mod_revision);
-                    let proclaims = candidate.proclaims();
-                    proclaims.waiting.extend(tickets);
-                    proclaims.again = true;
+                    candidate.announcements().repeat(tickets);
                 }
                 _ => self.answer_proclaims(tickets, false),
             },
@@ -158,8 +124,8 @@ impl Machine {
             }
             _ => {}
         }
-        let again = |candidate: &mut Candidacy| candidate.proclaims().again;
-        if self.candidate(slot).is_some_and(again) {
+        let follows = |candidate: &mut Candidacy| candidate.announcements().follows();
+        if self.candidate(slot).is_some_and(follows) {
             self.announce(slot);
         }
     }
@@ -174,13 +140,6 @@ impl Machine {
             let result = Ok(announced);
             self.act(Action::Proclaimed { ticket, result });
         }
-    }
-}
-
-impl Proclaims {
-    /// The candidate is forgotten: the calls that nothing will answer.
-    pub(super) fn unanswered(self) -> Vec<u64> {
-        self.waiting
     }
 }
 

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::queue::{Queue, age};
+use super::entries::{Queue, age};
 use crate::facts::{Change, Entry, Reach};
 
 /// Up to so many entries are kept in one sorted list. Beyond, looking through it would cost more than trees do.

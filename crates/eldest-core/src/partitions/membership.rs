@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::action::{RequestId, SlotId};
 use super::assignment::{Owned, Seat, assign};
-use super::roster::Roster;
-use super::time::Time;
-use super::view::{Fate, Own};
+use super::keys::{KeyKind, kind_of, partition_key};
 use crate::facts::{Change, Entry};
+use crate::ids::{RequestId, SlotId};
+use crate::queue::{Fate, Own, Roster};
+use crate::time::Time;
 
 /// What partitions are shared, as a member's handle says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,41 +22,6 @@ pub struct Sharing {
     pub family: Arc<[u8]>,
     /// Written into the keys of partitions, for people to read.
     pub tag: Arc<[u8]>,
-}
-
-/// What a key below the prefix is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyKind {
-    Member { lease: i64 },
-    Partition(u32),
-}
-
-/// `<prefix>m-<lease in lower-case hex>`.
-pub fn member_key(prefix: &[u8], lease: i64) -> Arc<[u8]> {
-    [prefix, format!("m-{lease:x}").as_bytes()].concat().into()
-}
-
-/// `<prefix>o-<partition>`.
-pub fn partition_key(prefix: &[u8], partition: u32) -> Arc<[u8]> {
-    [prefix, format!("o-{partition}").as_bytes()]
-        .concat()
-        .into()
-}
-
-/// `None`: not one of ours, or not written as we write it.
-pub fn kind_of(prefix: &[u8], key: &[u8]) -> Option<KeyKind> {
-    let name = std::str::from_utf8(key.strip_prefix(prefix)?).ok()?;
-    let (kind, number) = name.split_at_checked(2)?;
-    let digit = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
-    let plain = number.bytes().all(digit) && (number == "0" || !number.starts_with('0'));
-    match kind {
-        "m-" if plain => {
-            let lease = i64::from_str_radix(number, 16).ok()?;
-            Some(KeyKind::Member { lease })
-        }
-        "o-" if plain => number.parse().ok().map(KeyKind::Partition),
-        _ => None,
-    }
 }
 
 /// Who is there and who owns what, whatever else stands under the prefix.
@@ -329,7 +294,7 @@ impl Membership {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::Entry;
+    use crate::partitions::keys::member_key;
 
     const PREFIX: &[u8] = b"p/2/";
 
@@ -375,31 +340,6 @@ mod tests {
             keys.chain([entry(member_key(PREFIX, 7), 10, 7)])
                 .collect::<Vec<_>>(),
         )
-    }
-
-    #[test]
-    fn only_keys_that_are_written_as_we_write_them_count() {
-        for (key, kind) in [
-            (&b"p/2/m-7f"[..], Some(KeyKind::Member { lease: 0x7f })),
-            (b"p/2/m-7F", None),
-            (b"p/2/m-", None),
-            (b"p/2/o-17", Some(KeyKind::Partition(17))),
-            (b"p/2/m-07f", None),
-            (b"p/2/o-0", Some(KeyKind::Partition(0))),
-            (b"p/2/o-a", None),
-            (b"p/2/o-017", None),
-            (b"p/2/o-+1", None),
-            (b"p/2/o-4294967296", None),
-            (b"p/2/\xff", None),
-            (b"p/3/o-1", None),
-        ] {
-            assert_eq!(
-                kind_of(PREFIX, key),
-                kind,
-                "{}",
-                String::from_utf8_lossy(key)
-            );
-        }
     }
 
     #[test]

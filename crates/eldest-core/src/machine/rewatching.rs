@@ -1,14 +1,14 @@
 //! Opens one watch again that etcd refused or cancelled, and leaves the other watches of the stream alone.
 
-use super::action::{Action, Answer, Ask, Class, Note, SlotId, Trouble, WatchId};
-use super::candidacy::Purpose;
-use super::lease::LONGEST_PAUSE;
-use super::machine::{Machine, Slot, Timer};
-use super::time::Time;
+use super::{Machine, Slot, Timer};
+use crate::action::{Action, Answer, Ask, Class, Note, SlotId, Trouble, WatchId};
+use crate::pause::LONGEST_PAUSE;
+use crate::purpose::Purpose;
+use crate::time::Time;
 
 /// The losses of one slot's watches.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Rewatch {
+pub(super) struct Rewatch {
     /// Losses that followed each other closely.
     failures: u32,
     /// When the last watch was lost.

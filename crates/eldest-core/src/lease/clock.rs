@@ -8,8 +8,8 @@
 
 use std::time::Duration;
 
-use super::time::Time;
 use crate::facts::Header;
+use crate::time::Time;
 
 /// What is subtracted from the TTL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
-use super::candidacy::{Phase, Purpose};
-use super::machine::{Machine, Slot, Timer};
-use super::membership::Shown;
-use super::time::Time;
+use super::{Machine, Slot, Timer};
+use crate::action::{Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
+use crate::candidate::Phase;
 use crate::facts::Entry;
+use crate::partitions::Shown;
+use crate::purpose::Purpose;
+use crate::time::Time;
 
 /// A key that must go. While it stands here it is never ours again: no join uses its path.
 #[derive(Debug, Clone)]
@@ -431,7 +432,7 @@ impl Machine {
     /// Deletes keys of our lease that no candidate owns: left over from a join whose answer was lost, or brought back by a
     /// restore.
     pub fn swept(&mut self, now: Time, lease: i64, answer: Answer) {
-        if self.lease().map(super::lease::Lease::id) != Some(lease) {
+        if self.lease().map(crate::lease::Lease::id) != Some(lease) {
             return;
         }
         let keys = match answer {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::action::{Action, Answer, Ask, Class, Condition, Note, RequestId, SlotId, Trouble};
-use super::candidacy::Purpose;
-use super::lease::{LONGEST_PAUSE, Lease, Next, Outcome, pause};
-use super::machine::{Holding, Machine, Slot, Timer};
-use super::reason::LostReason;
-use super::time::Time;
+use super::{Holding, Machine, Slot, Timer};
+use crate::action::{Action, Answer, Ask, Class, Condition, Note, RequestId, SlotId, Trouble};
 use crate::facts::Header;
+use crate::lease::{Lease, Next, Outcome};
+use crate::pause::{LONGEST_PAUSE, pause};
+use crate::purpose::Purpose;
+use crate::reason::LostReason;
+use crate::time::Time;
 
 /// After a lost join, or the loss of a leader's key, the lease's keys are swept every so many verified renewals.
 const SWEEP_EVERY: u32 = 3;

@@ -5,7 +5,7 @@
 //! complete as of the moment before the probe was sent. An event proves this for its own watch only, because etcd keeps no
 //! order between the watches of a stream. So only an answer about the progress of the whole stream counts.
 
-use super::time::Time;
+use crate::time::Time;
 
 /// A probe that was answered, and that the stream has not reached.
 #[derive(Debug, Clone, Copy)]

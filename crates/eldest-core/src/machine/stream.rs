@@ -3,21 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{Action, Ask, Note, SlotId, WatchId};
-use super::candidacy::Purpose;
-use super::lease::{LONGEST_PAUSE, pause};
-use super::machine::{Machine, Slot, Timer};
-use super::time::Time;
-use super::view::Watcher;
+use super::{Machine, Slot, Timer};
+use crate::action::{Action, Ask, Note, SlotId, WatchId};
 use crate::facts::Change;
+use crate::pause::{LONGEST_PAUSE, pause};
+use crate::purpose::Purpose;
+use crate::queue::Watcher;
+use crate::time::Time;
+use crate::watch::stall_bound;
 
 /// The first watch waits until there is a connection, and making one may take this much longer than an answer.
 const OPENING: u32 = 2;
-
-/// A stream that is behind for longer is stalled.
-pub fn stall_bound(request_timeout: Duration) -> Duration {
-    (request_timeout * 2).max(Duration::from_millis(500))
-}
 
 impl Machine {
     /// Watches `key`, or everything under it, for `slot`, unless the stream is down.

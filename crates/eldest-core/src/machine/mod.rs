@@ -3,24 +3,39 @@
 //! Contract with the driver: every [`Ask`] is answered exactly once (a timeout is an answer), watch events
 //! arrive in the order of the stream, and `now` never goes back.
 
+mod checking;
+mod commands;
+mod joining;
+mod keeping;
+mod proclaiming;
+mod rebalance;
+mod removal;
+mod rewatching;
+mod slots;
+mod stream;
+mod transitions;
+mod view_sync;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{
+pub use self::rebalance::BATCH;
+use self::rewatching::Rewatch;
+use crate::action::{
     Action, Answer, Ask, Class, Condition, Note, RequestId, SlotId, Trouble, WatchId,
 };
-use super::candidacy::{Candidacy, Phase, Purpose};
-use super::freshness::{Completeness, Freshness};
-use super::known_store::{Floor, KnownStore, Origin};
-use super::lease::{LONGEST_PAUSE, Lease, pause};
-use super::lease_clock::{Step, Trust};
-use super::reason::LostReason;
-use super::rewatching::Rewatch;
-use super::time::Time;
-use super::timers::Timers;
-use super::view::PrefixView;
+use crate::candidate::{Candidacy, End, Phase};
 use crate::facts::{Entry, Header, Reach};
+use crate::known_store::{Floor, KnownStore, Origin};
+use crate::lease::{Lease, Step, Trust};
+use crate::pause::{LONGEST_PAUSE, pause};
+use crate::purpose::Purpose;
+use crate::queue::PrefixView;
+use crate::reason::LostReason;
+use crate::time::Time;
+use crate::timers::Timers;
+use crate::watch::{Completeness, Freshness};
 
 /// What a session was configured to.
 #[derive(Debug, Clone)]
@@ -31,9 +46,9 @@ pub struct Config {
     pub request_timeout: Duration,
     /// A key of the namespace that is read when no other will do; it need not exist.
     pub probe_key: Arc<[u8]>,
-    /// [`LONG_QUEUE`](super::candidacy::LONG_QUEUE), unless long queues are to be looked at with few candidates.
+    /// [`LONG_QUEUE`](crate::candidate::LONG_QUEUE), unless long queues are to be looked at with few candidates.
     pub long_queue: usize,
-    /// Operations in one transaction, until etcd takes fewer: [`BATCH`](super::arranging::BATCH), unless small batches are to be
+    /// Operations in one transaction, until etcd takes fewer: [`BATCH`](BATCH), unless small batches are to be
     /// looked at with few partitions.
     pub batch: usize,
 }
@@ -80,7 +95,7 @@ pub struct Onlooker {
     pub failures: u32,
     pub not_before: Time,
     pub shown: i64,
-    pub(super) complete: Completeness,
+    complete: Completeness,
 }
 
 #[derive(Debug, Clone)]
@@ -102,18 +117,18 @@ pub struct Stream {
     /// Since when linearizable reads are ahead of it, and the revision they showed then.
     pub behind: Option<(Time, i64)>,
     /// Watches that etcd was asked for and has not confirmed.
-    pub(super) unconfirmed: BTreeSet<WatchId>,
+    unconfirmed: BTreeSet<WatchId>,
     /// Since when there are such, reads are answered, and the stream says nothing.
-    pub(super) silent: Option<Time>,
+    silent: Option<Time>,
 }
 
 /// A limit on requests of one kind under way, so that ten thousand elections do not flood etcd.
 #[derive(Debug, Clone, Default)]
 pub struct Gate {
-    pub(super) under_way: usize,
-    pub(super) queue: BTreeSet<SlotId>,
+    under_way: usize,
+    queue: BTreeSet<SlotId>,
     /// What waits until nobody joins.
-    pub(super) last: BTreeSet<SlotId>,
+    last: BTreeSet<SlotId>,
 }
 
 /// Joins, which share transactions.
@@ -124,50 +139,50 @@ const MOST_LISTS: usize = 64;
 #[derive(Debug)]
 pub struct Machine {
     pub config: Config,
-    pub(super) counter: Step,
+    counter: Step,
     pub holding: Holding,
-    pub(super) grant_failures: u32,
+    grant_failures: u32,
     /// Until when the lease is believed in; `None` when it is not.
     pub trusted: Option<Time>,
     /// The last belief's end, kept for terms that fade with it.
     pub last_deadline: Time,
     pub slots: BTreeMap<SlotId, Slot>,
-    pub removals: super::removal::Removals,
-    pub(super) releases: super::removal::Releases,
+    pub removals: removal::Removals,
+    releases: removal::Releases,
     /// By key of a partition, the newest create revision that was asked to go under this lease: views that are behind still
     /// show it, also to a member that is new in this session.
-    pub(super) deleted: BTreeMap<Arc<[u8]>, super::removal::Deleted>,
+    deleted: BTreeMap<Arc<[u8]>, removal::Deleted>,
     /// Operations in one transaction.
-    pub(super) batch: usize,
+    batch: usize,
     /// What each request is for, and what was known of the store when it was sent.
-    pub(super) requests: BTreeMap<RequestId, (Purpose, Floor)>,
-    pub(super) store: KnownStore,
+    requests: BTreeMap<RequestId, (Purpose, Floor)>,
+    store: KnownStore,
     /// Whose each watch is; the slot's view has it too.
     pub watches: BTreeMap<WatchId, SlotId>,
     pub stream: Stream,
     /// Of what onlookers see.
-    pub(super) freshness: Freshness,
+    freshness: Freshness,
     /// By slot, the watches that etcd refused or cancelled.
-    pub(super) rewatching: BTreeMap<SlotId, Rewatch>,
+    rewatching: BTreeMap<SlotId, Rewatch>,
     pub lists: Gate,
     pub joins: Gate,
     pub timers: Timers<Timer>,
-    pub(super) actions: VecDeque<Action>,
-    pub(super) condition: Condition,
-    pub(super) verified_slot: SlotId,
+    actions: VecDeque<Action>,
+    condition: Condition,
+    verified_slot: SlotId,
     /// Verified renewals since a join was lost on the way, or a leader's key taken away, if that ever was under this
     /// lease.
     pub suspicion: Option<u32>,
     /// Verified renewals until the last sweep that is due since the keepalive stream was opened. The store may have been
     /// restored to one in which a key of ours stands again.
-    pub(super) sweeps: u32,
+    sweeps: u32,
     /// Reads of leaders' keys under way.
-    pub(super) checks: usize,
+    checks: usize,
     pub closing: bool,
-    pub(super) probing: bool,
+    probing: bool,
     /// Whose prefix was probed last.
-    pub(super) probed_slot: SlotId,
-    pub(super) revocations: Vec<super::removal::Revocation>,
+    probed_slot: SlotId,
+    revocations: Vec<removal::Revocation>,
 }
 
 impl Machine {
@@ -183,8 +198,8 @@ impl Machine {
             trusted: None,
             last_deadline: Time::ZERO,
             slots: BTreeMap::new(),
-            removals: super::removal::Removals::default(),
-            releases: super::removal::Releases::default(),
+            removals: removal::Removals::default(),
+            releases: removal::Releases::default(),
             deleted: BTreeMap::new(),
             requests: BTreeMap::new(),
             store: KnownStore::default(),
@@ -255,18 +270,13 @@ impl Machine {
         }
     }
 
-    pub(super) fn distrust(&mut self, now: Time) {
+    fn distrust(&mut self, now: Time) {
         self.trusted = None;
         if let Holding::Held(lease) = &mut self.holding {
             lease.doubt();
         }
         for slot in self.slot_ids() {
-            self.end_term(
-                slot,
-                now,
-                LostReason::LeaseExpiring,
-                super::slots::End::Fading,
-            );
+            self.end_term(slot, now, LostReason::LeaseExpiring, End::Fading);
         }
         // After the reasons were told, for this cancels whatever is left.
         self.act(Action::Distrust);
@@ -296,7 +306,7 @@ impl Machine {
         request
     }
 
-    pub(super) fn ask_as(&mut self, request: RequestId, purpose: Purpose, ask: Ask) {
+    fn ask_as(&mut self, request: RequestId, purpose: Purpose, ask: Ask) {
         self.requests.insert(request, (purpose, self.store.floor()));
         self.act(Action::Ask { request, ask });
     }
@@ -423,7 +433,7 @@ impl Machine {
     }
 
     /// Another store answers: everything known of the former one is given up.
-    pub(super) fn store_exchanged(&mut self, now: Time, header: Header) {
+    fn store_exchanged(&mut self, now: Time, header: Header) {
         let was = (self.store.cluster(), self.store.floor().revision());
         self.store.exchanged(header);
         self.note(Note::StoreChanged {
@@ -444,7 +454,7 @@ impl Machine {
         self.start_joins(now);
     }
 
-    pub(super) fn start_joins(&mut self, now: Time) {
+    fn start_joins(&mut self, now: Time) {
         while self.joins.under_way < MOST_JOINS {
             let Some(slot) = self.joins.queue.pop_first() else {
                 return;
@@ -469,7 +479,7 @@ impl Machine {
         self.start_lists(now);
     }
 
-    pub(super) fn start_lists(&mut self, now: Time) {
+    fn start_lists(&mut self, now: Time) {
         while self.lists.under_way < MOST_LISTS {
             let lists = &mut self.lists;
             let last = || match self.joins.under_way {

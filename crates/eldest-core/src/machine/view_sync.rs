@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::action::{Action, Answer, Ask, Class, RequestId, SlotId, Trouble, WatchId};
-use super::candidacy::{Follow, Phase, Purpose, Role, new_view};
-use super::machine::{Machine, Slot, Timer};
-use super::time::Time;
-use super::view::{Fate, Own, PredecessorView, PrefixView, View};
+use super::{Machine, Slot, Timer};
+use crate::action::{Action, Answer, Ask, Class, RequestId, SlotId, Trouble, WatchId};
+use crate::candidate::{Follow, Phase, Role, new_view};
 use crate::facts::{Change, Entry, Reach};
+use crate::purpose::Purpose;
+use crate::queue::{Fate, Place, PredecessorView, PrefixView, View, ahead, place_in};
+use crate::time::Time;
 
 impl Machine {
     /// Opens the watches that the slot's view needs and does not have.
@@ -330,8 +331,8 @@ impl Machine {
         let Phase::Leading { own, .. } = candidate.phase() else {
             return false;
         };
-        let stands = own.read(entries.iter().find(|e| e.key == own.key)) == Fate::Ours;
-        candidate.leads() && stands && ahead(entries, own) >= candidate.seats()
+        let place = place_in(entries, own, candidate.seats());
+        candidate.leads() && matches!(place, Place::Behind(_))
     }
 
     /// Whether a read contradicts what an onlooker saw: etcd was restored, and has come as far again since. Nothing but the
@@ -418,10 +419,10 @@ impl Machine {
                 c.failures = 0;
                 let own = c.own().cloned();
                 // A read that shows our key first is proof by itself: nothing older can come to be, however many seats.
-                let first = own.as_ref().filter(|_| c.leads()).is_some_and(|own| {
-                    own.read(entries.iter().find(|e| e.key == own.key)) == Fate::Ours
-                        && ahead(&entries, own) < c.seats()
-                });
+                let first = own
+                    .as_ref()
+                    .filter(|_| c.leads())
+                    .is_some_and(|own| place_in(&entries, own, c.seats()) == Place::First);
                 let auto = joined && c.manner.follow == Follow::Auto;
                 match (&mut c.view, &own) {
                     (View::Prefix(_), Some(own)) if auto && ahead(&entries, own) > long => {
@@ -443,11 +444,4 @@ impl Machine {
             None => {}
         }
     }
-}
-
-fn ahead(entries: &[Entry], own: &Own) -> usize {
-    entries
-        .iter()
-        .filter(|e| e.create_revision < own.create_revision)
-        .count()
 }

@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
-use super::candidacy::{Candidacy, Phase, Purpose, Role};
-use super::lease::Lease;
-use super::machine::{Machine, Slot, Timer};
-use super::membership::{Membership, Shown, Wants, partition_key};
-use super::reason::{EndReason, LostReason};
-use super::slots::End;
-use super::time::Time;
-use super::view::{Fate, Own, View};
+use super::{Machine, Slot, Timer};
+use crate::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
+use crate::candidate::{Candidacy, End, Phase, Role};
 use crate::facts::Header;
+use crate::lease::Lease;
+use crate::partitions::{Membership, Shown, Wants, partition_key};
+use crate::purpose::Purpose;
+use crate::queue::{Fate, Own, View};
+use crate::reason::{EndReason, LostReason};
+use crate::time::Time;
 
 /// etcd takes 128 operations in a transaction unless it was configured otherwise, and our member key is compared too.
 pub const BATCH: usize = 127;

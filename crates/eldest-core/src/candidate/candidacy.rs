@@ -2,48 +2,17 @@
 
 use std::sync::Arc;
 
-use super::action::{Admission, Class, RequestId, SlotId, Standing, TermId, Trouble};
-use super::lease::{LONGEST_PAUSE, pause};
-use super::membership::{Membership, Sharing, member_key, partition_key};
-use super::proclaiming::Proclaims;
-use super::reason::{EndReason, LostReason};
-use super::slots::{key_of, numbered_key_of};
-use super::time::Time;
-use super::view::{Own, Place, PredecessorView, PrefixView, View};
+use super::announcements::Announcements;
+use super::config::{Follow, Manner, level_below, miscount};
+use super::keys::{key_of, numbered_key_of};
+use super::phase::{Phase, Turn};
+use crate::action::{Admission, Class, Standing, Trouble};
 use crate::facts::Entry;
-
-/// Which part of the queue a candidate watches.
-#[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Follow {
-    /// Everyone in a queue of up to 65; in a longer one, the leader and the next do so, and all behind them follow the
-    /// predecessor, from then on.
-    #[default]
-    Auto,
-    /// The whole prefix: every change costs every candidate a message; promotion never needs a request.
-    Everyone,
-    /// The own key and those of the two before it: messages per change do not grow with the queue. Promotion needs one
-    /// linearizable read unless the predecessor is known to be the only older candidate; when the one before it goes,
-    /// that is read in advance.
-    Predecessor,
-}
-
-/// With [`Follow::Auto`], more candidates than this beside one's own mean following the predecessor.
-pub const LONG_QUEUE: usize = 64;
-
-/// How a candidate stands.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Manner {
-    pub follow: Follow,
-    /// Retries what else would be told the caller of `campaign`.
-    pub persistent: bool,
-    /// Stands only where it leads at once; otherwise no key is put, and the candidacy ends as `Taken`.
-    pub at_once: bool,
-    /// Of a semaphore, whose permits several hold at once.
-    pub share: Option<Share>,
-    /// Stands to share partitions, not to lead.
-    pub sharing: Option<Sharing>,
-}
+use crate::ids::SlotId;
+use crate::partitions::{Membership, member_key, partition_key};
+use crate::pause::{LONGEST_PAUSE, pause};
+use crate::queue::{Own, Place, PredecessorView, PrefixView, View};
+use crate::time::Time;
 
 /// What a candidate's key is for.
 #[derive(Debug, Clone, Default)]
@@ -55,52 +24,6 @@ pub enum Role {
     Member(Box<Membership>),
     /// To own a partition, for that member. It leads from the start, once, and looks at nothing.
     Owner { member: SlotId, partition: u32 },
-}
-
-/// A candidate for one of several permits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Share {
-    /// So many of the eldest hold.
-    pub seats: usize,
-    /// The capacity is the level below it. While a key of another capacity stands, nobody joins.
-    pub family: Arc<[u8]>,
-    /// Tells apart the keys of one session.
-    pub number: u64,
-}
-
-/// What a candidate is doing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Phase {
-    /// No key of ours stands, as far as we know. Left when a join is answered, or by leaving.
-    Joining {
-        /// The join under way and the lease it uses.
-        request: Option<(RequestId, i64)>,
-        /// No attempt before this.
-        not_before: Time,
-    },
-    /// The key stands. Left when nothing older is alive, when the key or lease is lost, or by leaving.
-    Waiting { own: Own },
-    /// We lead. Left when the term ends for whatever reason.
-    Leading { own: Own, term: TermId },
-    /// The term is over. Left when its work has ended; the key is released then, or at `cutoff` if that comes first.
-    Ending {
-        own: Option<Own>,
-        term: TermId,
-        reason: LostReason,
-        cutoff: Time,
-        next: Afterwards,
-    },
-    /// Not a candidate any more; waits until the key is gone for certain.
-    Leaving { reason: EndReason },
-}
-
-/// What follows the end of a term.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Afterwards {
-    /// A new key, at the back of the queue.
-    Rejoin,
-    /// The candidacy ends.
-    Leave(EndReason),
 }
 
 /// One candidate of the session.
@@ -134,7 +57,7 @@ pub struct Candidacy {
     /// The mod revision of its key, as far as known.
     pub announced_at: i64,
     /// Made for the first one: of thousands of elections few have any.
-    proclaims: Option<Box<Proclaims>>,
+    announcements: Option<Box<Announcements>>,
     /// When its key last came to stand, and how often in a row one was lost soon after that.
     stood_at: Time,
     short_stays: u32,
@@ -143,21 +66,6 @@ pub struct Candidacy {
     pub role: Role,
     phase: Phase,
     standing: Option<Standing>,
-}
-
-/// What a change of phase means to the outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
-    /// Nothing that anybody must be told.
-    None,
-    /// A term began.
-    Elected { term: TermId, token: i64 },
-    /// A term ended.
-    TermEnded {
-        term: TermId,
-        reason: LostReason,
-        cutoff: Time,
-    },
 }
 
 impl Candidacy {
@@ -180,7 +88,7 @@ impl Candidacy {
             former: None,
             failures: 0,
             announced_at: 0,
-            proclaims: None,
+            announcements: None,
             stood_at: Time::ZERO,
             short_stays: 0,
             trouble: None,
@@ -347,14 +255,14 @@ impl Candidacy {
         }
     }
 
-    pub(super) fn proclaims(&mut self) -> &mut Proclaims {
-        self.proclaims.get_or_insert_default()
+    pub(crate) fn announcements(&mut self) -> &mut Announcements {
+        self.announcements.get_or_insert_default()
     }
 
     /// The candidate is forgotten: calls of `proclaim` that nothing will answer.
-    pub(super) fn unanswered(self) -> Vec<u64> {
-        let proclaims = self.proclaims;
-        proclaims.map_or_else(Vec::new, |proclaims| proclaims.unanswered())
+    pub(crate) fn unanswered(self) -> Vec<u64> {
+        let announcements = self.announcements;
+        announcements.map_or_else(Vec::new, |announcements| announcements.unanswered())
     }
 
     /// The key stands from now on.
@@ -425,78 +333,10 @@ impl Candidacy {
     }
 }
 
-/// The level of `key` right below `family`.
-fn level_below<'a>(family: &[u8], key: &'a [u8]) -> std::borrow::Cow<'a, str> {
-    let below = key.strip_prefix(family).unwrap_or(key);
-    let level = below.split(|byte| *byte == b'/').next();
-    String::from_utf8_lossy(level.unwrap_or(below))
-}
-
-/// What is told who asks for `ours` partitions where others share another number of them, by the key `other`.
-pub fn miscount(family: &[u8], ours: usize, other: &[u8]) -> String {
-    let (theirs, key) = (level_below(family, other), String::from_utf8_lossy(other));
-    format!(
-        "{ours} partitions were asked for, but others share {theirs} under this name, as the key {key}"
-    )
-}
-
 /// A fresh view of the kind that `follow` starts with.
 pub fn new_view(prefix: &Arc<[u8]>, follow: Follow) -> View {
     match follow {
         Follow::Predecessor => View::Predecessor(PredecessorView::new(Arc::clone(prefix))),
         Follow::Auto | Follow::Everyone => View::Prefix(PrefixView::new(Arc::clone(prefix))),
     }
-}
-
-/// What a request was for; a late answer finds nobody waiting and is dropped.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Purpose {
-    Grant {
-        sent: Time,
-    },
-    Open,
-    Renew,
-    Verify {
-        subject: Option<(SlotId, i64)>,
-    },
-    Probe {
-        sent: Time,
-    },
-    /// Of leaders' keys, by their create revision.
-    Check {
-        subjects: Vec<(SlotId, i64)>,
-    },
-    /// Tells whether a slot whose watch was refused may read.
-    Permission {
-        slot: SlotId,
-    },
-    Join {
-        slot: SlotId,
-    },
-    List {
-        slot: SlotId,
-        sent: Time,
-    },
-    Remove {
-        key: Arc<[u8]>,
-    },
-    Proclaim {
-        slot: SlotId,
-        key: Arc<[u8]>,
-        /// The calls that the write answers.
-        tickets: Vec<u64>,
-    },
-    Revoke {
-        lease: i64,
-    },
-    Sweep {
-        lease: i64,
-    },
-    Take {
-        slot: SlotId,
-    },
-    /// Of several keys at once.
-    Release {
-        keys: Vec<Arc<[u8]>>,
-    },
 }

@@ -1,0 +1,13 @@
+//! Tracks one candidate: how it stands, its phase, its key, and what it announces.
+
+mod announcements;
+mod candidacy;
+mod config;
+mod keys;
+mod phase;
+
+pub(crate) use announcements::Announcements;
+pub use candidacy::{Candidacy, Role, new_view};
+pub use config::{Follow, LONG_QUEUE, Manner, Share, miscount};
+pub use keys::{key_of, numbered_key_of};
+pub use phase::{Afterwards, End, Phase, Turn};

@@ -1,0 +1,67 @@
+//! Lists the phases of a candidate, and what a change of phase means to the outside.
+
+use crate::ids::{RequestId, TermId};
+use crate::queue::Own;
+use crate::reason::{EndReason, LostReason};
+use crate::time::Time;
+
+/// What a candidate is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// No key of ours stands, as far as we know. Left when a join is answered, or by leaving.
+    Joining {
+        /// The join under way and the lease it uses.
+        request: Option<(RequestId, i64)>,
+        /// No attempt before this.
+        not_before: Time,
+    },
+    /// The key stands. Left when nothing older is alive, when the key or lease is lost, or by leaving.
+    Waiting { own: Own },
+    /// We lead. Left when the term ends for whatever reason.
+    Leading { own: Own, term: TermId },
+    /// The term is over. Left when its work has ended; the key is released then, or at `cutoff` if that comes first.
+    Ending {
+        own: Option<Own>,
+        term: TermId,
+        reason: LostReason,
+        cutoff: Time,
+        next: Afterwards,
+    },
+    /// Not a candidate any more; waits until the key is gone for certain.
+    Leaving { reason: EndReason },
+}
+
+/// What follows the end of a term.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Afterwards {
+    /// A new key, at the back of the queue.
+    Rejoin,
+    /// The candidacy ends.
+    Leave(EndReason),
+}
+
+/// What a change of phase means to the outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Nothing that anybody must be told.
+    None,
+    /// A term began.
+    Elected { term: TermId, token: i64 },
+    /// A term ended.
+    TermEnded {
+        term: TermId,
+        reason: LostReason,
+        cutoff: Time,
+    },
+}
+
+/// How a term ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The key stands and may be believed in until the frozen deadline.
+    Fading,
+    /// The key stands and may be believed in for the grace period, which ends before the frozen deadline.
+    Brief,
+    /// The key is no longer ours, or the leader says that its work is done.
+    Void,
+}

@@ -1,0 +1,9 @@
+//! Decides which partitions a member takes, adopts and gives up.
+
+mod assignment;
+mod keys;
+mod membership;
+
+pub use assignment::{Owned, Seat, assign};
+pub use keys::{KeyKind, kind_of, member_key, partition_key};
+pub use membership::{Hold, Membership, Sharing, Shown, Wants, facts};

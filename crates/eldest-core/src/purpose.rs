@@ -1,0 +1,59 @@
+//! Names what each request was for.
+
+use std::sync::Arc;
+
+use crate::ids::SlotId;
+use crate::time::Time;
+
+/// What a request was for; a late answer finds nobody waiting and is dropped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Purpose {
+    Grant {
+        sent: Time,
+    },
+    Open,
+    Renew,
+    Verify {
+        subject: Option<(SlotId, i64)>,
+    },
+    Probe {
+        sent: Time,
+    },
+    /// Of leaders' keys, by their create revision.
+    Check {
+        subjects: Vec<(SlotId, i64)>,
+    },
+    /// Tells whether a slot whose watch was refused may read.
+    Permission {
+        slot: SlotId,
+    },
+    Join {
+        slot: SlotId,
+    },
+    List {
+        slot: SlotId,
+        sent: Time,
+    },
+    Remove {
+        key: Arc<[u8]>,
+    },
+    Proclaim {
+        slot: SlotId,
+        key: Arc<[u8]>,
+        /// The calls that the write answers.
+        tickets: Vec<u64>,
+    },
+    Revoke {
+        lease: i64,
+    },
+    Sweep {
+        lease: i64,
+    },
+    Take {
+        slot: SlotId,
+    },
+    /// Of several keys at once.
+    Release {
+        keys: Vec<Arc<[u8]>>,
+    },
+}

@@ -1,0 +1,70 @@
+//! Compares a candidate's own key with what etcd shows: still ours, gone, or written over.
+
+use std::sync::Arc;
+
+use crate::facts::{Change, Entry};
+
+/// A candidate's own key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Own {
+    pub key: Arc<[u8]>,
+    pub create_revision: i64,
+    pub lease: i64,
+}
+
+/// What became of our own key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// As we wrote it.
+    Ours,
+    /// Deleted, or deleted and created anew by somebody.
+    Gone,
+    /// Same key, but bound to another lease or none.
+    Overwritten,
+}
+
+impl Own {
+    pub fn is(&self, entry: &Entry) -> bool {
+        self.key == entry.key && self.create_revision == entry.create_revision
+    }
+
+    /// What one event says about our key.
+    pub fn fate(&self, change: &Change) -> Fate {
+        if change.key() != &*self.key {
+            return Fate::Ours;
+        }
+        match change {
+            Change::Delete { revision, .. } if *revision > self.create_revision => Fate::Gone,
+            Change::Put(entry) if entry.mod_revision > self.create_revision => self.compare(entry),
+            _ => Fate::Ours,
+        }
+    }
+
+    /// What a read of our key says. The create revision is compared, not the existence.
+    pub fn read(&self, entry: Option<&Entry>) -> Fate {
+        entry.map_or(Fate::Gone, |entry| self.compare(entry))
+    }
+
+    fn compare(&self, entry: &Entry) -> Fate {
+        if entry.create_revision != self.create_revision {
+            Fate::Gone
+        } else if entry.lease != self.lease {
+            Fate::Overwritten
+        } else {
+            Fate::Ours
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::{entry, own};
+    use super::*;
+
+    #[test]
+    fn a_key_without_our_lease_is_overwritten() {
+        let mut foreign = entry("e/me", 10, 0);
+        foreign.mod_revision = 13;
+        assert_eq!(own(10).fate(&Change::Put(foreign)), Fate::Overwritten);
+    }
+}

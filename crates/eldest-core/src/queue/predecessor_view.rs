@@ -1,0 +1,378 @@
+//! Determines a candidate's place by watches of its own key and of its nearest predecessors.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::own::{Fate, Own};
+use super::place::{Place, place_behind};
+use super::watcher::Watcher;
+use crate::facts::{Change, Entry, is_direct_child};
+use crate::ids::{RequestId, WatchId};
+
+/// A candidate before us.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbour {
+    pub key: Arc<[u8]>,
+    pub create_revision: i64,
+    pub watcher: Option<Watcher>,
+}
+
+impl Neighbour {
+    fn age(&self) -> (i64, Arc<[u8]>) {
+        (self.create_revision, Arc::clone(&self.key))
+    }
+
+    /// Whether that key is there no more, by what was not known at `known_at`.
+    fn is_gone(&self, changes: &[Change], known_at: i64) -> Option<i64> {
+        let gone = changes.iter().find(|change| {
+            change.key() == &*self.key
+                && change.revision() > known_at
+                && match change {
+                    Change::Delete { .. } => true,
+                    Change::Put(entry) => entry.create_revision != self.create_revision,
+                }
+        });
+        gone.map(Change::revision)
+    }
+}
+
+/// Our own key, our predecessor's and the one's before it, each kept by a watch; of the older ones only what the last
+/// read said.
+///
+/// A long queue costs every candidate one message per change of its *neighbours*. When the predecessor goes and
+/// it was the last of the cached older set, nothing older is alive; otherwise one linearizable read tells. The herald is
+/// there so that this read is not in the way: when it goes, our turn may be next, and who is older is read in advance.
+#[derive(Debug, Clone)]
+pub struct PredecessorView {
+    prefix: Arc<[u8]>,
+    pub own: Option<Watcher>,
+    pub predecessor: Option<Neighbour>,
+    /// The one before the predecessor. Nothing depends on it but the time at which is read.
+    pub herald: Option<Neighbour>,
+    pub read: Option<RequestId>,
+    /// Watchers no longer needed, for the machine to cancel.
+    pub discarded: Vec<WatchId>,
+    /// Keys older than ours. Several that one transaction put share a create revision.
+    older: BTreeSet<(i64, Arc<[u8]>)>,
+    /// The eldest, if it has no lease.
+    blocker: Option<Arc<[u8]>>,
+    known_at: i64,
+    /// The last time that a neighbour went: an older read still shows it.
+    gone_at: i64,
+    own_fate: Fate,
+    stale: bool,
+    /// What is known still holds; a read shall tell more.
+    early: bool,
+}
+
+impl PredecessorView {
+    pub fn new(prefix: Arc<[u8]>) -> Self {
+        Self {
+            prefix,
+            own: None,
+            predecessor: None,
+            herald: None,
+            read: None,
+            discarded: Vec::new(),
+            older: BTreeSet::new(),
+            blocker: None,
+            known_at: 0,
+            gone_at: 0,
+            own_fate: Fate::Gone,
+            stale: true,
+            early: false,
+        }
+    }
+
+    fn neighbours(&mut self) -> impl Iterator<Item = &mut Neighbour> {
+        self.predecessor.iter_mut().chain(self.herald.iter_mut())
+    }
+
+    /// All watches are gone; what we knew may be old.
+    pub fn unwatched(&mut self) {
+        self.own = None;
+        for neighbour in self.neighbours() {
+            neighbour.watcher = None;
+        }
+        self.read = None;
+        self.discarded.clear();
+        self.stale = true;
+    }
+
+    /// Every watcher that stands for this view.
+    pub fn watchers(&self) -> Vec<WatchId> {
+        let neighbours = self.predecessor.iter().chain(&self.herald);
+        let neighbours = neighbours.filter_map(|neighbour| neighbour.watcher.as_ref());
+        let standing = self.own.iter().chain(neighbours).map(|w| w.id);
+        standing.chain(self.discarded.iter().copied()).collect()
+    }
+
+    /// The keys that are to be watched and are not: our own, and those before us.
+    pub fn unwatched_keys(&self, own: Option<Arc<[u8]>>) -> Vec<Arc<[u8]>> {
+        let own = own.filter(|_| self.own.is_none());
+        let neighbours = self.predecessor.iter().chain(&self.herald);
+        let neighbours = neighbours.filter(|neighbour| neighbour.watcher.is_none());
+        own.into_iter()
+            .chain(neighbours.map(|neighbour| Arc::clone(&neighbour.key)))
+            .collect()
+    }
+
+    /// A watch of that key was asked for.
+    pub fn watched(&mut self, key: &[u8], watcher: Watcher) {
+        for neighbour in self.neighbours() {
+            if &*neighbour.key == key {
+                neighbour.watcher = Some(watcher);
+                return;
+            }
+        }
+        self.own = Some(watcher);
+    }
+
+    /// A linearizable read of every key at least as old as ours.
+    pub fn snapshot(&mut self, revision: i64, entries: &[Entry], own: &Own) {
+        if revision < self.known_at.max(self.gone_at) {
+            return;
+        }
+        self.known_at = revision;
+        self.own_fate = own.read(entries.iter().find(|e| e.key == own.key));
+        let older = |entry: &&Entry| {
+            entry.create_revision < own.create_revision && is_direct_child(&self.prefix, &entry.key)
+        };
+        let older = entries.iter().filter(older);
+        let eldest = older.clone().min_by_key(|entry| entry.create_revision);
+        self.blocker = eldest
+            .filter(|entry| entry.lease == 0)
+            .map(|entry| Arc::clone(&entry.key));
+        self.older = older
+            .map(|entry| (entry.create_revision, Arc::clone(&entry.key)))
+            .collect();
+        self.stale = false;
+        self.early = false;
+        self.follow();
+    }
+
+    /// A watch stands since `revision`; if that is later than what we know, there may be a gap.
+    pub fn created(&mut self, watch: WatchId, revision: i64) {
+        let decides = self.own.iter_mut().chain(
+            self.predecessor
+                .iter_mut()
+                .filter_map(|p| p.watcher.as_mut()),
+        );
+        for watcher in decides {
+            if watcher.id == watch {
+                watcher.created = Some(revision);
+                if revision > self.known_at {
+                    self.stale = true;
+                }
+            }
+        }
+        // If the herald went in a gap, there is no read in advance.
+        let herald = self.herald.as_mut().and_then(|h| h.watcher.as_mut());
+        if let Some(watcher) = herald.filter(|watcher| watcher.id == watch) {
+            watcher.created = Some(revision);
+        }
+    }
+
+    /// Only another read can tell, or it tells more.
+    pub fn wants_read(&self) -> bool {
+        let standing = |w: Option<&Watcher>| w.is_some_and(|w| w.created.is_some());
+        let watched = standing(self.own.as_ref())
+            && self
+                .predecessor
+                .as_ref()
+                .is_none_or(|p| standing(p.watcher.as_ref()));
+        self.read.is_none() && watched && (self.stale || self.early)
+    }
+
+    /// Events on our own key are judged by [`Own::fate`]; here only the neighbours' count.
+    pub fn changes(&mut self, changes: &[Change]) {
+        let known_at = self.known_at;
+        let gone = |neighbour: &Neighbour| neighbour.is_gone(changes, known_at);
+        if let Some(at) = self.herald.as_ref().and_then(gone)
+            && let Some(herald) = self.herald.take()
+        {
+            self.older.remove(&herald.age());
+            self.discard(&herald);
+            self.gone_at = self.gone_at.max(at);
+            // Those before it may have left unseen.
+            self.early = self.older.len() > 1;
+        }
+        if let Some(at) = self.predecessor.as_ref().and_then(gone)
+            && let Some(predecessor) = self.predecessor.take()
+        {
+            self.older.remove(&predecessor.age());
+            self.discard(&predecessor);
+            self.gone_at = self.gone_at.max(at);
+            // Older ones may have left unseen: ask, rather than walk the chain.
+            self.stale |= !self.older.is_empty();
+        }
+    }
+
+    fn discard(&mut self, neighbour: &Neighbour) {
+        self.discarded
+            .extend(neighbour.watcher.map(|watcher| watcher.id));
+    }
+
+    /// Turns to the two youngest of the older keys; what is watched already goes on being watched.
+    fn follow(&mut self) {
+        let mut followed = [self.predecessor.take(), self.herald.take()];
+        let mut wanted = self
+            .older
+            .iter()
+            .rev()
+            .map(|(create_revision, key)| Neighbour {
+                key: Arc::clone(key),
+                create_revision: *create_revision,
+                watcher: None,
+            });
+        let mut next = || {
+            let wanted = wanted.next()?;
+            let same = |followed: &&mut Option<Neighbour>| {
+                followed.as_ref().is_some_and(|f| {
+                    (f.create_revision, &f.key) == (wanted.create_revision, &wanted.key)
+                })
+            };
+            let followed = followed.iter_mut().find(same).and_then(Option::take);
+            Some(followed.unwrap_or(wanted))
+        };
+        (self.predecessor, self.herald) = (next(), next());
+        for neighbour in followed.into_iter().flatten() {
+            self.discard(&neighbour);
+        }
+        // It was the herald until now, whose gaps did not count.
+        let watcher = self.predecessor.as_ref().and_then(|p| p.watcher);
+        let created = watcher.and_then(|watcher| watcher.created);
+        self.stale |= created.is_some_and(|created| created > self.known_at);
+    }
+
+    /// A key without a lease at the head of the queue, when that was last read.
+    pub fn blocker(&self) -> Option<&Arc<[u8]>> {
+        self.blocker.as_ref().filter(|_| !self.older.is_empty())
+    }
+
+    /// Whether the watches have told everything up to now, as far as the stream is not behind.
+    pub(super) fn is_current(&self) -> bool {
+        !self.stale
+    }
+
+    pub(super) fn place(&self) -> Place {
+        if self.stale {
+            return Place::Unknown;
+        }
+        if self.own_fate != Fate::Ours {
+            return Place::Lost(self.own_fate);
+        }
+        place_behind(self.older.len(), 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::{PREFIX, delete, entry, own, queue};
+    use super::*;
+
+    fn following() -> PredecessorView {
+        let mut view = PredecessorView::new(PREFIX.into());
+        view.snapshot(10, &queue(), &own(10));
+        view.own = Some(Watcher::new(1));
+        view.created(1, 10);
+        view.predecessor.as_mut().unwrap().watcher = Some(Watcher::new(2));
+        view.created(2, 10);
+        view
+    }
+
+    #[test]
+    fn the_youngest_of_the_older_is_followed() {
+        let view = following();
+        assert_eq!(&*view.predecessor.as_ref().unwrap().key, b"e/b");
+        assert_eq!(view.place(), Place::Behind(2));
+        assert!(!view.wants_read());
+    }
+
+    #[test]
+    fn the_predecessor_leaving_says_nothing_about_those_before_it() {
+        let mut view = following();
+        view.changes(&[delete("e/b", 11)]);
+        assert_eq!(view.place(), Place::Unknown);
+        assert!(view.wants_read());
+        view.snapshot(11, &[entry("e/a", 3, 9), entry("e/me", 10, 1)], &own(10));
+        assert_eq!(view.place(), Place::Behind(1));
+        assert_eq!(view.discarded, [2]);
+    }
+
+    #[test]
+    fn predecessor_whose_key_is_another_one_is_gone() {
+        let mut view = following();
+        view.changes(&[Change::Put(entry("e/b", 12, 8))]);
+        assert_eq!(view.place(), Place::Unknown);
+        assert!(view.wants_read());
+    }
+
+    #[test]
+    fn when_the_herald_goes_a_read_in_advance_tells_who_is_older() {
+        let mut view = PredecessorView::new(PREFIX.into());
+        let (a, b, c) = (entry("e/a", 3, 9), entry("e/b", 4, 8), entry("e/c", 5, 7));
+        let me = entry("e/me", 10, 1);
+        view.snapshot(10, &[a, b, c.clone(), me.clone()], &own(10));
+        let keys = view.unwatched_keys(Some(own(10).key));
+        assert_eq!(
+            keys,
+            [b"e/me", b"e/c ", b"e/b "].map(|k| k.trim_ascii().into())
+        );
+        for (id, key) in (1..).zip(keys) {
+            view.watched(&key, Watcher::new(id));
+            view.created(id, 10);
+        }
+        view.changes(&[delete("e/b", 12)]);
+        assert_eq!(view.place(), Place::Behind(2), "what was known still holds");
+        assert!(view.wants_read());
+        view.snapshot(11, &queue(), &own(10));
+        assert!(view.wants_read(), "that read was begun before");
+        view.snapshot(12, &[c, me], &own(10));
+        assert!(!view.wants_read());
+        assert_eq!(view.discarded, [3]);
+        view.changes(&[delete("e/c", 13)]);
+        assert_eq!(view.place(), Place::First, "without another read");
+    }
+
+    #[test]
+    fn a_herald_that_becomes_the_predecessor_is_read_about_if_its_watch_stands_too_late() {
+        for (created, gap) in [(10, false), (11, false), (12, true)] {
+            let mut view = following();
+            let herald = view.unwatched_keys(None);
+            assert_eq!(herald, [(*b"e/a").into()]);
+            view.watched(&herald[0], Watcher::new(3));
+            view.created(3, created);
+            assert_eq!(view.place(), Place::Behind(2), "nothing depends on it yet");
+            view.changes(&[delete("e/b", 11)]);
+            view.snapshot(11, &[entry("e/a", 3, 9), entry("e/me", 10, 1)], &own(10));
+            assert!(view.unwatched_keys(None).is_empty(), "its watch is kept");
+            assert_eq!(view.place() == Place::Unknown, gap, "created at {created}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_the_older_leaving_makes_us_first_without_a_read() {
+        let mut view = PredecessorView::new(PREFIX.into());
+        view.snapshot(10, &[entry("e/a", 3, 9), entry("e/me", 10, 1)], &own(10));
+        view.own = Some(Watcher::new(1));
+        view.predecessor.as_mut().unwrap().watcher = Some(Watcher::new(2));
+        view.created(1, 10);
+        view.created(2, 9);
+        view.changes(&[delete("e/a", 11)]);
+        assert!(!view.wants_read());
+        assert_eq!(view.place(), Place::First);
+    }
+
+    #[test]
+    fn a_predecessor_watch_that_stands_too_late_wants_a_read() {
+        let mut view = PredecessorView::new(PREFIX.into());
+        view.snapshot(10, &queue(), &own(10));
+        view.own = Some(Watcher::new(1));
+        view.predecessor.as_mut().unwrap().watcher = Some(Watcher::new(2));
+        view.created(1, 10);
+        view.created(2, 14);
+        assert_eq!(view.place(), Place::Unknown);
+        assert!(view.wants_read());
+    }
+}

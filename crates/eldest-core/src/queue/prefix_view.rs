@@ -1,0 +1,392 @@
+//! Determines a candidate's place by a gap-free watch of the whole prefix.
+//!
+//! A view starts from a read at some revision and a watch 'from now'. etcd reports at which revision the watch was
+//! created, after registering it, so everything later is delivered. A watch created at or before the read's revision
+//! leaves no gap; otherwise the prefix is read once more. An observer's view counts only a read that began after that
+//! report.
+
+use std::sync::Arc;
+
+use super::own::{Fate, Own};
+use super::place::{Place, place_behind};
+use super::roster::Roster;
+use super::watcher::Watcher;
+use crate::facts::{Change, Entry, Reach};
+use crate::ids::{RequestId, WatchId};
+
+/// Every key of the prefix, kept by one watch.
+#[derive(Debug, Clone)]
+pub struct PrefixView {
+    pub watcher: Option<Watcher>,
+    pub list: Option<RequestId>,
+    roster: Roster,
+    synced: bool,
+    /// Nothing else reads the prefix: it is read beside opening the watch, which also tells whether that is permitted.
+    onlooker: bool,
+    /// The watch was opened, and the prefix not read since.
+    eager: bool,
+    /// The join under way, which reads the prefix.
+    joining: Option<RequestId>,
+    /// The request whose answer the roster is from.
+    read_by: RequestId,
+    /// What the watch told since the read under way was begun; earlier events are part of what it will show.
+    kept_back: Vec<Change>,
+}
+
+impl PrefixView {
+    /// A candidate's view; its join reads the prefix.
+    pub fn new(prefix: Arc<[u8]>) -> Self {
+        Self {
+            watcher: None,
+            list: None,
+            roster: Roster::new(prefix, Reach::Children),
+            synced: false,
+            onlooker: false,
+            eager: false,
+            joining: None,
+            read_by: 0,
+            kept_back: Vec::new(),
+        }
+    }
+
+    /// An onlooker's view; its first read also tells whether looking is permitted.
+    pub fn onlooker(prefix: Arc<[u8]>, reach: Reach) -> Self {
+        Self {
+            onlooker: true,
+            eager: true,
+            roster: Roster::new(Arc::clone(&prefix), reach),
+            ..Self::new(prefix)
+        }
+    }
+
+    pub fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// Every watcher that stands for this view.
+    pub fn watchers(&self) -> Vec<WatchId> {
+        self.watcher.iter().map(|watcher| watcher.id).collect()
+    }
+
+    /// The watch is gone; what we knew may be old.
+    pub fn unwatched(&mut self) {
+        self.watcher = None;
+        self.list = None;
+        self.synced = false;
+        self.eager = self.onlooker;
+    }
+
+    /// A list was begun, or the one under way is over.
+    pub fn set_list(&mut self, list: Option<RequestId>) {
+        if list.is_some() && self.joining.is_none() {
+            self.kept_back.clear();
+        }
+        self.list = list;
+    }
+
+    /// A join was begun, which reads the prefix. The view waits for that read, whatever it knew: the key before this one may
+    /// have been lost because etcd was restored, and then what was known is the former store's.
+    pub fn join_begun(&mut self, request: RequestId) {
+        if self.list.is_none() {
+            self.kept_back.clear();
+        }
+        self.synced = false;
+        self.joining = Some(request);
+    }
+
+    /// A join was answered, whatever became of it.
+    pub fn join_over(&mut self, request: RequestId) {
+        self.joining.take_if(|join| *join == request);
+    }
+
+    /// The watch stands since `revision`.
+    pub fn created(&mut self, revision: i64) {
+        if let Some(watcher) = &mut self.watcher {
+            watcher.created = Some(revision);
+        }
+        // etcd may have been restored after that read, and even have come as far again. A candidate learns of a restore by
+        // its key and its lease; an onlooker has neither.
+        if self.onlooker {
+            self.read_by = 0;
+            self.list = None;
+        }
+        self.sync();
+    }
+
+    /// A full read of the prefix, the answer to `request`.
+    pub fn snapshot(&mut self, request: RequestId, revision: i64, entries: Vec<Entry>) {
+        if self.synced && revision <= self.roster.revision() {
+            return;
+        }
+        self.eager = false;
+        self.read_by = self.read_by.max(request);
+        // Unsynced, nothing was applied since the last snapshot, so even an older read is a true state. Nothing is decided
+        // by it: what syncs a view was begun after its watch, and shows no less than the session knew then.
+        self.roster.replace(revision, entries);
+        self.sync();
+    }
+
+    /// Only another read can close the gap.
+    pub fn wants_list(&self) -> bool {
+        let watched = self.watcher.is_some_and(|w| w.created.is_some());
+        !self.synced && self.list.is_none() && (watched || self.eager)
+    }
+
+    /// Events of the watch, in order. Calls `at` with the roster after each revision.
+    pub fn changes(&mut self, changes: Vec<Change>, mut at: impl FnMut(&Roster)) {
+        if self.synced {
+            self.apply(changes, &mut at);
+        } else if self.list.is_some() || self.joining.is_some() {
+            self.kept_back.extend(changes);
+        }
+    }
+
+    fn apply(&mut self, changes: Vec<Change>, at: &mut impl FnMut(&Roster)) {
+        let mut open: Option<(i64, bool)> = None;
+        for change in changes {
+            let revision = change.revision();
+            if let Some((last, touched)) = open
+                && last != revision
+            {
+                self.roster.reached(last);
+                if touched {
+                    at(&self.roster);
+                }
+                open = None;
+            }
+            let touched = self.roster.apply(change);
+            open = Some((revision, touched || open.is_some_and(|(_, t)| t)));
+        }
+        if let Some((last, touched)) = open {
+            self.roster.reached(last);
+            if touched {
+                at(&self.roster);
+            }
+        }
+    }
+
+    fn sync(&mut self) {
+        let known = self.roster.revision();
+        // A read begun before its watch was asked for may be of a store that was exchanged since.
+        let covered = self
+            .watcher
+            .is_some_and(|w| w.covers(known) && w.id < self.read_by as WatchId);
+        if !self.synced && known > 0 && covered {
+            self.synced = true;
+            let kept_back = std::mem::take(&mut self.kept_back);
+            self.apply(kept_back, &mut |_| {});
+        }
+    }
+
+    /// Whether more than `long` stand beside `own`, and it is not the next to lead.
+    pub fn is_too_wide(&self, own: &Own, long: usize) -> bool {
+        self.roster.len() > long + 1 && matches!(self.place(own, 1), Place::Behind(2..))
+    }
+
+    pub(super) fn place(&self, own: &Own, seats: usize) -> Place {
+        if !self.synced {
+            return Place::Unknown;
+        }
+        if self.roster.revision() < own.create_revision {
+            return Place::Unknown;
+        }
+        match own.read(self.roster.get(&own.key)) {
+            Fate::Ours => place_behind(self.roster.ahead_of(own.create_revision), seats),
+            lost => Place::Lost(lost),
+        }
+    }
+
+    /// A key without a lease at the head: no live candidate, it will never go by itself, and nobody can lead.
+    pub fn blocker(&self) -> Option<&Entry> {
+        let first = self.synced.then(|| self.roster.eldest()).flatten();
+        first.filter(|entry| entry.lease == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::{PREFIX, delete, entry, own, queue};
+    use super::*;
+
+    fn watched(created: i64) -> PrefixView {
+        let mut view = PrefixView::new(PREFIX.into());
+        view.watcher = Some(Watcher::new(1));
+        view.created(created);
+        view.join_begun(2);
+        view
+    }
+
+    #[test]
+    fn a_watch_created_before_the_read_leaves_no_gap() {
+        let mut view = watched(9);
+        view.snapshot(2, 10, queue());
+        assert!(!view.wants_list());
+        assert_eq!(view.place(&own(10), 1), Place::Behind(2));
+    }
+
+    #[test]
+    fn a_watch_created_after_the_read_wants_the_prefix_read_again() {
+        let mut view = watched(12);
+        view.snapshot(2, 10, queue());
+        assert!(view.wants_list());
+        assert_eq!(
+            view.place(&own(10), 1),
+            Place::Unknown,
+            "a delete at 11 would have been missed"
+        );
+        view.snapshot(3, 12, queue());
+        assert_eq!(view.place(&own(10), 1), Place::Behind(2));
+    }
+
+    #[test]
+    fn events_are_kept_only_while_a_read_is_under_way() {
+        let mut view = watched(9);
+        view.join_over(2);
+        view.changes(vec![delete("e/a", 11)], |_| {});
+        assert!(view.kept_back.is_empty());
+        view.set_list(Some(3));
+        view.changes(vec![delete("e/b", 12)], |_| {});
+        view.set_list(Some(4));
+        assert!(view.kept_back.is_empty(), "the later read shows it");
+    }
+
+    #[test]
+    fn read_begun_before_its_watch_was_asked_for_does_not_count() {
+        let mut view = watched(9);
+        view.unwatched();
+        view.watcher = Some(Watcher::new(5));
+        view.created(9);
+        view.snapshot(2, 10, queue());
+        assert_eq!(view.place(&own(10), 1), Place::Unknown);
+        assert!(view.wants_list());
+        view.snapshot(6, 10, queue());
+        assert_eq!(view.place(&own(10), 1), Place::Behind(2));
+    }
+
+    #[test]
+    fn read_of_a_join_replaces_what_was_known_before_the_join() {
+        let mut view = watched(9);
+        let mut former = queue();
+        former.push(entry("e/former", 8, 7));
+        view.snapshot(2, 12, former);
+        view.join_begun(3);
+        assert_eq!(view.place(&own(10), 1), Place::Unknown);
+        view.changes(vec![delete("e/b", 13)], |_| {});
+        view.snapshot(3, 12, queue());
+        assert_eq!(view.place(&own(10), 1), Place::Behind(1));
+    }
+
+    #[test]
+    fn onlooker_reads_again_when_its_watch_stands_at_an_earlier_revision_than_its_read() {
+        let mut view = PrefixView::onlooker(PREFIX.into(), Reach::Children);
+        view.watcher = Some(Watcher::new(1));
+        view.set_list(Some(2));
+        view.set_list(None);
+        view.snapshot(2, 10, queue());
+        view.created(9);
+        assert!(!view.is_synced(), "that read may be of a former store");
+        assert!(view.wants_list());
+        view.snapshot(3, 10, queue());
+        assert!(view.is_synced());
+    }
+
+    #[test]
+    fn read_that_is_older_than_the_own_key_tells_no_place() {
+        let mut view = watched(3);
+        view.snapshot(2, 4, vec![entry("e/a", 3, 9), entry("e/b", 4, 8)]);
+        assert_eq!(view.place(&own(10), 1), Place::Unknown);
+    }
+
+    #[test]
+    fn complete_view_takes_no_read_that_is_older_than_itself() {
+        let mut view = watched(9);
+        view.snapshot(2, 10, queue());
+        view.changes(vec![delete("e/a", 12)], |_| {});
+        view.snapshot(3, 11, queue());
+        assert_eq!(view.place(&own(10), 1), Place::Behind(1));
+    }
+
+    #[test]
+    fn events_are_kept_for_a_read_and_for_a_join_whichever_was_begun_first() {
+        let (read, join) = (2, 3);
+        for read_first in [true, false] {
+            let mut view = PrefixView::new(PREFIX.into());
+            view.watcher = Some(Watcher::new(1));
+            view.created(9);
+            if read_first {
+                view.set_list(Some(read));
+            } else {
+                view.join_begun(join);
+            }
+            view.changes(vec![delete("e/a", 11)], |_| {});
+            if read_first {
+                view.join_begun(join);
+            } else {
+                view.set_list(Some(read));
+            }
+            view.snapshot(read, 10, queue());
+            assert_eq!(view.place(&own(10), 1), Place::Behind(1), "{read_first}");
+        }
+    }
+
+    #[test]
+    fn onlooker_does_not_wait_for_a_read_that_was_under_way_when_its_watch_stood() {
+        let mut view = PrefixView::onlooker(PREFIX.into(), Reach::Children);
+        view.watcher = Some(Watcher::new(1));
+        view.set_list(Some(2));
+        view.created(9);
+        assert!(view.wants_list(), "etcd may be restored before it answers");
+    }
+
+    #[test]
+    fn events_that_arrive_before_the_read_are_applied_after_it() {
+        let mut view = watched(9);
+        view.changes(vec![delete("e/a", 11), delete("e/b", 9)], |_| {});
+        assert_eq!(view.place(&own(10), 1), Place::Unknown);
+        view.snapshot(2, 10, queue());
+        assert_eq!(
+            view.place(&own(10), 1),
+            Place::Behind(1),
+            "the event at 9 is part of the read"
+        );
+    }
+
+    #[test]
+    fn the_middle_candidate_leaving_does_not_make_the_third_leader() {
+        // Complaint 9.
+        let mut view = watched(9);
+        view.snapshot(2, 10, queue());
+        view.changes(vec![delete("e/b", 11)], |_| {});
+        assert_eq!(view.place(&own(10), 1), Place::Behind(1));
+        view.changes(vec![delete("e/a", 12)], |_| {});
+        assert_eq!(view.place(&own(10), 1), Place::First);
+    }
+
+    #[test]
+    fn all_events_of_one_revision_are_decided_on_together() {
+        let mut view = watched(9);
+        view.snapshot(2, 10, queue());
+        let mut seen = Vec::new();
+        view.changes(
+            vec![delete("e/a", 11), delete("e/me", 11), delete("e/b", 12)],
+            |r| seen.push((r.revision(), r.in_order().count())),
+        );
+        assert_eq!(seen, [(11, 1), (12, 0)]);
+        assert_eq!(view.place(&own(10), 1), Place::Lost(Fate::Gone));
+    }
+
+    #[test]
+    fn a_key_deleted_and_recreated_is_not_ours() {
+        let mut view = watched(9);
+        view.snapshot(2, 10, queue());
+        let mut again = entry("e/me", 12, 1);
+        again.mod_revision = 12;
+        assert_eq!(own(10).fate(&Change::Put(again.clone())), Fate::Gone);
+        view.changes(vec![Change::Put(again)], |_| {});
+        assert_eq!(view.place(&own(10), 1), Place::Lost(Fate::Gone));
+    }
+}

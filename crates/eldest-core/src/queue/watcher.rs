@@ -1,0 +1,22 @@
+//! Tells from which revision on a watch of the session's stream misses nothing.
+
+use crate::ids::WatchId;
+
+/// A watcher on the session's stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watcher {
+    pub id: WatchId,
+    /// The revision it was created at, once etcd said so.
+    pub created: Option<i64>,
+}
+
+impl Watcher {
+    pub fn new(id: WatchId) -> Self {
+        Self { id, created: None }
+    }
+
+    /// Nothing after `revision` can be missed.
+    pub(super) fn covers(&self, revision: i64) -> bool {
+        self.created.is_some_and(|created| created <= revision)
+    }
+}
