@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::etcd::{self, Failure};
 use eldest_core::action::{Class, Trouble};
 use eldest_core::reason::EndReason;
 
@@ -126,21 +125,13 @@ impl Error {
         Self::new(kind_of(trouble.class), trouble.message.clone())
     }
 
-    pub(crate) fn from_failure(failure: &Failure) -> Self {
-        let kind = match failure.class {
-            etcd::Class::Proxy => ErrorKind::Proxied,
-            class => kind_of(class_of(class)),
-        };
-        Self::new(kind, failure.to_string())
-    }
-
     /// What to do about it.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 }
 
-fn kind_of(class: Class) -> ErrorKind {
+pub(crate) fn kind_of(class: Class) -> ErrorKind {
     match class {
         Class::Retry | Class::LeaseGone => ErrorKind::Unavailable,
         Class::Backoff => ErrorKind::Overloaded,
@@ -149,21 +140,6 @@ fn kind_of(class: Class) -> ErrorKind {
         Class::Invalid => ErrorKind::Rejected,
         Class::Mismatch => ErrorKind::CapacityMismatch,
         Class::Miscount => ErrorKind::CountMismatch,
-    }
-}
-
-/// The core's view of a failure at etcd's edge.
-pub(crate) fn class_of(class: etcd::Class) -> Class {
-    match class {
-        etcd::Class::Retry
-        | etcd::Class::Compacted
-        | etcd::Class::LeaseTaken
-        | etcd::Class::Proxy => Class::Retry,
-        etcd::Class::Backoff => Class::Backoff,
-        etcd::Class::LeaseGone => Class::LeaseGone,
-        etcd::Class::Auth => Class::Auth,
-        etcd::Class::Denied => Class::Denied,
-        etcd::Class::Invalid => Class::Invalid,
     }
 }
 

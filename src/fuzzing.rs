@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::overview::Queue as Seen;
+use crate::observe::Queue as Seen;
 use crate::{Announcement, Roster};
 use eldest_core::facts::{Change, Entry, Reach};
 use eldest_core::queue::Roster as Queue;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::Command;
-pub use crate::env::{Env, SharedEnv, System, timeout};
 use crate::error::Result;
-use crate::observer::Backlog;
-pub use crate::own::{Held, State as OwnState};
+pub use crate::runtime::{Env, SharedEnv, System, timeout};
 use crate::session::SessionShared;
+use crate::state::Backlog;
+pub use crate::state::{Held, State as OwnState};
 use crate::{Election, Leadership, Observer, Session, Term};
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
@@ -132,9 +132,8 @@ pub fn report_leading(identity: &str, election: &str, leads: bool) {
 pub mod scripted {
     use std::sync::Arc;
 
-    pub use crate::env::{Clock, Scripted};
-    use crate::own::Pen;
-    use crate::term::{Belief, Shared};
+    pub use crate::runtime::{Clock, Scripted};
+    use crate::state::{Belief, Pen, Shared};
     use crate::{Election, Session, Status, Term};
     use eldest_core::reason::LostReason;
     use eldest_core::time::Time;

@@ -292,79 +292,54 @@
 //! 3.5.23 and 3.6.5 may acknowledge the renewal of a lease that is gone, and releases before 3.4.42, 3.5.28 and 3.6.9
 //! may answer a linearizable read with old state after a pause. A renewal is verified with every version alike, so the
 //! first alone cannot make two leaders; the second weakens the very read that verifies.
-mod announcement;
-mod as_of;
-mod candidate;
 mod driver;
 mod election;
-#[cfg_attr(not(feature = "unstable-sim"), allow(unreachable_pub))]
-mod env;
 mod error;
 mod etcd;
-mod following;
 #[cfg(feature = "unstable-fuzz")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod health;
-mod holders;
 #[doc(hidden)]
 pub mod internal;
-mod leadership;
 mod lock;
-mod mailbox;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 #[cfg(not(feature = "metrics"))]
 mod metrics;
-mod names;
-mod observer;
+mod observe;
 #[doc(hidden)]
 pub mod operator;
-mod options;
-mod overview;
-mod own;
-mod partition_work;
 mod partitions;
-mod resource;
-mod roster;
-mod run;
-mod runner;
-mod semaphore;
+mod runtime;
 mod session;
-mod term;
-mod told;
-mod vigil;
+mod state;
+mod util;
 
-pub use announcement::{Announced, Announcement};
-pub use as_of::AsOf;
-pub use candidate::{Candidate, Status};
 pub use eldest_core::candidate::Follow;
 pub use eldest_core::reason::{EndReason, LostReason};
-pub use election::Election;
+pub use election::{
+    Candidate, Election, Following, Leadership, NoCheck, NoFollower, OnOverrun, Runner,
+};
 pub use error::{BoxError, Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
 pub use etcd::TlsFiles;
 pub use etcd_client;
-pub use following::Following;
-pub use holders::{Holder, Holders, HoldersObserver};
-pub use leadership::Leadership;
-pub use lock::{Lock, LockGuard};
-pub use observer::Observer;
-pub use options::SessionOptions;
-pub use overview::{LeaseTime, Overview, Queue, QueueKind};
+pub use lock::{Lock, LockGuard, Permit, Semaphore};
+pub use observe::{
+    Holder, Holders, HoldersObserver, LeaseTime, Observer, Overview, Queue, QueueKind,
+};
 pub use partitions::{Membership, Partition, Partitions};
-pub use roster::{Member, Roster};
-pub use runner::{NoCheck, NoFollower, OnOverrun, Runner};
-pub use semaphore::{Permit, Semaphore};
-pub use session::{LeaseView, Session, SessionState};
-pub use term::{Deadline, Term};
+pub use session::{Session, SessionOptions};
+pub use state::{
+    Announced, Announcement, AsOf, Deadline, LeaseView, Member, Roster, SessionState, Status, Term,
+};
 pub use tokio_util::sync::CancellationToken;
 
 /// The seam through which the unchanged library runs in simulated time. Not covered by semver.
 #[cfg(feature = "unstable-sim")]
 #[doc(hidden)]
 pub mod sim {
-    pub use crate::env::{Env, Scripted, Watched};
+    pub use crate::runtime::{Env, Scripted, Watched};
     pub use eldest_core::time::Time;
 }
 

@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use crate::candidate::Status;
 use eldest_core::reason::LostReason;
 
 /// Upper bounds, in seconds, for a histogram of `eldest_renewal_duration_seconds`: from a renewal on the own machine to
@@ -73,20 +72,16 @@ pub fn describe() {
 mod told {
     use ::metrics::{counter, gauge, histogram};
 
-    use super::{Duration, LostReason, Status};
+    use super::{Duration, LostReason};
 
     pub(crate) fn leading(identity: &str, election: &str, leads: bool) {
         let value = if leads { 1.0 } else { 0.0 };
         gauge!("eldest_leading", "identity" => identity.to_owned(), "election" => election.to_owned()).set(value);
     }
 
-    pub(crate) fn standing(identity: &str, election: &str, status: Status) {
-        leading(identity, election, matches!(status, Status::Leading { .. }));
-        let rank = match status {
-            Status::Leading { .. } => 1,
-            Status::Waiting { rank, .. } => rank,
-            Status::Joining | Status::Ending { .. } | Status::Ended { .. } => 0,
-        };
+    /// `rank`: 1 of a leader, 0 of who has no place in the queue.
+    pub(crate) fn standing(identity: &str, election: &str, leads: bool, rank: usize) {
+        leading(identity, election, leads);
         gauge!("eldest_rank", "identity" => identity.to_owned(), "election" => election.to_owned())
             .set(rank as f64);
     }
@@ -142,10 +137,10 @@ mod told {
 
 #[cfg(not(feature = "metrics"))]
 mod told {
-    use super::{Duration, LostReason, Status};
+    use super::{Duration, LostReason};
 
     pub(crate) fn leading(_: &str, _: &str, _: bool) {}
-    pub(crate) fn standing(_: &str, _: &str, _: Status) {}
+    pub(crate) fn standing(_: &str, _: &str, _: bool, _: usize) {}
     pub(crate) fn elected(_: &str, _: &str) {}
     pub(crate) fn term_ended(_: &str, _: &str, _: LostReason) {}
     pub(crate) fn trusted(_: &str, _: Duration, _: Duration) {}

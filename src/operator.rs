@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::env::{SharedEnv, System};
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Failure, Pool};
 pub use crate::etcd::{MemberInfo, MemberStatus, Permissions};
-use crate::options::{SessionOptions, Settings};
-use crate::roster::Member;
-use crate::session::Session;
+use crate::runtime::{SharedEnv, System};
+use crate::session::{Session, SessionOptions, Settings};
+use crate::state::Member;
 use eldest_core::time::Time;
 
 /// Takes away the key of a candidate, a holder or a blocker, whosoever it is, if it still is the very key that was seen:

@@ -10,9 +10,10 @@ use futures::future::{BoxFuture, poll_fn};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Command;
-use super::io::{Event, Io};
-use crate::env::SharedEnv;
+use super::event::Event;
+use super::io::Io;
 use crate::error::{Error, Result};
+use crate::runtime::SharedEnv;
 use eldest_core::time::Time;
 
 /// Commands taken up in one turn, which may share what they ask of etcd.
@@ -280,8 +281,8 @@ mod tests {
     use tokio::task::unconstrained;
 
     use super::*;
-    use crate::env::System;
     use crate::etcd::{Access, Pool};
+    use crate::runtime::System;
     use eldest_core::action::Answer;
 
     struct Stage {

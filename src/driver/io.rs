@@ -11,38 +11,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument;
 
-use super::shared::{self, Shared, Told};
-use crate::env::SharedEnv;
-use crate::error::class_of;
+use super::batch::{self, Shared};
+use super::event::{Event, trouble};
 use crate::etcd::{Failure, KeepAlive, Lane, Pool, WatchMessage, WatchReceiver, WatchRequest};
+use crate::runtime::SharedEnv;
 use eldest_core::action::{Answer, Ask, RequestId, Trouble, WatchId};
 use eldest_core::machine::Machine;
 use eldest_core::time::Time;
-
-/// What happened outside.
-pub(crate) enum Event {
-    /// A request was answered.
-    Answered { request: RequestId, answer: Answer },
-    /// Some that shared a transaction were.
-    Shared(Told),
-    /// One that used the keepalive stream; the stream comes back with the answer, if it may be used again.
-    Renewed {
-        request: RequestId,
-        answer: Answer,
-        generation: u64,
-        stream: Option<Box<KeepAlive>>,
-    },
-    /// The watch stream is open.
-    Watching {
-        generation: u64,
-        receiver: WatchReceiver,
-    },
-    /// A message of the watch stream, or its end.
-    Watched {
-        generation: u64,
-        message: Result<WatchMessage, Failure>,
-    },
-}
 
 pub(super) struct Io {
     env: SharedEnv,
@@ -219,7 +194,7 @@ impl Io {
     pub(super) fn flush(&mut self) {
         while let Some((kind, asked)) = self.shared.next() {
             let (pool, events) = (Arc::clone(&self.pool), self.answers.clone());
-            let sending = shared::send(pool, kind, asked, events);
+            let sending = batch::send(pool, kind, asked, events);
             self.sending.push(sending.in_current_span().boxed());
         }
     }
@@ -375,15 +350,6 @@ impl Io {
     }
 }
 
-pub(super) fn trouble(failure: &Failure) -> Trouble {
-    let class = class_of(failure.class);
-    Trouble {
-        class,
-        ambiguous: failure.may_be_applied,
-        message: failure.to_string(),
-    }
-}
-
 async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Answer, Failure> {
     Ok(match ask {
         Ask::Grant { ttl } => {
@@ -408,8 +374,8 @@ async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Ans
             Answer::Read { header, entry }
         }
         ask @ (Ask::Join { .. } | Ask::Delete { .. }) => {
-            let answer = shared::ask_together(pool, &[&ask]).await?.remove(0);
-            shared::finish(pool, answer).await
+            let answer = batch::ask_together(pool, &[&ask]).await?.remove(0);
+            batch::finish(pool, answer).await
         }
         Ask::List { prefix, reach } => {
             let listed = pool.list_over(lane, &prefix, reach).await?;

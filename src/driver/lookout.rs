@@ -11,16 +11,14 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
+use super::event::Event;
 use super::failures::{Failures, Line, list, name_of};
 use super::inbox::WeakCommands;
-use super::io::{self, Event};
-use crate::as_of::{AsOf, Complete, Confirmed};
-use crate::env::SharedEnv;
+use super::io;
 use crate::error::{Error, Result};
 use crate::etcd::{Lane, Pool, WatchMessage};
-use crate::observer::Backlog;
-use crate::roster::Roster;
-use crate::session::SessionState;
+use crate::runtime::SharedEnv;
+use crate::state::{AsOf, Backlog, Complete, Confirmed, Roster, SessionState};
 use eldest_core::action::{Action, Note, SlotId};
 use eldest_core::facts::Reach;
 use eldest_core::machine::{Config, Machine};

@@ -4,18 +4,12 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::inbox::WeakCommands;
-use crate::candidate::Status;
-use crate::env::SharedEnv;
 use crate::error::{Error, Result};
 use crate::etcd::Pool;
-use crate::leadership::{Claim, Leadership};
-use crate::mailbox::{Receiver, Sender, mailbox};
 use crate::metrics;
-use crate::own::Pen;
-use crate::session::Handle;
-use crate::term::{Belief, Shared, Term};
-use crate::told::{Teller, Told};
+use crate::runtime::SharedEnv;
+use crate::state::{Belief, Pen, Shared, Status, Term};
+use crate::util::{Teller, Told};
 use eldest_core::action::{SlotId, Standing, TermId, Trouble};
 use eldest_core::partitions::partition_key;
 use eldest_core::reason::{EndReason, LostReason};
@@ -37,14 +31,11 @@ pub(crate) struct Seat {
     pub(crate) election: Arc<str>,
     pub(crate) prefix: Arc<[u8]>,
     awaiting_end: Vec<oneshot::Sender<()>>,
-    /// A member's that has owned partitions; these have seats of their own.
-    pub(super) shares: bool,
-    handle: WeakHandle,
     status: Teller<Status>,
     registered: Option<oneshot::Sender<Result<()>>>,
     /// Kept until the key stands.
     room: Option<OwnedSemaphorePermit>,
-    elected: Option<Sender<Leadership>>,
+    elected: Arc<dyn Winner>,
     term: Option<(TermId, Arc<Shared>)>,
     failure: Arc<OnceLock<Error>>,
     /// A lock's, a semaphore's or a partition's: its many terms are told as details.
@@ -55,34 +46,23 @@ pub(crate) struct Seat {
     pen: Option<Pen>,
 }
 
+/// Takes what a candidate wins. It does not keep the session alive: the driver must see when every handle is gone.
+pub(crate) trait Winner: Send + Sync {
+    /// A term began. If nobody takes it up, its key must be released.
+    fn elected(&self, slot: SlotId, id: TermId, term: Term);
+}
+
 /// The user's side of a candidate.
 pub(crate) struct Seated {
     pub(crate) status: Arc<Told<Status>>,
     pub(crate) registered: oneshot::Receiver<Result<()>>,
-    pub(crate) elected: Receiver<Leadership>,
     /// Why etcd refused it.
     pub(crate) failure: Arc<OnceLock<Error>>,
 }
 
-/// Does not keep the session alive: the driver must see when every handle is gone.
-#[derive(Clone)]
-struct WeakHandle {
-    commands: WeakCommands,
-    shared: std::sync::Weak<crate::session::SessionShared>,
-}
-
-impl WeakHandle {
-    fn upgrade(&self) -> Option<Handle> {
-        Some(Handle {
-            commands: self.commands.upgrade()?,
-            shared: self.shared.upgrade()?,
-        })
-    }
-}
-
 impl Seat {
     pub(crate) fn new(
-        handle: &Handle,
+        elected: Arc<dyn Winner>,
         election: Arc<str>,
         prefix: Arc<[u8]>,
         room: Option<OwnedSemaphorePermit>,
@@ -92,21 +72,15 @@ impl Seat {
         let status = Teller::new(Status::Joining);
         let status_seen = status.told();
         let (registered, registration) = oneshot::channel();
-        let (elected, won) = mailbox();
         let failure = Arc::new(OnceLock::new());
         let seat = Self {
             election,
             prefix,
             awaiting_end: Vec::new(),
-            shares: false,
-            handle: WeakHandle {
-                commands: handle.commands.downgrade(),
-                shared: Arc::downgrade(&handle.shared),
-            },
             status,
             registered: Some(registered),
             room,
-            elected: Some(elected),
+            elected,
             term: None,
             failure: Arc::clone(&failure),
             brief: turn.is_some(),
@@ -116,25 +90,21 @@ impl Seat {
         let seated = Seated {
             status: status_seen,
             registered: registration,
-            elected: won,
             failure,
         };
         (Box::new(seat), seated)
     }
 
     /// The seat of a partition that this member owns: its leaderships go to the member's handle.
-    pub(super) fn partition(&mut self, partition: u32) -> Self {
-        self.shares = true;
+    pub(super) fn partition(&self, partition: u32) -> Self {
         Self {
             election: format!("{}/{partition}", self.election).into(),
             prefix: partition_key(&self.prefix, partition),
             awaiting_end: Vec::new(),
-            shares: false,
-            handle: self.handle.clone(),
             status: Teller::new(Status::Joining),
             registered: None,
             room: None,
-            elected: self.elected.clone(),
+            elected: Arc::clone(&self.elected),
             term: None,
             failure: Arc::default(),
             brief: true,
@@ -188,20 +158,7 @@ impl Seat {
         if let Some(pen) = &self.pen {
             pen.elected(view.clone(), term);
         }
-        if let Some(handle) = self.handle.upgrade() {
-            let claim = Claim::new(handle, slot, term, view);
-            // With nobody to receive it, it is dropped, which releases the key.
-            let leadership = Leadership::new(claim);
-            if let Some(mailbox) = &self.elected {
-                mailbox.send(leadership);
-            }
-        }
-    }
-
-    /// What was sent while the other end was being dropped lies there until this end is dropped too, and so would its
-    /// key.
-    pub(super) fn close_mailbox(&mut self) {
-        self.elected = None;
+        self.elected.elected(slot, term, view);
     }
 
     pub(super) fn term_ended(
@@ -273,7 +230,12 @@ impl Seat {
     fn shown(&self, identity: &str, status: Status) {
         if let Some(pen) = &self.pen {
             pen.status(status);
-            metrics::standing(identity, &self.election, status);
+            let (leads, rank) = match status {
+                Status::Leading { .. } => (true, 1),
+                Status::Waiting { rank, .. } => (false, rank),
+                Status::Joining | Status::Ending { .. } | Status::Ended { .. } => (false, 0),
+            };
+            metrics::standing(identity, &self.election, leads, rank);
         }
     }
 

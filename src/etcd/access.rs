@@ -3,7 +3,7 @@
 
 use etcd_client::ConnectOptions;
 
-use crate::env::Env;
+use crate::runtime::Env;
 #[cfg(feature = "tls")]
 pub use files::TlsFiles;
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
 
+use super::call::{Trouble, header, kv};
 use super::failure::Failure;
 use super::kv::guarded_delete;
-use super::pool::{Lane, Pool, Trouble, header, kv};
+use super::pool::{Lane, Pool};
 use eldest_core::facts::Header;
 
 impl Pool {

@@ -9,18 +9,14 @@ use std::time::Duration;
 use etcd_client::{Client, Error};
 use tonic::Code;
 
+use super::call::{Trouble, kv, timeout};
 use super::failure::{Class, Failure};
-use super::pool::{Trouble, kv, timeout};
-use crate::env::Env;
+use crate::runtime::Env;
 
 /// Every version of etcd refuses to read the empty key with this, as an invalid argument, before it looks at users, leaders
 /// or keys. The proxy passes the words on and loses the code, however it was configured. What else tells the proxy depends
 /// on its options (a member list without ids), or needs a permission (watches under other ids).
 const REFUSAL: &str = "key is not provided";
-
-/// What a user reads.
-const REMEDY: &str = "this is etcd's gRPC proxy, which answers a renewal with the answer to an earlier one, so that no \
-                      lease can be relied on; name the members of etcd themselves as endpoints";
 
 /// Fails if the client's connection leads to a proxy, or if nobody answers.
 pub(super) async fn check(client: &Client) -> Result<(), Trouble> {
@@ -54,9 +50,4 @@ pub(super) async fn check_new(
         )),
     };
     checked.map_err(Failure::unsent)
-}
-
-/// The failure of an endpoint that is a proxy.
-pub(super) fn refused(endpoint: &str) -> Failure {
-    Failure::new(Class::Proxy, REMEDY, endpoint).unsent()
 }

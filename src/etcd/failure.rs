@@ -5,6 +5,9 @@ use std::fmt;
 
 use tonic::Code;
 
+use crate::error::{Error, ErrorKind, kind_of};
+use eldest_core::action;
+
 /// What the caller does about a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Class {
@@ -219,6 +222,32 @@ fn chain(error: &(dyn StdError + 'static)) -> String {
         }
     }
     parts.join(": ")
+}
+
+impl Class {
+    /// The class by which the core decides.
+    pub(crate) fn for_core(self) -> action::Class {
+        match self {
+            Class::Retry | Class::Compacted | Class::LeaseTaken | Class::Proxy => {
+                action::Class::Retry
+            }
+            Class::Backoff => action::Class::Backoff,
+            Class::LeaseGone => action::Class::LeaseGone,
+            Class::Auth => action::Class::Auth,
+            Class::Denied => action::Class::Denied,
+            Class::Invalid => action::Class::Invalid,
+        }
+    }
+}
+
+impl Error {
+    pub(crate) fn from_failure(failure: &Failure) -> Self {
+        let kind = match failure.class {
+            Class::Proxy => ErrorKind::Proxied,
+            class => kind_of(class.for_core()),
+        };
+        Self::new(kind, failure.to_string())
+    }
 }
 
 #[cfg(test)]

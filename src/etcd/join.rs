@@ -6,9 +6,10 @@ use etcd_client::{
     Compare, CompareOp, GetOptions, GetResponse, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 
+use super::call::{Trouble, header, kv};
 use super::failure::Failure;
 use super::kv::{PAGE, Page, Wanted, first, prefix_end};
-use super::pool::{Lane, Pool, Trouble, header, kv};
+use super::pool::{Lane, Pool};
 use eldest_core::facts::{Entry, Header};
 
 /// At least so many candidates of each election are read where several are joined: few have more, and those that have

@@ -7,8 +7,9 @@ use etcd_client::{
     TxnResponse,
 };
 
+use super::call::{Trouble, header, kv};
 use super::failure::Failure;
-use super::pool::{Lane, Pool, Trouble, header, kv};
+use super::pool::{Lane, Pool};
 use eldest_core::facts::{Entry, Header, Reach};
 
 /// Keys in one answer: 512 announcements of 1 KiB are half a megabyte.

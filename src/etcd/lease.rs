@@ -9,9 +9,10 @@ use etcd_client::{
     LeaseTimeToLiveResponse,
 };
 
+use super::call::{Trouble, header};
 use super::direct;
 use super::failure::{Class, Failure};
-use super::pool::{Lane, Pool, SharedPool, Ticket, Trouble, header};
+use super::pool::{Lane, Pool, SharedPool, Ticket};
 use eldest_core::facts::Header;
 
 /// A lease that was granted.

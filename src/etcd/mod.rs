@@ -5,6 +5,7 @@
 
 mod access;
 mod batch;
+mod call;
 mod direct;
 mod failure;
 mod join;

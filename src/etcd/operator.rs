@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp};
 
+use super::call::{Trouble, header, kv};
 use super::failure::{Class, Failure};
 use super::kv::{guarded_delete, prefix_end};
-use super::pool::{Lane, Pool, Trouble, header, kv};
+use super::pool::{Lane, Pool};
 
 /// What a member says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]

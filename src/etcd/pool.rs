@@ -7,16 +7,17 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{Client, KvClient, ResponseHeader, WatchClient};
+use etcd_client::Client;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use http::Uri;
 
 use super::access::Access;
+use super::call::{Trouble, timeout};
 use super::direct;
 use super::failure::{Class, Failure};
 use super::switches::{Switch, Switches};
-use crate::env::{Env, SharedEnv};
+use crate::runtime::SharedEnv;
 use eldest_core::facts::Header;
 
 /// More often than every 5 s a default etcd cuts the connection. A backstop only: every call has its timeout.
@@ -27,9 +28,6 @@ const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// 60 ms and more of a processor, for one after the other: were each attempt given up with the request that began it, the
 /// members of a large cluster that has restarted would ask for one check after the other, and never be answered in time.
 const ATTEMPT: u32 = 4;
-
-/// A page of large values, or the events of a large transaction, overruns the default of 4 MiB.
-const MAX_MESSAGE: usize = 512 << 20;
 
 /// Requests that share a connection. Renewals have their own, so that a burst of events does not delay them; so has what
 /// onlookers watch, so that it delays no hand-over.
@@ -99,32 +97,6 @@ struct Current {
 struct Attempt {
     at: usize,
     client: Shared<BoxFuture<'static, Result<Client, Failure>>>,
-}
-
-/// Why a request failed, before it is known to which endpoint it went.
-pub(super) enum Trouble {
-    /// The client's error.
-    Client(etcd_client::Error),
-    /// An answer that etcd never gives.
-    Odd(&'static str),
-    /// It went to etcd's gRPC proxy.
-    Proxy,
-}
-
-impl From<etcd_client::Error> for Trouble {
-    fn from(error: etcd_client::Error) -> Self {
-        Trouble::Client(error)
-    }
-}
-
-impl Trouble {
-    pub(super) fn at(&self, endpoint: &str) -> Failure {
-        match self {
-            Trouble::Client(error) => Failure::from_error(error, endpoint),
-            Trouble::Odd(what) => Failure::new(Class::Retry, *what, endpoint),
-            Trouble::Proxy => direct::refused(endpoint),
-        }
-    }
 }
 
 impl Pool {
@@ -469,19 +441,6 @@ impl Current {
     }
 }
 
-/// `work`, or nothing if the injected timer is faster.
-pub(super) async fn timeout<T>(
-    env: &dyn Env,
-    limit: Duration,
-    work: impl Future<Output = T>,
-) -> Option<T> {
-    tokio::select! {
-        biased;
-        done = work => Some(done),
-        () = env.sleep(limit) => None,
-    }
-}
-
 fn check_endpoint(endpoint: &str) -> Result<(), String> {
     // As other programs take them, in one variable.
     if endpoint.contains(',') {
@@ -511,27 +470,6 @@ fn check_endpoint(endpoint: &str) -> Result<(), String> {
         return Err("only scheme, host and port are used".to_owned());
     }
     Ok(())
-}
-
-/// The KV client of a connection.
-pub(super) fn kv(client: &Client) -> KvClient {
-    client.kv_client().max_decoding_message_size(MAX_MESSAGE)
-}
-
-/// The watch client of a connection.
-pub(super) fn watch(client: &Client) -> WatchClient {
-    client.watch_client().max_decoding_message_size(MAX_MESSAGE)
-}
-
-/// Takes over an answer's header.
-pub(super) fn header(header: Option<&ResponseHeader>) -> Result<Header, Trouble> {
-    let header = header.ok_or(Trouble::Odd("an answer without a header"))?;
-    Ok(Header {
-        cluster: header.cluster_id(),
-        member: header.member_id(),
-        revision: header.revision(),
-        term: header.raft_term(),
-    })
 }
 
 /// Shared by the streams.

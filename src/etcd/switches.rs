@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use tracing::Instrument;
 
-use crate::env::SharedEnv;
+use crate::runtime::SharedEnv;
 use eldest_core::time::Time;
 
 /// At least so long is between two lines.
@@ -95,7 +95,7 @@ mod tests {
 
     use super::capture::Logs;
     use super::*;
-    use crate::env::{Clock, Scripted};
+    use crate::runtime::{Clock, Scripted};
 
     #[test]
     fn an_outage_of_all_endpoints_is_one_line_at_once_and_one_for_each_10_s() {

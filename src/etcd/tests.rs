@@ -13,7 +13,7 @@ use futures::FutureExt;
 use tempfile::TempDir;
 
 use super::*;
-use crate::env::{Env, Scripted};
+use crate::runtime::{Env, Scripted};
 use eldest_core::facts::{Header, Reach};
 
 mod access;

@@ -7,9 +7,10 @@ use etcd_client::{
     Event, EventType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
 };
 
+use super::call::{Trouble, header, watch};
 use super::failure::Failure;
 use super::kv::copied;
-use super::pool::{Lane, Pool, SharedPool, Ticket, Trouble, header, watch};
+use super::pool::{Lane, Pool, SharedPool, Ticket};
 use eldest_core::facts::Change;
 
 /// What to ask of a watch stream.

@@ -1,0 +1,56 @@
+//! Says what happened outside of the driver: answers of etcd, messages of its streams.
+
+use crate::etcd::{Failure, KeepAlive, WatchMessage, WatchReceiver};
+use eldest_core::action::{Answer, RequestId, Trouble};
+
+/// What happened outside.
+pub(crate) enum Event {
+    /// A request was answered.
+    Answered { request: RequestId, answer: Answer },
+    /// Some that shared a transaction were.
+    Shared(Batch),
+    /// One that used the keepalive stream; the stream comes back with the answer, if it may be used again.
+    Renewed {
+        request: RequestId,
+        answer: Answer,
+        generation: u64,
+        stream: Option<Box<KeepAlive>>,
+    },
+    /// The watch stream is open.
+    Watching {
+        generation: u64,
+        receiver: WatchReceiver,
+    },
+    /// A message of the watch stream, or its end.
+    Watched {
+        generation: u64,
+        message: Result<WatchMessage, Failure>,
+    },
+}
+
+/// What may share a transaction with its like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Join,
+    Delete,
+}
+
+/// The answers to requests that shared a transaction.
+pub(super) struct Batch {
+    pub(super) kind: Kind,
+    pub(super) answers: Vec<(RequestId, Answer)>,
+    /// Every transaction was answered. Of joins whose election has many candidates, answers may follow.
+    pub(super) last: bool,
+    /// With the last: how many etcd took at once, if not all.
+    pub(super) took: Option<usize>,
+}
+
+/// A failure as the core knows it.
+pub(super) fn trouble(failure: &Failure) -> Trouble {
+    let class = failure.class.for_core();
+    Trouble {
+        class,
+        ambiguous: failure.may_be_applied,
+        message: failure.to_string(),
+    }
+}

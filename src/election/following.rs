@@ -1,0 +1,228 @@
+//! Runs a node's work as a follower, tracks the leader for it, and ends that work before the node's own term begins.
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use futures::future::CatchUnwind;
+use futures::{FutureExt, StreamExt};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::Election;
+use crate::error::{BoxError, Result};
+use crate::runtime::until;
+use crate::state::{Member, Roster, SessionState, Term};
+
+/// What the work of a follower is given: who leads, how to reach it, and when to stop.
+///
+/// See [`Runner::follow`](crate::Runner::follow).
+#[derive(Debug)]
+pub struct Following {
+    leader: watch::Receiver<Option<Member>>,
+    stop: CancellationToken,
+}
+
+impl Following {
+    /// Who leads, as etcd last said: its name, and in its [announcement](Member::announcement) how to reach it.
+    ///
+    /// `None`: the seat is vacant or blocked, etcd has not told yet, or this node's own key is the eldest, as it is for
+    /// a moment before its turn and after it. While etcd cannot be reached, it is whoever led last.
+    pub fn leader(&self) -> Option<Member> {
+        self.leader.borrow().clone()
+    }
+
+    /// Waits until another leads, nobody does, or the leader announces something else; returns [`Following::leader`].
+    ///
+    /// What changed before the first call, or between two, is returned at once; only the latest is.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: a change that was not returned is returned by the next call.
+    pub async fn changed(&mut self) -> Option<Member> {
+        if self.leader.changed().await.is_err() {
+            // Nobody looks on any more: the token is cancelled, and nothing changes again.
+            std::future::pending::<()>().await;
+        }
+        self.leader.borrow_and_update().clone()
+    }
+
+    /// The same as a channel, to hand on to whatever routes requests to the leader.
+    pub fn leaders(&self) -> watch::Receiver<Option<Member>> {
+        self.leader.clone()
+    }
+
+    /// Cancelled when the follower's work is to end, because this node leads or shuts down. The leader's work does not
+    /// start before it has ended, or was dropped a [grace period](crate::SessionOptions::grace) later.
+    pub fn stopped(&self) -> CancellationToken {
+        self.stop.child_token()
+    }
+}
+
+/// How a follower's work failed before it was told to stop.
+pub(crate) enum Fault {
+    Failed(BoxError),
+    Panicked(Box<dyn Any + Send>),
+}
+
+/// Work between two terms, and the eye on the leader that it is told of.
+pub(crate) struct Follower<'r, F> {
+    election: &'r Election,
+    /// `None`: there is none, or it has ended by itself.
+    work: Option<Pin<Box<CatchUnwind<AssertUnwindSafe<F>>>>>,
+    stop: CancellationToken,
+    leader: watch::Sender<Option<Member>>,
+    /// The term of this node that was the last one: its key may stand for a moment.
+    last: Option<Term>,
+}
+
+impl<'r, F: Future<Output = Result<(), BoxError>>> Follower<'r, F> {
+    /// Starts the work, if there is any.
+    pub(crate) fn start(
+        election: &'r Election,
+        last: Option<Term>,
+        work: Option<impl FnOnce(Following) -> F>,
+    ) -> Self {
+        let (leader, seen) = watch::channel(None);
+        let stop = CancellationToken::new();
+        let following = Following {
+            leader: seen,
+            stop: stop.clone(),
+        };
+        Self {
+            election,
+            work: work.map(|work| Box::pin(AssertUnwindSafe(work(following)).catch_unwind())),
+            stop,
+            leader,
+            last,
+        }
+    }
+
+    /// Works; completes only when the work has failed. May be dropped and called again.
+    pub(crate) async fn fails(&mut self) -> Fault {
+        let Self {
+            election,
+            work,
+            leader,
+            last,
+            ..
+        } = self;
+        if let Some(running) = work {
+            let looking = pin!(look(election, last.as_ref(), leader));
+            let result = tokio::select! {
+                biased;
+                never = looking => match never {},
+                result = running => result,
+            };
+            *work = None;
+            match result {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Fault::Failed(error),
+                Err(panic) => return Fault::Panicked(panic),
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Tells the work to end and waits for it; after a grace period it is dropped. What it panicked with is returned.
+    pub(crate) async fn end(self, grace: Duration) -> Option<Box<dyn Any + Send>> {
+        self.stop.cancel();
+        let election = self.election.name();
+        let env = &*self.election.handle.shared.env;
+        let end = env.now().after(grace);
+        match until(env, end, self.work?).await {
+            Some(Ok(Ok(()))) => {}
+            Some(Ok(Err(error))) => {
+                tracing::warn!(target: "eldest::election", election, %error, "follower's work failed at its end");
+            }
+            Some(Err(panic)) => return Some(panic),
+            None => {
+                tracing::warn!(target: "eldest::election", election, "follower's work dropped after the grace period");
+            }
+        }
+        None
+    }
+}
+
+/// Keeps `leader` up to date for as long as it is polled.
+async fn look(
+    election: &Election,
+    last: Option<&Term>,
+    leader: &watch::Sender<Option<Member>>,
+) -> Infallible {
+    let shared = &election.handle.shared;
+    while let Ok(mut changes) = election.observe().await {
+        while let Some(Ok(roster)) = changes.next().await {
+            let lease = match &*shared.state.borrow() {
+                SessionState::Live(lease) => Some(lease.lease_id()),
+                _ => None,
+            };
+            let now = another(&roster, lease, last);
+            leader.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
+        }
+        // etcd refused to let us look, which it may do for a while only.
+        shared.env.sleep(shared.settings.request_timeout).await;
+    }
+    // The session was closed.
+    std::future::pending().await
+}
+
+/// The leader, unless that is this node: by its lease, or by the key of its last term.
+fn another(roster: &Roster, lease: Option<i64>, last: Option<&Term>) -> Option<Member> {
+    let leader = roster.leader()?;
+    let led = |term: &Term| {
+        leader.key() == term.key() && leader.create_revision() == term.fencing_token()
+    };
+    let own = lease == Some(leader.lease_id()) || last.is_some_and(led);
+    (!own).then(|| leader.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::session::Session;
+    use crate::state::{Belief, Shared};
+    use eldest_core::facts::Entry;
+    use eldest_core::time::Time;
+
+    fn entry(lease: i64, create_revision: i64) -> Entry {
+        Entry {
+            key: format!("e/{lease:x}").into_bytes().into(),
+            value: (*b"somebody").into(),
+            create_revision,
+            mod_revision: create_revision,
+            lease,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_follower_is_never_told_that_it_leads_itself() {
+        let options = crate::SessionOptions::new("n");
+        let session = Session::connect_lazy(["http://127.0.0.1:1"], options).unwrap();
+        let election = session.election("e").unwrap();
+        let shared = &election.handle.shared;
+        let term = Term {
+            shared: Shared::new(
+                Arc::clone(&shared.env),
+                Arc::clone(&shared.pool),
+                Belief::until(Time::ZERO),
+                "e".into(),
+                entry(7, 5).key,
+                5,
+            ),
+        };
+        let roster = Roster::new(9, [entry(7, 5), entry(8, 6)]);
+        assert!(another(&roster, None, None).is_some());
+        assert!(another(&roster, Some(8), None).is_some());
+        // By the lease it has, by the key that its last term had.
+        assert_eq!(another(&roster, Some(7), None), None);
+        assert_eq!(another(&roster, None, Some(&term)), None);
+        let roster = Roster::new(10, [entry(7, 10)]);
+        assert!(another(&roster, None, Some(&term)).is_some(), "a later one");
+        assert_eq!(another(&Roster::new(11, []), None, None), None);
+    }
+}

@@ -1,0 +1,374 @@
+//! Gives a term back, however its holder drops it: awaits the work first, then releases the key.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use futures::FutureExt;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::driver::Command;
+use crate::error::{Error, ErrorKind, Result};
+use crate::session::{Handle, SessionShared};
+use crate::state::{Announced, Term};
+use eldest_core::action::{SlotId, TermId};
+use eldest_core::reason::LostReason;
+
+/// The right to act as leader, for one term. Checks and fencing are those of its [`Term`], to which it dereferences.
+///
+/// Dropping it, or a panic that unwinds through it, releases the key at once: the next eldest leads within
+/// milliseconds, not after the TTL. Drop it only when the work has ended. Tasks of [`Leadership::spawn`] are awaited
+/// first, in the background.
+///
+/// Keeping it does not keep the leadership: if the term ends, the key is deleted at the frozen deadline at the latest.
+#[must_use = "dropping a leadership ends it"]
+pub struct Leadership {
+    claim: Arc<Claim>,
+}
+
+/// The last one dropped gives the key back.
+pub(crate) struct Claim {
+    handle: Handle,
+    slot: SlotId,
+    id: TermId,
+    term: Term,
+    /// Made for the first one: of thousands of elections few have any.
+    tasks: OnceLock<Tasks>,
+    told: Told,
+}
+
+/// What the driver has been told of a term. Once is enough, however often a user asks.
+#[derive(Default)]
+struct Told {
+    /// One bit for each reason to end.
+    reasons: AtomicU32,
+    joined: AtomicBool,
+}
+
+/// What runs for a term, and what stops it.
+#[derive(Clone, Default)]
+struct Tasks {
+    running: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Leadership {
+    pub(crate) fn new(claim: Claim) -> Self {
+        Self {
+            claim: Arc::new(claim),
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &SessionShared {
+        &self.claim.handle.shared
+    }
+
+    /// Keeps the key until the returned claim is dropped as well.
+    pub(crate) fn claim(&self) -> Arc<Claim> {
+        Arc::clone(&self.claim)
+    }
+
+    /// A view to pass to whatever acts for the leader; it does not hold the leadership.
+    pub fn term(&self) -> Term {
+        self.claim.term.clone()
+    }
+
+    /// Runs a task that belongs to the term: when the term ends, the key is released only after the task has ended,
+    /// and at the frozen deadline it is dropped. It should watch [`Term::lost`].
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let mut candidate = session.election("billing/scheduler")?.campaign().await?;
+    /// use std::time::Duration;
+    ///
+    /// let leadership = candidate.elected().await?;
+    /// let term = leadership.term();
+    /// leadership.spawn(async move {
+    ///     let lost = term.lost();
+    ///     while !lost.is_cancelled() {
+    ///         // ... one piece of work ...
+    ///         tokio::time::sleep(Duration::from_millis(10)).await;
+    ///     }
+    /// });
+    /// leadership.resign().await?; // cancels the token, awaits the task, deletes the key
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let tasks = self.claim.tasks.get_or_init(Tasks::default);
+        let (stop, term) = (tasks.stop.clone(), self.term());
+        let task = tasks.running.track_future(async move {
+            // By itself, for the holder may go on holding a term that is lost.
+            let overdue = async {
+                term.lost().cancelled().await;
+                cutoff(&term).await;
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = overdue => {}
+                () = task => {}
+            }
+        });
+        self.claim.handle.shared.env.spawn(task.boxed());
+    }
+
+    /// Replaces all that this leader announces, now and after every rejoin. At most 32 KiB. The term and its token stay.
+    /// Of calls that overlap, the value of the last one stays, whatever answers are lost or late.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: too large. `GuardLost`: the key is no longer ours. `Unavailable` and others: etcd did not do it
+    /// now, or did not say so; it will be announced with the next key.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropped midway, etcd may or may not have it; the next key will.
+    pub async fn proclaim(&self, announced: impl Into<Announced>) -> Result<()> {
+        let claim = &self.claim;
+        proclaim(
+            &claim.handle,
+            claim.slot,
+            &announced.into(),
+            ErrorKind::GuardLost,
+        )
+        .await
+    }
+
+    /// Gives up the leadership and the candidacy; returns when etcd confirmed that the key is gone.
+    ///
+    /// The caller says by it that the work has ended: validity ends at once. Tasks of [`Leadership::spawn`] are
+    /// awaited until the frozen deadline and dropped then; only after that the key is released.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is retried in the background,
+    /// and this call may be repeated. `LeadershipLost`: the leader [stepped down](Leadership::step_down) before.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: resigning goes on in the background.
+    pub async fn resign(&self) -> Result<()> {
+        let claim = &self.claim;
+        if self.lost_reason() == Some(LostReason::SteppedDown) {
+            return Err(Error::new(
+                ErrorKind::LeadershipLost,
+                "it stepped down, and stands again; leave through the candidate",
+            ));
+        }
+        claim.give_back(LostReason::Resigned).await?;
+        claim.handle.ended(claim.slot).await
+    }
+
+    /// Gives up the leadership and goes to the back of the queue; returns when etcd confirmed that the key is gone.
+    ///
+    /// As with [`Leadership::resign`], the caller says by it that the work has ended: validity ends at once, and tasks
+    /// of [`Leadership::spawn`] are awaited until the frozen deadline before the key is released. Then the next eldest
+    /// leads, and this node stands again behind all who wait; if nobody does, it leads again. Await
+    /// [`Candidate::elected`](crate::Candidate::elected) for its next turn; within the work of
+    /// [`Election::run`](crate::Election::run) return, and the work is called again when it comes. A candidate that was
+    /// dropped, or has left, does not stand again.
+    ///
+    /// # Why there is no hand-over to a chosen node
+    ///
+    /// It would contradict the rule that the eldest leads, by which every node, and every program that follows etcd's
+    /// own recipe, finds the leader. Nor could the order be swapped safely: keys that are created in one transaction
+    /// share a create revision, and both would lead. To make a certain node lead, let those ahead of it resign or
+    /// restart first, or step down until it is its turn; start the node that should lead before the others; and
+    /// campaign only once a node is ready to lead.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is retried in the background,
+    /// and this call may be repeated. `Closed`: the session was closed.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: stepping down goes on in the background once the `Leadership` is dropped.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let other = Session::connect([etcd.endpoint()], SessionOptions::new("node-b")).await?;
+    /// # let mut candidate = session.election("billing/scheduler")?.campaign().await?;
+    /// # let mut next = other.election("billing/scheduler")?.campaign().await?;
+    /// let leadership = candidate.elected().await?;
+    /// leadership.step_down().await?;
+    /// let behind = next.elected().await?; // another node's candidate, which waited
+    /// # assert!(behind.is_valid() && !leadership.is_valid());
+    /// # behind.resign().await?;
+    /// let again = candidate.elected().await?; // its next turn
+    /// assert!(again.fencing_token() > leadership.fencing_token());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn step_down(&self) -> Result<()> {
+        let claim = &self.claim;
+        claim.give_back(LostReason::SteppedDown).await?;
+        claim.handle.released(claim.slot, claim.id).await
+    }
+}
+
+impl Deref for Leadership {
+    type Target = Term;
+
+    fn deref(&self) -> &Term {
+        &self.claim.term
+    }
+}
+
+impl fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Leadership").field(&self.claim.term).finish()
+    }
+}
+
+impl Claim {
+    pub(crate) fn new(handle: Handle, slot: SlotId, id: TermId, term: Term) -> Self {
+        Self {
+            handle,
+            slot,
+            id,
+            term,
+            tasks: OnceLock::new(),
+            told: Told::default(),
+        }
+    }
+
+    /// Unless nothing runs any more.
+    fn tasks(&self) -> Option<&Tasks> {
+        self.tasks.get().filter(|tasks| !tasks.running.is_empty())
+    }
+
+    pub(crate) fn term(&self) -> &Term {
+        &self.term
+    }
+
+    /// Ends the term for a reason of its holder's; the token follows when the driver has seen it.
+    pub(crate) fn end(&self, reason: LostReason) -> Result<()> {
+        let bit = 1 << reason as u32;
+        if self.told.reasons.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+            return Ok(());
+        }
+        let (slot, term) = (self.slot, self.id);
+        self.handle.send(Command::End { slot, term, reason })
+    }
+
+    /// Ends the term, awaits its tasks and says that they have ended.
+    async fn give_back(&self, reason: LostReason) -> Result<()> {
+        self.end(reason)?;
+        if let Some(tasks) = self.tasks() {
+            self.term.lost().cancelled().await;
+            tasks.join(&self.term).await;
+        }
+        // With nobody to wait for, the driver hears both at once: first the token, then the key.
+        self.joined()
+    }
+
+    /// The work has ended: the key may go, and so nobody who kept a view of the term may act on it any more.
+    pub(crate) fn joined(&self) -> Result<()> {
+        self.term.shared.give_back();
+        if self.told.joined.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let (slot, term) = (self.slot, self.id);
+        self.handle.send(Command::Joined { slot, term })
+    }
+
+    /// Completes at the term's frozen deadline. The token must have been cancelled.
+    pub(crate) async fn cutoff(&self) {
+        cutoff(&self.term).await;
+    }
+
+    /// Waits for the term's tasks; at the frozen deadline they are dropped. The token must have been cancelled.
+    pub(crate) async fn join_tasks(&self) {
+        if let Some(tasks) = self.tasks() {
+            tasks.join(&self.term).await;
+        }
+    }
+}
+
+impl Tasks {
+    /// Waits for them; at the term's frozen deadline they are dropped. The token must have been cancelled.
+    async fn join(&self, term: &Term) {
+        self.running.close();
+        tokio::select! {
+            biased;
+            () = self.running.wait() => {}
+            () = cutoff(term) => {
+                self.stop.cancel();
+                self.running.wait().await;
+            }
+        }
+    }
+}
+
+/// Completes at the term's frozen deadline. The token must have been cancelled.
+async fn cutoff(term: &Term) {
+    let shared = &term.shared;
+    loop {
+        let cutoff = shared.cutoff();
+        if shared.env.now() >= cutoff {
+            return;
+        }
+        shared.env.wake_at(cutoff).await;
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let Some(tasks) = self.tasks().cloned() else {
+            drop(self.joined());
+            return;
+        };
+        // Tasks of the term still run: the same order as ever, in the background.
+        // After a lost term the candidate stands again.
+        if self.term.lost_reason().is_none() {
+            drop(self.end(LostReason::Resigned));
+        }
+        let (slot, id) = (self.slot, self.id);
+        let (handle, term) = (self.handle.clone(), self.term.clone());
+        let env = Arc::clone(&self.handle.shared.env);
+        env.spawn(
+            async move {
+                term.lost().cancelled().await;
+                tasks.join(&term).await;
+                term.shared.give_back();
+                drop(handle.send(Command::Joined { slot, term: id }));
+            }
+            .boxed(),
+        );
+    }
+}
+
+/// Hands a new announcement to the driver and waits for etcd.
+pub(crate) async fn proclaim(
+    handle: &Handle,
+    slot: SlotId,
+    announced: &Announced,
+    gone: ErrorKind,
+) -> Result<()> {
+    let value = handle.announced(announced)?;
+    let (reply, done) = oneshot::channel();
+    let proclaim = Command::Proclaim { slot, value, reply };
+    handle.call(proclaim).await?;
+    match done.await {
+        Ok(Ok(true)) => Ok(()),
+        Ok(Ok(false)) => Err(Error::new(
+            gone,
+            "nothing was announced: the key is no longer ours",
+        )),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(Error::closed()),
+    }
+}

@@ -1,0 +1,139 @@
+//! Detects that a leader's work shows no sign of life or outlives its term, even if no task of the runtime runs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::leadership::Claim;
+use crate::runtime::Watched;
+use eldest_core::reason::LostReason;
+use eldest_core::time::Time;
+
+/// Stands for a limit that is not set.
+const NONE: u64 = u64::MAX;
+/// How long the line that tells of an abort may take: whoever writes it may wait for a lock that is never released.
+const LAST_WORDS: Duration = Duration::from_millis(20);
+
+/// The watch over one term's work, kept by the watchdog's thread for as long as `run` holds it.
+pub(crate) struct Vigil {
+    claim: Arc<Claim>,
+    grace: Duration,
+    /// Nanoseconds; the longest silence of the work.
+    silence: AtomicU64,
+    /// Nanoseconds; the longest time without a healthy answer.
+    illness: AtomicU64,
+    /// Nanoseconds; when the health check last said that all is well.
+    well: AtomicU64,
+    /// The process ends when the work outlives the term.
+    aborts: bool,
+    /// There is no work, not yet or not any more.
+    ended: AtomicBool,
+}
+
+impl Vigil {
+    /// `start`: how long it may take until the work begins.
+    pub(crate) fn start(
+        claim: Arc<Claim>,
+        grace: Duration,
+        start: Option<Duration>,
+        aborts: bool,
+    ) -> Arc<Self> {
+        let shared = &claim.term().shared;
+        shared.guard_by_watchdog();
+        shared.beat();
+        let env = Arc::clone(&shared.env);
+        let vigil = Arc::new(Self {
+            grace,
+            silence: AtomicU64::new(nanos(start)),
+            illness: AtomicU64::new(NONE),
+            well: AtomicU64::new(0),
+            aborts,
+            ended: AtomicBool::new(true),
+            claim,
+        });
+        let watched: Arc<dyn Watched> = Arc::clone(&vigil) as Arc<dyn Watched>;
+        env.watch(Arc::downgrade(&watched));
+        vigil
+    }
+
+    /// The work begins: from now on these are the limits.
+    pub(crate) fn work_begins(&self, silence: Option<Duration>, illness: Option<Duration>) {
+        let shared = &self.claim.term().shared;
+        shared.beat();
+        self.healthy();
+        self.illness.store(nanos(illness), Ordering::Release);
+        self.silence.store(nanos(silence), Ordering::Release);
+        self.ended.store(false, Ordering::Release);
+        shared.env.rewatch();
+    }
+
+    /// The health check said that all is well.
+    pub(crate) fn healthy(&self) {
+        let now = self.claim.term().shared.env.now();
+        self.well.fetch_max(now.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// The work and its tasks have ended.
+    pub(crate) fn work_ended(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// When the term ends unless a sign of life comes before.
+    fn stalls_at(&self) -> Option<Time> {
+        let limit = |limit: &AtomicU64, since: Time| {
+            let limit = limit.load(Ordering::Acquire);
+            (limit != NONE).then(|| since.after(Duration::from_nanos(limit)))
+        };
+        let beat = self.claim.term().shared.last_beat();
+        let well = Time::from_nanos(self.well.load(Ordering::Acquire));
+        let stalls = [limit(&self.silence, beat), limit(&self.illness, well)];
+        stalls.into_iter().flatten().min()
+    }
+
+    /// When the process ends unless the work does before.
+    fn aborts_at(&self) -> Option<Time> {
+        let works = !self.ended.load(Ordering::Acquire);
+        (self.aborts && works).then(|| self.claim.term().shared.cutoff())
+    }
+}
+
+impl Watched for Vigil {
+    fn due(&self) -> Option<Time> {
+        let lost = self.claim.term().shared.is_lost();
+        let stalls = self.stalls_at().filter(|_| !lost);
+        [stalls, self.aborts_at()].into_iter().flatten().min()
+    }
+
+    fn fire(&self, now: Time) {
+        let shared = &self.claim.term().shared;
+        if !shared.is_lost() && self.stalls_at().is_some_and(|at| now >= at) {
+            // The driver first: work that ends at once is not to be heard of before the reason is, or it would count as
+            // resigned. If the driver is gone, nobody renews and the term is over anyway.
+            drop(self.claim.end(LostReason::Stalled));
+            shared.stall(now.after(self.grace));
+        }
+        if self.aborts_at().is_some_and(|at| now >= at) {
+            abort(&shared.election, shared.token);
+        }
+    }
+}
+
+fn nanos(limit: Option<Duration>) -> u64 {
+    limit.map_or(NONE, |limit| {
+        u64::try_from(limit.as_nanos()).unwrap_or(NONE)
+    })
+}
+
+/// Ends the process, having said why.
+fn abort(election: &Arc<str>, token: i64) -> ! {
+    let election = Arc::clone(election);
+    let (said, listening) = std::sync::mpsc::channel();
+    let words = move || {
+        tracing::error!(target: "eldest::election", election = &*election, token, "work outlived its term: the process aborts");
+        let _ = said.send(());
+    };
+    if std::thread::Builder::new().spawn(words).is_ok() {
+        let _ = listening.recv_timeout(LAST_WORDS);
+    }
+    std::process::abort()
+}

@@ -1,0 +1,76 @@
+//! What every call of etcd shares: its time limit, the size of its answer, and why it failed.
+
+use std::time::Duration;
+
+use etcd_client::{Client, KvClient, ResponseHeader, WatchClient};
+
+use super::failure::{Class, Failure};
+use crate::runtime::Env;
+use eldest_core::facts::Header;
+
+/// A page of large values, or the events of a large transaction, overruns the default of 4 MiB.
+const MAX_MESSAGE: usize = 512 << 20;
+
+/// What a user reads.
+const REMEDY: &str = "this is etcd's gRPC proxy, which answers a renewal with the answer to an earlier one, so that no \
+                      lease can be relied on; name the members of etcd themselves as endpoints";
+
+/// Why a request failed, before it is known to which endpoint it went.
+pub(super) enum Trouble {
+    /// The client's error.
+    Client(etcd_client::Error),
+    /// An answer that etcd never gives.
+    Odd(&'static str),
+    /// It went to etcd's gRPC proxy.
+    Proxy,
+}
+
+impl From<etcd_client::Error> for Trouble {
+    fn from(error: etcd_client::Error) -> Self {
+        Trouble::Client(error)
+    }
+}
+
+impl Trouble {
+    pub(super) fn at(&self, endpoint: &str) -> Failure {
+        match self {
+            Trouble::Client(error) => Failure::from_error(error, endpoint),
+            Trouble::Odd(what) => Failure::new(Class::Retry, *what, endpoint),
+            Trouble::Proxy => Failure::new(Class::Proxy, REMEDY, endpoint).unsent(),
+        }
+    }
+}
+
+/// `work`, or nothing if the injected timer is faster.
+pub(super) async fn timeout<T>(
+    env: &dyn Env,
+    limit: Duration,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = env.sleep(limit) => None,
+    }
+}
+
+/// The KV client of a connection.
+pub(super) fn kv(client: &Client) -> KvClient {
+    client.kv_client().max_decoding_message_size(MAX_MESSAGE)
+}
+
+/// The watch client of a connection.
+pub(super) fn watch(client: &Client) -> WatchClient {
+    client.watch_client().max_decoding_message_size(MAX_MESSAGE)
+}
+
+/// Takes over an answer's header.
+pub(super) fn header(header: Option<&ResponseHeader>) -> Result<Header, Trouble> {
+    let header = header.ok_or(Trouble::Odd("an answer without a header"))?;
+    Ok(Header {
+        cluster: header.cluster_id(),
+        member: header.member_id(),
+        revision: header.revision(),
+        term: header.raft_term(),
+    })
+}

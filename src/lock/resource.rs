@@ -1,0 +1,106 @@
+//! Acquires a lock or a permit for a task: the task waits for its turn within the session, then in etcd's queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::election::{Candidate, Leadership};
+use crate::error::{Error, ErrorKind, Result};
+use crate::runtime::timeout;
+use crate::session::{Handle, Use, check_name};
+use crate::state::Roster;
+use eldest_core::candidate::{Follow, Manner, Share};
+use eldest_core::facts::Reach;
+
+/// A lock, or a semaphore, as the session sees it. Whoever holds it leads, in the words of the core.
+#[derive(Clone)]
+pub(crate) struct Resource {
+    handle: Handle,
+    pub(crate) name: Arc<str>,
+    pub(crate) prefix: Arc<str>,
+    /// So many tasks of the session stand or hold; the others wait in their order, and have no key.
+    turns: Arc<Semaphore>,
+    /// A semaphore's capacity, and the prefix of the keys of all capacities.
+    shared_by: Option<(usize, Arc<[u8]>)>,
+}
+
+impl Resource {
+    pub(crate) fn new(handle: Handle, name: &str, what: Use) -> Result<Self> {
+        check_name(name)?;
+        let shared = &handle.shared;
+        let (name, turns) = shared.names.register(name, what)?;
+        let all = shared.settings.prefix(&what.path(&name));
+        let (prefix, shared_by) = match what {
+            Use::Semaphore { capacity } => (
+                format!("{all}{capacity}/"),
+                Some((capacity, all.into_bytes().into())),
+            ),
+            Use::Lock | Use::Election | Use::Partitions { .. } => (all, None),
+        };
+        Ok(Self {
+            handle,
+            name,
+            prefix: prefix.into(),
+            turns,
+            shared_by,
+        })
+    }
+
+    pub(crate) async fn acquire(&self) -> Result<Leadership> {
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        let turn = turn.map_err(|_| Error::closed())?;
+        self.elected(turn, false).await
+    }
+
+    /// `None`: not before the time is over.
+    pub(crate) async fn acquire_timeout(&self, limit: Duration) -> Result<Option<Leadership>> {
+        let env = &*self.handle.shared.env;
+        timeout(env, limit, self.acquire()).await.transpose()
+    }
+
+    /// `None`: others stand.
+    pub(crate) async fn try_acquire(&self) -> Result<Option<Leadership>> {
+        let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else {
+            return Ok(None);
+        };
+        let (env, patience) = (&*self.handle.shared.env, self.handle.patience());
+        match timeout(env, patience, self.elected(turn, true)).await {
+            Some(Err(error)) if error.kind() == ErrorKind::Ended => Ok(None),
+            Some(result) => result.map(Some),
+            None => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("etcd did not answer within {patience:?}; nothing of this attempt is kept"),
+            )),
+        }
+    }
+
+    /// Dropped before it is ready, or when it is, the candidate leaves: what is held once is not held again by itself.
+    async fn elected(&self, turn: OwnedSemaphorePermit, at_once: bool) -> Result<Leadership> {
+        let manner = |number| Manner {
+            follow: match self.shared_by {
+                Some((2.., _)) => Follow::Everyone,
+                _ => Follow::Predecessor,
+            },
+            persistent: false,
+            at_once,
+            share: self.shared_by.as_ref().map(|(seats, family)| Share {
+                seats: *seats,
+                family: Arc::clone(family),
+                number,
+            }),
+            sharing: None,
+        };
+        let (name, prefix) = (Arc::clone(&self.name), self.prefix.as_bytes().into());
+        let mut candidate =
+            Candidate::stand(&self.handle, name, prefix, Some(turn), None, manner).await?;
+        candidate.elected().await
+    }
+
+    pub(crate) async fn roster(&self) -> Result<Roster> {
+        self.handle
+            .shared
+            .roster(self.prefix.as_bytes(), Reach::Children)
+            .await
+    }
+}

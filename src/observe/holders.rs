@@ -1,0 +1,245 @@
+//! Builds the partition map from raw keys: which member owns which partition, and how to reach that member.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures::Stream;
+
+use super::observer::Observer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::state::{AsOf, Member, Roster};
+use eldest_core::candidate::miscount;
+use eldest_core::partitions::{KeyKind, kind_of};
+
+/// Who shares the partitions and which partition is with whom, at one revision of etcd.
+///
+/// This is what etcd says. Whether a holder acts for its partition it knows alone
+/// ([`Term::is_valid`](crate::Term::is_valid)): one that cannot reach etcd stops before its key is gone.
+#[derive(Clone, PartialEq)]
+pub struct Holders {
+    revision: i64,
+    members: Roster,
+    owned: Arc<[Option<Held>]>,
+}
+
+#[derive(Clone, PartialEq)]
+struct Held {
+    member: Option<usize>,
+    key: Member,
+}
+
+impl Held {
+    fn blocks(&self) -> bool {
+        self.key.lease_id() == 0
+    }
+}
+
+/// Whose a partition is.
+#[derive(Clone, Copy)]
+pub struct Holder<'a> {
+    member: Option<&'a Member>,
+    key: &'a Member,
+}
+
+/// Where the keys stand.
+pub(crate) struct Layout {
+    /// Those of all counts.
+    pub(crate) family: Arc<[u8]>,
+    /// Those of this one.
+    pub(crate) prefix: Arc<[u8]>,
+    pub(crate) count: u32,
+}
+
+impl Layout {
+    /// What all keys of the family say.
+    pub(crate) fn holders(&self, all: &Roster) -> Result<Holders> {
+        let mut keys = all.members().iter().map(Member::key);
+        let of_us = keys.clone().any(|key| key.starts_with(&self.prefix));
+        match keys.next().filter(|_| !of_us) {
+            Some(other) => Err(Error::new(
+                ErrorKind::CountMismatch,
+                miscount(&self.family, self.count as usize, other),
+            )),
+            None => Ok(Holders::new(all, &self.prefix, self.count)),
+        }
+    }
+}
+
+impl Holders {
+    pub(crate) fn new(all: &Roster, prefix: &[u8], count: u32) -> Self {
+        let kind = |member: &Member| kind_of(prefix, member.key());
+        let entries = all.members().iter();
+        let standing = entries.clone().filter(
+            |m| matches!(kind(m), Some(KeyKind::Member { lease }) if lease == m.lease_id()),
+        );
+        let standing = standing.map(|m| m.entry().clone());
+        let members = Roster::new(all.revision(), standing).with_as_of(all.as_of().cloned());
+        let by_lease: HashMap<i64, usize> = (0..)
+            .zip(members.members())
+            .map(|(index, member)| (member.lease_id(), index))
+            .collect();
+        let mut holders = vec![None; count as usize];
+        for key in entries {
+            if let Some(KeyKind::Partition(partition)) = kind(key)
+                && let Some(holder) = holders.get_mut(partition as usize)
+            {
+                *holder = Some(Held {
+                    member: by_lease.get(&key.lease_id()).copied(),
+                    key: key.clone(),
+                });
+            }
+        }
+        Self {
+            revision: all.revision(),
+            members,
+            owned: holders.into(),
+        }
+    }
+
+    pub(crate) fn read_at(&mut self, sent: &AsOf) {
+        self.members = self.members.clone().with_as_of(Some(sent.clone()));
+    }
+
+    /// The revision of etcd's store at which this was so; of two the larger is newer.
+    pub fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    /// As of when this is complete, fixed at the moment at which it was handed out, as [`Roster::as_of`] is.
+    pub fn as_of(&self) -> Option<&AsOf> {
+        self.members.as_of()
+    }
+
+    /// How many partitions there are.
+    pub fn count(&self) -> u32 {
+        self.owned.len() as u32
+    }
+
+    /// Who shares the partitions, the longest-standing first, with what they announce.
+    pub fn members(&self) -> &[Member] {
+        self.members.members()
+    }
+
+    /// Whose that partition is. `None`: nobody's now, or there is no such partition.
+    pub fn holder(&self, partition: u32) -> Option<Holder<'_>> {
+        let held = self.owned.get(partition as usize)?.as_ref();
+        let held = held.filter(|held| !held.blocks())?;
+        Some(Holder {
+            member: held.member.map(|index| &self.members()[index]),
+            key: &held.key,
+        })
+    }
+
+    /// All partitions that are somebody's, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Holder<'_>)> {
+        (0..self.count()).filter_map(|partition| Some((partition, self.holder(partition)?)))
+    }
+
+    /// The partitions that are nobody's now, the [blocked](Holders::blocked) ones among them.
+    pub fn unowned(&self) -> impl Iterator<Item = u32> {
+        (0..self.count()).filter(|partition| self.holder(*partition).is_none())
+    }
+
+    /// The partitions that nobody can own, each with the key that stands where its owner's should: one without a lease,
+    /// which will never go by itself. Delete it, with `etcdctl del` for example.
+    pub fn blocked(&self) -> impl Iterator<Item = (u32, &Member)> {
+        let keys = (0..).zip(self.owned.iter());
+        keys.filter_map(|(partition, held)| {
+            let held = held.as_ref().filter(|held| held.blocks())?;
+            Some((partition, &held.key))
+        })
+    }
+
+    /// The partitions of one of the [members](Holders::members).
+    pub fn partitions_of<'a>(&'a self, member: &'a Member) -> impl Iterator<Item = u32> + 'a {
+        self.iter()
+            .filter(|(_, holder)| holder.key.lease_id() == member.lease_id())
+            .map(|(partition, _)| partition)
+    }
+}
+
+impl fmt::Debug for Holders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Holders")
+            .field("revision", &self.revision)
+            .field("members", &self.members())
+            .field("count", &self.count())
+            .field("unowned", &self.unowned().count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Holder<'a> {
+    /// The member, with what it announces. `None`: it has left, and its work on the partition winds up.
+    pub fn member(&self) -> Option<&'a Member> {
+        self.member
+    }
+
+    /// Who it is, also while it leaves.
+    pub fn identity(&self) -> &'a str {
+        self.member.unwrap_or(self.key).identity()
+    }
+
+    /// How to reach it, if it is there and said so.
+    pub fn address(&self) -> Option<&'a str> {
+        self.member?.announcement().get_address()
+    }
+
+    /// The fencing token of its term.
+    pub fn fencing_token(&self) -> i64 {
+        self.key.create_revision()
+    }
+
+    /// The lease of the partition's key.
+    pub fn lease_id(&self) -> i64 {
+        self.key.lease_id()
+    }
+}
+
+impl fmt::Debug for Holder<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Holder")
+            .field("identity", &self.identity())
+            .field("fencing_token", &self.fencing_token())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The changes of [`Holders`], as a stream, in the manner of an [`Observer`]: the current state first, then every change
+/// in order of etcd's revision; a reader that falls more than 256 changes behind skips to the newest state.
+#[must_use = "streams do nothing unless polled"]
+pub struct HoldersObserver {
+    changes: Observer,
+    layout: Layout,
+}
+
+impl HoldersObserver {
+    pub(crate) fn new(changes: Observer, layout: Layout) -> Self {
+        Self { changes, layout }
+    }
+
+    /// How long ago etcd last confirmed that this observer has seen everything, as [`Observer::age`] tells it.
+    pub fn age(&self) -> Option<Duration> {
+        self.changes.age()
+    }
+}
+
+impl Stream for HoldersObserver {
+    type Item = Result<Holders>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let change = ready!(Pin::new(&mut self.changes).poll_next(cx));
+        let holders = |all: Result<Roster>| self.layout.holders(&all?);
+        Poll::Ready(change.map(holders))
+    }
+}
+
+impl fmt::Debug for HoldersObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HoldersObserver").finish_non_exhaustive()
+    }
+}

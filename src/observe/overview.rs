@@ -1,0 +1,335 @@
+//! Groups the keys below a namespace into the elections, locks, semaphores and partitions that they belong to.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use super::holders::Holders;
+use crate::error::{Error, ErrorKind, Result};
+use crate::etcd::{Class, Failure};
+use crate::session::{Path, Session, SessionShared, Use, check_name};
+use crate::state::{AsOf, Member, Roster};
+use eldest_core::facts::Entry;
+
+/// Everything that stands below a namespace, or below a name in it, at one revision of etcd.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Overview {
+    revision: i64,
+    queues: Vec<Queue>,
+}
+
+impl Overview {
+    /// The revision of etcd's store at which this was so.
+    pub fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    /// What stands, in order of the names: elections and locks first, then semaphores, then partitions. Only what
+    /// somebody stands in: etcd knows of no others.
+    pub fn queues(&self) -> &[Queue] {
+        &self.queues
+    }
+
+    /// The election or lock of exactly that name.
+    pub fn election(&self, name: &str) -> Option<&Queue> {
+        let mut queues = self.queues.iter();
+        queues.find(|queue| queue.kind == QueueKind::Election && queue.name == name)
+    }
+}
+
+/// What the keys below one prefix are.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum QueueKind {
+    /// An election, or a lock: their keys are the same, as those of etcd's own two recipes are.
+    Election,
+    /// A semaphore with that many permits.
+    Semaphore {
+        /// How many permits there are.
+        capacity: usize,
+    },
+    /// Partitions that their members share.
+    Partitions {
+        /// How many partitions there are.
+        count: u32,
+    },
+}
+
+/// One election, lock, semaphore or set of partitions, with all who stand there.
+#[derive(Clone, PartialEq)]
+pub struct Queue {
+    name: String,
+    kind: QueueKind,
+    roster: Roster,
+    holders: Option<Holders>,
+}
+
+impl Queue {
+    /// All those whose keys these are, whatever stands there, by their prefixes.
+    pub(crate) fn all(
+        revision: i64,
+        namespace: &[u8],
+        entries: impl IntoIterator<Item = Entry>,
+    ) -> impl Iterator<Item = Self> {
+        let mut parents: BTreeMap<Vec<u8>, Vec<Entry>> = BTreeMap::new();
+        for entry in entries {
+            if let Some(parent) = parent(&entry.key) {
+                parents.entry(parent.to_vec()).or_default().push(entry);
+            }
+        }
+        let queue =
+            move |(prefix, entries): (Vec<u8>, _)| Self::new(revision, &prefix, namespace, entries);
+        parents.into_iter().map(queue)
+    }
+
+    fn new(revision: i64, prefix: &[u8], namespace: &[u8], entries: Vec<Entry>) -> Self {
+        let path = prefix.strip_prefix(namespace).unwrap_or(prefix);
+        let path = path.strip_suffix(b"/").unwrap_or(path);
+        let Path { name, what } = Path::parse(&String::from_utf8_lossy(path));
+        let all = Roster::new(revision, entries);
+        let (kind, holders) = match what {
+            Use::Semaphore { capacity } => (QueueKind::Semaphore { capacity }, None),
+            Use::Partitions { count } => {
+                let holders = Holders::new(&all, prefix, count);
+                (QueueKind::Partitions { count }, Some(holders))
+            }
+            Use::Election | Use::Lock => (QueueKind::Election, None),
+        };
+        Self {
+            name,
+            kind,
+            roster: all,
+            holders,
+        }
+    }
+
+    fn read_at(&mut self, sent: &AsOf) {
+        self.roster = self.roster.clone().with_as_of(Some(sent.clone()));
+        if let Some(holders) = &mut self.holders {
+            holders.read_at(sent);
+        }
+    }
+
+    /// Its name within the session's namespace.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> QueueKind {
+        self.kind
+    }
+
+    /// All its keys, eldest first. Those of partitions are the members and, one by one, the partitions that they have:
+    /// [`holders`](Queue::holders) tells them apart.
+    pub fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    /// Who has which partition. `None`: these are no partitions.
+    pub fn holders(&self) -> Option<&Holders> {
+        self.holders.as_ref()
+    }
+
+    /// Whether that member leads, or holds what the others wait for, by what etcd says. Never true of a key without a
+    /// lease, nor of partitions.
+    pub fn has_turn(&self, member: &Member) -> bool {
+        let seats = match self.kind {
+            QueueKind::Election => 1,
+            QueueKind::Semaphore { capacity } => capacity,
+            QueueKind::Partitions { .. } => 0,
+        };
+        member.lease_id() != 0 && member.rank() <= seats
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue")
+            .field("name", &self.name)
+            .field("kind", &self.kind)
+            .field("members", &self.roster.members().len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How much of a lease is left, by the clock of etcd's leader, in whole seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseTime {
+    left: Duration,
+    granted: Duration,
+}
+
+impl LeaseTime {
+    /// How long until etcd deletes the lease's keys if nobody renews it, rounded down.
+    pub fn left(self) -> Duration {
+        self.left
+    }
+
+    /// The whole term, which every renewal begins anew: the TTL.
+    pub fn granted(self) -> Duration {
+        self.granted
+    }
+}
+
+impl Session {
+    /// All elections, locks, semaphores and partitions in which anybody stands: those of that name, and those whose names
+    /// begin with it and a `/`; of the whole namespace if it is empty. Reads all their keys at one revision, so it is
+    /// meant for people who look on, not for deciding anything.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// let _candidate = session.election("billing/scheduler")?.campaign().await?;
+    /// let overview = session.overview("billing").await?;
+    /// let queue = &overview.queues()[0];
+    /// assert_eq!(queue.name(), "billing/scheduler");
+    /// assert_eq!(queue.roster().leader().map(|leader| leader.identity()), Some("node-a"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: `below` begins or ends with `/`, contains `//` or control characters, begins with `~`, or is longer
+    /// than 512 bytes; or it is empty, and so is the session's namespace: that would read the whole store. Else as
+    /// [`Election::leader`](crate::Election::leader).
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn overview(&self, below: impl AsRef<str>) -> Result<Overview> {
+        let below = below.as_ref();
+        let shared = self.shared();
+        let namespace = shared.settings.namespace_prefix();
+        if below.is_empty() && shared.settings.is_everywhere() {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "the namespace is empty, so a name is needed below which to look: all keys of etcd would be read",
+            ));
+        }
+        if !below.is_empty() {
+            check_name(below)?;
+        }
+        shared.persist(|| shared.overview(&namespace, below)).await
+    }
+
+    /// How much of a lease is left, such as that of a [`Member`]. `None`: the lease is gone. Needs no permission.
+    ///
+    /// # Errors
+    ///
+    /// As [`Election::leader`](crate::Election::leader).
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn lease_time(&self, lease_id: i64) -> Result<Option<LeaseTime>> {
+        let shared = self.shared();
+        let term = shared.persist(|| shared.pool.lease_term(lease_id)).await?;
+        Ok(term.map(|term| LeaseTime {
+            left: term.left,
+            granted: term.granted,
+        }))
+    }
+}
+
+impl SessionShared {
+    /// All ranges at the first one's revision.
+    async fn overview(&self, namespace: &str, below: &str) -> Result<Overview, Failure> {
+        let sent = AsOf::now(&self.env);
+        let mut revision = None;
+        let mut entries = Vec::new();
+        for path in Path::families(below) {
+            let own_level = path != below;
+            let prefix = format!(
+                "{namespace}{path}{}",
+                if path.is_empty() { "" } else { "/" }
+            );
+            let listed = match self.pool.below(prefix.as_bytes(), revision).await {
+                // Without a namespace, roles have the prefixes of what their users use.
+                Err(failure)
+                    if own_level
+                        && failure.class == Class::Denied
+                        && self.settings.is_everywhere() =>
+                {
+                    continue;
+                }
+                listed => listed?,
+            };
+            revision = Some(listed.header.revision);
+            entries.extend(listed.entries);
+        }
+        let revision = revision.unwrap_or_default();
+        let mut queues: Vec<Queue> = Queue::all(revision, namespace.as_bytes(), entries).collect();
+        let ours = |queue: &Queue| !queue.name.is_empty() && !queue.name.starts_with(GUARDS);
+        queues.retain(ours);
+        for queue in &mut queues {
+            queue.read_at(&sent);
+        }
+        let order = |queue: &Queue| match queue.kind {
+            QueueKind::Election => 0,
+            QueueKind::Semaphore { .. } => 1,
+            QueueKind::Partitions { .. } => 2,
+        };
+        queues.sort_by(|a, b| (order(a), &a.name, a.kind).cmp(&(order(b), &b.name, b.kind)));
+        Ok(Overview { revision, queues })
+    }
+}
+
+/// Where the command `eldest run` keeps programs apart, by locks that nobody else stands for.
+const GUARDS: &str = "~run/";
+
+/// The prefix, with its `/`, one level below which a key lies. `None`: it lies below nothing.
+fn parent(key: &[u8]) -> Option<&[u8]> {
+    let slash = key.iter().rposition(|byte| *byte == b'/')?;
+    (slash + 1 < key.len()).then(|| &key[..=slash])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_lies_below_the_last_slash_before_its_last_level() {
+        assert_eq!(parent(b"ns/a/b/1f"), Some(&b"ns/a/b/"[..]));
+        assert_eq!(parent(b"/1f"), Some(&b"/"[..]));
+        assert_eq!(parent(b"1f"), None);
+        assert_eq!(parent(b"ns/a/"), None, "nobody's key, as for elections");
+    }
+
+    #[test]
+    fn only_the_own_levels_are_taken_for_what_lies_there() {
+        let queue = |prefix: &str| {
+            let entry = Entry {
+                key: format!("{prefix}1f").into_bytes().into(),
+                value: b"node-a"[..].into(),
+                create_revision: 5,
+                mod_revision: 5,
+                lease: 31,
+            };
+            Queue::new(7, prefix.as_bytes(), b"ns/", vec![entry])
+        };
+        let kind = |prefix: &str| (queue(prefix).name.clone(), queue(prefix).kind);
+        let named = |name: &str, kind| (name.to_owned(), kind);
+        assert_eq!(kind("ns/a/b/"), named("a/b", QueueKind::Election));
+        let semaphore = QueueKind::Semaphore { capacity: 3 };
+        assert_eq!(kind("ns/~semaphore/a/b/3/"), named("a/b", semaphore));
+        let partitions = QueueKind::Partitions { count: 64 };
+        assert_eq!(kind("ns/~partitions/a/64/"), named("a", partitions));
+        for odd in [
+            "~semaphore/a/many",
+            "~semaphore/3",
+            "~partitions/a/-1",
+            "~partitions/a/4000000000",
+            "~semaphore/a/0",
+            "~new/a",
+        ] {
+            assert_eq!(kind(&format!("ns/{odd}/")), named(odd, QueueKind::Election));
+        }
+        let queue = queue("ns/~semaphore/a/b/3/");
+        assert!(queue.has_turn(&queue.roster().members()[0]));
+    }
+}

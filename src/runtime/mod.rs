@@ -1,0 +1,89 @@
+//! Abstracts time, timers, tasks, randomness and connections, so that the library runs unchanged on a real machine or
+//! in simulated time.
+
+mod alarm;
+mod boottime;
+#[cfg(any(test, feature = "unstable-sim"))]
+mod clock;
+#[cfg(any(test, feature = "unstable-sim"))]
+mod scripted;
+mod system;
+mod watchdog;
+
+#[cfg(feature = "tls")]
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use etcd_client::{Client, ConnectOptions};
+use futures::future::{BoxFuture, Either, select};
+
+use eldest_core::time::Time;
+
+pub use system::System;
+#[cfg(any(test, feature = "unstable-sim"))]
+#[cfg_attr(not(feature = "unstable-sim"), allow(unreachable_pub))]
+pub use {clock::Clock, scripted::Scripted};
+
+/// Everything the library takes from its surroundings.
+pub trait Env: Send + Sync + 'static {
+    /// The deadline clock. Must never go back and must count every pause of the machine.
+    fn now(&self) -> Time;
+    /// Time since the Unix epoch, for announcements only; nothing is ever decided by it.
+    fn unix_time(&self) -> Duration;
+    /// Completes after `duration`, by a timer that may stand still while the machine is suspended. For pauses and the limits
+    /// of requests; what has a deadline waits by [`Env::wake_at`].
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+    /// Completes when the deadline clock shows `at`, promptly even if the machine was suspended meanwhile.
+    fn wake_at(&self, at: Time) -> BoxFuture<'static, ()>;
+    /// Runs a task in the background.
+    fn spawn(&self, task: BoxFuture<'static, ()>);
+    /// A random number that the system draws at this call, so that a clone of this machine draws another.
+    fn random(&self) -> u64;
+    /// Makes a client for one endpoint.
+    fn connect(
+        &self,
+        endpoint: String,
+        options: ConnectOptions,
+    ) -> BoxFuture<'static, Result<Client, etcd_client::Error>>;
+    /// What is in a small file. Where there are none, an error.
+    #[cfg(feature = "tls")]
+    fn read(&self, _file: PathBuf) -> BoxFuture<'static, std::io::Result<Vec<u8>>> {
+        Box::pin(async { Err(std::io::ErrorKind::Unsupported.into()) })
+    }
+    /// Has `watched` fired when it is due, even if every worker of the runtime is blocked.
+    /// Registration ends when the last strong reference is dropped.
+    fn watch(&self, watched: Weak<dyn Watched>);
+    /// Makes the watchdog look again, after a due time became *earlier* (a later one needs no call).
+    fn rewatch(&self);
+}
+
+/// Something with a deadline that must be kept although no task runs.
+pub trait Watched: Send + Sync {
+    /// When to fire, if at all. Asked on the watchdog's thread; must be quick and must not block.
+    fn due(&self) -> Option<Time>;
+    /// Called on the watchdog's thread at or after [`Watched::due`]; must be quick and must not block.
+    /// Called once per due time: afterwards only when `due` names another one.
+    fn fire(&self, now: Time);
+}
+
+/// Shared handle to the environment.
+pub type SharedEnv = Arc<dyn Env>;
+
+/// The answer of `future`, or nothing if `limit` passes first. A future that is ready at once always answers.
+pub async fn timeout<F: Future>(env: &dyn Env, limit: Duration, future: F) -> Option<F::Output> {
+    first(future, env.sleep(limit)).await
+}
+
+/// The answer of `future`, or nothing if the deadline clock shows `end` first.
+pub(crate) async fn until<F: Future>(env: &dyn Env, end: Time, future: F) -> Option<F::Output> {
+    first(future, env.wake_at(end)).await
+}
+
+async fn first<F: Future>(future: F, end: BoxFuture<'static, ()>) -> Option<F::Output> {
+    match select(pin!(future), end).await {
+        Either::Left((output, _)) => Some(output),
+        Either::Right(((), _)) => None,
+    }
+}

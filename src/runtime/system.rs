@@ -1,0 +1,185 @@
+//! Implements [`Env`] on the real machine, with a clock that counts every pause, and with tokio's timers and tasks.
+//!
+//! In a normal build, only this file reads the machine's clocks.
+
+use std::sync::Weak;
+use std::time::{Duration, SystemTime};
+
+use etcd_client::{Client, ConnectOptions};
+use futures::FutureExt;
+use futures::future::{BoxFuture, select};
+use tokio::runtime::Handle;
+
+use super::boottime::now;
+use super::{Env, Watched, watchdog};
+use eldest_core::time::Time;
+
+/// The real clock, tokio, and one watchdog thread for the whole process.
+#[derive(Debug, Clone)]
+pub struct System {
+    handle: Handle,
+}
+
+/// There was no tokio runtime to run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoRuntime;
+
+impl std::fmt::Display for NoRuntime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(
+            "no tokio runtime here: call this from async code, or after `Runtime::enter`, \
+             on a runtime with time and I/O enabled",
+        )
+    }
+}
+
+impl std::error::Error for NoRuntime {}
+
+impl System {
+    /// Keeps the current runtime for every task to come.
+    ///
+    /// # Errors
+    /// There is no tokio runtime here.
+    pub fn new() -> Result<Self, NoRuntime> {
+        match Handle::try_current() {
+            Ok(handle) => Ok(Self { handle }),
+            Err(_) => Err(NoRuntime),
+        }
+    }
+}
+
+impl Env for System {
+    fn now(&self) -> Time {
+        now()
+    }
+
+    #[allow(clippy::disallowed_methods)] // the one place that reads the wall clock
+    fn unix_time(&self) -> Duration {
+        SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+    }
+
+    #[allow(clippy::disallowed_methods)] // the one place that makes tokio's timers
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        // The timer is made at the first poll: making it needs a runtime, which the caller's thread may lack.
+        async move { tokio::time::sleep(duration).await }.boxed()
+    }
+
+    fn wake_at(&self, at: Time) -> BoxFuture<'static, ()> {
+        // A timer of the runtime as well: the system may have refused the watchdog its thread.
+        let sleep = self.sleep(at.since(now()));
+        async move {
+            select(watchdog::wake_at(at), sleep).await;
+            // It may be early by a rounding, or have stood still: the clock decides.
+            watchdog::wake_at(at).await;
+        }
+        .boxed()
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        drop(self.handle.spawn(task));
+    }
+
+    fn random(&self) -> u64 {
+        // A generator of our own would have the same state in every clone. The kernel never refuses once it has booted.
+        getrandom::u64().unwrap_or_else(|_| fastrand::u64(..))
+    }
+
+    fn connect(
+        &self,
+        endpoint: String,
+        options: ConnectOptions,
+    ) -> BoxFuture<'static, Result<Client, etcd_client::Error>> {
+        async move { Client::connect([endpoint], Some(options)).await }.boxed()
+    }
+
+    #[cfg(feature = "tls")]
+    fn read(&self, file: std::path::PathBuf) -> BoxFuture<'static, std::io::Result<Vec<u8>>> {
+        // On a thread for what may block: the file may lie on a disk that has gone to sleep.
+        let read = self.handle.spawn_blocking(move || std::fs::read(file));
+        async move { read.await.unwrap_or_else(|error| Err(error.into())) }.boxed()
+    }
+
+    fn watch(&self, watched: Weak<dyn Watched>) {
+        watchdog::watch(watched);
+    }
+
+    fn rewatch(&self) {
+        watchdog::rewatch();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::timeout;
+
+    #[test]
+    fn outside_a_runtime_the_error_says_what_is_missing() {
+        let error = System::new().expect_err("there is no runtime here");
+        assert!(error.to_string().contains("tokio runtime"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_clone_with_the_same_state_draws_other_numbers() {
+        let system = System::new().expect("in a runtime");
+        let drawn = [7, 7].map(|state| {
+            fastrand::seed(state);
+            system.random()
+        });
+        assert_ne!(drawn[0], drawn[1]);
+    }
+
+    #[tokio::test]
+    async fn the_clock_advances_by_at_least_what_was_slept() {
+        let system = System::new().expect("in a runtime");
+        let before = system.now();
+        system.sleep(Duration::from_millis(20)).await;
+        assert!(system.now().since(before) >= Duration::from_millis(20));
+    }
+
+    #[tokio::test]
+    async fn waking_at_a_time_is_never_early_and_a_past_time_is_ready() {
+        let system = System::new().expect("in a runtime");
+        let at = system.now().after(Duration::from_millis(20));
+        system.wake_at(at).await;
+        assert!(system.now() >= at);
+        assert_eq!(system.wake_at(at).now_or_never(), Some(()));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_clock_is_the_kernel_s_time_since_boot() {
+        let uptime = || {
+            let text = std::fs::read_to_string("/proc/uptime").expect("proc");
+            let seconds = text.split(' ').next().expect("a number");
+            Duration::from_secs_f64(seconds.parse().expect("a number"))
+        };
+        let slack = Duration::from_millis(20); // the file has hundredths of a second
+        let before = uptime();
+        let now = Duration::from_nanos(now().as_nanos());
+        assert!(before <= now + slack && now <= uptime() + slack);
+    }
+
+    #[test]
+    fn a_task_is_spawned_from_a_thread_without_a_runtime() {
+        let runtime = tokio::runtime::Runtime::new().expect("runtime");
+        let guard = runtime.enter();
+        let system = System::new().expect("entered");
+        drop(guard);
+        let (done, wait) = std::sync::mpsc::channel();
+        system.spawn(async move { done.send(()).expect("waited for") }.boxed());
+        wait.recv_timeout(Duration::from_secs(5)).expect("ran");
+    }
+
+    #[tokio::test]
+    async fn a_timeout_lets_a_ready_answer_through_and_ends_an_endless_wait() {
+        let system = System::new().expect("in a runtime");
+        let ready = timeout(&system, Duration::ZERO, std::future::ready(7)).await;
+        assert_eq!(ready, Some(7));
+        let limit = Duration::from_millis(5);
+        let endless = timeout(&system, limit, std::future::pending::<()>()).await;
+        assert_eq!(endless, None);
+    }
+}

@@ -1,0 +1,594 @@
+//! Keeps deadlines although no task of the runtime runs: one plain thread for the whole process sleeps to an absolute
+//! point of the deadline clock, so that it also wakes after the machine was suspended.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::Watched;
+use super::alarm::{Alarm, Alarms, Ringer};
+use super::boottime::now;
+use eldest_core::time::Time;
+
+/// The thread's name; at most 15 characters of it show in the kernel's lists.
+const THREAD_NAME: &str = "eldest-watchdog";
+
+/// The longest single wait on a condition variable, whose timer may stand still while the machine is suspended.
+const LONGEST_PLAIN_WAIT: Duration = Duration::from_secs(1);
+
+static WATCHDOG: LazyLock<Arc<Watchdog>> = LazyLock::new(|| Arc::new(Watchdog::new(Bell::new())));
+
+/// Has `watched` fired when it is due, for as long as it lives.
+pub(super) fn watch(watched: Weak<dyn Watched>) {
+    Watchdog::watch(&WATCHDOG, watched);
+}
+
+/// Looks at every due time again.
+pub(super) fn rewatch() {
+    Watchdog::rewatch(&WATCHDOG);
+}
+
+/// Completes at that time of the deadline clock; the watchdog's thread wakes the task.
+pub(super) fn wake_at(at: Time) -> Alarm<Watchdog> {
+    Alarm::new(&WATCHDOG, at)
+}
+
+pub(super) struct Watchdog {
+    inbox: Mutex<Inbox>,
+    alarms: Alarms,
+    bell: Bell,
+}
+
+/// What other threads hand to the watchdog's.
+struct Inbox {
+    newcomers: Vec<Weak<dyn Watched>>,
+    running: bool,
+}
+
+/// One registration, owned by the watchdog's thread.
+struct Entry {
+    watched: Weak<dyn Watched>,
+    /// The due time it was last fired for: never fired twice for the same one, so a due time that stays
+    /// in the past does not keep the thread busy.
+    fired: Option<Time>,
+}
+
+impl Ringer for Watchdog {
+    fn alarms(&self) -> &Alarms {
+        &self.alarms
+    }
+
+    fn look_again(ringer: &Arc<Self>) {
+        Watchdog::rewatch(ringer);
+    }
+}
+
+impl Watchdog {
+    fn new(bell: Bell) -> Self {
+        Self {
+            inbox: Mutex::new(Inbox {
+                newcomers: Vec::new(),
+                running: false,
+            }),
+            alarms: Alarms::default(),
+            bell,
+        }
+    }
+
+    fn watch(this: &Arc<Self>, watched: Weak<dyn Watched>) {
+        let mut inbox = lock(&this.inbox);
+        inbox.newcomers.push(watched);
+        Self::ensure_running(this, &mut inbox);
+        drop(inbox);
+        this.bell.ring();
+    }
+
+    pub(super) fn rewatch(this: &Arc<Self>) {
+        Self::ensure_running(this, &mut lock(&this.inbox));
+        this.bell.ring();
+    }
+
+    /// Starts the thread. When the system refuses one, the next call tries again; until then the deadline
+    /// is kept only by the checks that read the clock.
+    fn ensure_running(this: &Arc<Self>, inbox: &mut Inbox) {
+        if inbox.running {
+            return;
+        }
+        let own = Arc::clone(this);
+        let spawned = std::thread::Builder::new()
+            .name(THREAD_NAME.to_owned())
+            .spawn(move || own.run());
+        match spawned {
+            Ok(_) => inbox.running = true,
+            Err(error) => tracing::error!(%error, "cannot start the watchdog's thread"),
+        }
+    }
+
+    fn run(&self) -> ! {
+        let mut entries = Vec::new();
+        loop {
+            // Nothing in a round is expected to panic beyond what `visit` catches; should it, the thread goes on.
+            let next = catch_unwind(AssertUnwindSafe(|| self.round(&mut entries)));
+            // After a panic of the round itself the earliest due time is unknown: look again soon.
+            let next = next.unwrap_or_else(|_| Some(now().after(Duration::from_millis(10))));
+            self.bell.wait(next);
+        }
+    }
+
+    /// Fires what is due; answers the earliest time still to come.
+    fn round(&self, entries: &mut Vec<Entry>) -> Option<Time> {
+        let newcomers = std::mem::take(&mut lock(&self.inbox).newcomers);
+        entries.extend(newcomers.into_iter().map(|watched| Entry {
+            watched,
+            fired: None,
+        }));
+        let mut next: Option<Time> = None;
+        entries.retain_mut(|entry| {
+            let Some(watched) = entry.watched.upgrade() else {
+                return false;
+            };
+            if let Some(due) = visit(watched, &mut entry.fired) {
+                next = Some(next.map_or(due, |next| next.min(due)));
+            }
+            true
+        });
+        // After what is watched: leaders hear of their end before their tasks do.
+        [next, self.alarms.ring(now())].into_iter().flatten().min()
+    }
+}
+
+/// Fires one entry if it is due; answers its due time if that is still to come. The strong reference is
+/// dropped inside, since it may turn out to be the last one and its drop is foreign code too.
+fn visit(watched: Arc<dyn Watched>, fired: &mut Option<Time>) -> Option<Time> {
+    let visited = catch_unwind(AssertUnwindSafe(move || {
+        // Asked again after firing: the entry may name its next due time.
+        for _ in 0..2 {
+            let due = watched.due()?;
+            if *fired == Some(due) {
+                return None;
+            }
+            let now = now();
+            if now < due {
+                return Some(due);
+            }
+            *fired = Some(due);
+            watched.fire(now);
+        }
+        // Due again at once: fired in the next round, after all others had their turn.
+        watched.due().filter(|due| *fired != Some(*due))
+    }));
+    visited.unwrap_or_else(|panic| {
+        let text = panic
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("(no text)");
+        tracing::error!(panic = text, "a watched deadline panicked in the watchdog");
+        None
+    })
+}
+
+/// Locks; a lock poisoned by a panic elsewhere is taken over, since all that it guards stays consistent.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for a point in time or a ring, whichever comes first. A ring while nobody waits is not lost.
+struct Bell {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    kernel: Option<kernel::Bell>,
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    fn new() -> Self {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            let kernel = kernel::Bell::new()
+                .inspect_err(|error| {
+                    tracing::warn!(%error, "no kernel timer for the watchdog; it may be late after a suspend");
+                })
+                .ok();
+            Self {
+                kernel,
+                ..Self::plain()
+            }
+        }
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        Self::plain()
+    }
+
+    /// Without kernel timers: what other systems have, and Linux when it is out of file descriptors.
+    fn plain() -> Self {
+        Self {
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            kernel: None,
+            rung: Mutex::new(false),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn ring(&self) {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        if let Some(kernel) = &self.kernel {
+            kernel.ring();
+            return;
+        }
+        *lock(&self.rung) = true;
+        self.changed.notify_one();
+    }
+
+    /// May return early.
+    fn wait(&self, until: Option<Time>) {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        if let Some(kernel) = &self.kernel {
+            if kernel.wait(until).is_ok() {
+                return;
+            }
+            // The kernel is short of something: wait a moment instead of spinning, then try again.
+            let soon = now().after(Duration::from_millis(5));
+            self.wait_plain(Some(until.map_or(soon, |until| until.min(soon))));
+            return;
+        }
+        self.wait_plain(until);
+    }
+
+    fn wait_plain(&self, until: Option<Time>) {
+        let mut rung = lock(&self.rung);
+        if !*rung {
+            rung = match until {
+                None => self
+                    .changed
+                    .wait(rung)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(until) => {
+                    let limit = until.since(now()).min(LONGEST_PLAIN_WAIT);
+                    self.changed
+                        .wait_timeout(rung, limit)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+            };
+        }
+        *rung = false;
+    }
+}
+
+/// An absolute timer on the deadline clock and an event descriptor to interrupt it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod kernel {
+    use std::os::fd::OwnedFd;
+
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+    use rustix::io::{Errno, Result, read, write};
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    };
+
+    use eldest_core::time::Time;
+
+    pub(super) struct Bell {
+        timer: OwnedFd,
+        event: OwnedFd,
+    }
+
+    impl Bell {
+        pub(super) fn new() -> Result<Self> {
+            Ok(Self {
+                timer: timerfd_create(
+                    TimerfdClockId::Boottime,
+                    TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+                )?,
+                event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            })
+        }
+
+        #[cfg(test)]
+        pub(super) fn timer_number(&self) -> i32 {
+            std::os::fd::AsRawFd::as_raw_fd(&self.timer)
+        }
+
+        pub(super) fn ring(&self) {
+            // Fails only when the counter is full, and then the bell is ringing already.
+            let _ = write(&self.event, &1_u64.to_ne_bytes());
+        }
+
+        pub(super) fn wait(&self, until: Option<Time>) -> Result<()> {
+            let zero = Timespec::default();
+            // Zero would switch the timer off, so the origin itself becomes one nanosecond.
+            let nanos = until.map_or(0, |until| until.as_nanos().max(1));
+            let value = Timespec {
+                tv_sec: (nanos / 1_000_000_000) as _,
+                tv_nsec: (nanos % 1_000_000_000) as _,
+            };
+            let setting = Itimerspec {
+                it_interval: zero,
+                it_value: value,
+            };
+            // Setting the timer also takes back an earlier expiry, so the timer is never read.
+            timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
+            let mut descriptors = [
+                PollFd::new(&self.timer, PollFlags::IN),
+                PollFd::new(&self.event, PollFlags::IN),
+            ];
+            match poll(&mut descriptors, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+            match read(&self.event, &mut [0_u8; 8]) {
+                Ok(_) | Err(Errno::AGAIN) => Ok(()),
+                Err(error) => Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+
+    use super::*;
+
+    const GUARD: Duration = Duration::from_secs(5);
+
+    /// Reports each firing with its time.
+    struct Probe {
+        due: AtomicU64,
+        asked: AtomicU64,
+        panics: AtomicBool,
+        fired: Mutex<Sender<Time>>,
+    }
+
+    impl Watched for Probe {
+        fn due(&self) -> Option<Time> {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            let due = self.due.load(Ordering::SeqCst);
+            (due != 0).then(|| Time::from_nanos(due))
+        }
+
+        fn fire(&self, now: Time) {
+            let _ = lock(&self.fired).send(now);
+            assert!(!self.panics.load(Ordering::SeqCst), "asked to panic");
+        }
+    }
+
+    impl Probe {
+        fn new(due: Option<Time>) -> (Arc<Self>, Receiver<Time>) {
+            let (fired, seen) = channel();
+            let probe = Self {
+                due: AtomicU64::new(0),
+                asked: AtomicU64::new(0),
+                panics: AtomicBool::new(false),
+                fired: Mutex::new(fired),
+            };
+            probe.set(due);
+            (Arc::new(probe), seen)
+        }
+
+        fn set(&self, due: Option<Time>) {
+            self.due
+                .store(due.map_or(0, Time::as_nanos), Ordering::SeqCst);
+        }
+    }
+
+    fn weak(probe: &Arc<Probe>) -> Weak<dyn Watched> {
+        let weak: Weak<Probe> = Arc::downgrade(probe);
+        weak
+    }
+
+    fn in_ms(ms: u64) -> Time {
+        now().after(Duration::from_millis(ms))
+    }
+
+    fn assert_fires(seen: &Receiver<Time>, due: Time) {
+        let fired = seen.recv_timeout(GUARD).expect("fires");
+        assert!(fired >= due, "fired too early");
+    }
+
+    impl Watchdog {
+        /// Both ways to wait.
+        pub(in crate::runtime) fn both() -> [Arc<Watchdog>; 2] {
+            [Bell::new(), Bell::plain()].map(|bell| Arc::new(Watchdog::new(bell)))
+        }
+    }
+
+    /// A suspend is not to be had in a test; that the kernel's timer counts it, the kernel says.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_kernel_s_timer_counts_suspend() {
+        const CLOCK_BOOTTIME: &str = "clockid: 7";
+        let bell = kernel::Bell::new().expect("a timer");
+        let said = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", bell.timer_number()));
+        let said = said.expect("proc");
+        assert!(said.lines().any(|line| line == CLOCK_BOOTTIME), "{said}");
+    }
+
+    #[test]
+    fn fires_within_50_ms_of_due_although_every_worker_of_the_runtime_is_blocked() {
+        let lateness = || {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .build()
+                .expect("runtime");
+            let (probe, seen) = Probe::new(None);
+            let (finished, result) = channel();
+            runtime.spawn(async move {
+                let due = in_ms(60);
+                probe.set(Some(due));
+                watch(weak(&probe));
+                // Blocks the only worker until the fire is seen.
+                let _ = finished.send((due, seen.recv_timeout(GUARD)));
+            });
+            let (due, fired) = result.recv_timeout(GUARD * 2).expect("the worker ends");
+            let fired = fired.expect("fires although the worker is blocked");
+            assert!(fired >= due, "fired too early");
+            fired.since(due)
+        };
+        // A busy machine may be late by itself, but hardly ten times in a row.
+        let best = (0..10)
+            .map(|_| lateness())
+            .find(|late| *late < Duration::from_millis(50));
+        assert!(best.is_some(), "late every time");
+    }
+
+    #[test]
+    fn an_extended_due_time_does_not_fire_at_the_old_time() {
+        for dog in Watchdog::both() {
+            let old = in_ms(200);
+            let (probe, seen) = Probe::new(Some(old));
+            Watchdog::watch(&dog, weak(&probe));
+            let new = in_ms(400);
+            probe.set(Some(new));
+            assert_fires(&seen, new);
+        }
+    }
+
+    #[test]
+    fn an_earlier_due_time_fires_at_the_earlier_time_after_rewatch() {
+        for dog in Watchdog::both() {
+            let (probe, seen) = Probe::new(Some(in_ms(60_000)));
+            Watchdog::watch(&dog, weak(&probe));
+            let earlier = in_ms(60);
+            probe.set(Some(earlier));
+            Watchdog::rewatch(&dog);
+            assert_fires(&seen, earlier);
+        }
+    }
+
+    #[test]
+    fn an_idle_entry_fires_once_it_names_a_due_time() {
+        for dog in Watchdog::both() {
+            let (probe, seen) = Probe::new(None);
+            Watchdog::watch(&dog, weak(&probe));
+            let due = in_ms(60);
+            probe.set(Some(due));
+            Watchdog::rewatch(&dog);
+            assert_fires(&seen, due);
+        }
+    }
+
+    #[test]
+    fn an_entry_that_was_dropped_never_fires() {
+        for dog in Watchdog::both() {
+            let (dropped, unseen) = Probe::new(Some(in_ms(200)));
+            Watchdog::watch(&dog, weak(&dropped));
+            drop(dropped);
+            let later = in_ms(300);
+            let (probe, seen) = Probe::new(Some(later));
+            Watchdog::watch(&dog, weak(&probe));
+            assert_fires(&seen, later);
+            let nothing = unseen.recv_timeout(Duration::ZERO);
+            assert_eq!(nothing, Err(RecvTimeoutError::Disconnected));
+        }
+    }
+
+    #[test]
+    fn two_entries_both_fire() {
+        for dog in Watchdog::both() {
+            let (early, late) = (in_ms(60), in_ms(120));
+            let (first, first_seen) = Probe::new(Some(late));
+            let (second, second_seen) = Probe::new(Some(early));
+            Watchdog::watch(&dog, weak(&first));
+            Watchdog::watch(&dog, weak(&second));
+            assert_fires(&second_seen, early);
+            assert_fires(&first_seen, late);
+        }
+    }
+
+    #[test]
+    fn an_entry_fires_once_for_each_due_time() {
+        for dog in Watchdog::both() {
+            let (probe, seen) = Probe::new(Some(now()));
+            Watchdog::watch(&dog, weak(&probe));
+            seen.recv_timeout(GUARD).expect("fires");
+            let again = in_ms(60);
+            probe.set(Some(again));
+            Watchdog::rewatch(&dog);
+            assert_fires(&seen, again);
+            assert!(seen.try_recv().is_err(), "fired more than once");
+        }
+    }
+
+    #[test]
+    fn a_panic_in_one_entry_leaves_the_others_watched() {
+        for dog in Watchdog::both() {
+            let (bad, bad_seen) = Probe::new(Some(now()));
+            bad.panics.store(true, Ordering::SeqCst);
+            Watchdog::watch(&dog, weak(&bad));
+            bad_seen.recv_timeout(GUARD).expect("fires and panics");
+            let due = in_ms(60);
+            let (good, seen) = Probe::new(Some(due));
+            Watchdog::watch(&dog, weak(&good));
+            assert_fires(&seen, due);
+        }
+    }
+
+    #[test]
+    fn a_poisoned_lock_is_taken_over() {
+        for dog in Watchdog::both() {
+            let other = Arc::clone(&dog);
+            let poisoned = std::thread::spawn(move || {
+                let _inbox = other.inbox.lock();
+                let _rung = other.bell.rung.lock();
+                panic!("poison");
+            })
+            .join();
+            assert!(poisoned.is_err());
+            let due = in_ms(60);
+            let (probe, seen) = Probe::new(Some(due));
+            Watchdog::watch(&dog, weak(&probe));
+            assert_fires(&seen, due);
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn many_registrations_share_one_thread() {
+        // In a process of its own: the other tests of this file start watchdogs too.
+        const CHILD: &str = "ELDEST_TEST_ONE_WATCHDOG";
+        if std::env::var_os(CHILD).is_none() {
+            let name = "runtime::watchdog::tests::many_registrations_share_one_thread";
+            let output = std::process::Command::new(std::env::current_exe().expect("exe"))
+                .args(["--exact", name])
+                .env(CHILD, "1")
+                .output()
+                .expect("runs");
+            assert!(output.status.success(), "{output:?}");
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(text.contains("1 passed"), "{text}");
+            return;
+        }
+        let probes: Vec<_> = (0..100).map(|_| Probe::new(Some(now()))).collect();
+        for (probe, _) in &probes {
+            watch(weak(probe));
+        }
+        for (_, seen) in &probes {
+            seen.recv_timeout(GUARD).expect("fires");
+        }
+        let named = std::fs::read_dir("/proc/self/task")
+            .expect("proc")
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
+            .filter(|name| name.trim() == THREAD_NAME)
+            .count();
+        assert_eq!(named, 1);
+    }
+
+    #[test]
+    fn a_due_time_that_stays_in_the_past_does_not_keep_the_thread_busy() {
+        for dog in Watchdog::both() {
+            let (stale, stale_seen) = Probe::new(Some(now()));
+            Watchdog::watch(&dog, weak(&stale));
+            stale_seen.recv_timeout(GUARD).expect("fires");
+            let due = in_ms(200);
+            let (probe, seen) = Probe::new(Some(due));
+            Watchdog::watch(&dog, weak(&probe));
+            assert_fires(&seen, due);
+            // One round per ring and timer; a busy thread would have asked thousands of times.
+            let asked = stale.asked.load(Ordering::SeqCst);
+            assert!(asked < 20, "asked {asked} times");
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! Shares one lease, one keepalive stream and one watch stream among all handles of a session.
+
+mod names;
+mod options;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::sync::{oneshot, watch};
+use tracing::Instrument;
+
+use crate::driver::{
+    Command, Commands, Driver, Lookout, LookoutParts, Parts, Room, WeakCommands, several,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::etcd::{Class, Failure, Pool};
+use crate::runtime::{SharedEnv, System, Watched, timeout};
+use crate::state::{Announced, AsOf, Beliefs, Owns, Roster, SessionState};
+use eldest_core::action::{SlotId, TermId};
+use eldest_core::candidate::LONG_QUEUE;
+use eldest_core::facts::Reach;
+use eldest_core::machine::BATCH;
+use eldest_core::machine::Config;
+use names::Names;
+use options::ETCD_ELECTION_TIMEOUT;
+
+pub(crate) use names::{MAX_CAPACITY, MAX_COUNT, Path, Use};
+pub use options::SessionOptions;
+pub(crate) use options::{Settings, check_name};
+
+/// One node's stay in etcd: one lease, one keepalive stream and one watch stream for every election and lock of a
+/// process.
+///
+/// A cheap handle; clone it freely. The lease is granted at the first campaign or lock, so a session that only looks on
+/// holds none. A lost lease is replaced, and candidates rejoin at the back of their queues, by themselves.
+///
+/// When the last handle is dropped (sessions, elections, candidates, leaderships, locks and observers all are handles),
+/// the session closes itself in the background, as [`Session::close`] does, for as long as the runtime lives. A
+/// process that ends right afterwards leaves its keys to expire: call [`Session::close`] and await it.
+///
+/// One session per process is enough for any number of elections, in each of which it can be one candidate.
+///
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), eldest::BoxError> {
+/// # use eldest::{Session, SessionOptions};
+/// # let etcd = eldest_testing::Etcd::start().await?;
+/// # let endpoints = [etcd.endpoint()];
+/// use std::time::Duration;
+/// use eldest::SessionState;
+///
+/// let options = SessionOptions::new("node-a").ttl(Duration::from_secs(5));
+/// let session = Session::connect(endpoints, options).await?;
+/// let candidate = session.election("billing/scheduler")?.campaign().await?;
+/// if let SessionState::Live(lease) = &*session.state().borrow() {
+///     println!("lease {:x} is good for {:?} more", lease.lease_id(), lease.time_left());
+/// }
+/// session.close().await?; // the key and the lease are gone
+/// # assert_eq!(etcd.client().await.leases().await?.leases().len(), 0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Session {
+    handle: Handle,
+}
+
+/// What keeps a session alive.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pub(crate) commands: Commands,
+    pub(crate) shared: Arc<SessionShared>,
+}
+
+pub(crate) struct SessionShared {
+    pub(crate) env: SharedEnv,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) settings: Settings,
+    pub(crate) state: watch::Receiver<SessionState>,
+    slots: AtomicU64,
+    pub(crate) room: Room,
+    pub(crate) names: Names,
+    pub(crate) owns: Owns,
+    pub(crate) lookout: Lookout,
+    // The watchdog holds it weakly: with the session gone, nobody is watched.
+    _beliefs: Arc<Beliefs>,
+}
+
+/// A handle that does not keep the session alive.
+pub(crate) struct WeakHandle {
+    commands: WeakCommands,
+    shared: Weak<SessionShared>,
+}
+
+impl WeakHandle {
+    pub(crate) fn upgrade(&self) -> Option<Handle> {
+        Some(Handle {
+            commands: self.commands.upgrade()?,
+            shared: self.shared.upgrade()?,
+        })
+    }
+}
+
+impl Handle {
+    pub(crate) fn downgrade(&self) -> WeakHandle {
+        WeakHandle {
+            commands: self.commands.downgrade(),
+            shared: Arc::downgrade(&self.shared),
+        }
+    }
+
+    /// Sends at once what a handle says a few times at most. Fails only when the driver is gone.
+    pub(crate) fn send(&self, command: Command) -> Result<()> {
+        self.commands.tell(command)
+    }
+
+    /// Sends what a user may ask for any number of times, when there is room. Fails only when the driver is gone.
+    ///
+    /// # Cancellation safety
+    /// Dropped before it is ready, nothing is sent.
+    pub(crate) async fn call(&self, command: Command) -> Result<()> {
+        self.commands.call(&self.shared.room, command).await
+    }
+
+    pub(crate) fn new_slot(&self) -> SlotId {
+        self.shared.slots.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn announced(&self, announced: &Announced) -> Result<Arc<[u8]>> {
+        announced.encode(self.shared.env.unix_time())
+    }
+
+    /// Waits until a candidacy is over and its key is gone for certain.
+    pub(crate) async fn ended(&self, slot: SlotId) -> Result<()> {
+        self.ended_within(slot, self.patience()).await
+    }
+
+    /// As [`Handle::ended`], where work is awaited first.
+    pub(crate) async fn ended_within(&self, slot: SlotId, patience: Duration) -> Result<()> {
+        let (reply, done) = oneshot::channel();
+        self.call(Command::AwaitEnd { slot, reply }).await?;
+        self.confirmed(done, patience).await
+    }
+
+    /// Waits until the key of that term is gone for certain.
+    pub(crate) async fn released(&self, slot: SlotId, term: TermId) -> Result<()> {
+        self.released_within(slot, term, self.patience()).await
+    }
+
+    /// As [`Handle::released`], where work is awaited first.
+    pub(crate) async fn released_within(
+        &self,
+        slot: SlotId,
+        term: TermId,
+        patience: Duration,
+    ) -> Result<()> {
+        let (reply, done) = oneshot::channel();
+        self.call(Command::AwaitRelease { slot, term, reply })
+            .await?;
+        self.confirmed(done, patience).await
+    }
+
+    async fn confirmed(&self, done: oneshot::Receiver<()>, patience: Duration) -> Result<()> {
+        match timeout(&*self.shared.env, patience, done).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(_)) => Err(Error::closed()),
+            None => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "the key's deletion was not confirmed within {patience:?}; it is retried in the background"
+                ),
+            )),
+        }
+    }
+
+    /// How long calls wait for etcd to confirm that a key is gone.
+    pub(crate) fn patience(&self) -> Duration {
+        several(self.shared.settings.request_timeout)
+    }
+}
+
+impl Session {
+    /// Connects to etcd, through whichever endpoint answers first.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: an endpoint or an option breaks a rule, or there is no tokio runtime. `Unavailable`: no
+    /// endpoint answered a linearizable read within the connect timeout (default 5 s). `Unauthenticated`,
+    /// `PermissionDenied`: etcd refused us.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: dropped before it is ready, nothing is left.
+    pub async fn connect<E: AsRef<str>>(
+        endpoints: impl IntoIterator<Item = E>,
+        options: SessionOptions,
+    ) -> Result<Self> {
+        let session = Self::connect_lazy(endpoints, options)?;
+        session.handle.shared.reach().await?;
+        session.handle.send(Command::Connected)?;
+        Ok(session)
+    }
+
+    /// Makes a session without connecting: campaigns and observers wait until etcd can be reached.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: an endpoint or an option breaks a rule, or there is no tokio runtime.
+    pub fn connect_lazy<E: AsRef<str>>(
+        endpoints: impl IntoIterator<Item = E>,
+        options: SessionOptions,
+    ) -> Result<Self> {
+        let invalid = |message: String| Error::new(ErrorKind::InvalidInput, message);
+        let settings = options.settle()?;
+        #[cfg(feature = "unstable-sim")]
+        let given = settings.env.clone();
+        #[cfg(not(feature = "unstable-sim"))]
+        let given: Option<SharedEnv> = None;
+        let env = match given {
+            Some(env) => env,
+            None => Arc::new(System::new().map_err(|e| invalid(e.to_string()))?),
+        };
+        let endpoints: Vec<String> = endpoints
+            .into_iter()
+            .map(|e| e.as_ref().to_owned())
+            .collect();
+        let pool = Pool::new(
+            Arc::clone(&env),
+            endpoints,
+            settings.access(),
+            settings.request_timeout,
+        )
+        .map_err(invalid)?;
+        if !settings.survives(ETCD_ELECTION_TIMEOUT) {
+            tracing::warn!(
+                target: "eldest::session", identity = settings.identity, ttl = ?settings.ttl,
+                "with this ttl a change of etcd's own leader may cost the leadership",
+            );
+        }
+        Ok(Self::start(env, Arc::new(pool), settings))
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    pub(crate) fn of(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    pub(crate) fn shared(&self) -> &SessionShared {
+        &self.handle.shared
+    }
+
+    fn start(env: SharedEnv, pool: Arc<Pool>, settings: Settings) -> Self {
+        let (commands, commands_in) = Commands::channel();
+        let (state, state_seen) = watch::channel(SessionState::Connecting);
+        let beliefs = Beliefs::new(settings.grace);
+        let watched: Arc<dyn Watched> = Arc::clone(&beliefs) as Arc<dyn Watched>;
+        env.watch(Arc::downgrade(&watched));
+        let probe_key = settings.prefix("~").into_bytes();
+        let config = Config {
+            ttl: settings.ttl,
+            trust: settings.trust,
+            grace: settings.grace,
+            request_timeout: settings.request_timeout,
+            probe_key: probe_key.into(),
+            long_queue: LONG_QUEUE,
+            batch: BATCH,
+        };
+        // Whatever the session's tasks log lies within it.
+        let span = tracing::info_span!(
+            target: "eldest::session", "session",
+            identity = settings.identity, namespace = settings.namespace,
+        );
+        let identity: Arc<str> = settings.identity.as_str().into();
+        let namespace: Arc<[u8]> = settings.namespace_prefix().into_bytes().into();
+        let lookout = Lookout::new(LookoutParts {
+            env: Arc::clone(&env),
+            pool: Arc::clone(&pool),
+            config: config.clone(),
+            state: state_seen.clone(),
+            driver: commands.downgrade(),
+            identity: Arc::clone(&identity),
+            namespace: Arc::clone(&namespace),
+            span: span.clone(),
+        });
+        env.spawn(
+            Driver::run(Parts {
+                env: Arc::clone(&env),
+                pool: Arc::clone(&pool),
+                config,
+                beliefs: Arc::clone(&beliefs),
+                state,
+                commands: commands_in,
+                identity,
+                namespace,
+            })
+            .instrument(span)
+            .boxed(),
+        );
+        let shared = SessionShared {
+            env,
+            pool,
+            settings,
+            state: state_seen,
+            slots: AtomicU64::new(1),
+            room: Room::default(),
+            names: Names::default(),
+            owns: Owns::default(),
+            lookout,
+            _beliefs: beliefs,
+        };
+        Self {
+            handle: Handle {
+                commands,
+                shared: Arc::new(shared),
+            },
+        }
+    }
+
+    /// Who this node is, as given to [`SessionOptions::new`].
+    pub fn identity(&self) -> &str {
+        &self.handle.shared.settings.identity
+    }
+
+    /// Where the session's keys live, without the final `/`; see [`SessionOptions::namespace`].
+    pub fn namespace(&self) -> &str {
+        &self.handle.shared.settings.namespace
+    }
+
+    /// How the session is doing: the current state at once, then every change.
+    pub fn state(&self) -> watch::Receiver<SessionState> {
+        self.handle.shared.state.clone()
+    }
+
+    /// Ends every term (tokens cancelled, work awaited until its frozen deadline), of locks too, leaves every queue and
+    /// revokes the lease. Handles of this session answer [`ErrorKind::Closed`] afterwards. Calling it again is no error.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`: etcd did not confirm it within the TTL and four request timeouts; it is retried in the
+    /// background until the lease must have expired by itself.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: closing goes on in the background.
+    pub async fn close(&self) -> Result<()> {
+        let (reply, done) = oneshot::channel();
+        if self.handle.call(Command::Close { reply }).await.is_err() {
+            return Ok(());
+        }
+        let shared = &self.handle.shared;
+        let patience = shared.settings.ttl + self.handle.patience();
+        match timeout(&*shared.env, patience, done).await {
+            // An error means that the driver is gone, which is what was asked for.
+            Some(_) => Ok(()),
+            None => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("etcd did not confirm the end of the lease within {patience:?}"),
+            )),
+        }
+    }
+}
+
+impl SessionShared {
+    /// What stands under the prefix, by a linearizable read that is repeated for as long as connecting may take.
+    pub(crate) async fn roster(&self, prefix: &[u8], reach: Reach) -> Result<Roster> {
+        let read = || async {
+            let sent = AsOf::now(&self.env);
+            Ok((sent, self.pool.list(prefix, reach).await?))
+        };
+        let (sent, listed) = self.persist(read).await?;
+        Ok(Roster::new(listed.header.revision, listed.entries).with_as_of(Some(sent)))
+    }
+
+    /// Asks again, for as long as connecting may take, while another try may do better. Only for what may be done twice.
+    pub(crate) async fn persist<T, A>(&self, mut ask: impl FnMut() -> A) -> Result<T>
+    where
+        A: Future<Output = Result<T, Failure>>,
+    {
+        let end = self.env.now().after(self.settings.connect_timeout);
+        loop {
+            match ask().await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => {
+                    let again = matches!(failure.class, Class::Retry | Class::Compacted);
+                    if !again || self.env.now() >= end {
+                        return Err(Error::from_failure(&failure));
+                    }
+                }
+            }
+            self.env.sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// One linearizable read through any endpoint.
+    async fn reach(&self) -> Result<()> {
+        let patience = self.settings.connect_timeout;
+        let end = self.env.now().after(patience);
+        let probe = self.settings.prefix("~").into_bytes();
+        let (mut failures, mut proxies) = (0, 0);
+        loop {
+            let Err(failure) = self.pool.probe(&probe).await else {
+                return Ok(());
+            };
+            let error = Error::from_failure(&failure);
+            // Without a namespace there is no key that every role may read; being denied one is an answer too.
+            if self.settings.is_everywhere() && error.kind() == ErrorKind::PermissionDenied {
+                return Ok(());
+            }
+            let hopeless = matches!(
+                error.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::Unauthenticated | ErrorKind::Rejected
+            );
+            // Each of them moves on to the next endpoint, which may be a member.
+            proxies += usize::from(error.kind() == ErrorKind::Proxied);
+            let hopeless = hopeless || proxies >= self.pool.size();
+            let left = end.since(self.env.now());
+            if hopeless {
+                return Err(error);
+            }
+            if left.is_zero() {
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    format!("no endpoint answered within {patience:?}; the last one: {failure}"),
+                ));
+            }
+            failures += 1;
+            let pause = Duration::from_millis(20 * failures.min(10));
+            self.env.sleep(pause.min(left)).await;
+        }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("identity", &self.identity())
+            .field("namespace", &self.namespace())
+            .field("state", &*self.handle.shared.state.borrow())
+            .finish_non_exhaustive()
+    }
+}

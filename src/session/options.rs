@@ -1,0 +1,575 @@
+//! Defines a session's options, and refuses a TTL, timeouts, grace and margin that do not fit together.
+
+use std::fmt;
+use std::time::Duration;
+
+use etcd_client::ConnectOptions;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::etcd::Access;
+#[cfg(feature = "tls")]
+use crate::etcd::TlsFiles;
+use crate::state::{Announced, Announcement};
+use eldest_core::lease::Trust;
+
+/// The smallest TTL a default etcd grants: 1.5 times its election timeout, rounded up.
+const MIN_TTL: Duration = Duration::from_secs(2);
+/// Below the TTL from which etcd checkpoints leases, which would let one expire earlier than its renewal says.
+const MAX_TTL: Duration = Duration::from_secs(300);
+/// etcd's election timeout unless it was configured otherwise.
+pub(crate) const ETCD_ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_IDENTITY: usize = 1024;
+/// Longest namespace or name, in bytes.
+const MAX_NAME: usize = 512;
+
+/// How a session behaves: who it is, where its keys live, and how long it may be out of touch.
+///
+/// # Default
+///
+/// | option | default |
+/// |---|---|
+/// | namespace | `eldest` |
+/// | TTL | 10 s |
+/// | margin | TTL / 20, at most 2 s |
+/// | grace | TTL / 5, at most 10 s |
+/// | request timeout | TTL / 20, at least 300 ms, at most 2 s |
+/// | connect timeout | 5 s |
+/// | clock drift | 1000 ppm |
+///
+/// With them, one lost renewal does not cost the leadership. From a TTL of 4 s on, a change of etcd's own leader
+/// does not cost it either, if etcd elects another within its default election timeout of 1 s; a session with a
+/// smaller TTL says so in the log. Slower changes need a larger one.
+///
+/// What does not fit together is refused when the session is made: `ttl / 3 + 2 * request_timeout + grace + margin`
+/// must be at most the TTL less clock drift.
+///
+/// ```
+/// use std::time::Duration;
+/// use eldest::{Announcement, SessionOptions};
+///
+/// let options = SessionOptions::new("node-a")
+///     .ttl(Duration::from_secs(5))
+///     .announce(Announcement::new("node-a").address("10.0.0.1:8080"));
+/// # let _ = options;
+/// ```
+#[derive(Clone)]
+pub struct SessionOptions {
+    identity: String,
+    namespace: String,
+    ttl: Duration,
+    margin: Option<Duration>,
+    grace: Option<Duration>,
+    request_timeout: Option<Duration>,
+    connect_timeout: Duration,
+    clock_drift_ppm: u32,
+    announced: Option<Announced>,
+    connect_options: ConnectOptions,
+    #[cfg(feature = "tls")]
+    tls_files: Option<TlsFiles>,
+    #[cfg(feature = "unstable-sim")]
+    env: Option<crate::runtime::SharedEnv>,
+}
+
+impl SessionOptions {
+    /// Options for a node of that name, 1 to 1024 bytes. Two nodes of the same name are two candidates.
+    pub fn new(identity: impl Into<String>) -> Self {
+        Self {
+            identity: identity.into(),
+            namespace: "eldest".to_owned(),
+            ttl: Duration::from_secs(10),
+            margin: None,
+            grace: None,
+            request_timeout: None,
+            connect_timeout: Duration::from_secs(5),
+            clock_drift_ppm: 1000,
+            announced: None,
+            connect_options: ConnectOptions::new(),
+            #[cfg(feature = "tls")]
+            tls_files: None,
+            #[cfg(feature = "unstable-sim")]
+            env: None,
+        }
+    }
+
+    /// Where all keys of the session live, `eldest` by default: an etcd role with `readwrite` on the prefix
+    /// `<namespace>/` suffices. At most 512 bytes; it may begin with a `/`, but not end with one.
+    ///
+    /// Empty: names are whole prefixes, to stand in one election or to share a lock with programs that know no
+    /// namespace; the role then needs the prefixes of the elections and locks, and `~semaphore/` for semaphores, `~partitions/` for partitions. `/` likewise, for programs whose names begin with a slash.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// How long etcd keeps the keys of a node that vanished; whole seconds from 2 to 300, 10 s by default. A crashed
+    /// leader's successor leads within TTL + 0.5 s of the last renewal, as long as etcd's own leader stays; after a
+    /// change of that one, etcd gives every lease a whole TTL and its election timeout anew.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Subtracted from the TTL on top of clock drift. Default: TTL / 20, at most 2 s.
+    pub fn margin(mut self, margin: Duration) -> Self {
+        self.margin = Some(margin);
+        self
+    }
+
+    /// How long the work of a term has between the cancellation of its token and the end of its validity, when no
+    /// renewal could be verified in time. Default: TTL / 5, at most 10 s.
+    ///
+    /// Work is also dropped after it if the key was deleted by somebody, or when the leader resigned: validity is over
+    /// then already.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = Some(grace);
+        self
+    }
+
+    /// How long to wait for one answer of etcd before the next endpoint is asked; covers connecting as well.
+    /// Default: TTL / 20, at least 300 ms, at most 2 s.
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = Some(timeout);
+        self
+    }
+
+    /// How long [`Session::connect`](crate::Session::connect) tries, and [`Election::leader`](crate::Election::leader)
+    /// and [`Election::roster`](crate::Election::roster) when etcd does not answer. Default: 5 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Bound on how differently this machine's clock and etcd's run, in parts per million; 1000 by default, at most
+    /// 100000. Only the *rate* matters, never what time it is. Quartz stays below 100, NTP slews by at most 500.
+    pub fn clock_drift_ppm(mut self, ppm: u32) -> Self {
+        self.clock_drift_ppm = ppm;
+        self
+    }
+
+    /// What candidates of this session announce: an [`Announcement`], a string or bytes, at most 32 KiB; the identity
+    /// by default. A candidate can change it with [`Candidate::proclaim`](crate::Candidate::proclaim).
+    pub fn announce(mut self, announced: impl Into<Announced>) -> Self {
+        self.announced = Some(announced.into());
+        self
+    }
+
+    /// User, password and TLS (the latter with the feature `tls`, and endpoints that begin with `https`). Timeouts,
+    /// keepalive and require-leader are set by the session itself.
+    ///
+    /// ```
+    /// use eldest::SessionOptions;
+    /// use eldest::etcd_client::ConnectOptions;
+    ///
+    /// let password = std::env::var("ETCD_PASSWORD").unwrap_or_default();
+    /// let options = SessionOptions::new("node-a")
+    ///     .connect_options(ConnectOptions::new().with_user("billing", password));
+    /// // Its `Debug` output leaves the password out. That of `ConnectOptions` does not.
+    /// # let _ = format!("{options:?}");
+    /// ```
+    pub fn connect_options(mut self, options: ConnectOptions) -> Self {
+        self.connect_options = options;
+        self
+    }
+
+    /// Certificates in files, which every attempt to connect reads anew, so that they can be replaced while the session
+    /// lives. They replace what [`SessionOptions::connect_options`] says of TLS, which is kept as it was given. Needs
+    /// endpoints that begin with `https`.
+    ///
+    /// ```
+    /// use eldest::{SessionOptions, TlsFiles};
+    ///
+    /// let files = TlsFiles::new()
+    ///     .authorities("/etc/billing/etcd-ca.pem")
+    ///     .identity("/etc/billing/node.pem", "/etc/billing/node.key");
+    /// let options = SessionOptions::new("node-a").tls_files(files);
+    /// # let _ = options;
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn tls_files(mut self, files: TlsFiles) -> Self {
+        self.tls_files = Some(files);
+        self
+    }
+
+    /// TTL and timeouts for members that are `round_trip` away: the request timeout is six round trips (connecting
+    /// with TLS takes four) plus 250 ms, at least 500 ms; the TTL is ten request timeouts, at least 15 s.
+    ///
+    /// Replaces what [`SessionOptions::ttl`] and [`SessionOptions::request_timeout`] set before it.
+    pub fn wan(mut self, round_trip: Duration) -> Self {
+        let request = (round_trip * 6 + Duration::from_millis(250)).max(Duration::from_millis(500));
+        let ttl = (request * 10).max(Duration::from_secs(15)).min(MAX_TTL);
+        self.ttl = Duration::from_secs(ttl.as_secs_f64().ceil() as u64);
+        self.request_timeout = Some(request);
+        self
+    }
+
+    /// Runs the session in another environment than the real one.
+    #[cfg(feature = "unstable-sim")]
+    #[doc(hidden)]
+    pub fn env(mut self, env: crate::runtime::SharedEnv) -> Self {
+        self.env = Some(env);
+        self
+    }
+
+    pub(crate) fn settle(self) -> Result<Settings> {
+        check_identity(&self.identity)?;
+        check_namespace(&self.namespace)?;
+        let ttl = self.ttl;
+        if ttl < MIN_TTL || ttl > MAX_TTL || ttl.subsec_nanos() != 0 {
+            return Err(invalid(format!(
+                "ttl is {ttl:?}; it must be whole seconds from {MIN_TTL:?} to {MAX_TTL:?}"
+            )));
+        }
+        let margin = self
+            .margin
+            .unwrap_or((ttl / 20).min(Duration::from_secs(2)));
+        let grace = self.grace.unwrap_or((ttl / 5).min(Duration::from_secs(10)));
+        let request_timeout = self
+            .request_timeout
+            .unwrap_or((ttl / 20).clamp(Duration::from_millis(300), Duration::from_secs(2)));
+        if self.clock_drift_ppm > 100_000 {
+            return Err(invalid(format!(
+                "clock_drift_ppm is {}; at most 100000 (10 %) makes sense",
+                self.clock_drift_ppm
+            )));
+        }
+        for (name, value) in [
+            ("request_timeout", request_timeout),
+            ("connect_timeout", self.connect_timeout),
+        ] {
+            if value.is_zero() {
+                return Err(invalid(format!("{name} is zero")));
+            }
+        }
+        let trusted = ttl.saturating_sub(ttl.mul_f64(f64::from(self.clock_drift_ppm) / 1e6));
+        let needed = ttl / 3 + request_timeout * 2 + grace + margin;
+        if needed > trusted {
+            return Err(invalid(format!(
+                "one lost renewal would cost the leadership: ttl/3 + 2 * request_timeout + grace + margin \
+                 = {:?} + 2 * {request_timeout:?} + {grace:?} + {margin:?} = {needed:?} \
+                 must be at most ttl less clock drift = {trusted:?}",
+                ttl / 3,
+            )));
+        }
+        let spare = (ttl * 2 / 3).saturating_sub(margin).saturating_sub(grace);
+        let access = Access::from(self.connect_options);
+        #[cfg(feature = "tls")]
+        let access = access.with_files(self.tls_files);
+        let announced = self
+            .announced
+            .unwrap_or_else(|| Announcement::new(&self.identity).into());
+        Ok(Settings {
+            identity: self.identity,
+            namespace: self.namespace,
+            ttl,
+            trust: Trust {
+                margin,
+                drift_ppm: self.clock_drift_ppm,
+            },
+            grace,
+            request_timeout,
+            connect_timeout: self.connect_timeout,
+            announced,
+            access,
+            spare,
+            #[cfg(feature = "unstable-sim")]
+            env: self.env,
+        })
+    }
+}
+
+impl fmt::Debug for SessionOptions {
+    /// Leaves out the connect options: theirs would print the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionOptions")
+            .field("identity", &self.identity)
+            .field("namespace", &self.namespace)
+            .field("ttl", &self.ttl)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Options that were checked.
+pub(crate) struct Settings {
+    pub(crate) identity: String,
+    pub(crate) namespace: String,
+    pub(crate) ttl: Duration,
+    pub(crate) trust: Trust,
+    pub(crate) grace: Duration,
+    pub(crate) request_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) announced: Announced,
+    access: Access,
+    /// How long after a renewal was due another may still arrive.
+    spare: Duration,
+    #[cfg(feature = "unstable-sim")]
+    pub(crate) env: Option<crate::runtime::SharedEnv>,
+}
+
+impl Settings {
+    /// What connections are made with.
+    pub(crate) fn access(&self) -> Access {
+        self.access.clone()
+    }
+
+    /// The prefix of an election's keys, with its final `/`: `xy` and `xyz` never share one.
+    pub(crate) fn prefix(&self, name: &str) -> String {
+        format!("{}{name}/", self.namespace_prefix())
+    }
+
+    /// Whether a change of etcd's leader, which it notices after its election timeout, costs no leadership.
+    pub(crate) fn survives(&self, election_timeout: Duration) -> bool {
+        self.spare >= self.request_timeout * 2 + election_timeout
+    }
+
+    /// What all keys begin with.
+    pub(crate) fn namespace_prefix(&self) -> String {
+        if self.is_everywhere() {
+            self.namespace.clone()
+        } else {
+            format!("{}/", self.namespace)
+        }
+    }
+
+    /// Names are whole keys: there is no namespace of the session's own.
+    pub(crate) fn is_everywhere(&self) -> bool {
+        matches!(self.namespace.as_str(), "" | "/")
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, message)
+}
+
+fn check_identity(identity: &str) -> Result<()> {
+    if identity.is_empty() || identity.len() > MAX_IDENTITY {
+        return Err(invalid(format!(
+            "the identity has {} bytes; 1 to {MAX_IDENTITY} are allowed",
+            identity.len()
+        )));
+    }
+    Ok(())
+}
+
+fn check_namespace(namespace: &str) -> Result<()> {
+    let rest = namespace.strip_prefix('/').unwrap_or(namespace);
+    if namespace.is_empty() || namespace == "/" {
+        return Ok(());
+    }
+    check_path("namespace", namespace, rest)
+}
+
+/// Names of elections, locks and semaphores become part of keys: no empty level, so that every prefix ends where its name ends.
+/// What begins with `~` is this crate's own.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    check_path("name", name, name)?;
+    if name.starts_with('~') {
+        return Err(invalid(format!(
+            "the name {name:?} must not begin with '~'"
+        )));
+    }
+    Ok(())
+}
+
+fn check_path(what: &str, whole: &str, rest: &str) -> Result<()> {
+    let rule = if rest.is_empty() {
+        "must not be empty"
+    } else if rest.starts_with('/') || rest.ends_with('/') {
+        "must not begin or end with '/'"
+    } else if rest.contains("//") {
+        "must not contain '//'"
+    } else if rest.chars().any(char::is_control) {
+        "must not contain control characters"
+    } else if whole.len() > MAX_NAME {
+        return Err(invalid(format!(
+            "the {what} has {} bytes; at most {MAX_NAME} are allowed",
+            whole.len()
+        )));
+    } else {
+        return Ok(());
+    };
+    Err(invalid(format!("the {what} {whole:?} {rule}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(options: SessionOptions) -> String {
+        let error = options.settle().err().expect("refused");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        error.to_string()
+    }
+
+    #[test]
+    fn the_defaults_work_for_every_ttl_that_is_allowed() {
+        for ttl in 2..=300 {
+            let options = SessionOptions::new("n").ttl(Duration::from_secs(ttl));
+            let settings = options.settle().expect("defaults scale with the ttl");
+            assert_eq!(
+                settings.survives(ETCD_ELECTION_TIMEOUT),
+                ttl >= 4,
+                "ttl {ttl}"
+            );
+        }
+    }
+
+    const PAGE: &str = include_str!("../../docs/operations.md");
+    const README: &str = include_str!("../../README.md");
+
+    /// Seconds as the page writes them: hundredths, rounded down.
+    fn seconds(duration: Duration) -> String {
+        // What is a nanosecond below a hundredth was rounded on its way.
+        let hundredths = (duration + Duration::from_nanos(10)).as_millis() / 10;
+        let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    }
+
+    fn on_the_page(first: &str, columns: &[Duration]) {
+        in_the_text(PAGE, first, columns, "");
+    }
+
+    fn in_the_text(text: &str, first: &str, columns: &[Duration], unit: &str) {
+        let column = |column: &Duration| seconds(*column) + unit;
+        let columns: Vec<String> = columns.iter().map(column).collect();
+        let row = format!("| {first}{} |", columns.join(" | "));
+        assert!(text.lines().any(|line| line == row), "missing: {row}");
+    }
+
+    /// The longest change of etcd's leader that is survived, found by asking.
+    fn change(settings: &Settings) -> Duration {
+        let survived = |ms: &u64| settings.survives(Duration::from_millis(*ms));
+        let change = (0..300_000).take_while(survived).last().unwrap_or_default();
+        Duration::from_millis(change)
+    }
+
+    /// When work is told to stop, and until when a term is valid, as the lease's clock has it.
+    fn ends(settings: &Settings) -> (Duration, Duration) {
+        use eldest_core::facts::Header;
+        use eldest_core::lease::LeaseClock;
+        use eldest_core::time::Time;
+        let header = Header {
+            cluster: 1,
+            member: 1,
+            revision: 1,
+            term: 1,
+        };
+        let clock = LeaseClock::granted(settings.trust, Time::ZERO, settings.ttl, header);
+        let valid = clock.deadline().since(Time::ZERO);
+        (valid.saturating_sub(settings.grace), valid)
+    }
+
+    #[test]
+    fn the_figures_for_operators_are_those_of_the_code() {
+        let half = Duration::from_millis(500);
+        for ttl in [2, 3, 5, 10, 20, 30, 60, 120, 300].map(Duration::from_secs) {
+            let settings = SessionOptions::new("n").ttl(ttl).settle().unwrap();
+            let (told, valid) = ends(&settings);
+            let (margin, grace) = (settings.trust.margin, settings.grace);
+            let request = settings.request_timeout;
+            on_the_page(
+                "",
+                &[
+                    ttl,
+                    margin,
+                    grace,
+                    request,
+                    ttl / 3,
+                    told,
+                    valid,
+                    ttl + half,
+                    change(&settings),
+                ],
+            );
+        }
+        for ms in [10, 40, 120, 250, 500] {
+            let options = SessionOptions::new("n").wan(Duration::from_millis(ms));
+            let settings = options.settle().unwrap();
+            let (ttl, request) = (settings.ttl, settings.request_timeout);
+            let (told, _) = ends(&settings);
+            // As etcd's documentation advises, and never less than its defaults.
+            let (heartbeat, timeout) = (ms.max(100), (ms * 10).max(1000));
+            let first = format!("{ms} ms | {heartbeat} | {timeout} | ");
+            let change = change(&settings);
+            assert!(change >= Duration::from_millis(timeout), "{ms} ms");
+            on_the_page(&first, &[ttl, request, told, ttl + half, change]);
+            in_the_text(README, &first, &[ttl, request, told, ttl + half], " s");
+        }
+    }
+
+    #[test]
+    fn the_defaults_at_ten_seconds_are_those_documented() {
+        let settings = SessionOptions::new("n").settle().unwrap();
+        assert_eq!(settings.trust.margin, Duration::from_millis(500));
+        assert_eq!(settings.grace, Duration::from_secs(2));
+        assert_eq!(settings.request_timeout, Duration::from_millis(500));
+    }
+
+    #[test]
+    fn the_wan_preset_holds_for_every_distance_up_to_a_second() {
+        for ms in [1, 40, 120, 300, 1000] {
+            let options = SessionOptions::new("n").wan(Duration::from_millis(ms));
+            let settings = options.settle().expect("a preset is valid");
+            assert!(settings.survives(ETCD_ELECTION_TIMEOUT));
+            assert!(settings.request_timeout >= Duration::from_millis(ms * 6));
+        }
+    }
+
+    #[test]
+    fn a_grace_too_long_for_the_ttl_is_refused_with_the_numbers() {
+        let message = refused(SessionOptions::new("n").grace(Duration::from_secs(6)));
+        assert!(
+            message.contains("6s") && message.contains("9.99s"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_ttl_outside_the_bounds_or_with_a_fraction_is_refused() {
+        for ttl in [1000, 2500, 301_000] {
+            let message = refused(SessionOptions::new("n").ttl(Duration::from_millis(ttl)));
+            assert!(message.contains("whole seconds"), "{message}");
+        }
+    }
+
+    #[test]
+    fn names_with_empty_levels_are_refused_with_the_rule() {
+        for (name, rule) in [
+            ("", "empty"),
+            ("/a", "begin or end"),
+            ("a/", "begin or end"),
+            ("a//b", "'//'"),
+            ("a\nb", "control"),
+            ("~a", "begin with '~'"),
+        ] {
+            let message = check_name(name).unwrap_err().to_string();
+            assert!(message.contains(rule), "{message}");
+        }
+        assert!(check_name(&"x".repeat(513)).is_err());
+        assert!(check_name("billing/scheduler").is_ok());
+        assert!(refused(SessionOptions::new("n").namespace("a/")).contains("namespace"));
+        assert!(SessionOptions::new("n").namespace("").settle().is_ok());
+        assert!(
+            SessionOptions::new("n")
+                .namespace("/services")
+                .settle()
+                .is_ok()
+        );
+        let slash = SessionOptions::new("n").namespace("/").settle().unwrap();
+        assert_eq!(slash.prefix("x"), "/x/", "as Go programs like to name it");
+        assert!(refused(SessionOptions::new("")).contains("identity"));
+    }
+
+    #[test]
+    fn names_that_begin_alike_never_share_a_prefix() {
+        // Complaint 8: `xy` and `xyz`.
+        let settings = SessionOptions::new("n").settle().unwrap();
+        assert!(!settings.prefix("xyz").starts_with(&settings.prefix("xy")));
+    }
+
+    #[test]
+    fn the_password_is_in_no_debug_output() {
+        let options = SessionOptions::new("n")
+            .connect_options(ConnectOptions::new().with_user("u", "canary-secret"));
+        assert!(!format!("{options:?}").contains("canary-secret"));
+    }
+}

@@ -1,0 +1,127 @@
+//! Tells how old the view of an onlooker may be, from any thread.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::runtime::SharedEnv;
+use eldest_core::time::Time;
+use eldest_core::watch::Completeness;
+
+/// A moment, by the library's deadline clock: what carries it shows every change that etcd had accepted then. Later
+/// changes may be missing.
+#[derive(Clone)]
+pub struct AsOf {
+    at: Time,
+    env: SharedEnv,
+}
+
+impl AsOf {
+    pub(crate) fn new(at: Time, env: SharedEnv) -> Self {
+        Self { at, env }
+    }
+
+    pub(crate) fn now(env: &SharedEnv) -> Self {
+        Self::new(env.now(), Arc::clone(env))
+    }
+
+    /// The same, if it is not earlier.
+    pub(crate) fn not_before(mut self, at: Option<Time>) -> Self {
+        self.at = self.at.max(at.unwrap_or_default());
+        self
+    }
+
+    /// How long ago that was; computed at each call. It counts the time in which the machine was suspended.
+    pub fn age(&self) -> Duration {
+        self.env.now().since(self.at)
+    }
+
+    /// The same moment as time since boot (`CLOCK_BOOTTIME`, on Linux), to compare within one machine.
+    pub fn since_boot(&self) -> Duration {
+        self.at.since(Time::ZERO)
+    }
+}
+
+impl fmt::Debug for AsOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AsOf({:?} ago)", self.age())
+    }
+}
+
+/// As of when all views of a session that have no gap are complete. One write serves any number of views.
+#[derive(Default)]
+pub(crate) struct Confirmed(AtomicU64);
+
+impl Confirmed {
+    pub(crate) fn set(&self, as_of: Time) {
+        self.0.store(as_of.as_nanos(), Ordering::Release);
+    }
+
+    fn get(&self) -> Option<Time> {
+        let as_of = Time::from_nanos(self.0.load(Ordering::Acquire));
+        (as_of > Time::ZERO).then_some(as_of)
+    }
+}
+
+/// As of when one view is complete, for any thread.
+pub(crate) struct Complete {
+    all: Arc<Confirmed>,
+    own: Mutex<Completeness>,
+}
+
+impl Complete {
+    /// Of a view of which nothing is known yet.
+    pub(crate) fn new(all: Arc<Confirmed>) -> Self {
+        let own = Mutex::default();
+        Self { all, own }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Completeness> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The view is complete as of then, and as of whatever is confirmed from now on.
+    pub(crate) fn synced(&self, as_of: Time) {
+        let mut own = self.lock();
+        own.read(as_of);
+        own.synced(self.all.get());
+    }
+
+    /// The view may miss changes.
+    pub(crate) fn unsynced(&self) {
+        self.lock().unsynced(self.all.get());
+    }
+
+    /// `None`: nothing was seen yet.
+    pub(crate) fn get(&self) -> Option<Time> {
+        // Locked first: after a gap, what is confirmed of the others is not read.
+        let own = self.lock();
+        own.as_of(self.all.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time::from_nanos(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn one_write_refreshes_all_views_without_a_gap() {
+        let all = Arc::<Confirmed>::default();
+        let views = [1, 2, 3].map(|_| Complete::new(Arc::clone(&all)));
+        all.set(at(1));
+        assert!(views.iter().all(|view| view.get().is_none()));
+        views[0].synced(at(2));
+        views[1].synced(at(3));
+        assert_eq!(views[1].get(), Some(at(3)));
+        all.set(at(4));
+        views[1].unsynced();
+        all.set(at(5));
+        let seen = [0, 1, 2].map(|view: usize| views[view].get());
+        assert_eq!(seen, [Some(at(5)), Some(at(4)), None]);
+    }
+}

@@ -1,0 +1,206 @@
+//! Turns raw keys into the candidates that users see.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
+
+use super::announcement::Announcement;
+use super::as_of::AsOf;
+use eldest_core::facts::Entry;
+use eldest_core::queue::Queue;
+
+/// The candidates of an election at one revision of etcd, eldest first.
+///
+/// A clone costs the same however many candidates there are, and so does asking for the leader. [`Roster::members`] reads
+/// all announcements at its first call, in time that grows with their number. Two rosters are equal if they show the same
+/// candidates at the same revision, however [old](Roster::as_of) they are.
+#[derive(Clone)]
+pub struct Roster {
+    inner: Arc<Inner>,
+    as_of: Option<AsOf>,
+}
+
+struct Inner {
+    revision: i64,
+    /// Shares what has not changed with the rosters before and after it.
+    entries: Queue,
+    /// What was asked for is worked out once.
+    eldest: OnceLock<Option<Member>>,
+    members: OnceLock<Box<[Member]>>,
+}
+
+impl Roster {
+    pub(crate) fn new(revision: i64, entries: impl IntoIterator<Item = Entry>) -> Self {
+        Self::of(revision, entries.into_iter().collect())
+    }
+
+    pub(crate) fn of(revision: i64, entries: Queue) -> Self {
+        let inner = Arc::new(Inner {
+            revision,
+            entries,
+            eldest: OnceLock::new(),
+            members: OnceLock::new(),
+        });
+        Self { inner, as_of: None }
+    }
+
+    /// The same, of which more is known.
+    pub(crate) fn with_as_of(self, as_of: Option<AsOf>) -> Self {
+        let inner = self.inner;
+        Self { inner, as_of }
+    }
+
+    /// The revision of etcd's store at which this was so; of two rosters the larger is newer.
+    pub fn revision(&self) -> i64 {
+        self.inner.revision
+    }
+
+    /// As of when this roster is complete, fixed at the moment at which it was handed out: it shows every change that etcd
+    /// had accepted then. After a read that is the moment before the read was sent. From an [`Observer`](crate::Observer) it is
+    /// the moment before the last request was sent by whose answer etcd confirmed that the observer had seen everything.
+    ///
+    /// A [revision](Roster::revision) does not tell this: it is that of the last change, which may be long ago. Whether the
+    /// observer that handed it out still is up to date tells [`Observer::age`](crate::Observer::age). `None`: the roster was
+    /// not read from etcd. Those of observers, reads and overviews always were.
+    ///
+    /// Not promised: anything about changes after that moment, nor the moment itself where etcd says too early how far a watch
+    /// stream is, as versions before 3.4.25 and 3.5.8 do, or answers linearizable reads with old data.
+    pub fn as_of(&self) -> Option<&AsOf> {
+        self.as_of.as_ref()
+    }
+
+    fn eldest(&self) -> Option<&Member> {
+        let eldest = || {
+            self.inner
+                .entries
+                .eldest()
+                .map(|entry| Member::new(1, entry))
+        };
+        self.inner.eldest.get_or_init(eldest).as_ref()
+    }
+
+    /// Who leads: the eldest. `None`: the seat is vacant, or [blocked](Roster::blocker).
+    ///
+    /// This is what etcd says. Whether that node acts as leader it knows alone ([`Term::is_valid`](crate::Term::is_valid)):
+    /// it may not have heard of its turn yet, and a leader that cannot reach etcd stops before its key is gone.
+    pub fn leader(&self) -> Option<&Member> {
+        self.eldest().filter(|first| first.entry.lease != 0)
+    }
+
+    /// Nobody stands.
+    pub fn is_vacant(&self) -> bool {
+        self.inner.entries.is_empty()
+    }
+
+    /// Every key that counts, eldest first.
+    pub fn members(&self) -> &[Member] {
+        let members = || {
+            let ranks = (1..).zip(self.inner.entries.iter());
+            ranks
+                .map(|(rank, entry)| Member::new(rank, entry))
+                .collect()
+        };
+        self.inner.members.get_or_init(members)
+    }
+
+    /// A key without a lease that sits first: no live candidate, it will never go by itself, and nobody can lead
+    /// until somebody deletes it, with `etcdctl del` for example.
+    pub fn blocker(&self) -> Option<&Member> {
+        self.eldest().filter(|first| first.entry.lease == 0)
+    }
+}
+
+impl PartialEq for Roster {
+    fn eq(&self, other: &Self) -> bool {
+        let same = |(one, another): (&Arc<Entry>, &Arc<Entry>)| {
+            Arc::ptr_eq(one, another) || one == another
+        };
+        let (one, another) = (&self.inner, &other.inner);
+        one.revision == another.revision
+            && one.entries.len() == another.entries.len()
+            && one.entries.iter().zip(another.entries.iter()).all(same)
+    }
+}
+
+impl fmt::Debug for Roster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Roster")
+            .field("revision", &self.revision())
+            .field("as_of", &self.as_of)
+            .field("members", &self.members())
+            .finish_non_exhaustive()
+    }
+}
+
+/// One candidate, as everybody sees it in etcd.
+#[derive(Clone, PartialEq)]
+pub struct Member {
+    rank: usize,
+    announcement: Announcement,
+    entry: Arc<Entry>,
+}
+
+impl Member {
+    fn new(rank: usize, entry: &Arc<Entry>) -> Self {
+        Self {
+            rank,
+            announcement: Announcement::decode(&entry.value),
+            entry: Arc::clone(entry),
+        }
+    }
+
+    /// Its place in the queue; 1 is the eldest, who leads.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Who it is.
+    pub fn identity(&self) -> &str {
+        self.announcement.identity()
+    }
+
+    /// What it announces.
+    pub fn announcement(&self) -> &Announcement {
+        &self.announcement
+    }
+
+    /// Its key in etcd.
+    pub fn key(&self) -> &[u8] {
+        &self.entry.key
+    }
+
+    pub(crate) fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// What it announces, as it stands in etcd.
+    pub fn value(&self) -> &[u8] {
+        &self.entry.value
+    }
+
+    /// Its seniority, and the fencing token of its leadership.
+    pub fn create_revision(&self) -> i64 {
+        self.entry.create_revision
+    }
+
+    /// The lease its key is bound to; 0: none.
+    pub fn lease_id(&self) -> i64 {
+        self.entry.lease
+    }
+
+    /// Since when it stands, by its own wall clock, if it announced that.
+    pub fn since(&self) -> Option<SystemTime> {
+        self.announcement.since()
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Member")
+            .field("rank", &self.rank)
+            .field("identity", &self.identity())
+            .field("create_revision", &self.create_revision())
+            .field("lease_id", &format_args!("{:x}", self.lease_id()))
+            .finish_non_exhaustive()
+    }
+}

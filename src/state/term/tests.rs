@@ -1,0 +1,182 @@
+//! What a term promises to whoever asks, moment by moment: events happen exactly while the clock is read.
+
+use std::sync::Weak;
+
+use super::*;
+use crate::election::{Claim, Vigil};
+use crate::runtime::{Clock, Scripted};
+use crate::{Session, SessionOptions};
+
+fn at(ms: u64) -> Time {
+    Time::ZERO.after(Duration::from_millis(ms))
+}
+
+/// A term under a belief that lasts until 100 ms.
+fn term(clock: &Arc<Clock>) -> (Arc<Belief>, Arc<Shared>) {
+    term_in(Scripted::still(), clock)
+}
+
+fn term_in(env: Scripted, clock: &Arc<Clock>) -> (Arc<Belief>, Arc<Shared>) {
+    let env = clock.env(env);
+    let endpoints = vec!["http://127.0.0.1:1".to_owned()];
+    let options = etcd_client::ConnectOptions::new();
+    let pool = Pool::new(Arc::clone(&env), endpoints, options, Duration::from_secs(1));
+    let pool = Arc::new(pool.unwrap_or_else(|e| panic!("{e}")));
+    let belief = Belief::until(at(100));
+    let key = (*b"e/1").into();
+    let shared = Shared::new(env, pool, Arc::clone(&belief), "e".into(), key, 1);
+    (belief, shared)
+}
+
+#[test]
+fn a_belief_that_ended_is_never_extended() {
+    let belief = Belief::until(at(100));
+    assert!(belief.extend(at(200)));
+    assert!(belief.extend(at(150)), "an older renewal is no error");
+    assert_eq!(belief.deadline(), at(200), "and moves nothing back");
+    belief.end();
+    assert!(!belief.extend(at(300)));
+    assert_eq!(belief.deadline(), at(200));
+    assert!(belief.over.is_cancelled());
+}
+
+#[test]
+fn no_is_never_followed_by_yes_although_a_renewal_arrives_after_it() {
+    let clock = Arc::new(Clock::default());
+    let (belief, shared) = term(&clock);
+    clock.set(100);
+    assert!(!shared.is_valid());
+    assert!(!belief.extend(at(200)), "the renewal begins a new belief");
+    assert!(!shared.is_valid());
+    assert!(shared.is_lost(), "and the token says so too");
+}
+
+#[test]
+fn no_is_never_followed_by_yes_although_the_term_is_ended_once_more() {
+    let clock = Arc::new(Clock::default());
+    let (_, shared) = term(&clock);
+    shared.end(LostReason::KeyDeleted, at(90), false);
+    assert!(!shared.is_valid());
+    shared.end(LostReason::Resigned, at(95), true);
+    assert!(!shared.is_valid());
+    assert_eq!(shared.reason(), Some(LostReason::KeyDeleted));
+    assert_eq!(shared.cutoff(), at(90));
+}
+
+#[test]
+fn a_check_during_an_extension_does_not_say_no_and_then_yes() {
+    let clock = Arc::new(Clock::default());
+    let (belief, shared) = term(&clock);
+    clock.set(100);
+    clock.meanwhile(move || assert!(belief.extend(at(200))));
+    let first = shared.is_valid();
+    assert_eq!((first, shared.is_valid()), (true, true));
+}
+
+/// A word that is read after the clock may have been read long after it: the process was stopped in between, and the check
+/// compares with a time that has passed. Whether a word was read before shows by a change that comes with the reading.
+#[test]
+fn the_clock_is_read_after_both_words_so_that_a_pause_between_them_is_seen() {
+    let clock = Arc::new(Clock::default());
+    let (belief, shared) = term(&clock);
+    clock.readings();
+    clock.set(100);
+    clock.meanwhile(move || assert!(belief.extend(at(200))));
+    assert!(shared.is_valid());
+    assert_eq!(clock.readings(), 2, "the deadline was read after the clock");
+
+    let ended = Arc::clone(&shared);
+    clock.meanwhile(move || ended.give_back());
+    assert!(shared.is_valid(), "the limit was read after the clock");
+    assert!(!shared.is_valid(), "the next check sees it");
+}
+
+#[test]
+fn whoever_saw_an_older_deadline_pass_does_not_end_the_belief() {
+    let belief = Belief::until(at(100));
+    belief.extend(at(200));
+    assert!(!belief.end_by(at(199)));
+    assert!(!belief.is_frozen() && !belief.over.is_cancelled());
+    assert!(belief.end_by(at(200)));
+    assert!(belief.end_by(at(200)), "it stays ended");
+    assert!(belief.over.is_cancelled());
+}
+
+#[test]
+fn the_watchdog_ends_the_belief_a_grace_period_before_its_deadline() {
+    let beliefs = Beliefs::new(Duration::from_millis(30));
+    let belief = beliefs.begin(at(100));
+    assert_eq!(beliefs.due(), Some(at(70)));
+    beliefs.fire(at(69));
+    assert!(!belief.over.is_cancelled());
+    belief.extend(at(200));
+    beliefs.fire(at(170));
+    assert!(belief.over.is_cancelled());
+    assert_eq!(beliefs.due(), None);
+}
+
+#[test]
+fn the_watchdog_spares_a_belief_that_was_extended_after_it_looked() {
+    let beliefs = Beliefs::new(Duration::from_millis(30));
+    let belief = beliefs.begin(at(100));
+    let (due, now) = (beliefs.due(), at(99));
+    assert!(due.is_some_and(|due| now >= due), "it will be fired");
+    belief.extend(at(200));
+    beliefs.fire(now);
+    assert!(!belief.is_frozen() && !belief.over.is_cancelled());
+    assert!(belief.extend(at(300)), "later renewals count as well");
+    assert_eq!(beliefs.due(), Some(at(270)));
+}
+
+/// When what the watchdog watches is due, each time that it is made to look.
+#[derive(Default)]
+struct Watchdog {
+    watched: Mutex<Option<Weak<dyn Watched>>>,
+    seen: Mutex<Vec<Option<Time>>>,
+}
+
+impl Watchdog {
+    fn env(self: &Arc<Self>) -> Scripted {
+        let (watch, look) = (Arc::clone(self), Arc::clone(self));
+        Scripted {
+            watch: Box::new(move |watched| *watch.watched.lock().unwrap() = Some(watched)),
+            rewatch: Box::new(move || {
+                let watched = look.watched.lock().unwrap().clone();
+                let watched = watched.and_then(|watched| watched.upgrade());
+                let due = watched.and_then(|watched| watched.due());
+                look.seen.lock().unwrap().push(due);
+            }),
+            ..Scripted::still()
+        }
+    }
+
+    fn seen(&self) -> Vec<Option<Time>> {
+        std::mem::take(&mut self.seen.lock().unwrap())
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_term_wakes_the_watchdog_for_the_earlier_deadline_of_its_work() {
+    let options = SessionOptions::new("a");
+    let session = Session::connect_lazy(["http://127.0.0.1:1"], options).unwrap();
+    let handle = session.election("e").unwrap().handle;
+    let (clock, watchdog) = (Arc::new(Clock::default()), Arc::<Watchdog>::default());
+    let (_, shared) = term_in(watchdog.env(), &clock);
+    let term = Term {
+        shared: Arc::clone(&shared),
+    };
+    let claim = Claim::new(handle, 1, 1, term);
+    let vigil = Vigil::start(Arc::new(claim), Duration::ZERO, None, true);
+    vigil.work_begins(None, None);
+    assert_eq!(watchdog.seen(), [Some(at(100))], "the belief's deadline");
+    shared.end(LostReason::Resigned, at(50), true);
+    assert_eq!(watchdog.seen(), [Some(at(50))]);
+}
+
+#[test]
+fn the_end_of_a_term_without_watched_work_wakes_nobody() {
+    let (clock, watchdog) = (Arc::new(Clock::default()), Arc::<Watchdog>::default());
+    let (_, shared) = term_in(watchdog.env(), &clock);
+    shared.end(LostReason::Resigned, at(50), true);
+    assert_eq!(watchdog.seen(), []);
+}

@@ -1,0 +1,7 @@
+//! Small containers that know nothing of elections.
+
+mod channel;
+mod lazy_watch;
+
+pub(crate) use channel::{Receiver, Sender, channel};
+pub(crate) use lazy_watch::{Teller, Told};
