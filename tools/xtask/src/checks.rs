@@ -5,13 +5,14 @@ use anyhow::Result;
 use crate::metadata::Metadata;
 use crate::stage::Stage;
 use crate::suites::{self, HTTP, LIBRARY, PUBLISHED, TESTING};
-use crate::{setup, simulate};
+use crate::{imports, setup, simulate};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
 /// The stage `check`: cargo lints again only what has changed, and what builds on it.
 pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
     everything(stage)?;
+    imports::stage(stage)?;
     suites::unit(stage)?;
     simulate::short(stage)
 }

@@ -11,6 +11,7 @@ mod docker;
 mod failures;
 mod fixed;
 mod images;
+mod imports;
 mod manifests;
 mod matrix;
 mod metadata;

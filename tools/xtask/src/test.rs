@@ -10,7 +10,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::stage::{DEFAULT_LIMIT, Report, Stage};
 use crate::tally::Tally;
-use crate::{bench, checks, consumer, deny, docker, manifests, matrix, model, simulate, suites};
+use crate::{
+    bench, checks, consumer, deny, docker, imports, manifests, matrix, model, simulate, suites,
+};
 
 struct Entry {
     name: &'static str,
@@ -36,6 +38,11 @@ const STAGES: &[Entry] = &[
         checks::lint,
     ),
     stage("unit", "the library's unit tests", suites::unit),
+    stage(
+        "imports",
+        "which room imports which, as ARCHITECTURE.md says; no import circle in any package",
+        imports::stage,
+    ),
     stage(
         "model",
         "every state of the protocol's model, and what each rule is for",
