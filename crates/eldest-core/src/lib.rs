@@ -17,6 +17,7 @@ pub mod ids;
 mod known_store;
 pub mod lease;
 pub mod machine;
+mod outbox;
 pub mod partitions;
 pub mod pause;
 mod purpose;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::action::Class;
+
 /// Longest pause between attempts that etcd did not answer well.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -10,5 +12,26 @@ pub fn pause(failures: u32, most: Duration) -> Duration {
     match failures {
         0 | 1 => Duration::ZERO,
         n => Duration::from_millis(10 << n.min(12) >> 1).min(most),
+    }
+}
+
+/// The pauses between requests that failed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    request_timeout: Duration,
+}
+
+impl Pace {
+    pub(crate) fn new(request_timeout: Duration) -> Self {
+        Self { request_timeout }
+    }
+
+    /// The pause after so many failures, the last of that class.
+    pub(crate) fn pause(self, failures: u32, class: Class) -> Duration {
+        let pause = pause(failures, LONGEST_PAUSE);
+        match class {
+            Class::Retry | Class::LeaseGone => pause,
+            _ => pause.max(self.request_timeout),
+        }
     }
 }

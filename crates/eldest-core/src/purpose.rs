@@ -7,7 +7,7 @@ use crate::time::Time;
 
 /// What a request was for; a late answer finds nobody waiting and is dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     Grant {
         sent: Time,
     },

@@ -2,11 +2,33 @@
 
 use std::collections::BTreeSet;
 
+use crate::ids::{RequestId, SlotId};
 use crate::time::Time;
+
+/// What a timer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// Soft end of the belief in the lease.
+    Trust,
+    Grant,
+    Renewal,
+    Probe,
+    Watches,
+    /// A watch of the slot that etcd refused or cancelled is asked for again.
+    Rewatch(SlotId),
+    Slot(SlotId),
+    Relist(SlotId, RequestId),
+    Arrange(SlotId),
+    Announcement(SlotId),
+    Removals,
+    Revocations,
+    /// End of the patience of a closing session.
+    GiveUp,
+}
 
 /// What to look at when the time has come. Stale timers are harmless: whoever is called looks at its state.
 #[derive(Debug, Clone)]
-pub struct Timers<K> {
+pub(crate) struct Timers<K> {
     due: BTreeSet<(Time, K)>,
 }
 
@@ -20,17 +42,17 @@ impl<K> Default for Timers<K> {
 
 impl<K: Ord + Copy> Timers<K> {
     /// Calls `key` at `at` or a little later.
-    pub fn set(&mut self, at: Time, key: K) {
+    pub(crate) fn set(&mut self, at: Time, key: K) {
         self.due.insert((at, key));
     }
 
     /// The earliest instant something waits for.
-    pub fn next(&self) -> Option<Time> {
+    pub(crate) fn next(&self) -> Option<Time> {
         self.due.first().map(|(at, _)| *at)
     }
 
     /// Takes one that is due.
-    pub fn pop(&mut self, now: Time) -> Option<K> {
+    pub(crate) fn pop(&mut self, now: Time) -> Option<K> {
         let (at, key) = *self.due.first()?;
         if at > now {
             return None;

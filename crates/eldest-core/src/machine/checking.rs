@@ -34,7 +34,8 @@ impl Machine {
             let subjects = part.iter().map(|(slot, created, _)| (*slot, *created));
             let subjects = subjects.collect();
             self.checks += 1;
-            self.ask(Purpose::Check { subjects }, Ask::Check { keys });
+            self.out
+                .ask(Purpose::Check { subjects }, Ask::Check { keys });
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Holding, Machine, Onlooker, Slot, Timer};
+use super::{Holding, Machine, Onlooker, Slot};
 use crate::action::{Action, Ask, SlotId, TermId};
 use crate::candidate::{Afterwards, Candidacy, End, Manner, Phase};
 use crate::facts::Reach;
@@ -11,6 +11,7 @@ use crate::purpose::Purpose;
 use crate::queue::PrefixView;
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
+use crate::timers::Timer;
 use crate::watch::Completeness;
 
 impl Machine {
@@ -35,7 +36,7 @@ impl Machine {
     ) {
         self.expire(now);
         if self.closing {
-            self.act(Action::Ended {
+            self.out.act(Action::Ended {
                 slot,
                 reason: EndReason::SessionClosed,
                 trouble: None,
@@ -276,8 +277,8 @@ impl Machine {
             return;
         }
         self.closing = true;
-        self.timers
-            .set(now.after(self.config.ttl * 2), Timer::GiveUp);
+        self.out
+            .set_timer(now.after(self.config.ttl * 2), Timer::GiveUp);
         for slot in self.slot_ids() {
             match self.slots.get(&slot) {
                 Some(Slot::Onlooker(_)) => self.forget(slot),
@@ -308,7 +309,8 @@ impl Machine {
     pub(super) fn give_up(&mut self) {
         if let Holding::Held(lease) = std::mem::replace(&mut self.holding, Holding::Closed) {
             let lease = lease.id();
-            self.ask(Purpose::Revoke { lease }, Ask::Revoke { lease });
+            self.out
+                .ask(Purpose::Revoke { lease }, Ask::Revoke { lease });
         }
         self.set_closed();
     }
@@ -333,7 +335,7 @@ impl Machine {
         }
         match std::mem::replace(&mut self.holding, Holding::Closed) {
             Holding::Held(lease) => {
-                self.act(Action::HangUp);
+                self.out.act(Action::HangUp);
                 self.trusted = None;
                 self.revoke(now, lease.id(), lease.ttl(), now);
             }
@@ -370,7 +372,7 @@ impl Machine {
             // It went with the lease, unless somebody wrote over it unseen: then it would block the others for ever.
             self.remove(now, &former.key, Some(former.create_revision), None);
         }
-        self.act(Action::Ended {
+        self.out.act(Action::Ended {
             slot,
             reason,
             trouble,

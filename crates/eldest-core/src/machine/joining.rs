@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Machine, Slot, Timer};
+use super::{Machine, Slot};
 use crate::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
 use crate::candidate::{Phase, Role, new_view};
 use crate::facts::Entry;
@@ -12,6 +12,7 @@ use crate::purpose::Purpose;
 use crate::queue::{Own, View};
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
+use crate::timers::Timer;
 
 impl Machine {
     /// Sends the join if everything it needs is there; otherwise whatever is missing will call again.
@@ -33,7 +34,7 @@ impl Machine {
             return false;
         }
         if now < not_before {
-            self.timers.set(not_before, Timer::Slot(slot));
+            self.out.set_timer(not_before, Timer::Slot(slot));
             return false;
         }
         let prefix = Arc::clone(&candidate.prefix);
@@ -44,11 +45,11 @@ impl Machine {
         if self.awaits_removal(&key, slot) {
             return false;
         }
-        let known = self.store.floor().revision();
+        let known = self.out.known_revision();
         self.renew_view(slot);
         // The watch goes out beside the join, so that it costs no round trip of its own.
         self.watch_slot(slot);
-        let request = self.ask(
+        let request = self.out.ask(
             Purpose::Join { slot },
             Ask::Join {
                 key,
@@ -179,7 +180,7 @@ impl Machine {
                     entries.iter().find(stands).cloned()
                 });
                 let first_time = !std::mem::replace(&mut candidate.registered, true);
-                self.note(Note::Joined {
+                self.out.note(Note::Joined {
                     slot,
                     key: Arc::clone(&own.key),
                     create_revision,
@@ -188,7 +189,7 @@ impl Machine {
                 // When no key stands, this one is read to verify renewals: here we are known to be permitted.
                 self.config.probe_key = Arc::clone(&own.key);
                 if first_time {
-                    self.act(Action::Registered { slot });
+                    self.out.act(Action::Registered { slot });
                 }
                 if !same_value {
                     self.owe_announcement(slot);
@@ -218,7 +219,7 @@ impl Machine {
         };
         if let Some(trouble) = other.and_then(|other| candidate.mismatch(&other)) {
             candidate.trouble = Some(trouble.clone());
-            self.note(Note::JoinFailed { slot, trouble });
+            self.out.note(Note::JoinFailed { slot, trouble });
             self.leave(now, slot, EndReason::Refused);
         } else if !candidate.manner.at_once {
             self.retry_join(slot, now, Class::Retry);
@@ -240,7 +241,7 @@ impl Machine {
         };
         candidate.uncertain |= trouble.ambiguous;
         let class = trouble.class;
-        self.note(Note::JoinFailed {
+        self.out.note(Note::JoinFailed {
             slot,
             trouble: trouble.clone(),
         });
@@ -269,14 +270,14 @@ impl Machine {
         };
         candidate.failures += 1;
         let failures = candidate.failures;
-        let not_before = now.after(self.pause(failures, class));
+        let not_before = now.after(self.pace.pause(failures, class));
         if let Some(candidate) = self.candidate(slot) {
             candidate.enter(Phase::Joining {
                 request: None,
                 not_before,
             });
         }
-        self.timers.set(not_before, Timer::Slot(slot));
+        self.out.set_timer(not_before, Timer::Slot(slot));
     }
 
     /// A candidate that never stood is told what is wrong instead of waiting for it to go away.

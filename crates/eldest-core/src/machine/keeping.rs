@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Holding, Machine, Slot, Timer};
+use super::{Holding, Machine, Slot};
 use crate::action::{Action, Answer, Ask, Class, Condition, Note, RequestId, SlotId, Trouble};
 use crate::facts::Header;
 use crate::lease::{Lease, Next, Outcome};
@@ -10,6 +10,7 @@ use crate::pause::{LONGEST_PAUSE, pause};
 use crate::purpose::Purpose;
 use crate::reason::LostReason;
 use crate::time::Time;
+use crate::timers::Timer;
 
 /// After a lost join, or the loss of a leader's key, the lease's keys are swept every so many verified renewals.
 const SWEEP_EVERY: u32 = 3;
@@ -27,21 +28,25 @@ impl Machine {
                     return;
                 }
                 if now < not_before {
-                    self.timers.set(not_before, Timer::Grant);
+                    self.out.set_timer(not_before, Timer::Grant);
                     return;
                 }
                 self.holding = Holding::Granting;
                 let ttl = self.config.ttl;
-                self.ask(Purpose::Grant { sent: now }, Ask::Grant { ttl });
+                self.out
+                    .ask(Purpose::Grant { sent: now }, Ask::Grant { ttl });
             }
             Holding::Held(lease) => {
-                let request = self.counter + 1;
+                let request = self.out.last_id() + 1;
                 let id = lease.id();
                 if let Some(next) = lease.start(now, request) {
-                    self.counter = request;
+                    self.out.next_id();
                     match next {
-                        Next::Open => self.ask_as(request, Purpose::Open, Ask::Open { lease: id }),
-                        Next::Renew => self.ask_as(request, Purpose::Renew, Ask::Renew),
+                        Next::Open => {
+                            self.out
+                                .ask_as(request, Purpose::Open, Ask::Open { lease: id })
+                        }
+                        Next::Renew => self.out.ask_as(request, Purpose::Renew, Ask::Renew),
                         Next::Verify => self.verify(request),
                     }
                 }
@@ -58,7 +63,7 @@ impl Machine {
 
     pub(super) fn set_renewal_timer(&mut self) {
         if let Some(at) = self.lease().and_then(Lease::next_at) {
-            self.timers.set(at, Timer::Renewal);
+            self.out.set_timer(at, Timer::Renewal);
         }
     }
 
@@ -75,7 +80,7 @@ impl Machine {
                     sent,
                     header,
                 );
-                self.note(Note::LeaseGranted {
+                self.out.note(Note::LeaseGranted {
                     lease: lease.id(),
                     ttl,
                 });
@@ -87,11 +92,11 @@ impl Machine {
             }
             Answer::Failed(trouble) => {
                 self.grant_failures += 1;
-                let pause = self.pause(self.grant_failures, trouble.class);
+                let pause = self.pace.pause(self.grant_failures, trouble.class);
                 let not_before = now.after(pause);
                 self.holding = Holding::None { not_before };
-                self.timers.set(not_before, Timer::Grant);
-                self.note(Note::RequestFailed {
+                self.out.set_timer(not_before, Timer::Grant);
+                self.out.note(Note::RequestFailed {
                     what: "grant",
                     about: Arc::default(),
                     trouble: trouble.clone(),
@@ -113,9 +118,9 @@ impl Machine {
         let fresh = self.trusted.is_none();
         self.trusted = Some(deadline);
         self.last_deadline = deadline;
-        self.timers
-            .set(deadline.before(self.config.grace), Timer::Trust);
-        self.act(Action::Trust { deadline, fresh });
+        self.out
+            .set_timer(deadline.before(self.config.grace), Timer::Trust);
+        self.out.act(Action::Trust { deadline, fresh });
         if let Some(lease) = self.lease().map(Lease::id) {
             self.set_condition(Condition::Live { lease });
         }
@@ -127,8 +132,8 @@ impl Machine {
     }
 
     pub(super) fn renewed(&mut self, now: Time, request: RequestId, answer: Answer) {
-        let verify = self.counter + 1;
-        let received = self.counter;
+        let received = self.out.last_id();
+        let verify = received + 1;
         let Holding::Held(lease) = &mut self.holding else {
             return;
         };
@@ -141,7 +146,10 @@ impl Machine {
             Answer::Renewed { ttl, header } => {
                 match lease.acknowledged(request, received, ttl, header, verify) {
                     (Outcome::Gone, _) => self.lose_lease(now, LostReason::LeaseLost),
-                    (_, Some(Next::Verify)) => self.verify(verify),
+                    (_, Some(Next::Verify)) => {
+                        self.out.next_id();
+                        self.verify(verify);
+                    }
                     _ => {}
                 }
             }
@@ -160,14 +168,13 @@ impl Machine {
 
     /// The keepalive stream, or the read that follows a renewal on its connection, failed.
     fn renewal_failed(&mut self, now: Time, trouble: Trouble) {
-        self.act(Action::HangUp);
-        self.note(Note::RenewalFailed { trouble });
+        self.out.act(Action::HangUp);
+        self.out.note(Note::RenewalFailed { trouble });
         self.keep_lease(now);
     }
 
     /// Reads a live key of ours, another each time; leaders' keys and waiting ones alike.
     pub(super) fn verify(&mut self, request: RequestId) {
-        self.counter = self.counter.max(request);
         let after = self.verified_slot;
         let chosen = self
             .slots
@@ -186,7 +193,8 @@ impl Machine {
             }
             None => (None, Arc::clone(&self.config.probe_key)),
         };
-        self.ask_as(request, Purpose::Verify { subject }, Ask::Verify { key });
+        self.out
+            .ask_as(request, Purpose::Verify { subject }, Ask::Verify { key });
     }
 
     /// Any linearizable answer may verify the last acknowledgement.
@@ -206,9 +214,9 @@ impl Machine {
                             .grace
                             .saturating_add(self.config.request_timeout)
                 {
-                    self.note(Note::RenewedLate { left });
+                    self.out.note(Note::RenewedLate { left });
                 }
-                self.note(Note::Renewed { took });
+                self.out.note(Note::Renewed { took });
                 self.set_renewal_timer();
                 // Not when it was granted: one that is lost at once must not be granted in a tight loop.
                 self.grant_failures = 0;
@@ -217,7 +225,7 @@ impl Machine {
                 self.check_unwatched();
             }
             Outcome::Refused => {
-                self.note(Note::RenewalRefused);
+                self.out.note(Note::RenewalRefused);
                 self.set_renewal_timer();
                 self.abandon_if_hopeless(now);
             }
@@ -276,7 +284,7 @@ impl Machine {
         let Holding::Held(lease) = std::mem::replace(&mut self.holding, Holding::Granting) else {
             return;
         };
-        self.act(Action::HangUp);
+        self.out.act(Action::HangUp);
         self.suspicion = None;
         self.sweeps = 0;
         let trusted = self.trusted.take().is_some();
@@ -284,7 +292,7 @@ impl Machine {
             self.lease_lost(slot, reason, now);
         }
         if trusted {
-            self.act(Action::Distrust);
+            self.out.act(Action::Distrust);
         }
         self.removals_moot(now);
         // etcd may not know yet that it is gone, and an abandoned one lives on: nothing of it may stay behind.
@@ -315,7 +323,7 @@ impl Machine {
             due |= count.is_multiple_of(SWEEP_EVERY);
         }
         if due && let Some(lease) = self.lease().map(Lease::id) {
-            self.ask(Purpose::Sweep { lease }, Ask::Sweep { lease });
+            self.out.ask(Purpose::Sweep { lease }, Ask::Sweep { lease });
         }
     }
 

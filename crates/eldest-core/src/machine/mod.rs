@@ -16,25 +16,24 @@ mod stream;
 mod transitions;
 mod view_sync;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::rebalance::BATCH;
 use self::rewatching::Rewatch;
-use crate::action::{
-    Action, Answer, Ask, Class, Condition, Note, RequestId, SlotId, Trouble, WatchId,
-};
+use crate::action::{Action, Answer, Condition, RequestId, SlotId, WatchId};
 use crate::candidate::{Candidacy, End, Phase};
 use crate::facts::{Entry, Header, Reach};
-use crate::known_store::{Floor, KnownStore, Origin};
-use crate::lease::{Lease, Step, Trust};
-use crate::pause::{LONGEST_PAUSE, pause};
+use crate::known_store::{Floor, Origin};
+use crate::lease::{Lease, Trust};
+pub use crate::outbox::BATCH;
+use crate::outbox::Outbox;
+use crate::pause::Pace;
 use crate::purpose::Purpose;
 use crate::queue::PrefixView;
 use crate::reason::LostReason;
 use crate::time::Time;
-use crate::timers::Timers;
+use crate::timers::Timer;
 use crate::watch::{Completeness, Freshness};
 
 /// What a session was configured to.
@@ -51,26 +50,6 @@ pub struct Config {
     /// Operations in one transaction, until etcd takes fewer: [`BATCH`](BATCH), unless small batches are to be
     /// looked at with few partitions.
     pub batch: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Timer {
-    /// Soft end of the belief in the lease.
-    Trust,
-    Grant,
-    Renewal,
-    Probe,
-    Watches,
-    /// A watch of the slot that etcd refused or cancelled is asked for again.
-    Rewatch(SlotId),
-    Slot(SlotId),
-    Relist(SlotId, RequestId),
-    Arrange(SlotId),
-    Announcement(SlotId),
-    Removals,
-    Revocations,
-    /// End of the patience of a closing session.
-    GiveUp,
 }
 
 /// The session's lease; each state is left by the answer or the time it names.
@@ -139,7 +118,9 @@ const MOST_LISTS: usize = 64;
 #[derive(Debug)]
 pub struct Machine {
     pub config: Config,
-    counter: Step,
+    /// What is to be done, and what is under way.
+    out: Outbox,
+    pace: Pace,
     pub holding: Holding,
     grant_failures: u32,
     /// Until when the lease is believed in; `None` when it is not.
@@ -152,11 +133,6 @@ pub struct Machine {
     /// By key of a partition, the newest create revision that was asked to go under this lease: views that are behind still
     /// show it, also to a member that is new in this session.
     deleted: BTreeMap<Arc<[u8]>, removal::Deleted>,
-    /// Operations in one transaction.
-    batch: usize,
-    /// What each request is for, and what was known of the store when it was sent.
-    requests: BTreeMap<RequestId, (Purpose, Floor)>,
-    store: KnownStore,
     /// Whose each watch is; the slot's view has it too.
     pub watches: BTreeMap<WatchId, SlotId>,
     pub stream: Stream,
@@ -166,8 +142,6 @@ pub struct Machine {
     rewatching: BTreeMap<SlotId, Rewatch>,
     pub lists: Gate,
     pub joins: Gate,
-    pub timers: Timers<Timer>,
-    actions: VecDeque<Action>,
     condition: Condition,
     verified_slot: SlotId,
     /// Verified renewals since a join was lost on the way, or a leader's key taken away, if that ever was under this
@@ -188,9 +162,9 @@ pub struct Machine {
 impl Machine {
     pub fn new(config: Config) -> Self {
         Self {
-            batch: config.batch,
+            out: Outbox::new(config.batch),
+            pace: Pace::new(config.request_timeout),
             config,
-            counter: 0,
             holding: Holding::None {
                 not_before: Time::ZERO,
             },
@@ -201,16 +175,12 @@ impl Machine {
             removals: removal::Removals::default(),
             releases: removal::Releases::default(),
             deleted: BTreeMap::new(),
-            requests: BTreeMap::new(),
-            store: KnownStore::default(),
             watches: BTreeMap::new(),
             stream: Stream::default(),
             freshness: Freshness::default(),
             rewatching: BTreeMap::new(),
             lists: Gate::default(),
             joins: Gate::default(),
-            timers: Timers::default(),
-            actions: VecDeque::new(),
             condition: Condition::Connecting,
             verified_slot: 0,
             suspicion: None,
@@ -225,18 +195,18 @@ impl Machine {
 
     /// The next thing to do, in order.
     pub fn action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.out.pop()
     }
 
     /// When [`Machine::tick`] must be called at the latest.
     pub fn next_timeout(&self) -> Option<Time> {
-        self.timers.next()
+        self.out.next_timeout()
     }
 
     /// Time has passed.
     pub fn tick(&mut self, now: Time) {
         self.expire(now);
-        while let Some(timer) = self.timers.pop(now) {
+        while let Some(timer) = self.out.due(now) {
             match timer {
                 Timer::Trust => {}
                 Timer::Grant | Timer::Renewal => self.keep_lease(now),
@@ -279,37 +249,13 @@ impl Machine {
             self.end_term(slot, now, LostReason::LeaseExpiring, End::Fading);
         }
         // After the reasons were told, for this cancels whatever is left.
-        self.act(Action::Distrust);
+        self.out.act(Action::Distrust);
         self.set_condition(Condition::Lost {
             reason: LostReason::LeaseExpiring,
         });
     }
 
     // ---- helpers shared by the machine's other files
-
-    pub fn next_id(&mut self) -> u64 {
-        self.counter += 1;
-        self.counter
-    }
-
-    pub fn act(&mut self, action: Action) {
-        self.actions.push_back(action);
-    }
-
-    pub fn note(&mut self, note: Note) {
-        self.act(Action::Note(note));
-    }
-
-    pub fn ask(&mut self, purpose: Purpose, ask: Ask) -> RequestId {
-        let request = self.next_id();
-        self.ask_as(request, purpose, ask);
-        request
-    }
-
-    fn ask_as(&mut self, request: RequestId, purpose: Purpose, ask: Ask) {
-        self.requests.insert(request, (purpose, self.store.floor()));
-        self.act(Action::Ask { request, ask });
-    }
 
     pub fn slot_ids(&self) -> Vec<SlotId> {
         self.slots.keys().copied().collect()
@@ -330,20 +276,12 @@ impl Machine {
     pub fn set_condition(&mut self, condition: Condition) {
         if self.condition != condition {
             self.condition = condition;
-            self.act(Action::Session(condition));
+            self.out.act(Action::Session(condition));
         }
     }
 
     pub fn set_closed(&mut self) {
         self.set_condition(Condition::Closed);
-    }
-
-    pub fn pause(&self, failures: u32, class: Class) -> Duration {
-        let pause = pause(failures, LONGEST_PAUSE);
-        match class {
-            Class::Retry | Class::LeaseGone => pause,
-            _ => pause.max(self.config.request_timeout),
-        }
     }
 
     /// etcd answered.
@@ -358,7 +296,7 @@ impl Machine {
     /// The answer to a request.
     pub fn answer(&mut self, now: Time, request: RequestId, answer: Answer) {
         self.expire(now);
-        let Some((purpose, floor)) = self.requests.remove(&request) else {
+        let Some((purpose, floor)) = self.out.answered(request) else {
             return;
         };
         if !matches!(answer, Answer::Failed(_)) {
@@ -425,7 +363,7 @@ impl Machine {
 
     /// Whether the answer proves something about the store that is known.
     fn same_store(&mut self, now: Time, header: Header, floor: Floor) -> bool {
-        let origin = self.store.answered(header, floor);
+        let origin = self.out.origin(header, floor);
         if origin == Origin::Other {
             self.store_exchanged(now, header);
         }
@@ -434,12 +372,7 @@ impl Machine {
 
     /// Another store answers: everything known of the former one is given up.
     fn store_exchanged(&mut self, now: Time, header: Header) {
-        let was = (self.store.cluster(), self.store.floor().revision());
-        self.store.exchanged(header);
-        self.note(Note::StoreChanged {
-            was,
-            is: (header.cluster, header.revision),
-        });
+        self.out.store_exchanged(header);
         self.lose_lease(now, LostReason::StoreChanged);
         self.restart_watches(now, false);
         for slot in self.slot_ids() {
@@ -511,15 +444,6 @@ impl Machine {
 
     pub fn entry_is_ours(&self, entry: &Entry) -> bool {
         self.lease().is_some_and(|lease| lease.id() == entry.lease)
-    }
-
-    pub fn fail_request(&mut self, what: &'static str, about: &[u8], trouble: Trouble) {
-        let about = about.into();
-        self.note(Note::RequestFailed {
-            what,
-            about,
-            trouble,
-        });
     }
 
     /// What the slot looks at.

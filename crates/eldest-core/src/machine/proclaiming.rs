@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Machine, Timer};
+use super::Machine;
 use crate::action::{Action, Answer, Ask, Class, SlotId};
 use crate::candidate::{Announcements, Candidacy};
 use crate::facts::Entry;
 use crate::purpose::Purpose;
 use crate::queue::Own;
 use crate::time::Time;
+use crate::timers::Timer;
 
 impl Machine {
     /// Replaces what the candidate announces, now and after every rejoin.
@@ -39,8 +40,8 @@ impl Machine {
     fn announce_owed_later(&mut self, slot: SlotId, class: Class, now: Time) {
         let announcements = self.candidate(slot).map(Candidacy::announcements);
         if let Some(failures) = announcements.and_then(Announcements::failed) {
-            let at = now.after(self.pause(failures, class));
-            self.timers.set(at, Timer::Announcement(slot));
+            let at = now.after(self.pace.pause(failures, class));
+            self.out.set_timer(at, Timer::Announcement(slot));
         }
     }
 
@@ -73,7 +74,7 @@ impl Machine {
             mod_revision,
             value,
         };
-        self.ask(purpose, ask);
+        self.out.ask(purpose, ask);
         if let Some(candidate) = self.candidate(slot) {
             candidate.announcements().sent();
         }
@@ -114,12 +115,12 @@ impl Machine {
                 _ => self.answer_proclaims(tickets, false),
             },
             Answer::Failed(trouble) if tickets.is_empty() => {
-                self.fail_request("proclaim", key, trouble);
+                self.out.note_failure("proclaim", key, trouble);
             }
             Answer::Failed(trouble) => {
                 for ticket in tickets {
                     let result = Err(trouble.clone());
-                    self.act(Action::Proclaimed { ticket, result });
+                    self.out.act(Action::Proclaimed { ticket, result });
                 }
             }
             _ => {}
@@ -138,7 +139,7 @@ impl Machine {
     ) {
         for ticket in tickets {
             let result = Ok(announced);
-            self.act(Action::Proclaimed { ticket, result });
+            self.out.act(Action::Proclaimed { ticket, result });
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Machine, Slot, Timer};
+use super::{Machine, Slot};
 use crate::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
 use crate::candidate::{Candidacy, End, Phase, Role};
 use crate::facts::Header;
@@ -15,9 +15,8 @@ use crate::purpose::Purpose;
 use crate::queue::{Fate, Own, View};
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
+use crate::timers::Timer;
 
-/// etcd takes 128 operations in a transaction unless it was configured otherwise, and our member key is compared too.
-pub const BATCH: usize = 127;
 /// Takes of a member's under way.
 const AT_ONCE: usize = 8;
 /// However fast changes arrive, what they mean is worked out only so often: in this time,
@@ -47,7 +46,7 @@ impl Machine {
         if now >= at {
             self.arrange(slot, now);
         } else if !std::mem::replace(&mut member.due, true) {
-            self.timers.set(at, Timer::Arrange(slot));
+            self.out.set_timer(at, Timer::Arrange(slot));
         }
     }
 
@@ -79,7 +78,7 @@ impl Machine {
             }
         }
         for (partition, own) in wants.adopt {
-            self.note(Note::OrphanFound {
+            self.out.note(Note::OrphanFound {
                 key: Arc::clone(&own.key),
             });
             self.own(slot, partition, own);
@@ -202,13 +201,13 @@ impl Machine {
         let key = |partition: &u32| partition_key(&candidate.prefix, *partition);
         let news: Vec<_> = blocked.difference(&told).map(key).collect();
         for key in news {
-            self.note(Note::Blocked { slot, key });
+            self.out.note(Note::Blocked { slot, key });
         }
     }
 
     /// A partition is ours from now on.
     fn own(&mut self, member: SlotId, partition: u32, own: Own) {
-        let slot = PARTITIONS + self.next_id();
+        let slot = PARTITIONS + self.out.next_id();
         let Some(candidate) = self.candidate(member) else {
             return;
         };
@@ -218,7 +217,7 @@ impl Machine {
         }
         let owner = Candidacy::owner(prefix, value, member, partition);
         self.slots.insert(slot, Slot::Candidate(Box::new(owner)));
-        self.act(Action::Taken {
+        self.out.act(Action::Taken {
             member,
             partition,
             slot,
@@ -229,7 +228,7 @@ impl Machine {
 
     /// A key of ours that nobody wants goes again; a member that leaves waits for it.
     fn discard(&mut self, member: SlotId, own: &Own, now: Time) {
-        self.note(Note::OrphanFound {
+        self.out.note(Note::OrphanFound {
             key: Arc::clone(&own.key),
         });
         self.remove(now, &own.key, Some(own.create_revision), Some(member));
@@ -237,7 +236,7 @@ impl Machine {
 
     /// As many of these as may be under way; what follows from the answers takes the others.
     fn take(&mut self, slot: SlotId, partitions: &[u32], now: Time) {
-        let batch = self.batch;
+        let batch = self.out.batch();
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
@@ -251,7 +250,7 @@ impl Machine {
         }
         if now < member.not_before {
             let at = member.not_before;
-            self.timers.set(at, Timer::Arrange(slot));
+            self.out.set_timer(at, Timer::Arrange(slot));
             return;
         }
         let (own, prefix) = (own.clone(), Arc::clone(&candidate.prefix));
@@ -263,7 +262,7 @@ impl Machine {
                 value: Arc::clone(&value),
                 keys: keys.map(|p| partition_key(&prefix, *p)).collect(),
             };
-            let request = self.ask(Purpose::Take { slot }, ask);
+            let request = self.out.ask(Purpose::Take { slot }, ask);
             if let Some(member) = self.membership(slot) {
                 member.taking.insert(request, partitions.to_vec());
             }
@@ -356,7 +355,7 @@ impl Machine {
             self.lose_lease(now, LostReason::LeaseLost);
             return;
         }
-        self.smaller_batches(trouble.class, partitions.len());
+        self.out.smaller_batches(trouble.class, partitions.len());
         let Some(member) = self.membership(slot) else {
             return;
         };
@@ -365,12 +364,12 @@ impl Machine {
         }
         self.take_later(slot, request, trouble.class, now);
         let prefix = self.prefix_of(slot);
-        self.fail_request("take partitions", &prefix, trouble);
+        self.out.note_failure("take partitions", &prefix, trouble);
     }
 
     /// What was under way when a failure was counted, and fails as well, is the same failure.
     fn take_later(&mut self, slot: SlotId, request: RequestId, class: Class, now: Time) {
-        let sent = self.counter;
+        let sent = self.out.last_id();
         let Some(member) = self.membership(slot) else {
             return;
         };
@@ -379,17 +378,9 @@ impl Machine {
             member.counted = sent;
         }
         let failures = member.failures;
-        let not_before = now.after(self.pause(failures, class));
+        let not_before = now.after(self.pace.pause(failures, class));
         if let Some(member) = self.membership(slot) {
             member.not_before = not_before.max(member.not_before);
-        }
-    }
-
-    /// etcd may be configured to take fewer operations, or less at once, than the `asked` that it refused. What it refuses
-    /// of one alone is not too large.
-    pub(super) fn smaller_batches(&mut self, class: Class, asked: usize) {
-        if class == Class::Invalid && asked > 1 {
-            self.batch = self.batch.min(asked / 2);
         }
     }
 

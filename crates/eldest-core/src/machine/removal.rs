@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Machine, Slot, Timer};
+use super::{Machine, Slot};
 use crate::action::{Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
 use crate::candidate::Phase;
 use crate::facts::Entry;
 use crate::partitions::Shown;
 use crate::purpose::Purpose;
 use crate::time::Time;
+use crate::timers::Timer;
 
 /// A key that must go. While it stands here it is never ours again: no join uses its path.
 #[derive(Debug, Clone)]
@@ -217,7 +218,7 @@ impl Machine {
                 key: Arc::clone(&key),
             },
         };
-        let request = self.ask(purpose, ask);
+        let request = self.out.ask(purpose, ask);
         if let Some(removal) = self.removals.get_mut(&key) {
             removal.request = Some(request);
         }
@@ -251,7 +252,7 @@ impl Machine {
             }
             Answer::Failed(trouble) => {
                 self.removal_failed(key, trouble.class, now);
-                self.fail_request("delete", key, trouble);
+                self.out.note_failure("delete", key, trouble);
             }
             _ => {}
         }
@@ -260,7 +261,7 @@ impl Machine {
     /// What was looked for stands since that revision, or does not stand.
     fn found(&mut self, key: &Arc<[u8]>, create_revision: Option<i64>, now: Time) {
         if create_revision.is_some() {
-            self.note(Note::OrphanFound {
+            self.out.note(Note::OrphanFound {
                 key: Arc::clone(key),
             });
         }
@@ -324,11 +325,11 @@ impl Machine {
             }
             None => return,
         };
-        let not_before = now.after(self.pause(failures, class));
+        let not_before = now.after(self.pace.pause(failures, class));
         if let Some(removal) = self.removals.get_mut(key) {
             removal.not_before = not_before;
         }
-        self.timers.set(not_before, Timer::Removals);
+        self.out.set_timer(not_before, Timer::Removals);
     }
 
     fn start_releases(&mut self) {
@@ -336,7 +337,7 @@ impl Machine {
             return;
         }
         let mut keys = Vec::new();
-        while keys.len() < self.batch
+        while keys.len() < self.out.batch()
             && let Some(key) = self.releases.waiting.pop_first()
         {
             let removal = self.removals.get(&key).filter(|r| r.request.is_none());
@@ -349,7 +350,7 @@ impl Machine {
             keys: keys.iter().map(|(key, _)| Arc::clone(key)).collect(),
         };
         let asked = keys.clone();
-        let request = self.ask(purpose, Ask::Release { keys });
+        let request = self.out.ask(purpose, Ask::Release { keys });
         self.releases.under_way = true;
         for (key, create_revision) in asked {
             if let Some(removal) = self.removals.get_mut(&key) {
@@ -368,11 +369,11 @@ impl Machine {
     ) {
         self.releases.under_way = false;
         if let Answer::Failed(trouble) = answer {
-            self.smaller_batches(trouble.class, keys.len());
+            self.out.smaller_batches(trouble.class, keys.len());
             for key in keys {
                 self.remove_later(key, request, trouble.class, now);
             }
-            self.fail_request(
+            self.out.note_failure(
                 "delete",
                 keys.first().map_or(&[][..], |key| &**key),
                 trouble,
@@ -439,7 +440,7 @@ impl Machine {
             Answer::Swept { keys } => keys,
             Answer::Failed(trouble) => {
                 self.sweeps = self.sweeps.max(1);
-                self.fail_request("sweep", &[], trouble);
+                self.out.note_failure("sweep", &[], trouble);
                 return;
             }
             _ => return,
@@ -468,7 +469,7 @@ impl Machine {
     /// Takes the lease away from etcd, from `not_before` on; it would go by itself a TTL later.
     pub fn revoke(&mut self, now: Time, lease: i64, ttl: Duration, not_before: Time) {
         let until = now.after(ttl * 2);
-        self.timers.set(not_before, Timer::Revocations);
+        self.out.set_timer(not_before, Timer::Revocations);
         self.revocations().push(Revocation {
             lease,
             request: None,
@@ -489,7 +490,9 @@ impl Machine {
             }
         }
         for (index, lease) in due {
-            let request = self.ask(Purpose::Revoke { lease }, Ask::Revoke { lease });
+            let request = self
+                .out
+                .ask(Purpose::Revoke { lease }, Ask::Revoke { lease });
             self.revocations()[index].request = Some(request);
         }
         self.close_if_done(now);
@@ -515,13 +518,13 @@ impl Machine {
             }
             None => return,
         };
-        let not_before = now.after(self.pause(failures, trouble.class));
+        let not_before = now.after(self.pace.pause(failures, trouble.class));
         for r in self.revocations().iter_mut().filter(|r| r.lease == lease) {
             r.request = None;
             r.not_before = not_before;
         }
-        self.timers.set(not_before, Timer::Revocations);
-        self.fail_request("revoke", &[], trouble);
+        self.out.set_timer(not_before, Timer::Revocations);
+        self.out.note_failure("revoke", &[], trouble);
     }
 }
 

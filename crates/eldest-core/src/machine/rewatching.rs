@@ -1,10 +1,11 @@
 //! Opens one watch again that etcd refused or cancelled, and leaves the other watches of the stream alone.
 
-use super::{Machine, Slot, Timer};
+use super::{Machine, Slot};
 use crate::action::{Action, Answer, Ask, Class, Note, SlotId, Trouble, WatchId};
 use crate::pause::LONGEST_PAUSE;
 use crate::purpose::Purpose;
 use crate::time::Time;
+use crate::timers::Timer;
 
 /// The losses of one slot's watches.
 #[derive(Debug, Clone, Copy, Default)]
@@ -28,12 +29,13 @@ impl Machine {
         };
         let class = trouble.class;
         let prefix = self.prefix_of(slot);
-        self.fail_request("watch", &prefix, trouble);
+        self.out.note_failure("watch", &prefix, trouble);
         self.watch_again_later(slot, watch, class, now);
         // etcd judges a watch by the token with which the stream was opened, and 3.4 calls an expired token "permission
         // denied". A read under today's token tells the two cases apart.
         if class == Class::Denied {
-            self.ask(Purpose::Permission { slot }, Ask::Probe { key: prefix });
+            self.out
+                .ask(Purpose::Permission { slot }, Ask::Probe { key: prefix });
         }
     }
 
@@ -41,7 +43,7 @@ impl Machine {
     pub fn watch_canceled(&mut self, now: Time, watch: WatchId, reason: String) {
         self.expire(now);
         if let Some(slot) = self.watches.get(&watch).copied() {
-            self.note(Note::WatchLost { why: reason });
+            self.out.note(Note::WatchLost { why: reason });
             self.watch_again_later(slot, watch, Class::Retry, now);
         }
     }
@@ -62,8 +64,8 @@ impl Machine {
         lost.failures += 1;
         (lost.lost_at, lost.waits) = (now, true);
         let failures = lost.failures;
-        let at = now.after(self.pause(failures, class));
-        self.timers.set(at, Timer::Rewatch(slot));
+        let at = now.after(self.pace.pause(failures, class));
+        self.out.set_timer(at, Timer::Rewatch(slot));
     }
 
     /// The pause after the loss of the slot's watch is over.
@@ -82,12 +84,12 @@ impl Machine {
         match answer {
             Answer::Read { .. } if waits => {
                 let why = "a watch was refused, and a read of the same keys was not".to_owned();
-                self.note(Note::WatchLost { why });
+                self.out.note(Note::WatchLost { why });
                 self.restart_watches(now, false);
             }
             Answer::Failed(trouble) if trouble.class == Class::Denied => {
                 if let Some(Slot::Onlooker(_)) = self.slots.get(&slot) {
-                    self.act(Action::ObserveFailed { slot, trouble });
+                    self.out.act(Action::ObserveFailed { slot, trouble });
                     self.forget(slot);
                 }
             }

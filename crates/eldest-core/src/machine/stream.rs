@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Machine, Slot, Timer};
+use super::{Machine, Slot};
 use crate::action::{Action, Ask, Note, SlotId, WatchId};
 use crate::facts::Change;
 use crate::pause::{LONGEST_PAUSE, pause};
 use crate::purpose::Purpose;
 use crate::queue::Watcher;
 use crate::time::Time;
+use crate::timers::Timer;
 use crate::watch::stall_bound;
 
 /// The first watch waits until there is a connection, and making one may take this much longer than an answer.
@@ -22,17 +23,17 @@ impl Machine {
         if waits || self.stream.down_until.is_some() {
             return None;
         }
-        let watch = self.next_id() as WatchId;
+        let watch = self.out.next_id() as WatchId;
         self.watches.insert(watch, slot);
         self.stream.unconfirmed.insert(watch);
-        self.act(Action::Watch { watch, key, prefix });
+        self.out.act(Action::Watch { watch, key, prefix });
         Some(Watcher::new(watch))
     }
 
     pub fn unwatch(&mut self, watch: WatchId) {
         if self.watches.remove(&watch).is_some() {
             self.stream.unconfirmed.remove(&watch);
-            self.act(Action::Unwatch { watch });
+            self.out.act(Action::Unwatch { watch });
         }
     }
 
@@ -73,25 +74,25 @@ impl Machine {
         }
         let stands = !self.watches.is_empty() && self.stream.down_until.is_none();
         if !self.compare_stream(now, revision) && stands && self.freshness.waits() {
-            self.act(Action::Progress);
+            self.out.act(Action::Progress);
         }
     }
 
     fn confirmed(&mut self) {
         if let Some(as_of) = self.freshness.as_of() {
-            self.act(Action::Confirmed { as_of });
+            self.out.act(Action::Confirmed { as_of });
         }
     }
 
     /// The stream broke.
     pub fn watch_lost(&mut self, now: Time, why: String) {
         self.expire(now);
-        self.note(Note::WatchLost { why });
+        self.out.note(Note::WatchLost { why });
         self.restart_watches(now, false);
     }
 
     pub(super) fn restart_watches(&mut self, now: Time, elsewhere: bool) {
-        self.act(Action::HangUpWatches { elsewhere });
+        self.out.act(Action::HangUpWatches { elsewhere });
         self.watches.clear();
         // What a stream refused, the next one may be asked for at once.
         for lost in self.rewatching.values_mut() {
@@ -109,7 +110,7 @@ impl Machine {
         self.stream.failures += 1;
         let until = now.after(pause(self.stream.failures, LONGEST_PAUSE));
         self.stream.down_until = Some(until);
-        self.timers.set(until, Timer::Watches);
+        self.out.set_timer(until, Timer::Watches);
         for slot in self.slot_ids() {
             self.slot_unwatched(slot);
         }
@@ -129,7 +130,7 @@ impl Machine {
     /// The stream speaks, and knows of `revision`.
     pub(super) fn saw(&mut self, revision: i64) {
         self.stream.silent = None;
-        self.store.watched(revision);
+        self.out.watched(revision);
         self.stream.seen = self.stream.seen.max(revision);
         if self
             .stream
@@ -147,7 +148,7 @@ impl Machine {
             return false;
         }
         if self.is_unanswered(now) {
-            self.note(Note::WatchLost {
+            self.out.note(Note::WatchLost {
                 why: "stalled: reads are answered, and watches that were asked for are not"
                     .to_owned(),
             });
@@ -159,7 +160,7 @@ impl Machine {
         }
         let (since, _) = *self.stream.behind.get_or_insert((now, revision));
         if now.since(since) >= self.stall_bound() {
-            self.note(Note::WatchLost {
+            self.out.note(Note::WatchLost {
                 why: format!(
                     "stalled: reads show revision {revision}, the stream only {}",
                     self.stream.seen
@@ -168,7 +169,7 @@ impl Machine {
             self.restart_watches(now, true);
             return false;
         }
-        self.act(Action::Progress);
+        self.out.act(Action::Progress);
         true
     }
 
@@ -196,7 +197,8 @@ impl Machine {
         self.probed_slot = slot;
         self.probe_later(now);
 
-        self.ask(Purpose::Probe { sent: now }, Ask::Probe { key });
+        self.out
+            .ask(Purpose::Probe { sent: now }, Ask::Probe { key });
     }
 
     /// The onlooker whose prefix is probed next, if anybody looks on: another each time, and rather one that was permitted to
@@ -218,8 +220,8 @@ impl Machine {
 
     pub fn probe_later(&mut self, now: Time) {
         if !std::mem::replace(&mut self.probing, true) {
-            self.timers
-                .set(now.after(self.config.ttl / 3), Timer::Probe);
+            self.out
+                .set_timer(now.after(self.config.ttl / 3), Timer::Probe);
         }
     }
 }

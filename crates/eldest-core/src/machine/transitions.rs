@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Machine, Timer};
+use super::Machine;
 use crate::action::{Action, Note, SlotId, TermId};
 use crate::candidate::{Afterwards, Candidacy, End, Phase, Role, Turn};
 use crate::facts::Entry;
 use crate::queue::{Fate, Own, Place};
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
+use crate::timers::Timer;
 
 /// How late a task may be that drops work at its deadline, before the key goes all the same.
 const MOST_LATE: Duration = Duration::from_millis(250);
@@ -44,21 +45,21 @@ impl Machine {
 
     pub(super) fn tell(&mut self, slot: SlotId) {
         if let Some(key) = self.candidate(slot).and_then(Candidacy::blocked) {
-            self.note(Note::Blocked { slot, key });
+            self.out.note(Note::Blocked { slot, key });
         }
         if let Some(standing) = self.candidate(slot).and_then(Candidacy::news) {
-            self.act(Action::Standing { slot, standing });
+            self.out.act(Action::Standing { slot, standing });
         }
     }
 
     pub(super) fn lead(&mut self, slot: SlotId, own: Own) {
-        let term = self.next_id();
+        let term = self.out.next_id();
         let key = Arc::clone(&own.key);
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
         if let Turn::Elected { term, token } = candidate.enter(Phase::Leading { own, term }) {
-            self.act(Action::Elected {
+            self.out.act(Action::Elected {
                 slot,
                 term,
                 key,
@@ -109,8 +110,8 @@ impl Machine {
         } = turn
         {
             let release = self.release_at(cutoff);
-            self.timers.set(release, Timer::Slot(slot));
-            self.act(Action::TermEnded {
+            self.out.set_timer(release, Timer::Slot(slot));
+            self.out.act(Action::TermEnded {
                 slot,
                 term,
                 reason,
@@ -193,7 +194,7 @@ impl Machine {
         reason: LostReason,
         cutoff: Time,
     ) {
-        self.act(Action::TermEnded {
+        self.out.act(Action::TermEnded {
             slot,
             term,
             reason,

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Machine, Slot, Timer};
+use super::{Machine, Slot};
 use crate::action::{Action, Answer, Ask, Class, RequestId, SlotId, Trouble, WatchId};
 use crate::candidate::{Follow, Phase, Role, new_view};
 use crate::facts::{Change, Entry, Reach};
 use crate::purpose::Purpose;
 use crate::queue::{Fate, Place, PredecessorView, PrefixView, View, ahead, place_in};
 use crate::time::Time;
+use crate::timers::Timer;
 
 impl Machine {
     /// Opens the watches that the slot's view needs and does not have.
@@ -87,7 +88,7 @@ impl Machine {
             Some(Slot::Onlooker(o)) => {
                 o.view.unwatched();
                 if o.complete.unsynced(self.freshness.as_of()) {
-                    self.act(Action::Unsynced { slot });
+                    self.out.act(Action::Unsynced { slot });
                 }
             }
             Some(Slot::Candidate(c)) => match &mut c.view {
@@ -128,7 +129,7 @@ impl Machine {
                 }
                 let as_of = o.complete.as_of(self.freshness.as_of()).unwrap_or_default();
                 for (revision, entries) in shown {
-                    self.act(Action::Observed {
+                    self.out.act(Action::Observed {
                         slot,
                         revision,
                         entries,
@@ -217,7 +218,7 @@ impl Machine {
             o.shown = roster.revision();
             let revision = roster.revision();
             let entries = roster.copy();
-            self.act(Action::Observed {
+            self.out.act(Action::Observed {
                 slot,
                 revision,
                 entries,
@@ -226,7 +227,7 @@ impl Machine {
         }
         // After the state, so that nobody takes an older one for complete.
         if synced {
-            self.act(Action::Synced { slot, as_of });
+            self.out.act(Action::Synced { slot, as_of });
         }
     }
 
@@ -251,7 +252,7 @@ impl Machine {
             Some(Slot::Onlooker(o)) if o.view.wants_list() => {
                 if now < o.not_before {
                     let at = o.not_before;
-                    self.timers.set(at, Timer::Slot(slot));
+                    self.out.set_timer(at, Timer::Slot(slot));
                     return false;
                 }
                 Ask::List {
@@ -272,7 +273,7 @@ impl Machine {
             },
             _ => return false,
         };
-        let request = self.ask(Purpose::List { slot, sent: now }, ask);
+        let request = self.out.ask(Purpose::List { slot, sent: now }, ask);
         self.set_list(slot, Some(request));
         true
     }
@@ -354,13 +355,13 @@ impl Machine {
         if matches!(trouble.class, Class::Denied | Class::Invalid)
             && let Some(Slot::Onlooker(_)) = self.slots.get(&slot)
         {
-            self.act(Action::ObserveFailed { slot, trouble });
+            self.out.act(Action::ObserveFailed { slot, trouble });
             self.forget(slot);
             return;
         }
         let class = trouble.class;
         let prefix = self.prefix_of(slot);
-        self.fail_request("list", &prefix, trouble);
+        self.out.note_failure("list", &prefix, trouble);
         let failures = match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => {
                 o.failures += 1;
@@ -372,12 +373,12 @@ impl Machine {
             }
             None => return,
         };
-        let not_before = now.after(self.pause(failures, class));
+        let not_before = now.after(self.pace.pause(failures, class));
         if let Some(Slot::Onlooker(o)) = self.slots.get_mut(&slot) {
             o.not_before = not_before;
         }
         // The list stays 'under way' until then, so that nothing else starts it.
-        self.timers.set(not_before, Timer::Relist(slot, request));
+        self.out.set_timer(not_before, Timer::Relist(slot, request));
     }
 
     /// The pause after a failed list is over.
