@@ -12,6 +12,7 @@
 
 pub mod action;
 pub mod candidate;
+pub mod cleanup;
 pub mod facts;
 pub mod ids;
 mod known_store;

@@ -111,7 +111,7 @@ impl Machine {
                 ..
             } => {
                 let key = candidate.key(lease);
-                self.hold(key, slot, now);
+                self.removals.hold(key, slot, now);
             }
             Phase::Leading { .. } | Phase::Leaving { .. } => {}
             Phase::Ending {
@@ -264,7 +264,7 @@ impl Machine {
             return;
         };
         let key = lease.map(|lease| candidate.key(lease));
-        let waits = key.is_some_and(|key| self.awaits_removal(&key, slot));
+        let waits = key.is_some_and(|key| self.removals.wait(&key, slot));
         if !waits {
             self.finish(slot, now);
         }
@@ -341,7 +341,7 @@ impl Machine {
             }
             granting @ Holding::Granting => self.holding = granting,
             Holding::None { .. } | Holding::Closed => {
-                if self.revocations().is_empty() {
+                if self.revocations.is_empty() {
                     self.set_closed();
                 }
             }

@@ -42,7 +42,7 @@ impl Machine {
         let key = candidate.key(lease);
         let admission = candidate.admission();
         let uncertain = candidate.uncertain;
-        if self.awaits_removal(&key, slot) {
+        if self.removals.wait(&key, slot) {
             return false;
         }
         let known = self.out.known_revision();

@@ -294,7 +294,8 @@ impl Machine {
         if trusted {
             self.out.act(Action::Distrust);
         }
-        self.removals_moot(now);
+        let waiting = self.removals.lease_lost();
+        self.release_waiting(waiting, now);
         // etcd may not know yet that it is gone, and an abandoned one lives on: nothing of it may stay behind.
         // If it has it after all, as a restored store does, its keys stay for as long as work may go on under them.
         let working = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.is_ending());
@@ -325,9 +326,5 @@ impl Machine {
         if due && let Some(lease) = self.lease().map(Lease::id) {
             self.out.ask(Purpose::Sweep { lease }, Ask::Sweep { lease });
         }
-    }
-
-    pub fn revocations(&mut self) -> &mut Vec<super::removal::Revocation> {
-        &mut self.revocations
     }
 }

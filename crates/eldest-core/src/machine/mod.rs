@@ -21,8 +21,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::rewatching::Rewatch;
-use crate::action::{Action, Answer, Condition, RequestId, SlotId, WatchId};
+use crate::action::{Action, Answer, Class, Condition, RequestId, SlotId, WatchId};
 use crate::candidate::{Candidacy, End, Phase};
+use crate::cleanup::{Removals, Revocations};
 use crate::facts::{Entry, Header, Reach};
 use crate::known_store::{Floor, Origin};
 use crate::lease::{Lease, Trust};
@@ -128,11 +129,7 @@ pub struct Machine {
     /// The last belief's end, kept for terms that fade with it.
     pub last_deadline: Time,
     pub slots: BTreeMap<SlotId, Slot>,
-    pub removals: removal::Removals,
-    releases: removal::Releases,
-    /// By key of a partition, the newest create revision that was asked to go under this lease: views that are behind still
-    /// show it, also to a member that is new in this session.
-    deleted: BTreeMap<Arc<[u8]>, removal::Deleted>,
+    removals: Removals,
     /// Whose each watch is; the slot's view has it too.
     pub watches: BTreeMap<WatchId, SlotId>,
     pub stream: Stream,
@@ -156,14 +153,15 @@ pub struct Machine {
     probing: bool,
     /// Whose prefix was probed last.
     probed_slot: SlotId,
-    revocations: Vec<removal::Revocation>,
+    revocations: Revocations,
 }
 
 impl Machine {
     pub fn new(config: Config) -> Self {
+        let pace = Pace::new(config.request_timeout);
         Self {
             out: Outbox::new(config.batch),
-            pace: Pace::new(config.request_timeout),
+            pace,
             config,
             holding: Holding::None {
                 not_before: Time::ZERO,
@@ -172,9 +170,7 @@ impl Machine {
             trusted: None,
             last_deadline: Time::ZERO,
             slots: BTreeMap::new(),
-            removals: removal::Removals::default(),
-            releases: removal::Releases::default(),
-            deleted: BTreeMap::new(),
+            removals: Removals::new(pace),
             watches: BTreeMap::new(),
             stream: Stream::default(),
             freshness: Freshness::default(),
@@ -189,7 +185,7 @@ impl Machine {
             closing: false,
             probing: false,
             probed_slot: 0,
-            revocations: Vec::new(),
+            revocations: Revocations::new(pace),
         }
     }
 
@@ -217,7 +213,7 @@ impl Machine {
                 Timer::Relist(slot, request) => self.relist(slot, request, now),
                 Timer::Arrange(slot) => self.arrange(slot, now),
                 Timer::Announcement(slot) => self.announce_owed(slot),
-                Timer::Removals => self.start_removals(now),
+                Timer::Removals => self.removals.start_all(now, &mut self.out),
                 Timer::Revocations => self.start_revocations(now),
                 Timer::GiveUp => self.give_up(),
             }
@@ -317,7 +313,10 @@ impl Machine {
                 self.checks -= usize::from(matches!(purpose, Purpose::Check { .. }));
                 self.lists.under_way -= usize::from(matches!(purpose, Purpose::List { .. }));
                 match purpose {
-                    Purpose::Remove { key } => self.remove_again(&key, request, now),
+                    Purpose::Remove { key } => {
+                        self.removals
+                            .again(&key, request, Class::Retry, now, &mut self.out);
+                    }
                     Purpose::Release { keys } => self.release_again(&keys, request, now),
                     _ => {}
                 }

@@ -10,7 +10,7 @@ use crate::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble
 use crate::candidate::{Candidacy, End, Phase, Role};
 use crate::facts::Header;
 use crate::lease::Lease;
-use crate::partitions::{Membership, Shown, Wants, partition_key};
+use crate::partitions::{Membership, Wants, partition_key};
 use crate::purpose::Purpose;
 use crate::queue::{Fate, Own, View};
 use crate::reason::{EndReason, LostReason};
@@ -119,7 +119,7 @@ impl Machine {
     /// What a member that stepped aside may have taken without our knowing is looked for, now that its own key is gone and
     /// nothing more can come: until it comes back it does not look at its view.
     pub(super) fn tidy(&mut self, slot: SlotId, now: Time) {
-        if self.is_awaiting_removal(slot) {
+        if self.removals.is_awaited_by(slot) {
             return;
         }
         let Some(candidate) = self.candidate(slot).filter(|c| c.held) else {
@@ -177,14 +177,8 @@ impl Machine {
             return None;
         };
         let roster = view.roster();
-        let shown = |key: &[u8], created: Option<i64>| {
-            let deleted = self.deleted.get(key).zip(created);
-            match deleted {
-                _ if self.removals.contains(key) => Shown::Going,
-                Some((deleted, created)) => deleted.shown(created, roster.revision()),
-                None => Shown::Standing,
-            }
-        };
+        let shown =
+            |key: &[u8], created: Option<i64>| self.removals.shown(key, created, roster.revision());
         let complete = view.is_synced();
         complete.then(|| member.wants(&candidate.prefix, own, roster, shown))
     }
@@ -403,7 +397,7 @@ impl Machine {
         if !self.candidate(slot).is_some_and(|c| c.is_member()) {
             return true;
         }
-        if self.is_awaiting_removal(slot) || self.remove_uncertain(slot, Some(slot), now) > 0 {
+        if self.removals.is_awaited_by(slot) || self.remove_uncertain(slot, Some(slot), now) > 0 {
             return false;
         }
         let membership = self.membership(slot);

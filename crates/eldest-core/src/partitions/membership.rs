@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::assignment::{Owned, Seat, assign};
 use super::keys::{KeyKind, kind_of, partition_key};
+use crate::cleanup::Shown;
 use crate::facts::{Change, Entry};
 use crate::ids::{RequestId, SlotId};
 use crate::queue::{Fate, Own, Roster};
@@ -56,17 +57,6 @@ impl Hold {
     pub fn is_by(&self, entry: &Entry) -> bool {
         self.own.is(entry)
     }
-}
-
-/// What a view's showing a partition's key under our lease, or none, means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
-    /// Nobody asked for it to go.
-    Standing,
-    /// It is asked to go, and the view may not have come so far.
-    Going,
-    /// It was gone for certain: a restore of etcd has brought it back.
-    Back,
 }
 
 /// What a member is to do, by what it sees.

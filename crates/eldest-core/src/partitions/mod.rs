@@ -6,4 +6,4 @@ mod membership;
 
 pub use assignment::{Owned, Seat, assign};
 pub use keys::{KeyKind, kind_of, member_key, partition_key};
-pub use membership::{Hold, Membership, Sharing, Shown, Wants, facts};
+pub use membership::{Hold, Membership, Sharing, Wants, facts};

@@ -1,0 +1,11 @@
+//! Removes what the session left in etcd: keys and leases that must go, until etcd confirms that they are gone.
+
+mod deleted;
+mod names;
+mod removals;
+mod revocations;
+
+pub use deleted::Shown;
+pub(crate) use names::{is_named_by_us, is_shared};
+pub(crate) use removals::Removals;
+pub(crate) use revocations::Revocations;

@@ -1,0 +1,337 @@
+//! Deletes keys by compare-and-delete, and retries until etcd confirms that they are gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::deleted::{Deleted, Shown};
+use super::names::is_shared;
+use crate::action::{Answer, Ask, Class, Note, Trouble};
+use crate::ids::{RequestId, SlotId};
+use crate::outbox::Outbox;
+use crate::pause::Pace;
+use crate::purpose::Purpose;
+use crate::time::Time;
+use crate::timers::Timer;
+
+/// A key that must go. While it stands here it is never ours again: no join uses its path.
+#[derive(Debug, Clone)]
+struct Removal {
+    /// Compared on deleting; unknown after a join whose answer was lost: then the key is looked for first.
+    create_revision: Option<i64>,
+    request: Option<RequestId>,
+    failures: u32,
+    not_before: Time,
+    /// Not to be started before this candidate's join, which is under way, is answered; whoever else asks meanwhile
+    /// waits. Gone too early, the key would be free for another join while that one may still come.
+    held_by: Option<SlotId>,
+    waiting: Vec<SlotId>,
+}
+
+impl Removal {
+    fn new(create_revision: Option<i64>, now: Time) -> Self {
+        Self {
+            create_revision,
+            request: None,
+            failures: 0,
+            not_before: now,
+            held_by: None,
+            waiting: Vec::new(),
+        }
+    }
+}
+
+/// Keys that may go in batches. While one is under way, the next one is gathered.
+#[derive(Debug, Default)]
+struct Releases {
+    waiting: BTreeSet<Arc<[u8]>>,
+    under_way: bool,
+}
+
+/// All keys that must go, and the candidates that wait for them.
+#[derive(Debug)]
+pub(crate) struct Removals {
+    keys: BTreeMap<Arc<[u8]>, Removal>,
+    /// For how many keys each candidate waits.
+    waits: BTreeMap<SlotId, usize>,
+    releases: Releases,
+    deleted: Deleted,
+    pace: Pace,
+}
+
+impl Removals {
+    pub(crate) fn new(pace: Pace) -> Self {
+        Self {
+            keys: BTreeMap::new(),
+            waits: BTreeMap::new(),
+            releases: Releases::default(),
+            deleted: Deleted::default(),
+            pace,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    /// What a view at the revision `seen` says by showing a partition's key that was created then, or none.
+    pub(crate) fn shown(&self, key: &[u8], created: Option<i64>, seen: i64) -> Shown {
+        match created {
+            _ if self.contains(key) => Shown::Going,
+            Some(created) => self.deleted.shown(key, created, seen),
+            None => Shown::Standing,
+        }
+    }
+
+    /// Deletes `key` if it was created at that revision, for as long as it takes. `slot` waits for it.
+    pub(crate) fn add(
+        &mut self,
+        now: Time,
+        key: &Arc<[u8]>,
+        create_revision: Option<i64>,
+        slot: Option<SlotId>,
+        out: &mut Outbox,
+    ) {
+        let removal = self.insert(Arc::clone(key), create_revision, now);
+        if removal.held_by == slot {
+            removal.held_by = None;
+        }
+        removal.create_revision = removal.create_revision.max(create_revision);
+        if let Some(slot) = slot {
+            self.wait(key, slot);
+        }
+        self.start(key, now, out);
+    }
+
+    /// No join may use `key` until it was removed: one of `slot`, which has left, is still under way, and if it
+    /// succeeds its key must go, whoever else would find it. [`Removals::add`] for that slot follows for certain.
+    pub(crate) fn hold(&mut self, key: Arc<[u8]>, slot: SlotId, now: Time) {
+        self.insert(key, None, now).held_by = Some(slot);
+    }
+
+    /// The candidate waits until the key is gone. Whether the key must go at all.
+    pub(crate) fn wait(&mut self, key: &[u8], slot: SlotId) -> bool {
+        let Some(removal) = self.keys.get_mut(key) else {
+            return false;
+        };
+        if !removal.waiting.contains(&slot) {
+            removal.waiting.push(slot);
+            *self.waits.entry(slot).or_default() += 1;
+        }
+        true
+    }
+
+    /// Whether the candidate waits for any key.
+    pub(crate) fn is_awaited_by(&self, slot: SlotId) -> bool {
+        self.waits.contains_key(&slot)
+    }
+
+    fn insert(&mut self, key: Arc<[u8]>, create_revision: Option<i64>, now: Time) -> &mut Removal {
+        let removal = self.keys.entry(key);
+        removal.or_insert_with(|| Removal::new(create_revision, now))
+    }
+
+    /// Asks for whatever is due.
+    pub(crate) fn start_all(&mut self, now: Time, out: &mut Outbox) {
+        let keys: Vec<_> = self.keys.keys().cloned().collect();
+        for key in keys {
+            self.start(&key, now, out);
+        }
+    }
+
+    fn start(&mut self, key: &Arc<[u8]>, now: Time, out: &mut Outbox) {
+        let Some(removal) = self.keys.get_mut(key) else {
+            return;
+        };
+        if removal.held_by.is_some() || removal.request.is_some() || now < removal.not_before {
+            return;
+        }
+        let key = Arc::clone(key);
+        if removal.create_revision.is_some() && is_shared(&key) {
+            self.releases.waiting.insert(key);
+            self.start_releases(out);
+            return;
+        }
+        let purpose = Purpose::Remove {
+            key: Arc::clone(&key),
+        };
+        let ask = match removal.create_revision {
+            Some(create_revision) => Ask::Delete {
+                key,
+                create_revision,
+            },
+            None => Ask::Find { key },
+        };
+        removal.request = Some(out.ask(purpose, ask));
+    }
+
+    /// Sends the next batch, unless one is under way.
+    pub(crate) fn start_releases(&mut self, out: &mut Outbox) {
+        if self.releases.under_way {
+            return;
+        }
+        let mut keys = Vec::new();
+        while keys.len() < out.batch()
+            && let Some(key) = self.releases.waiting.pop_first()
+        {
+            let removal = self.keys.get(&key).filter(|r| r.request.is_none());
+            keys.extend(removal.and_then(|r| Some((key, r.create_revision?))));
+        }
+        if keys.is_empty() {
+            return;
+        }
+        let purpose = Purpose::Release {
+            keys: keys.iter().map(|(key, _)| Arc::clone(key)).collect(),
+        };
+        let asked = keys.clone();
+        let request = out.ask(purpose, Ask::Release { keys });
+        self.releases.under_way = true;
+        for (key, create_revision) in asked {
+            if let Some(removal) = self.keys.get_mut(&key) {
+                removal.request = Some(request);
+            }
+            self.deleted.ask(key, create_revision);
+        }
+    }
+
+    /// The batch under way is answered, whatever became of it.
+    pub(crate) fn release_answered(&mut self) {
+        self.releases.under_way = false;
+    }
+
+    /// The batch failed. Each of its keys is asked for again.
+    pub(crate) fn release_failed(
+        &mut self,
+        now: Time,
+        keys: &[Arc<[u8]>],
+        request: RequestId,
+        trouble: Trouble,
+        out: &mut Outbox,
+    ) {
+        out.smaller_batches(trouble.class, keys.len());
+        for key in keys {
+            self.again(key, request, trouble.class, now, out);
+        }
+        let first = keys.first().map_or(&[][..], |key| &**key);
+        out.note_failure("delete", first, trouble);
+    }
+
+    /// A request for the key is answered. `is_stray`: what was looked for stands, and serves nobody. If the key is gone now,
+    /// the candidates that waited for it.
+    pub(crate) fn answered(
+        &mut self,
+        now: Time,
+        key: &Arc<[u8]>,
+        request: RequestId,
+        answer: Answer,
+        is_stray: bool,
+        out: &mut Outbox,
+    ) -> Option<Vec<SlotId>> {
+        let removal = self.keys.get_mut(key)?;
+        if removal.request != Some(request) {
+            return None;
+        }
+        removal.request = None;
+        match answer {
+            Answer::Deleted { header } => {
+                self.deleted.confirm(key, header.revision);
+                Some(self.done(key))
+            }
+            Answer::Read { entry, .. } => {
+                let stray = entry.filter(|_| is_stray);
+                self.found(key, stray.map(|e| e.create_revision), now, out)
+            }
+            Answer::Failed(trouble) => {
+                self.failed(key, trouble.class, now, out);
+                out.note_failure("delete", key, trouble);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// What was looked for stands since that revision, or does not stand.
+    fn found(
+        &mut self,
+        key: &Arc<[u8]>,
+        create_revision: Option<i64>,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Option<Vec<SlotId>> {
+        if create_revision.is_some() {
+            out.note(Note::OrphanFound {
+                key: Arc::clone(key),
+            });
+        }
+        // Somebody may have asked meanwhile for one that it knows.
+        let known = self.keys.get_mut(key).and_then(|removal| {
+            removal.create_revision = removal.create_revision.max(create_revision);
+            removal.create_revision
+        });
+        if known.is_none() {
+            return Some(self.done(key));
+        }
+        self.start(key, now, out);
+        None
+    }
+
+    /// That request did not remove the key: another one will, after a pause.
+    pub(crate) fn again(
+        &mut self,
+        key: &[u8],
+        request: RequestId,
+        class: Class,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        if let Some(removal) = self.keys.get_mut(key)
+            && removal.request == Some(request)
+        {
+            removal.request = None;
+            self.failed(key, class, now, out);
+        }
+    }
+
+    fn failed(&mut self, key: &[u8], class: Class, now: Time, out: &mut Outbox) {
+        let Some(removal) = self.keys.get_mut(key) else {
+            return;
+        };
+        removal.failures += 1;
+        let not_before = now.after(self.pace.pause(removal.failures, class));
+        removal.not_before = not_before;
+        out.set_timer(not_before, Timer::Removals);
+    }
+
+    fn done(&mut self, key: &[u8]) -> Vec<SlotId> {
+        let waiting = self.keys.remove(key).map(|removal| removal.waiting);
+        let waiting = waiting.unwrap_or_default();
+        for slot in &waiting {
+            if let Some(keys) = self.waits.get_mut(slot) {
+                *keys -= 1;
+                if *keys == 0 {
+                    self.waits.remove(slot);
+                }
+            }
+        }
+        waiting
+    }
+
+    /// The lease is gone and every key of it: nobody need wait. What was asked to go goes on being asked for, for
+    /// a key that somebody wrote over is not bound to the lease any more. The candidates that waited, each once for every
+    /// key.
+    pub(crate) fn lease_lost(&mut self) -> Vec<SlotId> {
+        self.waits.clear();
+        let removals = self.keys.values_mut();
+        let waiting = removals.flat_map(|removal| {
+            removal.held_by = None;
+            std::mem::take(&mut removal.waiting)
+        });
+        let waiting = waiting.collect();
+        self.keys.retain(|_, r| r.create_revision.is_some());
+        self.deleted.clear();
+        waiting
+    }
+}

@@ -1,0 +1,106 @@
+//! Takes leases away from etcd, and retries until it confirms that or they have expired.
+
+use std::time::Duration;
+
+use crate::action::{Answer, Ask, Class, Trouble};
+use crate::ids::RequestId;
+use crate::outbox::Outbox;
+use crate::pause::Pace;
+use crate::purpose::Purpose;
+use crate::time::Time;
+use crate::timers::Timer;
+
+/// A lease that must go. It expires by itself at `until`; after that nobody need be asked.
+#[derive(Debug, Clone)]
+struct Revocation {
+    lease: i64,
+    request: Option<RequestId>,
+    failures: u32,
+    not_before: Time,
+    until: Time,
+}
+
+/// The leases that must go.
+#[derive(Debug)]
+pub(crate) struct Revocations {
+    leases: Vec<Revocation>,
+    pace: Pace,
+}
+
+impl Revocations {
+    pub(crate) fn new(pace: Pace) -> Self {
+        Self {
+            leases: Vec::new(),
+            pace,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    /// The lease must go, from `not_before` on; it would by itself a TTL later.
+    pub(crate) fn add(
+        &mut self,
+        now: Time,
+        (lease, ttl): (i64, Duration),
+        not_before: Time,
+        out: &mut Outbox,
+    ) {
+        let until = now.after(ttl * 2);
+        out.set_timer(not_before, Timer::Revocations);
+        self.leases.push(Revocation {
+            lease,
+            request: None,
+            failures: 0,
+            not_before,
+            until,
+        });
+        self.start(now, out);
+    }
+
+    /// Asks for what is due.
+    pub(crate) fn start(&mut self, now: Time, out: &mut Outbox) {
+        self.leases.retain(|r| r.request.is_some() || now < r.until);
+        for revocation in &mut self.leases {
+            if revocation.request.is_none() && now >= revocation.not_before {
+                let lease = revocation.lease;
+                let request = out.ask(Purpose::Revoke { lease }, Ask::Revoke { lease });
+                revocation.request = Some(request);
+            }
+        }
+    }
+
+    /// The request is answered. Whether the lease is gone.
+    pub(crate) fn answered(
+        &mut self,
+        now: Time,
+        lease: i64,
+        answer: Answer,
+        out: &mut Outbox,
+    ) -> bool {
+        match answer {
+            Answer::Failed(trouble) if trouble.class != Class::LeaseGone => {
+                self.retry(now, lease, trouble, out);
+                false
+            }
+            _ => {
+                self.leases.retain(|r| r.lease != lease);
+                true
+            }
+        }
+    }
+
+    fn retry(&mut self, now: Time, lease: i64, trouble: Trouble, out: &mut Outbox) {
+        let Some(revocation) = self.leases.iter_mut().find(|r| r.lease == lease) else {
+            return;
+        };
+        revocation.failures += 1;
+        revocation.request = None;
+        let pause = self.pace.pause(revocation.failures, trouble.class);
+        let not_before = now.after(pause);
+        revocation.not_before = not_before;
+        out.set_timer(not_before, Timer::Revocations);
+        out.note_failure("revoke", &[], trouble);
+    }
+}
