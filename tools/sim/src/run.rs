@@ -185,7 +185,7 @@ fn calm(w: &mut World) {
     w.says(None, || "all faults end".to_owned());
     w.rules.clear();
     for node in 0..w.nodes.len() {
-        if w.nodes[node].closed() || w.nodes[node].machine.closing {
+        if w.nodes[node].closed() || w.nodes[node].machine.is_closing() {
             w.kill(node);
         }
     }

@@ -1,7 +1,11 @@
-//! Decides when a lease is renewed, and until when it can be trusted.
+//! Decides when to grant, renew, verify, doubt and abandon the session's lease, and until when it can be trusted.
 
+mod checks;
 mod clock;
+mod keeper;
 mod renewal;
 
+pub(crate) use checks::KeyChecks;
 pub use clock::{LeaseClock, Step, Trust, Verdict};
+pub(crate) use keeper::{Closing, Confirmed, LeaseConfig, LeaseKeeper, Renewed};
 pub use renewal::{Lease, Next, Outcome};

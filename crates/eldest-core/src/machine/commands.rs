@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Holding, Machine, Onlooker, Slot};
-use crate::action::{Action, Ask, SlotId, TermId};
+use super::{Machine, Onlooker, Slot};
+use crate::action::{Action, SlotId, TermId};
 use crate::candidate::{Afterwards, Candidacy, End, Manner, Phase};
 use crate::facts::Reach;
-use crate::lease::Lease;
-use crate::purpose::Purpose;
+use crate::lease::Closing;
 use crate::queue::PrefixView;
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
@@ -83,7 +82,7 @@ impl Machine {
     pub fn leave(&mut self, now: Time, slot: SlotId, reason: EndReason) {
         self.expire(now);
         self.give_up_partitions(slot, reason, now);
-        let lease = self.lease().map(Lease::id);
+        let lease = self.lease.id();
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
@@ -245,7 +244,7 @@ impl Machine {
         let Some(Slot::Candidate(candidate)) = self.slots.get(&slot) else {
             return true;
         };
-        let key = self.lease().map(|lease| candidate.key(lease.id()));
+        let key = self.lease.id().map(|lease| candidate.key(lease));
         match candidate.phase() {
             Phase::Leading { term: t, .. }
             | Phase::Ending {
@@ -259,7 +258,7 @@ impl Machine {
 
     /// The key was released before the work ended; wait for the release if it is still under way.
     pub(super) fn leave_when_removed(&mut self, slot: SlotId, now: Time) {
-        let lease = self.lease().map(Lease::id);
+        let lease = self.lease.id();
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
@@ -304,17 +303,6 @@ impl Machine {
         self.close_if_done(now);
     }
 
-    /// A closing session has waited long enough. What could not be confirmed goes with the lease: now if etcd can be
-    /// reached, by itself otherwise, for nobody renews it any more.
-    pub(super) fn give_up(&mut self) {
-        if let Holding::Held(lease) = std::mem::replace(&mut self.holding, Holding::Closed) {
-            let lease = lease.id();
-            self.out
-                .ask(Purpose::Revoke { lease }, Ask::Revoke { lease });
-        }
-        self.set_closed();
-    }
-
     /// While closing: when every term has ended, the lease goes, and then the session is closed.
     pub fn close_if_done(&mut self, now: Time) {
         if !self.closing {
@@ -333,18 +321,10 @@ impl Machine {
         if busy || !self.removals.is_empty() {
             return;
         }
-        match std::mem::replace(&mut self.holding, Holding::Closed) {
-            Holding::Held(lease) => {
-                self.out.act(Action::HangUp);
-                self.trusted = None;
-                self.revoke(now, lease.id(), lease.ttl(), now);
-            }
-            granting @ Holding::Granting => self.holding = granting,
-            Holding::None { .. } | Holding::Closed => {
-                if self.revocations.is_empty() {
-                    self.set_closed();
-                }
-            }
+        match self.lease.close(&mut self.out) {
+            Closing::Held(lease) => self.revoke(now, lease.id(), lease.ttl(), now),
+            Closing::None if self.revocations.is_empty() => self.lease.closed(&mut self.out),
+            Closing::Granting | Closing::None => {}
         }
     }
 

@@ -6,7 +6,6 @@ use super::{Machine, Slot};
 use crate::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
 use crate::candidate::{Phase, Role, new_view};
 use crate::facts::Entry;
-use crate::lease::Lease;
 use crate::partitions::partition_key;
 use crate::purpose::Purpose;
 use crate::queue::{Own, View};
@@ -17,7 +16,7 @@ use crate::timers::Timer;
 impl Machine {
     /// Sends the join if everything it needs is there; otherwise whatever is missing will call again.
     pub fn start_join(&mut self, slot: SlotId, now: Time) -> bool {
-        let Some(lease) = self.trusted_lease().map(Lease::id) else {
+        let Some(lease) = self.lease.trusted_id() else {
             return false;
         };
         let Some(candidate) = self.candidate(slot) else {
@@ -187,7 +186,7 @@ impl Machine {
                     again: !first_time,
                 });
                 // When no key stands, this one is read to verify renewals: here we are known to be permitted.
-                self.config.probe_key = Arc::clone(&own.key);
+                self.lease.may_read(&own.key);
                 if first_time {
                     self.out.act(Action::Registered { slot });
                 }
@@ -234,7 +233,7 @@ impl Machine {
 
     pub(super) fn join_failed(&mut self, slot: SlotId, now: Time, trouble: &Trouble) {
         if trouble.ambiguous {
-            self.suspicion.get_or_insert(0);
+            self.lease.suspect();
         }
         let Some(candidate) = self.candidate(slot) else {
             return;
@@ -313,7 +312,7 @@ impl Machine {
                 } if overdue(cutoff) => {
                     // The work ignores its token; the key does not wait for it. Another one may stand in its place by
                     // now, put under our lease unheard, and while the work goes on nobody would look for it.
-                    self.suspicion.get_or_insert(0);
+                    self.lease.suspect();
                     if let Some(candidate) = self.candidate(slot) {
                         candidate.enter(Phase::Ending {
                             own: None,

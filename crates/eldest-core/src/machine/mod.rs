@@ -3,8 +3,8 @@
 //! Contract with the driver: every [`Ask`] is answered exactly once (a timeout is an answer), watch events
 //! arrive in the order of the stream, and `now` never goes back.
 
-mod checking;
 mod commands;
+mod config;
 mod joining;
 mod keeping;
 mod proclaiming;
@@ -18,15 +18,15 @@ mod view_sync;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
+pub use self::config::Config;
 use self::rewatching::Rewatch;
-use crate::action::{Action, Answer, Class, Condition, RequestId, SlotId, WatchId};
-use crate::candidate::{Candidacy, End, Phase};
+use crate::action::{Action, Answer, Class, RequestId, SlotId, WatchId};
+use crate::candidate::{Candidacy, Phase};
 use crate::cleanup::{Removals, Revocations};
 use crate::facts::{Entry, Header, Reach};
 use crate::known_store::{Floor, Origin};
-use crate::lease::{Lease, Trust};
+use crate::lease::{KeyChecks, Lease, LeaseConfig, LeaseKeeper};
 pub use crate::outbox::BATCH;
 use crate::outbox::Outbox;
 use crate::pause::Pace;
@@ -36,35 +36,6 @@ use crate::reason::LostReason;
 use crate::time::Time;
 use crate::timers::Timer;
 use crate::watch::{Completeness, Freshness};
-
-/// What a session was configured to.
-#[derive(Debug, Clone)]
-pub struct Config {
-    pub ttl: Duration,
-    pub trust: Trust,
-    pub grace: Duration,
-    pub request_timeout: Duration,
-    /// A key of the namespace that is read when no other will do; it need not exist.
-    pub probe_key: Arc<[u8]>,
-    /// [`LONG_QUEUE`](crate::candidate::LONG_QUEUE), unless long queues are to be looked at with few candidates.
-    pub long_queue: usize,
-    /// Operations in one transaction, until etcd takes fewer: [`BATCH`](BATCH), unless small batches are to be
-    /// looked at with few partitions.
-    pub batch: usize,
-}
-
-/// The session's lease; each state is left by the answer or the time it names.
-#[derive(Debug, Clone)]
-pub enum Holding {
-    /// Nobody campaigned yet, or the last grant failed and is due again.
-    None {
-        not_before: Time,
-    },
-    Granting,
-    Held(Box<Lease>),
-    /// Given back for good; never left.
-    Closed,
-}
 
 /// Somebody who only looks on.
 #[derive(Debug, Clone)]
@@ -118,16 +89,14 @@ const MOST_LISTS: usize = 64;
 /// The decisions of one session.
 #[derive(Debug)]
 pub struct Machine {
-    pub config: Config,
+    config: Config,
     /// What is to be done, and what is under way.
     out: Outbox,
     pace: Pace,
-    pub holding: Holding,
-    grant_failures: u32,
-    /// Until when the lease is believed in; `None` when it is not.
-    pub trusted: Option<Time>,
-    /// The last belief's end, kept for terms that fade with it.
-    pub last_deadline: Time,
+    /// The session's lease.
+    lease: LeaseKeeper,
+    /// Reads of leaders' keys.
+    checks: KeyChecks,
     pub slots: BTreeMap<SlotId, Slot>,
     removals: Removals,
     /// Whose each watch is; the slot's view has it too.
@@ -139,17 +108,7 @@ pub struct Machine {
     rewatching: BTreeMap<SlotId, Rewatch>,
     pub lists: Gate,
     pub joins: Gate,
-    condition: Condition,
-    verified_slot: SlotId,
-    /// Verified renewals since a join was lost on the way, or a leader's key taken away, if that ever was under this
-    /// lease.
-    pub suspicion: Option<u32>,
-    /// Verified renewals until the last sweep that is due since the keepalive stream was opened. The store may have been
-    /// restored to one in which a key of ours stands again.
-    sweeps: u32,
-    /// Reads of leaders' keys under way.
-    checks: usize,
-    pub closing: bool,
+    closing: bool,
     probing: bool,
     /// Whose prefix was probed last.
     probed_slot: SlotId,
@@ -159,16 +118,17 @@ pub struct Machine {
 impl Machine {
     pub fn new(config: Config) -> Self {
         let pace = Pace::new(config.request_timeout);
+        let lease = LeaseConfig {
+            ttl: config.ttl,
+            trust: config.trust,
+            grace: config.grace,
+            request_timeout: config.request_timeout,
+        };
         Self {
             out: Outbox::new(config.batch),
             pace,
-            config,
-            holding: Holding::None {
-                not_before: Time::ZERO,
-            },
-            grant_failures: 0,
-            trusted: None,
-            last_deadline: Time::ZERO,
+            lease: LeaseKeeper::new(lease, Arc::clone(&config.probe_key)),
+            checks: KeyChecks::default(),
             slots: BTreeMap::new(),
             removals: Removals::new(pace),
             watches: BTreeMap::new(),
@@ -177,15 +137,11 @@ impl Machine {
             rewatching: BTreeMap::new(),
             lists: Gate::default(),
             joins: Gate::default(),
-            condition: Condition::Connecting,
-            verified_slot: 0,
-            suspicion: None,
-            sweeps: 0,
-            checks: 0,
             closing: false,
             probing: false,
             probed_slot: 0,
             revocations: Revocations::new(pace),
+            config,
         }
     }
 
@@ -215,40 +171,9 @@ impl Machine {
                 Timer::Announcement(slot) => self.announce_owed(slot),
                 Timer::Removals => self.removals.start_all(now, &mut self.out),
                 Timer::Revocations => self.start_revocations(now),
-                Timer::GiveUp => self.give_up(),
+                Timer::GiveUp => self.lease.give_up(&mut self.out),
             }
         }
-    }
-
-    /// Ends the belief in the lease when its time has come; called before anything else is looked at.
-    pub fn expire(&mut self, now: Time) {
-        if let Some(deadline) = self.trusted
-            && now >= deadline.before(self.config.grace)
-        {
-            self.distrust(now);
-        }
-    }
-
-    /// The watchdog, or a check past the deadline, ended the belief before we did.
-    pub fn distrusted(&mut self, now: Time) {
-        if self.trusted.is_some() {
-            self.distrust(now);
-        }
-    }
-
-    fn distrust(&mut self, now: Time) {
-        self.trusted = None;
-        if let Holding::Held(lease) = &mut self.holding {
-            lease.doubt();
-        }
-        for slot in self.slot_ids() {
-            self.end_term(slot, now, LostReason::LeaseExpiring, End::Fading);
-        }
-        // After the reasons were told, for this cancels whatever is left.
-        self.out.act(Action::Distrust);
-        self.set_condition(Condition::Lost {
-            reason: LostReason::LeaseExpiring,
-        });
     }
 
     // ---- helpers shared by the machine's other files
@@ -257,34 +182,24 @@ impl Machine {
         self.slots.keys().copied().collect()
     }
 
+    /// The lease that is held, whether it may be believed in or not.
     pub fn lease(&self) -> Option<&Lease> {
-        match &self.holding {
-            Holding::Held(lease) => Some(lease),
-            _ => None,
-        }
+        self.lease.lease()
     }
 
-    /// A lease that may be believed in.
-    pub fn trusted_lease(&self) -> Option<&Lease> {
-        self.trusted.and(self.lease())
+    /// Until when the lease is believed in; `None` when it is not.
+    pub fn trusted(&self) -> Option<Time> {
+        self.lease.trusted()
     }
 
-    pub fn set_condition(&mut self, condition: Condition) {
-        if self.condition != condition {
-            self.condition = condition;
-            self.out.act(Action::Session(condition));
-        }
-    }
-
-    pub fn set_closed(&mut self) {
-        self.set_condition(Condition::Closed);
+    /// Whether the session closes, or is closed.
+    pub fn is_closing(&self) -> bool {
+        self.closing
     }
 
     /// etcd answered.
     pub fn connected(&mut self) {
-        if self.condition == Condition::Connecting {
-            self.set_condition(Condition::Ready);
-        }
+        self.lease.connected(&mut self.out);
     }
 
     // ---- answers
@@ -310,7 +225,9 @@ impl Machine {
                 if let Purpose::Join { slot } = purpose {
                     self.join_answered(slot, request);
                 }
-                self.checks -= usize::from(matches!(purpose, Purpose::Check { .. }));
+                if let Purpose::Check { .. } = purpose {
+                    self.checks.answered();
+                }
                 self.lists.under_way -= usize::from(matches!(purpose, Purpose::List { .. }));
                 match purpose {
                     Purpose::Remove { key } => {
@@ -335,7 +252,7 @@ impl Machine {
             }
             Purpose::Permission { slot } => self.permission_told(slot, answer, now),
             Purpose::Check { subjects } => {
-                self.checks -= 1;
+                self.checks.answered();
                 self.checked(now, &subjects, answer);
             }
             Purpose::Join { slot } => {
@@ -442,7 +359,7 @@ impl Machine {
     }
 
     pub fn entry_is_ours(&self, entry: &Entry) -> bool {
-        self.lease().is_some_and(|lease| lease.id() == entry.lease)
+        self.lease.id() == Some(entry.lease)
     }
 
     /// What the slot looks at.

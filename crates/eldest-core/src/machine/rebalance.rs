@@ -9,7 +9,6 @@ use super::{Machine, Slot};
 use crate::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
 use crate::candidate::{Candidacy, End, Phase, Role};
 use crate::facts::Header;
-use crate::lease::Lease;
 use crate::partitions::{Membership, Wants, partition_key};
 use crate::purpose::Purpose;
 use crate::queue::{Fate, Own, View};
@@ -55,7 +54,7 @@ impl Machine {
         if let Some(member) = self.membership(slot) {
             (member.arranged, member.due) = (now, false);
         }
-        if self.trusted.is_none() {
+        if self.lease.trusted().is_none() {
             return;
         }
         let Some(wants) = self.wants(slot) else {
@@ -264,7 +263,7 @@ impl Machine {
     }
 
     pub(super) fn taken(&mut self, now: Time, slot: SlotId, request: RequestId, answer: Answer) {
-        let lease = self.lease().map(Lease::id);
+        let lease = self.lease.id();
         let Some(member) = self.membership(slot) else {
             return;
         };
@@ -308,7 +307,7 @@ impl Machine {
         header: Header,
         now: Time,
     ) {
-        let believes = self.trusted.is_some();
+        let believes = self.lease.trusted().is_some();
         let Some(candidate) = self.candidate(slot) else {
             return;
         };

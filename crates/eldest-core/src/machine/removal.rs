@@ -123,13 +123,13 @@ impl Machine {
     /// Deletes keys of our lease that no candidate owns: left over from a join whose answer was lost, or brought back by a
     /// restore.
     pub(super) fn swept(&mut self, now: Time, lease: i64, answer: Answer) {
-        if self.lease().map(crate::lease::Lease::id) != Some(lease) {
+        if self.lease.id() != Some(lease) {
             return;
         }
         let keys = match answer {
             Answer::Swept { keys } => keys,
             Answer::Failed(trouble) => {
-                self.sweeps = self.sweeps.max(1);
+                self.lease.sweep_again();
                 self.out.note_failure("sweep", &[], trouble);
                 return;
             }
@@ -148,7 +148,7 @@ impl Machine {
             }
             if self.removals.contains(&key) {
                 // It may be another key than the one that is asked to go.
-                self.sweeps = self.sweeps.max(1);
+                self.lease.sweep_again();
             } else {
                 // The search spares what a member stands by or is taking.
                 self.remove(now, &key, None, None);

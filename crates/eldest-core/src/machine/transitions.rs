@@ -18,7 +18,7 @@ const MOST_LATE: Duration = Duration::from_millis(250);
 impl Machine {
     /// Looks again at where the candidate stands; what is missing is asked for.
     pub fn look(&mut self, slot: SlotId, now: Time) {
-        let may_lead = self.trusted.is_some();
+        let may_lead = self.lease.trusted().is_some();
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
@@ -70,7 +70,7 @@ impl Machine {
 
     /// Ends the slot's term, if it leads.
     pub fn end_term(&mut self, slot: SlotId, now: Time, reason: LostReason, end: End) {
-        let fading = self.last_deadline;
+        let fading = self.lease.last_deadline();
         // No later than the deadline: the belief, and with it every term, ends that long before it.
         let void = now.after(self.config.grace);
         let closing = self.closing;
@@ -144,7 +144,7 @@ impl Machine {
         );
         if fate == Fate::Gone && works && candidate.leads() {
             // It may have been put anew under our lease; while the work goes on nobody would look for it.
-            self.suspicion.get_or_insert(0);
+            self.lease.suspect();
         }
         let Some(candidate) = self.candidate(slot) else {
             return;

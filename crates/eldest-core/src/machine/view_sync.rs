@@ -433,7 +433,7 @@ impl Machine {
                     (View::Predecessor(view), Some(own)) => view.snapshot(revision, &entries, own),
                     (View::Predecessor(_), None) => {}
                 }
-                let may_lead = first && self.trusted.is_some();
+                let may_lead = first && self.lease.trusted().is_some();
                 if may_lead
                     && let Some(Phase::Waiting { own }) =
                         self.candidate(slot).map(|c| c.phase().clone())

@@ -120,7 +120,7 @@ impl World {
         let seat = n.seat(&prefix_of(COUNT)).map(|(_, seat)| seat);
         let left = |seat: &Seat| matches!(seat.standing, Some(Standing::Ended { .. }));
         let leaves = seat.is_some_and(|seat| left(seat) && seat.ended.is_none());
-        !n.closed() && (leaves || n.machine.closing)
+        !n.closed() && (leaves || n.machine.is_closing())
     }
 
     pub(in crate::tests) fn stop_sharing(&mut self, node: usize, count: u32) {
@@ -401,7 +401,7 @@ fn what_is_taken_too_late_to_be_believed_in_goes_again() {
     let renews = |ask: &Ask| matches!(ask, Ask::Renew | Ask::Open { .. });
     w.the_next(1000, 0, renews, Fate::RequestLost);
     w.run(ms(300));
-    let trusted = w.nodes[0].machine.trusted.unwrap();
+    let trusted = w.nodes[0].machine.trusted().unwrap();
     let end = w.nodes[0].world(trusted.before(GRACE));
     w.run(end.since(w.now).saturating_sub(ms(100)));
     let (_, key) = w.any_of(0, 4);
@@ -410,9 +410,9 @@ fn what_is_taken_too_late_to_be_believed_in_goes_again() {
     w.delete(&key);
     w.run(ms(90));
     assert_eq!(w.count(0, takes), before + 1);
-    assert!(w.store.keys.contains_key(&key) && w.nodes[0].machine.trusted.is_some());
+    assert!(w.store.keys.contains_key(&key) && w.nodes[0].machine.trusted().is_some());
     w.run(ms(210));
-    assert!(w.nodes[0].machine.trusted.is_none());
+    assert!(w.nodes[0].machine.trusted().is_none());
     assert!(!w.store.keys.contains_key(&key) && w.nodes[0].lease().is_some());
 }
 

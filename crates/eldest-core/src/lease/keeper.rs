@@ -1,0 +1,524 @@
+//! Obtains, renews and verifies the session's lease, and decides when to stop trusting it and when to give it up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::clock::Trust;
+use super::renewal::{Lease, Next, Outcome};
+use crate::action::{Action, Answer, Ask, Class, Condition, Note, Trouble};
+use crate::facts::Header;
+use crate::ids::{RequestId, SlotId};
+use crate::outbox::Outbox;
+use crate::pause::{LONGEST_PAUSE, Pace, pause};
+use crate::purpose::Purpose;
+use crate::reason::LostReason;
+use crate::time::Time;
+use crate::timers::Timer;
+
+/// After a lost join, or the loss of a leader's key, the lease's keys are swept every so many verified renewals.
+const SWEEP_EVERY: u32 = 3;
+/// After the keepalive stream was opened, they are swept after the first verified renewal and after this one.
+const SWEEPS: u32 = 4;
+
+/// The session's lease; each state is left by the answer or the time it names.
+#[derive(Debug, Clone)]
+enum Holding {
+    /// Nobody campaigned yet, or the last grant failed and is due again.
+    None {
+        not_before: Time,
+    },
+    Granting,
+    Held(Box<Lease>),
+    /// Given back for good; never left.
+    Closed,
+}
+
+/// What a session's lease is to be like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LeaseConfig {
+    pub(crate) ttl: Duration,
+    pub(crate) trust: Trust,
+    /// The belief ends so long before the deadline.
+    pub(crate) grace: Duration,
+    pub(crate) request_timeout: Duration,
+}
+
+/// What the answer to a renewal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Nothing,
+    /// Something may be due.
+    Keep,
+    /// The read that verifies the renewal, under this number.
+    Verify(RequestId),
+    /// etcd says that the lease is gone.
+    Gone,
+}
+
+/// What a linearizable answer means for the lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Confirmed {
+    Nothing,
+    /// It may be believed in for longer. `fresh`: a new belief.
+    Extended {
+        fresh: bool,
+    },
+    /// etcd answers, and has refused its renewals for so long that it is to be given up.
+    Hopeless,
+}
+
+/// What becomes of the lease when the session closes.
+#[derive(Debug)]
+pub(crate) enum Closing {
+    /// It is to be revoked.
+    Held(Box<Lease>),
+    /// The answer to the grant is awaited.
+    Granting,
+    /// There is none.
+    None,
+}
+
+/// The session's lease, and how the session is doing by it.
+#[derive(Debug)]
+pub(crate) struct LeaseKeeper {
+    config: LeaseConfig,
+    pace: Pace,
+    holding: Holding,
+    grant_failures: u32,
+    /// Until when the lease is believed in; `None` when it is not.
+    trusted: Option<Time>,
+    /// The last belief's end, kept for terms that fade with it.
+    last_deadline: Time,
+    condition: Condition,
+    /// Whose key was read last to verify a renewal.
+    verified_slot: SlotId,
+    /// Read when no key stands.
+    probe_key: Arc<[u8]>,
+    /// Verified renewals since a join was lost on the way, or a leader's key taken away, if that ever was under this
+    /// lease.
+    suspicion: Option<u32>,
+    /// Verified renewals until the last sweep that is due since the keepalive stream was opened. The store may have been
+    /// restored to one in which a key of ours stands again.
+    sweeps: u32,
+}
+
+impl LeaseKeeper {
+    pub(crate) fn new(config: LeaseConfig, probe_key: Arc<[u8]>) -> Self {
+        Self {
+            config,
+            pace: Pace::new(config.request_timeout),
+            holding: Holding::None {
+                not_before: Time::ZERO,
+            },
+            grant_failures: 0,
+            trusted: None,
+            last_deadline: Time::ZERO,
+            condition: Condition::Connecting,
+            verified_slot: 0,
+            probe_key,
+            suspicion: None,
+            sweeps: 0,
+        }
+    }
+
+    /// The lease that is held, whether it may be believed in or not.
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        match &self.holding {
+            Holding::Held(lease) => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// Its id.
+    pub(crate) fn id(&self) -> Option<i64> {
+        self.lease().map(Lease::id)
+    }
+
+    /// The id of a lease that may be believed in.
+    pub(crate) fn trusted_id(&self) -> Option<i64> {
+        self.trusted.and(self.id())
+    }
+
+    /// Until when the lease is believed in; `None` when it is not.
+    pub(crate) fn trusted(&self) -> Option<Time> {
+        self.trusted
+    }
+
+    /// The end of the last belief.
+    pub(crate) fn last_deadline(&self) -> Time {
+        self.last_deadline
+    }
+
+    /// Grants, opens, renews: whatever is due. `wanted`: somebody needs a lease. Returns the number of the read that is to
+    /// verify a renewal, if one is due.
+    pub(crate) fn keep(
+        &mut self,
+        now: Time,
+        wanted: impl FnOnce() -> bool,
+        out: &mut Outbox,
+    ) -> Option<RequestId> {
+        match &mut self.holding {
+            Holding::Granting | Holding::Closed => None,
+            Holding::None { not_before } => {
+                let not_before = *not_before;
+                if !wanted() {
+                    return None;
+                }
+                if now < not_before {
+                    out.set_timer(not_before, Timer::Grant);
+                    return None;
+                }
+                self.holding = Holding::Granting;
+                let ttl = self.config.ttl;
+                out.ask(Purpose::Grant { sent: now }, Ask::Grant { ttl });
+                None
+            }
+            Holding::Held(lease) => {
+                let request = out.last_id() + 1;
+                let id = lease.id();
+                let next = lease.start(now, request);
+                if next.is_some() {
+                    out.next_id();
+                }
+                match next {
+                    Some(Next::Open) => {
+                        out.ask_as(request, Purpose::Open, Ask::Open { lease: id });
+                    }
+                    Some(Next::Renew) => out.ask_as(request, Purpose::Renew, Ask::Renew),
+                    Some(Next::Verify) | None => {}
+                }
+                self.set_renewal_timer(out);
+                (next == Some(Next::Verify)).then_some(request)
+            }
+        }
+    }
+
+    fn set_renewal_timer(&self, out: &mut Outbox) {
+        if let Some(at) = self.lease().and_then(Lease::next_at) {
+            out.set_timer(at, Timer::Renewal);
+        }
+    }
+
+    /// etcd granted a lease, asked for at `sent`. Whether it may be believed in.
+    pub(crate) fn granted(
+        &mut self,
+        now: Time,
+        sent: Time,
+        (lease, ttl, header): (i64, Duration, Header),
+        out: &mut Outbox,
+    ) -> bool {
+        let lease = Lease::granted(
+            lease,
+            ttl,
+            self.config.trust,
+            self.config.request_timeout,
+            sent,
+            header,
+        );
+        out.note(Note::LeaseGranted {
+            lease: lease.id(),
+            ttl,
+        });
+        let deadline = lease.deadline();
+        self.holding = Holding::Held(Box::new(lease));
+        self.set_renewal_timer(out);
+        self.trust(now, deadline, out)
+    }
+
+    /// Whatever failed, nothing is revoked: only an answer makes a lease ours, and the id may be somebody else's. A lease
+    /// that was granted all the same has no keys and expires by itself.
+    pub(crate) fn grant_failed(&mut self, now: Time, trouble: Trouble, out: &mut Outbox) {
+        self.grant_failures += 1;
+        let pause = self.pace.pause(self.grant_failures, trouble.class);
+        let not_before = now.after(pause);
+        self.holding = Holding::None { not_before };
+        out.set_timer(not_before, Timer::Grant);
+        out.note_failure("grant", &[], trouble);
+    }
+
+    /// The lease may be believed in until `deadline`. Whether that is a new belief.
+    fn trust(&mut self, now: Time, deadline: Time, out: &mut Outbox) -> bool {
+        let until = deadline.before(self.config.grace);
+        if now >= until {
+            return false;
+        }
+        let fresh = self.trusted.is_none();
+        self.trusted = Some(deadline);
+        self.last_deadline = deadline;
+        out.set_timer(until, Timer::Trust);
+        out.act(Action::Trust { deadline, fresh });
+        if let Some(lease) = self.id() {
+            self.set_condition(Condition::Live { lease }, out);
+        }
+        fresh
+    }
+
+    /// Whether the time of the belief is over: it ends the grace period before the deadline.
+    pub(crate) fn is_expired(&self, now: Time) -> bool {
+        let deadline = self.trusted;
+        deadline.is_some_and(|deadline| now >= deadline.before(self.config.grace))
+    }
+
+    /// The belief in the lease is over; a verified renewal begins another one.
+    pub(crate) fn distrust(&mut self) {
+        self.trusted = None;
+        if let Holding::Held(lease) = &mut self.holding {
+            lease.doubt();
+        }
+    }
+
+    /// Tells that the belief is over, after the reasons were told: this cancels whatever is left.
+    pub(crate) fn tell_distrust(&mut self, out: &mut Outbox) {
+        out.act(Action::Distrust);
+        let reason = LostReason::LeaseExpiring;
+        self.set_condition(Condition::Lost { reason }, out);
+    }
+
+    /// The keepalive stream answered, or failed.
+    pub(crate) fn renewed(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        answer: Answer,
+        out: &mut Outbox,
+    ) -> Renewed {
+        let received = out.last_id();
+        let verify = received + 1;
+        let Holding::Held(lease) = &mut self.holding else {
+            return Renewed::Nothing;
+        };
+        match answer {
+            Answer::Opened => {
+                lease.opened(now, request);
+                self.sweeps = SWEEPS;
+                Renewed::Keep
+            }
+            Answer::Renewed { ttl, header } => {
+                match lease.acknowledged(request, received, ttl, header, verify) {
+                    (Outcome::Gone, _) => Renewed::Gone,
+                    (_, Some(Next::Verify)) => Renewed::Verify(out.next_id()),
+                    _ => Renewed::Nothing,
+                }
+            }
+            // About this lease: the stream of an earlier one may answer late.
+            Answer::Failed(trouble)
+                if trouble.class == Class::LeaseGone && lease.awaits(request) =>
+            {
+                Renewed::Gone
+            }
+            Answer::Failed(trouble) => {
+                if self.renewal_failed(now, request, trouble, out) {
+                    Renewed::Keep
+                } else {
+                    Renewed::Nothing
+                }
+            }
+            _ => Renewed::Nothing,
+        }
+    }
+
+    /// The keepalive stream, or the read that follows a renewal on its connection, failed. Whether something may be due.
+    pub(crate) fn renewal_failed(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        trouble: Trouble,
+        out: &mut Outbox,
+    ) -> bool {
+        let Holding::Held(lease) = &mut self.holding else {
+            return false;
+        };
+        let failed = lease.failed(now, request);
+        if failed {
+            out.act(Action::HangUp);
+            out.note(Note::RenewalFailed { trouble });
+        }
+        failed
+    }
+
+    /// Whose key was read last to verify a renewal; another one is to be next.
+    pub(crate) fn verified_slot(&self) -> SlotId {
+        self.verified_slot
+    }
+
+    /// Reads a live key of ours, leaders' keys and waiting ones alike; `chosen` is one with its slot and create revision.
+    pub(crate) fn verify(
+        &mut self,
+        request: RequestId,
+        chosen: Option<(SlotId, i64, Arc<[u8]>)>,
+        out: &mut Outbox,
+    ) {
+        let (subject, key) = match chosen {
+            Some((slot, revision, key)) => {
+                self.verified_slot = slot;
+                (Some((slot, revision)), key)
+            }
+            None => (None, Arc::clone(&self.probe_key)),
+        };
+        out.ask_as(request, Purpose::Verify { subject }, Ask::Verify { key });
+    }
+
+    /// We are known to be permitted to read this key.
+    pub(crate) fn may_read(&mut self, key: &Arc<[u8]>) {
+        self.probe_key = Arc::clone(key);
+    }
+
+    /// The verifying read is answered, whatever [`LeaseKeeper::confirm`] made of it.
+    pub(crate) fn verified(&mut self, now: Time, request: RequestId) {
+        if let Holding::Held(lease) = &mut self.holding {
+            lease.verified(now, request);
+        }
+    }
+
+    /// Any linearizable answer to a request begun at `begun` may verify the last acknowledgement.
+    pub(crate) fn confirm(
+        &mut self,
+        now: Time,
+        begun: RequestId,
+        header: Header,
+        out: &mut Outbox,
+    ) -> Confirmed {
+        let Holding::Held(lease) = &mut self.holding else {
+            return Confirmed::Nothing;
+        };
+        let before = lease.deadline();
+        match lease.confirm(now, begun, header) {
+            Outcome::Extended(deadline) => {
+                let (left, took) = (before.since(now), now.since(lease.renewed()));
+                let LeaseConfig {
+                    grace,
+                    request_timeout,
+                    ..
+                } = self.config;
+                // A renewal after the end of the belief is late for nothing: its terms are over.
+                if self.trusted.is_some() && left < grace.saturating_add(request_timeout) {
+                    out.note(Note::RenewedLate { left });
+                }
+                out.note(Note::Renewed { took });
+                self.set_renewal_timer(out);
+                // Not when it was granted: one that is lost at once must not be granted in a tight loop.
+                self.grant_failures = 0;
+                let fresh = self.trust(now, deadline, out);
+                Confirmed::Extended { fresh }
+            }
+            Outcome::Refused => {
+                out.note(Note::RenewalRefused);
+                self.set_renewal_timer(out);
+                if self.is_hopeless(now) {
+                    Confirmed::Hopeless
+                } else {
+                    Confirmed::Nothing
+                }
+            }
+            Outcome::None | Outcome::Gone => Confirmed::Nothing,
+        }
+    }
+
+    /// A lease whose renewals are done and always refused would keep our keys, and so everybody behind them, waiting
+    /// for ever: it is to be let go after a TTL of that. Time in which etcd was not heard does not count, for whoever waits
+    /// keeps its seniority through that.
+    fn is_hopeless(&self, now: Time) -> bool {
+        if self.trusted.is_none()
+            && let Some(lease) = self.lease()
+            && let Some(since) = lease.refused_since()
+        {
+            return now.since(since) > lease.ttl();
+        }
+        false
+    }
+
+    /// A renewal was verified: the lease's keys are swept now and then.
+    pub(crate) fn count_renewal(&mut self, out: &mut Outbox) {
+        // At once, and once more when the terms have ended whose keys a restore took away.
+        let mut due = matches!(self.sweeps, 1 | SWEEPS);
+        self.sweeps = self.sweeps.saturating_sub(1);
+        if let Some(count) = &mut self.suspicion {
+            *count += 1;
+            due |= count.is_multiple_of(SWEEP_EVERY);
+        }
+        if due && let Some(lease) = self.id() {
+            out.ask(Purpose::Sweep { lease }, Ask::Sweep { lease });
+        }
+    }
+
+    /// A key may stand under this lease that nobody knows of: from now on its keys are swept now and then.
+    pub(crate) fn suspect(&mut self) {
+        self.suspicion.get_or_insert(0);
+    }
+
+    /// The sweep was not complete: another one follows.
+    pub(crate) fn sweep_again(&mut self) {
+        self.sweeps = self.sweeps.max(1);
+    }
+
+    /// The lease is gone, or given up. Returns it, and whether it was believed in. Nothing is granted before
+    /// [`LeaseKeeper::lost`].
+    pub(crate) fn lose(&mut self, out: &mut Outbox) -> Option<(Box<Lease>, bool)> {
+        self.lease()?;
+        // Not `None` before it is revoked: a closing session would count as closed meanwhile.
+        let Holding::Held(lease) = std::mem::replace(&mut self.holding, Holding::Granting) else {
+            return None;
+        };
+        out.act(Action::HangUp);
+        self.suspicion = None;
+        self.sweeps = 0;
+        let trusted = self.trusted.take().is_some();
+        Some((lease, trusted))
+    }
+
+    /// Whatever depended on that lease knows of its loss: another one may be granted.
+    pub(crate) fn lost(&mut self, now: Time, lease: &Lease, reason: LostReason, out: &mut Outbox) {
+        self.set_condition(Condition::Lost { reason }, out);
+        // A lease that is lost as soon as it is granted must not be granted in a tight loop.
+        if now.since(lease.renewed()) < lease.ttl() / 3 {
+            self.grant_failures += 1;
+        }
+        let not_before = now.after(pause(self.grant_failures, LONGEST_PAUSE));
+        self.holding = Holding::None { not_before };
+    }
+
+    /// The session closes, and nobody needs the lease any more.
+    pub(crate) fn close(&mut self, out: &mut Outbox) -> Closing {
+        match std::mem::replace(&mut self.holding, Holding::Closed) {
+            Holding::Held(lease) => {
+                out.act(Action::HangUp);
+                self.trusted = None;
+                Closing::Held(lease)
+            }
+            Holding::Granting => {
+                self.holding = Holding::Granting;
+                Closing::Granting
+            }
+            Holding::None { .. } | Holding::Closed => Closing::None,
+        }
+    }
+
+    /// A closing session has waited long enough. What could not be confirmed goes with the lease: now if etcd can be
+    /// reached, by itself otherwise, for nobody renews it any more.
+    pub(crate) fn give_up(&mut self, out: &mut Outbox) {
+        if let Holding::Held(lease) = std::mem::replace(&mut self.holding, Holding::Closed) {
+            let lease = lease.id();
+            out.ask(Purpose::Revoke { lease }, Ask::Revoke { lease });
+        }
+        self.closed(out);
+    }
+
+    /// The session is closed.
+    pub(crate) fn closed(&mut self, out: &mut Outbox) {
+        self.set_condition(Condition::Closed, out);
+    }
+
+    /// etcd answered.
+    pub(crate) fn connected(&mut self, out: &mut Outbox) {
+        if self.condition == Condition::Connecting {
+            self.set_condition(Condition::Ready, out);
+        }
+    }
+
+    fn set_condition(&mut self, condition: Condition, out: &mut Outbox) {
+        if self.condition != condition {
+            self.condition = condition;
+            out.act(Action::Session(condition));
+        }
+    }
+}
