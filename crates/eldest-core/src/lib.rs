@@ -14,6 +14,7 @@ pub mod action;
 pub mod candidate;
 pub mod cleanup;
 pub mod facts;
+mod gate;
 pub mod ids;
 mod known_store;
 pub mod lease;

@@ -68,7 +68,7 @@ impl Machine {
         self.slots.insert(slot, Slot::Onlooker(Box::new(onlooker)));
         self.watch_slot(slot);
         self.want_read(slot, now);
-        self.probe_later(now);
+        self.watches.probe_later(now, &mut self.out);
     }
 
     /// Nobody looks on any more.

@@ -75,7 +75,7 @@ impl Machine {
 
     /// The request is answered, whatever became of it: the candidate's view awaits nothing from it any more.
     pub(super) fn join_answered(&mut self, slot: SlotId, request: RequestId) {
-        self.joins.under_way -= 1;
+        self.joins.answered();
         if let Some(candidate) = self.candidate(slot)
             && let View::Prefix(view) = &mut candidate.view
         {
@@ -94,7 +94,7 @@ impl Machine {
         let watchers = view.watchers();
         candidate.view = new_view(&candidate.prefix, candidate.manner.follow);
         for watch in watchers {
-            self.unwatch(watch);
+            self.watches.close(watch, &mut self.out);
         }
     }
 

@@ -10,21 +10,20 @@ mod keeping;
 mod proclaiming;
 mod rebalance;
 mod removal;
-mod rewatching;
 mod slots;
 mod stream;
 mod transitions;
 mod view_sync;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use self::config::Config;
-use self::rewatching::Rewatch;
 use crate::action::{Action, Answer, Class, RequestId, SlotId, WatchId};
 use crate::candidate::{Candidacy, Phase};
 use crate::cleanup::{Removals, Revocations};
 use crate::facts::{Entry, Header, Reach};
+use crate::gate::Gate;
 use crate::known_store::{Floor, Origin};
 use crate::lease::{KeyChecks, Lease, LeaseConfig, LeaseKeeper};
 pub use crate::outbox::BATCH;
@@ -35,7 +34,7 @@ use crate::queue::PrefixView;
 use crate::reason::LostReason;
 use crate::time::Time;
 use crate::timers::Timer;
-use crate::watch::{Completeness, Freshness};
+use crate::watch::{Completeness, WatchStream};
 
 /// Somebody who only looks on.
 #[derive(Debug, Clone)]
@@ -55,33 +54,6 @@ pub enum Slot {
     Onlooker(Box<Onlooker>),
 }
 
-/// The watch stream as a whole.
-#[derive(Debug, Clone, Default)]
-pub struct Stream {
-    /// Broken; watches are opened again from then on.
-    pub down_until: Option<Time>,
-    /// Since when it works.
-    pub opened: Option<Time>,
-    pub failures: u32,
-    /// The newest revision it told of.
-    pub seen: i64,
-    /// Since when linearizable reads are ahead of it, and the revision they showed then.
-    pub behind: Option<(Time, i64)>,
-    /// Watches that etcd was asked for and has not confirmed.
-    unconfirmed: BTreeSet<WatchId>,
-    /// Since when there are such, reads are answered, and the stream says nothing.
-    silent: Option<Time>,
-}
-
-/// A limit on requests of one kind under way, so that ten thousand elections do not flood etcd.
-#[derive(Debug, Clone, Default)]
-pub struct Gate {
-    under_way: usize,
-    queue: BTreeSet<SlotId>,
-    /// What waits until nobody joins.
-    last: BTreeSet<SlotId>,
-}
-
 /// Joins, which share transactions.
 const MOST_JOINS: usize = 256;
 const MOST_LISTS: usize = 64;
@@ -99,19 +71,11 @@ pub struct Machine {
     checks: KeyChecks,
     pub slots: BTreeMap<SlotId, Slot>,
     removals: Removals,
-    /// Whose each watch is; the slot's view has it too.
-    pub watches: BTreeMap<WatchId, SlotId>,
-    pub stream: Stream,
-    /// Of what onlookers see.
-    freshness: Freshness,
-    /// By slot, the watches that etcd refused or cancelled.
-    rewatching: BTreeMap<SlotId, Rewatch>,
-    pub lists: Gate,
-    pub joins: Gate,
+    /// All watches, on one stream.
+    watches: WatchStream,
+    lists: Gate,
+    joins: Gate,
     closing: bool,
-    probing: bool,
-    /// Whose prefix was probed last.
-    probed_slot: SlotId,
     revocations: Revocations,
 }
 
@@ -131,15 +95,10 @@ impl Machine {
             checks: KeyChecks::default(),
             slots: BTreeMap::new(),
             removals: Removals::new(pace),
-            watches: BTreeMap::new(),
-            stream: Stream::default(),
-            freshness: Freshness::default(),
-            rewatching: BTreeMap::new(),
-            lists: Gate::default(),
-            joins: Gate::default(),
+            watches: WatchStream::new(config.ttl, config.request_timeout),
+            lists: Gate::new(MOST_LISTS),
+            joins: Gate::new(MOST_JOINS),
             closing: false,
-            probing: false,
-            probed_slot: 0,
             revocations: Revocations::new(pace),
             config,
         }
@@ -192,6 +151,11 @@ impl Machine {
         self.lease.trusted()
     }
 
+    /// Every watch, with the slot that it is for.
+    pub fn watches(&self) -> impl Iterator<Item = (WatchId, SlotId)> {
+        self.watches.iter()
+    }
+
     /// Whether the session closes, or is closed.
     pub fn is_closing(&self) -> bool {
         self.closing
@@ -228,7 +192,9 @@ impl Machine {
                 if let Purpose::Check { .. } = purpose {
                     self.checks.answered();
                 }
-                self.lists.under_way -= usize::from(matches!(purpose, Purpose::List { .. }));
+                if let Purpose::List { .. } = purpose {
+                    self.lists.answered();
+                }
                 match purpose {
                     Purpose::Remove { key } => {
                         self.removals
@@ -262,7 +228,7 @@ impl Machine {
                 self.start_lists(now);
             }
             Purpose::List { slot, sent } => {
-                self.lists.under_way -= 1;
+                self.lists.answered();
                 self.listed(now, slot, request, sent, answer);
                 self.start_lists(now);
             }
@@ -298,54 +264,41 @@ impl Machine {
 
     // ---- gates
 
-    pub fn queue_join(&mut self, slot: SlotId, now: Time) {
-        self.joins.queue.insert(slot);
+    fn queue_join(&mut self, slot: SlotId, now: Time) {
+        self.joins.queue(slot);
         self.start_joins(now);
     }
 
     fn start_joins(&mut self, now: Time) {
-        while self.joins.under_way < MOST_JOINS {
-            let Some(slot) = self.joins.queue.pop_first() else {
-                return;
-            };
+        while let Some(slot) = self.joins.next(true) {
             if self.start_join(slot, now) {
-                self.joins.under_way += 1;
+                self.joins.sent();
             }
         }
     }
 
     /// Reads of those who wait for their turn come first. A leader learns from its own who stands behind it, for until then
     /// each renewal looks after its key: that shall hold up nobody who joins.
-    pub fn queue_list(&mut self, slot: SlotId, now: Time) {
+    fn queue_list(&mut self, slot: SlotId, now: Time) {
         let candidate = self.candidate(slot);
-        let leads = candidate.is_some_and(|c| matches!(c.phase(), Phase::Leading { .. }));
-        let queue = if leads {
-            &mut self.lists.last
+        if candidate.is_some_and(|c| matches!(c.phase(), Phase::Leading { .. })) {
+            self.lists.queue_last(slot);
         } else {
-            &mut self.lists.queue
-        };
-        queue.insert(slot);
+            self.lists.queue(slot);
+        }
         self.start_lists(now);
     }
 
     fn start_lists(&mut self, now: Time) {
-        while self.lists.under_way < MOST_LISTS {
-            let lists = &mut self.lists;
-            let last = || match self.joins.under_way {
-                0 => lists.last.pop_first(),
-                _ => None,
-            };
-            let Some(slot) = lists.queue.pop_first().or_else(last) else {
-                return;
-            };
+        while let Some(slot) = self.lists.next(self.joins.is_idle()) {
             if self.start_list(slot, now) {
-                self.lists.under_way += 1;
+                self.lists.sent();
             }
         }
     }
 
     pub fn forget(&mut self, slot: SlotId) {
-        self.rewatching.remove(&slot);
+        self.watches.forget(slot);
         let Some(forgotten) = self.slots.remove(&slot) else {
             return;
         };
@@ -354,7 +307,7 @@ impl Machine {
             self.answer_proclaims(candidate.unanswered(), false);
         }
         for watch in watchers {
-            self.unwatch(watch);
+            self.watches.close(watch, &mut self.out);
         }
     }
 

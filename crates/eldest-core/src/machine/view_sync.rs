@@ -28,7 +28,7 @@ impl Machine {
         if !needs {
             return;
         }
-        let watcher = self.watch(slot, prefix, true);
+        let watcher = self.watches.open(slot, prefix, true, &mut self.out);
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => o.view.watcher = watcher,
             Some(Slot::Candidate(c)) => {
@@ -51,10 +51,13 @@ impl Machine {
         let discarded = std::mem::take(&mut view.discarded);
         let keys = view.unwatched_keys(own);
         for watch in discarded {
-            self.unwatch(watch);
+            self.watches.close(watch, &mut self.out);
         }
         for key in keys {
-            let Some(watcher) = self.watch(slot, Arc::clone(&key), false) else {
+            let Some(watcher) = self
+                .watches
+                .open(slot, Arc::clone(&key), false, &mut self.out)
+            else {
                 continue;
             };
             let view = self.candidate(slot).map(|candidate| &mut candidate.view);
@@ -87,7 +90,7 @@ impl Machine {
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => {
                 o.view.unwatched();
-                if o.complete.unsynced(self.freshness.as_of()) {
+                if o.complete.unsynced(self.watches.as_of()) {
                     self.out.act(Action::Unsynced { slot });
                 }
             }
@@ -127,7 +130,7 @@ impl Machine {
                 if let Some((revision, _)) = shown.last() {
                     o.shown = *revision;
                 }
-                let as_of = o.complete.as_of(self.freshness.as_of()).unwrap_or_default();
+                let as_of = o.complete.as_of(self.watches.as_of()).unwrap_or_default();
                 for (revision, entries) in shown {
                     self.out.act(Action::Observed {
                         slot,
@@ -198,7 +201,7 @@ impl Machine {
         following.snapshot(revision, entries, &own);
         let before = std::mem::replace(&mut candidate.view, View::Predecessor(following));
         for watch in before.watchers() {
-            self.unwatch(watch);
+            self.watches.close(watch, &mut self.out);
         }
     }
 
@@ -211,7 +214,7 @@ impl Machine {
             return;
         }
         let roster = o.view.roster();
-        let confirmed = self.freshness.as_of();
+        let confirmed = self.watches.as_of();
         let synced = o.complete.synced(confirmed);
         let as_of = o.complete.as_of(confirmed).unwrap_or_default();
         if roster.revision() > o.shown {

@@ -1,10 +1,13 @@
-//! Decides how fresh the views are that one watch stream keeps, and when that stream is stalled.
+//! Keeps all watches of a session on one stream: its gaps, its stalls, and how fresh it keeps the views.
 
 mod freshness;
+mod rewatching;
+mod stream;
 
 use std::time::Duration;
 
 pub use freshness::{Completeness, Freshness};
+pub(crate) use stream::{Compared, WatchStream};
 
 /// A stream that is behind for longer is stalled.
 pub fn stall_bound(request_timeout: Duration) -> Duration {

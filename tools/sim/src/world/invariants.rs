@@ -105,7 +105,7 @@ impl World {
     pub(super) fn check(&mut self) {
         self.check_terms();
         let astray = |node: &Node| {
-            let mut watches = node.machine.watches.iter();
+            let mut watches = node.machine.watches();
             let astray = watches.find(|(_, slot)| !node.machine.slots.contains_key(slot));
             astray.map(|(watch, slot)| {
                 format!("watch {watch} is for slot {slot}, which is forgotten")

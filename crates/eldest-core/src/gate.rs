@@ -1,0 +1,66 @@
+//! Limits how many requests of one kind are under way, so that ten thousand elections do not flood etcd.
+
+use std::collections::BTreeSet;
+
+use crate::ids::SlotId;
+
+/// The slots that wait for their request, and how many requests are under way.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    most: usize,
+    under_way: usize,
+    queue: BTreeSet<SlotId>,
+    /// What waits until nothing else is to be done.
+    last: BTreeSet<SlotId>,
+}
+
+impl Gate {
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            most,
+            under_way: 0,
+            queue: BTreeSet::new(),
+            last: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn queue(&mut self, slot: SlotId) {
+        self.queue.insert(slot);
+    }
+
+    /// Behind all others.
+    pub(crate) fn queue_last(&mut self, slot: SlotId) {
+        self.last.insert(slot);
+    }
+
+    /// Whether no request is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way == 0
+    }
+
+    /// The slot whose request may be sent now; one that is behind all others only if it may be, too.
+    pub(crate) fn next(&mut self, last_too: bool) -> Option<SlotId> {
+        if self.under_way >= self.most {
+            return None;
+        }
+        let next = self.queue.pop_first();
+        let last = || {
+            if last_too {
+                self.last.pop_first()
+            } else {
+                None
+            }
+        };
+        next.or_else(last)
+    }
+
+    /// A request was sent.
+    pub(crate) fn sent(&mut self) {
+        self.under_way += 1;
+    }
+
+    /// A request was answered, whatever became of it.
+    pub(crate) fn answered(&mut self) {
+        self.under_way -= 1;
+    }
+}

@@ -1,0 +1,68 @@
+//! Paces the watches of each slot that etcd refused or cancelled, and leaves the other watches of the stream alone.
+
+use std::collections::BTreeMap;
+
+use crate::action::Class;
+use crate::ids::SlotId;
+use crate::pause::{LONGEST_PAUSE, Pace};
+use crate::time::Time;
+
+/// The losses of one slot's watches.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rewatch {
+    /// Losses that followed each other closely.
+    failures: u32,
+    /// When the last watch was lost.
+    lost_at: Time,
+    /// Nothing is watched for the slot until its timer fires.
+    waits: bool,
+}
+
+/// By slot, the losses of its watches.
+#[derive(Debug)]
+pub(super) struct Rewatching {
+    slots: BTreeMap<SlotId, Rewatch>,
+    pace: Pace,
+}
+
+impl Rewatching {
+    pub(super) fn new(pace: Pace) -> Self {
+        Self {
+            slots: BTreeMap::new(),
+            pace,
+        }
+    }
+
+    /// A watch is lost. When the slot is to be watched again.
+    pub(super) fn lost(&mut self, slot: SlotId, class: Class, now: Time) -> Time {
+        let lost = self.slots.entry(slot).or_default();
+        if now.since(lost.lost_at) >= LONGEST_PAUSE * 2 {
+            lost.failures = 0;
+        }
+        lost.failures += 1;
+        (lost.lost_at, lost.waits) = (now, true);
+        now.after(self.pace.pause(lost.failures, class))
+    }
+
+    /// Whether nothing is watched for the slot.
+    pub(super) fn waits(&self, slot: SlotId) -> bool {
+        self.slots.get(&slot).is_some_and(|lost| lost.waits)
+    }
+
+    /// The pause of the slot is over. Whether it waited.
+    pub(super) fn is_over(&mut self, slot: SlotId) -> bool {
+        let lost = self.slots.get_mut(&slot);
+        lost.is_some_and(|lost| std::mem::take(&mut lost.waits))
+    }
+
+    /// The stream is restarted: nobody waits.
+    pub(super) fn restarted(&mut self) {
+        for lost in self.slots.values_mut() {
+            lost.waits = false;
+        }
+    }
+
+    pub(super) fn forget(&mut self, slot: SlotId) {
+        self.slots.remove(&slot);
+    }
+}

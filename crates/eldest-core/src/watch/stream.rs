@@ -1,0 +1,293 @@
+//! Runs all watches over one stream, and detects and reopens a broken or stalled stream.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::freshness::Freshness;
+use super::rewatching::Rewatching;
+use super::stall_bound;
+use crate::action::{Action, Ask, Class, Note};
+use crate::ids::{SlotId, WatchId};
+use crate::outbox::Outbox;
+use crate::pause::{LONGEST_PAUSE, Pace, pause};
+use crate::purpose::Purpose;
+use crate::queue::Watcher;
+use crate::time::Time;
+use crate::timers::Timer;
+
+/// The first watch waits until there is a connection, and making one may take this much longer than an answer.
+const OPENING: u32 = 2;
+
+/// What a linearizable read says about the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compared {
+    /// It is not behind, or there is none.
+    Level,
+    /// It is behind, and was asked how far it is.
+    Asked,
+    /// It is to be restarted, at another endpoint.
+    Stalled,
+}
+
+/// The watches of a session, on one stream.
+#[derive(Debug)]
+pub(crate) struct WatchStream {
+    ttl: Duration,
+    request_timeout: Duration,
+    /// Whose each watch is; the slot's view has it too.
+    watches: BTreeMap<WatchId, SlotId>,
+    /// Broken; watches are opened again from then on.
+    down_until: Option<Time>,
+    /// Since when it works.
+    opened: Option<Time>,
+    failures: u32,
+    /// The newest revision it told of.
+    seen: i64,
+    /// Since when linearizable reads are ahead of it, and the revision they showed then.
+    behind: Option<(Time, i64)>,
+    /// Watches that etcd was asked for and has not confirmed.
+    unconfirmed: BTreeSet<WatchId>,
+    /// Since when there are such, reads are answered, and the stream says nothing.
+    silent: Option<Time>,
+    /// Watches that etcd refused or cancelled.
+    rewatching: Rewatching,
+    /// Of what onlookers see.
+    freshness: Freshness,
+    /// The next probe is due at its time.
+    probing: bool,
+    /// Whose prefix was probed last.
+    probed_slot: SlotId,
+}
+
+impl WatchStream {
+    pub(crate) fn new(ttl: Duration, request_timeout: Duration) -> Self {
+        Self {
+            ttl,
+            request_timeout,
+            watches: BTreeMap::new(),
+            down_until: None,
+            opened: None,
+            failures: 0,
+            seen: 0,
+            behind: None,
+            unconfirmed: BTreeSet::new(),
+            silent: None,
+            rewatching: Rewatching::new(Pace::new(request_timeout)),
+            freshness: Freshness::default(),
+            probing: false,
+            probed_slot: 0,
+        }
+    }
+
+    /// Every watch, with the slot that it is for.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (WatchId, SlotId)> {
+        self.watches.iter().map(|(watch, slot)| (*watch, *slot))
+    }
+
+    /// The slot that the watch is for.
+    pub(crate) fn slot(&self, watch: WatchId) -> Option<SlotId> {
+        self.watches.get(&watch).copied()
+    }
+
+    /// Watches `key`, or everything under it, for `slot`, unless the stream is down.
+    pub(crate) fn open(
+        &mut self,
+        slot: SlotId,
+        key: Arc<[u8]>,
+        prefix: bool,
+        out: &mut Outbox,
+    ) -> Option<Watcher> {
+        if self.rewatching.waits(slot) || self.down_until.is_some() {
+            return None;
+        }
+        let watch = out.next_id() as WatchId;
+        self.watches.insert(watch, slot);
+        self.unconfirmed.insert(watch);
+        out.act(Action::Watch { watch, key, prefix });
+        Some(Watcher::new(watch))
+    }
+
+    /// Nobody needs the watch any more.
+    pub(crate) fn close(&mut self, watch: WatchId, out: &mut Outbox) {
+        if self.watches.remove(&watch).is_some() {
+            self.unconfirmed.remove(&watch);
+            out.act(Action::Unwatch { watch });
+        }
+    }
+
+    /// The watch stands since `revision`.
+    pub(crate) fn created(&mut self, now: Time, watch: WatchId, revision: i64, out: &mut Outbox) {
+        self.opened.get_or_insert(now);
+        self.unconfirmed.remove(&watch);
+        self.saw(revision, out);
+    }
+
+    /// Every watch of the stream has delivered everything up to `revision`.
+    pub(crate) fn progress(&mut self, revision: i64, out: &mut Outbox) {
+        self.saw(revision, out);
+        if self.freshness.delivered(revision) {
+            self.confirmed(out);
+        }
+    }
+
+    /// The stream speaks, and knows of `revision`.
+    pub(crate) fn saw(&mut self, revision: i64, out: &mut Outbox) {
+        self.silent = None;
+        out.watched(revision);
+        self.seen = self.seen.max(revision);
+        if self.behind.is_some_and(|(_, at)| self.seen >= at) {
+            self.behind = None;
+        }
+    }
+
+    /// etcd does not create a watch: the stream speaks.
+    pub(crate) fn refused(&mut self, now: Time) {
+        self.silent = None;
+        self.opened.get_or_insert(now);
+    }
+
+    /// The watch is there no more.
+    pub(crate) fn gone(&mut self, watch: WatchId) {
+        self.watches.remove(&watch);
+        self.unconfirmed.remove(&watch);
+    }
+
+    /// A watch for `slot` is gone: nothing is watched for it until its timer fires.
+    pub(crate) fn watch_later(&mut self, slot: SlotId, class: Class, now: Time, out: &mut Outbox) {
+        let at = self.rewatching.lost(slot, class, now);
+        out.set_timer(at, Timer::Rewatch(slot));
+    }
+
+    /// The pause after the loss of the slot's watch is over. Whether it still waits for that.
+    pub(crate) fn watch_again(&mut self, slot: SlotId) -> bool {
+        self.rewatching.is_over(slot)
+    }
+
+    /// Whether nothing is watched for the slot, because etcd refused or cancelled it.
+    pub(crate) fn waits(&self, slot: SlotId) -> bool {
+        self.rewatching.waits(slot)
+    }
+
+    /// The slot is forgotten.
+    pub(crate) fn forget(&mut self, slot: SlotId) {
+        self.rewatching.forget(slot);
+    }
+
+    /// The stream is to be opened anew, after a pause. No watch of it stands any more.
+    pub(crate) fn restart(&mut self, now: Time, elsewhere: bool, out: &mut Outbox) {
+        out.act(Action::HangUpWatches { elsewhere });
+        self.watches.clear();
+        // What a stream refused, the next one may be asked for at once.
+        self.rewatching.restarted();
+        self.behind = None;
+        self.unconfirmed.clear();
+        self.silent = None;
+        self.seen = 0;
+        // One that breaks as soon as it is open is not opened again in a tight loop.
+        let opened = self.opened.take();
+        if opened.is_some_and(|at| now.since(at) >= LONGEST_PAUSE) {
+            self.failures = 0;
+        }
+        self.failures += 1;
+        let until = now.after(pause(self.failures, LONGEST_PAUSE));
+        self.down_until = Some(until);
+        out.set_timer(until, Timer::Watches);
+        self.freshness.restarted();
+    }
+
+    /// Whether the pause is over: watches may be opened again.
+    pub(crate) fn is_up_again(&mut self, now: Time) -> bool {
+        self.down_until.take_if(|until| now >= *until).is_some()
+    }
+
+    /// A linearizable read showed `revision`: a stream that stays behind it for longer than a bound is stalled.
+    pub(crate) fn compare(&mut self, now: Time, revision: i64, out: &mut Outbox) -> Compared {
+        if self.watches.is_empty() || self.down_until.is_some() {
+            return Compared::Level;
+        }
+        if self.is_unanswered(now) {
+            out.note(Note::WatchLost {
+                why: "stalled: reads are answered, and watches that were asked for are not"
+                    .to_owned(),
+            });
+            return Compared::Stalled;
+        }
+        if self.seen >= revision {
+            return Compared::Level;
+        }
+        let (since, _) = *self.behind.get_or_insert((now, revision));
+        if now.since(since) >= stall_bound(self.request_timeout) {
+            out.note(Note::WatchLost {
+                why: format!(
+                    "stalled: reads show revision {revision}, the stream only {}",
+                    self.seen
+                ),
+            });
+            return Compared::Stalled;
+        }
+        out.act(Action::Progress);
+        Compared::Asked
+    }
+
+    /// Whether the stream says nothing although watches wait to be confirmed: it may have died before it told of any
+    /// revision, and if nothing is written it never falls behind one.
+    fn is_unanswered(&mut self, now: Time) -> bool {
+        if self.unconfirmed.is_empty() {
+            self.silent = None;
+            return false;
+        }
+        let since = *self.silent.get_or_insert(now);
+        now.since(since) >= stall_bound(self.request_timeout) * OPENING
+    }
+
+    /// As of when the views are complete. `None`: no probe was confirmed yet.
+    pub(crate) fn as_of(&self) -> Option<Time> {
+        self.freshness.as_of()
+    }
+
+    /// Onlookers' watches are compared with a read of their own, which also tells how fresh their views are.
+    pub(crate) fn probe_later(&mut self, now: Time, out: &mut Outbox) {
+        if !std::mem::replace(&mut self.probing, true) {
+            out.set_timer(now.after(self.ttl / 3), Timer::Probe);
+        }
+    }
+
+    /// The next probe is due. Whose prefix was probed last; another one is to be next.
+    pub(crate) fn probe_due(&mut self) -> SlotId {
+        self.probing = false;
+        self.probed_slot
+    }
+
+    /// Reads the prefix of that onlooker.
+    pub(crate) fn probe(&mut self, now: Time, slot: SlotId, key: Arc<[u8]>, out: &mut Outbox) {
+        self.probed_slot = slot;
+        self.probe_later(now, out);
+        out.ask(Purpose::Probe { sent: now }, Ask::Probe { key });
+    }
+
+    /// A probe that was sent at `sent` showed `revision`.
+    pub(crate) fn probed(
+        &mut self,
+        now: Time,
+        sent: Time,
+        revision: i64,
+        out: &mut Outbox,
+    ) -> Compared {
+        if self.freshness.probed(sent, revision) {
+            self.confirmed(out);
+        }
+        let stands = !self.watches.is_empty() && self.down_until.is_none();
+        let compared = self.compare(now, revision, out);
+        if compared == Compared::Level && stands && self.freshness.waits() {
+            out.act(Action::Progress);
+        }
+        compared
+    }
+
+    fn confirmed(&self, out: &mut Outbox) {
+        if let Some(as_of) = self.freshness.as_of() {
+            out.act(Action::Confirmed { as_of });
+        }
+    }
+}
