@@ -1,10 +1,9 @@
-//! Defines the command line: the commands and the options that all commands share.
+//! Defines the command line: the options that all commands share, and the commands.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
-use crate::connection::Connection;
 use crate::exit;
-use crate::output::{self, Format};
+use crate::global::Global;
 use crate::{doctor, generate, resign, serve, status, top, watch};
 #[cfg(unix)]
 use crate::{lock, run};
@@ -45,32 +44,6 @@ pub(crate) enum Command {
     Doctor(doctor::Args),
     Completions(generate::Completions),
     Man(generate::Manual),
-}
-
-/// What every command takes, before or after its name.
-#[derive(Debug, Args)]
-pub(crate) struct Global {
-    #[command(flatten)]
-    pub(crate) connection: Connection,
-
-    /// How to write results
-    #[arg(
-        long, global = true, value_enum, default_value_t, env = output::VARIABLE,
-        hide_env_values = true, help_heading = "Output"
-    )]
-    pub(crate) output: Format,
-
-    /// Which log lines to write to stderr, such as `info` or `eldest::etcd=debug,warn`
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILTER",
-        default_value = "warn",
-        env = "ELDEST_LOG",
-        hide_env_values = true,
-        help_heading = "Output"
-    )]
-    pub(crate) log: String,
 }
 
 fn after_long_help() -> String {

@@ -12,9 +12,9 @@ use eldest::operator::Endpoint;
 
 use self::endpoint::Said;
 use self::findings::{Findings, Level};
-use crate::cli::Global;
 use crate::connection::duration;
 use crate::exit::Code;
+use crate::global::Global;
 use crate::output::{self, Format};
 
 /// Examine etcd as a node would use it, and say what to change

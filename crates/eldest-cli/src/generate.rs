@@ -5,11 +5,10 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::cli::Cli;
 use crate::exit::Code;
 
 /// Print a script that makes a shell complete this command's arguments
@@ -37,22 +36,22 @@ pub(crate) struct Manual {
     to: Option<PathBuf>,
 }
 
-pub(crate) fn completions(args: &Completions) -> Result<Code> {
+pub(crate) fn completions(command: &mut Command, args: &Completions) -> Result<Code> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "eldest", &mut script);
+    clap_complete::generate(args.shell, command, "eldest", &mut script);
     write(&script)?;
     Ok(Code::Done)
 }
 
-pub(crate) fn manual(args: &Manual) -> Result<Code> {
+pub(crate) fn manual(command: Command, args: &Manual) -> Result<Code> {
     let Some(folder) = &args.to else {
         let mut page = Vec::new();
-        Man::new(Cli::command()).render(&mut page)?;
+        Man::new(command).render(&mut page)?;
         write(&page)?;
         return Ok(Code::Done);
     };
     fs::create_dir_all(folder).with_context(|| format!("--to {}", folder.display()))?;
-    clap_mangen::generate_to(Cli::command(), folder)
+    clap_mangen::generate_to(command, folder)
         .with_context(|| format!("--to {}", folder.display()))?;
     Ok(Code::Done)
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use eldest::Lock;
 
-use crate::cli::Global;
 use crate::exit::{Code, fault};
+use crate::global::Global;
 use crate::supervise::{self, Outcome, Supervisor};
 
 /// Run a program while holding a lock.

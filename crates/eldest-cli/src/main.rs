@@ -16,6 +16,7 @@ mod contain;
 mod doctor;
 mod exit;
 mod generate;
+mod global;
 #[cfg(unix)]
 mod health;
 #[cfg(unix)]
@@ -40,7 +41,7 @@ mod watch;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::cli::{Cli, Command};
 
@@ -77,8 +78,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Status(args) => within_runtime(status::run(&global, args)),
         Command::Watch(args) => within_runtime(watch::run(&global, args)),
         Command::Top(args) => within_runtime(top::run(&global, args)),
-        Command::Completions(args) => generate::completions(&args).map(Into::into),
-        Command::Man(args) => generate::manual(&args).map(Into::into),
+        Command::Completions(args) => {
+            generate::completions(&mut Cli::command(), &args).map(Into::into)
+        }
+        Command::Man(args) => generate::manual(Cli::command(), &args).map(Into::into),
         Command::Doctor(args) => within_runtime(doctor::run(&global, args)),
         Command::Resign(args) => within_runtime(resign::run(&mut global, args)),
     }

@@ -6,8 +6,8 @@ use anyhow::Result;
 use eldest::{Member, Roster, operator};
 use serde_json::json;
 
-use crate::cli::Global;
 use crate::exit::{Code, fault};
+use crate::global::Global;
 use crate::output::{self, Format, one_line};
 use crate::view::{self, Candidate, Leases};
 

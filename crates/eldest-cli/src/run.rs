@@ -14,8 +14,8 @@ use eldest_http::Node;
 use tokio::sync::{Mutex, watch};
 
 use crate::answering;
-use crate::cli::Global;
 use crate::contain::{self, Commands, Ending, Keeper, Limit, Spec, Stop};
+use crate::global::Global;
 use crate::health;
 use crate::supervise::{self, Outcome, Supervisor};
 

@@ -10,8 +10,8 @@ use eldest_http::{Node, on_behalf};
 use futures::future::join_all;
 use serde_json::json;
 
-use crate::cli::Global;
 use crate::exit::{Code, fault};
+use crate::global::Global;
 use crate::output::{self, Format};
 use crate::stop::Stop;
 use crate::{answering, member};

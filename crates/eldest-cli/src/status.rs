@@ -3,8 +3,8 @@
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::cli::Global;
 use crate::exit::Code;
+use crate::global::Global;
 use crate::output::{self, Format};
 use crate::view::{self, Standing};
 

@@ -11,9 +11,9 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use tokio::sync::mpsc;
 
 use self::screen::Screen;
-use crate::cli::Global;
 use crate::connection::duration;
 use crate::exit::{Code, fault};
+use crate::global::Global;
 use crate::output::Format;
 use crate::stop::Stop;
 use crate::view::{self, Standing};

@@ -8,8 +8,8 @@ use eldest::{Member, Roster};
 use futures::StreamExt;
 use serde::Serialize;
 
-use crate::cli::Global;
 use crate::exit::Code;
+use crate::global::Global;
 use crate::output::{self, Format, one_line};
 use crate::stop::Stop;
 use crate::view::{self, Candidate, Leases};

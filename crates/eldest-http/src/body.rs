@@ -9,7 +9,7 @@ use axum::extract::Request;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Map, Value};
 
-use super::node::millis;
+use super::answer::millis;
 use super::problem::{Problem, shortened};
 use eldest::internal::{Env, timeout};
 

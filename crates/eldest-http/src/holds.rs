@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::node::millis;
+use super::answer::millis;
 use eldest::LockGuard;
 use eldest::LostReason;
 use eldest::Term;

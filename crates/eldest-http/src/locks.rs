@@ -13,10 +13,9 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::App;
-use super::answer::json as answer;
+use super::answer::{json as answer, millis};
 use super::body;
 use super::holds::{Held, Holds, Sign};
-use super::node::millis;
 use super::problem::{Problem, shortened};
 use eldest::Session;
 use eldest::internal::{Inside, SharedEnv};

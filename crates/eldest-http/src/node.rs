@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::answer::millis;
 use super::locks::Locks;
 use super::past::Past;
 use super::problem::{Problem, shortened};
@@ -438,10 +439,6 @@ fn member(member: &Member) -> Value {
             Some(millis(since))
         }),
     })
-}
-
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Keeps a view up to date until the session closes.

@@ -4,12 +4,26 @@
 use std::time::Duration;
 
 use super::BoxError;
-use super::etcd::{Etcd, restart_stopped};
+use super::etcd::{Etcd, EtcdBuilder, restart_stopped};
 
 /// Several etcd servers on the loopback interface that form one cluster.
 #[derive(Debug)]
 pub struct EtcdCluster {
     members: Vec<Etcd>,
+}
+
+impl EtcdBuilder {
+    /// Starts a cluster of `size` members, all at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start); or `size` is zero.
+    pub async fn start_cluster(self, size: usize) -> Result<EtcdCluster, BoxError> {
+        if size == 0 {
+            return Err("a cluster needs at least one member".into());
+        }
+        self.start_members(size).await.map(EtcdCluster::new)
+    }
 }
 
 impl EtcdCluster {

@@ -14,7 +14,6 @@ use eldest::etcd_client::Client;
 use tempfile::TempDir;
 
 use super::BoxError;
-use super::cluster::EtcdCluster;
 use super::http;
 use super::ports::Port;
 use super::process::Process;
@@ -47,7 +46,7 @@ pub struct Etcd {
     folder: TempDir,
 }
 
-/// Configures an [`Etcd`] or an [`EtcdCluster`] before it starts.
+/// Configures an [`Etcd`] or an [`EtcdCluster`](crate::EtcdCluster) before it starts.
 #[derive(Debug, Clone, Default)]
 pub struct EtcdBuilder {
     binary: Option<PathBuf>,
@@ -204,7 +203,7 @@ impl Etcd {
     /// Starts it again, killing it first if need be, with the same ports and data, and waits until it serves.
     ///
     /// A cluster's member does not serve before a quorum runs: to restart several at once,
-    /// see [`EtcdCluster::restart`].
+    /// see [`EtcdCluster::restart`](crate::EtcdCluster::restart).
     ///
     /// # Errors
     ///
@@ -477,19 +476,7 @@ impl EtcdBuilder {
         members.pop().ok_or_else(|| "no member".into())
     }
 
-    /// Starts a cluster of `size` members, all at once.
-    ///
-    /// # Errors
-    ///
-    /// As for [`start`](Self::start); or `size` is zero.
-    pub async fn start_cluster(self, size: usize) -> Result<EtcdCluster, BoxError> {
-        if size == 0 {
-            return Err("a cluster needs at least one member".into());
-        }
-        self.start_members(size).await.map(EtcdCluster::new)
-    }
-
-    async fn start_members(self, count: usize) -> Result<Vec<Etcd>, BoxError> {
+    pub(super) async fn start_members(self, count: usize) -> Result<Vec<Etcd>, BoxError> {
         let mut attempts = 0;
         loop {
             attempts += 1;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
-use super::keeper::pause;
+use super::clock::pause;
 
 const PREFIX: &str = "eldest-";
 /// A cgroup whose last process has just ended is asked to go so often, with such pauses.

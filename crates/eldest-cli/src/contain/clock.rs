@@ -79,3 +79,9 @@ mod linux {
         }
     }
 }
+
+/// Waits without the help of the kernel's lists and descriptors, which have failed.
+#[allow(clippy::disallowed_methods)] // the keeper has one thread and no runtime
+pub(super) fn pause(duration: Duration) {
+    std::thread::sleep(duration);
+}

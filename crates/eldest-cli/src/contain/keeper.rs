@@ -19,7 +19,7 @@ use rustix::process::{
 
 use super::board::Board;
 use super::cgroup::Cgroup;
-use super::clock::{self, Alarm, NEVER};
+use super::clock::{self, Alarm, NEVER, pause};
 use super::spec::{Exit, Limits};
 use super::wire::{Order, Report};
 use super::{children, shim};
@@ -344,12 +344,6 @@ fn sweep(program: Pid, cgroup: Option<&Cgroup>, list: impl Fn() -> io::Result<Ve
         // What does not die of the first blow may take its time.
         wait = (wait * 2).min(LONGEST_PAUSE);
     }
-}
-
-/// Waits without the help of the kernel's lists and descriptors, which have failed.
-#[allow(clippy::disallowed_methods)] // the keeper has one thread and no runtime
-pub(super) fn pause(duration: Duration) {
-    std::thread::sleep(duration);
 }
 
 /// Of a process: that it has ended.
