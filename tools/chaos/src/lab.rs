@@ -384,7 +384,7 @@ impl Lab {
         let value = String::from_utf8(counted)?.parse()?;
         self.record("", What::FinalCounter { value });
         let value = eldest_node::register::value(&self.register(), ELECTION)?;
-        let register = eldest_node::register::named(ELECTION);
+        let register = eldest_node::record::register_name(ELECTION);
         self.recorder
             .record("", register, What::FinalCounter { value });
         for truth in self.truths {

@@ -5,7 +5,7 @@
 mod config;
 mod look;
 mod orders;
-mod record;
+pub mod record;
 pub mod register;
 mod seen;
 mod voice;

@@ -12,6 +12,11 @@ pub(crate) use file::History;
 #[cfg(not(feature = "history"))]
 pub(crate) use none::History;
 
+/// The name under which a history has an election's second counter, the register.
+pub fn register_name(election: &str) -> String {
+    format!("{election}, in the register")
+}
+
 /// What is worth writing down.
 #[cfg_attr(
     not(feature = "history"),

@@ -12,8 +12,3 @@ pub(crate) use none::Register;
 pub(crate) use sqlite::Register;
 #[cfg(feature = "register")]
 pub use sqlite::value;
-
-/// The name under which a history has an election's second counter.
-pub fn named(election: &str) -> String {
-    format!("{election}, in the register")
-}

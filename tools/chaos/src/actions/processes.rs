@@ -1,6 +1,6 @@
 //! Faults of a node's process.
 
-use eldest_node::register;
+use eldest_node::record;
 use eldest_testing::history::What;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
@@ -143,7 +143,7 @@ impl Action for Process {
 /// Stops the node between its look at the term and the write that follows.
 async fn stop_while_writing(lab: &Lab, victim: &Victim) -> Result {
     let node = &lab.nodes[victim.node];
-    let counter = register::named(ELECTION);
+    let counter = record::register_name(ELECTION);
     lab.until("the leader is stopped while it writes", async || {
         node.pause();
         if lab.ledger()?.is_writing(&node.name, &counter) {

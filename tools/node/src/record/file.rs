@@ -136,7 +136,7 @@ impl Book {
                     Counter::Etcd => self.write(what),
                     // A history has one counter for each election: this one is not the election's own.
                     Counter::Register => {
-                        let election = crate::register::named(&self.election);
+                        let election = super::register_name(&self.election);
                         self.recorder.record(self.node.as_str(), election, what);
                     }
                 }
