@@ -37,6 +37,7 @@
 mod check;
 mod cluster;
 mod errors;
+mod member;
 mod range;
 mod services;
 mod store;
@@ -53,7 +54,7 @@ use tonic::transport::Server;
 use tonic::transport::server::Connected;
 
 pub use cluster::{Change, Cluster, ClusterOptions, Tally};
-use services::Member;
+use member::Member;
 
 /// A page of large values overruns gRPC's default of 4 MiB; etcd sends without a limit and receives so much.
 const MAX_MESSAGE: usize = 2 << 20;

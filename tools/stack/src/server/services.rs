@@ -1,7 +1,6 @@
 //! Implements the gRPC services of one member: each call uses the store and the cluster.
 
 use std::pin::Pin;
-use std::time::Duration;
 
 use etcd_client::proto::{
     PbAlarmRequest, PbAlarmResponse, PbClusterService, PbDefragmentRequest, PbDefragmentResponse,
@@ -24,6 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::cluster::Cluster;
+use super::member::{Member, leader_lost, requires_leader};
 use super::{check, errors, store, watch};
 use crate::proto::{
     CompactionRequest, CompactionResponse, DeleteRequest, DeleteResponse, Header, PutRequest,
@@ -39,48 +39,6 @@ const VERSION: &str = "3.7.0";
 
 type Answer<T> = Result<Response<T>, Status>;
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
-/// One member, as its clients see it.
-#[derive(Debug, Clone)]
-pub(crate) struct Member {
-    pub(crate) cluster: Cluster,
-    pub(crate) me: usize,
-}
-
-impl Member {
-    /// Before anything else: a stopped process takes no request, and one without a leader refuses those that want one.
-    async fn accept<T>(&self, request: &Request<T>) -> Result<(), Status> {
-        self.cluster.thawed(self.me).await;
-        if requires_leader(request) && self.cluster.knows_no_leader(self.me) {
-            return Err(errors::no_leader());
-        }
-        Ok(())
-    }
-
-    /// The header with who answers; of the answer's own revision, if it has one.
-    fn signed(&self, header: Option<Header>) -> Header {
-        let signature = self.cluster.header(self.me);
-        let revision = header.map_or(0, |header| header.revision);
-        Header {
-            revision: if revision == 0 {
-                signature.revision
-            } else {
-                revision
-            },
-            ..signature
-        }
-    }
-
-    fn header(&self) -> Header {
-        self.signed(None)
-    }
-}
-
-/// As the client sets it with `with_require_leader`.
-fn requires_leader<T>(request: &Request<T>) -> bool {
-    let value = request.metadata().get("hasleader");
-    value.is_some_and(|value| value == "true")
-}
 
 fn fits(request: &impl Message) -> Result<(), Status> {
     if request.encoded_len() > MAX_REQUEST {
@@ -279,17 +237,6 @@ async fn keep_alive(
         if answers.send(answer).await.is_err() || failed {
             return;
         }
-    }
-}
-
-/// Returns once a stream that requires a leader must end; never for others.
-pub(crate) async fn leader_lost(member: &Member, required: bool) {
-    if !required {
-        return std::future::pending().await;
-    }
-    while !member.cluster.leaderless(member.me) {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        member.cluster.thawed(member.me).await;
     }
 }
 

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use tonic::{Status, Streaming};
 
 use super::errors;
+use super::member::{Member, leader_lost};
 use super::range::Keys;
-use super::services::{Member, leader_lost};
 use super::store::Store;
 use crate::proto::{Event, EventType, Header};
 
