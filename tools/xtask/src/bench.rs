@@ -7,8 +7,8 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::fixed::{COMMAND, RELEASE_LIMIT};
+use crate::published::CLI;
 use crate::stage::Stage;
-use crate::suites::CLI;
 use crate::{consumer, metadata, packages, python, setup, suites};
 
 const PACKAGE: &str = "eldest-bench";

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::stage::{DEFAULT_LIMIT, Stage};
-use crate::{built, matrix};
+use crate::{built, releases};
 
 const PACKAGE: &str = "eldest-chaos";
 const UPGRADE: [&str; 2] = ["--fault", "rolling-upgrade"];
@@ -18,7 +18,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let given = |name: &str| args.iter().any(|arg| arg == name);
     if given(UPGRADE[1]) && !given("--etcd") {
         let stage = Stage::start("chaos", true, DEFAULT_LIMIT);
-        args.extend(etcds(&matrix::all(&stage)?));
+        args.extend(etcds(&releases::all(&stage)?));
     }
     built::become_it(PACKAGE, &args)
 }

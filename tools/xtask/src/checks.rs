@@ -3,9 +3,9 @@
 use anyhow::Result;
 
 use crate::metadata::Metadata;
+use crate::published::{HTTP, LIBRARY, PUBLISHED, TESTING};
 use crate::stage::Stage;
-use crate::suites::{self, HTTP, LIBRARY, PUBLISHED, TESTING};
-use crate::{imports, setup, simulate};
+use crate::{imports, setup, simulate, suites};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 
 use crate::metadata::Metadata;
+use crate::published::{LIBRARY, PUBLISHED, TESTING};
 use crate::setup;
 use crate::stage::Stage;
-use crate::suites::{LIBRARY, PUBLISHED, TESTING};
 use crate::tally;
 
 /// How many crates the library may add to what its user needs anyway. `twox-hash` needs none itself: the function that

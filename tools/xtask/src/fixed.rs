@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::published::CLI;
 use crate::stage::Stage;
-use crate::suites::CLI;
 use crate::{metadata, setup};
 
 /// The command's binary; its package is [`CLI`].

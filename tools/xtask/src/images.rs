@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::fixed::RELEASE_LIMIT;
 use crate::stage::{DEFAULT_LIMIT, Stage};
-use crate::{docker, setup};
+use crate::{engine, setup};
 
 /// The label of every image made here. Its value says of what; an image without it was pulled, or is somebody else's.
 const LABEL: &str = "eldest.image";
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         DEFAULT_LIMIT
     };
     let mut stage = Stage::start("images", true, limit);
-    let result = docker::ensure_engine(&mut stage).and_then(|()| make(&mut stage, &kinds));
+    let result = engine::ensure(&mut stage).and_then(|()| make(&mut stage, &kinds));
     let report = stage.finish(result);
     Ok(if report.failures.is_empty() {
         ExitCode::SUCCESS

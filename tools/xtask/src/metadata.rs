@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::published::{LIBRARY, PUBLISHED};
+use crate::setup;
 use crate::stage::Stage;
 use crate::version::Version;
-use crate::{setup, suites};
 
 /// What a package is to whoever depends on it.
 #[derive(Debug, Default)]
@@ -66,7 +67,7 @@ impl Metadata {
         let packages = list(&self.0["packages"]).iter();
         let published = packages.filter(|package| {
             let name = package["name"].as_str();
-            name.is_some_and(|name| suites::PUBLISHED.contains(&name))
+            name.is_some_and(|name| PUBLISHED.contains(&name))
         });
         let targets = published.flat_map(|package| list(&package["targets"]));
         let tests =
@@ -80,8 +81,7 @@ impl Metadata {
         let found = dependencies
             .iter()
             .find(|found| found["name"] == dependency);
-        let found = found
-            .with_context(|| format!("{} does not depend on {dependency}", suites::LIBRARY))?;
+        let found = found.with_context(|| format!("{LIBRARY} does not depend on {dependency}"))?;
         found["req"].as_str().context("requirement")
     }
 
@@ -160,10 +160,8 @@ impl Metadata {
 
     fn library(&self) -> Result<&Value> {
         let packages = list(&self.0["packages"]);
-        let found = packages
-            .iter()
-            .find(|package| package["name"] == suites::LIBRARY);
-        found.with_context(|| format!("no package {} in the workspace", suites::LIBRARY))
+        let found = packages.iter().find(|package| package["name"] == LIBRARY);
+        found.with_context(|| format!("no package {LIBRARY} in the workspace"))
     }
 }
 

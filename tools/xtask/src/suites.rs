@@ -7,20 +7,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::compose::Compose;
 use crate::metadata::Metadata;
+use crate::published::{CLI, CORE, HTTP, LIBRARY, TESTING};
 use crate::stage::Stage;
 use crate::{packages, setup, tools};
 
-/// The package everything here is about.
-pub(crate) const LIBRARY: &str = "eldest";
-/// The library and the crates that are published with it, in the order in which they build on one another.
-pub(crate) const PUBLISHED: [&str; 5] = [CORE, LIBRARY, HTTP, TESTING, CLI];
-const CORE: &str = "eldest-core";
-/// What answers who leads.
-pub(crate) const HTTP: &str = "eldest-http";
-/// The command `eldest`.
-pub(crate) const CLI: &str = "eldest-cli";
-/// What the tests of the library and of its users build on.
-pub(crate) const TESTING: &str = "eldest-testing";
 /// The test file that needs the Docker Engine and has a stage of its own.
 pub(crate) const CONTAINERS: &str = "containers";
 /// The test file that is enough for old versions of etcd.

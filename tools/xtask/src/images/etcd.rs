@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::{Image, Owner, libraries, put, workshop};
 use crate::stage::Stage;
-use crate::{matrix, packages, setup};
+use crate::{packages, releases, setup};
 
 /// Where the public images are, for which ours stand in.
 const REPOSITORY: &str = "quay.io/coreos/etcd";
@@ -23,8 +23,8 @@ const SETTINGS: [&str; 4] = [
 /// Makes the image of the newest etcd in this series, or of the one that the library is tested with.
 pub(super) fn make(stage: &Stage, series: Option<&str>) -> Result<()> {
     let (etcd, version) = match series {
-        Some(series) => matrix::vendored(stage, series)?,
-        None => matrix::current(stage)?,
+        Some(series) => releases::vendored(stage, series)?,
+        None => releases::current(stage)?,
     };
     let image = Image {
         name: &format!("{REPOSITORY}:v{version}"),

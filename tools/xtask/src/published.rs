@@ -1,0 +1,14 @@
+//! Names the packages that this workspace publishes.
+
+/// The package everything here is about.
+pub(crate) const LIBRARY: &str = "eldest";
+/// The library and the crates that are published with it, in the order in which they build on one another.
+pub(crate) const PUBLISHED: [&str; 5] = [CORE, LIBRARY, HTTP, TESTING, CLI];
+/// The protocol's decisions.
+pub(crate) const CORE: &str = "eldest-core";
+/// What answers who leads.
+pub(crate) const HTTP: &str = "eldest-http";
+/// The command `eldest`.
+pub(crate) const CLI: &str = "eldest-cli";
+/// What the tests of the library and of its users build on.
+pub(crate) const TESTING: &str = "eldest-testing";

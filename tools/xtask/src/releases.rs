@@ -1,0 +1,73 @@
+//! Finds or fetches the releases of etcd that tests, images and upgrades need.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::stage::Stage;
+use crate::version::Version;
+use crate::{packages, setup};
+
+/// The stage `integration` tests with this one.
+const CURRENT: &str = "3.7";
+/// The newest vendored releases of these get all tests that depend on etcd's version.
+pub(crate) const SUPPORTED: [&str; 2] = ["3.5", "3.6"];
+/// Out of support, so only the smoke test.
+pub(crate) const OLD: &str = "3.4";
+/// What Debian 12 ships: the oldest etcd that is still widely installed.
+pub(crate) const DEBIAN: &str = "3.4.23";
+
+/// What an upgrade goes through, the oldest first.
+pub(crate) fn all(stage: &Stage) -> Result<Vec<PathBuf>> {
+    let older = [OLD].into_iter().chain(SUPPORTED);
+    let mut all = older
+        .map(|series| Ok(vendored(stage, series)?.0))
+        .collect::<Result<Vec<_>>>()?;
+    all.push(current(stage)?.0);
+    Ok(all)
+}
+
+/// The binary of the newest vendored release: each series has a manifest and a lock file of its own.
+pub(crate) fn vendored(stage: &Stage, series: &str) -> Result<(PathBuf, Version)> {
+    let manifest = format!("tools/xtask/etcd/{series}/Cargo.toml");
+    ensure!(
+        setup::root().join(&manifest).is_file(),
+        "etcd {series} is not among those in tools/xtask/etcd/"
+    );
+    let mut cargo = setup::cargo(["run", "--quiet", "--locked", "--manifest-path", &manifest])?;
+    cargo.env(
+        "CARGO_TARGET_DIR",
+        setup::target().join("etcd").join(series),
+    );
+    let etcd = PathBuf::from(stage.output(&mut cargo)?.trim());
+    let version = verify(stage, &etcd, series)?;
+    Ok((etcd, version))
+}
+
+/// The etcd that the library is tested with, of the version in the workspace's lock file.
+pub(crate) fn current(stage: &Stage) -> Result<(PathBuf, Version)> {
+    let etcd = etcd_bin_vendored::etcd_bin_path().context("looking for the vendored etcd")?;
+    let version = verify(stage, etcd, CURRENT)?;
+    Ok((etcd.to_owned(), version))
+}
+
+/// The etcd of Debian's package.
+pub(crate) fn debian(stage: &Stage) -> Result<PathBuf> {
+    let etcd = packages::unpack(stage, "etcd-server", "usr/bin/etcd")?;
+    verify(stage, &etcd, DEBIAN)?;
+    Ok(etcd)
+}
+
+/// A wrong binary would make a green row that says nothing.
+fn verify(stage: &Stage, etcd: &Path, series: &str) -> Result<Version> {
+    let output = stage.output(setup::program(&etcd.to_string_lossy()).arg("--version"))?;
+    let version =
+        Version::of_etcd(&output).with_context(|| format!("{} is no etcd", etcd.display()))?;
+    ensure!(
+        version.is_of(series),
+        "{} is {version} and not {series}",
+        etcd.display()
+    );
+    stage.say(&format!("etcd {version}"));
+    Ok(version)
+}
