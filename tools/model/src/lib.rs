@@ -4,6 +4,8 @@
 //!
 //! It follows `crates/eldest-core/` by hand: whoever changes a rule there changes it here.
 
+mod action;
+mod explore;
 mod model;
 mod recovery;
 mod rules;
@@ -11,11 +13,15 @@ mod search;
 mod seen;
 mod show;
 mod state;
+mod step;
 #[cfg(test)]
 mod tests;
 
-pub use model::{Action, Model, ONE_LEADER, RECOVERS, TOKENS_RISE};
+pub use action::Action;
+pub use explore::{
+    EXPIRY, ONE_LEADER, ORPHAN, RECOVERS, REFUSAL, RESIGNATION, ROBBERY, SUCCESSION, TOKENS_RISE,
+};
+pub use model::Model;
 pub use rules::Rule;
 pub use search::{Counterexample, Report};
-pub use seen::{EXPIRY, ORPHAN, REFUSAL, RESIGNATION, ROBBERY, SUCCESSION};
 pub use state::State;

@@ -1,9 +1,10 @@
 //! Checks that one node soon leads alone once every message arrives, clocks are exact, and live nodes take every
 //! possible step.
 
-use crate::model::{Action, Model, is_orphan};
+use crate::action::Action;
+use crate::model::{MOST_NODES, Model};
 use crate::rules::Rule;
-use crate::state::{Link, MOST_NODES, Node, Phase, Removal, State};
+use crate::state::{Link, Node, Phase, Removal, State};
 
 /// What becomes of each node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +92,7 @@ fn next(node: &Node, n: usize, fate: Fate, model: &Model) -> Option<Action> {
     match node.phase {
         Phase::Out if fate == Fate::Stands => Some(Action::Campaign(n)),
         Phase::Joining if fate == Fate::Stands => Some(Action::Join(n)),
-        Phase::Joining if is_orphan(node) && model.obeys(Rule::Sweep) => Some(Action::Sweep(n)),
+        Phase::Joining if node.is_orphan() && model.obeys(Rule::Sweep) => Some(Action::Sweep(n)),
         Phase::Waiting { .. } if node.first => Some(Action::Lead(n)),
         Phase::Ending { .. } => Some(Action::WorkEnds(n)),
         _ => None,

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model as _, Path};
 
-use crate::model::{Action, Model};
+use crate::action::Action;
+use crate::model::Model;
 use crate::show;
 use crate::state::State;
 

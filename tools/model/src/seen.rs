@@ -1,13 +1,9 @@
-//! Records which kinds of steps happened, and states what must be possible, so that no check passes because nothing
-//! happened.
+//! Records which kinds of steps happened, so that no check passes because nothing happened.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use stateright::Property;
-
-use crate::model::{Action, Model};
-use crate::state::{Link, Phase, State};
+use crate::action::Action;
 
 /// Which kinds of steps were taken; shared by the clones of a model.
 #[derive(Debug, Clone, Default)]
@@ -87,57 +83,5 @@ impl Seen {
         let seen = NAMES.iter().zip(self.0.iter());
         let seen = seen.filter(|(_, seen)| seen.load(Ordering::Relaxed));
         seen.map(|(name, _)| *name).collect()
-    }
-}
-
-/// Somebody's turn to lead has come after a term.
-pub const SUCCESSION: &str = "a second leader after a first";
-/// A key is asked to go at its term's deadline.
-pub const RESIGNATION: &str = "a term that its leader ended winds up";
-/// The renewal will be refused.
-pub const REFUSAL: &str = "an acknowledgement of a deposed leader";
-/// Nobody has renewed a leader's lease in time.
-pub const EXPIRY: &str = "a lease runs out under a term that has ended";
-/// The answer of a join was lost.
-pub const ORPHAN: &str = "a key stands that nobody knows of";
-/// Only if etcd revokes leases early.
-pub const ROBBERY: &str = "two leaders, of whom etcd has robbed one";
-
-impl Model {
-    /// What must be possible.
-    pub(crate) fn possibilities(&self) -> Vec<Property<Self>> {
-        let mut possibilities = vec![
-            // Nobody has a key that stood in the first term, so whoever leads next is another leader.
-            Property::sometimes(SUCCESSION, |_, state: &State| {
-                let mut nodes = state.nodes.iter();
-                state.led && state.last_token.is_none() && nodes.any(|node| node.first)
-            }),
-            Property::sometimes(RESIGNATION, |model: &Self, state: &State| {
-                state.nodes.iter().any(|node| {
-                    matches!(node.phase, Phase::Ending { cutoff, .. } if cutoff > model.grace)
-                })
-            }),
-            Property::sometimes(REFUSAL, |_, state: &State| {
-                state.nodes.iter().any(|node| node.link == Link::Stale)
-            }),
-            Property::sometimes(EXPIRY, |_, state: &State| {
-                state.nodes.iter().any(|node| {
-                    matches!(node.phase, Phase::Ending { rev: Some(_), .. })
-                        && node.lease == Some(0)
-                })
-            }),
-            Property::sometimes(ORPHAN, |_, state: &State| {
-                state.nodes.iter().any(crate::model::is_orphan)
-            }),
-        ];
-        if self.early {
-            possibilities.push(Property::sometimes(
-                ROBBERY,
-                |model: &Self, state: &State| {
-                    state.nodes.iter().filter(|node| model.acts(node)).count() > 1
-                },
-            ));
-        }
-        possibilities
     }
 }

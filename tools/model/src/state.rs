@@ -4,14 +4,11 @@
 //! values, and the order of nodes makes no difference. So the number of states is finite, although time, changes of
 //! etcd's leader and terms are not bounded.
 
-use crate::model::Model;
+use crate::model::{MOST_NODES, Model};
 use crate::rules::Rule;
 
 /// A create revision, by its place among those that still matter.
 pub(crate) type Rev = u8;
-
-/// At most so many nodes.
-pub(crate) const MOST_NODES: usize = 3;
 
 /// What a candidate is doing; as `core/candidate/phase.rs` has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -103,6 +100,22 @@ impl Node {
             Phase::Ending { rev, .. } => rev,
             Phase::Out | Phase::Joining => None,
         }
+    }
+
+    /// Whether the node acts as leader: its work runs and its own clock has not reached its deadline.
+    pub(crate) fn acts(&self, model: &Model) -> bool {
+        match self.phase {
+            Phase::Leading { .. } => self.belief > 0,
+            Phase::Ending { cutoff, .. } => {
+                cutoff > 0 || (!model.obeys(Rule::Frozen) && self.belief > 0)
+            }
+            Phase::Out | Phase::Joining | Phase::Waiting { .. } => false,
+        }
+    }
+
+    /// A key stands that the session put, and no candidate of it stands.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.phase == Phase::Joining && self.key.is_some() && self.removal == Removal::None
     }
 
     fn revs(&mut self) -> impl Iterator<Item = &mut Rev> {
@@ -245,6 +258,6 @@ impl State {
     /// Nodes that act as leaders, leaving out those whose key etcd took away early.
     pub(crate) fn acting<'a>(&'a self, model: &'a Model) -> impl Iterator<Item = &'a Node> {
         let nodes = self.nodes.iter();
-        nodes.filter(|node| model.acts(node) && !node.robbed)
+        nodes.filter(|node| node.acts(model) && !node.robbed)
     }
 }

@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use stateright::Model as _;
 
-use crate::model::{Model, ONE_LEADER, RECOVERS, TOKENS_RISE};
+use crate::explore::{ONE_LEADER, RECOVERS, TOKENS_RISE};
+use crate::model::{MOST_NODES, Model};
 use crate::rules::Rule;
 use crate::search::Report;
-use crate::state::{Link, MOST_NODES, Node, Phase, Removal, Rev, State};
+use crate::state::{Link, Node, Phase, Removal, Rev, State};
 
 const THREADS: usize = 2;
 

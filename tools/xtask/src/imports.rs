@@ -19,10 +19,9 @@ const HEADING: &str = "## Rooms of the library";
 const EVERYTHING: &str = "everything";
 
 /// Roots of packages that still have a circle; it is to be broken, and then the root to be removed from here.
-const NOT_YET: [&str; 4] = [
+const NOT_YET: [&str; 3] = [
     "tools/bench/src/main.rs",
     "tools/chaos/src/lib.rs",
-    "tools/model/src/lib.rs",
     "tools/sim/src/main.rs",
 ];
 

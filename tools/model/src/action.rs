@@ -1,0 +1,97 @@
+//! Names what nodes, etcd, the network and the clocks can do.
+
+use std::fmt;
+
+/// What nodes are called.
+pub(crate) const NODES: [char; 3] = ['a', 'b', 'c'];
+
+/// Something that happens. Nodes are numbered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// A tick of true time, by which etcd's leader counts.
+    Tick,
+    /// The same, but that node's clock stands still.
+    TickSlow(usize),
+    /// The same, but that node's clock gains another.
+    TickFast(usize),
+    /// etcd elects another leader.
+    Elect,
+    /// etcd's leader has an expired lease revoked; its key goes.
+    Expire(usize),
+    /// A deposed leader has a lease revoked that lives.
+    RevokeEarly(usize),
+    /// A lease is asked for and granted.
+    Campaign(usize),
+    /// A renewal is sent.
+    Renew(usize),
+    /// etcd's leader processes the renewal.
+    Acknowledge(usize),
+    /// A deposed leader does.
+    AcknowledgeStale(usize),
+    /// The acknowledgement arrives.
+    Acknowledged(usize),
+    /// The verifying read was answered in the same term.
+    Accept(usize),
+    /// It was answered in another one.
+    Refuse(usize),
+    /// Request or answer was lost, or takes too long.
+    LoseRenewal(usize),
+    /// A join is applied, and answered.
+    Join(usize),
+    /// A join is applied whose answer is lost, or for which nobody waits any more.
+    JoinUnheard(usize),
+    /// The watch showed that the own key was the eldest.
+    Lead(usize),
+    /// The leader ends its term; its work winds up, until the deadline.
+    Resign(usize),
+    /// The same, until the end of the grace period.
+    StepDown(usize),
+    /// The term's work has ended.
+    WorkEnds(usize),
+    /// The term's deadline has passed and its work has not ended: the key goes all the same.
+    Overdue(usize),
+    /// A delete is applied; its answer may be lost.
+    Delete(usize),
+    /// etcd confirms that the key is gone.
+    Deleted(usize),
+    /// A delete that was sent twice is applied a second time.
+    DeleteLate(usize),
+    /// The watch, a read or a renewal shows that the own key is gone.
+    KeyGone(usize),
+    /// A key of the own lease that no candidate holds is found, and asked to go.
+    Sweep(usize),
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (n, what) = match *self {
+            Self::Tick => return f.write_str("a tick passes"),
+            Self::Elect => return f.write_str("etcd elects another leader"),
+            Self::TickSlow(n) => (n, "a tick passes that its clock does not count"),
+            Self::TickFast(n) => (n, "a tick passes that its clock counts twice"),
+            Self::Expire(n) => (n, "etcd revokes its lease, which has expired"),
+            Self::RevokeEarly(n) => (n, "etcd revokes its lease, which has not expired"),
+            Self::Campaign(n) => (n, "is granted a lease"),
+            Self::Renew(n) => (n, "sends a renewal"),
+            Self::Acknowledge(n) => (n, "its renewal is processed by etcd's leader"),
+            Self::AcknowledgeStale(n) => (n, "its renewal is acknowledged by a deposed leader"),
+            Self::Acknowledged(n) => (n, "receives the acknowledgement"),
+            Self::Accept(n) => (n, "accepts the renewal"),
+            Self::Refuse(n) => (n, "refuses the renewal: the read was of another term"),
+            Self::LoseRenewal(n) => (n, "gives the renewal up"),
+            Self::Join(n) => (n, "joins, and hears of it"),
+            Self::JoinUnheard(n) => (n, "a join of it is applied, and it does not hear of it"),
+            Self::Lead(n) => (n, "begins to lead"),
+            Self::Resign(n) => (n, "resigns; its work winds up until the deadline"),
+            Self::StepDown(n) => (n, "steps down; its work has the grace period"),
+            Self::WorkEnds(n) => (n, "its work has ended"),
+            Self::Overdue(n) => (n, "its work is overdue and its key has to go"),
+            Self::Delete(n) => (n, "its delete is applied"),
+            Self::Deleted(n) => (n, "hears that its key is gone"),
+            Self::DeleteLate(n) => (n, "a delete that was sent twice is applied again"),
+            Self::KeyGone(n) => (n, "learns that its key is gone"),
+            Self::Sweep(n) => (n, "finds a key of its own that nobody holds"),
+        };
+        write!(f, "{}: {what}", NODES[n])
+    }
+}

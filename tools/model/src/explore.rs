@@ -1,0 +1,178 @@
+//! Presents the model to the checker: what may happen in each state, what must hold in all of them, and what must be
+//! possible in some.
+
+use stateright::Property;
+
+use crate::action::Action;
+use crate::model::Model;
+use crate::rules::Rule;
+use crate::state::{Link, Node, Phase, Removal, State};
+
+/// At most one node acts as leader.
+pub const ONE_LEADER: &str = "never two leaders at once";
+/// Each term's token is larger than that of the term before.
+pub const TOKENS_RISE: &str = "tokens strictly increase";
+/// See [`Model::with_recovery`].
+pub const RECOVERS: &str = "without further faults there is a leader soon";
+
+/// Somebody's turn to lead has come after a term.
+pub const SUCCESSION: &str = "a second leader after a first";
+/// A key is asked to go at its term's deadline.
+pub const RESIGNATION: &str = "a term that its leader ended winds up";
+/// The renewal will be refused.
+pub const REFUSAL: &str = "an acknowledgement of a deposed leader";
+/// Nobody has renewed a leader's lease in time.
+pub const EXPIRY: &str = "a lease runs out under a term that has ended";
+/// The answer of a join was lost.
+pub const ORPHAN: &str = "a key stands that nobody knows of";
+/// Only if etcd revokes leases early.
+pub const ROBBERY: &str = "two leaders, of whom etcd has robbed one";
+
+impl stateright::Model for Model {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::EMPTY]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        for (n, node) in state.nodes.iter().enumerate().take(self.nodes) {
+            self.node_actions(n, node, actions);
+        }
+        actions.push(Action::Elect);
+        if self.steps.is_some_and(|steps| state.ticks >= steps) {
+            return;
+        }
+        actions.push(Action::Tick);
+        if state.calm == 0 {
+            actions.extend((0..self.nodes).map(Action::TickSlow));
+            actions.extend((0..self.nodes).map(Action::TickFast));
+        }
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        let mut next = self.apply(state, action);
+        if !self.named {
+            next.unname(self);
+        }
+        if next == *state {
+            return None;
+        }
+        self.seen.note(action);
+        Some(next)
+    }
+
+    fn format_action(&self, action: &Action) -> String {
+        action.to_string()
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = vec![
+            Property::always(ONE_LEADER, |model, state: &State| {
+                state.acting(model).count() <= 1
+            }),
+            Property::always(TOKENS_RISE, |_, state: &State| !state.token_fell),
+        ];
+        if self.recovery {
+            properties.push(Property::always(RECOVERS, Self::recovers));
+        }
+        properties.extend(self.possibilities());
+        properties
+    }
+}
+
+impl Model {
+    fn node_actions(&self, n: usize, node: &Node, actions: &mut Vec<Action>) {
+        let mut may = |possible: bool, action: Action| {
+            if possible {
+                actions.push(action);
+            }
+        };
+        let lives = node.lease.is_some();
+        match node.phase {
+            Phase::Out => may(true, Action::Campaign(n)),
+            Phase::Joining => {
+                let free = node.removal == Removal::None || !self.obeys(Rule::NoAdoption);
+                may(lives && free, Action::Join(n));
+            }
+            Phase::Waiting { .. } => {
+                let turn = node.first || !self.obeys(Rule::EldestLeads);
+                may(turn && node.belief > self.grace, Action::Lead(n));
+            }
+            Phase::Leading { .. } => {
+                may(true, Action::Resign(n));
+                may(true, Action::StepDown(n));
+            }
+            Phase::Ending { rev, cutoff } => {
+                may(true, Action::WorkEnds(n));
+                may(
+                    rev.is_some() && cutoff == 0 && !self.coarse,
+                    Action::Overdue(n),
+                );
+            }
+        }
+        match node.link {
+            Link::Idle => may(lives && node.belief < self.trust(), Action::Renew(n)),
+            Link::Asked { .. } => {
+                may(true, Action::Acknowledge(n));
+                may(true, Action::AcknowledgeStale(n));
+            }
+            Link::Acked { .. } => may(true, Action::Acknowledged(n)),
+            Link::Verifying { .. } => may(true, Action::Accept(n)),
+            Link::Stale => may(true, Action::Refuse(n)),
+        }
+        may(node.link != Link::Idle, Action::LoseRenewal(n));
+        may(lives && node.key.is_none(), Action::JoinUnheard(n));
+        may(node.lease == Some(0), Action::Expire(n));
+        may(lives && self.early, Action::RevokeEarly(n));
+        may(
+            node.own().is_some() && node.own() != node.key,
+            Action::KeyGone(n),
+        );
+        may(node.removal == Removal::Asked, Action::Delete(n));
+        may(node.removal == Removal::Done, Action::Deleted(n));
+        may(node.late_delete, Action::DeleteLate(n));
+        may(
+            node.is_orphan() && self.obeys(Rule::Sweep),
+            Action::Sweep(n),
+        );
+    }
+
+    /// What must be possible.
+    fn possibilities(&self) -> Vec<Property<Self>> {
+        let mut possibilities = vec![
+            // Nobody has a key that stood in the first term, so whoever leads next is another leader.
+            Property::sometimes(SUCCESSION, |_, state: &State| {
+                let mut nodes = state.nodes.iter();
+                state.led && state.last_token.is_none() && nodes.any(|node| node.first)
+            }),
+            Property::sometimes(RESIGNATION, |model: &Self, state: &State| {
+                state.nodes.iter().any(|node| {
+                    matches!(node.phase, Phase::Ending { cutoff, .. } if cutoff > model.grace)
+                })
+            }),
+            Property::sometimes(REFUSAL, |_, state: &State| {
+                state.nodes.iter().any(|node| node.link == Link::Stale)
+            }),
+            Property::sometimes(EXPIRY, |_, state: &State| {
+                state.nodes.iter().any(|node| {
+                    matches!(node.phase, Phase::Ending { rev: Some(_), .. })
+                        && node.lease == Some(0)
+                })
+            }),
+            Property::sometimes(ORPHAN, |_, state: &State| {
+                state.nodes.iter().any(Node::is_orphan)
+            }),
+        ];
+        if self.early {
+            possibilities.push(Property::sometimes(
+                ROBBERY,
+                |model: &Self, state: &State| {
+                    state.nodes.iter().filter(|node| node.acts(model)).count() > 1
+                },
+            ));
+        }
+        possibilities
+    }
+}
