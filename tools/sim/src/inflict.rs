@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::plan::{COUNT, ELECTIONS, Fault, HELD, Kind};
+use crate::kind::Kind;
+use crate::plan::{COUNT, Fault, HELD};
+use crate::world::cluster::ELECTIONS;
 use crate::world::partitions::prefix_of;
 use crate::world::store::{Key, Write};
 use crate::world::{Fate, Forbidden, Rule, World};

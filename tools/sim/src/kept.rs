@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::plan::{ELECTIONS, Fault, Member, Plan, SETTINGS};
+use crate::plan::{Fault, Member, Plan, SETTINGS};
+use crate::world::cluster::ELECTIONS;
 
 /// A file of a plan.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -138,85 +139,11 @@ fn check_fault(plan: &Plan, before: Option<&Fault>, fault: &Fault) -> Result<(),
     )?;
     ensure(fault.election < ELECTIONS.len(), "`election` is 0 or 1")?;
     ensure(
-        fault.kind.fits(plan.shared),
+        plan.shared.fits(fault.kind),
         "nothing of what this kind is about is `shared`",
     )?;
     ensure(
         fault.lies_in_a_storm(),
         "a fault begins and ends within one storm",
     )
-}
-
-/// Durations are kept as seconds.
-pub(crate) mod seconds {
-    use std::time::Duration;
-
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_f64(time.as_secs_f64())
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        of(f64::deserialize(from)?)
-    }
-
-    pub(super) fn of<E: Error>(seconds: f64) -> Result<Duration, E> {
-        let time = Duration::try_from_secs_f64(seconds);
-        time.map_err(|error| E::custom(format!("seconds: {error}")))
-    }
-}
-
-/// As `seconds`; what never ends by itself is `inf`.
-pub(crate) mod seconds_or_ever {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    #[expect(clippy::ref_option, reason = "as serde calls it")]
-    pub(crate) fn serialize<S: Serializer>(
-        time: &Option<Duration>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.serialize_f64(time.map_or(f64::INFINITY, |time| time.as_secs_f64()))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<Duration>, D::Error> {
-        match f64::deserialize(from)? {
-            f64::INFINITY => Ok(None),
-            seconds => super::seconds::of(seconds).map(Some),
-        }
-    }
-}
-
-/// Writes which part of the queue a candidate watches as a word.
-pub(crate) mod follow_name {
-    use eldest_core::candidate::Follow;
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    const NAMES: [(&str, Follow); 3] = [
-        ("auto", Follow::Auto),
-        ("everyone", Follow::Everyone),
-        ("predecessor", Follow::Predecessor),
-    ];
-
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-    pub(crate) fn serialize<S: Serializer>(follow: &Follow, to: S) -> Result<S::Ok, S::Error> {
-        let name = NAMES.iter().find(|(_, other)| other == follow);
-        to.serialize_str(name.map_or("auto", |(name, _)| name))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Follow, D::Error> {
-        let word = String::deserialize(from)?;
-        let found = NAMES.iter().find(|(name, _)| *name == word);
-        found.map(|(_, follow)| *follow).ok_or_else(|| {
-            D::Error::custom(format!(
-                "unknown variant `{word}`, expected auto, everyone or predecessor"
-            ))
-        })
-    }
 }

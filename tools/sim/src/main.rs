@@ -3,7 +3,9 @@
 
 mod inflict;
 mod kept;
+mod kind;
 mod mutant;
+mod notation;
 mod plan;
 mod report;
 mod run;
@@ -22,7 +24,7 @@ use mutant::Mutant;
 use plan::Plan;
 use report::Row;
 use run::Sum;
-use world::invariants::Broken;
+use world::promise::Broken;
 
 /// Seeds that are run unless something else is asked for: the fixed budget of CI.
 const BUDGET: u64 = 12_000;

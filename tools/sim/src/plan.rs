@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kept::{follow_name, seconds, seconds_or_ever};
-use crate::world::cluster::{FAMILY, PERMITS};
-use crate::world::node::Settings;
+use crate::kind::Kind;
+use crate::notation::{follow_name, seconds, seconds_or_ever};
+use crate::world::cluster::{ELECTIONS, FAMILY, PERMITS};
+use crate::world::settings::Settings;
 use crate::world::store::ELECTION;
 use eldest_core::candidate::{Follow, LONG_QUEUE};
 use eldest_core::facts::Reach;
 use eldest_core::machine::BATCH;
 
-/// How many elections the nodes stand in.
-pub(crate) const ELECTIONS: [&[u8]; 2] = [b"e/", b"f/"];
 /// A lock and a semaphore, in the place of the elections of a fault.
 pub(crate) const HELD: [&[u8]; 2] = [b"l/", PERMITS];
 /// How many partitions.
@@ -38,177 +37,6 @@ pub(crate) const HEALING: Duration = SETTINGS
 /// After that, everything comes to rest within that long.
 pub(crate) const SETTLING: Duration = SETTINGS.ttl.saturating_mul(4);
 pub(crate) const ROUND: Duration = STORM.saturating_add(HEALING).saturating_add(SETTLING);
-
-/// What goes wrong, or what a user does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Kind {
-    // The way to etcd.
-    Cut,
-    RequestsLost,
-    AnswersLost,
-    RequestsLate,
-    AnswersTwice,
-    AnswerLostOnce,
-    DeleteLate,
-    /// It gets slow, and then nothing goes through.
-    Fading,
-    Refused,
-    // The watch stream.
-    WatchesStalled,
-    /// Nothing more comes on the stream that is open now, and nobody says so.
-    WatchesDead,
-    WatchesCanceled,
-    /// A stream stands still until what it holds back is compacted, and etcd cancels its watches.
-    Compacted,
-    StreamBroken,
-    // etcd.
-    LeaderChange,
-    /// And this node's renewals go on to the old one, which acknowledges them.
-    Deposed,
-    /// And the old one, which believes that this node's lease has expired, has it revoked.
-    StaleRevocation,
-    QuorumLost,
-    // The node.
-    Pause,
-    Kill,
-    // Users.
-    Leave,
-    Return,
-    Resign,
-    StepDown,
-    Stall,
-    Unwell,
-    ShutDown,
-    Drop,
-    Close,
-    /// It announces values, several in a row.
-    Proclaim,
-    /// It looks on for a while.
-    Look,
-    // Users of the lock and the semaphore.
-    Acquire,
-    Try,
-    Release,
-    GiveUp,
-    // Of partitions.
-    Unshare,
-    DropOwned,
-    // Operators and others that write.
-    Delete,
-    Recreate,
-    Overwrite,
-    Revoke,
-    DeleteHeld,
-    Foreign,
-    /// etcd refuses a node's watches of one election, beside others on the same stream.
-    WatchesRefused,
-    /// The node starts anew as a clone of another one, and draws lease ids that others have.
-    Clone,
-    /// etcd refuses a request for good: not permitted, or never acceptable.
-    Denied,
-    /// A request is done, and a later part of the same operation is refused for good.
-    DeniedLater,
-    /// One transaction puts two keys of others into an election.
-    Twins,
-    /// etcd's data is replaced by a backup.
-    Restored,
-    /// The node's machine is suspended: everything stops but the clock.
-    Suspend,
-    /// A request is done, and yet answered by a refusal of any class.
-    RefusedDone,
-    /// An operator takes the permission for all keys away from a node, whose lease lives on and is renewed.
-    NotPermitted,
-}
-
-impl Kind {
-    pub(crate) const ALL: [Kind; 43] = [
-        Kind::Cut,
-        Kind::RequestsLost,
-        Kind::AnswersLost,
-        Kind::RequestsLate,
-        Kind::AnswersTwice,
-        Kind::AnswerLostOnce,
-        Kind::DeleteLate,
-        Kind::Fading,
-        Kind::Refused,
-        Kind::WatchesStalled,
-        Kind::WatchesDead,
-        Kind::WatchesCanceled,
-        Kind::Compacted,
-        Kind::StreamBroken,
-        Kind::LeaderChange,
-        Kind::Deposed,
-        Kind::StaleRevocation,
-        Kind::QuorumLost,
-        Kind::Pause,
-        Kind::Kill,
-        Kind::Leave,
-        Kind::Return,
-        Kind::Resign,
-        Kind::StepDown,
-        Kind::Stall,
-        Kind::Unwell,
-        Kind::ShutDown,
-        Kind::Drop,
-        Kind::Close,
-        Kind::Proclaim,
-        Kind::Look,
-        Kind::Acquire,
-        Kind::Try,
-        Kind::Release,
-        Kind::GiveUp,
-        Kind::Unshare,
-        Kind::DropOwned,
-        Kind::Delete,
-        Kind::Recreate,
-        Kind::Overwrite,
-        Kind::Revoke,
-        Kind::DeleteHeld,
-        Kind::Foreign,
-    ];
-
-    /// Those that are drawn after everything else, so that the stories that are known by their seeds stay what they were.
-    pub(crate) const LATER: [Kind; 6] = [
-        Kind::WatchesRefused,
-        Kind::Clone,
-        Kind::Denied,
-        Kind::DeniedLater,
-        Kind::Twins,
-        Kind::Restored,
-    ];
-
-    /// Those that are drawn after [`Kind::LATER`], for the same reason.
-    pub(crate) const NEWEST: [Kind; 3] = [Kind::Suspend, Kind::RefusedDone, Kind::NotPermitted];
-
-    /// Every one.
-    pub(crate) fn every() -> impl Iterator<Item = Kind> {
-        Self::ALL.into_iter().chain(Self::LATER).chain(Self::NEWEST)
-    }
-
-    /// Whether it takes keys away that are somebody's.
-    pub(crate) fn meddles(self) -> bool {
-        matches!(
-            self,
-            Kind::Delete
-                | Kind::Recreate
-                | Kind::Overwrite
-                | Kind::Revoke
-                | Kind::DeleteHeld
-                | Kind::StaleRevocation
-        )
-    }
-
-    /// Whether it can happen in a world where that is shared beside the elections.
-    pub(crate) fn fits(self, shared: Shared) -> bool {
-        match self {
-            Kind::Acquire | Kind::Try | Kind::Release | Kind::GiveUp => shared == Shared::Locks,
-            Kind::Unshare | Kind::DropOwned => shared == Shared::Partitions,
-            Kind::DeleteHeld => shared != Shared::Nothing,
-            _ => true,
-        }
-    }
-}
 
 /// One fault.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -260,6 +88,18 @@ pub(crate) enum Shared {
     /// A lock, and a semaphore of which two may be held.
     Locks,
     Partitions,
+}
+
+impl Shared {
+    /// Whether this kind can happen where that is shared beside the elections.
+    pub(crate) fn fits(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Acquire | Kind::Try | Kind::Release | Kind::GiveUp => self == Shared::Locks,
+            Kind::Unshare | Kind::DropOwned => self == Shared::Partitions,
+            Kind::DeleteHeld => self != Shared::Nothing,
+            _ => true,
+        }
+    }
 }
 
 /// What a node looks at that stands nowhere. The library gives onlookers a machine of their own, without a lease.
@@ -471,7 +311,7 @@ fn fault(
 ) -> Fault {
     let kind = loop {
         let kind = Kind::ALL[rng.usize(..Kind::ALL.len())];
-        if kind.fits(shared) && (meddled || !kind.meddles()) {
+        if shared.fits(kind) && (meddled || !kind.meddles()) {
             break kind;
         }
     };

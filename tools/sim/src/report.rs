@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::kind::Kind;
 use crate::mutant::Mutant;
-use crate::plan::{Kind, Plan, SETTINGS};
+use crate::plan::{Plan, SETTINGS};
 use crate::run::{Outcome, Sum};
 use crate::world::Line;
-use crate::world::invariants::Broken;
+use crate::world::promise::Broken;
 use eldest_core::time::Time;
 
 /// What a campaign of runs found, and how fast it was by wall clock and by the time on the processor, if that is known.

@@ -6,12 +6,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use crate::inflict::{inflict, return_after, stand_again};
+use crate::kind::Kind;
 use crate::mutant::Mutant;
-use crate::plan::{COUNT, ELECTIONS, HEALING, Kind, Member, Plan, SETTINGS, SETTLING, Shared};
+use crate::plan::{COUNT, HEALING, Member, Plan, SETTINGS, SETTLING, Shared};
+use crate::world::cluster::ELECTIONS;
 use crate::world::driver::Happened;
-use crate::world::invariants::{Broken, Invariant};
-use crate::world::node::{Settings, Tally, Work};
+use crate::world::node::Work;
 use crate::world::partitions::prefix_of;
+use crate::world::promise::{Broken, Invariant};
+use crate::world::settings::Settings;
+use crate::world::tally::Tally;
 use crate::world::{Line, World};
 use eldest_core::time::Time;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::mutant::Mutant;
 use crate::plan::{Fault, Looks, Plan, ROUND, Shared};
 use crate::run;
-use crate::world::invariants::Invariant;
+use crate::world::promise::Invariant;
 use eldest_core::candidate::{Follow, LONG_QUEUE};
 use eldest_core::machine::BATCH;
 

@@ -12,7 +12,8 @@ mod taking;
 
 use std::time::Duration;
 
-use crate::world::node::{Node, Settings};
+use crate::world::node::Node;
+use crate::world::settings::Settings;
 use crate::world::store::Key;
 use crate::world::{Fate, Forbidden, Rule, World};
 use eldest_core::action::{Ask, Note, SlotId, Standing};

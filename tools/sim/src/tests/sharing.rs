@@ -7,8 +7,9 @@ use proptest::prelude::*;
 
 use crate::tests::asks::{joins, ms, releases, secs, takes};
 use crate::tests::{GRACE, SLOW, TTL};
-use crate::world::node::{Seat, Settings, Work};
+use crate::world::node::{Seat, Work};
 use crate::world::partitions::prefix_of;
+use crate::world::settings::Settings;
 use crate::world::store::{ELECTION, Key};
 use crate::world::{Fate, World};
 use eldest_core::action::{Ask, Note, Standing};

@@ -1,8 +1,9 @@
 //! The simulator itself: it repeats what it did, notices what is broken on purpose, and tells it briefly.
 
 use super::keeping::is_noticed_by_a_kept_plan;
+use crate::kind::Kind;
 use crate::mutant::Mutant;
-use crate::plan::{Kind, Plan, Shared};
+use crate::plan::{Plan, Shared};
 use crate::report::{self, Row};
 use crate::run::{Sum, run};
 use crate::shrink::shrink;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::World;
-use super::invariants::Invariant;
+use super::promise::Invariant;
 use super::store::Key;
 use crate::mutant::Mutant;
 use eldest_core::action::{Answer, Ask, SlotId, Trouble};

@@ -13,6 +13,8 @@ use eldest_core::facts::Entry;
 use eldest_core::machine::Machine;
 use eldest_core::reason::{EndReason, LostReason};
 
+/// The elections that nodes stand in.
+pub(crate) const ELECTIONS: [&[u8]; 2] = [b"e/", b"f/"];
 /// The permits of a semaphore, of which two may be held, and what lies around them.
 pub(crate) const PERMITS: &[u8] = b"s/2/";
 pub(crate) const FAMILY: &[u8] = b"s/";

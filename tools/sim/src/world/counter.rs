@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::invariants::Invariant;
+use super::promise::Invariant;
 use super::store::Key;
 use super::{Ev, Event, World};
 use crate::mutant::Mutant;

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::{Ev, Event, World, store};
-use crate::world::node::Message;
+use crate::world::message::Message;
 use eldest_core::action::{Ask, RequestId, SlotId, TermId};
 use eldest_core::machine::Machine;
 use eldest_core::time::Time;

@@ -1,83 +1,12 @@
 //! Checks the invariants after every step, at every election and release, and when everything has settled.
 
-use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::World;
 use super::node::Node;
+use super::promise::{Broken, Invariant};
 use super::store::Key;
 use eldest_core::action::{Ask, Standing};
-use eldest_core::time::Time;
-
-/// What the library promises, by the names of the project's documents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Invariant {
-    /// I1: no more act as leader at a time than may.
-    Overlap,
-    /// I1, where somebody else took the key away: not for longer than until the deadline.
-    Early,
-    /// I2: tokens rise.
-    Tokens,
-    /// I3: no update of guarded data is lost, no stale one admitted.
-    Fencing,
-    /// I4: the eldest leads.
-    Seniority,
-    /// I5: when everything works again, there is one leader in time.
-    Liveness,
-    /// I6: nothing is left in etcd, no watch of what is forgotten either.
-    Leaks,
-    /// Guarded work goes on only while its key stands, unless somebody else took it away.
-    Cutoff,
-    /// A key is released only after its work, or after the frozen deadline.
-    Release,
-    /// A key that was asked to go is never ours again.
-    Held,
-    /// What is announced is never older than what its caller was told, and never somebody else's.
-    Announced,
-    /// Onlookers are shown states that were, in their order, and are no older than they are told.
-    Shown,
-    /// At rest, onlookers are shown what is, and know it.
-    Present,
-    /// The core panicked.
-    Panic,
-}
-
-impl fmt::Display for Invariant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Invariant::Overlap => "I1 (overlap)",
-            Invariant::Early => "I1 (belief in a deleted key too long)",
-            Invariant::Tokens => "I2 (tokens)",
-            Invariant::Fencing => "I3 (fencing)",
-            Invariant::Seniority => "I4 (seniority)",
-            Invariant::Liveness => "I5 (liveness)",
-            Invariant::Leaks => "I6 (leaks)",
-            Invariant::Cutoff => "no work beyond the cutoff",
-            Invariant::Release => "release after work",
-            Invariant::Held => "what was asked to go is not ours",
-            Invariant::Announced => "what is announced stands",
-            Invariant::Shown => "onlookers are shown what was",
-            Invariant::Present => "onlookers are shown what is",
-            Invariant::Panic => "no panic",
-        })
-    }
-}
-
-/// An invariant that did not hold.
-#[derive(Debug, Clone)]
-pub(crate) struct Broken {
-    pub(crate) invariant: Invariant,
-    pub(crate) at: Time,
-    pub(crate) what: String,
-}
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = self.at.since(Time::ZERO).as_secs_f64();
-        write!(f, "{} at {at:.6} s: {}", self.invariant, self.what)
-    }
-}
 
 impl World {
     /// The first one counts: what follows may follow from it. A restore takes keys away that terms stand by, and gives
@@ -359,13 +288,5 @@ impl World {
         }
         self.all_is_announced()?;
         self.all_is_shown()
-    }
-}
-
-impl super::node::Settings {
-    /// A verified renewal may extend the belief once for each of a session's keys, until the turn of the one that is
-    /// gone has come.
-    fn ttl_and_turns(&self, turns: u32) -> Duration {
-        self.ttl + self.ttl / 3 * turns
     }
 }

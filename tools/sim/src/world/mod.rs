@@ -1,18 +1,25 @@
 //! Runs sessions, their etcd and the network between them in virtual time, in place of the library's driver. The
 //! machines' requests are executed, delayed or lost, and the invariants are checked after every step.
 
+mod acting;
 pub(crate) mod agenda;
 pub(crate) mod announcing;
 pub(crate) mod cluster;
 pub(crate) mod counter;
 pub(crate) mod driver;
-pub(crate) mod invariants;
+mod invariants;
+mod message;
+mod mutated;
 pub(crate) mod net;
 pub(crate) mod node;
 pub(crate) mod onlookers;
 pub(crate) mod partitions;
+pub(crate) mod promise;
+pub(crate) mod settings;
 pub(crate) mod shared;
 pub(crate) mod store;
+pub(crate) mod tally;
+mod told;
 mod trace;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,14 +30,17 @@ use std::time::Duration;
 use agenda::Agenda;
 use counter::{Counter, Effect};
 use driver::Happened;
-use invariants::Broken;
-use node::{Message, Node, Settings, Tally, Work};
+use message::Message;
+use node::Node;
 use onlookers::Past;
+use promise::Broken;
+use settings::Settings;
 use store::{Key, Store};
+use tally::Tally;
 
+use crate::kind::Kind;
 use crate::mutant::Mutant;
-use crate::plan::Kind;
-use eldest_core::action::{Action, Answer, Ask, Class, RequestId, SlotId, TermId, WatchId};
+use eldest_core::action::{Answer, Ask, Class, RequestId, SlotId, TermId, WatchId};
 use eldest_core::time::Time;
 
 /// What becomes of one request.
@@ -419,187 +429,6 @@ impl World {
             }
         }
         true
-    }
-
-    // ---- the nodes' side
-
-    pub(crate) fn relink(&mut self, node: usize, change: impl FnOnce(&mut node::Link)) {
-        change(&mut self.nodes[node].link);
-        let link = &self.nodes[node].link;
-        if !link.watches_stalled && !link.answers_lost {
-            let held = std::mem::take(&mut self.nodes[node].held);
-            let held = held
-                .into_iter()
-                .map(|(generation, number, message)| Event::Watched {
-                    generation,
-                    number,
-                    message,
-                });
-            // What a paused node finds when it goes on is in the order of the stream.
-            let later = std::mem::take(&mut self.inboxes[node]);
-            for event in held.chain(later).collect::<Vec<_>>() {
-                self.deliver(node, event);
-            }
-        }
-    }
-
-    /// The process dies and another takes its place.
-    pub(crate) fn kill(&mut self, node: usize) {
-        self.says(Some(node), || "is killed and starts anew".to_owned());
-        self.lives[node] += 1;
-        self.watchers.retain(|w| w.node != node);
-        self.inboxes[node].clear();
-        // However much the node has drawn.
-        let fresh = fastrand::Rng::with_seed(self.nodes[node].seed).u64(..);
-        let seed = self.seed_of(node, fresh);
-        let new = Node::new(self.settings, seed);
-        let old = std::mem::replace(&mut self.nodes[node], new);
-        for term in old.terms.iter().filter(|t| !t.joined && !t.over) {
-            self.close_term(term.prize);
-        }
-        self.tally += old.tally;
-        let new = &mut self.nodes[node];
-        (new.offset, new.rate_ppm) = (old.offset, old.rate_ppm);
-        (new.link, new.work) = (old.link, old.work);
-        (new.follow, new.recording) = (old.follow, self.recording);
-        new.looks_at = old.looks_at;
-        new.draws = old.draws;
-        self.note_wake(node);
-    }
-
-    pub(crate) fn act(&mut self, node: usize, action: Action) {
-        match action {
-            Action::Ask { request, ask } => self.send(node, request, ask),
-            Action::Watch { .. } => {
-                self.remember_watch(node, &action);
-                let Action::Watch { watch, key, prefix } = action else {
-                    return;
-                };
-                let n = &mut self.nodes[node];
-                let first = !std::mem::replace(&mut n.watching, true);
-                n.watch_generation += u64::from(first);
-                let generation = n.watch_generation;
-                let opening = [Duration::ZERO, self.nodes[node].link.opening][usize::from(first)];
-                let at = self.now.after(self.hop(node) + opening);
-                let register = Ev::Register {
-                    generation,
-                    id: watch,
-                    key,
-                    prefix,
-                    first,
-                };
-                self.schedule(at, node, register);
-            }
-            Action::Unwatch { watch } => {
-                let generation = self.nodes[node].watch_generation;
-                let at = self.now.after(self.hop(node));
-                self.schedule(
-                    at,
-                    node,
-                    Ev::Cancel {
-                        generation,
-                        id: watch,
-                    },
-                );
-            }
-            Action::Progress => {
-                let generation = self.nodes[node].watch_generation;
-                let at = self.now.after(self.hop(node));
-                self.schedule(at, node, Ev::Progress { generation });
-            }
-            Action::HangUpWatches { elsewhere } => {
-                let n = &mut self.nodes[node];
-                n.watch_generation += 1;
-                n.watches_moved += u64::from(elsewhere);
-                n.watching = false;
-                self.watchers.retain(|w| w.node != node);
-            }
-            Action::TermEnded { slot, term, .. } => {
-                self.says_action(node, &action);
-                self.wind_up(node, slot, term);
-                self.tell(node, action);
-            }
-            Action::Elected { slot, .. } => {
-                self.says_action(node, &action);
-                self.begin_term(node, &action);
-                // As `Resource::elected`: the candidate is dropped when it has what it waited for.
-                if self.nodes[node].seats[&slot].brief {
-                    self.leave_slot(node, slot);
-                }
-            }
-            Action::Taken {
-                member,
-                partition,
-                slot,
-            } => self.taken(node, member, partition, slot),
-            Action::Observed { .. } => {
-                self.says_action(node, &action);
-                self.shown(node, &action);
-                self.tell(node, action);
-            }
-            Action::Synced { .. } | Action::Confirmed { .. } => {
-                self.tell(node, action);
-                self.check_ages(node);
-            }
-            Action::ObserveFailed { slot, .. } => {
-                self.says_action(node, &action);
-                self.look_failed(node, slot);
-                self.tell(node, action);
-            }
-            Action::Proclaimed { ticket, ref result } => {
-                self.says_action(node, &action);
-                self.proclaimed(node, ticket, result);
-                self.tell(node, action);
-            }
-            other => {
-                self.says_action(node, &other);
-                self.tell(node, other);
-            }
-        }
-    }
-
-    fn tell(&mut self, node: usize, action: Action) {
-        let mutant = self.mutant;
-        let now = self.nodes[node].local(self.now);
-        self.nodes[node].told(action, now, mutant);
-    }
-
-    /// The term's token is cancelled; its work ends when it ends.
-    fn wind_up(&mut self, node: usize, slot: SlotId, term: TermId) {
-        if let Work::After(wait) = self.nodes[node].work {
-            let at = self.now.after(wait);
-            self.schedule(at, node, Ev::Deliver(Event::Joined { slot, term }));
-        }
-        self.tell_early(node, slot, term);
-    }
-
-    fn begin_term(&mut self, node: usize, action: &Action) {
-        let Action::Elected { slot, .. } = action else {
-            return;
-        };
-        let prefix = Arc::clone(&self.nodes[node].seats[slot].prefix);
-        let prize = self.stands_for(&prefix);
-        let Some(token) = self.nodes[node].elected(action, prize) else {
-            return;
-        };
-        let p = &mut self.prizes[prize];
-        p.open += 1;
-        p.terms += 1;
-        self.crowded += usize::from(p.open == p.seats + 1);
-        // A driver that was held up may tell of a term whose time has passed: nobody ever believes in it.
-        let local = self.nodes[node].local(self.now);
-        let over = |term: &node::Term| term.limit() <= local;
-        if self.nodes[node].terms.last().is_some_and(over) {
-            return;
-        }
-        self.check_election(node, prize, token);
-        self.begin_work(node, prize, token);
-    }
-
-    pub(crate) fn close_term(&mut self, prize: usize) {
-        let p = &mut self.prizes[prize];
-        p.open -= 1;
-        self.crowded -= usize::from(p.open == p.seats);
     }
 
     pub(crate) fn stands_for(&mut self, prefix: &Key) -> usize {

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::node::Message;
+use super::cluster::ELECTIONS;
+use super::message::Message;
 use super::store::{ELECTION, Key, denied, failed};
 use super::{Ev, Event, Fate, Forbidden, Watcher, World};
-use crate::plan::ELECTIONS;
 use eldest_core::action::{Answer, Ask, Class, RequestId};
 use eldest_core::time::Time;
 

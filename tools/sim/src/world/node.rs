@@ -9,49 +9,23 @@ use std::time::Duration;
 use super::Event;
 use super::announcing::Announced;
 use super::driver::Inbox;
+use super::message::Message;
+use super::mutated::Memory;
 use super::onlookers::Look;
+use super::settings::Settings;
 use super::shared::Kept;
 use super::store::Key;
+use super::tally::Tally;
 use crate::mutant::Mutant;
 use eldest_core::action::{
-    Action, Answer, Ask, Condition, Note, RequestId, SlotId, Standing, TermId, Trouble, WatchId,
+    Action, Answer, Condition, Note, RequestId, SlotId, Standing, TermId, Trouble,
 };
-use eldest_core::candidate::{Follow, LONG_QUEUE, Phase, Role};
-use eldest_core::facts::{Change, Entry, Header, Reach};
-use eldest_core::lease::Trust;
-use eldest_core::machine::BATCH;
-use eldest_core::machine::{Config, Machine, Slot};
+use eldest_core::candidate::{Follow, Phase, Role};
+use eldest_core::facts::{Entry, Reach};
+use eldest_core::machine::{Machine, Slot};
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
 use eldest_core::watch::Completeness;
-
-/// How sessions are configured.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Settings {
-    pub(crate) ttl: Duration,
-    pub(crate) grace: Duration,
-    pub(crate) margin: Duration,
-    /// Of a request.
-    pub(crate) timeout: Duration,
-    pub(crate) drift_ppm: u32,
-    /// With more candidates than this beside it, one is to follow its predecessor.
-    pub(crate) long_queue: usize,
-    /// So many partitions are taken or released in one transaction.
-    pub(crate) batch: usize,
-}
-
-impl Settings {
-    /// The library's defaults at 2 s, the shortest TTL that it allows.
-    pub(crate) const FAST: Settings = Settings {
-        ttl: Duration::from_secs(2),
-        grace: Duration::from_millis(400),
-        margin: Duration::from_millis(100),
-        timeout: Duration::from_millis(300),
-        drift_ppm: 1000,
-        long_queue: LONG_QUEUE,
-        batch: BATCH,
-    };
-}
 
 /// As `term::Belief`: moves later until it is frozen.
 #[derive(Debug)]
@@ -121,30 +95,6 @@ pub(crate) struct Link {
     pub(crate) odd_term: bool,
 }
 
-/// A message of the watch stream.
-#[derive(Debug, Clone)]
-pub(crate) enum Message {
-    Created {
-        id: WatchId,
-        revision: i64,
-    },
-    Events {
-        id: WatchId,
-        changes: Vec<Change>,
-    },
-    Progress {
-        revision: i64,
-    },
-    /// Not permitted.
-    Refused {
-        id: WatchId,
-    },
-    Canceled {
-        id: WatchId,
-    },
-    Broken,
-}
-
 /// What a candidate's handles were told.
 #[derive(Debug, Default)]
 pub(crate) struct Seat {
@@ -154,73 +104,6 @@ pub(crate) struct Seat {
     /// Of a lock or semaphore: its holder does not stand again by itself.
     pub(crate) brief: bool,
     pub(crate) ended: Option<(EndReason, Option<Trouble>)>,
-}
-
-/// How often a node was told something.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Tally {
-    pub(crate) granted: u64,
-    pub(crate) renewed: u64,
-    pub(crate) late: u64,
-    pub(crate) refused: u64,
-    pub(crate) renewal_failed: u64,
-    pub(crate) joined: u64,
-    pub(crate) rejoined: u64,
-    pub(crate) join_failed: u64,
-    pub(crate) request_failed: u64,
-    pub(crate) watch_lost: u64,
-    pub(crate) relisted: u64,
-    pub(crate) orphans: u64,
-    pub(crate) blocked: u64,
-    pub(crate) store_changed: u64,
-    /// Takes of partitions that were lost on the way while others of that node were under way.
-    pub(crate) takes_lost: u64,
-    /// Terms that ended, by why.
-    pub(crate) ended: BTreeMap<&'static str, u64>,
-}
-
-impl std::ops::AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.granted += other.granted;
-        self.renewed += other.renewed;
-        self.late += other.late;
-        self.refused += other.refused;
-        self.renewal_failed += other.renewal_failed;
-        self.joined += other.joined;
-        self.rejoined += other.rejoined;
-        self.join_failed += other.join_failed;
-        self.request_failed += other.request_failed;
-        self.watch_lost += other.watch_lost;
-        self.relisted += other.relisted;
-        self.orphans += other.orphans;
-        self.blocked += other.blocked;
-        self.store_changed += other.store_changed;
-        self.takes_lost += other.takes_lost;
-        for (reason, times) in other.ended {
-            *self.ended.entry(reason).or_default() += times;
-        }
-    }
-}
-
-impl Tally {
-    fn count(&mut self, note: &Note) {
-        let count = match note {
-            Note::LeaseGranted { .. } => &mut self.granted,
-            Note::Renewed { .. } => &mut self.renewed,
-            Note::RenewedLate { .. } => &mut self.late,
-            Note::RenewalRefused => &mut self.refused,
-            Note::RenewalFailed { .. } => &mut self.renewal_failed,
-            Note::Joined { again: false, .. } => &mut self.joined,
-            Note::Joined { again: true, .. } => &mut self.rejoined,
-            Note::JoinFailed { .. } => &mut self.join_failed,
-            Note::RequestFailed { .. } => &mut self.request_failed,
-            Note::WatchLost { .. } => &mut self.watch_lost,
-            Note::OrphanFound { .. } => &mut self.orphans,
-            Note::Blocked { .. } => &mut self.blocked,
-            Note::StoreChanged { .. } => &mut self.store_changed,
-        };
-        *count += 1;
-    }
 }
 
 #[allow(
@@ -300,41 +183,6 @@ pub(crate) struct Node {
     pub(crate) looks: BTreeMap<SlotId, Look>,
     pub(crate) announced: Announced,
     pub(crate) memory: Memory,
-}
-
-/// What a mutated adapter remembers.
-#[derive(Debug, Default)]
-pub(crate) struct Memory {
-    /// Requests under way, and when each was sent.
-    pub(crate) asks: BTreeMap<RequestId, (Time, Ask)>,
-    /// The last acknowledgement.
-    pub(crate) acknowledged: Option<Header>,
-    /// The lease that the proxy has renewed and may answer for once more.
-    pub(crate) renewed: Option<i64>,
-    /// The create revision under which a key was first seen.
-    pub(crate) created: BTreeMap<Key, i64>,
-    /// Watches that etcd cancelled and nobody was told of.
-    pub(crate) reopened: Vec<WatchId>,
-    /// The key of each watch, and whether it is a prefix.
-    pub(crate) watches: BTreeMap<WatchId, (Key, bool)>,
-}
-
-impl Settings {
-    /// What a session is configured to by them.
-    pub(crate) fn config(self) -> Config {
-        Config {
-            ttl: self.ttl,
-            trust: Trust {
-                margin: self.margin,
-                drift_ppm: self.drift_ppm,
-            },
-            grace: self.grace,
-            request_timeout: self.timeout,
-            probe_key: (*b"probe").into(),
-            long_queue: self.long_queue,
-            batch: self.batch,
-        }
-    }
 }
 
 impl Node {
@@ -587,107 +435,5 @@ impl Node {
             self.terms.remove(at);
         }
         open.then_some(prize)
-    }
-
-    /// Actions that only tell.
-    pub(crate) fn told(&mut self, action: Action, now: Time, mutant: Option<Mutant>) {
-        let extends = mutant == Some(Mutant::ExtendsCancelled);
-        match action {
-            Action::HangUp => {
-                self.generation += 1;
-                self.stream = None;
-            }
-            Action::Trust { deadline, fresh } => {
-                let stands = self.trust(deadline, fresh, mutant);
-                if !stands {
-                    self.machine.distrusted(now);
-                }
-            }
-            Action::Distrust => {
-                if !extends && let Some(belief) = self.belief.take() {
-                    belief.frozen.set(true);
-                }
-            }
-            Action::TermEnded {
-                term,
-                reason,
-                cutoff,
-                valid,
-                ..
-            } => {
-                if let Some(t) = self.terms.iter_mut().find(|t| t.id == term) {
-                    if t.reason.replace(reason).is_none() {
-                        *self.tally.ended.entry(reason.as_str()).or_default() += 1;
-                    }
-                    if valid && extends {
-                        return;
-                    }
-                    t.until = t.until.min(if valid { cutoff } else { Time::ZERO });
-                    t.cutoff = t.cutoff.min(cutoff);
-                }
-            }
-            Action::Registered { slot } => self.seat_of(slot).registered = true,
-            Action::Standing { slot, standing } => self.seat_of(slot).standing = Some(standing),
-            Action::Ended {
-                slot,
-                reason,
-                trouble,
-            } => {
-                let seat = self.seat_of(slot);
-                assert!(seat.ended.is_none(), "a candidacy ends once");
-                seat.ended = Some((reason, trouble));
-            }
-            Action::Proclaimed { ticket, result } if self.recording => {
-                self.proclaimed.push((ticket, result));
-            }
-            Action::Observed {
-                slot,
-                revision,
-                entries,
-                ..
-            } if self.recording => {
-                let entries = entries.iter().map(|entry| Entry::clone(entry)).collect();
-                self.observed.push((slot, revision, entries));
-            }
-            Action::ObserveFailed { trouble, .. } => self.observe_failed.push(trouble),
-            Action::Synced { slot, as_of } => {
-                let complete = self.complete.entry(slot).or_default();
-                complete.read(as_of);
-                assert!(complete.synced(self.confirmed), "told twice");
-            }
-            Action::Unsynced { slot } => {
-                let complete = self.complete.entry(slot).or_default();
-                assert!(complete.unsynced(self.confirmed), "told twice");
-            }
-            Action::Confirmed { as_of } => {
-                assert!(Some(as_of) > self.confirmed, "older than before");
-                self.confirmed = Some(as_of);
-            }
-            Action::Session(condition) => {
-                assert!(!self.closed(), "after the end came {condition:?}");
-                self.closed = condition == Condition::Closed;
-                if self.recording {
-                    self.conditions.push(condition);
-                }
-            }
-            Action::Note(note) => {
-                self.tally.count(&note);
-                match &note {
-                    Note::LeaseGranted { lease, .. } => self.leases.push(*lease),
-                    Note::Joined {
-                        create_revision, ..
-                    } => self.joined.push(*create_revision),
-                    _ => {}
-                }
-                if self.recording {
-                    self.notes.push(note);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn seat_of(&mut self, slot: SlotId) -> &mut Seat {
-        self.seats.entry(slot).or_default()
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::World;
-use super::invariants::Invariant;
+use super::promise::Invariant;
 use super::store::Key;
 use super::trace::keys;
 use eldest_core::action::{Action, SlotId};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::tests::{E, SLOW, key};
-use crate::world::node::Settings;
+use crate::world::settings::Settings;
 use crate::world::store::Write;
 use crate::world::{Fate, World};
 use eldest_core::action::Standing;

@@ -1,0 +1,164 @@
+//! Names what can go wrong in a plan, and what a user can do.
+
+use serde::{Deserialize, Serialize};
+
+/// What goes wrong, or what a user does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    // The way to etcd.
+    Cut,
+    RequestsLost,
+    AnswersLost,
+    RequestsLate,
+    AnswersTwice,
+    AnswerLostOnce,
+    DeleteLate,
+    /// It gets slow, and then nothing goes through.
+    Fading,
+    Refused,
+    // The watch stream.
+    WatchesStalled,
+    /// Nothing more comes on the stream that is open now, and nobody says so.
+    WatchesDead,
+    WatchesCanceled,
+    /// A stream stands still until what it holds back is compacted, and etcd cancels its watches.
+    Compacted,
+    StreamBroken,
+    // etcd.
+    LeaderChange,
+    /// And this node's renewals go on to the old one, which acknowledges them.
+    Deposed,
+    /// And the old one, which believes that this node's lease has expired, has it revoked.
+    StaleRevocation,
+    QuorumLost,
+    // The node.
+    Pause,
+    Kill,
+    // Users.
+    Leave,
+    Return,
+    Resign,
+    StepDown,
+    Stall,
+    Unwell,
+    ShutDown,
+    Drop,
+    Close,
+    /// It announces values, several in a row.
+    Proclaim,
+    /// It looks on for a while.
+    Look,
+    // Users of the lock and the semaphore.
+    Acquire,
+    Try,
+    Release,
+    GiveUp,
+    // Of partitions.
+    Unshare,
+    DropOwned,
+    // Operators and others that write.
+    Delete,
+    Recreate,
+    Overwrite,
+    Revoke,
+    DeleteHeld,
+    Foreign,
+    /// etcd refuses a node's watches of one election, beside others on the same stream.
+    WatchesRefused,
+    /// The node starts anew as a clone of another one, and draws lease ids that others have.
+    Clone,
+    /// etcd refuses a request for good: not permitted, or never acceptable.
+    Denied,
+    /// A request is done, and a later part of the same operation is refused for good.
+    DeniedLater,
+    /// One transaction puts two keys of others into an election.
+    Twins,
+    /// etcd's data is replaced by a backup.
+    Restored,
+    /// The node's machine is suspended: everything stops but the clock.
+    Suspend,
+    /// A request is done, and yet answered by a refusal of any class.
+    RefusedDone,
+    /// An operator takes the permission for all keys away from a node, whose lease lives on and is renewed.
+    NotPermitted,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 43] = [
+        Kind::Cut,
+        Kind::RequestsLost,
+        Kind::AnswersLost,
+        Kind::RequestsLate,
+        Kind::AnswersTwice,
+        Kind::AnswerLostOnce,
+        Kind::DeleteLate,
+        Kind::Fading,
+        Kind::Refused,
+        Kind::WatchesStalled,
+        Kind::WatchesDead,
+        Kind::WatchesCanceled,
+        Kind::Compacted,
+        Kind::StreamBroken,
+        Kind::LeaderChange,
+        Kind::Deposed,
+        Kind::StaleRevocation,
+        Kind::QuorumLost,
+        Kind::Pause,
+        Kind::Kill,
+        Kind::Leave,
+        Kind::Return,
+        Kind::Resign,
+        Kind::StepDown,
+        Kind::Stall,
+        Kind::Unwell,
+        Kind::ShutDown,
+        Kind::Drop,
+        Kind::Close,
+        Kind::Proclaim,
+        Kind::Look,
+        Kind::Acquire,
+        Kind::Try,
+        Kind::Release,
+        Kind::GiveUp,
+        Kind::Unshare,
+        Kind::DropOwned,
+        Kind::Delete,
+        Kind::Recreate,
+        Kind::Overwrite,
+        Kind::Revoke,
+        Kind::DeleteHeld,
+        Kind::Foreign,
+    ];
+
+    /// Those that are drawn after everything else, so that the stories that are known by their seeds stay what they were.
+    pub(crate) const LATER: [Kind; 6] = [
+        Kind::WatchesRefused,
+        Kind::Clone,
+        Kind::Denied,
+        Kind::DeniedLater,
+        Kind::Twins,
+        Kind::Restored,
+    ];
+
+    /// Those that are drawn after [`Kind::LATER`], for the same reason.
+    pub(crate) const NEWEST: [Kind; 3] = [Kind::Suspend, Kind::RefusedDone, Kind::NotPermitted];
+
+    /// Every one.
+    pub(crate) fn every() -> impl Iterator<Item = Kind> {
+        Self::ALL.into_iter().chain(Self::LATER).chain(Self::NEWEST)
+    }
+
+    /// Whether it takes keys away that are somebody's.
+    pub(crate) fn meddles(self) -> bool {
+        matches!(
+            self,
+            Kind::Delete
+                | Kind::Recreate
+                | Kind::Overwrite
+                | Kind::Revoke
+                | Kind::DeleteHeld
+                | Kind::StaleRevocation
+        )
+    }
+}

@@ -1,0 +1,295 @@
+//! Breaks a rule in the adapter between core and etcd. All of it is here, so the core contains no switch that could be
+//! left on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::message::Message;
+use super::store::{EXISTS, Key};
+use super::{Ev, Event, World};
+use crate::mutant::Mutant;
+use eldest_core::action::{Action, Answer, Ask, RequestId, SlotId, TermId, WatchId};
+use eldest_core::facts::{Change, Entry, Header};
+use eldest_core::machine::Slot;
+use eldest_core::time::Time;
+
+/// What a mutated adapter remembers.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// Requests under way, and when each was sent.
+    pub(crate) asks: BTreeMap<RequestId, (Time, Ask)>,
+    /// The last acknowledgement.
+    pub(crate) acknowledged: Option<Header>,
+    /// The lease that the proxy has renewed and may answer for once more.
+    pub(crate) renewed: Option<i64>,
+    /// The create revision under which a key was first seen.
+    pub(crate) created: BTreeMap<Key, i64>,
+    /// Watches that etcd cancelled and nobody was told of.
+    pub(crate) reopened: Vec<WatchId>,
+    /// The key of each watch, and whether it is a prefix.
+    pub(crate) watches: BTreeMap<WatchId, (Key, bool)>,
+}
+
+impl World {
+    /// The seed of the session that follows on a node.
+    pub(crate) fn seed_of(&self, node: usize, fresh: u64) -> u64 {
+        match self.mutant {
+            Some(Mutant::AdoptsLease) => self.nodes[node].seed,
+            _ => fresh,
+        }
+    }
+
+    /// A request goes out. True: it was answered here.
+    pub(crate) fn intercepted(&mut self, node: usize, request: RequestId, ask: &Ask) -> bool {
+        let Some(mutant) = self.mutant else {
+            return false;
+        };
+        let n = &mut self.nodes[node];
+        let now = n.local(self.now);
+        n.memory.asks.insert(request, (now, ask.clone()));
+        let (Mutant::NoVerification, Ask::Verify { key }) = (mutant, ask) else {
+            return false;
+        };
+        let Some(header) = n.memory.acknowledged else {
+            return false;
+        };
+        let mine = n.machine.slots.values().find_map(|slot| match slot {
+            Slot::Candidate(c) => c.own().filter(|own| own.key == *key),
+            Slot::Onlooker(_) => None,
+        });
+        let entry = mine.map(|own| Entry {
+            key: Arc::clone(&own.key),
+            value: Key::default(),
+            create_revision: own.create_revision,
+            mod_revision: own.create_revision,
+            lease: own.lease,
+        });
+        // Not below what is known, or it would show another store.
+        let mut header = header;
+        header.revision = self.store.revision;
+        let answer = Answer::Read { header, entry };
+        let event = Event::Answer {
+            request,
+            answer,
+            stream: None,
+            timeout: false,
+        };
+        self.schedule(self.now, node, Ev::Deliver(event));
+        true
+    }
+
+    /// What the core is told that etcd answered.
+    pub(crate) fn altered(&mut self, node: usize, request: RequestId, answer: Answer) -> Answer {
+        let Some(mutant) = self.mutant else {
+            return answer;
+        };
+        let header = self.store.header();
+        let (ttl, lease) = (self.settings.ttl, self.nodes[node].drawn.1);
+        let n = &mut self.nodes[node];
+        let now = n.local(self.now);
+        let Some((sent, ask)) = n.memory.asks.remove(&request) else {
+            return answer;
+        };
+        if let Answer::Renewed { header, .. } = &answer {
+            n.memory.acknowledged = Some(*header);
+        }
+        match (mutant, ask, answer) {
+            (Mutant::ReceiveInstant, _, Answer::Renewed { ttl, header }) if !ttl.is_zero() => {
+                let ttl = ttl + now.since(sent);
+                Answer::Renewed { ttl, header }
+            }
+            (Mutant::ReceiveInstant, _, Answer::Granted { lease, ttl, header }) => {
+                let ttl = ttl + now.since(sent);
+                Answer::Granted { lease, ttl, header }
+            }
+            (Mutant::AdoptsLease, Ask::Grant { .. }, Answer::Failed(trouble))
+                if trouble.message == EXISTS =>
+            {
+                Answer::Granted { lease, ttl, header }
+            }
+            (Mutant::RevokesTaken, Ask::Grant { .. }, Answer::Failed(trouble))
+                if trouble.message == EXISTS =>
+            {
+                self.store.perform(self.now, &Ask::Revoke { lease }, None);
+                Answer::Failed(trouble)
+            }
+            (
+                Mutant::AdoptsDeleted,
+                Ask::Delete { .. } | Ask::Release { .. },
+                Answer::Failed(trouble),
+            ) if trouble.ambiguous => Answer::Deleted { header },
+            (
+                Mutant::ForgetsElders,
+                Ask::Join { key, .. },
+                Answer::Joined {
+                    header,
+                    created,
+                    entries,
+                    other,
+                },
+            ) => Answer::Joined {
+                header,
+                created,
+                entries: nearest(entries, &key),
+                other,
+            },
+            (Mutant::ForgetsElders, Ask::Older { .. }, Answer::Listed { header, entries }) => {
+                // Its own is the youngest of them.
+                let own = entries.iter().max_by_key(|e| e.create_revision);
+                let own = own.map(|e| Arc::clone(&e.key)).unwrap_or_default();
+                Answer::Listed {
+                    header,
+                    entries: nearest(entries, &own),
+                }
+            }
+            (Mutant::TrustsExistence, _, Answer::Read { header, entry }) => Answer::Read {
+                header,
+                entry: entry.map(|e| n.memory.as_first_seen(e)),
+            },
+            (Mutant::TrustsExistence, _, Answer::Listed { header, entries }) => Answer::Listed {
+                header,
+                entries: n.memory.all_as_first_seen(entries),
+            },
+            (_, _, answer) => answer,
+        }
+    }
+
+    /// What the core is told that a watch said.
+    pub(crate) fn filtered(
+        &mut self,
+        node: usize,
+        generation: u64,
+        message: Message,
+    ) -> Option<Message> {
+        match (self.mutant, message) {
+            (Some(Mutant::NoRelist), Message::Canceled { id }) => {
+                self.reopen(node, generation, id);
+                None
+            }
+            (Some(Mutant::NoRelist), Message::Created { id, revision }) => {
+                let reopened = &mut self.nodes[node].memory.reopened;
+                let again = reopened.iter().position(|other| *other == id);
+                if let Some(at) = again {
+                    reopened.remove(at);
+                    return None;
+                }
+                Some(Message::Created { id, revision })
+            }
+            (Some(Mutant::TrustsExistence), Message::Events { id, changes }) => {
+                let memory = &mut self.nodes[node].memory;
+                let put_later = |at: usize, key: &[u8]| {
+                    let mut later = changes[at + 1..].iter();
+                    later.any(|c| matches!(c, Change::Put(entry) if *entry.key == *key))
+                };
+                let seen = changes.iter().enumerate();
+                let seen = seen.filter_map(|(at, change)| match change {
+                    Change::Delete { key, .. } if put_later(at, key) => None,
+                    Change::Put(entry) => Some(Change::Put(memory.as_first_seen(entry.clone()))),
+                    Change::Delete { .. } => Some(change.clone()),
+                });
+                let changes = seen.collect();
+                Some(Message::Events { id, changes })
+            }
+            (_, message) => Some(message),
+        }
+    }
+
+    fn reopen(&mut self, node: usize, generation: u64, id: WatchId) {
+        let n = &mut self.nodes[node];
+        let Some((key, prefix)) = n.memory.watches.get(&id).cloned() else {
+            return;
+        };
+        n.memory.reopened.push(id);
+        let at = self.now.after(self.hop(node));
+        let register = Ev::Register {
+            generation,
+            id,
+            key,
+            prefix,
+            first: false,
+        };
+        self.schedule(at, node, register);
+    }
+
+    /// A watch is opened.
+    pub(crate) fn remember_watch(&mut self, node: usize, action: &Action) {
+        if let (Some(_), Action::Watch { watch, key, prefix }) = (self.mutant, action) {
+            let watches = &mut self.nodes[node].memory.watches;
+            watches.insert(*watch, (Arc::clone(key), *prefix));
+        }
+    }
+
+    /// A term is over and its work goes on.
+    pub(crate) fn tell_early(&mut self, node: usize, slot: SlotId, term: TermId) {
+        if self.mutant == Some(Mutant::ReleasesEarly) {
+            self.give(node, |m, now| m.work_joined(now, slot, term));
+        }
+    }
+
+    /// A renewal reaches the proxy. It may be answered there, with the answer to the one before.
+    pub(crate) fn answered_by_proxy(
+        &mut self,
+        node: usize,
+        ask: &Ask,
+        lease: Option<i64>,
+    ) -> Option<Answer> {
+        if self.mutant != Some(Mutant::Proxied) || *ask != Ask::Renew {
+            return None;
+        }
+        let memory = &mut self.nodes[node].memory;
+        if memory.renewed != lease {
+            memory.renewed = lease;
+            return None;
+        }
+        memory.renewed = None;
+        let (ttl, header) = (self.settings.ttl, memory.acknowledged?);
+        Some(Answer::Renewed { ttl, header })
+    }
+
+    /// A delete reaches etcd. True: it was done here.
+    pub(crate) fn deleted_blindly(&mut self, ask: &Ask) -> bool {
+        if self.mutant != Some(Mutant::DeletesBlindly) {
+            return false;
+        }
+        match ask {
+            Ask::Delete { key, .. } => self.store.delete(key),
+            Ask::Release { keys } => keys.iter().for_each(|(key, _)| self.store.delete(key)),
+            _ => return false,
+        }
+        true
+    }
+
+    /// A process that was stopped since then goes on.
+    pub(crate) fn skip_pause(&mut self, node: usize, since: Time) {
+        let n = &mut self.nodes[node];
+        if self.mutant == Some(Mutant::ClockStops) {
+            let stopped = n.local(self.now).since(n.local(since));
+            n.offset = n.offset.saturating_sub(stopped);
+            n.due = n.due_local.map(|at| n.world(at));
+        }
+    }
+}
+
+impl Memory {
+    fn as_first_seen(&mut self, mut entry: Entry) -> Entry {
+        let key = Arc::clone(&entry.key);
+        entry.create_revision = *self.created.entry(key).or_insert(entry.create_revision);
+        entry
+    }
+
+    fn all_as_first_seen(&mut self, entries: Vec<Entry>) -> Vec<Entry> {
+        entries.into_iter().map(|e| self.as_first_seen(e)).collect()
+    }
+}
+
+/// Of the keys older than `own` only the youngest.
+fn nearest(mut entries: Vec<Entry>, own: &[u8]) -> Vec<Entry> {
+    let Some(mine) = entries.iter().find(|e| *e.key == *own) else {
+        return entries;
+    };
+    let mine = mine.create_revision;
+    let older = entries.iter().map(|e| e.create_revision);
+    let nearest = older.filter(|revision| *revision < mine).max();
+    entries.retain(|e| e.create_revision >= mine || Some(e.create_revision) == nearest);
+    entries
+}
