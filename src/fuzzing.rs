@@ -99,11 +99,11 @@ fn keys(mut bytes: &[u8]) -> bool {
     for seen in Seen::all(9, b"ns/", entries) {
         let turns = seen.roster().members().iter();
         let _ = turns.filter(|member| seen.has_turn(member)).count();
-        if let Some(holders) = seen.holders() {
+        if let Some(map) = seen.partition_map() {
             numbered = true;
-            let (free, blocked) = (holders.unowned().count(), holders.blocked().count());
-            assert!(blocked <= free && free <= holders.count() as usize);
-            let _ = format!("{holders:?}");
+            let (free, blocked) = (map.unowned().count(), map.blocked().count());
+            assert!(blocked <= free && free <= map.count() as usize);
+            let _ = format!("{map:?}");
         }
     }
     numbered

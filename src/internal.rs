@@ -11,7 +11,7 @@ use crate::error::Result;
 pub use crate::runtime::{Env, SharedEnv, System, timeout};
 use crate::session::SessionShared;
 use crate::state::Backlog;
-pub use crate::state::{Held, State as OwnState};
+pub use crate::state::{Held, LocalState};
 use crate::{Election, Leadership, Observer, Session, Term};
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
@@ -73,13 +73,13 @@ impl fmt::Debug for Inside<'_> {
 }
 
 /// The status of the session's own candidate and its last term, both of one moment.
-pub fn own(election: &Election) -> OwnState {
-    election.own.get()
+pub fn local_state(election: &Election) -> LocalState {
+    election.local.get()
 }
 
 /// The same as a channel.
-pub fn watch_own(election: &Election) -> watch::Receiver<OwnState> {
-    election.own.watch()
+pub fn watch_local_state(election: &Election) -> watch::Receiver<LocalState> {
+    election.local.watch()
 }
 
 /// Ends a term of this session and waits until etcd has confirmed that its key is gone; the candidate joins at the back
@@ -133,7 +133,7 @@ pub mod scripted {
     use std::sync::Arc;
 
     pub use crate::runtime::{Clock, Scripted};
-    use crate::state::{Belief, Pen, Shared};
+    use crate::state::{LeaseDeadline, LocalStatusWriter, TermState};
     use crate::{Election, Session, Status, Term};
     use eldest_core::reason::LostReason;
     use eldest_core::time::Time;
@@ -142,23 +142,26 @@ pub mod scripted {
 
     /// A term without a candidate: the test extends its lease and ends it.
     pub struct ScriptedTerm {
-        belief: Arc<Belief>,
-        shared: Arc<Shared>,
+        lease_deadline: Arc<LeaseDeadline>,
+        shared: Arc<TermState>,
     }
 
     impl ScriptedTerm {
         /// Under a lease that is believed in until `deadline`.
         pub fn new(session: &Session, env: SharedEnv, deadline: Time, token: i64) -> Self {
-            let belief = Belief::until(deadline);
-            let shared = Shared::new(
+            let lease_deadline = LeaseDeadline::until(deadline);
+            let shared = TermState::new(
                 env,
                 Arc::clone(&session.shared().pool),
-                Arc::clone(&belief),
+                Arc::clone(&lease_deadline),
                 "e".into(),
                 (*b"eldest/e/1").into(),
                 token,
             );
-            Self { belief, shared }
+            Self {
+                lease_deadline,
+                shared,
+            }
         }
 
         /// A view of it.
@@ -170,22 +173,22 @@ pub mod scripted {
 
         /// Says of this session that it leads the election in this term.
         pub fn elect(&self, election: &Election) {
-            let pen = Pen::new(Arc::clone(&election.own), 1);
-            pen.take();
-            pen.elected(self.term(), 1);
-            pen.status(Status::Leading {
+            let writer = LocalStatusWriter::new(Arc::clone(&election.local), 1);
+            writer.take();
+            writer.elected(self.term(), 1);
+            writer.status(Status::Leading {
                 fencing_token: self.shared.token,
             });
         }
 
         /// A renewal was verified. False: the lease is no longer believed in.
         pub fn renewed(&self, deadline: Time) -> bool {
-            self.belief.extend(deadline)
+            self.lease_deadline.extend(deadline)
         }
 
         /// The lease is no longer believed in.
         pub fn lease_lost(&self) {
-            self.belief.end();
+            self.lease_deadline.end();
         }
 
         /// The term ends, and its work at `cutoff`.

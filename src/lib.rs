@@ -161,7 +161,7 @@
 //! # Observing
 //!
 //! [`Election::leader`] and [`Election::roster`] ask etcd once; [`Election::observe`] is the stream of all changes,
-//! the current state first, a vacant seat included. Onlookers hold no lease and need only the permission to read.
+//! the current state first, times without a leader included. Onlookers hold no lease and need only the permission to read.
 //! What candidates [announce](SessionOptions::announce) tells the others how to reach the leader:
 //!
 //! ```
@@ -326,7 +326,8 @@ pub use etcd::TlsFiles;
 pub use etcd_client;
 pub use lock::{Lock, LockGuard, Permit, Semaphore};
 pub use observe::{
-    Holder, Holders, HoldersObserver, LeaseTime, Observer, Overview, Queue, QueueKind,
+    LeaseTime, Observer, Overview, PartitionMap, PartitionMapObserver, PartitionOwner, Queue,
+    QueueKind,
 };
 pub use partitions::{Membership, Partition, Partitions};
 pub use session::{Session, SessionOptions};

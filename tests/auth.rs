@@ -157,7 +157,7 @@ async fn read_and_write_below_the_namespace_suffices_for_everything() -> Result 
     let partitions = me.partitions("p", 3)?;
     let mut member = timeout(LONG, partitions.join()).await??;
     let partition = timeout(LONG, member.owned()).await??;
-    assert_eq!(partitions.holders().await?.members().len(), 1);
+    assert_eq!(partitions.map().await?.members().len(), 1);
     partition.txn([TxnOp::get("ns/state", None)]).await?;
     drop(partition);
     timeout(LONG, member.leave()).await??;

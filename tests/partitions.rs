@@ -237,13 +237,13 @@ impl Scene {
         eventually(LONG, what, async || {
             // A machine that is this busy has better things to do than to be asked all the time.
             tokio::time::sleep(Duration::from_millis(250)).await;
-            let holders = self.watched.holders().await.ok()?;
+            let map = self.watched.map().await.ok()?;
             let mut loads: BTreeMap<i64, usize> = BTreeMap::new();
-            for member in holders.members() {
+            for member in map.members() {
                 loads.insert(member.lease_id(), 0);
             }
-            for (_, holder) in holders.iter() {
-                *loads.entry(holder.lease_id()).or_default() += 1;
+            for (_, owner) in map.iter() {
+                *loads.entry(owner.lease_id()).or_default() += 1;
             }
             let fair = loads.values().max()? - loads.values().min()? <= 1;
             let all = loads.values().sum::<usize>() == COUNT as usize;
@@ -376,8 +376,8 @@ async fn a_thousand_partitions_survive_whatever_happens_to_their_members() -> Re
     scene.even(members).await?;
 
     scene.leave(0..members).await?;
-    let holders = scene.watched.holders().await?;
-    assert_eq!((holders.members().len(), holders.iter().count()), (0, 0));
+    let map = scene.watched.map().await?;
+    assert_eq!((map.members().len(), map.iter().count()), (0, 0));
 
     let history = scene.history()?;
     let report = check(&history, &Rules::new(TTL));

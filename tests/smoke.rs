@@ -212,8 +212,8 @@ async fn partitions_are_shared_and_handed_over() -> Result {
         assert!(partition.fencing_token() > tokens[&partition.number()]);
         assert!(partition.is_valid());
     }
-    let holders = shared.holders().await?;
-    assert_eq!((holders.members().len(), holders.unowned().count()), (2, 0));
+    let map = shared.map().await?;
+    assert_eq!((map.members().len(), map.unowned().count()), (2, 0));
     drop((owned, moved));
     a.close().await?;
     b.close().await?;

@@ -38,7 +38,7 @@ impl Kind {
 }
 
 /// The requests of all kinds that wait for others.
-pub(super) struct Shared {
+pub(super) struct Batches {
     joins: Line,
     deletes: Line,
 }
@@ -49,7 +49,7 @@ struct Line {
     most: usize,
 }
 
-impl Shared {
+impl Batches {
     pub(super) fn new() -> Self {
         let line = || Line {
             waiting: VecDeque::new(),
@@ -307,19 +307,19 @@ mod tests {
         }
     }
 
-    fn keep(shared: &mut Shared, asks: impl IntoIterator<Item = Ask>) {
+    fn keep(batches: &mut Batches, asks: impl IntoIterator<Item = Ask>) {
         for (request, ask) in asks.into_iter().enumerate() {
-            assert_eq!(shared.keep((request as RequestId, ask)), None);
+            assert_eq!(batches.keep((request as RequestId, ask)), None);
         }
     }
 
     /// How many go out together, until enough are under way.
-    fn sizes(shared: &mut Shared) -> Vec<usize> {
-        std::iter::from_fn(|| shared.next().map(|(_, batch)| batch.len())).collect()
+    fn sizes(batches: &mut Batches) -> Vec<usize> {
+        std::iter::from_fn(|| batches.next().map(|(_, batch)| batch.len())).collect()
     }
 
-    fn told(shared: &mut Shared, kind: Kind, took: Option<usize>) {
-        shared.told(&Batch {
+    fn told(batches: &mut Batches, kind: Kind, took: Option<usize>) {
+        batches.told(&Batch {
             kind,
             answers: Vec::new(),
             last: true,
@@ -329,88 +329,91 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_in_one_turn_goes_out_together() {
-        let mut shared = Shared::new();
-        keep(&mut shared, (0..5).map(|n| join(&format!("e{n}"), 1, 9)));
-        keep(&mut shared, (0..3).map(delete));
-        assert_eq!(sizes(&mut shared), [5, 3]);
+        let mut batches = Batches::new();
+        keep(&mut batches, (0..5).map(|n| join(&format!("e{n}"), 1, 9)));
+        keep(&mut batches, (0..3).map(delete));
+        assert_eq!(sizes(&mut batches), [5, 3]);
     }
 
     #[test]
     fn who_asks_alone_is_not_kept_until_many_are_under_way() {
-        let mut shared = Shared::new();
+        let mut batches = Batches::new();
         for n in 0..AT_ONCE {
-            keep(&mut shared, [join(&format!("e{n}"), 1, 9)]);
-            assert_eq!(sizes(&mut shared), [1]);
+            keep(&mut batches, [join(&format!("e{n}"), 1, 9)]);
+            assert_eq!(sizes(&mut batches), [1]);
         }
-        keep(&mut shared, (10..200).map(|n| join(&format!("e{n}"), 1, 9)));
-        assert!(sizes(&mut shared).is_empty());
+        keep(
+            &mut batches,
+            (10..200).map(|n| join(&format!("e{n}"), 1, 9)),
+        );
+        assert!(sizes(&mut batches).is_empty());
         // Deletes do not wait for joins.
-        keep(&mut shared, [delete(1)]);
-        assert_eq!(sizes(&mut shared), [1]);
-        told(&mut shared, Kind::Join, None);
-        assert_eq!(sizes(&mut shared), [MOST]);
-        told(&mut shared, Kind::Join, None);
-        told(&mut shared, Kind::Join, None);
-        assert_eq!(sizes(&mut shared), [MOST, 190 - 2 * MOST]);
+        keep(&mut batches, [delete(1)]);
+        assert_eq!(sizes(&mut batches), [1]);
+        told(&mut batches, Kind::Join, None);
+        assert_eq!(sizes(&mut batches), [MOST]);
+        told(&mut batches, Kind::Join, None);
+        told(&mut batches, Kind::Join, None);
+        assert_eq!(sizes(&mut batches), [MOST, 190 - 2 * MOST]);
     }
 
     #[test]
     fn two_of_one_election_never_share_a_transaction() {
-        let mut shared = Shared::new();
+        let mut batches = Batches::new();
         let elections = ["a", "b", "a", "c"];
-        keep(&mut shared, elections.map(|name| join(name, 1, 9)));
-        assert_eq!(sizes(&mut shared), [2, 2]);
+        keep(&mut batches, elections.map(|name| join(name, 1, 9)));
+        assert_eq!(sizes(&mut batches), [2, 2]);
     }
 
     #[test]
     fn the_leases_of_those_that_share_are_one() {
-        let mut shared = Shared::new();
+        let mut batches = Batches::new();
         let leases = [1, 1, 2, 2, 2];
         let asks = leases.iter().enumerate();
         keep(
-            &mut shared,
+            &mut batches,
             asks.map(|(n, lease)| join(&format!("e{n}"), *lease, 9)),
         );
-        assert_eq!(sizes(&mut shared), [2, 3]);
+        assert_eq!(sizes(&mut batches), [2, 3]);
     }
 
     #[test]
     fn what_looks_beyond_its_own_prefix_shares_nothing() {
-        let mut shared = Shared::new();
+        let mut batches = Batches::new();
         let mut permit = join("s/3", 1, 9);
         if let Ask::Join { admission, .. } = &mut permit {
             admission.nothing_else_in = Some(Arc::from(&b"s/"[..]));
         }
-        assert_eq!(shared.keep((1, permit.clone())), Some((1, permit)));
-        assert!(sizes(&mut shared).is_empty());
+        assert_eq!(batches.keep((1, permit.clone())), Some((1, permit)));
+        assert!(sizes(&mut batches).is_empty());
     }
 
     #[test]
     fn requests_stay_below_what_etcd_accepts_whatever_is_announced() {
-        let mut shared = Shared::new();
+        let mut batches = Batches::new();
         keep(
-            &mut shared,
+            &mut batches,
             (0..40).map(|n| join(&format!("e{n}"), 1, 32 << 10)),
         );
-        assert_eq!(sizes(&mut shared), [15, 15, 10]);
+        assert_eq!(sizes(&mut batches), [15, 15, 10]);
         keep(
-            &mut shared,
+            &mut batches,
             [join("large", 1, MOST_BYTES + 1), join("e", 1, 9)],
         );
-        assert_eq!(sizes(&mut shared), [1]);
+        assert_eq!(sizes(&mut batches), [1]);
     }
 
     #[test]
     fn what_etcd_took_at_once_is_not_exceeded_again() {
-        let mut shared = Shared::new();
-        keep(&mut shared, [join("a", 1, 9)]);
-        assert_eq!(sizes(&mut shared), [1]);
-        told(&mut shared, Kind::Join, Some(16));
-        keep(&mut shared, (0..40).map(|n| join(&format!("e{n}"), 1, 9)));
-        assert_eq!(sizes(&mut shared), [16, 16, 8]);
-        told(&mut shared, Kind::Join, None);
-        keep(&mut shared, (0..40).map(|n| join(&format!("e{n}"), 1, 9)));
-        assert_eq!(sizes(&mut shared), [16, 16]);
+        let mut batches = Batches::new();
+        keep(&mut batches, [join("a", 1, 9)]);
+        assert_eq!(sizes(&mut batches), [1]);
+        told(&mut batches, Kind::Join, Some(16));
+        keep(&mut batches, (0..40).map(|n| join(&format!("e{n}"), 1, 9)));
+        assert_eq!(sizes(&mut batches), [16, 16, 8]);
+        told(&mut batches, Kind::Join, None);
+        keep(&mut batches, (0..40).map(|n| join(&format!("e{n}"), 1, 9)));
+        assert_eq!(sizes(&mut batches), [16, 16]);
     }
 
     /// The second election has more candidates than the transaction reads of each.

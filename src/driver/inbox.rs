@@ -114,7 +114,7 @@ impl Room {
         Arc::clone(&self.campaigns).acquire_owned().await.ok()
     }
 
-    /// Room for one observer, to be kept until the lookout has taken it up.
+    /// Room for one observer, to be kept until the observer task has taken it up.
     ///
     /// # Cancellation safety
     /// Cancel safe.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument;
 
-use super::batch::{self, Shared};
+use super::batch::{self, Batches};
 use super::event::{Event, trouble};
 use crate::etcd::{Failure, KeepAlive, Lane, Pool, WatchMessage, WatchReceiver, WatchRequest};
 use crate::runtime::SharedEnv;
@@ -32,7 +32,7 @@ pub(super) struct Io {
     generation: u64,
     watches: Option<Watches>,
     watch_generation: u64,
-    shared: Shared,
+    batches: Batches,
     /// Joins and deletes under way: whose turn it is waits for these, so the driver polls them itself. Their answers
     /// come as events.
     pub(super) sending: FuturesUnordered<BoxFuture<'static, ()>>,
@@ -92,7 +92,7 @@ impl Io {
             generation: 0,
             watches: None,
             watch_generation: 0,
-            shared: Shared::new(),
+            batches: Batches::new(),
             sending: FuturesUnordered::new(),
             listening: Listening::default(),
         }
@@ -103,7 +103,7 @@ impl Io {
         match event {
             Event::Answered { request, answer } => machine.answer(now, request, answer),
             Event::Shared(told) => {
-                self.shared.told(&told);
+                self.batches.told(&told);
                 for (request, answer) in told.answers {
                     machine.answer(now, request, answer);
                 }
@@ -166,7 +166,7 @@ impl Io {
             Ask::Open { lease } => self.open(request, lease),
             Ask::Renew => self.renew(request),
             ask => {
-                let Some((request, ask)) = self.shared.keep((request, ask)) else {
+                let Some((request, ask)) = self.batches.keep((request, ask)) else {
                     return;
                 };
                 let urgent = matches!(
@@ -192,7 +192,7 @@ impl Io {
 
     /// Sends what was kept because more of its kind might be asked for in the same turn.
     pub(super) fn flush(&mut self) {
-        while let Some((kind, asked)) = self.shared.next() {
+        while let Some((kind, asked)) = self.batches.next() {
             let (pool, events) = (Arc::clone(&self.pool), self.answers.clone());
             let sending = batch::send(pool, kind, asked, events);
             self.sending.push(sending.in_current_span().boxed());

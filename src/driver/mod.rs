@@ -2,13 +2,13 @@
 //! actions. The task waits for all events and commands at once, and never for a single one.
 
 mod batch;
+mod candidate_state;
 mod event;
 mod failures;
 mod inbox;
 mod io;
-mod lookout;
 mod notes;
-mod seats;
+mod observing;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::error::{Error, Result};
 use crate::etcd::{Lane, Pool};
 use crate::metrics;
 use crate::runtime::SharedEnv;
-use crate::state::{Beliefs, LeaseView, SessionState};
+use crate::state::{LeaseDeadlines, LeaseView, SessionState};
 use eldest_core::action::{Action, Condition, SlotId, TermId};
 use eldest_core::candidate::Manner;
 use eldest_core::machine::{Config, Machine};
 use eldest_core::pause::LONGEST_PAUSE;
 use eldest_core::reason::{EndReason, LostReason};
 
+pub(crate) use candidate_state::{CandidateState, Winner};
 use event::Event;
 use failures::Failures;
 pub(crate) use inbox::{CommandReceiver, Commands, Room, WeakCommands};
 use inbox::{Inbox, Work};
 pub(crate) use io::several;
-pub(crate) use lookout::{Lookout, Parts as LookoutParts};
-pub(crate) use seats::{Seat, Winner};
+pub(crate) use observing::{Observers, Parts as ObserverParts};
 
 /// What handles ask of the driver.
 pub(crate) enum Command {
@@ -42,7 +42,7 @@ pub(crate) enum Command {
         slot: SlotId,
         value: Arc<[u8]>,
         manner: Manner,
-        seat: Box<Seat>,
+        candidate: Box<CandidateState>,
     },
     Leave {
         slot: SlotId,
@@ -87,7 +87,7 @@ pub(crate) struct Parts {
     pub(crate) env: SharedEnv,
     pub(crate) pool: Arc<Pool>,
     pub(crate) config: Config,
-    pub(crate) beliefs: Arc<Beliefs>,
+    pub(crate) lease_deadlines: Arc<LeaseDeadlines>,
     pub(crate) state: watch::Sender<SessionState>,
     pub(crate) commands: CommandReceiver,
     pub(crate) identity: Arc<str>,
@@ -99,12 +99,12 @@ pub(crate) struct Driver {
     env: SharedEnv,
     pool: Arc<Pool>,
     machine: Machine,
-    beliefs: Arc<Beliefs>,
+    lease_deadlines: Arc<LeaseDeadlines>,
     state: watch::Sender<SessionState>,
     identity: Arc<str>,
     failures: Failures,
     /// Boxed: the table has room for up to twice as many.
-    seats: HashMap<SlotId, Box<Seat>>,
+    candidates: HashMap<SlotId, Box<CandidateState>>,
     /// Who stood last under each prefix: one session holds one key per election.
     standing: HashMap<Arc<[u8]>, SlotId>,
     proclaims: HashMap<u64, oneshot::Sender<Result<bool>>>,
@@ -122,7 +122,7 @@ impl Driver {
             env,
             pool,
             config,
-            beliefs,
+            lease_deadlines,
             state,
             commands,
             identity,
@@ -148,10 +148,10 @@ impl Driver {
             machine: Machine::new(config),
             env,
             pool,
-            beliefs,
+            lease_deadlines,
             state,
             identity,
-            seats: HashMap::new(),
+            candidates: HashMap::new(),
             standing: HashMap::new(),
             proclaims: HashMap::new(),
             tickets: 0,
@@ -199,9 +199,9 @@ impl Driver {
                 slot,
                 value,
                 manner,
-                seat,
+                candidate,
             } => {
-                let prefix = Arc::clone(&seat.prefix);
+                let prefix = Arc::clone(&candidate.prefix);
                 // A semaphore's permits have keys of their own.
                 if manner.share.is_none() {
                     if self
@@ -209,19 +209,19 @@ impl Driver {
                         .get(&prefix)
                         .is_some_and(|other| self.machine.stands(*other))
                     {
-                        let error = Error::already_campaigning(&seat.election);
-                        seat.refused(error);
+                        let error = Error::already_campaigning(&candidate.election);
+                        candidate.refused(error);
                         return;
                     }
                     self.standing.insert(Arc::clone(&prefix), slot);
                 }
-                seat.accepted();
-                self.seats.insert(slot, seat);
+                candidate.accepted();
+                self.candidates.insert(slot, candidate);
                 self.machine.campaign(now, slot, prefix, value, manner);
             }
             Command::Leave { slot } => self.machine.leave(now, slot, EndReason::Left),
-            Command::AwaitEnd { slot, reply } => match self.seats.get_mut(&slot) {
-                Some(seat) => seat.await_end(reply),
+            Command::AwaitEnd { slot, reply } => match self.candidates.get_mut(&slot) {
+                Some(candidate) => candidate.await_end(reply),
                 None => drop(reply.send(())),
             },
             Command::AwaitRelease { slot, term, reply } => self.releases.push((slot, term, reply)),
@@ -252,7 +252,7 @@ impl Driver {
                 Action::Progress => self.io.progress(),
                 Action::HangUpWatches { elsewhere } => self.io.hang_up_watches(elsewhere),
                 Action::Trust { deadline, fresh } => self.trust(deadline, fresh),
-                Action::Distrust => self.beliefs.end(),
+                Action::Distrust => self.lease_deadlines.end(),
                 Action::Elected {
                     slot,
                     term,
@@ -264,9 +264,11 @@ impl Driver {
                     partition,
                     slot,
                 } => {
-                    let seat = self.seats.get(&member);
-                    if let Some(seat) = seat.map(|seat| seat.partition(partition)) {
-                        self.seats.insert(slot, Box::new(seat));
+                    let candidate = self.candidates.get(&member);
+                    if let Some(candidate) =
+                        candidate.map(|candidate| candidate.partition(partition))
+                    {
+                        self.candidates.insert(slot, Box::new(candidate));
                     }
                 }
                 Action::TermEnded {
@@ -276,18 +278,18 @@ impl Driver {
                     cutoff,
                     valid,
                 } => {
-                    if let Some(seat) = self.seats.get_mut(&slot) {
-                        seat.term_ended(&self.identity, term, reason, cutoff, valid);
+                    if let Some(candidate) = self.candidates.get_mut(&slot) {
+                        candidate.term_ended(&self.identity, term, reason, cutoff, valid);
                     }
                 }
                 Action::Registered { slot } => {
-                    if let Some(seat) = self.seats.get_mut(&slot) {
-                        seat.registered(Ok(()));
+                    if let Some(candidate) = self.candidates.get_mut(&slot) {
+                        candidate.registered(Ok(()));
                     }
                 }
                 Action::Standing { slot, standing } => {
-                    if let Some(seat) = self.seats.get_mut(&slot) {
-                        seat.standing(&self.identity, standing);
+                    if let Some(candidate) = self.candidates.get_mut(&slot) {
+                        candidate.standing(&self.identity, standing);
                     }
                 }
                 Action::Ended {
@@ -295,11 +297,11 @@ impl Driver {
                     reason,
                     trouble,
                 } => {
-                    if let Some(seat) = self.seats.remove(&slot) {
-                        if self.standing.get(&seat.prefix) == Some(&slot) {
-                            self.standing.remove(&seat.prefix);
+                    if let Some(candidate) = self.candidates.remove(&slot) {
+                        if self.standing.get(&candidate.prefix) == Some(&slot) {
+                            self.standing.remove(&candidate.prefix);
                         }
-                        seat.ended(&self.identity, reason, trouble.as_ref());
+                        candidate.ended(&self.identity, reason, trouble.as_ref());
                     }
                 }
                 Action::Proclaimed { ticket, result } => {
@@ -307,7 +309,7 @@ impl Driver {
                         drop(reply.send(result.map_err(|t| Error::from_trouble(&t))));
                     }
                 }
-                // Onlookers are the lookout's.
+                // Observers have a task of their own.
                 Action::Observed { .. }
                 | Action::ObserveFailed { .. }
                 | Action::Synced { .. }
@@ -331,14 +333,14 @@ impl Driver {
         let left = deadline.since(self.env.now());
         metrics::trusted(&self.identity, self.env.unix_time(), left);
         if fresh {
-            self.beliefs.begin(deadline);
+            self.lease_deadlines.begin(deadline);
             self.env.rewatch();
             return;
         }
         let extended = self
-            .beliefs
+            .lease_deadlines
             .present()
-            .is_some_and(|belief| belief.extend(deadline));
+            .is_some_and(|lease_deadline| lease_deadline.extend(deadline));
         if !extended {
             // The watchdog, or somebody's check, was faster than this renewal: what it ended stays ended.
             let now = self.env.now();
@@ -347,16 +349,16 @@ impl Driver {
     }
 
     fn elected(&mut self, slot: SlotId, term: TermId, key: Arc<[u8]>, token: i64) {
-        let Some(belief) = self.beliefs.present() else {
+        let Some(lease_deadline) = self.lease_deadlines.present() else {
             return;
         };
-        if let Some(seat) = self.seats.get_mut(&slot) {
+        if let Some(candidate) = self.candidates.get_mut(&slot) {
             let (env, pool) = (Arc::clone(&self.env), Arc::clone(&self.pool));
-            seat.elected(
+            candidate.elected(
                 &self.identity,
                 (slot, term),
                 (env, pool),
-                belief,
+                lease_deadline,
                 key,
                 token,
             );
@@ -380,9 +382,9 @@ impl Driver {
         let state = match condition {
             Condition::Connecting => SessionState::Connecting,
             Condition::Ready => SessionState::Ready,
-            Condition::Live { lease } => match self.beliefs.present() {
-                Some(belief) => {
-                    SessionState::Live(LeaseView::new(lease, belief, Arc::clone(&self.env)))
+            Condition::Live { lease } => match self.lease_deadlines.present() {
+                Some(lease_deadline) => {
+                    SessionState::Live(LeaseView::new(lease, lease_deadline, Arc::clone(&self.env)))
                 }
                 None => return,
             },
@@ -404,11 +406,11 @@ impl Drop for Driver {
     /// The runtime went down, or the session was closed: nobody renews any more, so nobody may go on believing.
     fn drop(&mut self) {
         let now = self.env.now();
-        let deadline = self.beliefs.present().map_or(now, |b| b.deadline());
-        for seat in self.seats.values_mut() {
-            seat.abandoned(&self.identity, deadline);
+        let deadline = self.lease_deadlines.present().map_or(now, |b| b.deadline());
+        for candidate in self.candidates.values_mut() {
+            candidate.abandoned(&self.identity, deadline);
         }
-        self.beliefs.end();
+        self.lease_deadlines.end();
         if !self.closed {
             self.state.send_replace(SessionState::Closed);
         }

@@ -37,17 +37,21 @@ impl Driver {
                 create_revision,
                 again,
             } => {
-                if let Some(seat) = self.seats.get(slot) {
-                    seat.joined(identity, key, *create_revision, *again);
+                if let Some(candidate) = self.candidates.get(slot) {
+                    candidate.joined(identity, key, *create_revision, *again);
                 }
             }
             Note::JoinFailed { slot, trouble } => {
-                let seat = self.seats.get(slot);
-                let prefix = seat.map_or_else(Arc::default, |seat| Arc::clone(&seat.prefix));
+                let candidate = self.candidates.get(slot);
+                let prefix =
+                    candidate.map_or_else(Arc::default, |candidate| Arc::clone(&candidate.prefix));
                 self.failed(What::Join, trouble.class, &trouble.message, &prefix);
             }
             Note::Blocked { slot, key } => {
-                let election = self.seats.get(slot).map_or("", |seat| &*seat.election);
+                let election = self
+                    .candidates
+                    .get(slot)
+                    .map_or("", |candidate| &*candidate.election);
                 tracing::warn!(target: "eldest::election", identity, election, key = %String::from_utf8_lossy(key), "blocked by a key without a lease");
             }
             Note::OrphanFound { key } => {
@@ -68,7 +72,13 @@ impl Driver {
     }
 
     pub(super) fn tell(&self, lines: impl IntoIterator<Item = Line>) {
-        let all = || list(self.seats.values().map(|seat| &*seat.election));
+        let all = || {
+            list(
+                self.candidates
+                    .values()
+                    .map(|candidate| &*candidate.election),
+            )
+        };
         self.failures.tell(lines, all);
     }
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::leadership::{Claim, Leadership, proclaim};
-use crate::driver::{Command, Seat, Winner};
+use crate::driver::{CandidateState, Command, Winner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::{Handle, WeakHandle};
-use crate::state::{Announced, Own, Pen, Status, Term};
-use crate::util::{Receiver, Sender, Told, channel};
+use crate::state::{Announced, LocalStatus, LocalStatusWriter, Status, Term};
+use crate::util::{LazyWatch, Receiver, Sender, channel};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::Manner;
 
@@ -54,7 +54,7 @@ use eldest_core::candidate::Manner;
 pub struct Candidate {
     handle: Handle,
     slot: SlotId,
-    status: Arc<Told<Status>>,
+    status: Arc<LazyWatch<Status>>,
     elected: Receiver<Leadership>,
     failure: Arc<OnceLock<Error>>,
     /// The driver has been told to leave; once is enough, however often a user asks.
@@ -85,7 +85,7 @@ impl Candidate {
         name: Arc<str>,
         prefix: Arc<[u8]>,
         turn: Option<OwnedSemaphorePermit>,
-        own: Option<Arc<Own>>,
+        local: Option<Arc<LocalStatus>>,
         manner: impl FnOnce(SlotId) -> Manner,
     ) -> Result<Self> {
         let value = handle.announced(&handle.shared.settings.announced)?;
@@ -96,29 +96,29 @@ impl Candidate {
             handle: handle.downgrade(),
             sender,
         };
-        let (seat, seated) = Seat::new(
+        let (candidate, channels) = CandidateState::new(
             Arc::new(winner),
             name,
             prefix,
             room,
             turn,
-            own.map(|own| Pen::new(own, slot)),
+            local.map(|local| LocalStatusWriter::new(local, slot)),
         );
         handle.send(Command::Campaign {
             slot,
             value,
             manner: manner(slot),
-            seat,
+            candidate,
         })?;
         let candidate = Self {
             handle: handle.clone(),
             slot,
-            status: seated.status,
+            status: channels.status,
             elected,
-            failure: seated.failure,
+            failure: channels.failure,
             leaves: AtomicBool::new(false),
         };
-        match seated.registered.await {
+        match channels.registered.await {
             Ok(Ok(())) => Ok(candidate),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(Error::closed()),
@@ -226,7 +226,7 @@ impl Candidate {
 
 impl Drop for Candidate {
     fn drop(&mut self) {
-        // Nobody will take up what was won meanwhile; the leaderships in the mailbox are released with it.
+        // Nobody will take up what was won meanwhile; the leaderships in the channel are released with it.
         drop(self.handle.send(Command::Leave { slot: self.slot }));
     }
 }

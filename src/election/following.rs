@@ -28,7 +28,7 @@ pub struct Following {
 impl Following {
     /// Who leads, as etcd last said: its name, and in its [announcement](Member::announcement) how to reach it.
     ///
-    /// `None`: the seat is vacant or blocked, etcd has not told yet, or this node's own key is the eldest, as it is for
+    /// `None`: nobody leads or a key blocks the queue, etcd has not told yet, or this node's own key is the eldest, as it is for
     /// a moment before its turn and after it. While etcd cannot be reached, it is whoever led last.
     pub fn leader(&self) -> Option<Member> {
         self.leader.borrow().clone()
@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
     use crate::session::Session;
-    use crate::state::{Belief, Shared};
+    use crate::state::{LeaseDeadline, TermState};
     use eldest_core::facts::Entry;
     use eldest_core::time::Time;
 
@@ -206,10 +206,10 @@ mod tests {
         let election = session.election("e").unwrap();
         let shared = &election.handle.shared;
         let term = Term {
-            shared: Shared::new(
+            shared: TermState::new(
                 Arc::clone(&shared.env),
                 Arc::clone(&shared.pool),
-                Belief::until(Time::ZERO),
+                LeaseDeadline::until(Time::ZERO),
                 "e".into(),
                 entry(7, 5).key,
                 5,

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use super::Election;
-use super::vigil::Vigil;
+use super::work_monitor::WorkMonitor;
 use crate::error::{BoxError, Result};
 use crate::runtime::timeout;
 
@@ -69,15 +69,15 @@ impl<C> Health<C> {
         }
     }
 
-    /// Asks for as long as it is polled, and tells the vigil of every `Ok`.
-    pub(crate) async fn beat<F>(&mut self, election: &Election, vigil: &Vigil) -> Infallible
+    /// Asks for as long as it is polled, and tells the monitor of every `Ok`.
+    pub(crate) async fn beat<F>(&mut self, election: &Election, monitor: &WorkMonitor) -> Infallible
     where
         C: FnMut() -> F,
         F: Future<Output = Result<(), BoxError>>,
     {
         loop {
             if self.asks(election).await {
-                vigil.healthy();
+                monitor.healthy();
             }
             election.handle.shared.env.sleep(self.every).await;
         }

@@ -37,12 +37,12 @@ pub(crate) struct Claim {
     term: Term,
     /// Made for the first one: of thousands of elections few have any.
     tasks: OnceLock<Tasks>,
-    told: Told,
+    sent: Sent,
 }
 
 /// What the driver has been told of a term. Once is enough, however often a user asks.
 #[derive(Default)]
-struct Told {
+struct Sent {
     /// One bit for each reason to end.
     reasons: AtomicU32,
     joined: AtomicBool,
@@ -241,7 +241,7 @@ impl Claim {
             id,
             term,
             tasks: OnceLock::new(),
-            told: Told::default(),
+            sent: Sent::default(),
         }
     }
 
@@ -257,7 +257,7 @@ impl Claim {
     /// Ends the term for a reason of its holder's; the token follows when the driver has seen it.
     pub(crate) fn end(&self, reason: LostReason) -> Result<()> {
         let bit = 1 << reason as u32;
-        if self.told.reasons.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+        if self.sent.reasons.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
             return Ok(());
         }
         let (slot, term) = (self.slot, self.id);
@@ -278,7 +278,7 @@ impl Claim {
     /// The work has ended: the key may go, and so nobody who kept a view of the term may act on it any more.
     pub(crate) fn joined(&self) -> Result<()> {
         self.term.shared.give_back();
-        if self.told.joined.swap(true, Ordering::AcqRel) {
+        if self.sent.joined.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         let (slot, term) = (self.slot, self.id);

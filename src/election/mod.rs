@@ -6,7 +6,7 @@ mod health;
 mod leadership;
 mod run;
 mod runner;
-mod vigil;
+mod work_monitor;
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Observer;
 use crate::session::{Handle, Session, Use, check_name};
-use crate::state::{Member, Own, Roster, Status, Term};
+use crate::state::{LocalStatus, Member, Roster, Status, Term};
 use eldest_core::candidate::{Follow, Manner};
 use eldest_core::facts::Reach;
 
@@ -25,7 +25,7 @@ pub use leadership::Leadership;
 pub(crate) use run::{span_of, tell_late, unconfirmed};
 pub use runner::{NoCheck, NoFollower, OnOverrun, Runner};
 #[cfg(test)]
-pub(crate) use vigil::Vigil;
+pub(crate) use work_monitor::WorkMonitor;
 
 /// One election: a prefix in etcd under which every candidate has a key. The smallest create revision leads.
 ///
@@ -40,7 +40,7 @@ pub struct Election {
     name: Arc<str>,
     prefix: Arc<str>,
     follow: Follow,
-    pub(crate) own: Arc<Own>,
+    pub(crate) local: Arc<LocalStatus>,
 }
 
 impl Session {
@@ -64,9 +64,9 @@ impl Session {
 
 impl Election {
     pub(crate) fn new(handle: Handle, name: Arc<str>, prefix: Arc<str>) -> Self {
-        let own = handle.shared.owns.of(&name);
+        let local = handle.shared.local_statuses.of(&name);
         Self {
-            own,
+            local,
             handle,
             name,
             prefix,
@@ -120,15 +120,15 @@ impl Election {
             ..Manner::default()
         };
         let name = Arc::clone(&self.name);
-        let own = Some(Arc::clone(&self.own));
+        let local = Some(Arc::clone(&self.local));
         let prefix = self.prefix_bytes();
-        Candidate::stand(&self.handle, name, prefix, None, own, |_| manner).await
+        Candidate::stand(&self.handle, name, prefix, None, local, |_| manner).await
     }
 
     /// Where this session stands in it, whether by a [`Candidate`] or by [`Election::run`], through whichever handle.
     /// `None`: it has not stood since its first handle of this election was made. Asks nobody.
     pub fn status(&self) -> Option<Status> {
-        self.own.get().status
+        self.local.get().status
     }
 
     /// The last term in which this session led, whoever holds the leadership; `None`: it has not. Asks nobody. The term
@@ -154,7 +154,7 @@ impl Election {
     /// # }
     /// ```
     pub fn term(&self) -> Option<Term> {
-        self.own.get().held.map(|held| held.term)
+        self.local.get().held.map(|held| held.term)
     }
 
     /// Who leads, by one linearizable read. `None`: nobody, or a key without a lease is in the way (see

@@ -14,7 +14,7 @@ use super::candidate::Candidate;
 use super::following::{Fault, Follower, Following};
 use super::health::Health;
 use super::leadership::{Claim, Leadership};
-use super::vigil::Vigil;
+use super::work_monitor::WorkMonitor;
 use crate::error::{BoxError, Error, ErrorKind, Result};
 use crate::state::Term;
 use eldest_core::reason::LostReason;
@@ -109,10 +109,10 @@ where
                 // Its next term waits until the work of this one has ended, even if that steps down before.
                 drop(candidate.hold_back(true));
             }
-            let vigil = self.vigil(&claim);
+            let monitor = self.monitor(&claim);
             let end = match follower.end(grace).await {
                 Some(panic) => End::Panicked(panic),
-                None => self.term(leadership, &vigil, shutdown).await,
+                None => self.term(leadership, &monitor, shutdown).await,
             };
             match end {
                 End::Done(_) | End::Panicked(_) => drop(claim.end(LostReason::Resigned)),
@@ -122,7 +122,7 @@ where
             }
             claim.term().lost().cancelled().await;
             claim.join_tasks().await;
-            vigil.work_ended();
+            monitor.work_ended();
             drop(claim.joined());
             match end {
                 // The candidate rejoins, at the back.
@@ -160,17 +160,17 @@ where
     }
 
     /// Begins when the node is elected: a follower's work that does not end must not keep the leadership.
-    fn vigil(&self, claim: &Arc<Claim>) -> Arc<Vigil> {
+    fn monitor(&self, claim: &Arc<Claim>) -> Arc<WorkMonitor> {
         let settings = &self.election.handle.shared.settings;
         let start = self.follow.as_ref().map(|_| settings.ttl + settings.grace);
-        Vigil::start(Arc::clone(claim), settings.grace, start, self.aborts)
+        WorkMonitor::start(Arc::clone(claim), settings.grace, start, self.aborts)
     }
 
     /// One term: until its work has ended or was dropped.
     async fn term(
         &mut self,
         leadership: Leadership,
-        vigil: &Vigil,
+        monitor: &WorkMonitor,
         shutdown: &CancellationToken,
     ) -> End {
         let (claim, term) = (leadership.claim(), leadership.term());
@@ -187,7 +187,7 @@ where
         }
         let span = span_of(&term);
         let illness = self.check.as_ref().map(|check| check.times().1);
-        vigil.work_begins(self.stall_timeout, illness);
+        monitor.work_begins(self.stall_timeout, illness);
         let (election, check, work) = (self.election, &mut self.check, &mut self.work);
         let mut running = Box::pin(
             AssertUnwindSafe(async { work(leadership).await }.instrument(span)).catch_unwind(),
@@ -202,7 +202,7 @@ where
             }
             never = async {
                 match check {
-                    Some(check) => check.beat(election, vigil).await,
+                    Some(check) => check.beat(election, monitor).await,
                     None => std::future::pending().await,
                 }
             } => match never {},

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
 
-use super::call::{Trouble, header, kv};
+use super::call::{CallError, header, kv};
 use super::failure::Failure;
 use super::kv::guarded_delete;
 use super::pool::{Lane, Pool};
@@ -40,7 +40,7 @@ impl Pool {
             }
             let taken = |response| match response {
                 TxnOpResponse::Txn(inner) => Ok(inner.succeeded()),
-                _ => Err(Trouble::Odd("a transaction without its results")),
+                _ => Err(CallError::Odd("a transaction without its results")),
             };
             let taken: Vec<_> = answer
                 .op_responses()
@@ -48,7 +48,7 @@ impl Pool {
                 .map(taken)
                 .collect::<Result<_, _>>()?;
             if taken.len() != keys.len() {
-                return Err(Trouble::Odd("a transaction with fewer results than keys"));
+                return Err(CallError::Odd("a transaction with fewer results than keys"));
             }
             Ok((header, Some(taken)))
         })

@@ -16,7 +16,7 @@ const REMEDY: &str = "this is etcd's gRPC proxy, which answers a renewal with th
                       lease can be relied on; name the members of etcd themselves as endpoints";
 
 /// Why a request failed, before it is known to which endpoint it went.
-pub(super) enum Trouble {
+pub(super) enum CallError {
     /// The client's error.
     Client(etcd_client::Error),
     /// An answer that etcd never gives.
@@ -25,18 +25,18 @@ pub(super) enum Trouble {
     Proxy,
 }
 
-impl From<etcd_client::Error> for Trouble {
+impl From<etcd_client::Error> for CallError {
     fn from(error: etcd_client::Error) -> Self {
-        Trouble::Client(error)
+        CallError::Client(error)
     }
 }
 
-impl Trouble {
+impl CallError {
     pub(super) fn at(&self, endpoint: &str) -> Failure {
         match self {
-            Trouble::Client(error) => Failure::from_error(error, endpoint),
-            Trouble::Odd(what) => Failure::new(Class::Retry, *what, endpoint),
-            Trouble::Proxy => Failure::new(Class::Proxy, REMEDY, endpoint).unsent(),
+            CallError::Client(error) => Failure::from_error(error, endpoint),
+            CallError::Odd(what) => Failure::new(Class::Retry, *what, endpoint),
+            CallError::Proxy => Failure::new(Class::Proxy, REMEDY, endpoint).unsent(),
         }
     }
 }
@@ -65,8 +65,8 @@ pub(super) fn watch(client: &Client) -> WatchClient {
 }
 
 /// Takes over an answer's header.
-pub(super) fn header(header: Option<&ResponseHeader>) -> Result<Header, Trouble> {
-    let header = header.ok_or(Trouble::Odd("an answer without a header"))?;
+pub(super) fn header(header: Option<&ResponseHeader>) -> Result<Header, CallError> {
+    let header = header.ok_or(CallError::Odd("an answer without a header"))?;
     Ok(Header {
         cluster: header.cluster_id(),
         member: header.member_id(),

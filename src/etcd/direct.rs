@@ -9,7 +9,7 @@ use std::time::Duration;
 use etcd_client::{Client, Error};
 use tonic::Code;
 
-use super::call::{Trouble, kv, timeout};
+use super::call::{CallError, kv, timeout};
 use super::failure::{Class, Failure};
 use crate::runtime::Env;
 
@@ -19,17 +19,17 @@ use crate::runtime::Env;
 const REFUSAL: &str = "key is not provided";
 
 /// Fails if the client's connection leads to a proxy, or if nobody answers.
-pub(super) async fn check(client: &Client) -> Result<(), Trouble> {
+pub(super) async fn check(client: &Client) -> Result<(), CallError> {
     match kv(client).get("", None).await {
         Err(Error::GRpcStatus(status)) if status.message().contains(REFUSAL) => {
             if status.code() == Code::Unknown {
-                Err(Trouble::Proxy)
+                Err(CallError::Proxy)
             } else {
                 Ok(())
             }
         }
         Err(error) => Err(error.into()),
-        Ok(_) => Err(Trouble::Odd("a value of the empty key")),
+        Ok(_) => Err(CallError::Odd("a value of the empty key")),
     }
 }
 

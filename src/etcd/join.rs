@@ -6,7 +6,7 @@ use etcd_client::{
     Compare, CompareOp, GetOptions, GetResponse, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 
-use super::call::{Trouble, header, kv};
+use super::call::{CallError, header, kv};
 use super::failure::Failure;
 use super::kv::{PAGE, Page, Wanted, first, prefix_end};
 use super::pool::{Lane, Pool};
@@ -135,7 +135,7 @@ impl Pool {
                 .iter()
                 .map(|one| match one {
                     TxnOpResponse::Txn(one) => Found::new(header, one),
-                    _ => Err(Trouble::Odd("a transaction without its results")),
+                    _ => Err(CallError::Odd("a transaction without its results")),
                 })
                 .collect::<Result<_, _>>()?;
             complete(joins, found)
@@ -169,11 +169,13 @@ impl Registered {
 }
 
 /// One answer for each registration.
-fn complete(joins: &[Join<'_>], found: Vec<Found>) -> Result<Vec<Found>, Trouble> {
+fn complete(joins: &[Join<'_>], found: Vec<Found>) -> Result<Vec<Found>, CallError> {
     if found.len() == joins.len() {
         Ok(found)
     } else {
-        Err(Trouble::Odd("a transaction with fewer results than joins"))
+        Err(CallError::Odd(
+            "a transaction with fewer results than joins",
+        ))
     }
 }
 
@@ -220,9 +222,9 @@ impl Join<'_> {
 
 impl Found {
     /// The key was put; `read` are the candidates.
-    fn created(header: Header, read: TxnOpResponse) -> Result<Self, Trouble> {
+    fn created(header: Header, read: TxnOpResponse) -> Result<Self, CallError> {
         let TxnOpResponse::Get(read) = read else {
-            return Err(Trouble::Odd("a join without the candidates"));
+            return Err(CallError::Odd("a join without the candidates"));
         };
         Ok(Self {
             created: true,
@@ -231,10 +233,10 @@ impl Found {
         })
     }
 
-    fn new(header: Header, answer: &TxnResponse) -> Result<Self, Trouble> {
+    fn new(header: Header, answer: &TxnResponse) -> Result<Self, CallError> {
         let mut reads = answer.op_responses();
         let Some(TxnOpResponse::Get(read)) = reads.pop() else {
-            return Err(Trouble::Odd("a join without the candidates"));
+            return Err(CallError::Odd("a join without the candidates"));
         };
         let first = |read: &GetResponse| read.kvs().first().map(|kv| Arc::from(kv.key()));
         let other = reads.iter().find_map(|read| match read {

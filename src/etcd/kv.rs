@@ -7,7 +7,7 @@ use etcd_client::{
     TxnResponse,
 };
 
-use super::call::{Trouble, header, kv};
+use super::call::{CallError, header, kv};
 use super::failure::Failure;
 use super::pool::{Lane, Pool};
 use eldest_core::facts::{Entry, Header, Reach};
@@ -147,7 +147,7 @@ impl Pool {
             let answer = kv(&client).txn(txn).await?;
             let read = |response| match response {
                 TxnOpResponse::Get(mut found) => Ok(found.take_kvs().pop().map(entry)),
-                _ => Err(Trouble::Odd("a transaction without its results")),
+                _ => Err(CallError::Odd("a transaction without its results")),
             };
             let header = header(answer.header())?;
             let entries: Vec<_> = answer
@@ -156,7 +156,7 @@ impl Pool {
                 .map(read)
                 .collect::<Result<_, _>>()?;
             if entries.len() != keys.len() {
-                return Err(Trouble::Odd("a transaction with fewer results than keys"));
+                return Err(CallError::Odd("a transaction with fewer results than keys"));
             }
             Ok((header, entries))
         })
@@ -189,7 +189,7 @@ impl Pool {
             }
             match answer.op_responses().pop() {
                 Some(TxnOpResponse::Get(mut found)) => Ok(Err(found.take_kvs().pop().map(entry))),
-                _ => Err(Trouble::Odd("a proclamation without what stands there")),
+                _ => Err(CallError::Odd("a proclamation without what stands there")),
             }
         })
         .await

@@ -9,7 +9,7 @@ use etcd_client::{
     LeaseTimeToLiveResponse,
 };
 
-use super::call::{Trouble, header};
+use super::call::{CallError, header};
 use super::direct;
 use super::failure::{Class, Failure};
 use super::pool::{Lane, Pool, SharedPool, Ticket};
@@ -71,11 +71,11 @@ impl Pool {
             let answer = client.lease_client().grant(ttl_secs, Some(options)).await?;
             let header = header(answer.header())?;
             if answer.id() != id || !answer.error().is_empty() {
-                return Err(Trouble::Odd("a grant of another lease"));
+                return Err(CallError::Odd("a grant of another lease"));
             }
             let ttl = seconds(answer.ttl());
             if ttl.is_zero() {
-                return Err(Trouble::Odd("a grant without a term"));
+                return Err(CallError::Odd("a grant without a term"));
             }
             Ok(Granted { id, ttl, header })
         })
@@ -182,9 +182,9 @@ impl KeepAlive {
             .follow_up(self.ticket, async {
                 keeper.keep_alive().await?;
                 let answer = answers.message().await?;
-                let answer = answer.ok_or(Trouble::Odd("the keepalive stream ended"))?;
+                let answer = answer.ok_or(CallError::Odd("the keepalive stream ended"))?;
                 if answer.id() != id {
-                    return Err(Trouble::Odd("a renewal of another lease"));
+                    return Err(CallError::Odd("a renewal of another lease"));
                 }
                 Ok(Ack {
                     ttl: seconds(answer.ttl()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp};
 
-use super::call::{Trouble, header, kv};
+use super::call::{CallError, header, kv};
 use super::failure::{Class, Failure};
 use super::kv::{guarded_delete, prefix_end};
 use super::pool::{Lane, Pool};
@@ -120,7 +120,7 @@ impl Pool {
         let write = self.call(Lane::Data, async |client| {
             let answer = kv(&client).txn(txn).await?;
             if answer.succeeded() {
-                return Err(Trouble::Odd("a condition that cannot hold"));
+                return Err(CallError::Odd("a condition that cannot hold"));
             }
             Ok(())
         });

@@ -13,7 +13,7 @@ use futures::future::{BoxFuture, Shared};
 use http::Uri;
 
 use super::access::Access;
-use super::call::{Trouble, timeout};
+use super::call::{CallError, timeout};
 use super::direct;
 use super::failure::{Class, Failure};
 use super::switches::{Switch, Switches};
@@ -191,7 +191,7 @@ impl Pool {
     pub(super) async fn call<T, F, R>(&self, lane: Lane, request: F) -> Result<T, Failure>
     where
         F: FnOnce(Client) -> R,
-        R: Future<Output = Result<T, Trouble>>,
+        R: Future<Output = Result<T, CallError>>,
     {
         let (answer, _) = self.call_with_ticket(lane, request).await?;
         Ok(answer)
@@ -205,7 +205,7 @@ impl Pool {
     ) -> Result<(T, Ticket), Failure>
     where
         F: FnOnce(Client) -> R,
-        R: Future<Output = Result<T, Trouble>>,
+        R: Future<Output = Result<T, CallError>>,
     {
         let mut ticket = self.ticket(lane);
         if self.connects_first {
@@ -235,7 +235,7 @@ impl Pool {
     pub(super) async fn follow_up<T>(
         &self,
         ticket: Ticket,
-        work: impl Future<Output = Result<T, Trouble>>,
+        work: impl Future<Output = Result<T, CallError>>,
     ) -> Result<T, Failure> {
         match self.within(work).await {
             Some(Ok(answer)) => Ok(answer),

@@ -7,7 +7,7 @@ use etcd_client::{
     Event, EventType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
 };
 
-use super::call::{Trouble, header, watch};
+use super::call::{CallError, header, watch};
 use super::failure::Failure;
 use super::kv::copied;
 use super::pool::{Lane, Pool, SharedPool, Ticket};
@@ -202,7 +202,7 @@ impl WatchReceiver {
                 }
                 translate(&answer).map_err(|trouble| trouble.at(endpoint))
             }
-            Ok(None) => Err(Trouble::Odd("the watch stream ended").at(endpoint)),
+            Ok(None) => Err(CallError::Odd("the watch stream ended").at(endpoint)),
             Err(error) => Err(Failure::from_error(&error, endpoint)),
         };
         message.map_err(|failure| self.pool.blamed(self.ticket, failure))
@@ -226,7 +226,7 @@ fn options(id: i64, prefix: bool) -> WatchOptions {
     }
 }
 
-fn translate(answer: &WatchResponse) -> Result<WatchMessage, Trouble> {
+fn translate(answer: &WatchResponse) -> Result<WatchMessage, CallError> {
     let id = answer.watch_id();
     let revision = header(answer.header())?.revision;
     Ok(if answer.canceled() {
@@ -249,8 +249,10 @@ fn translate(answer: &WatchResponse) -> Result<WatchMessage, Trouble> {
     })
 }
 
-fn change(event: &Event) -> Result<Change, Trouble> {
-    let key = event.kv().ok_or(Trouble::Odd("an event without its key"))?;
+fn change(event: &Event) -> Result<Change, CallError> {
+    let key = event
+        .kv()
+        .ok_or(CallError::Odd("an event without its key"))?;
     Ok(match event.event_type() {
         EventType::Put => Change::Put(copied(key)),
         EventType::Delete => Change::Delete {

@@ -14,7 +14,7 @@ use crate::state::{Backlog, Roster};
 use eldest_core::facts::Reach;
 
 /// The changes of an election, as a stream: the current state first, then every change in order of etcd's revision.
-/// A vacant seat is said aloud: a [`Roster`] without a leader. The methods to read it are those of a `StreamExt`, from
+/// While nobody leads, the stream says so: a [`Roster`] without a leader. The methods to read it are those of a `StreamExt`, from
 /// the crate `futures` or `tokio-stream`.
 ///
 /// A reader that falls more than 256 changes behind skips to the newest state. The stream survives reconnects, compaction
@@ -44,8 +44,8 @@ impl Observer {
     pub(crate) async fn start(handle: Handle, prefix: Arc<[u8]>, reach: Reach) -> Result<Self> {
         let backlog = Arc::<Backlog>::default();
         let room = handle.shared.room.look().await;
-        let lookout = &handle.shared.lookout;
-        let reader = lookout.look(prefix, reach, Arc::clone(&backlog), room)?;
+        let observers = &handle.shared.observers;
+        let reader = observers.look(prefix, reach, Arc::clone(&backlog), room)?;
         Ok(Self {
             handle,
             reader,
@@ -84,7 +84,7 @@ impl Stream for Observer {
 
 impl Drop for Observer {
     fn drop(&mut self) {
-        self.handle.shared.lookout.leave(self.reader);
+        self.handle.shared.observers.leave(self.reader);
     }
 }
 

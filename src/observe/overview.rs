@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::holders::Holders;
+use super::partition_map::PartitionMap;
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Class, Failure};
 use crate::session::{Path, Session, SessionShared, Use, check_name};
@@ -61,7 +61,7 @@ pub struct Queue {
     name: String,
     kind: QueueKind,
     roster: Roster,
-    holders: Option<Holders>,
+    map: Option<PartitionMap>,
 }
 
 impl Queue {
@@ -87,11 +87,11 @@ impl Queue {
         let path = path.strip_suffix(b"/").unwrap_or(path);
         let Path { name, what } = Path::parse(&String::from_utf8_lossy(path));
         let all = Roster::new(revision, entries);
-        let (kind, holders) = match what {
+        let (kind, map) = match what {
             Use::Semaphore { capacity } => (QueueKind::Semaphore { capacity }, None),
             Use::Partitions { count } => {
-                let holders = Holders::new(&all, prefix, count);
-                (QueueKind::Partitions { count }, Some(holders))
+                let map = PartitionMap::new(&all, prefix, count);
+                (QueueKind::Partitions { count }, Some(map))
             }
             Use::Election | Use::Lock => (QueueKind::Election, None),
         };
@@ -99,14 +99,14 @@ impl Queue {
             name,
             kind,
             roster: all,
-            holders,
+            map,
         }
     }
 
     fn read_at(&mut self, sent: &AsOf) {
         self.roster = self.roster.clone().with_as_of(Some(sent.clone()));
-        if let Some(holders) = &mut self.holders {
-            holders.read_at(sent);
+        if let Some(map) = &mut self.map {
+            map.read_at(sent);
         }
     }
 
@@ -127,19 +127,19 @@ impl Queue {
     }
 
     /// Who has which partition. `None`: these are no partitions.
-    pub fn holders(&self) -> Option<&Holders> {
-        self.holders.as_ref()
+    pub fn partition_map(&self) -> Option<&PartitionMap> {
+        self.map.as_ref()
     }
 
     /// Whether that member leads, or holds what the others wait for, by what etcd says. Never true of a key without a
     /// lease, nor of partitions.
     pub fn has_turn(&self, member: &Member) -> bool {
-        let seats = match self.kind {
+        let winners = match self.kind {
             QueueKind::Election => 1,
             QueueKind::Semaphore { capacity } => capacity,
             QueueKind::Partitions { .. } => 0,
         };
-        member.lease_id() != 0 && member.rank() <= seats
+        member.lease_id() != 0 && member.rank() <= winners
     }
 }
 

@@ -11,7 +11,7 @@ use twox_hash::XxHash3_64;
 
 use crate::election::{Candidate, Claim, Leadership};
 use crate::error::{Error, ErrorKind, Result};
-use crate::observe::{Holders, HoldersObserver, Layout, Observer};
+use crate::observe::{Layout, Observer, PartitionMap, PartitionMapObserver};
 use crate::session::{Handle, MAX_COUNT, Session, Use, check_name};
 use crate::state::{Announced, Term};
 use eldest_core::candidate::{Follow, Manner};
@@ -204,22 +204,22 @@ impl Partitions {
     /// # let etcd = eldest_testing::Etcd::start().await?;
     /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
     /// let partitions = session.partitions("billing", 64)?;
-    /// let holders = partitions.holders().await?;
-    /// match holders.holder(partitions.partition_for("customer-4711")) {
-    ///     Some(holder) => println!("{} has it, at {:?}", holder.identity(), holder.address()),
+    /// let map = partitions.map().await?;
+    /// match map.owner(partitions.partition_for("customer-4711")) {
+    ///     Some(owner) => println!("{} has it, at {:?}", owner.identity(), owner.address()),
     ///     None => println!("nobody has it now"),
     /// }
-    /// # assert_eq!(holders.unowned().count(), 64);
+    /// # assert_eq!(map.unowned().count(), 64);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn holders(&self) -> Result<Holders> {
+    pub async fn map(&self) -> Result<PartitionMap> {
         let all = self
             .handle
             .shared
             .roster(&self.family, Reach::Everything)
             .await?;
-        self.layout().holders(&all)
+        self.layout().map(&all)
     }
 
     /// Looks on: the current state first, then every change. Needs no lease, and only the permission to read. While
@@ -233,10 +233,10 @@ impl Partitions {
     /// # Cancellation safety
     ///
     /// Cancel safe.
-    pub async fn observe(&self) -> Result<HoldersObserver> {
+    pub async fn observe(&self) -> Result<PartitionMapObserver> {
         let family = Arc::clone(&self.family);
         let changes = Observer::start(self.handle.clone(), family, Reach::Everything).await?;
-        Ok(HoldersObserver::new(changes, self.layout()))
+        Ok(PartitionMapObserver::new(changes, self.layout()))
     }
 
     fn layout(&self) -> Layout {

@@ -13,12 +13,12 @@ use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
 
 use crate::driver::{
-    Command, Commands, Driver, Lookout, LookoutParts, Parts, Room, WeakCommands, several,
+    Command, Commands, Driver, ObserverParts, Observers, Parts, Room, WeakCommands, several,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Class, Failure, Pool};
 use crate::runtime::{SharedEnv, System, Watched, timeout};
-use crate::state::{Announced, AsOf, Beliefs, Owns, Roster, SessionState};
+use crate::state::{Announced, AsOf, LeaseDeadlines, LocalStatuses, Roster, SessionState};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::facts::Reach;
@@ -83,10 +83,10 @@ pub(crate) struct SessionShared {
     slots: AtomicU64,
     pub(crate) room: Room,
     pub(crate) names: Names,
-    pub(crate) owns: Owns,
-    pub(crate) lookout: Lookout,
+    pub(crate) local_statuses: LocalStatuses,
+    pub(crate) observers: Observers,
     // The watchdog holds it weakly: with the session gone, nobody is watched.
-    _beliefs: Arc<Beliefs>,
+    _lease_deadlines: Arc<LeaseDeadlines>,
 }
 
 /// A handle that does not keep the session alive.
@@ -258,8 +258,8 @@ impl Session {
     fn start(env: SharedEnv, pool: Arc<Pool>, settings: Settings) -> Self {
         let (commands, commands_in) = Commands::channel();
         let (state, state_seen) = watch::channel(SessionState::Connecting);
-        let beliefs = Beliefs::new(settings.grace);
-        let watched: Arc<dyn Watched> = Arc::clone(&beliefs) as Arc<dyn Watched>;
+        let lease_deadlines = LeaseDeadlines::new(settings.grace);
+        let watched: Arc<dyn Watched> = Arc::clone(&lease_deadlines) as Arc<dyn Watched>;
         env.watch(Arc::downgrade(&watched));
         let probe_key = settings.prefix("~").into_bytes();
         let config = Config {
@@ -278,7 +278,7 @@ impl Session {
         );
         let identity: Arc<str> = settings.identity.as_str().into();
         let namespace: Arc<[u8]> = settings.namespace_prefix().into_bytes().into();
-        let lookout = Lookout::new(LookoutParts {
+        let observers = Observers::new(ObserverParts {
             env: Arc::clone(&env),
             pool: Arc::clone(&pool),
             config: config.clone(),
@@ -293,7 +293,7 @@ impl Session {
                 env: Arc::clone(&env),
                 pool: Arc::clone(&pool),
                 config,
-                beliefs: Arc::clone(&beliefs),
+                lease_deadlines: Arc::clone(&lease_deadlines),
                 state,
                 commands: commands_in,
                 identity,
@@ -310,9 +310,9 @@ impl Session {
             slots: AtomicU64::new(1),
             room: Room::default(),
             names: Names::default(),
-            owns: Owns::default(),
-            lookout,
-            _beliefs: beliefs,
+            local_statuses: LocalStatuses::default(),
+            observers,
+            _lease_deadlines: lease_deadlines,
         };
         Self {
             handle: Handle {

@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::status::Status;
 use super::term::Term;
-use crate::util::Told;
+use crate::util::LazyWatch;
 use eldest_core::action::{SlotId, TermId};
 
 /// What the session's candidate in one election is. At most one stands at a time; a later one replaces it.
-pub(crate) type Own = Told<State>;
+pub(crate) type LocalStatus = LazyWatch<LocalState>;
 
-/// See [`Own`].
+/// See [`LocalStatus`].
 #[derive(Debug, Clone, Default)]
-pub struct State {
+pub struct LocalState {
     slot: Option<SlotId>,
     /// `None`: the session has not stood in this election.
     pub status: Option<Status>,
@@ -30,19 +30,19 @@ pub struct Held {
 }
 
 /// One candidate's hand on what is told of its session.
-pub(crate) struct Pen {
-    own: Arc<Own>,
+pub(crate) struct LocalStatusWriter {
+    local: Arc<LocalStatus>,
     slot: SlotId,
 }
 
-impl Pen {
-    pub(crate) fn new(own: Arc<Own>, slot: SlotId) -> Self {
-        Self { own, slot }
+impl LocalStatusWriter {
+    pub(crate) fn new(local: Arc<LocalStatus>, slot: SlotId) -> Self {
+        Self { local, slot }
     }
 
     /// From now on it is this candidate that is told of.
     pub(crate) fn take(&self) {
-        self.own.change(|state| {
+        self.local.change(|state| {
             state.slot = Some(self.slot);
             state.status = Some(Status::Joining);
             true
@@ -59,8 +59,8 @@ impl Pen {
     }
 
     /// A candidate that is on its way out says nothing of the one after it.
-    fn write(&self, change: impl FnOnce(&mut State)) {
-        self.own.change(|state| {
+    fn write(&self, change: impl FnOnce(&mut LocalState)) {
+        self.local.change(|state| {
             let ours = state.slot == Some(self.slot);
             if ours {
                 change(state);
@@ -72,22 +72,22 @@ impl Pen {
 
 /// Of all elections that a session has handles of. The names are copies: one that is shared is one in use.
 #[derive(Debug, Default)]
-pub(crate) struct Owns(Mutex<HashMap<Box<str>, Weak<Own>>>);
+pub(crate) struct LocalStatuses(Mutex<HashMap<Box<str>, Weak<LocalStatus>>>);
 
-impl Owns {
+impl LocalStatuses {
     /// The one that all handles of that name share.
-    pub(crate) fn of(&self, name: &str) -> Arc<Own> {
-        let mut owns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = owns.get(name).and_then(Weak::upgrade) {
-            return own;
+    pub(crate) fn of(&self, name: &str) -> Arc<LocalStatus> {
+        let mut local_statuses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(local) = local_statuses.get(name).and_then(Weak::upgrade) {
+            return local;
         }
         // Now and then only: ten thousand elections are not to cost ten thousand times ten thousand steps.
-        if owns.len() == owns.capacity() {
-            owns.retain(|_, own| own.strong_count() > 0);
+        if local_statuses.len() == local_statuses.capacity() {
+            local_statuses.retain(|_, local| local.strong_count() > 0);
         }
-        let own = Arc::new(Own::new(State::default()));
-        owns.insert(name.into(), Arc::downgrade(&own));
-        own
+        let local = Arc::new(LocalStatus::new(LocalState::default()));
+        local_statuses.insert(name.into(), Arc::downgrade(&local));
+        local
     }
 }
 
@@ -97,33 +97,33 @@ mod tests {
 
     #[test]
     fn a_candidate_on_its_way_out_says_nothing_of_the_next_one() {
-        let own = Arc::new(Own::new(State::default()));
-        let [first, second] = [1, 2].map(|slot| Pen::new(Arc::clone(&own), slot));
+        let local = Arc::new(LocalStatus::new(LocalState::default()));
+        let [first, second] = [1, 2].map(|slot| LocalStatusWriter::new(Arc::clone(&local), slot));
         first.status(Status::Joining);
-        assert_eq!(own.get().status, None, "it has not been accepted");
+        assert_eq!(local.get().status, None, "it has not been accepted");
         first.take();
         let waiting = Status::Waiting { rank: 1, ahead: 0 };
         first.status(waiting);
-        assert_eq!(own.get().status, Some(waiting));
+        assert_eq!(local.get().status, Some(waiting));
         second.take();
-        let watching = own.watch();
+        let watching = local.watch();
         first.status(waiting);
         assert!(!watching.has_changed().unwrap(), "it was no change");
-        assert_eq!(own.get().status, Some(Status::Joining));
+        assert_eq!(local.get().status, Some(Status::Joining));
     }
 
     #[test]
     fn handles_of_one_name_share_it_for_as_long_as_one_lives() {
-        let owns = Owns::default();
-        let own = owns.of("e");
-        assert!(Arc::ptr_eq(&own, &owns.of("e")));
-        Pen::new(Arc::clone(&own), 1).take();
-        drop(own);
-        assert_eq!(owns.of("e").get().status, None);
+        let local_statuses = LocalStatuses::default();
+        let local = local_statuses.of("e");
+        assert!(Arc::ptr_eq(&local, &local_statuses.of("e")));
+        LocalStatusWriter::new(Arc::clone(&local), 1).take();
+        drop(local);
+        assert_eq!(local_statuses.of("e").get().status, None);
         for number in 0..1000 {
-            owns.of(&number.to_string());
+            local_statuses.of(&number.to_string());
         }
-        let kept = owns.0.lock().unwrap().len();
+        let kept = local_statuses.0.lock().unwrap().len();
         assert!(kept < 100, "{kept} are kept though nobody has them");
     }
 }

@@ -79,7 +79,7 @@ impl Roster {
         self.inner.eldest.get_or_init(eldest).as_ref()
     }
 
-    /// Who leads: the eldest. `None`: the seat is vacant, or [blocked](Roster::blocker).
+    /// Who leads: the eldest. `None`: nobody stands, or the queue is [blocked](Roster::blocker).
     ///
     /// This is what etcd says. Whether that node acts as leader it knows alone ([`Term::is_valid`](crate::Term::is_valid)):
     /// it may not have heard of its turn yet, and a leader that cannot reach etcd stops before its key is gone.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::term::Belief;
+use super::term::LeaseDeadline;
 use crate::runtime::SharedEnv;
 use eldest_core::reason::LostReason;
 
@@ -45,13 +45,17 @@ impl SessionState {
 #[derive(Clone)]
 pub struct LeaseView {
     lease: i64,
-    belief: Arc<Belief>,
+    lease_deadline: Arc<LeaseDeadline>,
     env: SharedEnv,
 }
 
 impl LeaseView {
-    pub(crate) fn new(lease: i64, belief: Arc<Belief>, env: SharedEnv) -> Self {
-        Self { lease, belief, env }
+    pub(crate) fn new(lease: i64, lease_deadline: Arc<LeaseDeadline>, env: SharedEnv) -> Self {
+        Self {
+            lease,
+            lease_deadline,
+            env,
+        }
     }
 
     /// etcd's id of the lease.
@@ -61,7 +65,7 @@ impl LeaseView {
 
     /// How much longer the lease is believed in if no renewal succeeds; computed at each call.
     pub fn time_left(&self) -> Duration {
-        self.belief.deadline().since(self.env.now())
+        self.lease_deadline.deadline().since(self.env.now())
     }
 }
 

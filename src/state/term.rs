@@ -14,20 +14,20 @@ use crate::runtime::{SharedEnv, Watched};
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
 
-/// Set in a belief's word once it can no longer be extended.
+/// Set in a deadline's word once the deadline can no longer be extended.
 const FROZEN: u64 = 1 << 63;
 
-/// One uninterrupted belief in a lease, shared by every term that began under it.
+/// Until when one lease is believed in, without a break; shared by every term that began under it.
 ///
 /// Its deadline only moves later, and only while it is not frozen; once anybody saw it pass, it is frozen for
 /// ever, so no check that said "no" is ever followed by one that says "yes".
 #[derive(Debug)]
-pub(crate) struct Belief {
+pub(crate) struct LeaseDeadline {
     word: AtomicU64,
     over: CancellationToken,
 }
 
-impl Belief {
+impl LeaseDeadline {
     pub(crate) fn until(deadline: Time) -> Arc<Self> {
         Arc::new(Self {
             word: AtomicU64::new(deadline.as_nanos()),
@@ -43,7 +43,7 @@ impl Belief {
         self.word.load(Ordering::Acquire) & FROZEN != 0
     }
 
-    /// Moves the deadline later. False: it is frozen, and whoever wanted to extend it must begin a new belief.
+    /// Moves the deadline later. False: it is frozen, and whoever wanted to extend it must begin a new one.
     pub(crate) fn extend(&self, deadline: Time) -> bool {
         let later = |word: u64| (word & FROZEN == 0).then(|| word.max(deadline.as_nanos()));
         self.word
@@ -57,7 +57,7 @@ impl Belief {
         self.over.cancel();
     }
 
-    /// [`Belief::end`] if the deadline has passed by `now`. False: it has not, perhaps because it was just extended.
+    /// [`LeaseDeadline::end`] if the deadline has passed by `now`. False: it has not, perhaps because it was just extended.
     fn end_by(&self, now: Time) -> bool {
         // Looked at and ended in one step: no extension comes between.
         let passed = |word: u64| (word & !FROZEN <= now.as_nanos()).then_some(word | FROZEN);
@@ -72,14 +72,14 @@ impl Belief {
     }
 }
 
-/// The session's present belief, watched by the watchdog.
+/// The deadline of the session's present lease, watched by the watchdog.
 #[derive(Debug)]
-pub(crate) struct Beliefs {
-    present: Mutex<Option<Arc<Belief>>>,
+pub(crate) struct LeaseDeadlines {
+    present: Mutex<Option<Arc<LeaseDeadline>>>,
     grace: Duration,
 }
 
-impl Beliefs {
+impl LeaseDeadlines {
     pub(crate) fn new(grace: Duration) -> Arc<Self> {
         Arc::new(Self {
             present: Mutex::new(None),
@@ -87,18 +87,18 @@ impl Beliefs {
         })
     }
 
-    pub(crate) fn present(&self) -> Option<Arc<Belief>> {
+    pub(crate) fn present(&self) -> Option<Arc<LeaseDeadline>> {
         self.present
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    pub(crate) fn begin(&self, deadline: Time) -> Arc<Belief> {
-        let belief = Belief::until(deadline);
+    pub(crate) fn begin(&self, deadline: Time) -> Arc<LeaseDeadline> {
+        let lease_deadline = LeaseDeadline::until(deadline);
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
-        *present = Some(Arc::clone(&belief));
-        belief
+        *present = Some(Arc::clone(&lease_deadline));
+        lease_deadline
     }
 
     pub(crate) fn end(&self) {
@@ -107,32 +107,32 @@ impl Beliefs {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if let Some(belief) = present {
-            belief.end();
+        if let Some(lease_deadline) = present {
+            lease_deadline.end();
         }
     }
 }
 
-impl Watched for Beliefs {
+impl Watched for LeaseDeadlines {
     fn due(&self) -> Option<Time> {
         self.present()
-            .filter(|belief| !belief.is_frozen())
-            .map(|belief| belief.deadline().before(self.grace))
+            .filter(|lease_deadline| !lease_deadline.is_frozen())
+            .map(|lease_deadline| lease_deadline.deadline().before(self.grace))
     }
 
     fn fire(&self, now: Time) {
-        if let Some(belief) = self.present() {
+        if let Some(lease_deadline) = self.present() {
             // Extended this moment, it names another due time.
-            belief.end_by(now.after(self.grace));
+            lease_deadline.end_by(now.after(self.grace));
         }
     }
 }
 
 /// What every handle of one term shares.
-pub(crate) struct Shared {
+pub(crate) struct TermState {
     pub(crate) env: SharedEnv,
     pub(crate) pool: Arc<Pool>,
-    pub(crate) belief: Arc<Belief>,
+    pub(crate) lease_deadline: Arc<LeaseDeadline>,
     pub(crate) election: Arc<str>,
     pub(crate) key: Arc<[u8]>,
     pub(crate) token: i64,
@@ -150,21 +150,21 @@ pub(crate) struct Shared {
     lost: CancellationToken,
 }
 
-impl Shared {
+impl TermState {
     pub(crate) fn new(
         env: SharedEnv,
         pool: Arc<Pool>,
-        belief: Arc<Belief>,
+        lease_deadline: Arc<LeaseDeadline>,
         election: Arc<str>,
         key: Arc<[u8]>,
         token: i64,
     ) -> Arc<Self> {
         Arc::new(Self {
-            lost: belief.over.child_token(),
+            lost: lease_deadline.over.child_token(),
             beat: AtomicU64::new(env.now().as_nanos()),
             env,
             pool,
-            belief,
+            lease_deadline,
             election,
             key,
             token,
@@ -230,24 +230,24 @@ impl Shared {
 
     /// When work that goes on is dropped; far away while the term is not over.
     pub(crate) fn cutoff(&self) -> Time {
-        Time::from_nanos(self.cutoff.load(Ordering::Acquire)).min(self.belief.deadline())
+        Time::from_nanos(self.cutoff.load(Ordering::Acquire)).min(self.lease_deadline.deadline())
     }
 
     fn limit(&self) -> Time {
-        Time::from_nanos(self.until.load(Ordering::Acquire)).min(self.belief.deadline())
+        Time::from_nanos(self.until.load(Ordering::Acquire)).min(self.lease_deadline.deadline())
     }
 
     fn is_valid(&self) -> bool {
         loop {
             // The clock is read last: a pause before it is seen, only one after it is not.
             let until = Time::from_nanos(self.until.load(Ordering::Acquire));
-            let deadline = self.belief.deadline();
+            let deadline = self.lease_deadline.deadline();
             let now = self.env.now();
             if now < until.min(deadline) {
                 return true;
             }
             // Extended while the clock was read, it must not be said to be over: look again.
-            if now < deadline || self.belief.end_by(now) {
+            if now < deadline || self.lease_deadline.end_by(now) {
                 return false;
             }
         }
@@ -260,7 +260,7 @@ impl Shared {
 /// [`Leadership`](crate::Leadership) ends, every view of it says so.
 #[derive(Clone)]
 pub struct Term {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<TermState>,
 }
 
 impl Term {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 /// A state that one side changes and others look at.
-pub(crate) struct Told<T>(Mutex<Inner<T>>);
+pub(crate) struct LazyWatch<T>(Mutex<Inner<T>>);
 
 struct Inner<T> {
     state: T,
@@ -17,7 +17,7 @@ struct Inner<T> {
     over: bool,
 }
 
-impl<T: Clone> Told<T> {
+impl<T: Clone> LazyWatch<T> {
     pub(crate) fn new(state: T) -> Self {
         Self(Mutex::new(Inner {
             state,
@@ -55,21 +55,21 @@ impl<T: Clone> Told<T> {
     }
 }
 
-impl<T: Clone + fmt::Debug> fmt::Debug for Told<T> {
+impl<T: Clone + fmt::Debug> fmt::Debug for LazyWatch<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Told").field(&self.get()).finish()
+        f.debug_tuple("LazyWatch").field(&self.get()).finish()
     }
 }
 
 /// The hand that changes it; with it the telling ends.
-pub(crate) struct Teller<T>(Arc<Told<T>>);
+pub(crate) struct LazyWatchSender<T>(Arc<LazyWatch<T>>);
 
-impl<T: Clone> Teller<T> {
+impl<T: Clone> LazyWatchSender<T> {
     pub(crate) fn new(state: T) -> Self {
-        Self(Arc::new(Told::new(state)))
+        Self(Arc::new(LazyWatch::new(state)))
     }
 
-    pub(crate) fn told(&self) -> Arc<Told<T>> {
+    pub(crate) fn reader(&self) -> Arc<LazyWatch<T>> {
         Arc::clone(&self.0)
     }
 
@@ -78,7 +78,7 @@ impl<T: Clone> Teller<T> {
     }
 }
 
-impl<T> Drop for Teller<T> {
+impl<T> Drop for LazyWatchSender<T> {
     fn drop(&mut self) {
         let mut inner = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         (inner.over, inner.watched) = (true, None);
@@ -95,32 +95,32 @@ mod tests {
 
     #[test]
     fn whoever_watches_sees_what_is_and_every_change_of_it() {
-        let teller = Teller::new(1);
-        teller.change(set(2));
-        let told = teller.told();
-        let mut watching = told.watch();
+        let sender = LazyWatchSender::new(1);
+        sender.change(set(2));
+        let reader = sender.reader();
+        let mut watching = reader.watch();
         assert!(!watching.has_changed().unwrap());
         assert_eq!(*watching.borrow_and_update(), 2);
-        teller.change(set(2));
+        sender.change(set(2));
         assert!(!watching.has_changed().unwrap(), "it was no change");
-        teller.change(set(3));
+        sender.change(set(3));
         assert!(watching.has_changed().unwrap());
-        let states = [*watching.borrow_and_update(), *told.watch().borrow()];
-        assert_eq!((states, told.get()), ([3, 3], 3));
+        let states = [*watching.borrow_and_update(), *reader.watch().borrow()];
+        assert_eq!((states, reader.get()), ([3, 3], 3));
     }
 
     #[test]
-    fn it_ends_with_its_teller_for_those_who_watch_and_for_those_who_come_later() {
-        let teller = Teller::new(1);
-        let told = teller.told();
-        let early = told.watch();
+    fn it_ends_with_its_sender_for_those_who_watch_and_for_those_who_come_later() {
+        let sender = LazyWatchSender::new(1);
+        let reader = sender.reader();
+        let early = reader.watch();
         assert!(early.has_changed().is_ok());
-        teller.change(set(2));
-        drop(teller);
-        for watching in [early, told.watch()] {
+        sender.change(set(2));
+        drop(sender);
+        for watching in [early, reader.watch()] {
             assert!(watching.has_changed().is_err(), "nobody will change it");
             assert_eq!(*watching.borrow(), 2);
         }
-        assert_eq!(told.get(), 2);
+        assert_eq!(reader.get(), 2);
     }
 }

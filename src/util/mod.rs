@@ -4,4 +4,4 @@ mod channel;
 mod lazy_watch;
 
 pub(crate) use channel::{Receiver, Sender, channel};
-pub(crate) use lazy_watch::{Teller, Told};
+pub(crate) use lazy_watch::{LazyWatch, LazyWatchSender};

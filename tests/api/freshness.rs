@@ -87,11 +87,11 @@ async fn what_is_read_is_as_old_as_its_read() -> Result {
     let roster = election.roster().await?;
     let overview = onlooker.overview("e").await?;
     let partitions = onlooker.partitions("p", 4)?;
-    let holders = partitions.holders().await?;
+    let map = partitions.map().await?;
     let ages = [
         roster.as_of(),
         overview.queues()[0].roster().as_of(),
-        holders.as_of(),
+        map.as_of(),
     ];
     for as_of in ages {
         let age = as_of.expect("it was read").age();

@@ -70,10 +70,10 @@ async fn an_overview_tells_elections_semaphores_and_partitions_apart() -> Result
     let shared = all
         .queues()
         .iter()
-        .find(|queue| queue.holders().is_some())
+        .find(|queue| queue.partition_map().is_some())
         .ok_or("it is there")?;
     assert_eq!(
-        shared.holders().map(|holders| holders.members().len()),
+        shared.partition_map().map(|map| map.members().len()),
         Some(1)
     );
     Ok(())

@@ -149,8 +149,8 @@ async fn who_joins_is_given_its_share_and_who_leaves_leaves_it() -> Result {
 async fn onlookers_see_which_partition_is_with_whom_and_how_to_reach_it() -> Result {
     let etcd = Etcd::start().await?;
     let (_eye, seen) = partitions(&etcd, "eye", 8).await?;
-    let holders = seen.holders().await?;
-    assert_eq!((holders.members().len(), holders.unowned().count()), (0, 8));
+    let map = seen.map().await?;
+    assert_eq!((map.members().len(), map.unowned().count()), (0, 8));
     let mut changes = seen.observe().await?;
     let first = soon("the first state", changes.next())
         .await
@@ -165,42 +165,42 @@ async fn onlookers_see_which_partition_is_with_whom_and_how_to_reach_it() -> Res
         let running = Running::start(&session.partitions("billing", 8)?, until_lost);
         members.push((session, running));
         eventually(SOON, format!("{name} is a member"), async || {
-            let holders = seen.holders().await.ok()?;
-            let there = holders.members().iter().any(|m| m.identity() == name);
-            (there && holders.unowned().next().is_none()).then_some(())
+            let map = seen.map().await.ok()?;
+            let there = map.members().iter().any(|m| m.identity() == name);
+            (there && map.unowned().next().is_none()).then_some(())
         })
         .await?;
     }
     let even = async {
         loop {
-            let holders = changes.next().await.expect("open").expect("permitted");
-            let loads = holders.members().iter();
-            let loads: Vec<_> = loads.map(|m| holders.partitions_of(m).count()).collect();
+            let map = changes.next().await.expect("open").expect("permitted");
+            let loads = map.members().iter();
+            let loads: Vec<_> = loads.map(|m| map.partitions_of(m).count()).collect();
             if loads == [4, 4] {
-                return holders;
+                return map;
             }
         }
     };
-    let holders = soon("even", even).await;
-    assert_eq!(holders.count(), 8);
-    assert!(holders.revision() > first.revision());
-    for (number, holder) in holders.iter() {
-        let (_, owner) = &mut members[usize::from(holder.identity() == "b")];
+    let map = soon("even", even).await;
+    assert_eq!(map.count(), 8);
+    assert!(map.revision() > first.revision());
+    for (number, of) in map.iter() {
+        let (_, owner) = &mut members[usize::from(of.identity() == "b")];
         // The key stands before its owner has heard of it.
         eventually(SOON, format!("{number} has its work"), async || {
             owner.owned().contains(&number).then_some(())
         })
         .await?;
-        let address = format!("10.0.0.{}:80", 1 + u8::from(holder.identity() == "b"));
-        assert_eq!(holder.address(), Some(&*address));
-        let member = holder.member().expect("is there");
-        assert_eq!(member.lease_id(), holder.lease_id());
+        let address = format!("10.0.0.{}:80", 1 + u8::from(of.identity() == "b"));
+        assert_eq!(of.address(), Some(&*address));
+        let member = of.member().expect("is there");
+        assert_eq!(member.lease_id(), of.lease_id());
         let token = owner.terms[&number].fencing_token();
-        assert_eq!(holder.fencing_token(), token);
+        assert_eq!(of.fencing_token(), token);
     }
-    let names: Vec<_> = holders.members().iter().map(Member::identity).collect();
+    let names: Vec<_> = map.members().iter().map(Member::identity).collect();
     assert_eq!(names, ["a", "b"], "the longest-standing first");
-    assert!(holders.holder(8).is_none());
+    assert!(map.owner(8).is_none());
     Ok(())
 }
 
@@ -417,17 +417,17 @@ async fn a_key_in_the_way_is_shown_and_left_alone() -> Result {
     let (_session, partitions) = partitions(&etcd, "a", 4).await?;
     let mut running = Running::start(&partitions, until_lost);
     assert_eq!(running.owns(3).await?, [0, 1, 3].into());
-    let holders = partitions.holders().await?;
-    assert!(holders.holder(2).is_none());
-    assert_eq!(holders.unowned().collect::<Vec<_>>(), [2]);
-    let blocked: Vec<_> = holders.blocked().collect();
+    let map = partitions.map().await?;
+    assert!(map.owner(2).is_none());
+    assert_eq!(map.unowned().collect::<Vec<_>>(), [2]);
+    let blocked: Vec<_> = map.blocked().collect();
     assert_eq!(blocked.len(), 1);
     let (number, key) = blocked[0];
     assert_eq!((number, key.value()), (2, &b"stuck"[..]));
     assert_eq!(key.key(), format!("{PREFIX}4/o-2").as_bytes());
     client.delete(format!("{PREFIX}4/o-2"), None).await?;
     running.owns(4).await?;
-    assert_eq!(partitions.holders().await?.blocked().count(), 0);
+    assert_eq!(partitions.map().await?.blocked().count(), 0);
     Ok(())
 }
 
@@ -441,7 +441,7 @@ async fn onlookers_with_another_count_are_told_so_until_nobody_shares_the_first(
     assert_eq!(state.unowned().count(), 16, "nobody shares any");
 
     let mut member = first.join().await?;
-    let error = other.holders().await.unwrap_err();
+    let error = other.map().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CountMismatch);
     let message = error.to_string();
     assert!(
@@ -453,15 +453,15 @@ async fn onlookers_with_another_count_are_told_so_until_nobody_shares_the_first(
         .expect("open")
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CountMismatch);
-    assert_eq!(first.holders().await?.members().len(), 1);
+    assert_eq!(first.map().await?.members().len(), 1);
 
     soon("left", member.leave()).await?;
-    assert_eq!(other.holders().await?.members().len(), 0);
+    assert_eq!(other.map().await?.members().len(), 0);
     let _member = soon("joined", other.join()).await?;
     let joined = async {
         loop {
             match changes.next().await.expect("open") {
-                Ok(holders) if holders.members().len() == 1 => return,
+                Ok(map) if map.members().len() == 1 => return,
                 Ok(_) => {}
                 Err(error) => assert_eq!(error.kind(), ErrorKind::CountMismatch),
             }

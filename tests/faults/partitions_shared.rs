@@ -66,11 +66,11 @@ impl Member {
     async fn even(&self, members: usize, within: Duration) -> Result {
         let what = format!("{COUNT} partitions are spread over {members} members");
         eventually(within, what, async || {
-            let holders = self.partitions.holders().await.ok()?;
-            let there = holders.members().iter();
-            let loads: Vec<_> = there.map(|m| holders.partitions_of(m).count()).collect();
+            let map = self.partitions.map().await.ok()?;
+            let there = map.members().iter();
+            let loads: Vec<_> = there.map(|m| map.partitions_of(m).count()).collect();
             let even = loads.iter().all(|load| *load == COUNT as usize / members);
-            (even && loads.len() == members && holders.unowned().count() == 0).then_some(())
+            (even && loads.len() == members && map.unowned().count() == 0).then_some(())
         })
         .await?;
         Ok(())

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use eldest::CancellationToken;
 use eldest::metrics::{RENEWAL_BUCKETS, describe};
-use eldest_http::{Door, Limits, Node, router, serve};
+use eldest_http::{Auth, Limits, Node, router, serve};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -45,7 +45,7 @@ pub(crate) struct Args {
 pub(crate) struct Listening {
     listener: TcpListener,
     address: SocketAddr,
-    door: Door,
+    auth: Auth,
     page: PrometheusHandle,
 }
 
@@ -64,16 +64,16 @@ impl Args {
         let bound = TcpListener::bind(at).await;
         let listener = bound.with_context(|| format!("{option} {at}"))?;
         let address = listener.local_addr()?;
-        let mut door = Door::at(address);
+        let mut auth = Auth::at(address);
         for host in &self.http_host {
             if host.is_empty() || host.contains(['/', ':', ' ']) {
                 let message = format!("--http-host {host:?}: write a name without a port");
                 return Err(fault(Code::Usage, message));
             }
-            door = door.host(host);
+            auth = auth.host(host);
         }
         if let Some(token) = token {
-            door = door.token(token.0);
+            auth = auth.token(token.0);
         }
         let renewals = Matcher::Full("eldest_renewal_duration_seconds".to_owned());
         let page = PrometheusBuilder::new()
@@ -83,7 +83,7 @@ impl Args {
         Ok(Listening {
             listener,
             address,
-            door,
+            auth,
             page,
         })
     }
@@ -113,7 +113,7 @@ impl Listening {
     pub(crate) fn serve(self, node: Node) -> Server {
         let shutdown = CancellationToken::new();
         let page = self.page.clone();
-        let app = router(node.metrics(move || page.render()), self.door);
+        let app = router(node.metrics(move || page.render()), self.auth);
         let served = serve(self.listener, app, Limits::default(), shutdown.clone());
         Server {
             shutdown,

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-use crate::contain::Household;
+use crate::contain::ChildRegistry;
 use crate::{answering, connection};
 
 /// Which check decides whether the node is fit to lead.
@@ -54,15 +54,15 @@ pub(crate) struct Check {
 
 #[derive(Clone)]
 enum What {
-    Command(String, Arc<Household>),
+    Command(String, Arc<ChildRegistry>),
     Url(Uri),
 }
 
 impl Args {
     /// `None`: the node is always fit.
-    pub(crate) fn check(&self, household: &Arc<Household>) -> Option<Check> {
+    pub(crate) fn check(&self, child_registry: &Arc<ChildRegistry>) -> Option<Check> {
         let what = match (&self.command, &self.url) {
-            (Some(command), _) => What::Command(command.clone(), Arc::clone(household)),
+            (Some(command), _) => What::Command(command.clone(), Arc::clone(child_registry)),
             (None, Some(url)) => What::Url(url.clone()),
             (None, None) => return None,
         };
@@ -78,14 +78,14 @@ impl Check {
     /// Asks once. Dropped midway, a command is killed.
     pub(crate) async fn ask(self) -> Result<(), BoxError> {
         match &self.what {
-            What::Command(command, household) => run(command, household).await?,
+            What::Command(command, child_registry) => run(command, child_registry).await?,
             What::Url(url) => get(url).await?,
         }
         Ok(())
     }
 }
 
-async fn run(command: &str, household: &Arc<Household>) -> Result<()> {
+async fn run(command: &str, child_registry: &Arc<ChildRegistry>) -> Result<()> {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", command]).process_group(0);
     shell.stdin(Stdio::null()).stdout(Stdio::null());
@@ -93,11 +93,11 @@ async fn run(command: &str, household: &Arc<Household>) -> Result<()> {
     for secret in [connection::PASSWORD, answering::TOKEN] {
         shell.env_remove(secret);
     }
-    let child = household.spawn(&mut shell).context("/bin/sh")?;
+    let child = child_registry.spawn(&mut shell).context("/bin/sh")?;
     let mut running = Running {
         group: child.id().and_then(|id| Pid::from_raw(id.cast_signed())),
         child,
-        household: Arc::clone(household),
+        child_registry: Arc::clone(child_registry),
     };
     let status = running.child.wait().await?;
     ensure!(status.success(), "the health command failed: {status}");
@@ -108,7 +108,7 @@ async fn run(command: &str, household: &Arc<Household>) -> Result<()> {
 struct Running {
     group: Option<Pid>,
     child: Child,
-    household: Arc<Household>,
+    child_registry: Arc<ChildRegistry>,
 }
 
 impl Drop for Running {
@@ -119,7 +119,7 @@ impl Drop for Running {
                 let _ = kill_process_group(group, Signal::KILL);
             }
         }
-        self.household.reap();
+        self.child_registry.reap();
     }
 }
 

@@ -144,7 +144,7 @@ async fn stand(
         let shell = ["/bin/sh", "-c", command].map(OsString::from);
         supervisor.spec_for(shell.to_vec())
     });
-    let check = args.health.check(&supervisor.household);
+    let check = args.health.check(&supervisor.child_registry);
     let runner = election.runner();
     let standing = async {
         match (spec, check) {
@@ -207,7 +207,7 @@ async fn follow(
     supervisor: &Arc<Supervisor>,
     spec: &Arc<Spec>,
 ) -> Result<(), BoxError> {
-    let keeper = Keeper::start(spec, &supervisor.household).await?;
+    let keeper = Keeper::start(spec, &supervisor.child_registry).await?;
     let (stop, stopped) = watch::channel(Stop::Not);
     let commands = Commands {
         stop: stopped,

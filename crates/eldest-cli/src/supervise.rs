@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::answering;
 use crate::connection::{self, Connection};
-use crate::contain::{self, Commands, Ending, Exit, Household, Keeper, Limit, Spec, Stop};
+use crate::contain::{self, ChildRegistry, Commands, Ending, Exit, Keeper, Limit, Spec, Stop};
 use crate::exit::{Code, fault};
 use crate::member;
 use crate::signals::Signals;
@@ -62,7 +62,7 @@ pub(crate) enum Outcome {
 /// Runs one program, again and again, never twice at a time.
 pub(crate) struct Supervisor {
     pub(crate) signals: Signals,
-    pub(crate) household: Arc<Household>,
+    pub(crate) child_registry: Arc<ChildRegistry>,
     spec: Arc<Spec>,
     stop_timeout: Duration,
     /// A keeper that waits for the next term, so that the program's start takes no longer than it must.
@@ -84,8 +84,8 @@ impl Supervisor {
         let grace = args.grace.unwrap_or((ttl / 5).min(Duration::from_secs(10)));
         let id = args.member.id();
         let signals = Signals::listen()?;
-        let household =
-            Household::found().context("the children of this process cannot be told apart")?;
+        let child_registry =
+            ChildRegistry::found().context("the children of this process cannot be told apart")?;
         let options = || -> Result<SessionOptions> {
             Ok(connection.session_options(&id)?.grace(grace + lead))
         };
@@ -125,10 +125,10 @@ impl Supervisor {
             tick: ttl / 40,
             cgroup: !args.no_cgroup,
         });
-        let standby = Keeper::start(&spec, &household).await?;
+        let standby = Keeper::start(&spec, &child_registry).await?;
         let supervisor = Self {
             signals,
-            household,
+            child_registry,
             stop_timeout: args.stop_timeout.unwrap_or(grace),
             spec,
             standby: Mutex::new(Some(standby)),
@@ -152,7 +152,7 @@ impl Supervisor {
         tokio::spawn(async move {
             let mut standby = this.standby.lock().await;
             if standby.as_mut().is_none_or(Keeper::is_gone) {
-                *standby = Keeper::start(&this.spec, &this.household).await.ok();
+                *standby = Keeper::start(&this.spec, &this.child_registry).await.ok();
             }
         });
     }
@@ -266,7 +266,7 @@ impl Supervisor {
         {
             return Ok(keeper);
         }
-        Ok(Keeper::start(&self.spec, &self.household).await?)
+        Ok(Keeper::start(&self.spec, &self.child_registry).await?)
     }
 
     /// Gives back what is left in etcd.

@@ -156,16 +156,16 @@ impl Standing {
         };
         let election = queue.kind() == QueueKind::Election;
         let leader = queue.roster().leader().filter(|_| election);
-        let members = match queue.holders() {
+        let members = match queue.partition_map() {
             None => {
                 let members = queue.roster().members().iter();
                 let candidate = |m| Candidate::new(m, queue.has_turn(m), leases);
                 members.map(candidate).collect()
             }
-            Some(holders) => {
-                let members = holders.members().iter();
+            Some(map) => {
+                let members = map.members().iter();
                 let owner = |m| Candidate {
-                    partitions: Some(holders.partitions_of(m).collect()),
+                    partitions: Some(map.partitions_of(m).collect()),
                     ..Candidate::new(m, false, leases)
                 };
                 members.map(owner).collect()
@@ -180,9 +180,9 @@ impl Standing {
             leader: leader.map(|leader| leader.identity().to_owned()),
             token: leader.map(Member::create_revision),
             blocked_by: blocker.map(key),
-            unowned: queue.holders().map(|holders| holders.unowned().collect()),
-            blocked: (queue.holders())
-                .map(|holders| holders.blocked().map(|(partition, _)| partition).collect()),
+            unowned: queue.partition_map().map(|map| map.unowned().collect()),
+            blocked: (queue.partition_map())
+                .map(|map| map.blocked().map(|(partition, _)| partition).collect()),
             members,
         }
     }

@@ -85,7 +85,7 @@ impl Line {
             }
         });
         let vacant = self.vacant_seconds.map_or(String::new(), |seconds| {
-            format!("; the seat was vacant for {seconds:.3} s")
+            format!("; nobody led for {seconds:.3} s")
         });
         let line = format!("{time}  {:9}  {who}{vacant}", self.event.told());
         line.trim_end().to_owned()

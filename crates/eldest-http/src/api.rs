@@ -45,7 +45,7 @@ pub(super) async fn resign(
     let shown = find(&app, name)?;
     let wanted = parameter(asked, "fencing_token")?;
     let conflict = |code, detail: String| Problem::new(StatusCode::CONFLICT, code, detail);
-    let held = internal::own(&shown.election).held;
+    let held = internal::local_state(&shown.election).held;
     let Some(held) = held.filter(|held| shown.stands() && held.term.is_valid()) else {
         let detail = format!("this node does not lead {:?}", shown.election.name());
         return Err(conflict("not_leading", detail));

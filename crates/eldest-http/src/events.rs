@@ -16,7 +16,7 @@ use super::api::find;
 use super::node::{Shown, View};
 use super::problem::Problem;
 use eldest::SessionState;
-use eldest::internal::{self, Inside, OwnState};
+use eldest::internal::{self, Inside, LocalState};
 
 /// So often callers hear from us though nothing changes, so that those who hear nothing know that we are stopped or cut
 /// off, and we notice those who are gone. The page's script knows of it.
@@ -27,7 +27,7 @@ struct Follower {
     app: Arc<App>,
     name: String,
     view: watch::Receiver<View>,
-    own: watch::Receiver<OwnState>,
+    own: watch::Receiver<LocalState>,
     session: watch::Receiver<SessionState>,
     /// The end of the last term that was told, which the watchdog may know before the driver.
     lost: Option<CancellationToken>,
@@ -60,7 +60,7 @@ fn told<'a>(app: &Arc<App>, shown: impl Iterator<Item = &'a Shown>) -> Result<Re
         let follower = Follower {
             name: shown.election.name().to_owned(),
             view: shown.view.clone(),
-            own: internal::watch_own(&shown.election),
+            own: internal::watch_local_state(&shown.election),
             session: shown.session_state.clone(),
             app: Arc::clone(app),
             lost: None,

@@ -11,7 +11,7 @@ use eldest::{Session, SessionOptions};
 use http::{Method, Request, StatusCode};
 use tower_service::Service;
 
-use crate::{Door, Node, router};
+use crate::{Auth, Node, router};
 
 /// Examples from which other requests are made.
 pub const SEEDS: &[&[u8]] = &[
@@ -40,7 +40,7 @@ impl Stage {
             let node = Node::new().stands_in(&session.election("jobs").ok()?);
             let node = node.locks(&session).metrics(String::new);
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-            let app = router(node, Door::at(address).token("t"));
+            let app = router(node, Auth::at(address).token("t"));
             Some((System::new().ok()?, app))
         })?;
         Some(Self { runtime, env, app })

@@ -35,22 +35,22 @@
 
 mod answer;
 mod api;
-mod behalf;
+mod auth;
 mod body;
-mod door;
 mod events;
 #[cfg(feature = "unstable-fuzz")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod holds;
+mod layer;
+mod lock_table;
 mod locks;
 mod node;
-mod only;
 mod page;
-mod past;
 mod problem;
 mod role;
 mod serve;
+mod sidecar;
+mod term_history;
 #[cfg(test)]
 mod tests;
 
@@ -61,19 +61,19 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware::{from_fn_with_state, map_response};
 use axum::routing::{delete, get, post, put};
 
-pub use behalf::on_behalf;
-pub use door::Door;
+pub use auth::Auth;
+pub use layer::{Guarded, OnlyWhileLeader};
 pub use node::Node;
-pub use only::{Guarded, OnlyWhileLeader};
 pub use serve::{Limits, serve};
+pub use sidecar::on_behalf;
 
 /// What the handlers share.
 struct App {
     node: Node,
 }
 
-/// The answers of a node, for whoever comes in by the door.
-pub fn router(node: Node, door: Door) -> Router {
+/// The answers of a node, for whoever `auth` admits.
+pub fn router(node: Node, auth: Auth) -> Router {
     Router::new()
         .route("/", get(page::status))
         .route("/page.js", get(page::script))
@@ -97,7 +97,7 @@ pub fn router(node: Node, door: Door) -> Router {
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(DefaultBodyLimit::max(body::LARGEST))
-        .layer(from_fn_with_state(Arc::new(door), door::check))
+        .layer(from_fn_with_state(Arc::new(auth), auth::check))
         .layer(map_response(answer::not_to_be_kept))
         .with_state(Arc::new(App { node }))
 }

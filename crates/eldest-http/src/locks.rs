@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::App;
 use super::answer::{json as answer, millis};
 use super::body;
-use super::holds::{Held, Holds, Sign};
+use super::lock_table::{Held, LockTable, Sign};
 use super::problem::{Problem, shortened};
 use eldest::Session;
 use eldest::internal::{Inside, SharedEnv};
@@ -32,7 +32,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(super) struct Locks {
     session: Session,
-    holds: Arc<Holds>,
+    lock_table: Arc<LockTable>,
     waiting: Arc<Semaphore>,
 }
 
@@ -40,7 +40,7 @@ impl Locks {
     pub(super) fn new(session: Session) -> Self {
         Self {
             session,
-            holds: Arc::default(),
+            lock_table: Arc::default(),
             waiting: Arc::new(Semaphore::new(WAITING)),
         }
     }
@@ -73,7 +73,7 @@ fn refused(error: &Error) -> Problem {
 
 /// `GET /v1/locks`: what this node keeps for others.
 pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Response, Problem> {
-    let locks = of(&app)?.holds.json();
+    let locks = of(&app)?.lock_table.json();
     Ok(answer(StatusCode::OK, &json!({ "locks": locks })))
 }
 
@@ -96,7 +96,7 @@ pub(super) async fn acquire(
     let many = || Problem::try_again("too_many_locks", "others wait for or hold too many locks");
     let place = Arc::clone(&locks.waiting).try_acquire_owned();
     let place = place.map_err(|_| many())?;
-    if locks.holds.is_full() {
+    if locks.lock_table.is_full() {
         return Err(many());
     }
     let guard = if wait.is_zero() {
@@ -112,7 +112,9 @@ pub(super) async fn acquire(
         );
         return Err(Problem::new(StatusCode::CONFLICT, "held", detail));
     };
-    let held = locks.holds.keep(locks.env(), guard, (&name, owner), ttl);
+    let held = locks
+        .lock_table
+        .keep(locks.env(), guard, (&name, owner), ttl);
     if manner == "connection" {
         return Ok(by_connection(held, place));
     }
@@ -149,7 +151,10 @@ fn find(
 ) -> Result<Arc<Held>, Problem> {
     let locks = of(app)?;
     let Path((resource, id)) = names.map_err(|rejection| bad_path(&rejection))?;
-    locks.holds.find(&resource, &id).ok_or_else(no_such_lock)
+    locks
+        .lock_table
+        .find(&resource, &id)
+        .ok_or_else(no_such_lock)
 }
 
 fn no_such_lock() -> Problem {

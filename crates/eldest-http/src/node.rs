@@ -12,9 +12,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::answer::millis;
 use super::locks::Locks;
-use super::past::Past;
 use super::problem::{Problem, shortened};
-use eldest::internal::{self, Freshness, Inside, OwnState};
+use super::term_history::TermHistory;
+use eldest::internal::{self, Freshness, Inside, LocalState};
 use eldest::{AsOf, Election, Member, Roster, Session, SessionState, Status, Term};
 use eldest_core::time::Time;
 use eldest_core::watch::stall_bound;
@@ -40,8 +40,8 @@ const STREAMS: usize = 64;
 /// let election = session.election("billing/scheduler")?;
 /// let node = http::Node::new().stands_in(&election);
 /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-/// let door = http::Door::at(listener.local_addr()?);
-/// let server = http::serve(listener, http::router(node, door), http::Limits::default(), shutdown.clone());
+/// let auth = http::Auth::at(listener.local_addr()?);
+/// let server = http::serve(listener, http::router(node, auth), http::Limits::default(), shutdown.clone());
 /// # shutdown.cancel();
 /// // Leads for whoever asks `GET /leader` before it acts.
 /// let (served, led) = tokio::join!(server, election.run(shutdown, http::on_behalf));
@@ -99,7 +99,7 @@ pub(super) struct View {
     roster: Option<Roster>,
     /// Why etcd does not let us look, if it does not.
     refused: Option<String>,
-    past: Past,
+    term_history: TermHistory,
     /// Where its changes come from, which knows as of when they are complete, and how many of them it shows.
     source: Option<(Freshness, u64)>,
     /// As of when it was complete at least, whatever the source says.
@@ -276,7 +276,7 @@ impl Shown {
 
     /// How this node itself is doing in the election, at this moment.
     pub(super) fn own(&self) -> OwnNow {
-        let OwnState { status, held, .. } = internal::own(&self.election);
+        let LocalState { status, held, .. } = internal::local_state(&self.election);
         let grace = self.inside().grace();
         let term = held.map(|held| held.term);
         let left = term.as_ref().map(|term| term.valid_until().time_left());
@@ -357,7 +357,7 @@ impl Shown {
             "stale": age.is_stale(),
             "blocked_by": blocker.map(String::from_utf8_lossy),
             "refused": view.refused,
-            "terms": view.past.json(),
+            "terms": view.term_history.json(),
         })
     }
 
@@ -461,7 +461,7 @@ async fn look(election: Election, view: watch::Sender<View>) {
                     Ok(roster) => {
                         let leader = roster.leader();
                         let leader = leader.map(|it| (it.create_revision(), it.identity()));
-                        view.past.see(leader, now);
+                        view.term_history.see(leader, now);
                         let as_of = roster.as_of().map(AsOf::since_boot);
                         view.fixed = as_of.map(|at| Time::ZERO.after(at));
                         view.roster = Some(roster);

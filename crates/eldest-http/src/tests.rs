@@ -11,7 +11,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::body;
-use super::{Door, Node, OnlyWhileLeader, router};
+use super::{Auth, Node, OnlyWhileLeader, router};
 use eldest::internal::scripted::{Clock, Scripted, ScriptedTerm};
 use eldest::internal::{System, timeout};
 use eldest::{Election, Session, SessionOptions, Term};
@@ -40,8 +40,8 @@ impl Stage {
         let env = clock.env(Scripted::still());
         let term = ScriptedTerm::new(&session, env, at(10_000), TOKEN);
         term.elect(&election);
-        let door = Door::at(([127, 0, 0, 1], 8470).into());
-        let app = router(Node::new().stands_in(&election), door);
+        let auth = Auth::at(([127, 0, 0, 1], 8470).into());
+        let app = router(Node::new().stands_in(&election), auth);
         Self {
             election,
             clock,

@@ -3,7 +3,7 @@
 use std::sync::Weak;
 
 use super::*;
-use crate::election::{Claim, Vigil};
+use crate::election::{Claim, WorkMonitor};
 use crate::runtime::{Clock, Scripted};
 use crate::{Session, SessionOptions};
 
@@ -11,42 +11,48 @@ fn at(ms: u64) -> Time {
     Time::ZERO.after(Duration::from_millis(ms))
 }
 
-/// A term under a belief that lasts until 100 ms.
-fn term(clock: &Arc<Clock>) -> (Arc<Belief>, Arc<Shared>) {
+/// A term under a lease that is believed in until 100 ms.
+fn term(clock: &Arc<Clock>) -> (Arc<LeaseDeadline>, Arc<TermState>) {
     term_in(Scripted::still(), clock)
 }
 
-fn term_in(env: Scripted, clock: &Arc<Clock>) -> (Arc<Belief>, Arc<Shared>) {
+fn term_in(env: Scripted, clock: &Arc<Clock>) -> (Arc<LeaseDeadline>, Arc<TermState>) {
     let env = clock.env(env);
     let endpoints = vec!["http://127.0.0.1:1".to_owned()];
     let options = etcd_client::ConnectOptions::new();
     let pool = Pool::new(Arc::clone(&env), endpoints, options, Duration::from_secs(1));
     let pool = Arc::new(pool.unwrap_or_else(|e| panic!("{e}")));
-    let belief = Belief::until(at(100));
+    let lease_deadline = LeaseDeadline::until(at(100));
     let key = (*b"e/1").into();
-    let shared = Shared::new(env, pool, Arc::clone(&belief), "e".into(), key, 1);
-    (belief, shared)
+    let shared = TermState::new(env, pool, Arc::clone(&lease_deadline), "e".into(), key, 1);
+    (lease_deadline, shared)
 }
 
 #[test]
 fn a_belief_that_ended_is_never_extended() {
-    let belief = Belief::until(at(100));
-    assert!(belief.extend(at(200)));
-    assert!(belief.extend(at(150)), "an older renewal is no error");
-    assert_eq!(belief.deadline(), at(200), "and moves nothing back");
-    belief.end();
-    assert!(!belief.extend(at(300)));
-    assert_eq!(belief.deadline(), at(200));
-    assert!(belief.over.is_cancelled());
+    let lease_deadline = LeaseDeadline::until(at(100));
+    assert!(lease_deadline.extend(at(200)));
+    assert!(
+        lease_deadline.extend(at(150)),
+        "an older renewal is no error"
+    );
+    assert_eq!(lease_deadline.deadline(), at(200), "and moves nothing back");
+    lease_deadline.end();
+    assert!(!lease_deadline.extend(at(300)));
+    assert_eq!(lease_deadline.deadline(), at(200));
+    assert!(lease_deadline.over.is_cancelled());
 }
 
 #[test]
 fn no_is_never_followed_by_yes_although_a_renewal_arrives_after_it() {
     let clock = Arc::new(Clock::default());
-    let (belief, shared) = term(&clock);
+    let (lease_deadline, shared) = term(&clock);
     clock.set(100);
     assert!(!shared.is_valid());
-    assert!(!belief.extend(at(200)), "the renewal begins a new belief");
+    assert!(
+        !lease_deadline.extend(at(200)),
+        "the renewal begins a new lease_deadline"
+    );
     assert!(!shared.is_valid());
     assert!(shared.is_lost(), "and the token says so too");
 }
@@ -66,9 +72,9 @@ fn no_is_never_followed_by_yes_although_the_term_is_ended_once_more() {
 #[test]
 fn a_check_during_an_extension_does_not_say_no_and_then_yes() {
     let clock = Arc::new(Clock::default());
-    let (belief, shared) = term(&clock);
+    let (lease_deadline, shared) = term(&clock);
     clock.set(100);
-    clock.meanwhile(move || assert!(belief.extend(at(200))));
+    clock.meanwhile(move || assert!(lease_deadline.extend(at(200))));
     let first = shared.is_valid();
     assert_eq!((first, shared.is_valid()), (true, true));
 }
@@ -78,10 +84,10 @@ fn a_check_during_an_extension_does_not_say_no_and_then_yes() {
 #[test]
 fn the_clock_is_read_after_both_words_so_that_a_pause_between_them_is_seen() {
     let clock = Arc::new(Clock::default());
-    let (belief, shared) = term(&clock);
+    let (lease_deadline, shared) = term(&clock);
     clock.readings();
     clock.set(100);
-    clock.meanwhile(move || assert!(belief.extend(at(200))));
+    clock.meanwhile(move || assert!(lease_deadline.extend(at(200))));
     assert!(shared.is_valid());
     assert_eq!(clock.readings(), 2, "the deadline was read after the clock");
 
@@ -93,39 +99,42 @@ fn the_clock_is_read_after_both_words_so_that_a_pause_between_them_is_seen() {
 
 #[test]
 fn whoever_saw_an_older_deadline_pass_does_not_end_the_belief() {
-    let belief = Belief::until(at(100));
-    belief.extend(at(200));
-    assert!(!belief.end_by(at(199)));
-    assert!(!belief.is_frozen() && !belief.over.is_cancelled());
-    assert!(belief.end_by(at(200)));
-    assert!(belief.end_by(at(200)), "it stays ended");
-    assert!(belief.over.is_cancelled());
+    let lease_deadline = LeaseDeadline::until(at(100));
+    lease_deadline.extend(at(200));
+    assert!(!lease_deadline.end_by(at(199)));
+    assert!(!lease_deadline.is_frozen() && !lease_deadline.over.is_cancelled());
+    assert!(lease_deadline.end_by(at(200)));
+    assert!(lease_deadline.end_by(at(200)), "it stays ended");
+    assert!(lease_deadline.over.is_cancelled());
 }
 
 #[test]
 fn the_watchdog_ends_the_belief_a_grace_period_before_its_deadline() {
-    let beliefs = Beliefs::new(Duration::from_millis(30));
-    let belief = beliefs.begin(at(100));
-    assert_eq!(beliefs.due(), Some(at(70)));
-    beliefs.fire(at(69));
-    assert!(!belief.over.is_cancelled());
-    belief.extend(at(200));
-    beliefs.fire(at(170));
-    assert!(belief.over.is_cancelled());
-    assert_eq!(beliefs.due(), None);
+    let lease_deadlines = LeaseDeadlines::new(Duration::from_millis(30));
+    let lease_deadline = lease_deadlines.begin(at(100));
+    assert_eq!(lease_deadlines.due(), Some(at(70)));
+    lease_deadlines.fire(at(69));
+    assert!(!lease_deadline.over.is_cancelled());
+    lease_deadline.extend(at(200));
+    lease_deadlines.fire(at(170));
+    assert!(lease_deadline.over.is_cancelled());
+    assert_eq!(lease_deadlines.due(), None);
 }
 
 #[test]
 fn the_watchdog_spares_a_belief_that_was_extended_after_it_looked() {
-    let beliefs = Beliefs::new(Duration::from_millis(30));
-    let belief = beliefs.begin(at(100));
-    let (due, now) = (beliefs.due(), at(99));
+    let lease_deadlines = LeaseDeadlines::new(Duration::from_millis(30));
+    let lease_deadline = lease_deadlines.begin(at(100));
+    let (due, now) = (lease_deadlines.due(), at(99));
     assert!(due.is_some_and(|due| now >= due), "it will be fired");
-    belief.extend(at(200));
-    beliefs.fire(now);
-    assert!(!belief.is_frozen() && !belief.over.is_cancelled());
-    assert!(belief.extend(at(300)), "later renewals count as well");
-    assert_eq!(beliefs.due(), Some(at(270)));
+    lease_deadline.extend(at(200));
+    lease_deadlines.fire(now);
+    assert!(!lease_deadline.is_frozen() && !lease_deadline.over.is_cancelled());
+    assert!(
+        lease_deadline.extend(at(300)),
+        "later renewals count as well"
+    );
+    assert_eq!(lease_deadlines.due(), Some(at(270)));
 }
 
 /// When what the watchdog watches is due, each time that it is made to look.
@@ -166,9 +175,13 @@ async fn the_end_of_a_term_wakes_the_watchdog_for_the_earlier_deadline_of_its_wo
         shared: Arc::clone(&shared),
     };
     let claim = Claim::new(handle, 1, 1, term);
-    let vigil = Vigil::start(Arc::new(claim), Duration::ZERO, None, true);
-    vigil.work_begins(None, None);
-    assert_eq!(watchdog.seen(), [Some(at(100))], "the belief's deadline");
+    let monitor = WorkMonitor::start(Arc::new(claim), Duration::ZERO, None, true);
+    monitor.work_begins(None, None);
+    assert_eq!(
+        watchdog.seen(),
+        [Some(at(100))],
+        "the lease_deadline's deadline"
+    );
     shared.end(LostReason::Resigned, at(50), true);
     assert_eq!(watchdog.seen(), [Some(at(50))]);
 }

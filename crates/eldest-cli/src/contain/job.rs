@@ -17,8 +17,8 @@ use tokio::time::{sleep, timeout};
 
 use super::board::Board;
 use super::cgroup::Cgroup;
+use super::child_registry::{ChildRegistry, pid_of};
 use super::clock::{self, NEVER};
-use super::household::{Household, pid_of};
 use super::keeper::{Place, is_readable};
 use super::spec::{Commands, Ending, Exit, Limit, Limits, Spec, Stop};
 use super::wire::{Order, Report};
@@ -37,7 +37,7 @@ const LAST_WORD: Duration = Duration::from_millis(10);
 /// A keeper that waits for the order to start its program. Dropped, it ends.
 pub(crate) struct Keeper {
     spec: Arc<Spec>,
-    household: Arc<Household>,
+    child_registry: Arc<ChildRegistry>,
     pid: Pid,
     child: Child,
     board: Board,
@@ -47,7 +47,10 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// Starts a keeper and waits until it is ready.
-    pub(crate) async fn start(spec: &Arc<Spec>, household: &Arc<Household>) -> io::Result<Self> {
+    pub(crate) async fn start(
+        spec: &Arc<Spec>,
+        child_registry: &Arc<ChildRegistry>,
+    ) -> io::Result<Self> {
         let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
         let (orders_end, orders) = pipe_with(flags)?;
         let (reports, reports_end) = pipe_with(flags)?;
@@ -73,10 +76,10 @@ impl Keeper {
                 None => command.env_remove(name),
             };
         }
-        let child = household.spawn(&mut command)?;
+        let child = child_registry.spawn(&mut command)?;
         let mut keeper = Self {
             spec: Arc::clone(spec),
-            household: Arc::clone(household),
+            child_registry: Arc::clone(child_registry),
             pid: pid_of(&child).ok_or(io::ErrorKind::NotFound)?,
             child,
             board,
@@ -230,7 +233,7 @@ impl Keeper {
             if let Some(program) = &program {
                 exit = exit.or_else(|| children::ended(program.pid));
             }
-            match self.household.sweep() {
+            match self.child_registry.sweep() {
                 Ok(left) if left.is_empty() => break,
                 Ok(left) if clock::now() >= give_up => {
                     let number = |pid: &Pid| pid.as_raw_nonzero().get();

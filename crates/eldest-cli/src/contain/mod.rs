@@ -9,10 +9,8 @@ mod cgroup;
 mod children;
 mod clock;
 // Compiled for tests too, lest it rots.
-#[cfg(any(not(target_os = "linux"), test))]
-mod elsewhere;
 #[cfg(target_os = "linux")]
-mod household;
+mod child_registry;
 #[cfg(target_os = "linux")]
 mod job;
 #[cfg(target_os = "linux")]
@@ -20,19 +18,21 @@ mod keeper;
 #[cfg(target_os = "linux")]
 mod shim;
 mod spec;
+#[cfg(any(not(target_os = "linux"), test))]
+mod unsupported;
 #[cfg(target_os = "linux")]
 mod wire;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-#[cfg(not(target_os = "linux"))]
-pub(crate) use elsewhere::{Household, Keeper};
 #[cfg(target_os = "linux")]
-pub(crate) use household::Household;
+pub(crate) use child_registry::ChildRegistry;
 #[cfg(target_os = "linux")]
 pub(crate) use job::Keeper;
 pub(crate) use spec::{Commands, Ending, Exit, Limit, Spec, Stop};
+#[cfg(not(target_os = "linux"))]
+pub(crate) use unsupported::{ChildRegistry, Keeper};
 
 /// First arguments with which this program starts itself. No command of a person's looks like that.
 #[cfg(target_os = "linux")]

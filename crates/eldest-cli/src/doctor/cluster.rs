@@ -318,9 +318,9 @@ impl Patient<'_> {
         let mut blocked = 0;
         for queue in queues {
             let name = queue.name();
-            let (first, partitions) = match queue.holders() {
+            let (first, partitions) = match queue.partition_map() {
                 None => (queue.roster().blocker(), Vec::new()),
-                Some(holders) => (None, holders.blocked().collect()),
+                Some(map) => (None, map.blocked().collect()),
             };
             let first = first.map(|key| (name.to_owned(), key));
             let partition = |(number, key)| (format!("partition {number} of {name}"), key);

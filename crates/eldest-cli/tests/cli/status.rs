@@ -55,8 +55,8 @@ async fn everything_below_a_prefix_is_one_object_with_what_each_is() -> Result {
     let _shards = a.partitions("billing", 4)?.join().await?;
     put(&mut client, "eldest/billing/stuck/somebody", "left behind").await?;
     let owned = async || {
-        let holders = a.partitions("billing", 4).ok()?.holders().await.ok()?;
-        (holders.unowned().count() == 0).then_some(())
+        let map = a.partitions("billing", 4).ok()?.map().await.ok()?;
+        (map.unowned().count() == 0).then_some(())
     };
     eldest_testing::eventually(crate::common::SOON, "all are owned", owned).await?;
 

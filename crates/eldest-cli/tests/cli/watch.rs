@@ -111,7 +111,7 @@ async fn people_get_a_line_for_each_and_a_vacant_or_blocked_seat_is_said_aloud()
         .create_revision();
     assert!(
         leads.contains(&format!(
-            "  leads      a with token {token}; the seat was vacant for "
+            "  leads      a with token {token}; nobody led for "
         )),
         "{leads}"
     );

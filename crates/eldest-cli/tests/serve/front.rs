@@ -18,7 +18,7 @@ use crate::caller::{Answer, get, post};
 use crate::stage::{Node, Result, SOON, Stage, answers, free_port};
 use eldest_fixtures::tools::tool;
 
-/// Short, for the seat is to be vacant.
+/// Short, for nobody is to lead for a while.
 const TTL: &str = "3s";
 
 struct Haproxy(Child);

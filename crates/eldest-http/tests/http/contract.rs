@@ -44,12 +44,12 @@ pub(crate) fn check(method: &str, path: &str, answer: &Answer) {
     };
     let operation = described(path).and_then(|operations| operations.get(&method));
     let Some(operation) = operation else {
-        // The door comes first.
+        // Who calls is checked first.
         assert!(
             [400, 401, 403, 404, 405, 421].contains(&answer.status),
             "not described: {told}"
         );
-        return holds(&schema("Problem"), &answer.json(), &told);
+        return lock_table(&schema("Problem"), &answer.json(), &told);
     };
     let described = &operation["responses"][answer.status.to_string()];
     let content = described["content"].as_object();
@@ -63,7 +63,7 @@ pub(crate) fn check(method: &str, path: &str, answer: &Answer) {
         .is_some_and(|kind| kind.ends_with("json"))
         && !answer.body.is_empty()
     {
-        holds(&kind["schema"], &answer.json(), &told);
+        lock_table(&kind["schema"], &answer.json(), &told);
     }
 }
 
@@ -167,7 +167,7 @@ fn fault(schema: &Value, value: &Value) -> Option<String> {
 }
 
 /// Fails unless the value is as the schema says.
-pub(crate) fn holds(schema: &Value, value: &Value, told: &str) {
+pub(crate) fn lock_table(schema: &Value, value: &Value, told: &str) {
     if let Some(fault) = fault(schema, value) {
         panic!("{fault}: {told}");
     }

@@ -20,7 +20,7 @@ fn node() -> Result<Node> {
 #[tokio::test]
 async fn whoever_dawdles_over_a_request_is_cut_off() -> Result {
     let limits = Limits::default().header_time(Duration::from_millis(200));
-    let server = Server::start(node()?, limits, |door| door).await?;
+    let server = Server::start(node()?, limits, |auth| auth).await?;
     let request = "GET /live HTTP/1.1\r\nHost: localhost\r\n";
     for begin in ["", "G", request] {
         closed(idle(server.at, begin).await?, SOON).await?;
@@ -35,7 +35,7 @@ async fn whoever_dawdles_over_a_request_is_cut_off() -> Result {
 #[tokio::test]
 async fn a_server_that_is_full_answers_again_when_somebody_has_gone() -> Result {
     let limits = Limits::default().connections(2);
-    let server = Server::start(node()?, limits, |door| door).await?;
+    let server = Server::start(node()?, limits, |auth| auth).await?;
     let at = server.at;
     let mut streams = vec![idle(at, "G").await?, idle(at, "G").await?];
     // Both were accepted, or the third would not have to wait.
@@ -55,7 +55,7 @@ async fn a_server_that_is_full_answers_again_when_somebody_has_gone() -> Result 
 async fn a_server_that_shuts_down_waits_for_nobody_for_long() -> Result {
     let drain = Duration::from_millis(300);
     let limits = Limits::default().drain_time(drain);
-    let server = Server::start(node()?, limits, |door| door).await?;
+    let server = Server::start(node()?, limits, |auth| auth).await?;
     let at = server.at;
     let mut events = Events::follow(at, "/v1/elections/e/events").await?;
     assert!(events.next().await?.is_some());

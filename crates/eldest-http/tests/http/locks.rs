@@ -268,7 +268,7 @@ impl Connection {
     async fn json(&mut self) -> Result<Value> {
         let line: Value = serde_json::from_str(&self.line().await?)?;
         if line.get("lost").is_none() {
-            contract::holds(&contract::schema("Lock"), &line, "a line");
+            contract::lock_table(&contract::schema("Lock"), &line, "a line");
         }
         Ok(line)
     }
@@ -427,7 +427,7 @@ async fn a_caller_that_was_cut_off_is_noticed_while_it_holds_a_lock_and_while_it
     let mut stage = Stage::new().await?;
     let limits = Limits::default().silence(Duration::from_secs(2));
     let node = Node::new().locks(&stage.session);
-    let server = Server::start(node, limits, |door| door).await?;
+    let server = Server::start(node, limits, |auth| auth).await?;
     std::mem::replace(&mut stage.server, server).stop().await?;
     let mut connection = Connection::open(stage.at()).await?;
     let told = Told::new(Instant::now(), &connection.json().await?);
@@ -479,7 +479,7 @@ async fn a_caller_that_is_only_stopped_keeps_the_lock_that_its_connection_holds_
         .stdout(std::process::Stdio::null())
         .spawn()?;
     let mut child = Process(child);
-    eventually(SOON, "it holds the lock", async || {
+    eventually(SOON, "it lock_table the lock", async || {
         let roster = stage.lock.roster().await.ok()?;
         (roster.members().len() == 1).then_some(())
     })

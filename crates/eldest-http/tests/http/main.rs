@@ -2,9 +2,9 @@
 #![cfg(unix)] // a process is stopped by a signal
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
+mod auth;
 mod caller;
 mod contract;
-mod door;
 mod elections;
 mod limits;
 mod locks;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use eldest::{BoxError, CancellationToken, Election, Session, SessionOptions};
-use eldest_http::{Door, Limits, Node, on_behalf, router, serve};
+use eldest_http::{Auth, Limits, Node, on_behalf, router, serve};
 use eldest_testing::{Etcd, eventually};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -36,18 +36,18 @@ impl Server {
     pub(crate) async fn start(
         node: Node,
         limits: Limits,
-        door: impl FnOnce(Door) -> Door,
+        auth: impl FnOnce(Auth) -> Auth,
     ) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let at = listener.local_addr()?;
         let shutdown = CancellationToken::new();
-        let app = router(node, door(Door::at(at)));
+        let app = router(node, auth(Auth::at(at)));
         let task = tokio::spawn(serve(listener, app, limits, shutdown.clone()));
         Ok(Self { at, shutdown, task })
     }
 
     pub(crate) async fn plain(node: Node) -> Result<Self> {
-        Self::start(node, Limits::default(), |door| door).await
+        Self::start(node, Limits::default(), |auth| auth).await
     }
 
     pub(crate) async fn stop(self) -> Result {

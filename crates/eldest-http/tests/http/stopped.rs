@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use eldest::{CancellationToken, Session, SessionOptions};
-use eldest_http::{Door, Limits, Node, on_behalf, router, serve};
+use eldest_http::{Auth, Limits, Node, on_behalf, router, serve};
 use eldest_testing::{Etcd, eventually};
 use tokio::net::TcpListener;
 
@@ -53,8 +53,8 @@ async fn child() -> Result {
     let session = Session::connect([endpoint], options("stopped")).await?;
     let election = session.election("e")?;
     let listener = TcpListener::bind(at).await?;
-    let door = Door::at(listener.local_addr()?);
-    let app = router(Node::new().stands_in(&election), door);
+    let auth = Auth::at(listener.local_addr()?);
+    let app = router(Node::new().stands_in(&election), auth);
     // Until it is killed.
     let never = CancellationToken::new();
     let server = serve(listener, app, Limits::default(), never.clone());

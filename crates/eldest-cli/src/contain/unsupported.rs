@@ -20,9 +20,9 @@ use super::clock;
 use super::spec::{Commands, Ending, Exit, Limit, Spec, Stop};
 
 /// The children of this process, of which nothing is known here.
-pub(crate) struct Household;
+pub(crate) struct ChildRegistry;
 
-impl Household {
+impl ChildRegistry {
     pub(crate) fn found() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self))
     }
@@ -38,7 +38,7 @@ impl Household {
 pub(crate) struct Keeper(Arc<Spec>);
 
 impl Keeper {
-    pub(crate) async fn start(spec: &Arc<Spec>, _: &Arc<Household>) -> io::Result<Self> {
+    pub(crate) async fn start(spec: &Arc<Spec>, _: &Arc<ChildRegistry>) -> io::Result<Self> {
         Ok(Self(Arc::clone(spec)))
     }
 
@@ -138,8 +138,10 @@ mod tests {
             tick: Duration::from_millis(20),
             cgroup: false,
         };
-        let household = Household::found().unwrap();
-        let keeper = Keeper::start(&Arc::new(spec), &household).await.unwrap();
+        let child_registry = ChildRegistry::found().unwrap();
+        let keeper = Keeper::start(&Arc::new(spec), &child_registry)
+            .await
+            .unwrap();
         let (_stop, stopped) = watch::channel(Stop::Not);
         let signals = broadcast::channel(1).0;
         let commands = Commands {

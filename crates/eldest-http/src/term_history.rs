@@ -9,7 +9,7 @@ const KEPT: usize = 100;
 
 /// The terms that an onlooker saw, the oldest first. One that began and ended while nobody could look is not among them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Past(VecDeque<Seen>);
+pub(super) struct TermHistory(VecDeque<Seen>);
 
 #[derive(Debug, Clone)]
 struct Seen {
@@ -20,7 +20,7 @@ struct Seen {
     ended: Option<u64>,
 }
 
-impl Past {
+impl TermHistory {
     /// `leader` is the fencing token and the identity of the eldest, `now` in milliseconds since the epoch.
     pub(super) fn see(&mut self, leader: Option<(i64, &str)>, now: u64) {
         let first = self.0.is_empty();
@@ -66,36 +66,36 @@ mod tests {
         (token, "somebody")
     }
 
-    fn tokens(past: &Past) -> Vec<(i64, Option<u64>, Option<u64>)> {
-        let each = past.0.iter();
+    fn tokens(term_history: &TermHistory) -> Vec<(i64, Option<u64>, Option<u64>)> {
+        let each = term_history.0.iter();
         each.map(|seen| (seen.token, seen.began, seen.ended))
             .collect()
     }
 
     #[test]
     fn a_term_ends_when_another_leads_or_nobody_does() {
-        let mut past = Past::default();
+        let mut term_history = TermHistory::default();
         for (token, now) in [(3, 10), (3, 11), (5, 20)] {
-            past.see(Some(led_by(token)), now);
+            term_history.see(Some(led_by(token)), now);
         }
-        past.see(None, 30);
-        past.see(None, 31);
-        past.see(Some(led_by(9)), 40);
+        term_history.see(None, 30);
+        term_history.see(None, 31);
+        term_history.see(Some(led_by(9)), 40);
         let seen = [
             (3, None, Some(20)),
             (5, Some(20), Some(30)),
             (9, Some(40), None),
         ];
-        assert_eq!(tokens(&past), seen);
+        assert_eq!(tokens(&term_history), seen);
     }
 
     #[test]
     fn only_the_last_terms_are_kept() {
-        let mut past = Past::default();
+        let mut term_history = TermHistory::default();
         for token in 1..=250 {
-            past.see(Some(led_by(token)), 0);
+            term_history.see(Some(led_by(token)), 0);
         }
-        assert_eq!(past.0.len(), KEPT);
-        assert_eq!(tokens(&past)[0].0, 250 - KEPT as i64 + 1);
+        assert_eq!(term_history.0.len(), KEPT);
+        assert_eq!(tokens(&term_history)[0].0, 250 - KEPT as i64 + 1);
     }
 }

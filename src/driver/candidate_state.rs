@@ -8,17 +8,17 @@ use crate::error::{Error, Result};
 use crate::etcd::Pool;
 use crate::metrics;
 use crate::runtime::SharedEnv;
-use crate::state::{Belief, Pen, Shared, Status, Term};
-use crate::util::{Teller, Told};
+use crate::state::{LeaseDeadline, LocalStatusWriter, Status, Term, TermState};
+use crate::util::{LazyWatch, LazyWatchSender};
 use eldest_core::action::{SlotId, Standing, TermId, Trouble};
 use eldest_core::partitions::partition_key;
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
 
-/// Tells what a seat has come to: of an election it is news, of a lock a detail.
+/// Logs what became of a candidate: of an election it is news, of a lock a detail.
 macro_rules! tell {
-    ($seat:expr, $($event:tt)*) => {
-        if $seat.brief {
+    ($candidate:expr, $($event:tt)*) => {
+        if $candidate.brief {
             tracing::debug!($($event)*);
         } else {
             tracing::info!($($event)*);
@@ -27,23 +27,23 @@ macro_rules! tell {
 }
 
 /// The driver's side of a candidate.
-pub(crate) struct Seat {
+pub(crate) struct CandidateState {
     pub(crate) election: Arc<str>,
     pub(crate) prefix: Arc<[u8]>,
     awaiting_end: Vec<oneshot::Sender<()>>,
-    status: Teller<Status>,
+    status: LazyWatchSender<Status>,
     registered: Option<oneshot::Sender<Result<()>>>,
     /// Kept until the key stands.
     room: Option<OwnedSemaphorePermit>,
     elected: Arc<dyn Winner>,
-    term: Option<(TermId, Arc<Shared>)>,
+    term: Option<(TermId, Arc<TermState>)>,
     failure: Arc<OnceLock<Error>>,
     /// A lock's, a semaphore's or a partition's: its many terms are told as details.
     brief: bool,
     /// The next task of this session may stand when the key of this one is gone.
     turn: Option<OwnedSemaphorePermit>,
     /// Tells the election's other handles; nobody else has such.
-    pen: Option<Pen>,
+    writer: Option<LocalStatusWriter>,
 }
 
 /// Takes what a candidate wins. It does not keep the session alive: the driver must see when every handle is gone.
@@ -53,27 +53,27 @@ pub(crate) trait Winner: Send + Sync {
 }
 
 /// The user's side of a candidate.
-pub(crate) struct Seated {
-    pub(crate) status: Arc<Told<Status>>,
+pub(crate) struct CandidateChannels {
+    pub(crate) status: Arc<LazyWatch<Status>>,
     pub(crate) registered: oneshot::Receiver<Result<()>>,
     /// Why etcd refused it.
     pub(crate) failure: Arc<OnceLock<Error>>,
 }
 
-impl Seat {
+impl CandidateState {
     pub(crate) fn new(
         elected: Arc<dyn Winner>,
         election: Arc<str>,
         prefix: Arc<[u8]>,
         room: Option<OwnedSemaphorePermit>,
         turn: Option<OwnedSemaphorePermit>,
-        pen: Option<Pen>,
-    ) -> (Box<Self>, Seated) {
-        let status = Teller::new(Status::Joining);
-        let status_seen = status.told();
+        writer: Option<LocalStatusWriter>,
+    ) -> (Box<Self>, CandidateChannels) {
+        let status = LazyWatchSender::new(Status::Joining);
+        let status_seen = status.reader();
         let (registered, registration) = oneshot::channel();
         let failure = Arc::new(OnceLock::new());
-        let seat = Self {
+        let candidate = Self {
             election,
             prefix,
             awaiting_end: Vec::new(),
@@ -85,23 +85,23 @@ impl Seat {
             failure: Arc::clone(&failure),
             brief: turn.is_some(),
             turn,
-            pen,
+            writer,
         };
-        let seated = Seated {
+        let channels = CandidateChannels {
             status: status_seen,
             registered: registration,
             failure,
         };
-        (Box::new(seat), seated)
+        (Box::new(candidate), channels)
     }
 
-    /// The seat of a partition that this member owns: its leaderships go to the member's handle.
+    /// The state of a partition that this member owns: its leaderships go to the member's handle.
     pub(super) fn partition(&self, partition: u32) -> Self {
         Self {
             election: format!("{}/{partition}", self.election).into(),
             prefix: partition_key(&self.prefix, partition),
             awaiting_end: Vec::new(),
-            status: Teller::new(Status::Joining),
+            status: LazyWatchSender::new(Status::Joining),
             registered: None,
             room: None,
             elected: Arc::clone(&self.elected),
@@ -109,7 +109,7 @@ impl Seat {
             failure: Arc::default(),
             brief: true,
             turn: None,
-            pen: None,
+            writer: None,
         }
     }
 
@@ -129,8 +129,8 @@ impl Seat {
 
     /// It was accepted as the session's one candidate.
     pub(super) fn accepted(&self) {
-        if let Some(pen) = &self.pen {
-            pen.take();
+        if let Some(writer) = &self.writer {
+            writer.take();
         }
     }
 
@@ -144,7 +144,7 @@ impl Seat {
         identity: &str,
         (slot, term): (SlotId, TermId),
         (env, pool): (SharedEnv, Arc<Pool>),
-        belief: Arc<Belief>,
+        lease_deadline: Arc<LeaseDeadline>,
         key: Arc<[u8]>,
         token: i64,
     ) {
@@ -152,11 +152,18 @@ impl Seat {
         if !self.brief {
             metrics::elected(identity, &self.election);
         }
-        let shared = Shared::new(env, pool, belief, Arc::clone(&self.election), key, token);
+        let shared = TermState::new(
+            env,
+            pool,
+            lease_deadline,
+            Arc::clone(&self.election),
+            key,
+            token,
+        );
         self.term = Some((term, Arc::clone(&shared)));
         let view = Term { shared };
-        if let Some(pen) = &self.pen {
-            pen.elected(view.clone(), term);
+        if let Some(writer) = &self.writer {
+            writer.elected(view.clone(), term);
         }
         self.elected.elected(slot, term, view);
     }
@@ -228,8 +235,8 @@ impl Seat {
 
     /// Tells those who look from outside of the candidate.
     fn shown(&self, identity: &str, status: Status) {
-        if let Some(pen) = &self.pen {
-            pen.status(status);
+        if let Some(writer) = &self.writer {
+            writer.status(status);
             let (leads, rank) = match status {
                 Status::Leading { .. } => (true, 1),
                 Status::Waiting { rank, .. } => (false, rank),
@@ -258,7 +265,7 @@ impl Seat {
         // Whoever is told of the end finds the next one's turn begun.
         drop(self.turn.take());
         self.registered(Err(error));
-        // Told already, unless it never came to be; nobody is told twice.
+        // LazyWatch already, unless it never came to be; nobody is told twice.
         let ended = Status::Ended { reason };
         self.status
             .change(|status| std::mem::replace(status, ended) != ended);

@@ -16,17 +16,17 @@ use super::problem::{Problem, shortened};
 ///
 /// Every request must call the node by a name that is its own, so that no web page can reach it through a name that
 /// points at it for a while (DNS rebinding): `localhost`, an address (of the loopback alone while nothing else is listened
-/// at), or a [`Door::host`]. What changes something (a method other than GET and HEAD) is refused to pages of other
-/// origins than the name and port that the request calls us by, but for those of a [`Door::host`], and needs the [`Door::token`] if there is one. Beyond loopback there must be one: without it nothing can be
+/// at), or a [`Auth::host`]. What changes something (a method other than GET and HEAD) is refused to pages of other
+/// origins than the name and port that the request calls us by, but for those of a [`Auth::host`], and needs the [`Auth::token`] if there is one. Beyond loopback there must be one: without it nothing can be
 /// changed.
 #[derive(Clone)]
-pub struct Door {
+pub struct Auth {
     hosts: Vec<String>,
     token: Option<Arc<str>>,
     beyond_loopback: bool,
 }
 
-impl Door {
+impl Auth {
     /// For a server that listens there.
     pub fn at(address: SocketAddr) -> Self {
         Self {
@@ -128,10 +128,10 @@ impl Door {
     }
 }
 
-impl fmt::Debug for Door {
+impl fmt::Debug for Auth {
     /// Leaves out the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Door")
+        f.debug_struct("Auth")
             .field("hosts", &self.hosts)
             .field("token", &self.token.as_ref().map(|_| "..."))
             .field("beyond_loopback", &self.beyond_loopback)
@@ -162,10 +162,10 @@ fn bad_host(detail: &'static str) -> Problem {
 }
 
 pub(super) async fn check(
-    State(door): State<Arc<Door>>,
+    State(auth): State<Arc<Auth>>,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    door.admits(&request)?;
+    auth.admits(&request)?;
     Ok(next.run(request).await)
 }

@@ -22,7 +22,7 @@ const MOST: usize = 1024;
 
 /// All locks that a node keeps for others.
 #[derive(Debug, Default)]
-pub(super) struct Holds {
+pub(super) struct LockTable {
     kept: Mutex<HashMap<String, Arc<Held>>>,
 }
 
@@ -61,7 +61,7 @@ pub(super) enum Sign {
     Over,
 }
 
-impl Holds {
+impl LockTable {
     /// Keeps a lock that was just acquired, `ttl` long after each sign of life.
     pub(super) fn keep(
         self: &Arc<Self>,
@@ -72,12 +72,12 @@ impl Holds {
     ) -> Arc<Held> {
         let held = Arc::new(Held::new(env, guard.term(), (resource, owner), ttl));
         self.lock().insert(held.id.clone(), Arc::clone(&held));
-        let (holds, kept) = (Arc::clone(self), Arc::clone(&held));
+        let (lock_table, kept) = (Arc::clone(self), Arc::clone(&held));
         env.spawn(
             async move {
                 kept.until_over().await;
                 let confirmed = guard.release().await.is_ok();
-                holds.lock().remove(&kept.id);
+                lock_table.lock().remove(&kept.id);
                 kept.end.send_replace(Some(confirmed));
             }
             .boxed(),

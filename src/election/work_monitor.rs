@@ -15,7 +15,7 @@ const NONE: u64 = u64::MAX;
 const LAST_WORDS: Duration = Duration::from_millis(20);
 
 /// The watch over one term's work, kept by the watchdog's thread for as long as `run` holds it.
-pub(crate) struct Vigil {
+pub(crate) struct WorkMonitor {
     claim: Arc<Claim>,
     grace: Duration,
     /// Nanoseconds; the longest silence of the work.
@@ -30,7 +30,7 @@ pub(crate) struct Vigil {
     ended: AtomicBool,
 }
 
-impl Vigil {
+impl WorkMonitor {
     /// `start`: how long it may take until the work begins.
     pub(crate) fn start(
         claim: Arc<Claim>,
@@ -42,7 +42,7 @@ impl Vigil {
         shared.guard_by_watchdog();
         shared.beat();
         let env = Arc::clone(&shared.env);
-        let vigil = Arc::new(Self {
+        let monitor = Arc::new(Self {
             grace,
             silence: AtomicU64::new(nanos(start)),
             illness: AtomicU64::new(NONE),
@@ -51,9 +51,9 @@ impl Vigil {
             ended: AtomicBool::new(true),
             claim,
         });
-        let watched: Arc<dyn Watched> = Arc::clone(&vigil) as Arc<dyn Watched>;
+        let watched: Arc<dyn Watched> = Arc::clone(&monitor) as Arc<dyn Watched>;
         env.watch(Arc::downgrade(&watched));
-        vigil
+        monitor
     }
 
     /// The work begins: from now on these are the limits.
@@ -97,7 +97,7 @@ impl Vigil {
     }
 }
 
-impl Watched for Vigil {
+impl Watched for WorkMonitor {
     fn due(&self) -> Option<Time> {
         let lost = self.claim.term().shared.is_lost();
         let stalls = self.stalls_at().filter(|_| !lost);

@@ -10,12 +10,12 @@ use tokio::process::{Child, Command};
 use super::children;
 
 /// The children of this process, one for the whole process.
-pub(crate) struct Household {
+pub(crate) struct ChildRegistry {
     /// With their births, for numbers are given again.
     known: Mutex<HashMap<Pid, String>>,
 }
 
-impl Household {
+impl ChildRegistry {
     /// From here on orphans of our descendants come to us. Children that we were started with are left alone.
     pub(crate) fn found() -> io::Result<Arc<Self>> {
         let born = |child| Some((child, children::birth(child)?));

@@ -49,13 +49,13 @@ enum Ask {
     },
 }
 
-/// The way to the session's lookout, which is started if there is none.
-pub(crate) struct Lookout {
-    door: Arc<Mutex<Door>>,
+/// The way to the session's observer task, which is started if there is none.
+pub(crate) struct Observers {
+    entrance: Arc<Mutex<Entrance>>,
     parts: Parts,
 }
 
-/// What a lookout is made of.
+/// What the observer task is made of.
 #[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) env: SharedEnv,
@@ -69,21 +69,21 @@ pub(crate) struct Parts {
 }
 
 #[derive(Default)]
-struct Door {
+struct Entrance {
     /// To the task, while there is one.
     asks: Option<mpsc::UnboundedSender<Ask>>,
     readers: u64,
 }
 
-impl Lookout {
+impl Observers {
     pub(crate) fn new(parts: Parts) -> Self {
         Self {
-            door: Arc::default(),
+            entrance: Arc::default(),
             parts,
         }
     }
 
-    /// Has `backlog` filled until [`Lookout::leave`] is called with the number that is returned.
+    /// Has `backlog` filled until [`Observers::leave`] is called with the number that is returned.
     pub(crate) fn look(
         &self,
         prefix: Arc<[u8]>,
@@ -94,9 +94,9 @@ impl Lookout {
         if matches!(*self.parts.state.borrow(), SessionState::Closed) {
             return Err(Error::closed());
         }
-        let mut door = lock(&self.door);
-        door.readers += 1;
-        let reader = door.readers;
+        let mut entrance = lock(&self.entrance);
+        entrance.readers += 1;
+        let reader = entrance.readers;
         let ask = Ask::Look {
             reader,
             prefix,
@@ -104,13 +104,13 @@ impl Lookout {
             backlog,
             _room: room,
         };
-        let asks = door.asks.get_or_insert_with(|| self.start());
+        let asks = entrance.asks.get_or_insert_with(|| self.start());
         asks.send(ask).map_err(|_| Error::closed())?;
         Ok(reader)
     }
 
     pub(crate) fn leave(&self, reader: u64) {
-        if let Some(asks) = &lock(&self.door).asks {
+        if let Some(asks) = &lock(&self.entrance).asks {
             // With the task gone, nobody looks any more.
             let _ = asks.send(Ask::Leave { reader });
         }
@@ -120,15 +120,15 @@ impl Lookout {
         use futures::FutureExt;
         use tracing::Instrument;
         let (asks, asked) = mpsc::unbounded_channel();
-        let task = Task::run(self.parts.clone(), asked, Arc::clone(&self.door));
+        let task = Task::run(self.parts.clone(), asked, Arc::clone(&self.entrance));
         let task = task.instrument(self.parts.span.clone());
         self.parts.env.spawn(task.boxed());
         asks
     }
 }
 
-fn lock(door: &Mutex<Door>) -> MutexGuard<'_, Door> {
-    door.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(entrance: &Mutex<Entrance>) -> MutexGuard<'_, Entrance> {
+    entrance.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Keys that somebody looks at.
@@ -155,11 +155,15 @@ struct Task {
     /// What nobody looked at when it was put here, and until when it is watched all the same.
     lingering: VecDeque<(Time, SlotId)>,
     failures: Failures,
-    door: Arc<Mutex<Door>>,
+    entrance: Arc<Mutex<Entrance>>,
 }
 
 impl Task {
-    async fn run(parts: Parts, mut asked: mpsc::UnboundedReceiver<Ask>, door: Arc<Mutex<Door>>) {
+    async fn run(
+        parts: Parts,
+        mut asked: mpsc::UnboundedReceiver<Ask>,
+        entrance: Arc<Mutex<Entrance>>,
+    ) {
         let (answers, mut events) = mpsc::unbounded_channel();
         let (env, pool) = (Arc::clone(&parts.env), Arc::clone(&parts.pool));
         let namespace = Arc::clone(&parts.namespace);
@@ -185,7 +189,7 @@ impl Task {
             next_slot: 1,
             lingering: VecDeque::new(),
             failures,
-            door,
+            entrance,
         };
         loop {
             let wait = task.next_wait();
@@ -235,10 +239,10 @@ impl Task {
 
     /// Whether nobody has asked for anything more.
     fn ends(&self, asked: &mpsc::UnboundedReceiver<Ask>) -> bool {
-        let mut door = lock(&self.door);
+        let mut entrance = lock(&self.entrance);
         let ends = asked.is_empty();
         if ends {
-            door.asks = None;
+            entrance.asks = None;
         }
         ends
     }

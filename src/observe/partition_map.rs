@@ -17,10 +17,10 @@ use eldest_core::partitions::{KeyKind, kind_of};
 
 /// Who shares the partitions and which partition is with whom, at one revision of etcd.
 ///
-/// This is what etcd says. Whether a holder acts for its partition it knows alone
+/// This is what etcd says. Whether an owner acts for its partition it knows alone
 /// ([`Term::is_valid`](crate::Term::is_valid)): one that cannot reach etcd stops before its key is gone.
 #[derive(Clone, PartialEq)]
-pub struct Holders {
+pub struct PartitionMap {
     revision: i64,
     members: Roster,
     owned: Arc<[Option<Held>]>,
@@ -40,7 +40,7 @@ impl Held {
 
 /// Whose a partition is.
 #[derive(Clone, Copy)]
-pub struct Holder<'a> {
+pub struct PartitionOwner<'a> {
     member: Option<&'a Member>,
     key: &'a Member,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// What all keys of the family say.
-    pub(crate) fn holders(&self, all: &Roster) -> Result<Holders> {
+    pub(crate) fn map(&self, all: &Roster) -> Result<PartitionMap> {
         let mut keys = all.members().iter().map(Member::key);
         let of_us = keys.clone().any(|key| key.starts_with(&self.prefix));
         match keys.next().filter(|_| !of_us) {
@@ -64,12 +64,12 @@ impl Layout {
                 ErrorKind::CountMismatch,
                 miscount(&self.family, self.count as usize, other),
             )),
-            None => Ok(Holders::new(all, &self.prefix, self.count)),
+            None => Ok(PartitionMap::new(all, &self.prefix, self.count)),
         }
     }
 }
 
-impl Holders {
+impl PartitionMap {
     pub(crate) fn new(all: &Roster, prefix: &[u8], count: u32) -> Self {
         let kind = |member: &Member| kind_of(prefix, member.key());
         let entries = all.members().iter();
@@ -82,12 +82,12 @@ impl Holders {
             .zip(members.members())
             .map(|(index, member)| (member.lease_id(), index))
             .collect();
-        let mut holders = vec![None; count as usize];
+        let mut map = vec![None; count as usize];
         for key in entries {
             if let Some(KeyKind::Partition(partition)) = kind(key)
-                && let Some(holder) = holders.get_mut(partition as usize)
+                && let Some(owner) = map.get_mut(partition as usize)
             {
-                *holder = Some(Held {
+                *owner = Some(Held {
                     member: by_lease.get(&key.lease_id()).copied(),
                     key: key.clone(),
                 });
@@ -96,7 +96,7 @@ impl Holders {
         Self {
             revision: all.revision(),
             members,
-            owned: holders.into(),
+            owned: map.into(),
         }
     }
 
@@ -125,23 +125,23 @@ impl Holders {
     }
 
     /// Whose that partition is. `None`: nobody's now, or there is no such partition.
-    pub fn holder(&self, partition: u32) -> Option<Holder<'_>> {
+    pub fn owner(&self, partition: u32) -> Option<PartitionOwner<'_>> {
         let held = self.owned.get(partition as usize)?.as_ref();
         let held = held.filter(|held| !held.blocks())?;
-        Some(Holder {
+        Some(PartitionOwner {
             member: held.member.map(|index| &self.members()[index]),
             key: &held.key,
         })
     }
 
     /// All partitions that are somebody's, in their order.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, Holder<'_>)> {
-        (0..self.count()).filter_map(|partition| Some((partition, self.holder(partition)?)))
+    pub fn iter(&self) -> impl Iterator<Item = (u32, PartitionOwner<'_>)> {
+        (0..self.count()).filter_map(|partition| Some((partition, self.owner(partition)?)))
     }
 
-    /// The partitions that are nobody's now, the [blocked](Holders::blocked) ones among them.
+    /// The partitions that are nobody's now, the [blocked](PartitionMap::blocked) ones among them.
     pub fn unowned(&self) -> impl Iterator<Item = u32> {
-        (0..self.count()).filter(|partition| self.holder(*partition).is_none())
+        (0..self.count()).filter(|partition| self.owner(*partition).is_none())
     }
 
     /// The partitions that nobody can own, each with the key that stands where its owner's should: one without a lease,
@@ -154,17 +154,17 @@ impl Holders {
         })
     }
 
-    /// The partitions of one of the [members](Holders::members).
+    /// The partitions of one of the [members](PartitionMap::members).
     pub fn partitions_of<'a>(&'a self, member: &'a Member) -> impl Iterator<Item = u32> + 'a {
         self.iter()
-            .filter(|(_, holder)| holder.key.lease_id() == member.lease_id())
+            .filter(|(_, owner)| owner.key.lease_id() == member.lease_id())
             .map(|(partition, _)| partition)
     }
 }
 
-impl fmt::Debug for Holders {
+impl fmt::Debug for PartitionMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Holders")
+        f.debug_struct("PartitionMap")
             .field("revision", &self.revision)
             .field("members", &self.members())
             .field("count", &self.count())
@@ -173,7 +173,7 @@ impl fmt::Debug for Holders {
     }
 }
 
-impl<'a> Holder<'a> {
+impl<'a> PartitionOwner<'a> {
     /// The member, with what it announces. `None`: it has left, and its work on the partition winds up.
     pub fn member(&self) -> Option<&'a Member> {
         self.member
@@ -200,24 +200,24 @@ impl<'a> Holder<'a> {
     }
 }
 
-impl fmt::Debug for Holder<'_> {
+impl fmt::Debug for PartitionOwner<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Holder")
+        f.debug_struct("PartitionOwner")
             .field("identity", &self.identity())
             .field("fencing_token", &self.fencing_token())
             .finish_non_exhaustive()
     }
 }
 
-/// The changes of [`Holders`], as a stream, in the manner of an [`Observer`]: the current state first, then every change
+/// The changes of [`PartitionMap`], as a stream, in the manner of an [`Observer`]: the current state first, then every change
 /// in order of etcd's revision; a reader that falls more than 256 changes behind skips to the newest state.
 #[must_use = "streams do nothing unless polled"]
-pub struct HoldersObserver {
+pub struct PartitionMapObserver {
     changes: Observer,
     layout: Layout,
 }
 
-impl HoldersObserver {
+impl PartitionMapObserver {
     pub(crate) fn new(changes: Observer, layout: Layout) -> Self {
         Self { changes, layout }
     }
@@ -228,18 +228,19 @@ impl HoldersObserver {
     }
 }
 
-impl Stream for HoldersObserver {
-    type Item = Result<Holders>;
+impl Stream for PartitionMapObserver {
+    type Item = Result<PartitionMap>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let change = ready!(Pin::new(&mut self.changes).poll_next(cx));
-        let holders = |all: Result<Roster>| self.layout.holders(&all?);
-        Poll::Ready(change.map(holders))
+        let map = |all: Result<Roster>| self.layout.map(&all?);
+        Poll::Ready(change.map(map))
     }
 }
 
-impl fmt::Debug for HoldersObserver {
+impl fmt::Debug for PartitionMapObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HoldersObserver").finish_non_exhaustive()
+        f.debug_struct("PartitionMapObserver")
+            .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
 //! Who is let in, and that nothing that is sent makes a server fall over.
 
 use eldest::{CancellationToken, Session};
-use eldest_http::{Door, Limits, Node, router, serve};
+use eldest_http::{Auth, Limits, Node, router, serve};
 use tokio::net::TcpListener;
 
 use crate::caller::{ask, exactly, get, post, raw};
@@ -16,8 +16,8 @@ fn node() -> Result<Node> {
 
 #[tokio::test]
 async fn a_request_must_call_the_node_by_a_name_that_is_its_own() -> Result {
-    let door = |door: Door| door.host("Node-A.example");
-    let server = Server::start(node()?, Limits::default(), door).await?;
+    let auth = |auth: Auth| auth.host("Node-A.example");
+    let server = Server::start(node()?, Limits::default(), auth).await?;
     let ask = async |head: &str| exactly(server.at, &format!("{head}\r\n\r\n")).await;
     for host in [
         "localhost",
@@ -80,7 +80,7 @@ async fn a_request_must_call_the_node_by_a_name_that_is_its_own() -> Result {
 #[tokio::test]
 async fn nothing_is_changed_without_the_token() -> Result {
     let secret = "s3cret";
-    let server = Server::start(node()?, Limits::default(), |door| door.token(secret)).await?;
+    let server = Server::start(node()?, Limits::default(), |auth| auth.token(secret)).await?;
     assert_eq!(
         get(server.at, "/leader").await?.status,
         503,
@@ -112,7 +112,7 @@ async fn nothing_is_changed_without_the_token() -> Result {
         let answer = ask(server.at, "POST", RESIGN, &header).await?;
         assert_eq!((answer.status, &*answer.problem()), (409, "not_leading"));
     }
-    assert!(!format!("{:?}", Door::at(server.at).token(secret)).contains(secret));
+    assert!(!format!("{:?}", Auth::at(server.at).token(secret)).contains(secret));
     server.stop().await
 }
 
@@ -121,7 +121,7 @@ async fn beyond_loopback_nothing_is_changed_unless_there_is_a_token() -> Result 
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let at = listener.local_addr()?;
     let shutdown = CancellationToken::new();
-    let app = router(node()?, Door::at(([0, 0, 0, 0], at.port()).into()));
+    let app = router(node()?, Auth::at(([0, 0, 0, 0], at.port()).into()));
     let task = tokio::spawn(serve(listener, app, Limits::default(), shutdown.clone()));
     let answer = post(at, RESIGN).await?;
     assert_eq!(
@@ -170,8 +170,8 @@ async fn a_page_of_another_origin_changes_nothing() -> Result {
 
 #[tokio::test]
 async fn a_page_behind_a_name_that_was_configured_may_ask_for_changes() -> Result {
-    let door = |door: Door| door.host("Front.example.");
-    let server = Server::start(node()?, Limits::default(), door).await?;
+    let auth = |auth: Auth| auth.host("Front.example.");
+    let server = Server::start(node()?, Limits::default(), auth).await?;
     for (origin, code) in [
         ("https://front.example", "not_leading"),
         ("https://FRONT.example:8443", "not_leading"),
