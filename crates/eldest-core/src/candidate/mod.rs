@@ -7,7 +7,7 @@ mod keys;
 mod phase;
 
 pub(crate) use announcements::Announcements;
-pub use candidacy::{Candidacy, Role, new_view};
+pub use candidacy::{Candidacy, Role};
 pub use config::{Follow, LONG_QUEUE, Manner, Share, miscount};
 pub use keys::{key_of, numbered_key_of};
 pub use phase::{Afterwards, End, Phase, Turn};

@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use super::{Machine, Onlooker, Slot};
+use super::{Machine, Slot};
 use crate::action::{Action, SlotId, TermId};
 use crate::candidate::{Afterwards, Candidacy, End, Manner, Phase};
 use crate::facts::Reach;
 use crate::lease::Closing;
-use crate::queue::PrefixView;
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
 use crate::timers::Timer;
-use crate::watch::Completeness;
+use crate::watch::Onlooker;
 
 impl Machine {
     /// Whether that candidacy still counts as one: it has not left, and is not about to.
@@ -56,15 +55,7 @@ impl Machine {
         if self.closing {
             return;
         }
-        let onlooker = Onlooker {
-            view: PrefixView::onlooker(Arc::clone(&prefix), reach),
-            prefix,
-            reach,
-            failures: 0,
-            not_before: now,
-            shown: 0,
-            complete: Completeness::default(),
-        };
+        let onlooker = Onlooker::new(slot, prefix, reach, now);
         self.slots.insert(slot, Slot::Onlooker(Box::new(onlooker)));
         self.watch_slot(slot);
         self.want_read(slot, now);

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::{Machine, Slot};
 use crate::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
-use crate::candidate::{Phase, Role, new_view};
+use crate::candidate::{Candidacy, Phase, Role};
 use crate::facts::Entry;
 use crate::partitions::partition_key;
 use crate::purpose::Purpose;
-use crate::queue::{Own, View};
+use crate::queue::Own;
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
 use crate::timers::Timer;
@@ -45,7 +45,8 @@ impl Machine {
             return false;
         }
         let known = self.out.known_revision();
-        self.renew_view(slot);
+        let discarded = self.candidate(slot).map(Candidacy::renew_view);
+        self.close_watches(discarded.unwrap_or_default());
         // The watch goes out beside the join, so that it costs no round trip of its own.
         self.watch_slot(slot);
         let request = self.out.ask(
@@ -59,9 +60,7 @@ impl Machine {
             },
         );
         if let Some(candidate) = self.candidate(slot) {
-            if let View::Prefix(view) = &mut candidate.view {
-                view.join_begun(request);
-            }
+            candidate.join_begun(request);
             if !uncertain {
                 candidate.joins_after = known;
             }
@@ -76,25 +75,8 @@ impl Machine {
     /// The request is answered, whatever became of it: the candidate's view awaits nothing from it any more.
     pub(super) fn join_answered(&mut self, slot: SlotId, request: RequestId) {
         self.joins.answered();
-        if let Some(candidate) = self.candidate(slot)
-            && let View::Prefix(view) = &mut candidate.view
-        {
-            view.join_over(request);
-        }
-    }
-
-    /// A new key has a new place: what the old one's neighbours do is of no interest.
-    pub(super) fn renew_view(&mut self, slot: SlotId) {
-        let Some(candidate) = self.candidate(slot) else {
-            return;
-        };
-        let View::Predecessor(view) = &candidate.view else {
-            return;
-        };
-        let watchers = view.watchers();
-        candidate.view = new_view(&candidate.prefix, candidate.manner.follow);
-        for watch in watchers {
-            self.watches.close(watch, &mut self.out);
+        if let Some(candidate) = self.candidate(slot) {
+            candidate.join_over(request);
         }
     }
 
@@ -197,7 +179,8 @@ impl Machine {
                     // It would sit in the queue for ever.
                     self.remove(now, &left.key, Some(left.create_revision), None);
                 }
-                self.take_snapshot(slot, request, header.revision, entries, true, now);
+                let request = (request, true);
+                self.take_snapshot(slot, request, header.revision, entries, now);
             }
             Answer::Failed(trouble) => self.join_failed(slot, now, &trouble),
             _ => {}

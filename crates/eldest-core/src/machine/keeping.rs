@@ -7,7 +7,6 @@ use crate::action::{Action, Answer, RequestId, SlotId};
 use crate::candidate::{Candidacy, End, Phase, Role};
 use crate::facts::Header;
 use crate::lease::{Confirmed, Renewed};
-use crate::queue::View;
 use crate::reason::LostReason;
 use crate::time::Time;
 
@@ -185,15 +184,14 @@ impl Machine {
         let Phase::Leading { own, .. } = candidate.phase() else {
             return None;
         };
-        let view = match candidate.role {
+        let watched = match candidate.role {
             // A member's view shows the keys of its partitions.
-            Role::Owner { member, .. } => match self.slots.get(&member) {
-                Some(Slot::Candidate(member)) => Some(&member.view),
-                _ => None,
-            },
-            _ => Some(&candidate.view),
+            Role::Owner { member, .. } => {
+                let member = self.slots.get(&member).and_then(Slot::candidate);
+                member.is_some_and(Candidacy::is_current)
+            }
+            _ => candidate.is_current(),
         };
-        let watched = view.is_some_and(View::is_current);
         (!watched).then(|| (slot, own.create_revision, Arc::clone(&own.key)))
     }
 

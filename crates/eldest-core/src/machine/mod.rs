@@ -19,10 +19,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use self::config::Config;
+use self::slots::Slot;
 use crate::action::{Action, Answer, Class, RequestId, SlotId, WatchId};
 use crate::candidate::{Candidacy, Phase};
 use crate::cleanup::{Removals, Revocations};
-use crate::facts::{Entry, Header, Reach};
+use crate::facts::{Entry, Header};
 use crate::gate::Gate;
 use crate::known_store::{Floor, Origin};
 use crate::lease::{KeyChecks, Lease, LeaseConfig, LeaseKeeper};
@@ -30,29 +31,11 @@ pub use crate::outbox::BATCH;
 use crate::outbox::Outbox;
 use crate::pause::Pace;
 use crate::purpose::Purpose;
-use crate::queue::PrefixView;
+use crate::queue::Own;
 use crate::reason::LostReason;
 use crate::time::Time;
 use crate::timers::Timer;
-use crate::watch::{Completeness, WatchStream};
-
-/// Somebody who only looks on.
-#[derive(Debug, Clone)]
-pub struct Onlooker {
-    pub prefix: Arc<[u8]>,
-    pub reach: Reach,
-    pub view: PrefixView,
-    pub failures: u32,
-    pub not_before: Time,
-    pub shown: i64,
-    complete: Completeness,
-}
-
-#[derive(Debug, Clone)]
-pub enum Slot {
-    Candidate(Box<Candidacy>),
-    Onlooker(Box<Onlooker>),
-}
+use crate::watch::WatchStream;
 
 /// Joins, which share transactions.
 const MOST_JOINS: usize = 256;
@@ -69,7 +52,7 @@ pub struct Machine {
     lease: LeaseKeeper,
     /// Reads of leaders' keys.
     checks: KeyChecks,
-    pub slots: BTreeMap<SlotId, Slot>,
+    slots: BTreeMap<SlotId, Slot>,
     removals: Removals,
     /// All watches, on one stream.
     watches: WatchStream,
@@ -137,10 +120,6 @@ impl Machine {
 
     // ---- helpers shared by the machine's other files
 
-    pub fn slot_ids(&self) -> Vec<SlotId> {
-        self.slots.keys().copied().collect()
-    }
-
     /// The lease that is held, whether it may be believed in or not.
     pub fn lease(&self) -> Option<&Lease> {
         self.lease.lease()
@@ -149,6 +128,22 @@ impl Machine {
     /// Until when the lease is believed in; `None` when it is not.
     pub fn trusted(&self) -> Option<Time> {
         self.lease.trusted()
+    }
+
+    /// Every candidate, by its slot.
+    pub fn candidates(&self) -> impl Iterator<Item = (SlotId, &Candidacy)> {
+        let slots = self.slots.iter();
+        slots.filter_map(|(id, slot)| Some((*id, slot.candidate()?)))
+    }
+
+    /// The key of the candidate in that slot, while it holds one and may still act on it.
+    pub fn own(&self, slot: SlotId) -> Option<&Own> {
+        self.slots.get(&slot)?.candidate()?.own()
+    }
+
+    /// Whether anything stands in the slot.
+    pub fn has_slot(&self, slot: SlotId) -> bool {
+        self.slots.contains_key(&slot)
     }
 
     /// Every watch, with the slot that it is for.
@@ -257,9 +252,7 @@ impl Machine {
         self.out.store_exchanged(header);
         self.lose_lease(now, LostReason::StoreChanged);
         self.restart_watches(now, false);
-        for slot in self.slot_ids() {
-            self.forget_store(slot);
-        }
+        self.slots.values_mut().for_each(Slot::store_changed);
     }
 
     // ---- gates
@@ -306,21 +299,10 @@ impl Machine {
         if let Slot::Candidate(candidate) = forgotten {
             self.answer_proclaims(candidate.unanswered(), false);
         }
-        for watch in watchers {
-            self.watches.close(watch, &mut self.out);
-        }
+        self.close_watches(watchers);
     }
 
     pub fn entry_is_ours(&self, entry: &Entry) -> bool {
         self.lease.id() == Some(entry.lease)
-    }
-
-    /// What the slot looks at.
-    pub fn prefix_of(&self, slot: SlotId) -> Arc<[u8]> {
-        match self.slots.get(&slot) {
-            Some(Slot::Onlooker(onlooker)) => Arc::clone(&onlooker.prefix),
-            Some(Slot::Candidate(candidate)) => Arc::clone(&candidate.prefix),
-            None => Arc::default(),
-        }
     }
 }

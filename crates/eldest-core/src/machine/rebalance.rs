@@ -11,7 +11,7 @@ use crate::candidate::{Candidacy, End, Phase, Role};
 use crate::facts::Header;
 use crate::partitions::{Membership, Wants, partition_key};
 use crate::purpose::Purpose;
-use crate::queue::{Fate, Own, View};
+use crate::queue::Own;
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
 use crate::timers::Timer;
@@ -80,7 +80,7 @@ impl Machine {
             self.out.note(Note::OrphanFound {
                 key: Arc::clone(&own.key),
             });
-            self.own(slot, partition, own);
+            self.own_partition(slot, partition, own);
         }
         if wants.waiting.iter().any(|p| self.is_overdue(*p, now)) {
             self.step_aside(slot, now);
@@ -167,19 +167,8 @@ impl Machine {
     }
 
     fn wants(&self, slot: SlotId) -> Option<Wants> {
-        let Some(Slot::Candidate(candidate)) = self.slots.get(&slot) else {
-            return None;
-        };
-        let (Role::Member(member), Phase::Waiting { own }, View::Prefix(view)) =
-            (&candidate.role, candidate.phase(), &candidate.view)
-        else {
-            return None;
-        };
-        let roster = view.roster();
-        let shown =
-            |key: &[u8], created: Option<i64>| self.removals.shown(key, created, roster.revision());
-        let complete = view.is_synced();
-        complete.then(|| member.wants(&candidate.prefix, own, roster, shown))
+        let candidate = self.slots.get(&slot)?.candidate()?;
+        candidate.wants(|key, created, seen| self.removals.shown(key, created, seen))
     }
 
     /// Of each key in the way once, until it is gone.
@@ -199,7 +188,7 @@ impl Machine {
     }
 
     /// A partition is ours from now on.
-    fn own(&mut self, member: SlotId, partition: u32, own: Own) {
+    fn own_partition(&mut self, member: SlotId, partition: u32, own: Own) {
         let slot = PARTITIONS + self.out.next_id();
         let Some(candidate) = self.candidate(member) else {
             return;
@@ -303,37 +292,16 @@ impl Machine {
         &mut self,
         slot: SlotId,
         partition: u32,
-        (taken, lease): (bool, i64),
+        taken: (bool, i64),
         header: Header,
         now: Time,
     ) {
         let believes = self.lease.trusted().is_some();
-        let Some(candidate) = self.candidate(slot) else {
-            return;
-        };
-        let own = Own {
-            key: partition_key(&candidate.prefix, partition),
-            create_revision: header.revision,
-            lease,
-        };
-        let stands = matches!(candidate.phase(), Phase::Waiting { .. });
-        let (Role::Member(member), View::Prefix(view)) = (&mut candidate.role, &candidate.view)
-        else {
-            return;
-        };
-        let seen = view.roster().revision();
-        if !taken {
-            member.refuse(partition, header.revision, seen);
-            return;
-        }
-        // The events of its end may have come before this answer.
-        let over = view.is_synced()
-            && seen >= header.revision
-            && own.read(view.roster().get(&own.key)) != Fate::Ours;
-        if stands && believes && !over {
-            self.own(slot, partition, own);
-        } else {
-            self.discard(slot, &own, now);
+        let candidate = self.candidate(slot);
+        match candidate.and_then(|c| c.took(partition, taken, header.revision, believes)) {
+            Some(Ok(own)) => self.own_partition(slot, partition, own),
+            Some(Err(own)) => self.discard(slot, &own, now),
+            None => {}
         }
     }
 

@@ -1,15 +1,103 @@
-//! Finds what stands in a slot.
+//! Gives candidates and onlookers one face: what stands in a slot watches and reads.
 
-use super::{Machine, Slot};
-use crate::action::{SlotId, WatchId};
+use std::sync::Arc;
+
+use super::Machine;
+use crate::action::Ask;
 use crate::candidate::Candidacy;
+use crate::ids::{RequestId, SlotId, WatchId};
+use crate::queue::Watcher;
+use crate::time::Time;
+use crate::watch::Onlooker;
+
+/// What stands in a slot of the session.
+#[derive(Debug, Clone)]
+pub(super) enum Slot {
+    Candidate(Box<Candidacy>),
+    Onlooker(Box<Onlooker>),
+}
 
 impl Slot {
+    pub(super) fn candidate(&self) -> Option<&Candidacy> {
+        match self {
+            Slot::Candidate(candidate) => Some(candidate),
+            Slot::Onlooker(_) => None,
+        }
+    }
+
+    /// What it looks at.
+    pub(super) fn prefix(&self) -> &Arc<[u8]> {
+        match self {
+            Slot::Candidate(candidate) => &candidate.prefix,
+            Slot::Onlooker(onlooker) => onlooker.prefix(),
+        }
+    }
+
     /// Every watcher that stands for it.
     pub(super) fn watchers(&self) -> Vec<WatchId> {
         match self {
-            Slot::Candidate(candidate) => candidate.view.watchers(),
-            Slot::Onlooker(onlooker) => onlooker.view.watchers(),
+            Slot::Candidate(candidate) => candidate.watchers(),
+            Slot::Onlooker(onlooker) => onlooker.watchers(),
+        }
+    }
+
+    /// The watchers that it does not need any more, and what is to be watched and is not: keys, and whether everything
+    /// under them.
+    pub(super) fn unwatched_keys(&mut self) -> (Vec<WatchId>, Vec<(Arc<[u8]>, bool)>) {
+        match self {
+            Slot::Candidate(candidate) => candidate.unwatched_keys(),
+            Slot::Onlooker(onlooker) => {
+                let key = onlooker.unwatched_key();
+                (Vec::new(), key.map(|key| (key, true)).into_iter().collect())
+            }
+        }
+    }
+
+    /// A watch of that key was asked for.
+    pub(super) fn watched(&mut self, key: &[u8], watcher: Watcher) {
+        match self {
+            Slot::Candidate(candidate) => candidate.watched(key, watcher),
+            Slot::Onlooker(onlooker) => onlooker.watched(watcher),
+        }
+    }
+
+    /// Whether only a read can close a gap.
+    pub(super) fn wants_read(&self) -> bool {
+        match self {
+            Slot::Candidate(candidate) => candidate.wants_read(),
+            Slot::Onlooker(onlooker) => onlooker.wants_read(),
+        }
+    }
+
+    /// The read to be sent now. An error says from when on.
+    pub(super) fn next_read(&self, now: Time) -> Option<Result<Ask, Time>> {
+        match self {
+            Slot::Candidate(candidate) => candidate.next_read().map(Ok),
+            Slot::Onlooker(onlooker) => onlooker.next_read(now),
+        }
+    }
+
+    /// The read under way.
+    pub(super) fn read(&self) -> Option<RequestId> {
+        match self {
+            Slot::Candidate(candidate) => candidate.read(),
+            Slot::Onlooker(onlooker) => onlooker.read(),
+        }
+    }
+
+    /// A read was begun, or the one under way is over.
+    pub(super) fn set_read(&mut self, read: Option<RequestId>) {
+        match self {
+            Slot::Candidate(candidate) => candidate.set_read(read),
+            Slot::Onlooker(onlooker) => onlooker.set_read(read),
+        }
+    }
+
+    /// What was read so far was another store's.
+    pub(super) fn store_changed(&mut self) {
+        match self {
+            Slot::Candidate(candidate) => candidate.store_changed(),
+            Slot::Onlooker(onlooker) => onlooker.store_changed(),
         }
     }
 }
@@ -20,5 +108,15 @@ impl Machine {
             Some(Slot::Candidate(candidate)) => Some(candidate),
             _ => None,
         }
+    }
+
+    /// What the slot looks at.
+    pub(super) fn prefix_of(&self, slot: SlotId) -> Arc<[u8]> {
+        let prefix = self.slots.get(&slot).map(Slot::prefix);
+        prefix.cloned().unwrap_or_default()
+    }
+
+    pub(super) fn slot_ids(&self) -> Vec<SlotId> {
+        self.slots.keys().copied().collect()
     }
 }

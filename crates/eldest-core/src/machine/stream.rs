@@ -110,9 +110,7 @@ impl Machine {
     fn watch_again_later(&mut self, slot: SlotId, gone: WatchId, class: Class, now: Time) {
         self.watches.gone(gone);
         let others = self.slots.get(&slot).map(Slot::watchers);
-        for watch in others.unwrap_or_default() {
-            self.watches.close(watch, &mut self.out);
-        }
+        self.close_watches(others.unwrap_or_default());
         self.slot_unwatched(slot);
         self.watches.watch_later(slot, class, now, &mut self.out);
     }
@@ -144,9 +142,9 @@ impl Machine {
         });
         let first = onlookers.next()?;
         let permitted = std::iter::once(first).chain(onlookers);
-        let permitted = permitted.into_iter().find(|(_, o)| o.view.is_synced());
+        let permitted = permitted.into_iter().find(|(_, o)| o.is_synced());
         let (id, onlooker) = permitted.unwrap_or(first);
-        Some((id, Arc::clone(&onlooker.prefix)))
+        Some((id, Arc::clone(onlooker.prefix())))
     }
 
     /// Whether a read of what etcd does not let us watch is permitted.

@@ -11,10 +11,10 @@ use crate::ids::{RequestId, WatchId};
 
 /// A candidate before us.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Neighbour {
-    pub key: Arc<[u8]>,
-    pub create_revision: i64,
-    pub watcher: Option<Watcher>,
+struct Neighbour {
+    key: Arc<[u8]>,
+    create_revision: i64,
+    watcher: Option<Watcher>,
 }
 
 impl Neighbour {
@@ -45,13 +45,13 @@ impl Neighbour {
 #[derive(Debug, Clone)]
 pub struct PredecessorView {
     prefix: Arc<[u8]>,
-    pub own: Option<Watcher>,
-    pub predecessor: Option<Neighbour>,
+    own: Option<Watcher>,
+    predecessor: Option<Neighbour>,
     /// The one before the predecessor. Nothing depends on it but the time at which is read.
-    pub herald: Option<Neighbour>,
-    pub read: Option<RequestId>,
+    herald: Option<Neighbour>,
+    read: Option<RequestId>,
     /// Watchers no longer needed, for the machine to cancel.
-    pub discarded: Vec<WatchId>,
+    discarded: Vec<WatchId>,
     /// Keys older than ours. Several that one transaction put share a create revision.
     older: BTreeSet<(i64, Arc<[u8]>)>,
     /// The eldest, if it has no lease.
@@ -115,6 +115,21 @@ impl PredecessorView {
         own.into_iter()
             .chain(neighbours.map(|neighbour| Arc::clone(&neighbour.key)))
             .collect()
+    }
+
+    /// The watchers that are not needed any more, to be cancelled.
+    pub fn take_discarded(&mut self) -> Vec<WatchId> {
+        std::mem::take(&mut self.discarded)
+    }
+
+    /// The read under way.
+    pub fn read(&self) -> Option<RequestId> {
+        self.read
+    }
+
+    /// A read was begun, or the one under way is over.
+    pub fn set_read(&mut self, read: Option<RequestId>) {
+        self.read = read;
     }
 
     /// A watch of that key was asked for.

@@ -17,8 +17,9 @@ use crate::ids::{RequestId, WatchId};
 /// Every key of the prefix, kept by one watch.
 #[derive(Debug, Clone)]
 pub struct PrefixView {
-    pub watcher: Option<Watcher>,
-    pub list: Option<RequestId>,
+    watcher: Option<Watcher>,
+    /// The read under way.
+    list: Option<RequestId>,
     roster: Roster,
     synced: bool,
     /// Nothing else reads the prefix: it is read beside opening the watch, which also tells whether that is permitted.
@@ -70,6 +71,21 @@ impl PrefixView {
     /// Every watcher that stands for this view.
     pub fn watchers(&self) -> Vec<WatchId> {
         self.watcher.iter().map(|watcher| watcher.id).collect()
+    }
+
+    /// Whether no watch of it was asked for.
+    pub fn is_unwatched(&self) -> bool {
+        self.watcher.is_none()
+    }
+
+    /// The watch of its prefix was asked for.
+    pub fn watched(&mut self, watcher: Watcher) {
+        self.watcher = Some(watcher);
+    }
+
+    /// The read under way.
+    pub fn list(&self) -> Option<RequestId> {
+        self.list
     }
 
     /// The watch is gone; what we knew may be old.

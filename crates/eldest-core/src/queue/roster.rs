@@ -62,6 +62,11 @@ impl Roster {
         }
     }
 
+    /// What all its keys begin with.
+    pub fn prefix(&self) -> &Arc<[u8]> {
+        &self.prefix
+    }
+
     /// The revision this roster is true at.
     pub fn revision(&self) -> i64 {
         self.revision

@@ -1,10 +1,14 @@
 //! Chooses between the two ways in which a candidate looks at the queue: the whole prefix, or its neighbours.
 
+use std::sync::Arc;
+
 use super::own::Own;
 use super::place::Place;
 use super::predecessor_view::PredecessorView;
 use super::prefix_view::PrefixView;
-use crate::ids::WatchId;
+use super::watcher::Watcher;
+use crate::facts::{Change, Entry};
+use crate::ids::{RequestId, WatchId};
 
 /// How a candidate looks at the queue.
 #[derive(Debug, Clone)]
@@ -35,6 +39,105 @@ impl View {
         match self {
             View::Prefix(view) => view.watchers(),
             View::Predecessor(view) => view.watchers(),
+        }
+    }
+
+    /// The watchers that are not needed any more, to be cancelled.
+    pub fn take_discarded(&mut self) -> Vec<WatchId> {
+        match self {
+            View::Prefix(_) => Vec::new(),
+            View::Predecessor(view) => view.take_discarded(),
+        }
+    }
+
+    /// What is to be watched and is not: keys, and whether everything under them. `own` is the candidate's own key.
+    pub fn unwatched_keys(&self, own: Option<Arc<[u8]>>) -> Vec<(Arc<[u8]>, bool)> {
+        match self {
+            View::Prefix(view) if view.is_unwatched() => {
+                vec![(Arc::clone(view.roster().prefix()), true)]
+            }
+            View::Prefix(_) => Vec::new(),
+            View::Predecessor(view) => {
+                let keys = view.unwatched_keys(own).into_iter();
+                keys.map(|key| (key, false)).collect()
+            }
+        }
+    }
+
+    /// A watch of that key was asked for.
+    pub fn watched(&mut self, key: &[u8], watcher: Watcher) {
+        match self {
+            View::Prefix(view) => view.watched(watcher),
+            View::Predecessor(view) => view.watched(key, watcher),
+        }
+    }
+
+    /// All watches are gone; what we knew may be old.
+    pub fn unwatched(&mut self) {
+        match self {
+            View::Prefix(view) => view.unwatched(),
+            View::Predecessor(view) => view.unwatched(),
+        }
+    }
+
+    /// A watch stands since `revision`.
+    pub fn created(&mut self, watch: WatchId, revision: i64) {
+        match self {
+            View::Prefix(view) => view.created(revision),
+            View::Predecessor(view) => view.created(watch, revision),
+        }
+    }
+
+    /// Events of a watch, in order.
+    pub fn changes(&mut self, changes: Vec<Change>) {
+        match self {
+            View::Prefix(view) => view.changes(changes, |_| {}),
+            View::Predecessor(view) => view.changes(&changes),
+        }
+    }
+
+    /// The read under way.
+    pub fn read(&self) -> Option<RequestId> {
+        match self {
+            View::Prefix(view) => view.list(),
+            View::Predecessor(view) => view.read(),
+        }
+    }
+
+    /// A read was begun, or the one under way is over.
+    pub fn set_read(&mut self, read: Option<RequestId>) {
+        match self {
+            View::Prefix(view) => view.set_list(read),
+            View::Predecessor(view) => view.set_read(read),
+        }
+    }
+
+    /// The answer to the read `request`: every key, or every key at least as old as `own`.
+    pub fn snapshot(
+        &mut self,
+        request: RequestId,
+        revision: i64,
+        entries: Vec<Entry>,
+        own: Option<&Own>,
+    ) {
+        match (self, own) {
+            (View::Prefix(view), _) => view.snapshot(request, revision, entries),
+            (View::Predecessor(view), Some(own)) => view.snapshot(revision, &entries, own),
+            (View::Predecessor(_), None) => {}
+        }
+    }
+
+    /// A join was begun, which reads the prefix.
+    pub fn join_begun(&mut self, request: RequestId) {
+        if let View::Prefix(view) = self {
+            view.join_begun(request);
+        }
+    }
+
+    /// A join was answered, whatever became of it.
+    pub fn join_over(&mut self, request: RequestId) {
+        if let View::Prefix(view) = self {
+            view.join_over(request);
         }
     }
 }

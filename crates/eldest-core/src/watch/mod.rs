@@ -1,12 +1,14 @@
 //! Keeps all watches of a session on one stream: its gaps, its stalls, and how fresh it keeps the views.
 
 mod freshness;
+mod onlooker;
 mod rewatching;
 mod stream;
 
 use std::time::Duration;
 
 pub use freshness::{Completeness, Freshness};
+pub use onlooker::Onlooker;
 pub(crate) use stream::{Compared, WatchStream};
 
 /// A stream that is behind for longer is stalled.

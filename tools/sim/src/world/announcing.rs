@@ -8,7 +8,6 @@ use super::promise::Invariant;
 use super::store::Key;
 use crate::mutant::Mutant;
 use eldest_core::action::{Answer, Ask, SlotId, Trouble};
-use eldest_core::machine::Slot;
 
 /// What the callers of one node announced, and what they were told.
 #[derive(Debug, Default)]
@@ -86,10 +85,7 @@ impl World {
     /// Whether what a caller was told stands in the candidate's key, if that still stands.
     fn stands_announced(&self, node: usize, slot: SlotId) -> Result<(), String> {
         let n = &self.nodes[node];
-        let own = match n.machine.slots.get(&slot) {
-            Some(Slot::Candidate(candidate)) => candidate.own(),
-            _ => None,
-        };
+        let own = n.machine.own(slot);
         let (Some(told), Some(own)) = (n.announced.told.get(&slot), own) else {
             return Ok(());
         };

@@ -35,7 +35,7 @@ impl World {
         self.check_terms();
         let astray = |node: &Node| {
             let mut watches = node.machine.watches();
-            let astray = watches.find(|(_, slot)| !node.machine.slots.contains_key(slot));
+            let astray = watches.find(|(_, slot)| !node.machine.has_slot(*slot));
             astray.map(|(watch, slot)| {
                 format!("watch {watch} is for slot {slot}, which is forgotten")
             })

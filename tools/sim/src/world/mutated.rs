@@ -10,7 +10,7 @@ use super::{Ev, Event, World};
 use crate::mutant::Mutant;
 use eldest_core::action::{Action, Answer, Ask, RequestId, SlotId, TermId, WatchId};
 use eldest_core::facts::{Change, Entry, Header};
-use eldest_core::machine::Slot;
+use eldest_core::queue::Own;
 use eldest_core::time::Time;
 
 /// What a mutated adapter remembers.
@@ -53,10 +53,9 @@ impl World {
         let Some(header) = n.memory.acknowledged else {
             return false;
         };
-        let mine = n.machine.slots.values().find_map(|slot| match slot {
-            Slot::Candidate(c) => c.own().filter(|own| own.key == *key),
-            Slot::Onlooker(_) => None,
-        });
+        let own = |own: &&Own| own.key == *key;
+        let machine = &n.machine;
+        let mine = machine.candidates().find_map(|(_, c)| c.own().filter(own));
         let entry = mine.map(|own| Entry {
             key: Arc::clone(&own.key),
             value: Key::default(),

@@ -20,9 +20,9 @@ use crate::mutant::Mutant;
 use eldest_core::action::{
     Action, Answer, Condition, Note, RequestId, SlotId, Standing, TermId, Trouble,
 };
-use eldest_core::candidate::{Follow, Phase, Role};
+use eldest_core::candidate::{Follow, Phase};
 use eldest_core::facts::{Entry, Reach};
-use eldest_core::machine::{Machine, Slot};
+use eldest_core::machine::Machine;
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
 use eldest_core::watch::Completeness;
@@ -262,15 +262,7 @@ impl Node {
 
     /// The partitions of every take under way.
     pub(crate) fn takes(&self) -> impl Iterator<Item = (&RequestId, &Vec<u32>)> {
-        let roles = self.machine.slots.values().filter_map(|slot| match slot {
-            Slot::Candidate(c) => Some(&c.role),
-            Slot::Onlooker(_) => None,
-        });
-        let taking = roles.filter_map(|role| match role {
-            Role::Member(member) => Some(&member.taking),
-            _ => None,
-        });
-        taking.flatten()
+        self.machine.candidates().flat_map(|(_, c)| c.takes())
     }
 
     /// This node's clock at an instant of the world. Overflows after 18,000 s of it.
@@ -354,23 +346,19 @@ impl Node {
 
     /// The key that a candidate holds, as its machine knows.
     pub(crate) fn own_key(&self, slot: SlotId) -> Option<Key> {
-        match self.machine.slots.get(&slot)? {
-            Slot::Candidate(candidate) => candidate.own().map(|own| Arc::clone(&own.key)),
-            Slot::Onlooker(_) => None,
-        }
+        self.machine.own(slot).map(|own| Arc::clone(&own.key))
     }
 
     /// Whether its machine believes to hold that very key, and means to keep it.
     pub(crate) fn holds(&self, key: &[u8], create_revision: i64) -> bool {
-        self.machine.slots.values().any(|slot| match slot {
-            Slot::Candidate(candidate) => match candidate.phase() {
+        self.machine
+            .candidates()
+            .any(|(_, candidate)| match candidate.phase() {
                 Phase::Waiting { own } | Phase::Leading { own, .. } => {
                     *own.key == *key && own.create_revision == create_revision
                 }
                 _ => false,
-            },
-            Slot::Onlooker(_) => false,
-        })
+            })
     }
 
     pub(crate) fn seat(&self, prefix: &[u8]) -> Option<(SlotId, &Seat)> {

@@ -1,0 +1,196 @@
+//! Follows all keys that somebody looks at, without a candidate or a lease.
+
+use std::sync::Arc;
+
+use super::freshness::Completeness;
+use crate::action::{Action, Ask, Class};
+use crate::facts::{Change, Entry, Reach};
+use crate::ids::{RequestId, SlotId, WatchId};
+use crate::outbox::Outbox;
+use crate::pause::Pace;
+use crate::queue::{PrefixView, Watcher};
+use crate::time::Time;
+
+/// Somebody who only looks on.
+#[derive(Debug, Clone)]
+pub struct Onlooker {
+    slot: SlotId,
+    prefix: Arc<[u8]>,
+    reach: Reach,
+    view: PrefixView,
+    failures: u32,
+    /// No read before this.
+    not_before: Time,
+    /// The revision of what was told last.
+    shown: i64,
+    complete: Completeness,
+}
+
+impl Onlooker {
+    pub(crate) fn new(slot: SlotId, prefix: Arc<[u8]>, reach: Reach, now: Time) -> Self {
+        Self {
+            slot,
+            view: PrefixView::onlooker(Arc::clone(&prefix), reach),
+            prefix,
+            reach,
+            failures: 0,
+            not_before: now,
+            shown: 0,
+            complete: Completeness::default(),
+        }
+    }
+
+    /// What it looks at.
+    pub(crate) fn prefix(&self) -> &Arc<[u8]> {
+        &self.prefix
+    }
+
+    /// Whether it knows of every change, as far as the stream is not behind.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.view.is_synced()
+    }
+
+    /// Every watcher that stands for it.
+    pub(crate) fn watchers(&self) -> Vec<WatchId> {
+        self.view.watchers()
+    }
+
+    /// What is to be watched and is not.
+    pub(crate) fn unwatched_key(&self) -> Option<Arc<[u8]>> {
+        let unwatched = self.view.is_unwatched();
+        unwatched.then(|| Arc::clone(&self.prefix))
+    }
+
+    /// The watch was asked for.
+    pub(crate) fn watched(&mut self, watcher: Watcher) {
+        self.view.watched(watcher);
+    }
+
+    /// The watch is gone. `confirmed` is as of when all views are complete.
+    pub(crate) fn unwatched(&mut self, confirmed: Option<Time>, out: &mut Outbox) {
+        self.view.unwatched();
+        if self.complete.unsynced(confirmed) {
+            out.act(Action::Unsynced { slot: self.slot });
+        }
+    }
+
+    /// The watch stands since `revision`.
+    pub(crate) fn created(&mut self, revision: i64, confirmed: Option<Time>, out: &mut Outbox) {
+        self.view.created(revision);
+        self.show(confirmed, out);
+    }
+
+    /// Events of the watch, in order.
+    pub(crate) fn changed(
+        &mut self,
+        changes: Vec<Change>,
+        confirmed: Option<Time>,
+        out: &mut Outbox,
+    ) {
+        let mut shown = Vec::new();
+        self.view.changes(changes, |roster| {
+            shown.push((roster.revision(), roster.copy()));
+        });
+        if let Some((revision, _)) = shown.last() {
+            self.shown = *revision;
+        }
+        let (slot, as_of) = (self.slot, self.as_of(confirmed));
+        for (revision, entries) in shown {
+            out.act(Action::Observed {
+                slot,
+                revision,
+                entries,
+                as_of,
+            });
+        }
+    }
+
+    /// Tells what is known, once it is known without a gap.
+    fn show(&mut self, confirmed: Option<Time>, out: &mut Outbox) {
+        if !self.view.is_synced() {
+            return;
+        }
+        let synced = self.complete.synced(confirmed);
+        let (slot, as_of) = (self.slot, self.as_of(confirmed));
+        let roster = self.view.roster();
+        let revision = roster.revision();
+        if revision > self.shown {
+            self.shown = revision;
+            out.act(Action::Observed {
+                slot,
+                revision,
+                entries: roster.copy(),
+                as_of,
+            });
+        }
+        // After the state, so that nobody takes an older one for complete.
+        if synced {
+            out.act(Action::Synced { slot, as_of });
+        }
+    }
+
+    fn as_of(&self, confirmed: Option<Time>) -> Time {
+        self.complete.as_of(confirmed).unwrap_or_default()
+    }
+
+    /// Whether only another read can close a gap.
+    pub(crate) fn wants_read(&self) -> bool {
+        self.view.wants_list()
+    }
+
+    /// The read to be sent now. An error says from when on.
+    pub(crate) fn next_read(&self, now: Time) -> Option<Result<Ask, Time>> {
+        if !self.view.wants_list() {
+            return None;
+        }
+        if now < self.not_before {
+            return Some(Err(self.not_before));
+        }
+        let prefix = Arc::clone(&self.prefix);
+        let reach = self.reach;
+        Some(Ok(Ask::List { prefix, reach }))
+    }
+
+    /// The read under way.
+    pub(crate) fn read(&self) -> Option<RequestId> {
+        self.view.list()
+    }
+
+    /// A read was begun, or the one under way is over.
+    pub(crate) fn set_read(&mut self, read: Option<RequestId>) {
+        self.view.set_list(read);
+    }
+
+    /// Whether a read contradicts what it saw: etcd was restored, and has come as far again since. Nothing but the keys
+    /// tells then.
+    pub(crate) fn saw_otherwise(&self, revision: i64, entries: &[Entry]) -> bool {
+        self.view.roster().contradicts(revision, entries)
+    }
+
+    /// The answer to `request`, which was sent then.
+    pub(crate) fn snapshot(
+        &mut self,
+        (request, sent): (RequestId, Time),
+        (revision, entries): (i64, Vec<Entry>),
+        confirmed: Option<Time>,
+        out: &mut Outbox,
+    ) {
+        self.complete.read(sent);
+        self.failures = 0;
+        self.view.snapshot(request, revision, entries);
+        self.show(confirmed, out);
+    }
+
+    /// A read failed. When the next one may be sent.
+    pub(crate) fn read_failed(&mut self, now: Time, class: Class, pace: Pace) -> Time {
+        self.failures += 1;
+        self.not_before = now.after(pace.pause(self.failures, class));
+        self.not_before
+    }
+
+    /// What was read so far was another store's.
+    pub(crate) fn store_changed(&mut self) {
+        self.view = PrefixView::onlooker(Arc::clone(&self.prefix), self.reach);
+        self.shown = 0;
+    }
+}
