@@ -18,7 +18,7 @@ pub(crate) enum Timer {
     Rewatch(SlotId),
     Slot(SlotId),
     Relist(SlotId, RequestId),
-    Arrange(SlotId),
+    Rebalance(SlotId),
     Announcement(SlotId),
     Removals,
     Revocations,

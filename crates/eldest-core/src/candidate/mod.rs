@@ -6,8 +6,10 @@ mod config;
 mod keys;
 mod phase;
 
-pub(crate) use announcements::Announcements;
 pub use candidacy::{Candidacy, Role};
+pub(crate) use candidacy::{
+    JoinDue, Joined, KeyLost, LeaseLost, Leave, Look, NotAdmitted, Stood, WorkEnded,
+};
 pub use config::{Follow, LONG_QUEUE, Manner, Share, miscount};
 pub use keys::{key_of, numbered_key_of};
 pub use phase::{Afterwards, End, Phase, Turn};

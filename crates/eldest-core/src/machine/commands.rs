@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Machine, Slot};
 use crate::action::{Action, SlotId, TermId};
-use crate::candidate::{Afterwards, Candidacy, End, Manner, Phase};
+use crate::candidate::{Candidacy, End, Leave, Manner, Phase, WorkEnded};
 use crate::facts::Reach;
 use crate::lease::Closing;
 use crate::reason::{EndReason, LostReason};
@@ -15,12 +15,8 @@ use crate::watch::Onlooker;
 impl Machine {
     /// Whether that candidacy still counts as one: it has not left, and is not about to.
     pub fn stands(&self, slot: SlotId) -> bool {
-        let Some(Slot::Candidate(candidate)) = self.slots.get(&slot) else {
-            return false;
-        };
-        let stands = candidate.looks() && (candidate.wanted || candidate.own().is_some());
-        // The work of partitions goes on after a member has left.
-        stands || candidate.is_member()
+        let candidate = self.slots.get(&slot).and_then(Slot::candidate);
+        candidate.is_some_and(Candidacy::stands)
     }
 
     /// Stands as a candidate.
@@ -77,48 +73,19 @@ impl Machine {
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
-        candidate.wanted = false;
-        match candidate.phase().clone() {
-            Phase::Joining { request: None, .. } => {
-                let uncertain = candidate.uncertain;
-                let key = lease.map(|lease| candidate.key(lease));
-                candidate.enter(Phase::Leaving { reason });
-                match key {
-                    // It may stand, or the one before it is not gone yet.
-                    Some(key) if uncertain || self.removals.contains(&key) => {
-                        self.remove(now, &key, None, Some(slot));
-                    }
-                    _ => self.finish(slot, now),
-                }
-            }
-            Phase::Waiting { own } => {
-                candidate.enter(Phase::Leaving { reason });
+        match candidate.leave(reason, lease) {
+            Leave::Nothing => {}
+            Leave::Remove(own) => {
                 self.remove(now, &own.key, Some(own.create_revision), Some(slot));
             }
-            // The answer decides; until then the key may or may not stand, and nobody else may join by it.
-            Phase::Joining {
-                request: Some((_, lease)),
-                ..
-            } => {
-                let key = candidate.key(lease);
-                self.removals.hold(key, slot, now);
+            Leave::Hold(key) => self.removals.hold(key, slot, now),
+            Leave::Search {
+                key: Some(key),
+                uncertain,
+            } if uncertain || self.removals.contains(&key) => {
+                self.remove(now, &key, None, Some(slot));
             }
-            Phase::Leading { .. } | Phase::Leaving { .. } => {}
-            Phase::Ending {
-                own,
-                term,
-                reason: lost,
-                cutoff,
-                next: _,
-            } => {
-                candidate.enter(Phase::Ending {
-                    own,
-                    term,
-                    reason: lost,
-                    cutoff,
-                    next: Afterwards::Leave(reason),
-                });
-            }
+            Leave::Search { .. } => self.finish(slot, now),
         }
         self.tell(slot);
     }
@@ -127,37 +94,10 @@ impl Machine {
     /// because its work stalled.
     pub fn end_by_leader(&mut self, now: Time, slot: SlotId, term: TermId, reason: LostReason) {
         self.expire(now);
-        let leaves = matches!(reason, LostReason::Resigned | LostReason::Shutdown);
-        let Some(candidate) = self.candidate(slot) else {
+        let ended = |c: &mut Candidacy| c.ended_by_leader(term, reason);
+        if !self.candidate(slot).is_some_and(ended) {
             return;
-        };
-        match candidate.phase().clone() {
-            Phase::Leading { term: t, .. } if t == term => {}
-            // It was lost before the leader's word arrived, which still means that no other term is to follow.
-            Phase::Ending {
-                own,
-                term: t,
-                reason: lost,
-                cutoff,
-                next: Afterwards::Rejoin,
-            } if t == term && leaves => {
-                candidate.wanted = false;
-                let next = Afterwards::Leave(match reason {
-                    LostReason::Resigned => EndReason::Resigned,
-                    _ => EndReason::Shutdown,
-                });
-                candidate.enter(Phase::Ending {
-                    own,
-                    term,
-                    reason: lost,
-                    cutoff,
-                    next,
-                });
-                return;
-            }
-            _ => return,
         }
-        candidate.wanted &= !leaves;
         let end = match reason {
             LostReason::Resigned | LostReason::SteppedDown => End::Void,
             LostReason::Stalled => End::Brief,
@@ -169,52 +109,20 @@ impl Machine {
     /// The term's work has ended, or the leadership was dropped: now its key may go.
     pub fn work_joined(&mut self, now: Time, slot: SlotId, term: TermId) {
         self.expire(now);
-        let leads =
-            |c: &mut Candidacy| matches!(c.phase(), Phase::Leading { term: t, .. } if *t == term);
-        if self.candidate(slot).is_some_and(leads) {
+        if self.candidate(slot).is_some_and(|c| c.leads_term(term)) {
             self.end_by_leader(now, slot, term, LostReason::Resigned);
         }
         let closing = self.closing;
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
-        let Phase::Ending {
-            own,
-            term: ending,
-            next,
-            ..
-        } = candidate.phase().clone()
-        else {
-            return;
-        };
-        if ending != term {
-            return;
-        }
-        match next {
-            Afterwards::Rejoin if candidate.wanted && !closing => {
-                candidate.enter(Phase::Joining {
-                    request: None,
-                    not_before: now,
-                });
-                if let Some(own) = own {
-                    self.remove(now, &own.key, Some(own.create_revision), Some(slot));
-                } else {
-                    self.queue_join(slot, now);
-                }
+        match candidate.work_ended(term, now, closing) {
+            WorkEnded::Nothing => return,
+            WorkEnded::Rejoin(Some(own)) | WorkEnded::Leave(Some(own)) => {
+                self.remove(now, &own.key, Some(own.create_revision), Some(slot));
             }
-            next => {
-                let reason = match next {
-                    Afterwards::Leave(reason) => reason,
-                    Afterwards::Rejoin if closing => EndReason::SessionClosed,
-                    Afterwards::Rejoin => EndReason::Left,
-                };
-                candidate.enter(Phase::Leaving { reason });
-                if let Some(own) = own {
-                    self.remove(now, &own.key, Some(own.create_revision), Some(slot));
-                } else {
-                    self.leave_when_removed(slot, now);
-                }
-            }
+            WorkEnded::Rejoin(None) => self.queue_join(slot, now),
+            WorkEnded::Leave(None) => self.leave_when_removed(slot, now),
         }
         self.tell(slot);
     }
@@ -222,33 +130,25 @@ impl Machine {
     /// Whether the candidate may join again after a term: not while its node is unhealthy, or its work goes on.
     pub fn hold_back(&mut self, now: Time, slot: SlotId, held: bool) {
         self.expire(now);
-        if let Some(candidate) = self.candidate(slot) {
-            candidate.held = held;
-            if matches!(candidate.phase(), Phase::Joining { request: None, .. }) {
-                self.queue_join(slot, now);
-            }
+        if self.candidate(slot).is_some_and(|c| c.hold_back(held)) {
+            self.queue_join(slot, now);
         }
     }
 
     /// Whether the key of that term is gone for certain.
     pub fn is_released(&self, slot: SlotId, term: TermId) -> bool {
-        let Some(Slot::Candidate(candidate)) = self.slots.get(&slot) else {
+        let Some(candidate) = self.slots.get(&slot).and_then(Slot::candidate) else {
             return true;
         };
         let key = self.lease.id().map(|lease| candidate.key(lease));
-        match candidate.phase() {
-            Phase::Leading { term: t, .. }
-            | Phase::Ending {
-                own: Some(_),
-                term: t,
-                ..
-            } => *t != term,
-            _ => key.is_none_or(|key| !self.removals.contains(&key)),
+        match candidate.holds_key_of(term) {
+            Some(holds) => !holds,
+            None => key.is_none_or(|key| !self.removals.contains(&key)),
         }
     }
 
     /// The key was released before the work ended; wait for the release if it is still under way.
-    pub(super) fn leave_when_removed(&mut self, slot: SlotId, now: Time) {
+    fn leave_when_removed(&mut self, slot: SlotId, now: Time) {
         let lease = self.lease.id();
         let Some(candidate) = self.candidate(slot) else {
             return;
@@ -270,7 +170,7 @@ impl Machine {
         self.out
             .set_timer(now.after(self.config.ttl * 2), Timer::GiveUp);
         for slot in self.slot_ids() {
-            match self.slots.get(&slot) {
+            match self.slots.get_mut(&slot) {
                 Some(Slot::Onlooker(_)) => self.forget(slot),
                 Some(Slot::Candidate(candidate)) => match candidate.phase() {
                     Phase::Leading { .. } => {
@@ -279,11 +179,7 @@ impl Machine {
                     }
                     // Waiting keys go with the lease, in one request. Members' go first: the others wait for that.
                     Phase::Waiting { .. } if !candidate.is_member() => {
-                        if let Some(candidate) = self.candidate(slot) {
-                            candidate.enter(Phase::Leaving {
-                                reason: EndReason::SessionClosed,
-                            });
-                        }
+                        candidate.leave_with_lease();
                         self.finish(slot, now);
                     }
                     _ => self.leave(now, slot, EndReason::SessionClosed),
@@ -295,20 +191,12 @@ impl Machine {
     }
 
     /// While closing: when every term has ended, the lease goes, and then the session is closed.
-    pub fn close_if_done(&mut self, now: Time) {
+    pub(super) fn close_if_done(&mut self, now: Time) {
         if !self.closing {
             return;
         }
-        let busy = self.slots.values().any(|slot| match slot {
-            Slot::Candidate(c) => match c.phase() {
-                // The former key went with its lease, unless somebody wrote over it unseen.
-                Phase::Ending { own, .. } => own.is_some() || (c.former.is_some() && !c.is_owner()),
-                // It waits for the work of its partitions, whose keys count by themselves.
-                Phase::Leaving { .. } if c.is_member() => false,
-                _ => true,
-            },
-            Slot::Onlooker(_) => false,
-        });
+        let mut candidates = self.slots.values().filter_map(Slot::candidate);
+        let busy = candidates.any(Candidacy::needs_lease);
         if busy || !self.removals.is_empty() {
             return;
         }
@@ -320,11 +208,9 @@ impl Machine {
     }
 
     /// The candidacy is over and nothing of it is left.
-    pub fn finish(&mut self, slot: SlotId, now: Time) {
-        let Some(candidate) = self.candidate(slot) else {
-            return;
-        };
-        let Phase::Leaving { reason } = *candidate.phase() else {
+    pub(super) fn finish(&mut self, slot: SlotId, now: Time) {
+        let candidate = self.slots.get(&slot).and_then(Slot::candidate);
+        let Some(reason) = candidate.and_then(Candidacy::leaving) else {
             return;
         };
         if !self.nothing_left(slot, now) {
@@ -333,14 +219,11 @@ impl Machine {
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
-        let role = candidate.role.clone();
-        let trouble = candidate.trouble.take();
-        let owner = candidate.is_owner();
-        let former = candidate.former.take().filter(|_| !owner);
+        let owner = candidate.owner_of();
+        let (trouble, former) = candidate.finish();
         self.tell(slot);
         self.forget(slot);
         if let Some(former) = former {
-            // It went with the lease, unless somebody wrote over it unseen: then it would block the others for ever.
             self.remove(now, &former.key, Some(former.create_revision), None);
         }
         self.out.act(Action::Ended {
@@ -348,7 +231,9 @@ impl Machine {
             reason,
             trouble,
         });
-        self.let_go(&role, now);
+        if let Some((member, partition)) = owner {
+            self.let_go(member, partition, now);
+        }
         self.close_if_done(now);
     }
 }

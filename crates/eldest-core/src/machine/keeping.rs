@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Machine, Slot};
 use crate::action::{Action, Answer, RequestId, SlotId};
-use crate::candidate::{Candidacy, End, Phase, Role};
+use crate::candidate::{Candidacy, End, Phase};
 use crate::facts::Header;
 use crate::lease::{Confirmed, Renewed};
 use crate::reason::LostReason;
@@ -184,13 +184,13 @@ impl Machine {
         let Phase::Leading { own, .. } = candidate.phase() else {
             return None;
         };
-        let watched = match candidate.role {
+        let watched = match candidate.owner_of() {
             // A member's view shows the keys of its partitions.
-            Role::Owner { member, .. } => {
+            Some((member, _)) => {
                 let member = self.slots.get(&member).and_then(Slot::candidate);
                 member.is_some_and(Candidacy::is_current)
             }
-            _ => candidate.is_current(),
+            None => candidate.is_current(),
         };
         (!watched).then(|| (slot, own.create_revision, Arc::clone(&own.key)))
     }

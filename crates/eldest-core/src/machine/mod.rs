@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub use self::config::Config;
 use self::slots::Slot;
 use crate::action::{Action, Answer, Class, RequestId, SlotId, WatchId};
-use crate::candidate::{Candidacy, Phase};
+use crate::candidate::Candidacy;
 use crate::cleanup::{Removals, Revocations};
 use crate::facts::{Entry, Header};
 use crate::gate::Gate;
@@ -109,7 +109,7 @@ impl Machine {
                 Timer::Rewatch(slot) => self.rewatch(slot, now),
                 Timer::Slot(slot) => self.slot_due(slot, now),
                 Timer::Relist(slot, request) => self.relist(slot, request, now),
-                Timer::Arrange(slot) => self.arrange(slot, now),
+                Timer::Rebalance(slot) => self.rebalance(slot, now),
                 Timer::Announcement(slot) => self.announce_owed(slot),
                 Timer::Removals => self.removals.start_all(now, &mut self.out),
                 Timer::Revocations => self.start_revocations(now),
@@ -273,8 +273,7 @@ impl Machine {
     /// Reads of those who wait for their turn come first. A leader learns from its own who stands behind it, for until then
     /// each renewal looks after its key: that shall hold up nobody who joins.
     fn queue_list(&mut self, slot: SlotId, now: Time) {
-        let candidate = self.candidate(slot);
-        if candidate.is_some_and(|c| matches!(c.phase(), Phase::Leading { .. })) {
+        if self.candidate(slot).is_some_and(|c| c.is_leading()) {
             self.lists.queue_last(slot);
         } else {
             self.lists.queue(slot);

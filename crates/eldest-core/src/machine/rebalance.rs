@@ -3,56 +3,39 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::{Machine, Slot};
 use crate::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
-use crate::candidate::{Candidacy, End, Phase, Role};
+use crate::candidate::{Candidacy, End, Phase};
 use crate::facts::Header;
-use crate::partitions::{Membership, Wants, partition_key};
+use crate::partitions::{Membership, Rebalance, Wants, partition_key};
 use crate::purpose::Purpose;
 use crate::queue::Own;
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
 use crate::timers::Timer;
 
-/// Takes of a member's under way.
-const AT_ONCE: usize = 8;
-/// However fast changes arrive, what they mean is worked out only so often: in this time,
-const BETWEEN: Duration = Duration::from_millis(10);
-/// or, with many partitions, in this time for each.
-const EACH: Duration = Duration::from_micros(50);
-/// but not longer than this.
-const MOST: Duration = Duration::from_millis(250);
 /// Slots of partitions are numbered from here; no handle ever makes so many.
 const PARTITIONS: SlotId = 1 << 62;
 
 impl Machine {
-    pub(super) fn membership(&mut self, slot: SlotId) -> Option<&mut Membership> {
-        match &mut self.candidate(slot)?.role {
-            Role::Member(member) => Some(member),
-            _ => None,
-        }
+    fn membership(&mut self, slot: SlotId) -> Option<&mut Membership> {
+        self.candidate(slot)?.member_mut()
     }
 
     /// Something changed that a member goes by.
-    pub(super) fn arrange_soon(&mut self, slot: SlotId, now: Time) {
-        let Some(member) = self.membership(slot) else {
-            return;
-        };
-        let between = (EACH * member.sharing.count).clamp(BETWEEN, MOST);
-        let at = member.arranged.after(between);
-        if now >= at {
-            self.arrange(slot, now);
-        } else if !std::mem::replace(&mut member.due, true) {
-            self.out.set_timer(at, Timer::Arrange(slot));
+    pub(super) fn rebalance_soon(&mut self, slot: SlotId, now: Time) {
+        match self.membership(slot).map(|m| m.rebalance_soon(now)) {
+            Some(Rebalance::Now) => self.rebalance(slot, now),
+            Some(Rebalance::At(at)) => self.out.set_timer(at, Timer::Rebalance(slot)),
+            Some(Rebalance::Due) | None => {}
         }
     }
 
     /// Does what the view wants done now.
-    pub(super) fn arrange(&mut self, slot: SlotId, now: Time) {
+    pub(super) fn rebalance(&mut self, slot: SlotId, now: Time) {
         if let Some(member) = self.membership(slot) {
-            (member.arranged, member.due) = (now, false);
+            member.rebalanced(now);
         }
         if self.lease.trusted().is_none() {
             return;
@@ -60,7 +43,7 @@ impl Machine {
         let Some(wants) = self.wants(slot) else {
             return;
         };
-        self.tell_blocked(slot, &wants.blocked);
+        self.tell_blocked(slot, wants.blocked);
         for (partition, fate) in wants.lost {
             self.key_lost(partition, fate, now);
         }
@@ -72,7 +55,7 @@ impl Machine {
         }
         for (partition, create_revision) in wants.stray {
             if let Some(candidate) = self.candidate(slot) {
-                let key = partition_key(&candidate.prefix, partition);
+                let key = partition_key(candidate.prefix(), partition);
                 self.remove(now, &key, Some(create_revision), None);
             }
         }
@@ -91,28 +74,21 @@ impl Machine {
 
     /// Whether work goes on although its time is over and its key gone.
     fn is_overdue(&self, partition: SlotId, now: Time) -> bool {
-        let Some(Slot::Candidate(owner)) = self.slots.get(&partition) else {
-            return false;
-        };
-        matches!(owner.phase(), Phase::Ending { own: None, cutoff, .. } if now >= self.release_at(*cutoff))
+        let owner = self.slots.get(&partition).and_then(Slot::candidate);
+        match owner.and_then(Candidacy::ending) {
+            Some((cutoff, key_stands)) => !key_stands && now >= self.release_at(cutoff),
+            None => false,
+        }
     }
 
     /// As long as a member is there, nobody else takes what should be its own. It keeps what it owns, and joins again
     /// when the work has ended.
     fn step_aside(&mut self, slot: SlotId, now: Time) {
-        let Some(candidate) = self.candidate(slot) else {
-            return;
-        };
-        let Phase::Waiting { own } = candidate.phase().clone() else {
-            return;
-        };
-        candidate.held = true;
-        candidate.enter(Phase::Joining {
-            request: None,
-            not_before: now,
-        });
-        self.remove(now, &own.key, Some(own.create_revision), Some(slot));
-        self.tell(slot);
+        let own = self.candidate(slot).and_then(|c| c.step_aside(now));
+        if let Some(own) = own {
+            self.remove(now, &own.key, Some(own.create_revision), Some(slot));
+            self.tell(slot);
+        }
     }
 
     /// What a member that stepped aside may have taken without our knowing is looked for, now that its own key is gone and
@@ -121,29 +97,16 @@ impl Machine {
         if self.removals.is_awaited_by(slot) {
             return;
         }
-        let Some(candidate) = self.candidate(slot).filter(|c| c.held) else {
-            return;
-        };
-        if matches!(candidate.phase(), Phase::Joining { .. }) {
+        if self.candidate(slot).is_some_and(|c| c.is_aside()) {
             self.remove_uncertain(slot, None, now);
         }
     }
 
-    /// Removes what takes may have put without our knowing, for `waits`; how many keys those are. None while a take is
-    /// under way: it may be the next of which nothing is known.
+    /// Removes what takes may have put without our knowing, for `waits`; how many keys those are.
     fn remove_uncertain(&mut self, slot: SlotId, waits: Option<SlotId>, now: Time) -> usize {
-        let Some(candidate) = self.candidate(slot) else {
-            return 0;
-        };
-        let prefix = Arc::clone(&candidate.prefix);
-        let Role::Member(member) = &mut candidate.role else {
-            return 0;
-        };
-        if !member.taking.is_empty() {
-            return 0;
-        }
-        // Also where work goes on: a term's own key is not what a search takes away.
-        let uncertain = std::mem::take(&mut member.uncertain);
+        let uncertain = self.membership(slot).map(Membership::look_for_uncertain);
+        let uncertain = uncertain.unwrap_or_default();
+        let prefix = self.prefix_of(slot);
         for partition in &uncertain {
             self.remove(now, &partition_key(&prefix, *partition), None, waits);
         }
@@ -152,16 +115,16 @@ impl Machine {
 
     /// Work of a member's has ended, for which it may have stepped aside.
     fn come_back(&mut self, slot: SlotId, now: Time) {
-        if !self.candidate(slot).is_some_and(|c| c.held) {
+        if !self.candidate(slot).is_some_and(|c| c.is_held_back()) {
             return;
         }
-        let held = self.membership(slot).map(|member| member.held.values());
-        let held: Vec<_> = held.into_iter().flatten().map(|hold| hold.slot).collect();
+        let held = self.membership(slot).map(|member| member.holds());
+        let held = held.unwrap_or_default();
         if held.into_iter().any(|p| self.is_overdue(p, now)) {
             return;
         }
         if let Some(candidate) = self.candidate(slot) {
-            candidate.held = false;
+            candidate.come_back();
             self.queue_join(slot, now);
         }
     }
@@ -172,17 +135,11 @@ impl Machine {
     }
 
     /// Of each key in the way once, until it is gone.
-    fn tell_blocked(&mut self, slot: SlotId, blocked: &BTreeSet<u32>) {
-        let Some(candidate) = self.candidate(slot) else {
-            return;
-        };
-        let Role::Member(member) = &mut candidate.role else {
-            return;
-        };
-        let told = std::mem::replace(&mut member.blocked, blocked.clone());
-        let key = |partition: &u32| partition_key(&candidate.prefix, *partition);
-        let news: Vec<_> = blocked.difference(&told).map(key).collect();
-        for key in news {
+    fn tell_blocked(&mut self, slot: SlotId, blocked: BTreeSet<u32>) {
+        let news = self.membership(slot).map(|member| member.blocked(blocked));
+        let prefix = self.prefix_of(slot);
+        for partition in news.unwrap_or_default() {
+            let key = partition_key(&prefix, partition);
             self.out.note(Note::Blocked { slot, key });
         }
     }
@@ -193,8 +150,11 @@ impl Machine {
         let Some(candidate) = self.candidate(member) else {
             return;
         };
-        let (prefix, value) = (Arc::clone(&candidate.prefix), Arc::clone(&candidate.value));
-        if let Role::Member(membership) = &mut candidate.role {
+        let (prefix, value) = (
+            Arc::clone(candidate.prefix()),
+            Arc::clone(candidate.value()),
+        );
+        if let Some(membership) = candidate.member_mut() {
             membership.hold(partition, slot, own.clone());
         }
         let owner = Candidacy::owner(prefix, value, member, partition);
@@ -222,21 +182,19 @@ impl Machine {
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
-        let (Role::Member(member), Phase::Waiting { own }) = (&candidate.role, candidate.phase())
-        else {
+        let (Some(member), Phase::Waiting { own }) = (candidate.member(), candidate.phase()) else {
             return;
         };
-        let more = AT_ONCE.saturating_sub(member.taking.len());
+        let (more, not_before) = (member.more_takes(), member.not_before());
         if partitions.is_empty() || more == 0 {
             return;
         }
-        if now < member.not_before {
-            let at = member.not_before;
-            self.out.set_timer(at, Timer::Arrange(slot));
+        let (own, prefix) = (own.clone(), Arc::clone(candidate.prefix()));
+        let value = Arc::clone(member.tag());
+        if now < not_before {
+            self.out.set_timer(not_before, Timer::Rebalance(slot));
             return;
         }
-        let (own, prefix) = (own.clone(), Arc::clone(&candidate.prefix));
-        let value = Arc::clone(&member.sharing.tag);
         for partitions in partitions.chunks(batch).take(more) {
             let keys = partitions.iter();
             let ask = Ask::Take {
@@ -246,7 +204,7 @@ impl Machine {
             };
             let request = self.out.ask(Purpose::Take { slot }, ask);
             if let Some(member) = self.membership(slot) {
-                member.taking.insert(request, partitions.to_vec());
+                member.take_sent(request, partitions);
             }
         }
     }
@@ -256,8 +214,7 @@ impl Machine {
         let Some(member) = self.membership(slot) else {
             return;
         };
-        // After the loss of the lease nobody waits for it.
-        let Some(partitions) = member.taking.remove(&request) else {
+        let Some(partitions) = member.take_answered(request) else {
             return;
         };
         match (answer, lease) {
@@ -268,7 +225,7 @@ impl Machine {
                 },
                 Some(lease),
             ) => {
-                member.failures = 0;
+                member.take_done();
                 let results = partitions.into_iter().zip(taken);
                 for (partition, taken) in results {
                     self.take_result(slot, partition, (taken, lease), header, now);
@@ -285,7 +242,7 @@ impl Machine {
         }
         self.tidy(slot, now);
         self.finish(slot, now);
-        self.arrange_soon(slot, now);
+        self.rebalance_soon(slot, now);
     }
 
     fn take_result(
@@ -321,27 +278,17 @@ impl Machine {
             return;
         };
         if trouble.ambiguous {
-            member.uncertain.extend(partitions);
+            member.take_lost(partitions);
         }
         self.take_later(slot, request, trouble.class, now);
         let prefix = self.prefix_of(slot);
         self.out.note_failure("take partitions", &prefix, trouble);
     }
 
-    /// What was under way when a failure was counted, and fails as well, is the same failure.
     fn take_later(&mut self, slot: SlotId, request: RequestId, class: Class, now: Time) {
-        let sent = self.out.last_id();
-        let Some(member) = self.membership(slot) else {
-            return;
-        };
-        if request > member.counted {
-            member.failures += 1;
-            member.counted = sent;
-        }
-        let failures = member.failures;
-        let not_before = now.after(self.pace.pause(failures, class));
+        let (requests, pace) = ((request, self.out.last_id()), self.pace);
         if let Some(member) = self.membership(slot) {
-            member.not_before = not_before.max(member.not_before);
+            member.take_failed(requests, class, now, pace);
         }
     }
 
@@ -351,8 +298,8 @@ impl Machine {
             EndReason::SessionClosed => LostReason::SessionClosed,
             _ => LostReason::Shutdown,
         };
-        let held = self.membership(slot).map(|member| member.held.values());
-        let held: Vec<_> = held.into_iter().flatten().map(|hold| hold.slot).collect();
+        let held = self.membership(slot).map(|member| member.holds());
+        let held = held.unwrap_or_default();
         for partition in held {
             self.end_term(partition, now, reason, End::Brief);
         }
@@ -368,29 +315,27 @@ impl Machine {
             return false;
         }
         let membership = self.membership(slot);
-        membership.is_none_or(|member| member.taking.is_empty() && member.held.is_empty())
+        membership.is_none_or(|member| member.is_over())
     }
 
     /// The key is gone for certain, which its member may have waited for.
     pub(super) fn may_be_taken_again(&mut self, key: &[u8], now: Time) {
         let member = self.slots.iter().find_map(|(slot, of)| match of {
-            Slot::Candidate(c) if c.is_member() && key.starts_with(&c.prefix) => Some(*slot),
+            Slot::Candidate(c) if c.is_member() && key.starts_with(c.prefix()) => Some(*slot),
             _ => None,
         });
         if let Some(member) = member {
-            self.arrange_soon(member, now);
+            self.rebalance_soon(member, now);
         }
     }
 
     /// A partition's term is over, and nothing of it is left.
-    pub(super) fn let_go(&mut self, role: &Role, now: Time) {
-        if let Role::Owner { member, partition } = *role {
-            if let Some(membership) = self.membership(member) {
-                membership.let_go(partition);
-            }
-            self.come_back(member, now);
-            self.finish(member, now);
-            self.arrange_soon(member, now);
+    pub(super) fn let_go(&mut self, member: SlotId, partition: u32, now: Time) {
+        if let Some(membership) = self.membership(member) {
+            membership.let_go(partition);
         }
+        self.come_back(member, now);
+        self.finish(member, now);
+        self.rebalance_soon(member, now);
     }
 }

@@ -83,7 +83,8 @@ impl Machine {
         let held = self.slots.values().any(|slot| match slot {
             Slot::Candidate(c) => {
                 c.own().is_some_and(|own| own.is(entry))
-                    || c.holder_of(entry)
+                    || c.member()
+                        .and_then(|member| member.holder_of(entry))
                         .is_some_and(|slot| self.winds_up(slot, now))
                     || c.taking().any(|key| key == entry.key)
             }

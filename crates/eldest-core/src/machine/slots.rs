@@ -28,7 +28,7 @@ impl Slot {
     /// What it looks at.
     pub(super) fn prefix(&self) -> &Arc<[u8]> {
         match self {
-            Slot::Candidate(candidate) => &candidate.prefix,
+            Slot::Candidate(candidate) => candidate.prefix(),
             Slot::Onlooker(onlooker) => onlooker.prefix(),
         }
     }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Machine;
-use crate::action::{Action, Note, SlotId, TermId};
-use crate::candidate::{Afterwards, Candidacy, End, Phase, Role, Turn};
+use crate::action::{Action, Note};
+use crate::candidate::{Candidacy, End, KeyLost, LeaseLost, Look, Turn};
 use crate::facts::Entry;
-use crate::queue::{Fate, Own, Place};
-use crate::reason::{EndReason, LostReason};
+use crate::ids::SlotId;
+use crate::queue::{Fate, Own};
+use crate::reason::LostReason;
 use crate::time::Time;
 use crate::timers::Timer;
 
@@ -17,30 +18,22 @@ const MOST_LATE: Duration = Duration::from_millis(250);
 
 impl Machine {
     /// Looks again at where the candidate stands; what is missing is asked for.
-    pub fn look(&mut self, slot: SlotId, now: Time) {
+    pub(super) fn look(&mut self, slot: SlotId, now: Time) {
         let may_lead = self.lease.trusted().is_some();
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
-        match candidate.phase().clone() {
-            Phase::Joining { request: None, .. } => self.queue_join(slot, now),
-            Phase::Waiting { own } => match candidate.place(&own) {
-                Place::First if may_lead && candidate.leads() => self.lead(slot, own),
-                Place::Lost(fate) => self.key_lost(slot, fate, now),
-                _ => {}
-            },
-            Phase::Leading { own, .. } | Phase::Ending { own: Some(own), .. } => {
-                if let Place::Lost(fate) = candidate.place(&own) {
-                    self.key_lost(slot, fate, now);
-                }
-            }
-            _ => {}
+        match candidate.look(may_lead) {
+            Look::Nothing => {}
+            Look::Join => self.queue_join(slot, now),
+            Look::Lead(own) => self.lead(slot, own),
+            Look::Lost(fate) => self.key_lost(slot, fate, now),
         }
         self.follow_if_long(slot);
         self.watch_slot(slot);
         self.want_read(slot, now);
         self.tell(slot);
-        self.arrange_soon(slot, now);
+        self.rebalance_soon(slot, now);
     }
 
     pub(super) fn tell(&mut self, slot: SlotId) {
@@ -55,10 +48,8 @@ impl Machine {
     pub(super) fn lead(&mut self, slot: SlotId, own: Own) {
         let term = self.out.next_id();
         let key = Arc::clone(&own.key);
-        let Some(candidate) = self.candidate(slot) else {
-            return;
-        };
-        if let Turn::Elected { term, token } = candidate.enter(Phase::Leading { own, term }) {
+        let turn = self.candidate(slot).map(|c| c.lead(own, term));
+        if let Some(Turn::Elected { term, token }) = turn {
             self.out.act(Action::Elected {
                 slot,
                 term,
@@ -69,56 +60,39 @@ impl Machine {
     }
 
     /// Ends the slot's term, if it leads.
-    pub fn end_term(&mut self, slot: SlotId, now: Time, reason: LostReason, end: End) {
-        let fading = self.lease.last_deadline();
-        // No later than the deadline: the belief, and with it every term, ends that long before it.
-        let void = now.after(self.config.grace);
+    pub(super) fn end_term(&mut self, slot: SlotId, now: Time, reason: LostReason, end: End) {
+        let cutoff = match end {
+            End::Fading => self.lease.last_deadline(),
+            // No later than the deadline: the belief, and with it every term, ends that long before it.
+            End::Brief | End::Void => now.after(self.config.grace),
+        };
         let closing = self.closing;
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
-        let Phase::Leading { own, term } = candidate.phase().clone() else {
-            return;
-        };
-        let cutoff = match end {
-            End::Fading => fading,
-            End::Brief | End::Void => void,
-        };
-        let gone = matches!(
-            reason,
-            LostReason::KeyDeleted | LostReason::LeaseLost | LostReason::StoreChanged
-        );
-        let own = (!gone).then_some(own);
-        let next = match reason {
-            LostReason::Resigned => Afterwards::Leave(EndReason::Resigned),
-            LostReason::Shutdown => Afterwards::Leave(EndReason::Shutdown),
-            LostReason::SessionClosed => Afterwards::Leave(EndReason::SessionClosed),
-            _ if closing => Afterwards::Leave(EndReason::SessionClosed),
-            _ => Afterwards::Rejoin,
-        };
-        let turn = candidate.enter(Phase::Ending {
-            own,
-            term,
-            reason,
-            cutoff,
-            next,
-        });
+        let turn = candidate.end_term(reason, cutoff, closing);
+        if turn != Turn::None {
+            let release = self.release_at(cutoff);
+            self.out.set_timer(release, Timer::Slot(slot));
+            self.tell_term_ended(slot, turn, end != End::Void);
+            self.tell(slot);
+        }
+    }
+
+    fn tell_term_ended(&mut self, slot: SlotId, turn: Turn, valid: bool) {
         if let Turn::TermEnded {
             term,
             reason,
             cutoff,
         } = turn
         {
-            let release = self.release_at(cutoff);
-            self.out.set_timer(release, Timer::Slot(slot));
             self.out.act(Action::TermEnded {
                 slot,
                 term,
                 reason,
                 cutoff,
-                valid: end != End::Void,
+                valid,
             });
-            self.tell(slot);
         }
     }
 
@@ -130,131 +104,48 @@ impl Machine {
 
     /// Our key is gone, or no longer ours.
     pub(super) fn key_lost(&mut self, slot: SlotId, fate: Fate, now: Time) {
-        let reason = match fate {
-            Fate::Ours => return,
-            Fate::Gone => LostReason::KeyDeleted,
-            Fate::Overwritten => LostReason::KeyOverwritten,
-        };
-        let Some(candidate) = self.candidate(slot) else {
+        if fate == Fate::Ours {
             return;
-        };
-        let works = matches!(
-            candidate.phase(),
-            Phase::Leading { .. } | Phase::Ending { own: Some(_), .. }
-        );
-        if fate == Fate::Gone && works && candidate.leads() {
-            // It may have been put anew under our lease; while the work goes on nobody would look for it.
+        }
+        let suspicious = |c: &mut Candidacy| c.is_suspicious(fate);
+        if self.candidate(slot).is_some_and(suspicious) {
             self.lease.suspect();
         }
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
-        match candidate.phase().clone() {
-            Phase::Leading { .. } => self.end_term(slot, now, reason, End::Void),
-            Phase::Waiting { own } => {
-                let not_before = candidate.rejoin_at(now);
-                candidate.enter(Phase::Joining {
-                    request: None,
-                    not_before,
-                });
-                if fate == Fate::Overwritten {
-                    // It would sit in the queue for ever.
-                    self.remove(now, &own.key, Some(own.create_revision), Some(slot));
-                } else {
-                    self.queue_join(slot, now);
-                }
+        match candidate.key_lost(fate, now) {
+            KeyLost::Nothing => {}
+            KeyLost::EndTerm(reason) => self.end_term(slot, now, reason, End::Void),
+            KeyLost::Rejoin(Some(own)) => {
+                self.remove(now, &own.key, Some(own.create_revision), Some(slot));
             }
-            Phase::Ending {
-                own: Some(_),
-                term,
-                reason,
-                cutoff,
-                next,
-            } if fate == Fate::Gone => {
-                candidate.enter(Phase::Ending {
-                    own: None,
-                    term,
-                    reason,
-                    cutoff,
-                    next,
-                });
-                self.void_term(slot, term, reason, cutoff);
+            KeyLost::Rejoin(None) => self.queue_join(slot, now),
+            KeyLost::Void(turn) => {
+                self.tell_term_ended(slot, turn, false);
                 self.close_if_done(now);
             }
-            _ => {}
         }
         self.tell(slot);
-    }
-
-    /// A term that was valid until its work had ended has lost its key before that.
-    pub(super) fn void_term(
-        &mut self,
-        slot: SlotId,
-        term: TermId,
-        reason: LostReason,
-        cutoff: Time,
-    ) {
-        self.out.act(Action::TermEnded {
-            slot,
-            term,
-            reason,
-            cutoff,
-            valid: false,
-        });
     }
 
     /// The lease is gone, and this candidate's key with it.
-    pub fn lease_lost(&mut self, slot: SlotId, reason: LostReason, now: Time) {
+    pub(super) fn lease_lost(&mut self, slot: SlotId, reason: LostReason, now: Time) {
         if let Some(candidate) = self.candidate(slot) {
-            candidate.former = candidate.own().cloned().or(candidate.former.take());
+            candidate.remember_former();
         }
         self.end_term(slot, now, reason, End::Void);
-        let Some(candidate) = self.candidate(slot) else {
-            return;
-        };
-        candidate.uncertain = false;
-        if let Role::Member(member) = &mut candidate.role {
-            member.lease_lost();
-        }
-        match candidate.phase().clone() {
-            Phase::Joining { .. } | Phase::Waiting { .. } if candidate.wanted => {
-                candidate.enter(Phase::Joining {
-                    request: None,
-                    not_before: now,
-                });
-            }
-            Phase::Joining { .. } | Phase::Waiting { .. } => {
-                candidate.enter(Phase::Leaving {
-                    reason: EndReason::Left,
-                });
-                self.finish(slot, now);
-            }
-            Phase::Ending {
-                own,
-                term,
-                reason,
-                cutoff,
-                next,
-            } => {
-                // Written over by somebody it does not go with the lease.
-                let own = own.filter(|_| reason == LostReason::KeyOverwritten);
-                candidate.enter(Phase::Ending {
-                    own,
-                    term,
-                    reason,
-                    cutoff,
-                    next,
-                });
-                self.void_term(slot, term, reason, cutoff);
-            }
-            Phase::Leaving { .. } if candidate.is_member() => self.finish(slot, now),
-            Phase::Leaving { .. } | Phase::Leading { .. } => {}
+        match self.candidate(slot).map(|c| c.lease_lost(now)) {
+            Some(LeaseLost::Nothing) => {}
+            Some(LeaseLost::Finish) => self.finish(slot, now),
+            Some(LeaseLost::Void(turn)) => self.tell_term_ended(slot, turn, false),
+            None => return,
         }
         self.tell(slot);
     }
 
-    /// What the verifying read said about one of our keys.
-    pub fn own_key_read(
+    /// What a read said about one of our keys.
+    pub(super) fn own_key_read(
         &mut self,
         slot: SlotId,
         create_revision: i64,

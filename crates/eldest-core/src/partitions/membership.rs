@@ -6,14 +6,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::assignment::{Owned, Seat, assign};
 use super::keys::{KeyKind, kind_of, partition_key};
+use crate::action::Class;
 use crate::cleanup::Shown;
 use crate::facts::{Change, Entry};
 use crate::ids::{RequestId, SlotId};
+use crate::pause::Pace;
 use crate::queue::{Fate, Own, Roster};
 use crate::time::Time;
+
+/// Takes of a member's under way.
+const AT_ONCE: usize = 8;
+/// However fast changes arrive, what they mean is worked out only so often: in this time,
+const BETWEEN: Duration = Duration::from_millis(10);
+/// or, with many partitions, in this time for each.
+const EACH: Duration = Duration::from_micros(50);
+/// but not longer than this.
+const MOST: Duration = Duration::from_millis(250);
 
 /// What partitions are shared, as a member's handle says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,15 +60,9 @@ pub fn facts(prefix: &[u8], roster: &Roster) -> (Vec<Seat>, Vec<Owned>) {
 
 /// A partition that we own, or owned and whose work goes on.
 #[derive(Debug, Clone)]
-pub struct Hold {
-    pub slot: SlotId,
+struct Hold {
+    slot: SlotId,
     own: Own,
-}
-
-impl Hold {
-    pub fn is_by(&self, entry: &Entry) -> bool {
-        self.own.is(entry)
-    }
 }
 
 /// What a member is to do, by what it sees.
@@ -80,29 +86,38 @@ pub struct Wants {
     pub blocked: BTreeSet<u32>,
 }
 
+/// When it is to be worked out what changes mean for a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rebalance {
+    Now,
+    At(Time),
+    /// A timer is set.
+    Due,
+}
+
 /// The member's side of a candidacy.
 #[derive(Debug, Clone)]
 pub struct Membership {
-    pub sharing: Sharing,
-    pub held: BTreeMap<u32, Hold>,
+    sharing: Sharing,
+    held: BTreeMap<u32, Hold>,
     /// The transactions under way. How many they may be bounds what a member takes at once, and what it does not know.
     /// No partition is in two of them: so each answer is the only one about what it names.
-    pub taking: BTreeMap<RequestId, Vec<u32>>,
+    taking: BTreeMap<RequestId, Vec<u32>>,
     /// A transaction with them was lost on the way: they may be ours.
-    pub uncertain: BTreeSet<u32>,
-    pub failures: u32,
+    uncertain: BTreeSet<u32>,
+    failures: u32,
     /// The last request that had been sent when one of these failures was counted.
-    pub counted: RequestId,
-    pub not_before: Time,
-    /// When it was last seen to, and whether that is due again.
-    pub arranged: Time,
-    pub due: bool,
+    counted: RequestId,
+    not_before: Time,
+    /// When it was last worked out what changes mean, and whether that is due again.
+    rebalanced: Time,
+    due: bool,
     /// By partition, the newest key of this lease that is not ours any more, whatever older views show.
     past: BTreeMap<u32, i64>,
     /// What was ours under an earlier lease. If it stands without one, somebody wrote over it unseen.
     former: BTreeMap<u32, i64>,
     /// Blocked, as was told.
-    pub blocked: BTreeSet<u32>,
+    blocked: BTreeSet<u32>,
     /// Taken by others at that revision, which the view has not come to.
     refused: BTreeMap<u32, i64>,
 }
@@ -117,7 +132,7 @@ impl Membership {
             failures: 0,
             counted: 0,
             not_before: Time::ZERO,
-            arranged: Time::ZERO,
+            rebalanced: Time::ZERO,
             due: false,
             former: BTreeMap::new(),
             blocked: BTreeSet::new(),
@@ -144,6 +159,115 @@ impl Membership {
         for hold in self.held.values_mut() {
             hold.own.create_revision = 0;
         }
+    }
+
+    /// Written into the keys of partitions, for people to read.
+    pub(crate) fn tag(&self) -> &Arc<[u8]> {
+        &self.sharing.tag
+    }
+
+    /// Something changed that it goes by: whether what that means is to be worked out now, or when.
+    pub(crate) fn rebalance_soon(&mut self, now: Time) -> Rebalance {
+        let between = (EACH * self.sharing.count).clamp(BETWEEN, MOST);
+        let at = self.rebalanced.after(between);
+        if now >= at {
+            Rebalance::Now
+        } else if std::mem::replace(&mut self.due, true) {
+            Rebalance::Due
+        } else {
+            Rebalance::At(at)
+        }
+    }
+
+    /// What changes mean is worked out now.
+    pub(crate) fn rebalanced(&mut self, now: Time) {
+        (self.rebalanced, self.due) = (now, false);
+    }
+
+    /// The slots of the partitions that it owns, or owned and whose work goes on.
+    pub(crate) fn holds(&self) -> Vec<SlotId> {
+        self.held.values().map(|hold| hold.slot).collect()
+    }
+
+    /// Who owns, or owned, a partition by this key. A read that was begun before the key was lost still shows it.
+    pub(crate) fn holder_of(&self, entry: &Entry) -> Option<SlotId> {
+        let mut holds = self.held.values();
+        let hold = holds.find(|hold| hold.own.is(entry));
+        hold.map(|hold| hold.slot)
+    }
+
+    /// Whether nothing is left of it: no take is under way, and no partition is held.
+    pub(crate) fn is_over(&self) -> bool {
+        self.taking.is_empty() && self.held.is_empty()
+    }
+
+    /// Every take under way, with its partitions.
+    pub(crate) fn takes(&self) -> impl Iterator<Item = (&RequestId, &Vec<u32>)> {
+        self.taking.iter()
+    }
+
+    /// How many more takes may be under way.
+    pub(crate) fn more_takes(&self) -> usize {
+        AT_ONCE.saturating_sub(self.taking.len())
+    }
+
+    /// No take before this.
+    pub(crate) fn not_before(&self) -> Time {
+        self.not_before
+    }
+
+    /// A take was sent.
+    pub(crate) fn take_sent(&mut self, request: RequestId, partitions: &[u32]) {
+        self.taking.insert(request, partitions.to_vec());
+    }
+
+    /// A take is answered: its partitions. After the loss of the lease nobody waits for it.
+    pub(crate) fn take_answered(&mut self, request: RequestId) -> Option<Vec<u32>> {
+        self.taking.remove(&request)
+    }
+
+    /// A take was carried out.
+    pub(crate) fn take_done(&mut self) {
+        self.failures = 0;
+    }
+
+    /// A take was lost on the way: these partitions may be ours.
+    pub(crate) fn take_lost(&mut self, partitions: Vec<u32>) {
+        self.uncertain.extend(partitions);
+    }
+
+    /// The take `request` failed; `sent` is the last request. What was under way when a failure was counted, and fails as
+    /// well, is the same failure.
+    pub(crate) fn take_failed(
+        &mut self,
+        (request, sent): (RequestId, RequestId),
+        class: Class,
+        now: Time,
+        pace: Pace,
+    ) {
+        if request > self.counted {
+            self.failures += 1;
+            self.counted = sent;
+        }
+        let not_before = now.after(pace.pause(self.failures, class));
+        self.not_before = not_before.max(self.not_before);
+    }
+
+    /// The partitions that takes may have put without our knowing; they are looked for now. None while a take is under way:
+    /// it may be the next of which nothing is known.
+    pub(crate) fn look_for_uncertain(&mut self) -> BTreeSet<u32> {
+        if !self.taking.is_empty() {
+            return BTreeSet::new();
+        }
+        // Also where work goes on: a term's own key is not what a search takes away.
+        std::mem::take(&mut self.uncertain)
+    }
+
+    /// The keys of these partitions are in the way. Those of which that is news.
+    pub(crate) fn blocked(&mut self, blocked: BTreeSet<u32>) -> Vec<u32> {
+        let news = blocked.difference(&self.blocked).copied().collect();
+        self.blocked = blocked;
+        news
     }
 
     /// When the key of a partition was created that was ours under an earlier lease.

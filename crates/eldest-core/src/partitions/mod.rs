@@ -6,4 +6,5 @@ mod membership;
 
 pub use assignment::{Owned, Seat, assign};
 pub use keys::{KeyKind, kind_of, member_key, partition_key};
-pub use membership::{Hold, Membership, Sharing, Wants, facts};
+pub(crate) use membership::Rebalance;
+pub use membership::{Membership, Sharing, Wants, facts};

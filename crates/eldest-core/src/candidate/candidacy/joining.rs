@@ -1,0 +1,317 @@
+//! How a candidate's key comes to stand exactly once, even if answers are lost.
+
+use std::sync::Arc;
+
+use super::Candidacy;
+use crate::action::{Admission, Class, Trouble};
+use crate::candidate::config::{level_below, miscount};
+use crate::candidate::phase::Phase;
+use crate::facts::{Entry, Header};
+use crate::ids::RequestId;
+use crate::pause::{LONGEST_PAUSE, Pace, pause};
+use crate::queue::Own;
+use crate::reason::EndReason;
+use crate::time::Time;
+
+/// Whether a join is to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JoinDue {
+    No,
+    At(Time),
+    Now,
+}
+
+/// What a join led to.
+#[derive(Debug)]
+pub(crate) enum Joined {
+    /// The candidate's key stands.
+    Stands(Stood),
+    /// It has left meanwhile: whatever stands is to go.
+    Unwanted { create_revision: Option<i64> },
+    /// What stands at its path since that revision blocks it and serves nobody.
+    Blocked { create_revision: i64 },
+    /// No key was put: others stand that the join does not allow beside it.
+    NotAdmitted,
+}
+
+/// A key that stands from now on.
+#[derive(Debug)]
+pub(crate) struct Stood {
+    pub(crate) own: Own,
+    /// No key of it stood before.
+    pub(crate) first_time: bool,
+    /// It has the value that the candidate announces.
+    pub(crate) same_value: bool,
+    /// Its key of an earlier lease, which somebody wrote over.
+    pub(crate) left: Option<Entry>,
+}
+
+/// What follows when a join was not admitted.
+#[derive(Debug)]
+pub(crate) enum NotAdmitted {
+    /// It is refused for good.
+    Refused(Trouble),
+    /// Others stand who will go.
+    Retry,
+    /// All seats are taken.
+    Taken,
+    /// A seat was free: it joins again at once.
+    Again,
+}
+
+impl Candidacy {
+    /// Whether its next join is to be sent, if everything else that it needs is there.
+    pub(crate) fn join_due(&self, now: Time) -> JoinDue {
+        let Phase::Joining {
+            request: None,
+            not_before,
+        } = self.phase
+        else {
+            return JoinDue::No;
+        };
+        if self.held {
+            return JoinDue::No;
+        }
+        if now < not_before {
+            return JoinDue::At(not_before);
+        }
+        JoinDue::Now
+    }
+
+    /// What its join demands.
+    pub fn admission(&self) -> Admission {
+        let family = self.family().map(|(family, _)| Arc::clone(family));
+        Admission {
+            none_after: self.manner.at_once.then_some(self.free_at),
+            nothing_else_in: family,
+        }
+    }
+
+    /// The join was sent, with a key of that lease. `known` is the newest revision that was known before.
+    pub(crate) fn join_sent(&mut self, (request, lease): (RequestId, i64), known: i64) {
+        self.view.join_begun(request);
+        if !self.uncertain {
+            self.joins_after = known;
+        }
+        if let Phase::Joining { not_before, .. } = self.phase {
+            self.enter(Phase::Joining {
+                request: Some((request, lease)),
+                not_before,
+            });
+        }
+    }
+
+    /// The request is answered, whatever became of it: the view awaits nothing from it any more.
+    pub(crate) fn join_over(&mut self, request: RequestId) {
+        self.view.join_over(request);
+    }
+
+    /// That join is answered: the lease that it used, if the candidate waits for it. The lease is the session's present
+    /// one: its loss ends every wait for a join.
+    pub(crate) fn join_answered(&mut self, request: RequestId, now: Time) -> Option<i64> {
+        let Phase::Joining {
+            request: Some((awaited, lease)),
+            ..
+        } = self.phase
+        else {
+            return None;
+        };
+        if awaited != request {
+            return None;
+        }
+        self.join_at(now);
+        Some(lease)
+    }
+
+    /// No attempt before this.
+    pub(super) fn join_at(&mut self, not_before: Time) {
+        self.enter(Phase::Joining {
+            request: None,
+            not_before,
+        });
+    }
+
+    /// What the answer to a join under `lease` says: whether a key was `created`, and what stands under the prefix.
+    pub(crate) fn joined(
+        &mut self,
+        now: Time,
+        lease: i64,
+        (header, created): (Header, bool),
+        entries: &[Entry],
+        closing: bool,
+    ) -> Joined {
+        self.failures = 0;
+        let key = self.key(lease);
+        let standing = entries.iter().find(|e| e.key == key);
+        if !self.wanted {
+            let create_revision = standing.map(|e| e.create_revision);
+            self.enter(Phase::Leaving {
+                reason: left(closing),
+            });
+            return Joined::Unwanted { create_revision };
+        }
+        let (create_revision, same_value, ours) = match standing {
+            // What is announced may have changed since the join was sent.
+            Some(e) if created => (header.revision, e.value == self.value, true),
+            None if created => (header.revision, true, true),
+            // It is from a join of ours whose answer was lost. One that stood before these joins is not: a
+            // restored store may bring a key back that we asked to delete, or by which we led.
+            Some(e) => (
+                e.create_revision,
+                e.value == self.value,
+                e.lease == lease && self.uncertain && e.create_revision > self.joins_after,
+            ),
+            None => return Joined::NotAdmitted,
+        };
+        if !ours {
+            return Joined::Blocked { create_revision };
+        }
+        let adopted = standing.filter(|_| !created);
+        self.announced_at = adopted.map_or(header.revision, |e| e.mod_revision);
+        self.uncertain = false;
+        let own = Own {
+            key,
+            create_revision,
+            lease,
+        };
+        self.stood_at = now;
+        self.enter(Phase::Waiting { own: own.clone() });
+        let former = self.former.take();
+        let left = former.and_then(|f| {
+            let stands = |e: &&Entry| e.key == f.key && e.lease != f.lease;
+            entries.iter().find(stands).cloned()
+        });
+        let first_time = !std::mem::replace(&mut self.registered, true);
+        Joined::Stands(Stood {
+            own,
+            first_time,
+            same_value,
+            left,
+        })
+    }
+
+    /// At `revision` so many stand under the prefix, or a key that is not allowed beside it.
+    pub(crate) fn not_admitted(
+        &mut self,
+        revision: i64,
+        standing: usize,
+        other: Option<Arc<[u8]>>,
+    ) -> NotAdmitted {
+        if let Some(trouble) = other.and_then(|other| self.mismatch(&other)) {
+            self.trouble = Some(trouble.clone());
+            NotAdmitted::Refused(trouble)
+        } else if !self.manner.at_once {
+            NotAdmitted::Retry
+        } else if standing >= self.seats() {
+            NotAdmitted::Taken
+        } else {
+            // A seat is free of those who stood then; whoever joins before us is seen by the transaction.
+            self.free_at = revision;
+            NotAdmitted::Again
+        }
+    }
+
+    /// A join failed. Whether the candidate still wants to stand.
+    pub(crate) fn join_failed(&mut self, trouble: &Trouble) -> bool {
+        self.uncertain |= trouble.ambiguous;
+        self.wanted
+    }
+
+    /// The next join follows after a pause. When.
+    pub(crate) fn retry_join(&mut self, now: Time, class: Class, pace: Pace) -> Time {
+        self.failures += 1;
+        let not_before = now.after(pace.pause(self.failures, class));
+        self.join_at(not_before);
+        not_before
+    }
+
+    /// Whether a candidate that never stood is to leave, and be told what is wrong, instead of waiting for it to go away.
+    pub(crate) fn is_refused(&mut self, trouble: &Trouble) -> bool {
+        let hopeless = match trouble.class {
+            Class::Denied | Class::Invalid | Class::Mismatch | Class::Miscount => true,
+            Class::Auth | Class::Backoff => !self.manner.persistent,
+            Class::Retry | Class::LeaseGone => false,
+        };
+        let joining = matches!(self.phase, Phase::Joining { .. });
+        if self.registered || !hopeless || !joining {
+            return false;
+        }
+        self.trouble = Some(trouble.clone());
+        true
+    }
+
+    /// Whether it joins again after a term: not while its node is unhealthy, or its work goes on. Whether it may join now.
+    pub(crate) fn hold_back(&mut self, held: bool) -> bool {
+        self.held = held;
+        matches!(self.phase, Phase::Joining { request: None, .. })
+    }
+
+    /// Its key is given up, and it joins again when it is not held back any more. The key.
+    pub(crate) fn step_aside(&mut self, now: Time) -> Option<Own> {
+        let Phase::Waiting { own } = self.phase.clone() else {
+            return None;
+        };
+        self.held = true;
+        self.join_at(now);
+        Some(own)
+    }
+
+    /// Whether it does not join again until it is told so.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.held
+    }
+
+    /// The reason for which it was held back is over.
+    pub(crate) fn come_back(&mut self) {
+        self.held = false;
+    }
+
+    /// Whether it stepped aside, and joins when it comes back.
+    pub(crate) fn is_aside(&self) -> bool {
+        self.held && matches!(self.phase, Phase::Joining { .. })
+    }
+
+    /// The key was lost while it waited: when to join again. A key that is lost each time soon after it stood is put
+    /// ever more slowly, whatever takes it away.
+    pub(super) fn rejoin_at(&mut self, now: Time) -> Time {
+        let short = now.since(self.stood_at) < LONGEST_PAUSE;
+        self.short_stays = if short { self.short_stays + 1 } else { 0 };
+        now.after(pause(self.short_stays, LONGEST_PAUSE))
+    }
+
+    /// Below that prefix all use the same number.
+    fn family(&self) -> Option<(&Arc<[u8]>, usize)> {
+        let sharing = self.manner.sharing.as_ref();
+        let sharing = sharing.map(|sharing| (&sharing.family, sharing.count as usize));
+        let share = self.manner.share.as_ref();
+        sharing.or(share.map(|share| (&share.family, share.seats)))
+    }
+
+    /// What is told who asks for another number than others, one of whose keys is `other`.
+    fn mismatch(&self, other: &[u8]) -> Option<Trouble> {
+        let (family, ours) = self.family()?;
+        let (class, message) = if self.is_member() {
+            (Class::Miscount, miscount(family, ours, other))
+        } else {
+            let (theirs, key) = (level_below(family, other), String::from_utf8_lossy(other));
+            let message = format!(
+                "capacity {ours} was asked for, but others hold or await permits of capacity {theirs}, as the key {key}"
+            );
+            (Class::Mismatch, message)
+        };
+        Some(Trouble {
+            class,
+            ambiguous: false,
+            message,
+        })
+    }
+}
+
+/// Why a candidate has left that does not want to stand any more.
+pub(super) fn left(closing: bool) -> EndReason {
+    if closing {
+        EndReason::SessionClosed
+    } else {
+        EndReason::Left
+    }
+}
