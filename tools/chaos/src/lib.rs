@@ -8,6 +8,7 @@
 
 pub mod action;
 pub mod actions;
+mod distance;
 mod lab;
 mod ledger;
 mod links;
@@ -25,9 +26,9 @@ mod wire;
 
 pub use outcome::Outcome;
 pub use plan::{Plan, rows};
-pub use run::run;
+pub use run::{run, wide};
 pub use settings::Settings;
-pub use wide::{Wide, wide};
+pub use wide::Wide;
 
 /// What is told where something could not be done at all; what was done and went wrong is part of the [`Outcome`].
 pub type Result<T = ()> = std::result::Result<T, eldest::BoxError>;

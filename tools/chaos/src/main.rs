@@ -196,7 +196,7 @@ fn far(args: &Args, settings: Settings, seed: u64) -> eldest_chaos::Result<Outco
     };
     let faults = faults(args)?;
     let (there, plan) = if faults.is_empty() {
-        (there.clone(), there.plan())
+        (there.clone(), Plan::far(&there))
     } else {
         let plan = Plan {
             seed,

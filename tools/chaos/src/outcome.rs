@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::action::{Effect, Side};
+use crate::distance::Seen;
 use crate::picture;
 use crate::settings::Settings;
 use crate::step::Step;
-use crate::wide::Seen;
 
 /// What came of a run.
 pub struct Outcome {

@@ -4,6 +4,11 @@ use std::time::Duration;
 
 use crate::action::{self, Action};
 use crate::actions;
+use crate::wide::Wide;
+
+/// Handed over orderly, and taken from a leader that was killed.
+pub(crate) const HAND_OVER: &str = "terminate-leader";
+pub(crate) const CRASH: &str = "kill-leader";
 
 /// What a run does.
 pub struct Plan {
@@ -39,6 +44,16 @@ impl Plan {
         Self {
             faults,
             ..Self::all(0)
+        }
+    }
+
+    /// Orderly hand-overs among data centres, and as many crashes.
+    pub fn far(wide: &Wide) -> Self {
+        let once = || [HAND_OVER, CRASH].into_iter().filter_map(actions::find);
+        let faults: Vec<Box<dyn Action>> = (0..wide.rounds).flat_map(|_| once()).collect();
+        Self {
+            seed: wide.seed,
+            ..Self::only(faults)
         }
     }
 }

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use eldest_testing::history::{Rules, check};
 
+use crate::distance::Seen;
 use crate::lab::Lab;
 use crate::plan::Draw;
+use crate::site::apart;
 use crate::step::{Step, step};
-use crate::wide::{Seen, Wide};
+use crate::wide::Wide;
 use crate::{Outcome, Plan, Result, Settings};
 
 /// How late the harness may stamp what etcd tells its watchers: it also starts, stops and awaits processes, while everything
@@ -24,11 +26,23 @@ pub async fn run(settings: &Settings, plan: &Plan) -> Result<Outcome> {
     Box::pin(whole(settings, plan, None)).await
 }
 
-pub(crate) async fn whole(
-    settings: &Settings,
-    plan: &Plan,
-    wide: Option<&Wide>,
-) -> Result<Outcome> {
+/// Does what the plan says among data centres, lets everything be for a while, and judges what was recorded. It has a
+/// runtime of its own.
+///
+/// # Errors
+///
+/// As for [`run`]; and this machine cannot do it, or this program may not.
+pub fn wide(settings: &Settings, plan: &Plan, wide: &Wide) -> Result<Outcome> {
+    apart(|| {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime
+            .enable_all()
+            .build()?
+            .block_on(Box::pin(whole(settings, plan, Some(wide))))
+    })
+}
+
+async fn whole(settings: &Settings, plan: &Plan, wide: Option<&Wide>) -> Result<Outcome> {
     let lab = Lab::start(settings, wide).await?;
     let settings = &lab.settings.clone();
     lab.say(&format!(

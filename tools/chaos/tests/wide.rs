@@ -14,7 +14,7 @@ fn over_120_ms_with_5_percent_loss_no_term_ends_but_those_that_are_ended() -> Re
         ..Wide::new(round_trip, 0.05)
     };
     let settings = Settings::new(env!("CARGO_BIN_EXE_eldest-chaos")).far(round_trip);
-    let outcome = wide(&settings, &far.plan(), &far)?;
+    let outcome = wide(&settings, &Plan::far(&far), &far)?;
     assert!(outcome.is_ok(), "{outcome}");
     println!("{outcome}");
     Ok(())

@@ -1,0 +1,301 @@
+//! Observes what distance did to a run among data centres, and reports the measurements.
+
+use std::fmt;
+use std::time::Duration;
+
+use eldest_testing::history::{History, What};
+use serde_json::{Value, json};
+
+use crate::lab::Lab;
+use crate::ledger::Ledger;
+use crate::plan::{CRASH, HAND_OVER};
+use crate::step::Step;
+use crate::wide::Wide;
+use crate::wire::{CLIENTS, Traffic};
+use crate::{Result, Settings};
+
+/// What came of it, beside what every run tells.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    wide: Wide,
+    /// The shortest of the ways there and back, measured.
+    round_trip: Duration,
+    /// Terms that nobody ended.
+    lost: Vec<String>,
+    /// etcd's own elections while nothing else happened.
+    elections: u64,
+    traffic: Traffic,
+}
+
+/// How long nobody led.
+struct Takeover {
+    fault: &'static str,
+    /// Since the leader was told to end, or killed.
+    told: Duration,
+    /// Since its work had ended and the key was about to go; if it was not killed.
+    released: Option<Duration>,
+}
+
+impl Seen {
+    /// Lets everything be, and looks what happened; also during those steps.
+    pub(crate) async fn look(lab: &Lab, far: &Wide, steps: &[Step]) -> Result<Self> {
+        let wire = lab.wire.as_ref().ok_or("there is no wire")?;
+        let began = raft_term(lab).await?;
+        lab.say(&format!("now nothing else happens for {:?}", far.quiet));
+        lab.pass(far.quiet).await?;
+        lab.settled().await?;
+        let sites = wire.sites().len();
+        let mut round_trips = Vec::new();
+        for from in 0..sites {
+            round_trips.push(wire.round_trip(from, (from + 1) % sites, CLIENTS)?);
+        }
+        let lost = lost(&*lab.ledger()?, steps);
+        Ok(Self {
+            wide: far.clone(),
+            round_trip: round_trips.into_iter().min().unwrap_or_default(),
+            lost,
+            elections: raft_term(lab).await?.saturating_sub(began),
+            traffic: wire.traffic()?,
+        })
+    }
+
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let mut problems = self.lost.clone();
+        let shortest = (self.wide.round_trip).saturating_sub(self.wide.jitter * 2);
+        if self.round_trip < shortest {
+            problems.push(format!("a round trip took only {:?}", self.round_trip));
+        }
+        problems
+    }
+
+    /// What has to have happened, how often it did, and how often it must.
+    pub(crate) fn wanted(&self, steps: &[Step]) -> Vec<(&'static str, usize, usize)> {
+        let of = |fault: &str| {
+            let changes = steps
+                .iter()
+                .filter(|step| step.name() == fault && step.changed());
+            changes.count()
+        };
+        let lossy = usize::from(self.wide.loss > 0.0);
+        let Traffic {
+            carried,
+            lost,
+            retransmitted,
+        } = self.traffic;
+        vec![
+            ("orderly hand-overs", of(HAND_OVER), self.wide.rounds),
+            ("takeovers after a crash", of(CRASH), self.wide.rounds),
+            ("packets carried", carried as usize, 1),
+            ("packets lost", lost as usize, lossy),
+            ("segments sent again", retransmitted as usize, lossy),
+        ]
+    }
+
+    pub(crate) fn json(&self, steps: &[Step], history: &History) -> Value {
+        let millis = |time: Duration| time.as_secs_f64() * 1e3;
+        let takeovers: Vec<Value> = takeovers(steps, history)
+            .map(|takeover| {
+                json!({
+                    "fault": takeover.fault,
+                    "ms": millis(takeover.told),
+                    "after_release_ms": takeover.released.map(millis),
+                })
+            })
+            .collect();
+        json!({
+            "round_trip_ms": millis(self.wide.round_trip),
+            "round_trip_measured_ms": millis(self.round_trip),
+            "jitter_ms": millis(self.wide.jitter),
+            "loss": self.wide.loss,
+            "preset": self.wide.preset,
+            "near": self.wide.near,
+            "quiet_s": self.wide.quiet.as_secs_f64(),
+            "takeovers": takeovers,
+            "terms_lost": self.lost.len(),
+            "etcd_elections_while_quiet": self.elections,
+            "packets_carried": self.traffic.carried,
+            "packets_lost": self.traffic.lost,
+            "segments_sent_again": self.traffic.retransmitted,
+        })
+    }
+
+    /// For people.
+    pub(crate) fn tell(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        settings: &Settings,
+        steps: &[Step],
+        history: &History,
+    ) -> fmt::Result {
+        let wide = &self.wide;
+        let setup = if wide.preset {
+            format!("set up by wan({:?})", wide.round_trip)
+        } else {
+            "set up by their TTL alone".to_owned()
+        };
+        let near = if wide.near {
+            ""
+        } else {
+            ", without a server near them"
+        };
+        writeln!(
+            f,
+            "data centres {:?} from each other (measured: {:.1?}), jitter {:?}, {} % of packets lost; nodes {setup}{near}, etcd \
+             with heartbeats every {:?} and an election timeout of {:?}",
+            wide.round_trip,
+            self.round_trip,
+            wide.jitter,
+            wide.loss * 100.0,
+            settings.heartbeat,
+            settings.election_timeout,
+        )?;
+        for takeover in takeovers(steps, history) {
+            let told = takeover.told.as_secs_f64();
+            match takeover.released {
+                Some(released) => writeln!(
+                    f,
+                    "hand-over: the next one led {:.0} ms after the leader was told to end, {:.0} ms or {:.1} round trips \
+                     after it gave its key back",
+                    told * 1e3,
+                    released.as_secs_f64() * 1e3,
+                    released.div_duration_f64(wide.round_trip),
+                )?,
+                None => writeln!(
+                    f,
+                    "crash: the next one led after {told:.2} s, {:.2} TTLs or {:.0} round trips",
+                    takeover.told.div_duration_f64(settings.ttl),
+                    takeover.told.div_duration_f64(wide.round_trip),
+                )?,
+            }
+        }
+        writeln!(
+            f,
+            "then {:?} of nothing else: etcd changed its leader {} times; {} terms ended that nobody ended",
+            wide.quiet,
+            self.elections,
+            self.lost.len(),
+        )?;
+        let Traffic {
+            carried,
+            lost,
+            retransmitted,
+        } = self.traffic;
+        writeln!(
+            f,
+            "{carried} packets carried, {lost} lost, {retransmitted} segments sent again"
+        )
+    }
+}
+
+/// The terms that ended, but for those that the steps were to end.
+fn lost(ledger: &Ledger, steps: &[Step]) -> Vec<String> {
+    let ended = ledger.ended().filter(|(_, token)| {
+        let mut asked = steps.iter().map(|step| step.token);
+        asked.all(|asked| asked != *token)
+    });
+    let told = |(node, token): (&str, i64)| {
+        let mut reasons = ledger
+            .events()
+            .iter()
+            .filter_map(|event| match &event.what {
+                What::LostToken { token: of, reason } if *of == token => Some(reason.as_str()),
+                _ => None,
+            });
+        let reason = reasons.next().unwrap_or("unknown");
+        format!("{node} lost its term with token {token}, and nobody had ended it: {reason}")
+    };
+    ended.map(told).collect()
+}
+
+fn takeovers(steps: &[Step], history: &History) -> impl Iterator<Item = Takeover> {
+    steps.iter().filter_map(|step| {
+        let fault = step.cards.first()?.name;
+        let mut after = history.events().iter().filter(|event| event.at > step.from);
+        let released =
+            |what: &What| matches!(what, What::Released { token } if *token == step.token);
+        let released = after.clone().find(|event| released(&event.what));
+        let elected = after.find(|event| matches!(event.what, What::Elected { .. }))?;
+        let since = |time: Duration| elected.at.saturating_sub(time);
+        let (told, released) = match fault {
+            HAND_OVER => (since(step.from), Some(since(released?.at))),
+            CRASH => (since(step.applied), None),
+            _ => return None,
+        };
+        Some(Takeover {
+            fault,
+            told,
+            released,
+        })
+    })
+}
+
+async fn raft_term(lab: &Lab) -> Result<u64> {
+    let asked = lab.operate("etcd's term is asked for", async |mut client| {
+        Ok(client.status().await?.raft_term())
+    });
+    asked.await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step::tests::step;
+
+    #[test]
+    fn a_term_that_ended_by_itself_is_told_but_none_that_a_step_ended() -> Result {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("n");
+        let line = |at: u64, token: i64, what: &str| {
+            let term = format!(r#""at":{at},"node":"n","election":"e","token":{token}"#);
+            format!("{{{term},{what}}}\n")
+        };
+        let (elected, valid) = (r#""what":"elected""#, r#""what":"valid""#);
+        let lost_token = r#""what":"lost_token","reason":"lease_expiring""#;
+        let lines = [
+            line(1, 1, elected),
+            line(2, 1, lost_token),
+            line(3, 7, elected),
+            line(4, 7, lost_token),
+            line(5, 9, elected),
+            line(6, 9, valid),
+        ];
+        std::fs::write(&path, lines.concat())?;
+        let mut ledger = Ledger::default();
+        ledger.follow(path);
+        ledger.refresh()?;
+        // A step ended the first one; the last one goes on.
+        let told = lost(&ledger, &[step(HAND_OVER)]);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(
+            told[0].contains("token 7") && told[0].contains("lease_expiring"),
+            "{told:?}"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn what_distance_must_have_done_is_asked_for() {
+        let mut seen = Seen {
+            wide: Wide::new(Duration::from_millis(120), 0.05),
+            round_trip: Duration::from_millis(121),
+            lost: Vec::new(),
+            elections: 0,
+            traffic: Traffic::default(),
+        };
+        let short = |seen: &Seen, steps: &[Step]| {
+            let wanted = seen.wanted(steps).into_iter();
+            wanted.filter(|(_, found, least)| found < least).count()
+        };
+        assert_eq!(short(&seen, &[]), 5, "nothing happened");
+        assert_eq!(short(&seen, &[step(HAND_OVER), step(CRASH)]), 3);
+        seen.traffic = Traffic {
+            carried: 9,
+            lost: 1,
+            retransmitted: 1,
+        };
+        assert_eq!(short(&seen, &[step(HAND_OVER), step(CRASH)]), 0);
+        assert_eq!(seen.problems(), [""; 0]);
+        seen.round_trip /= 2;
+        assert_eq!(seen.problems().len(), 1, "it was not so far");
+    }
+}
