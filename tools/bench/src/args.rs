@@ -1,11 +1,12 @@
 //! Parses the command line of the benchmarks.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::benches::{BENCHES, Bench};
+use crate::options::{Keep, Options, Storage};
 use crate::outside;
 
 /// Where the runs are that docs/performance.md shows.
@@ -14,39 +15,11 @@ pub(crate) const FOLDER: &str = "docs/performance";
 /// Where the pictures of `--profile` are left.
 const PICTURES: &str = "target/bench";
 
-/// What was asked for.
-#[derive(Clone)]
+/// Which benches are to be run, and how.
+#[derive(Clone, Default)]
 pub(crate) struct Args {
     pub(crate) benches: Vec<&'static Bench>,
-    /// Fewer samples and sizes: each bench takes less than 40 s.
-    pub(crate) quick: bool,
-    /// One JSON object per line on stdout, the table on stderr.
-    pub(crate) json: bool,
-    /// Fails if a ratio is far from its target; peers that need other programs are left out.
-    pub(crate) check: bool,
-    /// Processes of the library sample what they do, for a picture in this folder.
-    pub(crate) profile: Option<PathBuf>,
-    pub(crate) storage: Storage,
-    pub(crate) members: usize,
-    /// Empty: all.
-    pub(crate) peers: Vec<String>,
-    /// Where the figures are kept.
-    pub(crate) keep: Option<Keep>,
-}
-
-/// In which folder, and what becomes of what is kept there of a run with such an etcd.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Keep {
-    Instead(PathBuf),
-    /// What other benches measured stays.
-    Beside(PathBuf),
-}
-
-impl Keep {
-    pub(crate) fn folder(&self) -> &Path {
-        let (Keep::Instead(folder) | Keep::Beside(folder)) = self;
-        folder
-    }
+    pub(crate) options: Options,
 }
 
 /// What a command line asks for.
@@ -59,39 +32,6 @@ pub(crate) enum Asked {
     /// Which programs of others are needed for it: for whoever starts this one.
     Needs(Args),
     Measure(Args),
-}
-
-impl Default for Args {
-    fn default() -> Self {
-        Self {
-            benches: Vec::new(),
-            quick: false,
-            json: false,
-            check: false,
-            profile: None,
-            storage: Storage::Memory,
-            members: 1,
-            peers: Vec::new(),
-            keep: None,
-        }
-    }
-}
-
-/// Where etcd keeps its data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Storage {
-    Memory,
-    /// It waits until what it wrote is there.
-    Disk,
-}
-
-impl Storage {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Storage::Memory => "tmpfs",
-            Storage::Disk => "disk",
-        }
-    }
 }
 
 impl Args {
@@ -107,25 +47,31 @@ impl Args {
         while let Some(arg) = args.next() {
             let mut value = || args.next().with_context(|| format!("{arg} takes a value"));
             match arg.as_str() {
-                "--quick" => parsed.quick = true,
-                "--json" => parsed.json = true,
-                "--disk" => parsed.storage = Storage::Disk,
-                "--tmpfs" => parsed.storage = Storage::Memory,
+                "--quick" => parsed.options.quick = true,
+                "--json" => parsed.options.json = true,
+                "--disk" => parsed.options.storage = Storage::Disk,
+                "--tmpfs" => parsed.options.storage = Storage::Memory,
                 "--profile" => {
                     ensure!(
                         cfg!(feature = "profile"),
                         "built without the feature `profile`"
                     );
-                    parsed.profile = Some(PICTURES.into());
+                    parsed.options.profile = Some(PICTURES.into());
                 }
-                "--check" => (parsed.check, parsed.quick) = (true, true),
+                "--check" => (parsed.options.check, parsed.options.quick) = (true, true),
                 "--members" => {
-                    parsed.members = value()?.parse().context("--members takes a number")?;
-                    ensure!([1, 3].contains(&parsed.members), "--members is 1 or 3");
+                    parsed.options.members =
+                        value()?.parse().context("--members takes a number")?;
+                    ensure!(
+                        [1, 3].contains(&parsed.options.members),
+                        "--members is 1 or 3"
+                    );
                 }
-                "--peers" => parsed.peers = value()?.split(',').map(str::to_owned).collect(),
-                "--keep" => parsed.keep = Some(Keep::Instead(value()?.into())),
-                "--add" => parsed.keep = Some(Keep::Beside(value()?.into())),
+                "--peers" => {
+                    parsed.options.peers = value()?.split(',').map(str::to_owned).collect();
+                }
+                "--keep" => parsed.options.keep = Some(Keep::Instead(value()?.into())),
+                "--add" => parsed.options.keep = Some(Keep::Beside(value()?.into())),
                 "--needs" => needs = true,
                 "--help" | "-h" => helped = true,
                 "all" => all = true,
@@ -139,7 +85,7 @@ impl Args {
         if !chosen {
             let benches = BENCHES
                 .iter()
-                .filter(|bench| !parsed.check || bench.checked);
+                .filter(|bench| !parsed.options.check || bench.checked);
             parsed.benches.extend(benches);
         }
         Ok(match (helped, needs) {
@@ -147,7 +93,10 @@ impl Args {
             (true, true) => Asked::Needs(Self::default()),
             (false, true) => Asked::Needs(parsed),
             (false, false) if all => {
-                ensure!(!chosen && !parsed.check, "`all` is all benches, to be kept");
+                ensure!(
+                    !chosen && !parsed.options.check,
+                    "`all` is all benches, to be kept"
+                );
                 Asked::All(parsed.with_other_kinds())
             }
             (false, false) => Asked::Measure(parsed),
@@ -156,14 +105,17 @@ impl Args {
 
     /// This, and what is run with other kinds of etcd too.
     fn with_other_kinds(mut self) -> Vec<Self> {
-        self.keep
+        self.options
+            .keep
             .get_or_insert_with(|| Keep::Instead(FOLDER.into()));
         let some = BENCHES.iter().filter(|bench| bench.for_each_kind);
         let others = [1, 3].map(|members| Self {
             benches: some.clone().collect(),
-            storage: Storage::Disk,
-            members,
-            ..self.clone()
+            options: Options {
+                storage: Storage::Disk,
+                members,
+                ..self.options.clone()
+            },
         });
         [self].into_iter().chain(others).collect()
     }
@@ -177,17 +129,11 @@ impl Args {
         }
     }
 
-    /// Whether a peer is to be measured.
-    pub(crate) fn wants(&self, peer: &str) -> bool {
-        let ours = ["limit", "keys", "guarded", "eldest"].contains(&peer);
-        let named = self.peers.iter().any(|named| named == peer);
-        named || (self.peers.is_empty() && (ours || !self.check))
-    }
-
     /// The programs of others that the benches use, without those of peers that are not wanted.
     pub(crate) fn needs(&self) -> BTreeSet<&'static str> {
         let others = self.benches.iter().flat_map(|bench| bench.others);
-        let wanted = others.filter(|name| !outside::PEERS.contains(name) || self.wants(name));
+        let wanted =
+            others.filter(|name| !outside::PEERS.contains(name) || self.options.wants(name));
         let needed = wanted.flat_map(|name| match outside::needed_by(name) {
             [] => std::slice::from_ref(name),
             needed => needed,
@@ -241,9 +187,11 @@ mod tests {
     #[test]
     fn options_and_benches_are_understood() {
         let args = parse("handover --quick --disk --members 3 --peers limit,go");
-        assert_eq!((args.benches.len(), args.members), (1, 3));
-        assert!(args.quick && args.storage == Storage::Disk && !args.json && !args.check);
-        assert_eq!(args.peers, ["limit", "go"]);
+        assert_eq!((args.benches.len(), args.options.members), (1, 3));
+        let options = args.options;
+        assert!(options.quick && options.storage == Storage::Disk);
+        assert!(!options.json && !options.check);
+        assert_eq!(options.peers, ["limit", "go"]);
         assert!(parse("").benches.len() > 1);
         assert!(matches!(ask("--help").unwrap(), Asked::Help));
     }
@@ -253,10 +201,16 @@ mod tests {
         let Asked::All(runs) = ask("all --quick").unwrap() else {
             panic!("not all");
         };
-        let kinds: Vec<_> = runs.iter().map(|run| (run.storage, run.members)).collect();
+        let kinds: Vec<_> = runs
+            .iter()
+            .map(|run| (run.options.storage, run.options.members))
+            .collect();
         let (memory, disk) = (Storage::Memory, Storage::Disk);
         assert_eq!(kinds, [(memory, 1), (disk, 1), (disk, 3)]);
-        assert!(runs.iter().all(|run| run.quick && run.keep.is_some()));
+        assert!(
+            runs.iter()
+                .all(|run| run.options.quick && run.options.keep.is_some())
+        );
         assert!(runs[1].benches.len() > 1 && runs[1].benches.len() < runs[0].benches.len());
         assert!(ask("all join").is_err());
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use pprof::{Frames, ProfilerGuard, ProfilerGuardBuilder};
 
-use crate::run::SAMPLES;
+use crate::peer::SAMPLES;
 
 /// A second of processor time; no multiple of what happens regularly.
 const FREQUENCY: i32 = 997;

@@ -8,10 +8,13 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::args::{Args, Keep, Storage};
+use crate::options::{Keep, Options, Storage};
 
 /// Begins the lines that repeat, at the end of a run, what was not reached.
 pub(crate) const MISSED: &str = "NOT REACHED: ";
+
+/// Each of them has a curve and a column of its own.
+pub(crate) const PEERS: [&str; 6] = ["limit", "eldest", "go", "rpc", "etcdctl", "kazoo"];
 
 /// One figure, in the shape that `--json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,7 +56,7 @@ pub(crate) struct Keeping {
 }
 
 impl Keeping {
-    pub(crate) fn start(args: &Args) -> Self {
+    pub(crate) fn start(options: &Options) -> Self {
         let mut words: Vec<String> = std::env::args().skip(1).collect();
         words.insert(0, "cargo xtask bench".to_owned());
         let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -69,8 +72,8 @@ impl Keeping {
                 seconds: 0,
                 command: words.join(" "),
                 optimised: !cfg!(debug_assertions),
-                members: args.members,
-                storage: args.storage.name().to_owned(),
+                members: options.members,
+                storage: options.storage.name().to_owned(),
                 processors: std::thread::available_parallelism().map_or(0, usize::from),
                 processor: processor.trim_start_matches([' ', '\t', ':']).to_owned(),
                 kernel: kernel.trim().to_owned(),
@@ -159,6 +162,16 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
+    /// With which kind of etcd it was.
+    pub(crate) fn kind(&self) -> String {
+        let place = if self.about.storage == "disk" {
+            "on disk"
+        } else {
+            "in memory"
+        };
+        format!("{place}, {}", self.about.members)
+    }
+
     /// Leaves out what was measured by those benches, and what was printed of it.
     fn forget(&mut self, benches: &BTreeSet<String>) {
         let named = |text: &str| {
@@ -226,10 +239,10 @@ mod tests {
     use std::path::Path;
 
     use super::{Keeping, Line, MISSED, first_word, read};
-    use crate::args::{Args, Keep};
+    use crate::options::{Keep, Options};
 
     fn run(bench: &str, took: f64) -> Keeping {
-        let mut keeping = Keeping::start(&Args::default());
+        let mut keeping = Keeping::start(&Options::default());
         let line = Line {
             bench: bench.to_owned(),
             peer: "eldest".to_owned(),

@@ -9,6 +9,7 @@ mod etcdctl;
 mod flame;
 mod kept;
 mod limit;
+mod options;
 mod outside;
 mod peer;
 mod plot;
@@ -17,6 +18,7 @@ mod report;
 mod rpc;
 mod run;
 mod samples;
+mod serve;
 mod stages;
 mod standing;
 mod tables;
@@ -27,7 +29,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use args::{Args, Asked, Keep};
+use args::{Args, Asked};
+use options::Keep;
 use report::Report;
 use run::Run;
 
@@ -44,7 +47,7 @@ fn main() -> Result<ExitCode> {
     }
     let runtime = tokio::runtime::Runtime::new()?;
     if let Some(("peer", rest)) = args.split_first().map(|(first, rest)| (&**first, rest)) {
-        runtime.block_on(async { tokio::spawn(peer::serve(rest.to_vec())).await? })?;
+        runtime.block_on(async { tokio::spawn(serve::serve(rest.to_vec())).await? })?;
         return Ok(ExitCode::SUCCESS);
     }
     let args = match Args::parse(&args)? {
@@ -55,7 +58,7 @@ fn main() -> Result<ExitCode> {
             }
             let kept = runs
                 .iter()
-                .find_map(|args| args.keep.as_ref().map(Keep::folder));
+                .find_map(|args| args.options.keep.as_ref().map(Keep::folder));
             plot::run(kept.unwrap_or(args::FOLDER.as_ref()))?;
             println!("all of it: {:.0} s", start.elapsed().as_secs_f64());
             return Ok(ExitCode::SUCCESS);
@@ -77,7 +80,7 @@ fn main() -> Result<ExitCode> {
         Asked::Measure(args) => args,
     };
     let reached = runtime.block_on(measure(&args))?;
-    Ok(if reached || !args.check {
+    Ok(if reached || !args.options.check {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -86,10 +89,10 @@ fn main() -> Result<ExitCode> {
 
 /// Runs the benches; whether all that was held against a target reached it.
 async fn measure(args: &Args) -> Result<bool> {
-    let mut report = Report::new(args);
+    let mut report = Report::new(&args.options);
     for bench in &args.benches {
         let start = Instant::now();
-        let mut run = Run::new(bench.name, args, &mut report);
+        let mut run = Run::new(bench.name, &args.options, &mut report);
         #[cfg(feature = "profile")]
         let picture = run.sampled()?;
         if let Err(error) = (bench.run)(&mut run).await {

@@ -10,8 +10,11 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::benches;
-use crate::standing::TTL;
+/// How long leases live: long, so that renewals do not count.
+pub(crate) const TTL: Duration = Duration::from_secs(60);
+
+/// Set for the processes that sample themselves: the file to which they add what they saw.
+pub(crate) const SAMPLES: &str = "ELDEST_BENCH_SAMPLES";
 
 /// So long may an answer take.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -53,6 +56,14 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// By this process' stdin and stdout.
+    pub(crate) fn by_stdio() -> Self {
+        Self {
+            lines: BufReader::new(tokio::io::stdin()).lines(),
+            answers: std::io::stdout(),
+        }
+    }
+
     /// The words of the next question; none when nobody will ask any more.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<String>>> {
         let line = self.lines.next_line().await?;
@@ -71,33 +82,6 @@ impl Asked {
         writeln!(self.answers, "{line}")?;
         Ok(self.answers.flush()?)
     }
-}
-
-/// Runs as a peer: the words are the bench, the peer and the endpoints.
-pub(crate) async fn serve(words: Vec<String>) -> Result<()> {
-    let [bench, peer, endpoints] = &words[..] else {
-        bail!("peer BENCH PEER ENDPOINTS");
-    };
-    let context = Context {
-        peer: peer.clone(),
-        endpoints: endpoints.split(',').map(str::to_owned).collect(),
-        ttl: TTL,
-    };
-    let bench = benches::BENCHES.iter().find(|known| known.name == bench);
-    let bench = bench.context("no such bench")?;
-    let mut asked = Asked {
-        lines: BufReader::new(tokio::io::stdin()).lines(),
-        answers: std::io::stdout(),
-    };
-    asked.answer(Ok(Vec::new()))?;
-    #[cfg(feature = "profile")]
-    let sampling = crate::flame::Sampling::start()?;
-    (bench.peer)(context, asked).await?;
-    #[cfg(feature = "profile")]
-    if let Some(sampling) = sampling {
-        sampling.finish()?;
-    }
-    Ok(())
 }
 
 /// The bench's side: a peer's process.

@@ -6,13 +6,11 @@ use std::path::Path;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use plotters::prelude::*;
 
-use crate::kept::{self, Kept, Line};
+use crate::kept::{self, Kept, Line, PEERS};
 use crate::tables;
 
 /// Pixels of one panel.
 const PANEL: (u32, u32) = (560, 380);
-/// Each has a curve and a column of its own.
-pub(crate) const PEERS: [&str; 6] = ["limit", "eldest", "go", "rpc", "etcdctl", "kazoo"];
 /// What of the benches is shown for each kind of etcd.
 const OF_MEMBERS: [(&str, usize, &str); 3] = [
     ("handover", 10, "hand-over, 10 candidates"),
@@ -120,7 +118,7 @@ fn elections(lines: &[Line]) -> Picture {
 
 /// By kind of etcd.
 fn members(runs: &[Kept]) -> Picture {
-    let places: Vec<String> = runs.iter().map(kind).collect();
+    let places: Vec<String> = runs.iter().map(Kept::kind).collect();
     let found = |bench: (&str, usize), peer: &str, figure: fn(&Line) -> Option<f64>| {
         let of = |run: &Kept| {
             let line = |line: &&Line| (line.bench.as_str(), line.n) == bench && line.peer == peer;
@@ -246,15 +244,6 @@ fn points(
         .collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     points
-}
-
-pub(crate) fn kind(run: &Kept) -> String {
-    let place = if run.about.storage == "disk" {
-        "on disk"
-    } else {
-        "in memory"
-    };
-    format!("{place}, {}", run.about.members)
 }
 
 fn colour(peer: &str) -> RGBColor {

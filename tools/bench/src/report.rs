@@ -4,8 +4,8 @@ use std::fmt;
 
 use anyhow::Result;
 
-use crate::args::{Args, Keep};
 use crate::kept::{Keeping, Line, MISSED};
+use crate::options::{Keep, Options};
 use crate::samples::Samples;
 
 /// One row: what one peer needed.
@@ -47,12 +47,12 @@ pub(crate) struct Report {
 impl Report {
     /// With `check`, figures may be far from their targets: what is looked for are mistakes, on machines that do other
     /// things too.
-    pub(crate) fn new(args: &Args) -> Self {
+    pub(crate) fn new(options: &Options) -> Self {
         Self {
-            json: args.json,
-            slack: if args.check { 3.0 } else { 1.0 },
-            keeping: Keeping::start(args),
-            keep: args.keep.clone(),
+            json: options.json,
+            slack: if options.check { 3.0 } else { 1.0 },
+            keeping: Keeping::start(options),
+            keep: options.keep.clone(),
             missed: Vec::new(),
             failed: 0,
         }

@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result, anyhow};
 use eldest_testing::{Etcd, EtcdCluster};
 use tempfile::TempDir;
 
-use crate::args::{Args, Storage};
+use crate::options::{Options, Storage};
 use crate::outside;
-use crate::peer::Peer;
+use crate::peer::{Peer, SAMPLES};
 use crate::report::{Group, Report, Row};
 use crate::samples::Samples;
 use crate::zookeeper::ZooKeeper;
@@ -22,16 +22,13 @@ const CHECKED: usize = 40;
 
 const KAZOO_PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kazoo/peer.py");
 
-/// Set for the processes that sample themselves: the file to which they add what they saw.
-pub(crate) const SAMPLES: &str = "ELDEST_BENCH_SAMPLES";
-
 /// Where Linux keeps files in memory.
 const MEMORY: &str = "/dev/shm";
 
 /// One bench that runs.
 pub(crate) struct Run<'a> {
     bench: &'static str,
-    pub(crate) args: &'a Args,
+    pub(crate) options: &'a Options,
     pub(crate) report: &'a mut Report,
     etcd: Option<(EtcdCluster, Option<TempDir>)>,
     zookeeper: Option<ZooKeeper>,
@@ -86,16 +83,16 @@ impl Part {
 }
 
 impl<'a> Run<'a> {
-    pub(crate) fn new(bench: &'static str, args: &'a Args, report: &'a mut Report) -> Self {
-        let storage = args.storage.name();
+    pub(crate) fn new(bench: &'static str, options: &'a Options, report: &'a mut Report) -> Self {
+        let storage = options.storage.name();
         report.say(format_args!(
             "\n{bench}: {} member{} of etcd, {storage}",
-            args.members,
-            if args.members == 1 { "" } else { "s" },
+            options.members,
+            if options.members == 1 { "" } else { "s" },
         ));
         Self {
             bench,
-            args,
+            options,
             report,
             etcd: None,
             zookeeper: None,
@@ -106,7 +103,7 @@ impl<'a> Run<'a> {
 
     /// `full`, or fewer if it has to be quick.
     pub(crate) fn samples(&self, full: usize, quick: usize) -> usize {
-        match (self.args.check, self.args.quick) {
+        match (self.options.check, self.options.quick) {
             (true, _) => quick.min(CHECKED),
             (false, true) => quick,
             (false, false) => full,
@@ -125,7 +122,7 @@ impl<'a> Run<'a> {
     /// Has the library's processes sample themselves, if that was asked for; what they see can be drawn afterwards.
     #[cfg(feature = "profile")]
     pub(crate) fn sampled(&mut self) -> Result<Option<crate::flame::Picture>> {
-        let Some(folder) = &self.args.profile else {
+        let Some(folder) = &self.options.profile else {
             return Ok(None);
         };
         let picture = crate::flame::Picture::of(self.bench, folder)?;
@@ -150,7 +147,7 @@ impl<'a> Run<'a> {
                 let path = std::fs::canonicalize(folder.path())?.join("data");
                 builder = builder.data_dir(path).arg("--unsafe-no-fsync=false");
             }
-            let started = builder.start_cluster(self.args.members).await;
+            let started = builder.start_cluster(self.options.members).await;
             self.etcd = Some((started.map_err(|error| anyhow!("{error}"))?, folder));
         }
         Ok(self
@@ -162,7 +159,7 @@ impl<'a> Run<'a> {
 
     /// Below the working folder, if data is to be on disk: what is temporary is often in memory.
     fn folder_on_disk(&self) -> Result<Option<TempDir>> {
-        if self.args.storage == Storage::Memory {
+        if self.options.storage == Storage::Memory {
             return Ok(None);
         }
         std::fs::create_dir_all("target/bench")?;
@@ -180,7 +177,8 @@ impl<'a> Run<'a> {
                 Some(folder) => folder,
                 None => tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir())?,
             };
-            let started = ZooKeeper::start(jars, self.args.members, folder, self.args.storage);
+            let started =
+                ZooKeeper::start(jars, self.options.members, folder, self.options.storage);
             self.zookeeper = Some(started.await?);
         }
         Ok(self
@@ -213,7 +211,7 @@ impl<'a> Run<'a> {
         name: &str,
         endpoints: &str,
     ) -> Result<Option<Peer>> {
-        if !self.args.wants(name) {
+        if !self.options.wants(name) {
             return Ok(None);
         }
         for needed in outside::needed_by(name) {

@@ -14,8 +14,6 @@ use crate::peer::{Asked, Context};
 use crate::samples::nanos;
 use crate::stages;
 
-/// How long leases live: long, so that renewals do not count.
-pub(crate) const TTL: Duration = Duration::from_secs(60);
 /// How long ago a fresh successor joined.
 const FRESH: Duration = Duration::from_millis(20);
 /// What others write meanwhile.

@@ -7,8 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use crate::kept::{self, Kept, Line};
-use crate::plot::{PEERS, kind};
+use crate::kept::{self, Kept, Line, PEERS};
 use crate::report::figure;
 
 const BEGIN: &str = "<!-- written by `cargo xtask bench plot`: begin -->\n";
@@ -135,7 +134,7 @@ fn places(text: &mut String, runs: &[Kept]) -> Result<()> {
     let mut rows: BTreeMap<(&str, usize), Vec<String>> = BTreeMap::new();
     let mut head = String::from("| bench | n |");
     for (at, run) in runs.iter().enumerate() {
-        write!(head, " {} |", kind(run))?;
+        write!(head, " {} |", run.kind())?;
         for line in run.lines.iter().filter(|line| line.peer == "eldest") {
             let (Some(limit), Some(go)) = (line.ratio_to_limit, line.ratio_to_go) else {
                 continue;

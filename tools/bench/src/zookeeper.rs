@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::args::Storage;
+use crate::options::Storage;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Ends Java when its own stdin ends, that is when whoever started it has ended, however that came.

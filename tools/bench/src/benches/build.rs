@@ -45,7 +45,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         }
         tell(run, what, "", &rows);
     }
-    if run.args.quick {
+    if run.options.quick {
         run.report
             .say("  skipped the builds themselves: they take longer than --quick allows");
         return Ok(());

@@ -57,7 +57,7 @@ pub(super) fn peer(context: Context, asked: Asked) -> BoxFuture<'static, Result<
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
     let mut at_two = None;
-    let sizes: &[usize] = if run.args.check {
+    let sizes: &[usize] = if run.options.check {
         &[2, 10]
     } else {
         &[2, 10, 100, 500]
@@ -80,7 +80,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         let watchers = u32::try_from(n.min(WHOLE_QUEUE))?;
         let pause = match n {
             // Whoever is next has joined in the round before: Go's would still be catching up (see `handover-fresh`).
-            2 if !run.args.check => SETTLED / u32::try_from(peers.len().max(1))?,
+            2 if !run.options.check => SETTLED / u32::try_from(peers.len().max(1))?,
             _ => Duration::from_millis(2) + Duration::from_micros(30) * watchers,
         };
         let ask = |_: &str| "handover".to_owned();
@@ -104,7 +104,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         for peer in peers {
             peer.end().await?;
         }
-        if STAGES_OF.contains(&n) && !run.args.check {
+        if STAGES_OF.contains(&n) && !run.options.check {
             stages(run, n, pause).await?;
         }
     }

@@ -25,7 +25,7 @@ pub(super) const BENCH: Bench = Bench {
 };
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
-    let window = Duration::from_secs(if run.args.quick { 20 } else { 60 });
+    let window = Duration::from_secs(if run.options.quick { 20 } else { 60 });
     let mut idle: Vec<(Peer, Etcd)> = Vec::new();
     for name in ["eldest", "go"] {
         let etcd = Etcd::start()

@@ -13,12 +13,13 @@ use stats_alloc::INSTRUMENTED_SYSTEM;
 
 use super::Bench;
 use crate::eldest_peer;
+use crate::peer::TTL;
 use crate::peer::{Asked, Context, Peer};
 use crate::process::Usage;
 use crate::report::{Group, Row};
 use crate::run::Run;
 use crate::samples::{Samples, nanos};
-use crate::standing::{TTL, allocations};
+use crate::standing::allocations;
 
 use bare::Bare;
 
@@ -48,7 +49,7 @@ const PEERS: [&str; 5] = ["limit", "keys", "eldest", "go", "rpc"];
 const MOST_BY_RPC: usize = 1_000;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
-    let sizes: &[usize] = if run.args.quick {
+    let sizes: &[usize] = if run.options.quick {
         &[1, 1_000, 10_000]
     } else {
         &[1, 100, 1_000, 10_000]
@@ -86,7 +87,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
             leaders.extend(Leader::start(run, name).await?);
         }
         // At once, for nothing of it is time.
-        let window = Duration::from_secs(if run.args.quick { 3 } else { 30 });
+        let window = Duration::from_secs(if run.options.quick { 3 } else { 30 });
         let costs = leaders.into_iter().map(|leader| leader.costs(n, window));
         for (name, costs) in try_join_all(costs).await? {
             tell(run, n, &name, &costs);

@@ -26,7 +26,7 @@ const PROCESSES: usize = 10;
 const LONGER_TO_SHORTER: f64 = 1.2;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
-    let sizes: &[usize] = if run.args.quick {
+    let sizes: &[usize] = if run.options.quick {
         &[100, 300]
     } else {
         &[100, 1_000]

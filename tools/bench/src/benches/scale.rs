@@ -12,11 +12,11 @@ use futures::future::try_join_all;
 use tokio::task::JoinHandle;
 
 use super::Bench;
+use crate::peer::TTL;
 use crate::process::Usage;
 use crate::report::{Group, Row};
 use crate::run::Run;
 use crate::samples::{Samples, nanos};
-use crate::standing::TTL;
 
 pub(super) const BENCH: Bench = Bench {
     name: "scale",

@@ -16,10 +16,11 @@ use tokio::process::{Child, Command};
 
 use super::{Bench, handover};
 use crate::outside::COMMAND;
+use crate::peer::TTL;
 use crate::report::Row;
 use crate::run::Run;
 use crate::samples::Samples;
-use crate::standing::{TTL, wall_now};
+use crate::standing::wall_now;
 
 pub(super) const BENCH: Bench = Bench {
     name: "supervised",

@@ -50,7 +50,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         };
         run.report.rows(group, &rows);
         // How much code there is around a clock read says nothing about code that is not optimised.
-        if let ([limit, eldest], false) = (&rows[..], run.args.check) {
+        if let ([limit, eldest], false) = (&rows[..], run.options.check) {
             // The quickest of all: what disturbs only adds.
             let beyond = eldest.samples.quantile(0.0) - limit.samples.quantile(0.0);
             run.report

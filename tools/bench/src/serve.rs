@@ -1,0 +1,30 @@
+//! Runs this process as the peer of a bench, until nobody asks any more.
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::benches::BENCHES;
+use crate::peer::{Asked, Context, TTL};
+
+/// Runs as a peer: the words are the bench, the peer and the endpoints.
+pub(crate) async fn serve(words: Vec<String>) -> Result<()> {
+    let [bench, peer, endpoints] = &words[..] else {
+        bail!("peer BENCH PEER ENDPOINTS");
+    };
+    let context = Context {
+        peer: peer.clone(),
+        endpoints: endpoints.split(',').map(str::to_owned).collect(),
+        ttl: TTL,
+    };
+    let bench = BENCHES.iter().find(|known| known.name == bench);
+    let bench = bench.context("no such bench")?;
+    let mut asked = Asked::by_stdio();
+    asked.answer(Ok(Vec::new()))?;
+    #[cfg(feature = "profile")]
+    let sampling = crate::flame::Sampling::start()?;
+    (bench.peer)(context, asked).await?;
+    #[cfg(feature = "profile")]
+    if let Some(sampling) = sampling {
+        sampling.finish()?;
+    }
+    Ok(())
+}
