@@ -106,16 +106,8 @@ impl Leadership {
         let (stop, term) = (tasks.stop.clone(), self.term());
         let task = tasks.running.track_future(async move {
             // By itself, for the holder may go on holding a term that is lost.
-            let overdue = async {
-                term.lost().cancelled().await;
-                cutoff(&term).await;
-            };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => {}
-                () = overdue => {}
-                () = task => {}
-            }
+            let done = term.until_cutoff(task);
+            let _ = stop.run_until_cancelled(done).await;
         });
         self.claim.handle.shared.env.spawn(task.boxed());
     }
@@ -285,11 +277,6 @@ impl Claim {
         self.handle.send(Command::Joined { slot, term })
     }
 
-    /// Completes at the term's frozen deadline. The token must have been cancelled.
-    pub(crate) async fn cutoff(&self) {
-        cutoff(&self.term).await;
-    }
-
     /// Waits for the term's tasks; at the frozen deadline they are dropped. The token must have been cancelled.
     pub(crate) async fn join_tasks(&self) {
         if let Some(tasks) = self.tasks() {
@@ -302,26 +289,10 @@ impl Tasks {
     /// Waits for them; at the term's frozen deadline they are dropped. The token must have been cancelled.
     async fn join(&self, term: &Term) {
         self.running.close();
-        tokio::select! {
-            biased;
-            () = self.running.wait() => {}
-            () = cutoff(term) => {
-                self.stop.cancel();
-                self.running.wait().await;
-            }
+        if term.until_cutoff(self.running.wait()).await.is_none() {
+            self.stop.cancel();
+            self.running.wait().await;
         }
-    }
-}
-
-/// Completes at the term's frozen deadline. The token must have been cancelled.
-async fn cutoff(term: &Term) {
-    let shared = &term.shared;
-    loop {
-        let cutoff = shared.cutoff();
-        if shared.env.now() >= cutoff {
-            return;
-        }
-        shared.env.wake_at(cutoff).await;
     }
 }
 

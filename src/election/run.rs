@@ -213,14 +213,10 @@ where
             Some(Err(panic)) => return End::Panicked(panic),
             None => {}
         }
-        let aborts = self.aborts;
-        let result = tokio::select! {
-            biased;
-            result = &mut running => Some(result),
-            () = async {
-                lost.cancelled().await;
-                claim.cutoff().await;
-            }, if !aborts => None,
+        let result = if self.aborts {
+            Some((&mut running).await)
+        } else {
+            term.until_cutoff(&mut running).await
         };
         drop(running);
         match result {

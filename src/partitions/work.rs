@@ -131,22 +131,11 @@ where
         let lost = term.lost();
         let end = {
             let mut running = pin!(AssertUnwindSafe(running).catch_unwind());
-            let overdue = async {
-                lost.cancelled().await;
-                claim.cutoff().await;
-            };
-            tokio::select! {
-                biased;
-                result = &mut running => match result {
-                    Err(panic) => End::Panicked(panic),
-                    Ok(result) if !lost.is_cancelled() => End::Done(result),
-                    Ok(result) => {
-                        tell_late(&term, Some(result));
-                        End::Over
-                    }
-                },
-                () = overdue => {
-                    tell_late(&term, None);
+            match term.until_cutoff(&mut running).await {
+                Some(Err(panic)) => End::Panicked(panic),
+                Some(Ok(result)) if !lost.is_cancelled() => End::Done(result),
+                late => {
+                    tell_late(&term, late.and_then(std::result::Result::ok));
                     End::Over
                 }
             }

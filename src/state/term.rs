@@ -233,6 +233,17 @@ impl TermState {
         Time::from_nanos(self.cutoff.load(Ordering::Acquire)).min(self.lease_deadline.deadline())
     }
 
+    /// Completes at the frozen deadline. The token must have been cancelled: until then the deadline moves.
+    async fn until_cutoff(&self) {
+        loop {
+            let cutoff = self.cutoff();
+            if self.env.now() >= cutoff {
+                return;
+            }
+            self.env.wake_at(cutoff).await;
+        }
+    }
+
     fn limit(&self) -> Time {
         Time::from_nanos(self.until.load(Ordering::Acquire)).min(self.lease_deadline.deadline())
     }
@@ -280,6 +291,20 @@ impl Term {
     /// affects nobody else. When somebody deleted the key, or the leader resigned, validity ends with the token.
     pub fn lost(&self) -> CancellationToken {
         self.shared.lost.child_token()
+    }
+
+    /// Polls the work of a term until it completes; once the term is lost, until the frozen deadline at the latest. `None`:
+    /// it was still running then, and is dropped with this call.
+    pub(crate) async fn until_cutoff<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let overdue = async {
+            self.shared.lost.cancelled().await;
+            self.shared.until_cutoff().await;
+        };
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = overdue => None,
+        }
     }
 
     /// Why the term ended; `None` while it has not.
