@@ -3,9 +3,11 @@
 
 mod batch;
 mod candidate_state;
+mod effects;
 mod event;
 mod failures;
 mod inbox;
+mod inputs;
 mod io;
 mod notes;
 mod observing;
@@ -15,19 +17,17 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::etcd::{Lane, Pool};
-use crate::metrics;
 use crate::runtime::SharedEnv;
-use crate::state::{LeaseDeadlines, LeaseView, SessionState};
-use eldest_core::action::{Action, Condition, SlotId, TermId};
+use crate::state::{LeaseDeadlines, SessionState};
+use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::Manner;
 use eldest_core::machine::{Config, Machine};
 use eldest_core::pause::LONGEST_PAUSE;
-use eldest_core::reason::{EndReason, LostReason};
+use eldest_core::reason::LostReason;
 
 pub(crate) use candidate_state::{CandidateState, Winner};
-use event::Event;
 use failures::Failures;
 pub(crate) use inbox::{CommandReceiver, Commands, Room, WeakCommands};
 use inbox::{Inbox, Work};
@@ -183,221 +183,6 @@ impl Driver {
                 Work::Sent => {}
             }
             driver.act();
-        }
-    }
-
-    fn event(&mut self, event: Event) {
-        let now = self.env.now();
-        self.io.take(event, &mut self.machine, now);
-    }
-
-    fn command(&mut self, command: Command) {
-        let now = self.env.now();
-        match command {
-            Command::Connected => self.machine.connected(),
-            Command::Campaign {
-                slot,
-                value,
-                manner,
-                candidate,
-            } => {
-                let prefix = Arc::clone(&candidate.prefix);
-                // A semaphore's permits have keys of their own.
-                if manner.share.is_none() {
-                    if self
-                        .standing
-                        .get(&prefix)
-                        .is_some_and(|other| self.machine.stands(*other))
-                    {
-                        let error = Error::already_campaigning(&candidate.election);
-                        candidate.refused(error);
-                        return;
-                    }
-                    self.standing.insert(Arc::clone(&prefix), slot);
-                }
-                candidate.accepted();
-                self.candidates.insert(slot, candidate);
-                self.machine.campaign(now, slot, prefix, value, manner);
-            }
-            Command::Leave { slot } => self.machine.leave(now, slot, EndReason::Left),
-            Command::AwaitEnd { slot, reply } => match self.candidates.get_mut(&slot) {
-                Some(candidate) => candidate.await_end(reply),
-                None => drop(reply.send(())),
-            },
-            Command::AwaitRelease { slot, term, reply } => self.releases.push((slot, term, reply)),
-            Command::HoldBack { slot, held } => self.machine.hold_back(now, slot, held),
-            Command::End { slot, term, reason } => {
-                self.machine.end_by_leader(now, slot, term, reason);
-            }
-            Command::Joined { slot, term } => self.machine.work_joined(now, slot, term),
-            Command::Proclaim { slot, value, reply } => {
-                self.tickets += 1;
-                self.proclaims.insert(self.tickets, reply);
-                self.machine.proclaim(slot, value, self.tickets);
-            }
-            Command::Close { reply } => {
-                self.closers.push(reply);
-                self.machine.close(now);
-            }
-        }
-    }
-
-    fn act(&mut self) {
-        while let Some(action) = self.machine.action() {
-            match action {
-                Action::Ask { request, ask } => self.io.ask(request, ask),
-                Action::HangUp => self.io.hang_up(),
-                Action::Watch { watch, key, prefix } => self.io.watch(watch, &key, prefix),
-                Action::Unwatch { watch } => self.io.unwatch(watch),
-                Action::Progress => self.io.progress(),
-                Action::HangUpWatches { elsewhere } => self.io.hang_up_watches(elsewhere),
-                Action::Trust { deadline, fresh } => self.trust(deadline, fresh),
-                Action::Distrust => self.lease_deadlines.end(),
-                Action::Elected {
-                    slot,
-                    term,
-                    key,
-                    token,
-                } => self.elected(slot, term, key, token),
-                Action::Taken {
-                    member,
-                    partition,
-                    slot,
-                } => {
-                    let candidate = self.candidates.get(&member);
-                    if let Some(candidate) =
-                        candidate.map(|candidate| candidate.partition(partition))
-                    {
-                        self.candidates.insert(slot, Box::new(candidate));
-                    }
-                }
-                Action::TermEnded {
-                    slot,
-                    term,
-                    reason,
-                    cutoff,
-                    valid,
-                } => {
-                    if let Some(candidate) = self.candidates.get_mut(&slot) {
-                        candidate.term_ended(&self.identity, term, reason, cutoff, valid);
-                    }
-                }
-                Action::Registered { slot } => {
-                    if let Some(candidate) = self.candidates.get_mut(&slot) {
-                        candidate.registered(Ok(()));
-                    }
-                }
-                Action::Standing { slot, standing } => {
-                    if let Some(candidate) = self.candidates.get_mut(&slot) {
-                        candidate.standing(&self.identity, standing);
-                    }
-                }
-                Action::Ended {
-                    slot,
-                    reason,
-                    trouble,
-                } => {
-                    if let Some(candidate) = self.candidates.remove(&slot) {
-                        if self.standing.get(&candidate.prefix) == Some(&slot) {
-                            self.standing.remove(&candidate.prefix);
-                        }
-                        candidate.ended(&self.identity, reason, trouble.as_ref());
-                    }
-                }
-                Action::Proclaimed { ticket, result } => {
-                    if let Some(reply) = self.proclaims.remove(&ticket) {
-                        drop(reply.send(result.map_err(|t| Error::from_trouble(&t))));
-                    }
-                }
-                // Observers have a task of their own.
-                Action::Observed { .. }
-                | Action::ObserveFailed { .. }
-                | Action::Synced { .. }
-                | Action::Unsynced { .. }
-                | Action::Confirmed { .. } => {}
-                Action::Session(condition) => self.condition(condition),
-                Action::Note(note) => self.note(&note),
-            }
-        }
-        self.io.flush();
-        let (machine, releases) = (&self.machine, &mut self.releases);
-        let done = |(slot, term, reply): &mut (SlotId, TermId, oneshot::Sender<()>)| {
-            reply.is_closed() || machine.is_released(*slot, *term)
-        };
-        for (.., reply) in releases.extract_if(.., done) {
-            let _ = reply.send(());
-        }
-    }
-
-    fn trust(&mut self, deadline: eldest_core::time::Time, fresh: bool) {
-        let left = deadline.since(self.env.now());
-        metrics::trusted(&self.identity, self.env.unix_time(), left);
-        if fresh {
-            self.lease_deadlines.begin(deadline);
-            self.env.rewatch();
-            return;
-        }
-        let extended = self
-            .lease_deadlines
-            .present()
-            .is_some_and(|lease_deadline| lease_deadline.extend(deadline));
-        if !extended {
-            // The watchdog, or somebody's check, was faster than this renewal: what it ended stays ended.
-            let now = self.env.now();
-            self.machine.distrusted(now);
-        }
-    }
-
-    fn elected(&mut self, slot: SlotId, term: TermId, key: Arc<[u8]>, token: i64) {
-        let Some(lease_deadline) = self.lease_deadlines.present() else {
-            return;
-        };
-        if let Some(candidate) = self.candidates.get_mut(&slot) {
-            let (env, pool) = (Arc::clone(&self.env), Arc::clone(&self.pool));
-            candidate.elected(
-                &self.identity,
-                (slot, term),
-                (env, pool),
-                lease_deadline,
-                key,
-                token,
-            );
-        }
-    }
-
-    fn condition(&mut self, condition: Condition) {
-        let identity = &*self.identity;
-        match condition {
-            Condition::Lost { reason } => {
-                metrics::lease_lost(identity, reason);
-                tracing::warn!(target: "eldest::session", identity, reason = reason.as_str(), "lease lost");
-            }
-            Condition::Closed => {
-                tracing::info!(target: "eldest::session", identity, "session closed");
-            }
-            _ => {
-                tracing::debug!(target: "eldest::session", identity, ?condition, "session state");
-            }
-        }
-        let state = match condition {
-            Condition::Connecting => SessionState::Connecting,
-            Condition::Ready => SessionState::Ready,
-            Condition::Live { lease } => match self.lease_deadlines.present() {
-                Some(lease_deadline) => {
-                    SessionState::Live(LeaseView::new(lease, lease_deadline, Arc::clone(&self.env)))
-                }
-                None => return,
-            },
-            Condition::Lost { reason } => SessionState::Lost { reason },
-            Condition::Closed => SessionState::Closed,
-        };
-        self.closed = matches!(state, SessionState::Closed);
-        self.state.send_replace(state);
-        if self.closed {
-            self.pool.hang_up();
-            for closer in self.closers.drain(..) {
-                let _ = closer.send(());
-            }
         }
     }
 }
