@@ -1,0 +1,182 @@
+//! Which options are refused, and what follows from the TTL.
+
+use super::*;
+
+fn refused(options: SessionOptions) -> String {
+    let error = options.settle().err().expect("refused");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    error.to_string()
+}
+
+#[test]
+fn the_defaults_work_for_every_ttl_that_is_allowed() {
+    for ttl in 2..=300 {
+        let options = SessionOptions::new("n").ttl(Duration::from_secs(ttl));
+        let settings = options.settle().expect("defaults scale with the ttl");
+        assert_eq!(
+            settings.survives(ETCD_ELECTION_TIMEOUT),
+            ttl >= 4,
+            "ttl {ttl}"
+        );
+    }
+}
+
+const PAGE: &str = include_str!("../../../docs/operations.md");
+const README: &str = include_str!("../../../README.md");
+
+/// Seconds as the page writes them: hundredths, rounded down.
+fn seconds(duration: Duration) -> String {
+    // What is a nanosecond below a hundredth was rounded on its way.
+    let hundredths = (duration + Duration::from_nanos(10)).as_millis() / 10;
+    let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn on_the_page(first: &str, columns: &[Duration]) {
+    in_the_text(PAGE, first, columns, "");
+}
+
+fn in_the_text(text: &str, first: &str, columns: &[Duration], unit: &str) {
+    let column = |column: &Duration| seconds(*column) + unit;
+    let columns: Vec<String> = columns.iter().map(column).collect();
+    let row = format!("| {first}{} |", columns.join(" | "));
+    assert!(text.lines().any(|line| line == row), "missing: {row}");
+}
+
+/// The longest change of etcd's leader that is survived, found by asking.
+fn change(settings: &Settings) -> Duration {
+    let survived = |ms: &u64| settings.survives(Duration::from_millis(*ms));
+    let change = (0..300_000).take_while(survived).last().unwrap_or_default();
+    Duration::from_millis(change)
+}
+
+/// When work is told to stop, and until when a term is valid, as the lease's clock has it.
+fn ends(settings: &Settings) -> (Duration, Duration) {
+    use eldest_core::facts::Header;
+    use eldest_core::lease::LeaseClock;
+    use eldest_core::time::Time;
+    let header = Header {
+        cluster: 1,
+        member: 1,
+        revision: 1,
+        term: 1,
+    };
+    let clock = LeaseClock::granted(settings.trust, Time::ZERO, settings.ttl, header);
+    let valid = clock.deadline().since(Time::ZERO);
+    (valid.saturating_sub(settings.grace), valid)
+}
+
+#[test]
+fn the_figures_for_operators_are_those_of_the_code() {
+    let half = Duration::from_millis(500);
+    for ttl in [2, 3, 5, 10, 20, 30, 60, 120, 300].map(Duration::from_secs) {
+        let settings = SessionOptions::new("n").ttl(ttl).settle().unwrap();
+        let (told, valid) = ends(&settings);
+        let (margin, grace) = (settings.trust.margin, settings.grace);
+        let request = settings.request_timeout;
+        on_the_page(
+            "",
+            &[
+                ttl,
+                margin,
+                grace,
+                request,
+                ttl / 3,
+                told,
+                valid,
+                ttl + half,
+                change(&settings),
+            ],
+        );
+    }
+    for ms in [10, 40, 120, 250, 500] {
+        let options = SessionOptions::new("n").wan(Duration::from_millis(ms));
+        let settings = options.settle().unwrap();
+        let (ttl, request) = (settings.ttl, settings.request_timeout);
+        let (told, _) = ends(&settings);
+        // As etcd's documentation advises, and never less than its defaults.
+        let (heartbeat, timeout) = (ms.max(100), (ms * 10).max(1000));
+        let first = format!("{ms} ms | {heartbeat} | {timeout} | ");
+        let change = change(&settings);
+        assert!(change >= Duration::from_millis(timeout), "{ms} ms");
+        on_the_page(&first, &[ttl, request, told, ttl + half, change]);
+        in_the_text(README, &first, &[ttl, request, told, ttl + half], " s");
+    }
+}
+
+#[test]
+fn the_defaults_at_ten_seconds_are_those_documented() {
+    let settings = SessionOptions::new("n").settle().unwrap();
+    assert_eq!(settings.trust.margin, Duration::from_millis(500));
+    assert_eq!(settings.grace, Duration::from_secs(2));
+    assert_eq!(settings.request_timeout, Duration::from_millis(500));
+}
+
+#[test]
+fn the_wan_preset_holds_for_every_distance_up_to_a_second() {
+    for ms in [1, 40, 120, 300, 1000] {
+        let options = SessionOptions::new("n").wan(Duration::from_millis(ms));
+        let settings = options.settle().expect("a preset is valid");
+        assert!(settings.survives(ETCD_ELECTION_TIMEOUT));
+        assert!(settings.request_timeout >= Duration::from_millis(ms * 6));
+    }
+}
+
+#[test]
+fn a_grace_too_long_for_the_ttl_is_refused_with_the_numbers() {
+    let message = refused(SessionOptions::new("n").grace(Duration::from_secs(6)));
+    assert!(
+        message.contains("6s") && message.contains("9.99s"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_ttl_outside_the_bounds_or_with_a_fraction_is_refused() {
+    for ttl in [1000, 2500, 301_000] {
+        let message = refused(SessionOptions::new("n").ttl(Duration::from_millis(ttl)));
+        assert!(message.contains("whole seconds"), "{message}");
+    }
+}
+
+#[test]
+fn names_with_empty_levels_are_refused_with_the_rule() {
+    for (name, rule) in [
+        ("", "empty"),
+        ("/a", "begin or end"),
+        ("a/", "begin or end"),
+        ("a//b", "'//'"),
+        ("a\nb", "control"),
+        ("~a", "begin with '~'"),
+    ] {
+        let message = check_name(name).unwrap_err().to_string();
+        assert!(message.contains(rule), "{message}");
+    }
+    assert!(check_name(&"x".repeat(513)).is_err());
+    assert!(check_name("billing/scheduler").is_ok());
+    assert!(refused(SessionOptions::new("n").namespace("a/")).contains("namespace"));
+    assert!(SessionOptions::new("n").namespace("").settle().is_ok());
+    assert!(
+        SessionOptions::new("n")
+            .namespace("/services")
+            .settle()
+            .is_ok()
+    );
+    let slash = SessionOptions::new("n").namespace("/").settle().unwrap();
+    assert_eq!(slash.prefix("x"), "/x/", "as Go programs like to name it");
+    assert!(refused(SessionOptions::new("")).contains("identity"));
+}
+
+#[test]
+fn names_that_begin_alike_never_share_a_prefix() {
+    // Complaint 8: `xy` and `xyz`.
+    let settings = SessionOptions::new("n").settle().unwrap();
+    assert!(!settings.prefix("xyz").starts_with(&settings.prefix("xy")));
+}
+
+#[test]
+fn the_password_is_in_no_debug_output() {
+    let options = SessionOptions::new("n")
+        .connect_options(ConnectOptions::new().with_user("u", "canary-secret"));
+    assert!(!format!("{options:?}").contains("canary-secret"));
+}
