@@ -1,13 +1,13 @@
-//! Configures, starts and restarts one etcd server, confirms that it is the one that answers, and removes its folder at
+//! Starts and restarts one etcd server, confirms that it is the one that answers, and removes its folder at
 //! the end.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
-use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
-use std::net::IpAddr;
+mod builder;
+mod setup;
+
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use eldest::etcd_client::Client;
@@ -17,6 +17,8 @@ use super::BoxError;
 use super::http;
 use super::ports::Port;
 use super::process::Process;
+pub use builder::EtcdBuilder;
+use setup::{Setup, Version, new_folder};
 
 /// How long a server may take to serve.
 const START_DEADLINE: Duration = Duration::from_secs(20);
@@ -26,13 +28,6 @@ const PORT_TAKEN: &str = "address already in use";
 
 /// For clients and for peers, where nobody else takes any: etcd's own.
 const PORTS: [u16; 2] = [2379, 2380];
-
-/// Names the binary to use instead of the vendored one.
-const BINARY_VARIABLE: &str = "ELDEST_ETCD_BIN";
-
-/// Room that a server needs in memory: it writes its log in pieces of 64 MB, one ahead.
-#[cfg(target_os = "linux")]
-const MEMORY_NEEDED: u64 = 1 << 30;
 
 /// One etcd server on the loopback interface, a process of its own. Dropping it kills the process and removes its
 /// folder; if this process is killed, both go too (on Unix).
@@ -44,44 +39,6 @@ pub struct Etcd {
     /// The member's id, once it was heard from its own peer port.
     member: Option<u64>,
     folder: TempDir,
-}
-
-/// Configures an [`Etcd`] or an [`EtcdCluster`](crate::EtcdCluster) before it starts.
-#[derive(Debug, Clone, Default)]
-pub struct EtcdBuilder {
-    binary: Option<PathBuf>,
-    heartbeat: Option<Duration>,
-    election_timeout: Option<Duration>,
-    args: Vec<OsString>,
-    env: Vec<(OsString, OsString)>,
-    data_dir: Option<PathBuf>,
-    places: Vec<Place>,
-}
-
-/// Where a member runs, if not on our loopback interface.
-#[derive(Debug, Clone)]
-struct Place {
-    address: IpAddr,
-    /// What starts it there.
-    command: Vec<OsString>,
-}
-
-/// Everything to start the server from, again and again.
-#[derive(Debug)]
-struct Setup {
-    options: EtcdBuilder,
-    /// What stands before the binary when it is started.
-    through: Vec<OsString>,
-    binary: PathBuf,
-    version: Version,
-    name: String,
-    data: PathBuf,
-    client: Port,
-    peer: Port,
-    /// `name=peer url` of every member.
-    members: String,
-    /// What keeps clusters apart that by chance talk to each other.
-    token: String,
 }
 
 /// Why a server does not serve.
@@ -413,101 +370,6 @@ impl Etcd {
     }
 }
 
-impl EtcdBuilder {
-    /// etcd's heartbeat interval, in whole milliseconds; 100 ms by default.
-    pub fn heartbeat(mut self, interval: Duration) -> Self {
-        self.heartbeat = Some(interval);
-        self
-    }
-
-    /// etcd's election timeout, in whole milliseconds; 1 s by default, and at least five heartbeats. The shortest
-    /// time to live of a lease is one and a half of it, rounded up to seconds.
-    pub fn election_timeout(mut self, timeout: Duration) -> Self {
-        self.election_timeout = Some(timeout);
-        self
-    }
-
-    /// One more argument, such as `--quota-backend-bytes=20000000`.
-    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
-        self.args.push(arg.into());
-        self
-    }
-
-    /// One more environment variable. Variables of this process reach the server too, but for etcd's own (`ETCD_...`).
-    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
-        self.env.push((name.into(), value.into()));
-        self
-    }
-
-    /// Keeps the data in this folder, which then is not removed; in a cluster, in one folder below it per member.
-    /// By default a temporary folder, in memory where there is room.
-    pub fn data_dir(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.data_dir = Some(folder.into());
-        self
-    }
-
-    /// Where the next member of a cluster runs, beginning with the first: at an address other than the loopback
-    /// interface's, started by a command to which etcd's own is appended and which becomes it, for example
-    /// `["nsenter", "--net=/run/netns/a"]`. It serves clients at port 2379 and its peers at port 2380, which nobody
-    /// else may use there, and must be reachable from here.
-    pub fn member_at(
-        mut self,
-        address: IpAddr,
-        command: impl IntoIterator<Item = impl Into<OsString>>,
-    ) -> Self {
-        let command = command.into_iter().map(Into::into).collect();
-        self.places.push(Place { address, command });
-        self
-    }
-
-    /// Uses this binary, before the variable `ELDEST_ETCD_BIN` and the vendored one.
-    pub fn binary(mut self, binary: impl Into<PathBuf>) -> Self {
-        self.binary = Some(binary.into());
-        self
-    }
-
-    /// Starts one server.
-    ///
-    /// # Errors
-    ///
-    /// There is no binary, or it does not serve within 20 s; the message quotes its log.
-    pub async fn start(self) -> Result<Etcd, BoxError> {
-        let mut members = self.start_members(1).await?;
-        members.pop().ok_or_else(|| "no member".into())
-    }
-
-    pub(super) async fn start_members(self, count: usize) -> Result<Vec<Etcd>, BoxError> {
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            let mut members = Etcd::prepare(&self, count)?;
-            match launch_all(&mut members).await {
-                Ok(()) => return Ok(members),
-                // Somebody took a port between our look and the server's: again with others.
-                Err(Failure::PortTaken(_)) if attempts < 5 => {}
-                Err(failure) => return Err(failure.into()),
-            }
-        }
-    }
-
-    fn find_binary(&self) -> Result<PathBuf, BoxError> {
-        if let Some(binary) = &self.binary {
-            return Ok(binary.clone());
-        }
-        if let Some(binary) = std::env::var_os(BINARY_VARIABLE) {
-            return Ok(binary.into());
-        }
-        let vendored = etcd_bin_vendored::etcd_bin_path()
-            .map_err(|error| format!("{error}; name a binary by {BINARY_VARIABLE}"))?;
-        if vendored.exists() {
-            Ok(vendored.to_owned())
-        } else {
-            let path = vendored.display();
-            Err(format!("{path} is not on this machine; name a binary by {BINARY_VARIABLE}").into())
-        }
-    }
-}
-
 /// Starts all that do not run, at once, and waits until all serve.
 pub(super) async fn restart_stopped(members: &mut [Etcd]) -> Result<(), BoxError> {
     let stopped = members.iter_mut().filter(|member| member.process.is_none());
@@ -518,105 +380,6 @@ pub(super) async fn restart_stopped(members: &mut [Etcd]) -> Result<(), BoxError
 async fn launch_all(members: &mut [Etcd]) -> Result<(), Failure> {
     futures::future::try_join_all(members.iter_mut().map(Etcd::launch)).await?;
     Ok(())
-}
-
-impl Setup {
-    fn command(&self) -> Command {
-        let binary = self.binary.as_os_str().to_owned();
-        let words: Vec<OsString> = self.through.iter().cloned().chain([binary]).collect();
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]);
-        let inherited = std::env::vars_os().map(|(name, _)| name);
-        for name in inherited.filter(|name| is_etcd_s(name)) {
-            command.env_remove(name); // each would count as an argument
-        }
-        let mut flag = |name: &str, value: &dyn AsRef<OsStr>| {
-            command.arg(format!("--{name}")).arg(value.as_ref());
-        };
-        flag("name", &self.name);
-        flag("data-dir", &self.data);
-        flag("listen-client-urls", &self.client.url());
-        flag("advertise-client-urls", &self.client.url());
-        flag("listen-peer-urls", &self.peer.url());
-        flag("initial-advertise-peer-urls", &self.peer.url());
-        flag("initial-cluster", &self.members);
-        flag("initial-cluster-token", &self.token);
-        flag("log-level", &"error");
-        if let Some(interval) = self.options.heartbeat {
-            flag("heartbeat-interval", &interval.as_millis().to_string());
-        }
-        if let Some(timeout) = self.options.election_timeout {
-            flag("election-timeout", &timeout.as_millis().to_string());
-        }
-        if self.version.number >= (3, 5) {
-            command.arg("--unsafe-no-fsync"); // what is tested is never the loss of power
-        } else {
-            command.args(["--logger", "zap"]); // the only one later, and the only one with levels
-        }
-        command.args(&self.options.args);
-        command.envs(self.options.env.iter().map(|(name, value)| (name, value)));
-        command
-    }
-}
-
-fn is_etcd_s(variable: &OsStr) -> bool {
-    variable.to_string_lossy().starts_with("ETCD_")
-}
-
-/// A new temporary folder. In memory if it can be: there even a server that insists on writing to the disk is quick.
-fn new_folder() -> Result<TempDir, BoxError> {
-    let mut builder = tempfile::Builder::new();
-    let builder = builder.prefix("eldest-etcd-");
-    #[cfg(target_os = "linux")]
-    {
-        let memory = Path::new("/dev/shm");
-        let room = rustix::fs::statvfs(memory)
-            .is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) >= MEMORY_NEEDED);
-        if room && let Ok(folder) = builder.tempdir_in(memory) {
-            return Ok(folder);
-        }
-    }
-    Ok(builder.tempdir()?)
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct Version {
-    text: String,
-    number: (u32, u32),
-}
-
-impl Version {
-    /// Asks the binary, once per process.
-    fn of(binary: &Path) -> Result<Self, BoxError> {
-        static KNOWN: LazyLock<Mutex<HashMap<PathBuf, Version>>> = LazyLock::new(Mutex::default);
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(version) = known.get(binary) {
-            return Ok(version.clone());
-        }
-        let output = Command::new(binary)
-            .arg("--version")
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| format!("cannot run {}: {error}", binary.display()))?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let version = Self::parse(&text)
-            .ok_or_else(|| format!("{} --version: no version in `{text}`", binary.display()))?;
-        known.insert(binary.to_owned(), version.clone());
-        Ok(version)
-    }
-
-    fn parse(output: &str) -> Option<Self> {
-        let text = output
-            .lines()
-            .find_map(|line| line.strip_prefix("etcd Version: "))?
-            .trim();
-        let mut numbers = text.split('.').map(str::parse);
-        let number = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-        Some(Self {
-            text: text.to_owned(),
-            number,
-        })
-    }
 }
 
 impl From<std::io::Error> for Failure {
@@ -686,12 +449,5 @@ mod tests {
             );
         }
         Ok(())
-    }
-
-    #[test]
-    fn the_version_is_read_from_what_etcd_prints() {
-        let version = Version::parse("etcd Version: 3.10.2\nGit SHA: 0abc\n").expect("a version");
-        assert_eq!((version.number, version.text.as_str()), ((3, 10), "3.10.2"));
-        assert_eq!(Version::parse("zsh: not found"), None);
     }
 }

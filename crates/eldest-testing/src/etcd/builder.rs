@@ -1,0 +1,127 @@
+//! Configures servers before they start, and starts them.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Etcd, Failure, launch_all};
+use crate::BoxError;
+
+/// Names the binary to use instead of the vendored one.
+const BINARY_VARIABLE: &str = "ELDEST_ETCD_BIN";
+
+/// Configures an [`Etcd`] or an [`EtcdCluster`](crate::EtcdCluster) before it starts.
+#[derive(Debug, Clone, Default)]
+pub struct EtcdBuilder {
+    pub(super) binary: Option<PathBuf>,
+    pub(super) heartbeat: Option<Duration>,
+    pub(super) election_timeout: Option<Duration>,
+    pub(super) args: Vec<OsString>,
+    pub(super) env: Vec<(OsString, OsString)>,
+    pub(super) data_dir: Option<PathBuf>,
+    pub(super) places: Vec<Place>,
+}
+
+/// Where a member runs, if not on our loopback interface.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) address: IpAddr,
+    /// What starts it there.
+    pub(super) command: Vec<OsString>,
+}
+
+impl EtcdBuilder {
+    /// etcd's heartbeat interval, in whole milliseconds; 100 ms by default.
+    pub fn heartbeat(mut self, interval: Duration) -> Self {
+        self.heartbeat = Some(interval);
+        self
+    }
+
+    /// etcd's election timeout, in whole milliseconds; 1 s by default, and at least five heartbeats. The shortest
+    /// time to live of a lease is one and a half of it, rounded up to seconds.
+    pub fn election_timeout(mut self, timeout: Duration) -> Self {
+        self.election_timeout = Some(timeout);
+        self
+    }
+
+    /// One more argument, such as `--quota-backend-bytes=20000000`.
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// One more environment variable. Variables of this process reach the server too, but for etcd's own (`ETCD_...`).
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Keeps the data in this folder, which then is not removed; in a cluster, in one folder below it per member.
+    /// By default a temporary folder, in memory where there is room.
+    pub fn data_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.data_dir = Some(folder.into());
+        self
+    }
+
+    /// Where the next member of a cluster runs, beginning with the first: at an address other than the loopback
+    /// interface's, started by a command to which etcd's own is appended and which becomes it, for example
+    /// `["nsenter", "--net=/run/netns/a"]`. It serves clients at port 2379 and its peers at port 2380, which nobody
+    /// else may use there, and must be reachable from here.
+    pub fn member_at(
+        mut self,
+        address: IpAddr,
+        command: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Self {
+        let command = command.into_iter().map(Into::into).collect();
+        self.places.push(Place { address, command });
+        self
+    }
+
+    /// Uses this binary, before the variable `ELDEST_ETCD_BIN` and the vendored one.
+    pub fn binary(mut self, binary: impl Into<PathBuf>) -> Self {
+        self.binary = Some(binary.into());
+        self
+    }
+
+    /// Starts one server.
+    ///
+    /// # Errors
+    ///
+    /// There is no binary, or it does not serve within 20 s; the message quotes its log.
+    pub async fn start(self) -> Result<Etcd, BoxError> {
+        let mut members = self.start_members(1).await?;
+        members.pop().ok_or_else(|| "no member".into())
+    }
+
+    pub(crate) async fn start_members(self, count: usize) -> Result<Vec<Etcd>, BoxError> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let mut members = Etcd::prepare(&self, count)?;
+            match launch_all(&mut members).await {
+                Ok(()) => return Ok(members),
+                // Somebody took a port between our look and the server's: again with others.
+                Err(Failure::PortTaken(_)) if attempts < 5 => {}
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+    }
+
+    pub(super) fn find_binary(&self) -> Result<PathBuf, BoxError> {
+        if let Some(binary) = &self.binary {
+            return Ok(binary.clone());
+        }
+        if let Some(binary) = std::env::var_os(BINARY_VARIABLE) {
+            return Ok(binary.into());
+        }
+        let vendored = etcd_bin_vendored::etcd_bin_path()
+            .map_err(|error| format!("{error}; name a binary by {BINARY_VARIABLE}"))?;
+        if vendored.exists() {
+            Ok(vendored.to_owned())
+        } else {
+            let path = vendored.display();
+            Err(format!("{path} is not on this machine; name a binary by {BINARY_VARIABLE}").into())
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Holds everything to start a server from, again and again: its command line, its version and a folder for it.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use tempfile::TempDir;
+
+use super::builder::EtcdBuilder;
+use crate::BoxError;
+use crate::ports::Port;
+
+/// Room that a server needs in memory: it writes its log in pieces of 64 MB, one ahead.
+#[cfg(target_os = "linux")]
+const MEMORY_NEEDED: u64 = 1 << 30;
+
+/// Everything to start the server from, again and again.
+#[derive(Debug)]
+pub(super) struct Setup {
+    pub(super) options: EtcdBuilder,
+    /// What stands before the binary when it is started.
+    pub(super) through: Vec<OsString>,
+    pub(super) binary: PathBuf,
+    pub(super) version: Version,
+    pub(super) name: String,
+    pub(super) data: PathBuf,
+    pub(super) client: Port,
+    pub(super) peer: Port,
+    /// `name=peer url` of every member.
+    pub(super) members: String,
+    /// What keeps clusters apart that by chance talk to each other.
+    pub(super) token: String,
+}
+
+impl Setup {
+    pub(super) fn command(&self) -> Command {
+        let binary = self.binary.as_os_str().to_owned();
+        let words: Vec<OsString> = self.through.iter().cloned().chain([binary]).collect();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        let inherited = std::env::vars_os().map(|(name, _)| name);
+        for name in inherited.filter(|name| is_etcd_s(name)) {
+            command.env_remove(name); // each would count as an argument
+        }
+        let mut flag = |name: &str, value: &dyn AsRef<OsStr>| {
+            command.arg(format!("--{name}")).arg(value.as_ref());
+        };
+        flag("name", &self.name);
+        flag("data-dir", &self.data);
+        flag("listen-client-urls", &self.client.url());
+        flag("advertise-client-urls", &self.client.url());
+        flag("listen-peer-urls", &self.peer.url());
+        flag("initial-advertise-peer-urls", &self.peer.url());
+        flag("initial-cluster", &self.members);
+        flag("initial-cluster-token", &self.token);
+        flag("log-level", &"error");
+        if let Some(interval) = self.options.heartbeat {
+            flag("heartbeat-interval", &interval.as_millis().to_string());
+        }
+        if let Some(timeout) = self.options.election_timeout {
+            flag("election-timeout", &timeout.as_millis().to_string());
+        }
+        if self.version.number >= (3, 5) {
+            command.arg("--unsafe-no-fsync"); // what is tested is never the loss of power
+        } else {
+            command.args(["--logger", "zap"]); // the only one later, and the only one with levels
+        }
+        command.args(&self.options.args);
+        command.envs(self.options.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+fn is_etcd_s(variable: &OsStr) -> bool {
+    variable.to_string_lossy().starts_with("ETCD_")
+}
+
+/// A new temporary folder. In memory if it can be: there even a server that insists on writing to the disk is quick.
+pub(super) fn new_folder() -> Result<TempDir, BoxError> {
+    let mut builder = tempfile::Builder::new();
+    let builder = builder.prefix("eldest-etcd-");
+    #[cfg(target_os = "linux")]
+    {
+        let memory = Path::new("/dev/shm");
+        let room = rustix::fs::statvfs(memory)
+            .is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) >= MEMORY_NEEDED);
+        if room && let Ok(folder) = builder.tempdir_in(memory) {
+            return Ok(folder);
+        }
+    }
+    Ok(builder.tempdir()?)
+}
+
+/// What a binary says that it is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Version {
+    pub(super) text: String,
+    number: (u32, u32),
+}
+
+impl Version {
+    /// Asks the binary, once per process.
+    pub(super) fn of(binary: &Path) -> Result<Self, BoxError> {
+        static KNOWN: LazyLock<Mutex<HashMap<PathBuf, Version>>> = LazyLock::new(Mutex::default);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(version) = known.get(binary) {
+            return Ok(version.clone());
+        }
+        let output = Command::new(binary)
+            .arg("--version")
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("cannot run {}: {error}", binary.display()))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = Self::parse(&text)
+            .ok_or_else(|| format!("{} --version: no version in `{text}`", binary.display()))?;
+        known.insert(binary.to_owned(), version.clone());
+        Ok(version)
+    }
+
+    fn parse(output: &str) -> Option<Self> {
+        let text = output
+            .lines()
+            .find_map(|line| line.strip_prefix("etcd Version: "))?
+            .trim();
+        let mut numbers = text.split('.').map(str::parse);
+        let number = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        Some(Self {
+            text: text.to_owned(),
+            number,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Version;
+
+    #[test]
+    fn the_version_is_read_from_what_etcd_prints() {
+        let version = Version::parse("etcd Version: 3.10.2\nGit SHA: 0abc\n").expect("a version");
+        assert_eq!((version.number, version.text.as_str()), ((3, 10), "3.10.2"));
+        assert_eq!(Version::parse("zsh: not found"), None);
+    }
+}
