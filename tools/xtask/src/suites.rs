@@ -275,7 +275,12 @@ mod tests {
 
     #[test]
     fn what_is_left_out_for_other_versions_is_there_for_one() {
-        let packages = [".", "crates/eldest-http", "crates/eldest-cli"];
+        let packages = [
+            ".",
+            "crates/eldest-http",
+            "crates/eldest-cli",
+            "crates/eldest-testing",
+        ];
         for name in ON_ONE_VERSION {
             let (file, folder) = (format!("{name}.rs"), format!("{name}/main.rs"));
             let there = packages.iter().any(|package| {
