@@ -162,6 +162,21 @@ pub enum Answer {
     Failed(Trouble),
 }
 
+impl Answer {
+    /// The header of an answer that shows all that etcd had accepted when the request was sent.
+    pub(crate) fn linearizable(&self) -> Option<Header> {
+        match self {
+            Answer::Read { header, .. }
+            | Answer::Checked { header, .. }
+            | Answer::Joined { header, .. }
+            | Answer::Listed { header, .. }
+            | Answer::Deleted { header }
+            | Answer::Taken { header, .. } => Some(*header),
+            _ => None,
+        }
+    }
+}
+
 /// Where a candidate stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {

@@ -3,6 +3,10 @@
 //! [`machine::Machine`] takes commands, answers and watch events, and returns actions. It reads no clock, sends
 //! nothing and never waits, so that every rule can be tested, and whole clusters simulated, without etcd.
 //!
+//! Each room owns its state and decides one thing: [`lease`], [`queue`], [`candidate`], [`watch`], [`cleanup`],
+//! [`partitions`]. What a room asks for it writes into the outbox, or returns; the machine passes that on to the other
+//! rooms. No room imports the machine, and no two import each other.
+//!
 //! This crate is a part of the library `eldest` and follows its version; nothing here is covered by semver.
 
 #![allow(

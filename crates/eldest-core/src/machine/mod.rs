@@ -1,19 +1,19 @@
-//! Combines all decisions of a session in one state machine: events go in, actions come out, and time is an argument.
+//! Wires the rooms of the core: events go in, each room decides, actions come out. Time is an argument.
 //!
-//! Contract with the driver: every [`Ask`] is answered exactly once (a timeout is an answer), watch events
+//! Contract with the driver: every [`Ask`](crate::action::Ask) is answered exactly once (a timeout is an answer), watch events
 //! arrive in the order of the stream, and `now` never goes back.
 
+mod announcing;
+mod cleanup;
 mod commands;
 mod config;
 mod joining;
-mod keeping;
-mod proclaiming;
+mod lease;
 mod rebalance;
-mod removal;
 mod slots;
-mod stream;
 mod transitions;
 mod view_sync;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use self::slots::Slot;
 use crate::action::{Action, Answer, Class, RequestId, SlotId, WatchId};
 use crate::candidate::Candidacy;
 use crate::cleanup::{Removals, Revocations};
-use crate::facts::{Entry, Header};
+use crate::facts::Header;
 use crate::gate::Gate;
 use crate::known_store::{Floor, Origin};
 use crate::lease::{KeyChecks, Lease, LeaseConfig, LeaseKeeper};
@@ -47,19 +47,26 @@ pub struct Machine {
     config: Config,
     /// What is to be done, and what is under way.
     out: Outbox,
+    /// The pauses between requests that failed.
     pace: Pace,
     /// The session's lease.
     lease: LeaseKeeper,
     /// Reads of leaders' keys.
     checks: KeyChecks,
+    /// Candidates and onlookers.
     slots: BTreeMap<SlotId, Slot>,
-    removals: Removals,
+    /// Who waits to join.
+    joins: Gate,
+    /// Who waits to read its queue.
+    lists: Gate,
     /// All watches, on one stream.
     watches: WatchStream,
-    lists: Gate,
-    joins: Gate,
-    closing: bool,
+    /// Keys that must go.
+    removals: Removals,
+    /// Leases that must go.
     revocations: Revocations,
+    /// Nothing begins any more; the lease goes when every term has ended.
+    closing: bool,
 }
 
 impl Machine {
@@ -172,35 +179,12 @@ impl Machine {
         if !matches!(answer, Answer::Failed(_)) {
             self.connected();
         }
-        if let Answer::Read { header, .. }
-        | Answer::Checked { header, .. }
-        | Answer::Joined { header, .. }
-        | Answer::Listed { header, .. }
-        | Answer::Deleted { header }
-        | Answer::Taken { header, .. } = &answer
-        {
-            if !self.same_store(now, *header, floor) {
-                // What was asked for was the former store's. It is asked for anew.
-                if let Purpose::Join { slot } = purpose {
-                    self.join_answered(slot, request);
-                }
-                if let Purpose::Check { .. } = purpose {
-                    self.checks.answered();
-                }
-                if let Purpose::List { .. } = purpose {
-                    self.lists.answered();
-                }
-                match purpose {
-                    Purpose::Remove { key } => {
-                        self.removals
-                            .again(&key, request, Class::Retry, now, &mut self.out);
-                    }
-                    Purpose::Release { keys } => self.release_again(&keys, request, now),
-                    _ => {}
-                }
+        if let Some(header) = answer.linearizable() {
+            if !self.same_store(now, header, floor) {
+                self.answered_by_another_store(now, request, purpose);
                 return;
             }
-            self.confirm(now, request, *header);
+            self.confirm(now, request, header);
         }
         match purpose {
             Purpose::Grant { sent } => self.granted(now, sent, answer),
@@ -235,6 +219,21 @@ impl Machine {
             }
             Purpose::Revoke { lease } => self.revoked(now, lease, answer),
             Purpose::Sweep { lease } => self.swept(now, lease, answer),
+        }
+    }
+
+    /// What was asked for was the former store's. It is asked for anew.
+    fn answered_by_another_store(&mut self, now: Time, request: RequestId, purpose: Purpose) {
+        match purpose {
+            Purpose::Join { slot } => self.join_answered(slot, request),
+            Purpose::Check { .. } => self.checks.answered(),
+            Purpose::List { .. } => self.lists.answered(),
+            Purpose::Remove { key } => {
+                let out = &mut self.out;
+                self.removals.again(&key, request, Class::Retry, now, out);
+            }
+            Purpose::Release { keys } => self.release_again(&keys, request, now),
+            _ => {}
         }
     }
 
@@ -289,7 +288,8 @@ impl Machine {
         }
     }
 
-    pub fn forget(&mut self, slot: SlotId) {
+    /// The slot is empty from now on.
+    fn forget(&mut self, slot: SlotId) {
         self.watches.forget(slot);
         let Some(forgotten) = self.slots.remove(&slot) else {
             return;
@@ -299,9 +299,5 @@ impl Machine {
             self.answer_proclaims(candidate.unanswered(), false);
         }
         self.close_watches(watchers);
-    }
-
-    pub fn entry_is_ours(&self, entry: &Entry) -> bool {
-        self.lease.id() == Some(entry.lease)
     }
 }

@@ -6,7 +6,7 @@ use super::Machine;
 use crate::action::Ask;
 use crate::candidate::Candidacy;
 use crate::ids::{RequestId, SlotId, WatchId};
-use crate::queue::Watcher;
+use crate::queue::{Watcher, Watching};
 use crate::time::Time;
 use crate::watch::Onlooker;
 
@@ -41,14 +41,17 @@ impl Slot {
         }
     }
 
-    /// The watchers that it does not need any more, and what is to be watched and is not: keys, and whether everything
-    /// under them.
-    pub(super) fn unwatched_keys(&mut self) -> (Vec<WatchId>, Vec<(Arc<[u8]>, bool)>) {
+    /// What is to change in what is watched for it.
+    pub(super) fn watching(&mut self) -> Watching {
         match self {
-            Slot::Candidate(candidate) => candidate.unwatched_keys(),
+            Slot::Candidate(candidate) => candidate.watching(),
             Slot::Onlooker(onlooker) => {
-                let key = onlooker.unwatched_key();
-                (Vec::new(), key.map(|key| (key, true)).into_iter().collect())
+                let key = onlooker.unwatched_prefix();
+                let wanted = key.map(|key| (key, true)).into_iter().collect();
+                Watching {
+                    discarded: Vec::new(),
+                    wanted,
+                }
             }
         }
     }

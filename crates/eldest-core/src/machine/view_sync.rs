@@ -15,11 +15,11 @@ use crate::timers::Timer;
 impl Machine {
     /// Opens the watches that the slot needs and does not have.
     pub(super) fn watch_slot(&mut self, slot: SlotId) {
-        let Some((discarded, keys)) = self.slots.get_mut(&slot).map(Slot::unwatched_keys) else {
+        let Some(watching) = self.slots.get_mut(&slot).map(Slot::watching) else {
             return;
         };
-        self.close_watches(discarded);
-        for (key, prefix) in keys {
+        self.close_watches(watching.discarded);
+        for (key, prefix) in watching.wanted {
             let out = &mut self.out;
             let watcher = self.watches.open(slot, Arc::clone(&key), prefix, out);
             if let (Some(watcher), Some(slot)) = (watcher, self.slots.get_mut(&slot)) {

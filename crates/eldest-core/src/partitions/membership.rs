@@ -86,6 +86,48 @@ pub struct Wants {
     pub blocked: BTreeSet<u32>,
 }
 
+/// What a view shows of a partition.
+struct Seen {
+    partition: u32,
+    key: Option<Owned>,
+    /// Our lease.
+    me: i64,
+    /// It should be ours.
+    wanted: bool,
+}
+
+impl Wants {
+    /// A partition that we own, or owned and whose work goes on. `others`: there are more members; `free`: its key is
+    /// neither being put nor being deleted.
+    fn of_held(
+        &mut self,
+        hold: &Hold,
+        seen: &Seen,
+        roster: &Roster,
+        others: bool,
+        free: impl FnOnce() -> bool,
+    ) {
+        // What was written after the view's revision it cannot judge.
+        if roster.revision() < hold.own.create_revision {
+            return;
+        }
+        match hold.own.read(roster.get(&hold.own.key)) {
+            Fate::Ours if seen.wanted => {}
+            Fate::Ours => self.give_up.push(hold.slot),
+            fate => {
+                if seen.wanted && seen.key.is_none() && others {
+                    self.waiting.push(hold.slot);
+                }
+                let ours = seen.key.filter(|key| key.lease == seen.me);
+                let since = ours.map(|key| key.since);
+                let newer = since.filter(|at| *at > hold.own.create_revision && free());
+                self.stray.extend(newer.map(|at| (seen.partition, at)));
+                self.lost.push((hold.slot, fate));
+            }
+        }
+    }
+}
+
 /// When it is to be worked out what changes mean for a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rebalance {
@@ -336,62 +378,65 @@ impl Membership {
             }
         }
         let taking: BTreeSet<u32> = self.taking.values().flatten().copied().collect();
-        let seen = roster.revision();
+        let others = members.len() > 1;
         for (partition, (lease, key)) in (0..).zip(target.into_iter().zip(keys)) {
-            let wanted = lease == me;
+            let seen = Seen {
+                partition,
+                key,
+                me,
+                wanted: lease == me,
+            };
             let created = key.as_ref().map(|key| key.since);
             let shown = || shown(&partition_key(prefix, partition), created);
             let free = || !taking.contains(&partition) && shown() != Shown::Going;
-            if let Some(hold) = self.held.get(&partition) {
-                // What was written after the view's revision it cannot judge.
-                if seen >= hold.own.create_revision {
-                    match hold.own.read(roster.get(&hold.own.key)) {
-                        Fate::Ours if wanted => {}
-                        Fate::Ours => wants.give_up.push(hold.slot),
-                        fate => {
-                            if wanted && key.is_none() && members.len() > 1 {
-                                wants.waiting.push(hold.slot);
-                            }
-                            let since = key.filter(|key| key.lease == me).map(|key| key.since);
-                            let newer = since.filter(|at| *at > hold.own.create_revision && free());
-                            wants.stray.extend(newer.map(|at| (partition, at)));
-                            wants.lost.push((hold.slot, fate));
-                        }
-                    }
+            match self.held.get(&partition) {
+                Some(hold) => wants.of_held(hold, &seen, roster, others, free),
+                None if self.concerns(&seen, roster) && free() => {
+                    self.want_other(&mut wants, &seen, prefix, shown);
                 }
-                continue;
-            }
-            match key {
-                None if wanted && self.may_take(partition, seen) && free() => {
-                    wants.take.push(partition);
-                }
-                Some(key) if key.lease == me && free() && self.was_ours(&key, shown()) => {
-                    wants.stray.push((partition, key.since));
-                }
-                Some(key) if key.lease == me && free() => {
-                    let own = Own {
-                        key: partition_key(prefix, partition),
-                        create_revision: key.since,
-                        lease: me,
-                    };
-                    let list = if wanted {
-                        &mut wants.adopt
-                    } else {
-                        &mut wants.discard
-                    };
-                    list.push((partition, own));
-                }
-                Some(key) if key.lease == 0 && free() => {
-                    if self.former.get(&partition) == Some(&key.since) {
-                        wants.stray.push((partition, key.since));
-                    } else {
-                        wants.blocked.insert(partition);
-                    }
-                }
-                _ => {}
+                None => {}
             }
         }
         wants
+    }
+
+    /// Whether anything may be to be done about a partition that is not held: nobody's and ours to take, ours, or without a
+    /// lease.
+    fn concerns(&self, seen: &Seen, roster: &Roster) -> bool {
+        match seen.key {
+            None => seen.wanted && self.may_take(seen.partition, roster.revision()),
+            Some(key) => key.lease == seen.me || key.lease == 0,
+        }
+    }
+
+    /// What is to be done about such a partition, whose key is neither being put nor being deleted.
+    fn want_other(&self, wants: &mut Wants, seen: &Seen, prefix: &[u8], shown: impl Fn() -> Shown) {
+        let partition = seen.partition;
+        match seen.key {
+            None => wants.take.push(partition),
+            Some(key) if key.lease == seen.me && self.was_ours(&key, shown()) => {
+                wants.stray.push((partition, key.since));
+            }
+            Some(key) if key.lease == seen.me => {
+                let own = Own {
+                    key: partition_key(prefix, partition),
+                    create_revision: key.since,
+                    lease: seen.me,
+                };
+                let list = if seen.wanted {
+                    &mut wants.adopt
+                } else {
+                    &mut wants.discard
+                };
+                list.push((partition, own));
+            }
+            Some(key) if self.former.get(&partition) == Some(&key.since) => {
+                wants.stray.push((partition, key.since));
+            }
+            Some(_) => {
+                wants.blocked.insert(partition);
+            }
+        }
     }
 
     fn may_take(&self, partition: u32, seen: i64) -> bool {

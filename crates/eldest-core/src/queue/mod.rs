@@ -18,4 +18,4 @@ pub use predecessor_view::PredecessorView;
 pub use prefix_view::PrefixView;
 pub use roster::Roster;
 pub use view::View;
-pub use watcher::Watcher;
+pub use watcher::{Watcher, Watching};

@@ -40,15 +40,16 @@ impl Neighbour {
 /// read said.
 ///
 /// A long queue costs every candidate one message per change of its *neighbours*. When the predecessor goes and
-/// it was the last of the cached older set, nothing older is alive; otherwise one linearizable read tells. The herald is
-/// there so that this read is not in the way: when it goes, our turn may be next, and who is older is read in advance.
+/// it was the last of the cached older set, nothing older is alive; otherwise one linearizable read tells. The second
+/// predecessor is there so that this read is not in the way: when it goes, our turn may be next, and who is older is read in
+/// advance.
 #[derive(Debug, Clone)]
 pub struct PredecessorView {
     prefix: Arc<[u8]>,
     own: Option<Watcher>,
     predecessor: Option<Neighbour>,
     /// The one before the predecessor. Nothing depends on it but the time at which is read.
-    herald: Option<Neighbour>,
+    second_predecessor: Option<Neighbour>,
     read: Option<RequestId>,
     /// Watchers no longer needed, for the machine to cancel.
     discarded: Vec<WatchId>,
@@ -71,7 +72,7 @@ impl PredecessorView {
             prefix,
             own: None,
             predecessor: None,
-            herald: None,
+            second_predecessor: None,
             read: None,
             discarded: Vec::new(),
             older: BTreeSet::new(),
@@ -85,7 +86,9 @@ impl PredecessorView {
     }
 
     fn neighbours(&mut self) -> impl Iterator<Item = &mut Neighbour> {
-        self.predecessor.iter_mut().chain(self.herald.iter_mut())
+        self.predecessor
+            .iter_mut()
+            .chain(self.second_predecessor.iter_mut())
     }
 
     /// All watches are gone; what we knew may be old.
@@ -101,7 +104,7 @@ impl PredecessorView {
 
     /// Every watcher that stands for this view.
     pub fn watchers(&self) -> Vec<WatchId> {
-        let neighbours = self.predecessor.iter().chain(&self.herald);
+        let neighbours = self.predecessor.iter().chain(&self.second_predecessor);
         let neighbours = neighbours.filter_map(|neighbour| neighbour.watcher.as_ref());
         let standing = self.own.iter().chain(neighbours).map(|w| w.id);
         standing.chain(self.discarded.iter().copied()).collect()
@@ -110,7 +113,7 @@ impl PredecessorView {
     /// The keys that are to be watched and are not: our own, and those before us.
     pub fn unwatched_keys(&self, own: Option<Arc<[u8]>>) -> Vec<Arc<[u8]>> {
         let own = own.filter(|_| self.own.is_none());
-        let neighbours = self.predecessor.iter().chain(&self.herald);
+        let neighbours = self.predecessor.iter().chain(&self.second_predecessor);
         let neighbours = neighbours.filter(|neighbour| neighbour.watcher.is_none());
         own.into_iter()
             .chain(neighbours.map(|neighbour| Arc::clone(&neighbour.key)))
@@ -181,9 +184,12 @@ impl PredecessorView {
                 }
             }
         }
-        // If the herald went in a gap, there is no read in advance.
-        let herald = self.herald.as_mut().and_then(|h| h.watcher.as_mut());
-        if let Some(watcher) = herald.filter(|watcher| watcher.id == watch) {
+        // If the second predecessor went in a gap, there is no read in advance.
+        let second_predecessor = self
+            .second_predecessor
+            .as_mut()
+            .and_then(|h| h.watcher.as_mut());
+        if let Some(watcher) = second_predecessor.filter(|watcher| watcher.id == watch) {
             watcher.created = Some(revision);
         }
     }
@@ -203,11 +209,11 @@ impl PredecessorView {
     pub fn changes(&mut self, changes: &[Change]) {
         let known_at = self.known_at;
         let gone = |neighbour: &Neighbour| neighbour.is_gone(changes, known_at);
-        if let Some(at) = self.herald.as_ref().and_then(gone)
-            && let Some(herald) = self.herald.take()
+        if let Some(at) = self.second_predecessor.as_ref().and_then(gone)
+            && let Some(second_predecessor) = self.second_predecessor.take()
         {
-            self.older.remove(&herald.age());
-            self.discard(&herald);
+            self.older.remove(&second_predecessor.age());
+            self.discard(&second_predecessor);
             self.gone_at = self.gone_at.max(at);
             // Those before it may have left unseen.
             self.early = self.older.len() > 1;
@@ -230,7 +236,7 @@ impl PredecessorView {
 
     /// Turns to the two youngest of the older keys; what is watched already goes on being watched.
     fn follow(&mut self) {
-        let mut followed = [self.predecessor.take(), self.herald.take()];
+        let mut followed = [self.predecessor.take(), self.second_predecessor.take()];
         let mut wanted = self
             .older
             .iter()
@@ -250,11 +256,11 @@ impl PredecessorView {
             let followed = followed.iter_mut().find(same).and_then(Option::take);
             Some(followed.unwrap_or(wanted))
         };
-        (self.predecessor, self.herald) = (next(), next());
+        (self.predecessor, self.second_predecessor) = (next(), next());
         for neighbour in followed.into_iter().flatten() {
             self.discard(&neighbour);
         }
-        // It was the herald until now, whose gaps did not count.
+        // It was the second predecessor until now, whose gaps did not count.
         let watcher = self.predecessor.as_ref().and_then(|p| p.watcher);
         let created = watcher.and_then(|watcher| watcher.created);
         self.stale |= created.is_some_and(|created| created > self.known_at);
@@ -324,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn when_the_herald_goes_a_read_in_advance_tells_who_is_older() {
+    fn when_the_second_predecessor_goes_a_read_in_advance_tells_who_is_older() {
         let mut view = PredecessorView::new(PREFIX.into());
         let (a, b, c) = (entry("e/a", 3, 9), entry("e/b", 4, 8), entry("e/c", 5, 7));
         let me = entry("e/me", 10, 1);
@@ -351,12 +357,13 @@ mod tests {
     }
 
     #[test]
-    fn a_herald_that_becomes_the_predecessor_is_read_about_if_its_watch_stands_too_late() {
+    fn a_second_predecessor_that_becomes_the_predecessor_is_read_about_if_its_watch_stands_too_late()
+     {
         for (created, gap) in [(10, false), (11, false), (12, true)] {
             let mut view = following();
-            let herald = view.unwatched_keys(None);
-            assert_eq!(herald, [(*b"e/a").into()]);
-            view.watched(&herald[0], Watcher::new(3));
+            let second_predecessor = view.unwatched_keys(None);
+            assert_eq!(second_predecessor, [(*b"e/a").into()]);
+            view.watched(&second_predecessor[0], Watcher::new(3));
             view.created(3, created);
             assert_eq!(view.place(), Place::Behind(2), "nothing depends on it yet");
             view.changes(&[delete("e/b", 11)]);

@@ -73,9 +73,10 @@ impl PrefixView {
         self.watcher.iter().map(|watcher| watcher.id).collect()
     }
 
-    /// Whether no watch of it was asked for.
-    pub fn is_unwatched(&self) -> bool {
-        self.watcher.is_none()
+    /// Its prefix, if no watch of that was asked for.
+    pub fn unwatched_prefix(&self) -> Option<Arc<[u8]>> {
+        let unwatched = self.watcher.is_none();
+        unwatched.then(|| Arc::clone(self.roster.prefix()))
     }
 
     /// The watch of its prefix was asked for.

@@ -6,7 +6,7 @@ use super::own::Own;
 use super::place::Place;
 use super::predecessor_view::PredecessorView;
 use super::prefix_view::PrefixView;
-use super::watcher::Watcher;
+use super::watcher::{Watcher, Watching};
 use crate::facts::{Change, Entry};
 use crate::ids::{RequestId, WatchId};
 
@@ -42,24 +42,23 @@ impl View {
         }
     }
 
-    /// The watchers that are not needed any more, to be cancelled.
-    pub fn take_discarded(&mut self) -> Vec<WatchId> {
+    /// What is to change in what is watched. `own` is the candidate's own key.
+    pub fn watching(&mut self, own: Option<Arc<[u8]>>) -> Watching {
         match self {
-            View::Prefix(_) => Vec::new(),
-            View::Predecessor(view) => view.take_discarded(),
-        }
-    }
-
-    /// What is to be watched and is not: keys, and whether everything under them. `own` is the candidate's own key.
-    pub fn unwatched_keys(&self, own: Option<Arc<[u8]>>) -> Vec<(Arc<[u8]>, bool)> {
-        match self {
-            View::Prefix(view) if view.is_unwatched() => {
-                vec![(Arc::clone(view.roster().prefix()), true)]
-            }
-            View::Prefix(_) => Vec::new(),
+            View::Prefix(view) => Watching {
+                discarded: Vec::new(),
+                wanted: view
+                    .unwatched_prefix()
+                    .map(|key| (key, true))
+                    .into_iter()
+                    .collect(),
+            },
             View::Predecessor(view) => {
                 let keys = view.unwatched_keys(own).into_iter();
-                keys.map(|key| (key, false)).collect()
+                Watching {
+                    discarded: view.take_discarded(),
+                    wanted: keys.map(|key| (key, false)).collect(),
+                }
             }
         }
     }

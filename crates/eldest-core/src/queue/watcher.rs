@@ -1,4 +1,6 @@
-//! Tells from which revision on a watch of the session's stream misses nothing.
+//! Tells from which revision on a watch of the session's stream misses nothing, and what is to be watched.
+
+use std::sync::Arc;
 
 use crate::ids::WatchId;
 
@@ -19,4 +21,13 @@ impl Watcher {
     pub(super) fn covers(&self, revision: i64) -> bool {
         self.created.is_some_and(|created| created <= revision)
     }
+}
+
+/// What is to change in what is watched for one view.
+#[derive(Debug, Default)]
+pub struct Watching {
+    /// The watchers that are not needed any more.
+    pub discarded: Vec<WatchId>,
+    /// What is to be watched and is not: keys, and whether everything under them.
+    pub wanted: Vec<(Arc<[u8]>, bool)>,
 }

@@ -56,9 +56,8 @@ impl Onlooker {
     }
 
     /// What is to be watched and is not.
-    pub(crate) fn unwatched_key(&self) -> Option<Arc<[u8]>> {
-        let unwatched = self.view.is_unwatched();
-        unwatched.then(|| Arc::clone(&self.prefix))
+    pub(crate) fn unwatched_prefix(&self) -> Option<Arc<[u8]>> {
+        self.view.unwatched_prefix()
     }
 
     /// The watch was asked for.

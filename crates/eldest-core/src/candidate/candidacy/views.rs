@@ -11,7 +11,7 @@ use crate::facts::{Change, Entry, Reach};
 use crate::ids::{RequestId, SlotId, WatchId};
 use crate::partitions::{Wants, partition_key};
 use crate::pause::Pace;
-use crate::queue::{Fate, Own, Place, PredecessorView, View, Watcher, ahead, place_in};
+use crate::queue::{Fate, Own, Place, PredecessorView, View, Watcher, Watching, ahead, place_in};
 use crate::time::Time;
 
 impl Candidacy {
@@ -20,14 +20,13 @@ impl Candidacy {
         self.view.watchers()
     }
 
-    /// The watchers that it does not need any more, and what is to be watched and is not.
-    pub(crate) fn unwatched_keys(&mut self) -> (Vec<WatchId>, Vec<(Arc<[u8]>, bool)>) {
+    /// What is to change in what is watched for it.
+    pub(crate) fn watching(&mut self) -> Watching {
         if !self.watches() {
-            return Default::default();
+            return Watching::default();
         }
         let own = self.own().map(|own| Arc::clone(&own.key));
-        let discarded = self.view.take_discarded();
-        (discarded, self.view.unwatched_keys(own))
+        self.view.watching(own)
     }
 
     /// A watch of that key was asked for.

@@ -90,7 +90,7 @@ impl Machine {
             }
             Slot::Onlooker(_) => false,
         });
-        !held && self.entry_is_ours(entry)
+        !held && self.lease.id() == Some(entry.lease)
     }
 
     /// Whether work of a term that is over may go on. Work that is overdue keeps no key.

@@ -23,8 +23,8 @@ impl Machine {
 
     /// The pause after a failed write is over.
     pub(super) fn announce_owed(&mut self, slot: SlotId) {
-        let owes = self.candidate(slot).map(Candidacy::owes_announcement);
-        if owes == Some(true) {
+        let owes = |c: &mut Candidacy| c.owes_announcement();
+        if self.candidate(slot).is_some_and(owes) {
             self.announce(slot);
         }
     }
@@ -89,7 +89,8 @@ impl Machine {
             }
             _ => {}
         }
-        if self.candidate(slot).map(Candidacy::write_follows) == Some(true) {
+        let follows = |c: &mut Candidacy| c.write_follows();
+        if self.candidate(slot).is_some_and(follows) {
             self.announce(slot);
         }
     }
