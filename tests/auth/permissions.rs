@@ -1,0 +1,238 @@
+//! Which permissions suffice, and what their absence looks like.
+
+use std::time::Duration;
+
+use eldest::{Announcement, CancellationToken, ErrorKind, Session, SessionOptions};
+use eldest_testing::eventually;
+use etcd_client::{Permission, PermissionType, TxnOp};
+use futures::StreamExt;
+use tokio::time::timeout;
+
+use super::{Guarded, LONG, OTHER_PASSWORD, PASSWORD, Result};
+use crate::capture::Logs;
+
+#[tokio::test]
+async fn read_and_write_below_the_namespace_suffices_for_everything() -> Result {
+    let mut guarded = Guarded::start(&[]).await?;
+    let (me, mut elder, leadership) = guarded.leading("me").await?;
+    let (other, mut younger) = guarded.waiting("other").await?;
+    let election = me.election("jobs")?;
+    let mut observer = election.observe().await?;
+    let first = timeout(LONG, observer.next()).await?.expect("goes on")?;
+    assert_eq!(first.leader().map(eldest::Member::identity), Some("me"));
+
+    let put = TxnOp::put("ns/state", "1", None);
+    leadership.txn([put]).await?;
+    leadership.txn([TxnOp::delete("ns/state", None)]).await?;
+    let announcement = Announcement::new("me").address("10.0.0.1:80");
+    leadership.proclaim(announcement).await?;
+    younger.proclaim("the other").await?;
+    let roster = election.roster().await?;
+    let value = String::from_utf8_lossy(roster.members()[0].value()).into_owned();
+    assert!(value.contains("10.0.0.1:80"), "{value}");
+    assert_eq!(roster.members()[1].identity(), "the other");
+
+    // Renewals and their verification.
+    let valid_until = leadership.valid_until().since_boot();
+    eventually(LONG, "renewed", async || {
+        (leadership.valid_until().since_boot() > valid_until).then_some(())
+    })
+    .await?;
+
+    // A lost key, and the way back.
+    guarded.root.delete(leadership.key(), None).await?;
+    timeout(LONG, leadership.lost().cancelled()).await?;
+    drop(leadership);
+    let second = timeout(LONG, younger.elected()).await??;
+    second.resign().await?;
+    let third = timeout(LONG, elder.elected()).await??;
+    third.resign().await?;
+
+    // Conditions on a whole prefix are reads of it.
+    let (lock, semaphore) = (me.lock("l")?, me.semaphore("s", 2)?);
+    let guard = timeout(LONG, lock.try_acquire()).await??.ok_or("free")?;
+    let permit = timeout(LONG, semaphore.acquire()).await??;
+    let another = timeout(LONG, semaphore.try_acquire()).await??;
+    another.ok_or("one is free")?.release().await?;
+    permit.release().await?;
+    guard.release().await?;
+
+    let partitions = me.partitions("p", 3)?;
+    let mut member = timeout(LONG, partitions.join()).await??;
+    let partition = timeout(LONG, member.owned()).await??;
+    assert_eq!(partitions.map().await?.members().len(), 1);
+    partition.txn([TxnOp::get("ns/state", None)]).await?;
+    drop(partition);
+    timeout(LONG, member.leave()).await??;
+
+    let shutdown = CancellationToken::new();
+    let more = other.election("more")?;
+    let run = more.run(shutdown.clone(), |leadership| {
+        shutdown.cancel();
+        async move {
+            leadership.lost().cancelled().await;
+            Ok(())
+        }
+    });
+    timeout(LONG, run).await??;
+    me.close().await?;
+    other.close().await?;
+    guarded.nothing_is_left().await
+}
+
+#[tokio::test]
+async fn who_may_only_read_looks_on_and_is_refused_as_a_candidate() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let mut guarded = Guarded::start(&[]).await?;
+    let (me, _elder, leadership) = guarded.leading("me").await?;
+    let onlooker = guarded.session("onlooker").await?;
+    let election = onlooker.election("jobs")?;
+    let leader = election.leader().await?.expect("somebody leads");
+    assert_eq!(leader.create_revision(), leadership.fencing_token());
+    let mut observer = election.observe().await?;
+    let first = timeout(LONG, observer.next()).await?.expect("goes on")?;
+    assert_eq!(first.leader(), Some(&leader));
+
+    let refused = timeout(LONG, election.campaign()).await?;
+    let refused = refused.expect_err("it may not write");
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    assert!(
+        refused.to_string().contains("permission denied"),
+        "{refused}"
+    );
+    let denied = [("identity", "onlooker"), ("class", "Denied")];
+    logs.one("eldest::election", "join failed", &denied);
+    let shutdown = CancellationToken::new();
+    let run = election.run(shutdown, |_| async { Ok(()) });
+    let refused = timeout(LONG, run).await?.expect_err("it may not write");
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    assert_eq!(
+        election.roster().await?.members().len(),
+        1,
+        "nothing was put"
+    );
+
+    leadership.resign().await?;
+    let vacant = timeout(LONG, observer.next()).await?.expect("goes on")?;
+    assert!(vacant.is_vacant(), "it still looks on");
+    drop(observer);
+    onlooker.close().await?;
+    me.close().await?;
+    guarded.nothing_is_left().await
+}
+
+#[tokio::test]
+async fn a_wrong_password_or_namespace_is_told_on_connecting() -> Result {
+    let mut guarded = Guarded::start(&[]).await?;
+    let endpoint = guarded.etcd.endpoint();
+    let wrong = Guarded::options("me", OTHER_PASSWORD);
+    let refused = Session::connect([&endpoint], wrong)
+        .await
+        .expect_err("refused");
+    assert_eq!(refused.kind(), ErrorKind::Unauthenticated, "{refused}");
+    let nobody = SessionOptions::new("nobody").namespace("ns");
+    let refused = Session::connect([&endpoint], nobody)
+        .await
+        .expect_err("refused");
+    assert_eq!(refused.kind(), ErrorKind::Unauthenticated, "{refused}");
+    let elsewhere = Guarded::options("me", PASSWORD).namespace("elsewhere");
+    let refused = Session::connect([&endpoint], elsewhere)
+        .await
+        .expect_err("refused");
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+
+    // A lazy session learns of it at its first request.
+    let lazy = Session::connect_lazy([&endpoint], Guarded::options("me", OTHER_PASSWORD))?;
+    let election = lazy.election("jobs")?;
+    let campaign = timeout(LONG, election.campaign()).await?;
+    let refused = campaign.expect_err("refused");
+    assert_eq!(refused.kind(), ErrorKind::Unauthenticated, "{refused}");
+    let refused = election.leader().await.expect_err("refused");
+    assert_eq!(refused.kind(), ErrorKind::Unauthenticated, "{refused}");
+    drop(lazy);
+    guarded.nothing_is_left().await
+}
+
+/// Complaint: a token that expired during a blocking campaign ended it.
+/// Joins share transactions, and etcd refuses such a one as a whole.
+#[tokio::test]
+async fn one_election_that_is_not_permitted_spoils_none_that_is_joined_beside_it() -> Result {
+    const N: usize = 20;
+    const BAD: usize = 7;
+    let mut guarded = Guarded::start(&[]).await?;
+    guarded.root.user_add("some", PASSWORD, None).await?;
+    guarded.root.role_add("some").await?;
+    guarded.root.user_grant_role("some", "some").await?;
+    for number in (0..N).filter(|number| *number != BAD) {
+        let below = format!("ns/{number}/");
+        let below = Permission::new(PermissionType::Readwrite, below).with_prefix();
+        guarded.root.role_grant_permission("some", below).await?;
+    }
+    // What is asked for to learn that etcd answers.
+    let probe = Permission::new(PermissionType::Read, "ns/~").with_prefix();
+    guarded.root.role_grant_permission("some", probe).await?;
+    let session = guarded.session("some").await?;
+    let lead = async |number: usize| -> Result<_> {
+        let mut candidate = session.election(number.to_string())?.campaign().await?;
+        let leadership = candidate.elected().await?;
+        Ok((candidate, leadership))
+    };
+    // So that there is a lease, and all others are asked for at once.
+    let mut leaders = vec![timeout(LONG, lead(0)).await??];
+    let all = futures::future::join_all((1..N).map(lead));
+    for (number, result) in (1..N).zip(timeout(LONG, all).await?) {
+        match result {
+            Ok(one) => {
+                assert_ne!(number, BAD);
+                leaders.push(one);
+            }
+            Err(error) => {
+                let error = error.downcast::<eldest::Error>()?;
+                assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+                assert_eq!(number, BAD, "{error}");
+            }
+        }
+    }
+    assert_eq!(leaders.len(), N - 1);
+    let resigned = leaders.iter().map(|(_, leadership)| leadership.resign());
+    timeout(LONG, futures::future::try_join_all(resigned)).await??;
+    session.close().await?;
+    guarded.nothing_is_left().await
+}
+
+/// Newer versions ask for more than older ones; what is told is what is then allowed.
+#[tokio::test]
+async fn operators_are_told_what_a_user_may_do_without_its_being_done() -> Result {
+    use eldest::operator::{Endpoint, Permissions, evict};
+    let mut guarded = Guarded::start(&[]).await?;
+    let (me, mut candidate, leadership) = guarded.leading("me").await?;
+    let endpoint = |user: &str| {
+        let options = Guarded::options(user, PASSWORD);
+        Endpoint::new(guarded.etcd.endpoint(), options)
+    };
+    let may = |read, write| Permissions { read, write };
+    assert_eq!(endpoint("me")?.permissions("").await?, may(true, true));
+    let onlooker = endpoint("onlooker")?;
+    assert_eq!(onlooker.permissions("jobs").await?, may(true, false));
+    assert!(leadership.is_valid(), "its key stands");
+    let status = onlooker.status().await?;
+    assert_eq!(status.version, guarded.etcd.version());
+    onlooker.read_time().await?;
+    match onlooker.members().await {
+        Ok(members) => assert_eq!(members.len(), 1),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}"),
+    }
+    assert!(onlooker.shortest_ttl().await? >= Duration::from_secs(2));
+
+    let seen = guarded.session("onlooker").await?;
+    let overview = seen.overview("").await?;
+    let queue = overview.election("jobs").ok_or("it stands")?;
+    let leader = queue.roster().leader().ok_or("a leader")?;
+    assert!(seen.lease_time(leader.lease_id()).await?.is_some());
+    let error = evict(&seen, leader).await.expect_err("it may only read");
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    leadership.resign().await?;
+    candidate.leave().await?;
+    me.close().await?;
+    guarded.nothing_is_left().await
+}

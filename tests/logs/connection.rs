@@ -1,0 +1,200 @@
+//! What is logged of outages, late renewals and endpoints.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use eldest::{Candidate, LostReason, Session, SessionOptions};
+use eldest_testing::{Etcd, Proxy, eventually};
+use etcd_client::Client;
+use tokio::time::timeout;
+use tracing::Level;
+
+use super::table::all_documented;
+use super::{ELECTION, ETCD, LONG, Result, SESSION, elected_again, options};
+use crate::capture::Logs;
+
+/// A leader behind a proxy, and a client that goes past it.
+async fn behind_a_proxy(
+    etcd: &Etcd,
+    options: SessionOptions,
+) -> Result<(Proxy, Client, Candidate, eldest::Leadership)> {
+    let proxy = Proxy::start(etcd.address()).await?;
+    let session = Session::connect([proxy.endpoint()], options).await?;
+    let mut candidate = session.election("jobs")?.campaign().await?;
+    let leadership = timeout(LONG, candidate.elected()).await??;
+    Ok((proxy, etcd.client().await, candidate, leadership))
+}
+
+#[tokio::test]
+async fn failed_renewals_and_the_end_of_belief_are_told() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let (proxy, _, mut candidate, leadership) = behind_a_proxy(&etcd, options("a")).await?;
+    proxy.hold();
+    timeout(LONG, leadership.lost().cancelled()).await?;
+    assert_eq!(leadership.lost_reason(), Some(LostReason::LeaseExpiring));
+    eventually(LONG, "the term's end is told", async || {
+        (!logs.of(ELECTION, "term ended", &[]).is_empty()).then_some(())
+    })
+    .await?;
+    let ended = logs.one(ELECTION, "term ended", &[("reason", "lease_expiring")]);
+    assert_eq!(ended.level, Level::WARN);
+    let failed = logs.of(SESSION, "renewal failed", &[("class", "Retry")]);
+    assert!(!failed.is_empty(), "{logs:?}");
+    assert!(failed.iter().all(|line| line.level == Level::WARN));
+    assert!(
+        failed[0].field("why").contains(&proxy.endpoint()),
+        "{failed:?}"
+    );
+    let lost = logs.of(SESSION, "lease lost", &[("reason", "lease_expiring")]);
+    assert_eq!(lost.len(), 1);
+    proxy.heal();
+    drop(leadership);
+    let _again = elected_again(&mut candidate).await?;
+    all_documented(&logs);
+    Ok(())
+}
+
+/// By the lines of warnings: 25 elections, whose requests all fail again and again.
+#[tokio::test]
+async fn an_outage_is_told_in_few_lines_that_name_the_elections() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let mut candidates = Vec::new();
+    for number in 0..25 {
+        let name = format!("jobs-{number:02}");
+        candidates.push(session.election(name)?.campaign().await?);
+    }
+    let mut leaders = Vec::new();
+    for candidate in &mut candidates {
+        leaders.push(elected_again(candidate).await?);
+    }
+    proxy.cut();
+    timeout(LONG, leaders[0].lost().cancelled()).await?;
+    // Their keys must go, which is asked for again and again.
+    drop(leaders);
+    let delete = [("what", "delete"), ("class", "Retry")];
+    let summary = eventually(LONG, "the deletes are summed up", async || {
+        logs.of(SESSION, "still failing", &delete)
+            .into_iter()
+            .next()
+    })
+    .await?;
+    assert_eq!(summary.level, Level::WARN);
+    let failures: u64 = summary.field("failures").parse()?;
+    assert!(failures > 25, "each failed more than once: {summary:?}");
+    let names = summary.field("elections");
+    assert_eq!(
+        names,
+        "jobs-00, jobs-01, jobs-02, jobs-03, jobs-04 and 20 more"
+    );
+    // What was under way when the connection broke fails for a reason of its own.
+    let one_for_each_reason = |message, fields: &[(&str, &str)]| {
+        let lines = logs.of(SESSION, message, fields);
+        let reasons: BTreeSet<&str> = lines.iter().map(|line| line.field("why")).collect();
+        assert!(
+            reasons.len() == lines.len() && !lines.is_empty(),
+            "{lines:?}"
+        );
+        lines
+    };
+    for first in one_for_each_reason("request failed", &delete) {
+        assert!(first.field("elections").starts_with("jobs-"), "{first:?}");
+    }
+    for renewal in one_for_each_reason("renewal failed", &[]) {
+        let names = renewal.field("elections");
+        assert!(names.ends_with("and 20 more"), "{renewal:?}");
+    }
+    // One line at once, and one for every 10 s of less than 30.
+    for what in ["delete", "renewal", "watch stream", "join", "list"] {
+        let lines = logs.of(SESSION, "still failing", &[("what", what)]).len();
+        assert!(lines <= 3, "{lines} lines for {what}");
+    }
+    proxy.heal();
+    for what in ["renewal", "delete"] {
+        let over = eventually(LONG, format!("{what} is told to be over"), async || {
+            let lines = logs.of(SESSION, "no longer failing", &[("what", what)]);
+            lines.into_iter().next()
+        })
+        .await?;
+        assert_eq!(over.level, Level::INFO);
+    }
+    let renewed = logs.of(SESSION, "renewed", &[("identity", "a")]);
+    assert!(renewed.iter().all(|line| line.level == Level::TRACE) && !renewed.is_empty());
+    let late = logs.of(SESSION, "renewed late", &[]);
+    assert_eq!(late.len(), 0, "the terms were over: {late:?}");
+    all_documented(&logs);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_late_renewal_is_told_with_what_was_left() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    // A renewal counts as late in the 2.7 s before the token falls.
+    let request_timeout = Duration::from_millis(2700);
+    let options = SessionOptions::new("a")
+        .ttl(Duration::from_secs(9))
+        .request_timeout(request_timeout)
+        .margin(Duration::from_millis(50))
+        .grace(Duration::from_millis(500));
+    let (proxy, _, _candidate, leadership) = behind_a_proxy(&etcd, options).await?;
+    let valid_until = leadership.valid_until().since_boot();
+    proxy.hold();
+    let late = Duration::from_millis(2900);
+    eventually(LONG, "it is late", async || {
+        (leadership.valid_until().time_left() < late).then_some(())
+    })
+    .await?;
+    proxy.heal();
+    eventually(LONG, "renewed", async || {
+        (leadership.valid_until().since_boot() > valid_until).then_some(())
+    })
+    .await?;
+    assert_eq!(leadership.lost_reason(), None);
+    let told = logs.of(SESSION, "renewed late", &[("identity", "a")]);
+    let [told] = &told[..] else {
+        panic!("once: {logs:?}");
+    };
+    assert_eq!(told.level, Level::WARN);
+    assert!(told.field("left").ends_with('s'), "a duration: {told:?}");
+    all_documented(&logs);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_switched_endpoint_is_told_with_both_names() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let (one, two) = (
+        Proxy::start(etcd.address()).await?,
+        Proxy::start(etcd.address()).await?,
+    );
+    let endpoints = [one.endpoint(), two.endpoint()];
+    let session = Session::connect(&endpoints, options("a")).await?;
+    let mut candidate = session.election("jobs")?.campaign().await?;
+    let leadership = timeout(LONG, candidate.elected()).await??;
+    one.cut();
+    for lane in ["lease", "data"] {
+        let switched = eventually(LONG, format!("the {lane} lane is switched"), async || {
+            let lines = logs.of(ETCD, "endpoint switched", &[("lane", lane)]);
+            lines.into_iter().next()
+        })
+        .await?;
+        assert_eq!(switched.level, Level::WARN);
+        assert!(switched.says(&[("from", &endpoints[0]), ("to", &endpoints[1])]));
+        assert!(!switched.field("why").is_empty());
+        assert_eq!(
+            switched.within,
+            ["session"],
+            "whose endpoint, is in the span"
+        );
+    }
+    let lost = logs.of(SESSION, "watch lost", &[("identity", "a")]);
+    assert!(!lost.is_empty(), "{logs:?}");
+    assert!(leadership.is_valid(), "and nothing else happened");
+    all_documented(&logs);
+    Ok(())
+}

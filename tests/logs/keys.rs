@@ -1,0 +1,146 @@
+//! What is logged of keys and leases that others touch.
+
+use std::time::Duration;
+
+use eldest::{Session, SessionOptions};
+use eldest_testing::{Etcd, eventually};
+use etcd_client::DeleteOptions;
+use tokio::time::timeout;
+use tracing::Level;
+
+use super::table::all_documented;
+use super::{ELECTION, LONG, Result, SESSION, elected_again, leader, options};
+use crate::capture::Logs;
+
+#[tokio::test]
+async fn a_key_that_blocks_the_election_is_told_once() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    client.put("eldest/jobs/stale", "nobody", None).await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let mut candidate = session.election("jobs")?.campaign().await?;
+    let of_a = [("identity", "a"), ("election", "jobs")];
+    let told = eventually(LONG, "it is told", async || {
+        let lines = logs.of(ELECTION, "blocked by a key without a lease", &of_a);
+        lines.into_iter().next()
+    })
+    .await?;
+    assert_eq!(
+        (told.level, told.field("key")),
+        (Level::WARN, "eldest/jobs/stale")
+    );
+    client
+        .put("eldest/jobs/stale", "still nobody", None)
+        .await?;
+    client.delete("eldest/jobs/stale", None).await?;
+    drop(timeout(LONG, candidate.elected()).await??);
+    logs.one(ELECTION, "blocked by a key without a lease", &of_a);
+    all_documented(&logs);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_key_that_blocks_a_partition_is_told_once() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let stale = "eldest/~partitions/jobs/2/o-1";
+    client.put(stale, "nobody", None).await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let mut member = session.partitions("jobs", 2)?.join().await?;
+    let _free = timeout(LONG, member.owned()).await??;
+    let of_a = [("identity", "a"), ("election", "jobs"), ("key", stale)];
+    eventually(LONG, "it is told", async || {
+        let lines = logs.of(ELECTION, "blocked by a key without a lease", &of_a);
+        lines.into_iter().next()
+    })
+    .await?;
+    client.put(stale, "still nobody", None).await?;
+    client.delete(stale, None).await?;
+    let second = timeout(LONG, member.owned()).await??;
+    assert_eq!(second.number(), 1);
+    let told = logs.one(ELECTION, "blocked by a key without a lease", &of_a);
+    assert_eq!(told.level, Level::WARN);
+    all_documented(&logs);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_deleted_key_is_told_and_so_is_the_way_back() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let (_session, mut candidate, leadership) = leader(&etcd).await?;
+    etcd.client().await.delete(leadership.key(), None).await?;
+    timeout(LONG, leadership.lost().cancelled()).await?;
+    let ended = logs.one(ELECTION, "term ended", &[("identity", "a")]);
+    assert_eq!(
+        (ended.level, ended.field("reason")),
+        (Level::WARN, "key_deleted")
+    );
+    drop(leadership);
+    let again = elected_again(&mut candidate).await?;
+    let token = again.fencing_token().to_string();
+    let joined = logs.one(ELECTION, "joined", &[("again", "true")]);
+    assert_eq!(joined.field("create_revision"), token);
+    logs.one(ELECTION, "elected", &[("token", &token)]);
+    logs.one(SESSION, "lease granted", &[]);
+    all_documented(&logs);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_revoked_lease_is_told_and_so_is_the_next_one() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let (_session, mut candidate, leadership) = leader(&etcd).await?;
+    let granted = logs.one(SESSION, "lease granted", &[]);
+    let lease = i64::from_str_radix(granted.field("lease"), 16)?;
+    etcd.client().await.lease_revoke(lease).await?;
+    timeout(LONG, leadership.lost().cancelled()).await?;
+    let told = logs.one(ELECTION, "term ended", &[]);
+    // Whichever is noticed first: the key's deletion or the renewal's answer.
+    assert!(
+        ["key_deleted", "lease_lost"].contains(&told.field("reason")),
+        "{told:?}"
+    );
+    drop(leadership);
+    let _again = elected_again(&mut candidate).await?;
+    let lost = logs.one(SESSION, "lease lost", &[("identity", "a")]);
+    assert_eq!(
+        (lost.level, lost.field("reason")),
+        (Level::WARN, "lease_lost")
+    );
+    let leases = logs.of(SESSION, "lease granted", &[]);
+    assert_eq!(leases.len(), 2);
+    assert_ne!(leases[0].field("lease"), leases[1].field("lease"));
+    all_documented(&logs);
+    Ok(())
+}
+
+#[tokio::test]
+async fn somebody_elses_key_at_our_path_and_a_short_ttl_are_told() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let options = SessionOptions::new("a").ttl(Duration::from_secs(2));
+    let session = Session::connect([etcd.endpoint()], options).await?;
+    let warning = "with this ttl a change of etcd's own leader may cost the leadership";
+    logs.one(SESSION, warning, &[("identity", "a"), ("ttl", "2s")]);
+    let mut candidate = session.election("jobs")?.campaign().await?;
+    let leadership = timeout(LONG, candidate.elected()).await??;
+    let mut client = etcd.client().await;
+    client.put(leadership.key(), "mine now", None).await?;
+    timeout(LONG, leadership.lost().cancelled()).await?;
+    logs.one(ELECTION, "term ended", &[("reason", "key_overwritten")]);
+    drop(leadership);
+    drop(elected_again(&mut candidate).await?);
+    session.close().await?;
+    let all = DeleteOptions::new().with_prefix();
+    assert_eq!(
+        client.delete("", Some(all)).await?.deleted(),
+        0,
+        "nothing is left"
+    );
+    all_documented(&logs);
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! Every transition is logged: target, level, message and fields as docs/logging.md says.
+#![allow(clippy::disallowed_methods)] // tests run in real time
+
+#[path = "../capture/mod.rs"]
+mod capture;
+mod connection;
+mod keys;
+mod table;
+mod terms;
+
+use std::time::Duration;
+
+use eldest::{Candidate, Session, SessionOptions, Status};
+use eldest_testing::Etcd;
+use tokio::time::timeout;
+
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+const SESSION: &str = "eldest::session";
+const ELECTION: &str = "eldest::election";
+const ETCD: &str = "eldest::etcd";
+
+/// Longer than anything here takes on a busy machine.
+const LONG: Duration = Duration::from_secs(30);
+
+fn options(identity: &str) -> SessionOptions {
+    SessionOptions::new(identity).ttl(Duration::from_secs(5))
+}
+
+async fn rank(candidate: &Candidate, wanted: usize) -> Result {
+    let mut status = candidate.status();
+    let there = status.wait_for(|s| matches!(s, Status::Waiting { rank, .. } if *rank == wanted));
+    timeout(LONG, there).await??;
+    Ok(())
+}
+
+/// Whoever joined again leads again, alone as they are.
+async fn elected_again(candidate: &mut Candidate) -> Result<eldest::Leadership> {
+    Ok(timeout(LONG, candidate.elected()).await??)
+}
+
+async fn leader(etcd: &Etcd) -> Result<(Session, Candidate, eldest::Leadership)> {
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let mut candidate = session.election("jobs")?.campaign().await?;
+    let leadership = timeout(LONG, candidate.elected()).await??;
+    Ok((session, candidate, leadership))
+}

@@ -1,0 +1,217 @@
+//! What is logged of candidacies and terms, from the join to the end of the work.
+
+use std::time::Duration;
+
+use eldest::{CancellationToken, LostReason, Session};
+use eldest_testing::{Etcd, eventually};
+use tokio::time::timeout;
+use tracing::Level;
+
+use super::table::all_documented;
+use super::{ELECTION, LONG, Result, SESSION, leader, options, rank};
+use crate::capture::Logs;
+
+#[tokio::test]
+async fn a_life_in_an_election_is_told_step_by_step() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let mut candidates = Vec::new();
+    let mut sessions = Vec::new();
+    for name in ["a", "b", "c"] {
+        let session = Session::connect([etcd.endpoint()], options(name)).await?;
+        candidates.push(session.election("jobs")?.campaign().await?);
+        sessions.push(session);
+    }
+    let lease = logs.one(SESSION, "lease granted", &[("identity", "a")]);
+    assert_eq!((lease.level, lease.field("ttl")), (Level::INFO, "5s"));
+    i64::from_str_radix(lease.field("lease"), 16)?;
+
+    let first = timeout(LONG, candidates[0].elected()).await??;
+    let token = first.fencing_token().to_string();
+    let key = String::from_utf8_lossy(first.key()).into_owned();
+    let of_a = [("identity", "a"), ("election", "jobs")];
+    let joined = logs.one(ELECTION, "joined", &of_a);
+    assert!(joined.says(&[
+        ("key", &key),
+        ("create_revision", &token),
+        ("again", "false")
+    ]));
+    assert!(key.ends_with(lease.field("lease")), "{key}: {lease:?}");
+    let elected = logs.one(ELECTION, "elected", &of_a);
+    assert_eq!(
+        (elected.level, elected.field("token")),
+        (Level::INFO, &*token)
+    );
+
+    rank(&candidates[2], 3).await?;
+    first.resign().await?;
+    rank(&candidates[2], 2).await?;
+    let second = timeout(LONG, candidates[1].elected()).await??;
+    let ended = logs.one(ELECTION, "term ended", &of_a);
+    assert_eq!(ended.level, Level::INFO, "it was asked for");
+    assert!(ended.says(&[("token", &token), ("reason", "resigned")]));
+    let ended = logs.one(ELECTION, "candidacy ended", &of_a);
+    assert_eq!(ended.field("reason"), "resigned");
+    let ranks: Vec<_> = logs
+        .of(ELECTION, "rank changed", &[("identity", "c")])
+        .iter()
+        .map(|line| {
+            (
+                line.field("rank").to_owned(),
+                line.field("ahead").to_owned(),
+            )
+        })
+        .collect();
+    let expected = [("3", "2"), ("2", "1")].map(|(r, a)| (r.to_owned(), a.to_owned()));
+    assert_eq!(ranks, expected);
+
+    candidates.pop().expect("c").leave().await?;
+    let left = logs.one(ELECTION, "candidacy ended", &[("identity", "c")]);
+    assert_eq!(left.field("reason"), "left");
+    drop(second);
+    sessions[1].close().await?;
+    logs.one(SESSION, "session closed", &[("identity", "b")]);
+    all_documented(&logs);
+    Ok(())
+}
+
+/// A candidate alone, leading.
+#[tokio::test]
+async fn what_the_work_logs_lies_in_the_span_of_its_term() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let work = async |leadership: eldest::Leadership| {
+        tracing::info!(target: "work", token = leadership.fencing_token(), "working");
+        Ok(())
+    };
+    let run = session.election("jobs")?;
+    timeout(LONG, run.run(CancellationToken::new(), work)).await??;
+    let working = logs.one("work", "working", &[]);
+    assert_eq!(working.within, ["term"]);
+    let span = logs.one(ELECTION, "term", &[("election", "jobs")]);
+    assert_eq!(span.field("token"), working.field("token"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_short_terms_of_a_lock_are_details_and_their_loss_is_a_warning() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let lock = session.lock("l")?;
+    timeout(LONG, lock.acquire()).await??.release().await?;
+    assert!(lock.try_acquire().await?.is_some());
+    for (message, times) in [("joined", 2), ("elected", 2), ("term ended", 2)] {
+        let lines = eventually(LONG, message, async || {
+            let lines = logs.of(ELECTION, message, &[("election", "l")]);
+            (lines.len() == times).then_some(lines)
+        })
+        .await?;
+        assert!(lines.iter().all(|line| line.level == Level::DEBUG));
+    }
+    let guard = timeout(LONG, lock.acquire()).await??;
+    etcd.client().await.delete(guard.key(), None).await?;
+    timeout(LONG, guard.lost().cancelled()).await?;
+    let ended = logs.one(ELECTION, "term ended", &[("reason", "key_deleted")]);
+    assert_eq!(ended.level, Level::WARN);
+
+    let permits = session.semaphore("s", 2)?;
+    let _permit = timeout(LONG, permits.acquire()).await??;
+    let other = Session::connect([etcd.endpoint()], options("b")).await?;
+    let semaphore = other.semaphore("s", 3)?;
+    assert!(timeout(LONG, semaphore.acquire()).await?.is_err());
+    let failed = logs.one(ELECTION, "join failed", &[("identity", "b")]);
+    assert_eq!(
+        (failed.level, failed.field("class")),
+        (Level::WARN, "Mismatch")
+    );
+    let ended = logs.one(ELECTION, "candidacy ended", &[("identity", "b")]);
+    assert_eq!(
+        (ended.level, ended.field("reason")),
+        (Level::DEBUG, "refused")
+    );
+    all_documented(&logs);
+    Ok(())
+}
+
+#[tokio::test]
+async fn ill_health_a_stall_stepping_down_and_late_work_are_told() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let options = options("a").grace(Duration::from_millis(300));
+    let session = Session::connect([etcd.endpoint()], options).await?;
+    let (shutdown, mut checks, mut followed, mut terms) = (CancellationToken::new(), 0, 0, 0);
+    let runner = session.election("jobs")?.runner();
+    let runner = runner.stall_timeout(Duration::from_millis(1500));
+    let often = Duration::from_millis(20);
+    let runner = runner.health_check(often, LONG, || {
+        checks += 1;
+        std::future::ready(if checks < 3 {
+            Err("no disk".into())
+        } else {
+            Ok(())
+        })
+    });
+    let runner = runner.follow(|following| {
+        followed += 1;
+        let fails = followed == 2;
+        async move {
+            following.stopped().cancelled().await;
+            if fails {
+                return Err("too late".into());
+            }
+            std::future::pending().await
+        }
+    });
+    let run = runner.run(shutdown.clone(), |leadership| {
+        terms += 1;
+        let (term, stop) = (terms, shutdown.clone());
+        async move {
+            match term {
+                1 => leadership.lost().cancelled().await,
+                2 => leadership.step_down().await?,
+                _ => stop.cancel(),
+            }
+            Ok(())
+        }
+    });
+    timeout(LONG, run).await??;
+    let of_jobs = [("election", "jobs")];
+    let ill = logs.one(ELECTION, "unhealthy", &of_jobs);
+    assert_eq!((ill.level, ill.field("why")), (Level::WARN, "no disk"));
+    let well = logs.one(ELECTION, "healthy again", &of_jobs);
+    assert_eq!(well.level, Level::INFO);
+    let stalled = logs.one(ELECTION, "term ended", &[("reason", "stalled")]);
+    assert_eq!(stalled.level, Level::WARN);
+    let stepped_down = logs.one(ELECTION, "term ended", &[("reason", "stepped_down")]);
+    assert_eq!(stepped_down.level, Level::INFO, "it was asked for");
+    let late = logs.one(ELECTION, "follower's work failed at its end", &of_jobs);
+    assert_eq!(late.field("error"), "too late");
+    let dropped = "follower's work dropped after the grace period";
+    assert!(!logs.of(ELECTION, dropped, &of_jobs).is_empty());
+    all_documented(&logs);
+    Ok(())
+}
+
+#[test]
+fn a_runtime_that_went_down_is_told_as_the_reason() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build()?;
+    let (_etcd, (session, candidate, leadership)) = runtime.block_on(async {
+        let etcd = Etcd::start().await?;
+        let leader = leader(&etcd).await?;
+        Result::Ok((etcd, leader))
+    })?;
+    drop(runtime);
+    assert_eq!(leadership.lost_reason(), Some(LostReason::RuntimeGone));
+    let ended = logs.one(ELECTION, "term ended", &[("identity", "a")]);
+    assert_eq!(
+        (ended.level, ended.field("reason")),
+        (Level::WARN, "runtime_gone")
+    );
+    drop((session, candidate, leadership));
+    all_documented(&logs);
+    Ok(())
+}
