@@ -4,7 +4,7 @@ mod bare;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail, ensure};
 use eldest::Leadership;
 use eldest_testing::Etcd;
 use futures::future::try_join_all;
@@ -131,7 +131,7 @@ impl Leader {
         let usage = Usage::of(peer.pid()).unwrap_or_default();
         let allocated = peer.ask("allocated").await?;
         peer.ask(&format!("keep costs {n}")).await?;
-        let stands = Counts::read(&etcd).await?;
+        let stands = Counts::settled(&etcd).await?;
         tokio::time::sleep(window).await;
         let later = Counts::read(&etcd).await?;
         let full = Usage::of(peer.pid()).unwrap_or_default();
@@ -197,6 +197,24 @@ struct Counts {
 }
 
 impl Counts {
+    /// Once what the joins left to be read has been read: an idle session sends two requests for each renewal, and renews
+    /// every third of its TTL.
+    async fn settled(etcd: &Etcd) -> Result<Self> {
+        const QUIET: Duration = Duration::from_secs(1);
+        const MOST_WHEN_QUIET: f64 = 4.0;
+        let patience = Instant::now() + Duration::from_secs(60);
+        let mut before = Self::read(etcd).await?;
+        loop {
+            tokio::time::sleep(QUIET).await;
+            let now = Self::read(etcd).await?;
+            if now.requests - before.requests <= MOST_WHEN_QUIET {
+                return Ok(now);
+            }
+            ensure!(Instant::now() < patience, "the session is never idle");
+            before = now;
+        }
+    }
+
     async fn read(etcd: &Etcd) -> Result<Self> {
         let streams = |what| format!(r#"grpc_server_{what}_total{{grpc_method="LeaseKeepAlive"}}"#);
         let begun = etcd.metric(&streams("started")).await;
