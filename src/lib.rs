@@ -292,6 +292,8 @@
 //! 3.5.23 and 3.6.5 may acknowledge the renewal of a lease that is gone, and releases before 3.4.42, 3.5.28 and 3.6.9
 //! may answer a linearizable read with old state after a pause. A renewal is verified with every version alike, so the
 //! first alone cannot make two leaders; the second weakens the very read that verifies.
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
+
 mod driver;
 mod election;
 mod error;

@@ -395,6 +395,19 @@ async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Ans
                 entries: listed.entries,
             }
         }
+        write @ (Ask::Release { .. }
+        | Ask::Take { .. }
+        | Ask::Proclaim { .. }
+        | Ask::Revoke { .. }
+        | Ask::Sweep { .. }) => send_write(pool, namespace, write).await?,
+        // They need the stream and are sent by `Io::open` and `Io::renew`.
+        Ask::Open { .. } | Ask::Renew => Answer::Opened,
+    })
+}
+
+/// Sends what changes keys of ours, or looks for these.
+async fn send_write(pool: &Pool, namespace: &[u8], ask: Ask) -> Result<Answer, Failure> {
+    Ok(match ask {
         Ask::Release { keys } => Answer::Deleted {
             header: pool.release(&keys).await?,
         },
@@ -428,8 +441,8 @@ async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Ans
         Ask::Sweep { lease } => Answer::Swept {
             keys: pool.lease_keys(lease, namespace).await?,
         },
-        // They need the stream and are sent by `Io::open` and `Io::renew`.
-        Ask::Open { .. } | Ask::Renew => Answer::Opened,
+        // The others are sent by [`send`].
+        _ => Answer::Opened,
     })
 }
 

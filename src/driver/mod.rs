@@ -116,8 +116,8 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Runs until the session is closed; when every handle is gone, it closes itself.
-    pub(crate) async fn run(parts: Parts) {
+    /// A driver, and where its work arrives.
+    fn new(parts: Parts) -> (Self, Inbox) {
         let Parts {
             env,
             pool,
@@ -130,8 +130,8 @@ impl Driver {
         } = parts;
         let (urgent, urgent_events) = mpsc::unbounded_channel();
         let (answers, answer_events) = mpsc::unbounded_channel();
-        let mut inbox = Inbox::new(Arc::clone(&env), urgent_events, answer_events, commands);
-        let mut driver = Driver {
+        let inbox = Inbox::new(Arc::clone(&env), urgent_events, answer_events, commands);
+        let driver = Driver {
             io: io::Io::new(
                 Arc::clone(&env),
                 Arc::clone(&pool),
@@ -159,6 +159,12 @@ impl Driver {
             closers: Vec::new(),
             closed: false,
         };
+        (driver, inbox)
+    }
+
+    /// Runs until the session is closed; when every handle is gone, it closes itself.
+    pub(crate) async fn run(parts: Parts) {
+        let (mut driver, mut inbox) = Driver::new(parts);
         while !driver.closed {
             let dues = [driver.machine.next_timeout(), driver.failures.next()];
             let due = dues.into_iter().flatten().min();

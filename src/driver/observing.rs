@@ -159,19 +159,17 @@ struct Task {
 }
 
 impl Task {
-    async fn run(
+    fn new(
         parts: Parts,
-        mut asked: mpsc::UnboundedReceiver<Ask>,
+        answers: mpsc::UnboundedSender<Event>,
         entrance: Arc<Mutex<Entrance>>,
-    ) {
-        let (answers, mut events) = mpsc::unbounded_channel();
+    ) -> Self {
         let (env, pool) = (Arc::clone(&parts.env), Arc::clone(&parts.pool));
         let namespace = Arc::clone(&parts.namespace);
-        let mut state = parts.state.clone();
         let attempts = LONGEST_PAUSE.saturating_add(parts.config.request_timeout);
         let identity = Arc::clone(&parts.identity);
         let failures = Failures::new(attempts, identity, Arc::clone(&namespace));
-        let mut task = Task {
+        Task {
             io: io::Io::new(
                 env,
                 pool,
@@ -190,7 +188,17 @@ impl Task {
             lingering: VecDeque::new(),
             failures,
             entrance,
-        };
+        }
+    }
+
+    async fn run(
+        parts: Parts,
+        mut asked: mpsc::UnboundedReceiver<Ask>,
+        entrance: Arc<Mutex<Entrance>>,
+    ) {
+        let (answers, mut events) = mpsc::unbounded_channel();
+        let mut state = parts.state.clone();
+        let mut task = Task::new(parts, answers, entrance);
         loop {
             let wait = task.next_wait();
             let mut many = false;
@@ -214,25 +222,33 @@ impl Task {
                 Some(event) = events.recv() => task.event(event),
                 Some(ask) = asked.recv() => task.asked(ask),
             }
-            // A flood of changes leaves the others their turn.
-            for _ in 0..IN_ONE_TURN {
-                let (event, ask) = (events.try_recv().ok(), asked.try_recv().ok());
-                if event.is_none() && ask.is_none() {
-                    break;
-                }
-                if let Some(event) = event {
-                    task.event(event);
-                }
-                if let Some(ask) = ask {
-                    task.asked(ask);
-                }
-            }
+            task.catch_up(&mut events, &mut asked);
             task.act();
             if task.looks.is_empty() && task.ends(&asked) {
                 return;
             }
             if many {
                 tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Takes what has arrived meanwhile, so that a flood of changes leaves the others their turn.
+    fn catch_up(
+        &mut self,
+        events: &mut mpsc::UnboundedReceiver<Event>,
+        asked: &mut mpsc::UnboundedReceiver<Ask>,
+    ) {
+        for _ in 0..IN_ONE_TURN {
+            let (event, ask) = (events.try_recv().ok(), asked.try_recv().ok());
+            if event.is_none() && ask.is_none() {
+                break;
+            }
+            if let Some(event) = event {
+                self.event(event);
+            }
+            if let Some(ask) = ask {
+                self.asked(ask);
             }
         }
     }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Election;
-use crate::error::{BoxError, Result};
+use crate::error::{BoxError, Error, Result};
 use crate::runtime::until;
 use crate::state::{Member, Roster, SessionState, Term};
 
@@ -65,6 +65,16 @@ impl Following {
 pub(crate) enum Fault {
     Failed(BoxError),
     Panicked(Box<dyn Any + Send>),
+}
+
+impl Fault {
+    /// The error of work that failed; a panic goes on.
+    pub(crate) fn into_result(self) -> Result<()> {
+        match self {
+            Fault::Failed(error) => Err(Error::work(error)),
+            Fault::Panicked(panic) => std::panic::resume_unwind(panic),
+        }
+    }
 }
 
 /// Work between two terms, and the eye on the leader that it is told of.

@@ -33,6 +33,18 @@ enum End {
     Panicked(Box<dyn Any + Send>),
 }
 
+impl End {
+    /// Why we end the term, if it is we who end it.
+    fn reason(&self) -> Option<LostReason> {
+        match self {
+            End::Done(_) | End::Panicked(_) => Some(LostReason::Resigned),
+            // It may have come after the term was lost: the candidate is not to stand again.
+            End::Shutdown => Some(LostReason::Shutdown),
+            End::Lost | End::Resigned => None,
+        }
+    }
+}
+
 /// How the time between two terms came to its end.
 enum Turn {
     Elected(Leadership),
@@ -84,13 +96,7 @@ where
             };
             let leadership = match turn {
                 Turn::Elected(leadership) => leadership,
-                Turn::Fault(fault) => {
-                    let left = leave(candidate).await;
-                    match fault {
-                        Fault::Panicked(panic) => std::panic::resume_unwind(panic),
-                        Fault::Failed(error) => return left.and(Err(Error::work(error))),
-                    }
-                }
+                Turn::Fault(fault) => return leave(candidate).await.and(fault.into_result()),
                 Turn::Shutdown | Turn::Refused(_) => {
                     // Not one after the other: it might be elected meanwhile, and nobody would work.
                     let (left, panic) = tokio::join!(leave(candidate), follower.end(grace));
@@ -114,16 +120,7 @@ where
                 Some(panic) => End::Panicked(panic),
                 None => self.term(leadership, &monitor, shutdown).await,
             };
-            match end {
-                End::Done(_) | End::Panicked(_) => drop(claim.end(LostReason::Resigned)),
-                // It may have come after the term was lost: the candidate is not to stand again.
-                End::Shutdown => drop(claim.end(LostReason::Shutdown)),
-                End::Lost | End::Resigned => {}
-            }
-            claim.term().lost().cancelled().await;
-            claim.join_tasks().await;
-            monitor.work_ended();
-            drop(claim.joined());
+            end_term(&claim, &monitor, end.reason()).await;
             match end {
                 // The candidate rejoins, at the back.
                 End::Lost => {}
@@ -226,6 +223,17 @@ where
         }
         ended()
     }
+}
+
+/// Ends a term whose work has ended or was dropped: awaits its tasks, and lets the key go.
+async fn end_term(claim: &Claim, monitor: &WorkMonitor, reason: Option<LostReason>) {
+    if let Some(reason) = reason {
+        drop(claim.end(reason));
+    }
+    claim.term().lost().cancelled().await;
+    claim.join_tasks().await;
+    monitor.work_ended();
+    drop(claim.joined());
 }
 
 /// What became of work that was told to end; `None`: it was dropped.

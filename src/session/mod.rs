@@ -20,10 +20,7 @@ use crate::etcd::{Class, Failure, Pool};
 use crate::runtime::{SharedEnv, System, Watched, timeout};
 use crate::state::{Announced, AsOf, LeaseDeadlines, LocalStatuses, Roster, SessionState};
 use eldest_core::action::{SlotId, TermId};
-use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::facts::Reach;
-use eldest_core::machine::BATCH;
-use eldest_core::machine::Config;
 use names::Names;
 use options::ETCD_ELECTION_TIMEOUT;
 
@@ -261,16 +258,7 @@ impl Session {
         let lease_deadlines = LeaseDeadlines::new(settings.grace);
         let watched: Arc<dyn Watched> = Arc::clone(&lease_deadlines) as Arc<dyn Watched>;
         env.watch(Arc::downgrade(&watched));
-        let probe_key = settings.prefix("~").into_bytes();
-        let config = Config {
-            ttl: settings.ttl,
-            trust: settings.trust,
-            grace: settings.grace,
-            request_timeout: settings.request_timeout,
-            probe_key: probe_key.into(),
-            long_queue: LONG_QUEUE,
-            batch: BATCH,
-        };
+        let config = settings.core_config();
         // Whatever the session's tasks log lies within it.
         let span = tracing::info_span!(
             target: "eldest::session", "session",

@@ -10,7 +10,9 @@ use crate::etcd::Access;
 #[cfg(feature = "tls")]
 use crate::etcd::TlsFiles;
 use crate::state::{Announced, Announcement};
+use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::lease::Trust;
+use eldest_core::machine::{BATCH, Config};
 
 /// The smallest TTL a default etcd grants: 1.5 times its election timeout, rounded up.
 const MIN_TTL: Duration = Duration::from_secs(2);
@@ -210,6 +212,27 @@ impl SessionOptions {
         self
     }
 
+    /// One renewal may be lost without the leadership.
+    fn check_spare(
+        &self,
+        request_timeout: Duration,
+        grace: Duration,
+        margin: Duration,
+    ) -> Result<()> {
+        let ttl = self.ttl;
+        let trusted = ttl.saturating_sub(ttl.mul_f64(f64::from(self.clock_drift_ppm) / 1e6));
+        let needed = ttl / 3 + request_timeout * 2 + grace + margin;
+        if needed > trusted {
+            return Err(invalid(format!(
+                "one lost renewal would cost the leadership: ttl/3 + 2 * request_timeout + grace + margin \
+                 = {:?} + 2 * {request_timeout:?} + {grace:?} + {margin:?} = {needed:?} \
+                 must be at most ttl less clock drift = {trusted:?}",
+                ttl / 3,
+            )));
+        }
+        Ok(())
+    }
+
     pub(crate) fn settle(self) -> Result<Settings> {
         check_identity(&self.identity)?;
         check_namespace(&self.namespace)?;
@@ -240,16 +263,7 @@ impl SessionOptions {
                 return Err(invalid(format!("{name} is zero")));
             }
         }
-        let trusted = ttl.saturating_sub(ttl.mul_f64(f64::from(self.clock_drift_ppm) / 1e6));
-        let needed = ttl / 3 + request_timeout * 2 + grace + margin;
-        if needed > trusted {
-            return Err(invalid(format!(
-                "one lost renewal would cost the leadership: ttl/3 + 2 * request_timeout + grace + margin \
-                 = {:?} + 2 * {request_timeout:?} + {grace:?} + {margin:?} = {needed:?} \
-                 must be at most ttl less clock drift = {trusted:?}",
-                ttl / 3,
-            )));
-        }
+        self.check_spare(request_timeout, grace, margin)?;
         let spare = (ttl * 2 / 3).saturating_sub(margin).saturating_sub(grace);
         let access = Access::from(self.connect_options);
         #[cfg(feature = "tls")]
@@ -306,6 +320,19 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// The part that the core decides by.
+    pub(crate) fn core_config(&self) -> Config {
+        Config {
+            ttl: self.ttl,
+            trust: self.trust,
+            grace: self.grace,
+            request_timeout: self.request_timeout,
+            probe_key: self.prefix("~").into_bytes().into(),
+            long_queue: LONG_QUEUE,
+            batch: BATCH,
+        }
+    }
+
     /// What connections are made with.
     pub(crate) fn access(&self) -> Access {
         self.access.clone()

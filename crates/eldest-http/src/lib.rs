@@ -33,6 +33,8 @@
 //! [`Node::stale_after`] (default: one TTL) the election is `stale`: the page says so, an event `state` tells it, and
 //! `/ready` is 503 on a node that only observes. A node that stands goes by its lease, which etcd must confirm as well.
 
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
+
 mod answer;
 mod api;
 mod auth;
