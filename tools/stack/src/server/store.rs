@@ -1,5 +1,7 @@
 //! Stores keys, their history and the keys of leases, and applies each request to them.
 
+mod writer;
+
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,10 +12,11 @@ use tonic::Status;
 use super::errors;
 use super::range::Keys;
 use crate::proto::{
-    Compare, CompareTarget, DeleteRequest, DeleteResponse, Event, EventType, Header, KeyValue,
-    PutRequest, PutResponse, RangeRequest, RangeResponse, Request, RequestOp, Response, ResponseOp,
+    Compare, CompareTarget, DeleteRequest, DeleteResponse, Event, Header, KeyValue, PutRequest,
+    PutResponse, RangeRequest, RangeResponse, Request, RequestOp, Response, ResponseOp,
     TargetUnion, TxnRequest, TxnResponse,
 };
+use writer::Writer;
 
 /// One key at one revision; nothing if it was deleted there.
 type Version = (i64, Option<KeyValue>);
@@ -342,154 +345,6 @@ pub(crate) fn puts(request: &TxnRequest) -> bool {
         Some(Request::RequestTxn(inner)) => puts(inner),
         _ => false,
     })
-}
-
-/// One transaction that writes: everything in it shares one revision, if there is anything.
-struct Writer<'s> {
-    store: &'s mut Store,
-    events: Vec<Event>,
-}
-
-impl<'s> Writer<'s> {
-    fn new(store: &'s mut Store) -> Self {
-        Writer {
-            store,
-            events: Vec::new(),
-        }
-    }
-
-    /// The revision that what is written now gets.
-    fn next(&self) -> i64 {
-        self.store.revision + 1
-    }
-
-    /// The revision that is read now: what this transaction wrote is seen.
-    fn view(&self) -> i64 {
-        self.store.revision + i64::from(!self.events.is_empty())
-    }
-
-    fn end(self) -> i64 {
-        if !self.events.is_empty() {
-            self.store.revision += 1;
-            let revision = self.store.revision;
-            self.store.log.insert(revision, self.events.into());
-        }
-        self.store.revision
-    }
-
-    fn write(&mut self, key: &[u8], kv: Option<KeyValue>) {
-        let revision = self.next();
-        let mut lease = 0;
-        if let Some(was) = self.store.at(key, revision) {
-            lease = was.lease;
-        }
-        if let Some(lease) = self.store.leases.get_mut(&lease) {
-            lease.keys.remove(key);
-        }
-        let event = match &kv {
-            Some(kv) => {
-                if let Some(lease) = self.store.leases.get_mut(&kv.lease) {
-                    lease.keys.insert(key.to_vec());
-                }
-                event(EventType::Put, kv.clone())
-            }
-            None => event(
-                EventType::Delete,
-                KeyValue {
-                    key: key.to_vec(),
-                    mod_revision: revision,
-                    ..KeyValue::default()
-                },
-            ),
-        };
-        self.events.push(event);
-        let versions = self.store.keys.entry(key.to_vec()).or_default();
-        versions.push((revision, kv));
-    }
-
-    fn put(&mut self, request: &PutRequest) -> PutResponse {
-        let revision = self.next();
-        let was = self.store.at(&request.key, self.view()).cloned();
-        let kept = was.clone().unwrap_or_default();
-        let kv = KeyValue {
-            key: request.key.clone(),
-            create_revision: was.as_ref().map_or(revision, |was| was.create_revision),
-            mod_revision: revision,
-            version: kept.version + 1,
-            value: if request.ignore_value {
-                kept.value
-            } else {
-                request.value.clone()
-            },
-            lease: if request.ignore_lease {
-                kept.lease
-            } else {
-                request.lease
-            },
-        };
-        self.write(&request.key, Some(kv));
-        PutResponse {
-            header: Some(revision_alone(revision)),
-            prev_kv: was.filter(|_| request.prev_kv),
-        }
-    }
-
-    fn remove(&mut self, keys: &Keys) -> Vec<KeyValue> {
-        let gone = self.store.select(keys, self.view());
-        let gone: Vec<KeyValue> = gone.into_iter().cloned().collect();
-        for kv in &gone {
-            self.write(&kv.key, None);
-        }
-        gone
-    }
-
-    fn delete(&mut self, request: &DeleteRequest) -> DeleteResponse {
-        let gone = self.remove(&Keys::new(&request.key, &request.range_end));
-        DeleteResponse {
-            header: Some(revision_alone(self.view())),
-            deleted: gone.len() as i64,
-            prev_kvs: if request.prev_kv { gone } else { Vec::new() },
-        }
-    }
-
-    fn txn(&mut self, request: &TxnRequest, path: &mut dyn Iterator<Item = bool>) -> TxnResponse {
-        let succeeded = path.next().unwrap_or_default();
-        let mut responses = Vec::new();
-        for op in branch(request, succeeded) {
-            let response = match &op.request {
-                Some(Request::RequestRange(range)) => {
-                    let view = self.view();
-                    let mut answer = self.store.read(range, view);
-                    answer.header = Some(revision_alone(view));
-                    Some(Response::ResponseRange(answer))
-                }
-                Some(Request::RequestPut(put)) => Some(Response::ResponsePut(self.put(put))),
-                Some(Request::RequestDeleteRange(delete)) => {
-                    Some(Response::ResponseDeleteRange(self.delete(delete)))
-                }
-                Some(Request::RequestTxn(inner)) => {
-                    let mut answer = self.txn(inner, path);
-                    answer.header = Some(Header::default());
-                    Some(Response::ResponseTxn(answer))
-                }
-                None => None,
-            };
-            responses.push(ResponseOp { response });
-        }
-        TxnResponse {
-            header: None,
-            succeeded,
-            responses,
-        }
-    }
-}
-
-fn event(kind: EventType, kv: KeyValue) -> Event {
-    Event {
-        r#type: kind as i32,
-        kv: Some(kv),
-        prev_kv: None,
-    }
 }
 
 fn version(versions: &[Version], revision: i64) -> Option<&KeyValue> {
