@@ -226,7 +226,7 @@
 //! [`Session::partitions`] splits work into a number of partitions, each with a leader of its own, and spreads them over
 //! all sessions that [join](Partitions::join): loads differ by one at most, and a member that joins or leaves moves only
 //! what balance requires. A [`Partition`] is a term as any other. [`Partitions::run`] does work for each that is owned;
-//! [`Partitions::holders`] and [`Partitions::observe`] tell which is with whom and how to reach it, and
+//! [`Partitions::map`] and [`Partitions::observe`] tell which is with whom and how to reach it, and
 //! [`Partitions::partition_for`] which one a key belongs to. Their keys are `<namespace>/~partitions/...`.
 //!
 //! # Errors

@@ -49,7 +49,7 @@ impl Session {
     /// # Errors
     ///
     /// `InvalidInput`: the name is empty, begins or ends with `/`, contains `//` or control characters, is longer
-    /// than 512 bytes, begins with `~` (this crate's own keys do), is in use for a [`Lock`] of this session, or lies
+    /// than 512 bytes, begins with `~` (this crate's own keys do), is in use for a [`Lock`](crate::Lock) of this session, or lies
     /// inside (or around) another election or lock of this session that is in use: `a` and `a/b` may not be used
     /// together, because other programs would count the keys of `a/b` in `a`.
     pub fn election(&self, name: impl AsRef<str>) -> Result<Election> {

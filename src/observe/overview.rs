@@ -121,7 +121,7 @@ impl Queue {
     }
 
     /// All its keys, eldest first. Those of partitions are the members and, one by one, the partitions that they have:
-    /// [`holders`](Queue::holders) tells them apart.
+    /// [`partition_map`](Queue::partition_map) tells them apart.
     pub fn roster(&self) -> &Roster {
         &self.roster
     }

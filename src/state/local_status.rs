@@ -11,7 +11,7 @@ use eldest_core::action::{SlotId, TermId};
 /// What the session's candidate in one election is. At most one stands at a time; a later one replaces it.
 pub(crate) type LocalStatus = LazyWatch<LocalState>;
 
-/// See [`LocalStatus`].
+/// What every handle of an election knows of the session's own candidate in it.
 #[derive(Debug, Clone, Default)]
 pub struct LocalState {
     slot: Option<SlotId>,

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::metadata::Metadata;
-use crate::published::{HTTP, LIBRARY, PUBLISHED, TESTING};
+use crate::published::{CLI, HTTP, LIBRARY, PUBLISHED, TESTING};
 use crate::stage::Stage;
 use crate::{imports, setup, simulate, suites};
 
@@ -53,7 +53,9 @@ pub(crate) fn lint(stage: &mut Stage) -> Result<()> {
 /// The stage `docs`.
 pub(crate) fn docs(stage: &mut Stage) -> Result<()> {
     let mut cargo = setup::cargo(["doc", "--all-features", "--no-deps"])?;
-    cargo.args(PUBLISHED.iter().flat_map(|name| ["--package", name]));
+    // The command's only target has the library's name.
+    let libraries = PUBLISHED.iter().filter(|name| **name != CLI);
+    cargo.args(libraries.flat_map(|name| ["--package", name]));
     stage.step(cargo.env("RUSTDOCFLAGS", "-D warnings"))?;
     Ok(())
 }
