@@ -72,7 +72,6 @@ impl Outcome {
 
     /// For programs.
     pub fn json(&self) -> Value {
-        let counts = &self.report.counts;
         let millis = |time: Option<Duration>| time.map(|time| time.as_millis() as u64);
         let steps: Vec<Value> = self
             .steps
@@ -117,23 +116,7 @@ impl Outcome {
             "violations": violations,
             "problems": self.problems(),
             "missing": self.missing(),
-            "counts": {
-                "elections": counts.elections,
-                "terms": counts.terms,
-                "samples": counts.samples,
-                "faults": counts.faults,
-                "faults_on_leader": counts.faults_on_leader,
-                "open_faults": counts.open_faults,
-                "vacancies": counts.vacancies,
-                "writes_admitted": counts.writes_admitted,
-                "writes_refused": counts.writes_refused,
-                "writes_unknown": counts.writes_unknown,
-                "elections_checked_for_seniority": counts.elections_checked_for_seniority,
-                "elections_hidden_by_gaps": counts.elections_hidden_by_gaps,
-                "deleted_early": counts.deleted_early,
-                "overlaps_after_early_delete": counts.overlaps_after_early_delete,
-                "overlaps_while_stopped": counts.overlaps_while_stopped,
-            },
+            "counts": json_of_counts(&self.report.counts),
         })
     }
 
@@ -164,6 +147,26 @@ impl Outcome {
         }
         line
     }
+}
+
+fn json_of_counts(counts: &Counts) -> Value {
+    json!({
+        "elections": counts.elections,
+        "terms": counts.terms,
+        "samples": counts.samples,
+        "faults": counts.faults,
+        "faults_on_leader": counts.faults_on_leader,
+        "open_faults": counts.open_faults,
+        "vacancies": counts.vacancies,
+        "writes_admitted": counts.writes_admitted,
+        "writes_refused": counts.writes_refused,
+        "writes_unknown": counts.writes_unknown,
+        "elections_checked_for_seniority": counts.elections_checked_for_seniority,
+        "elections_hidden_by_gaps": counts.elections_hidden_by_gaps,
+        "deleted_early": counts.deleted_early,
+        "overlaps_after_early_delete": counts.overlaps_after_early_delete,
+        "overlaps_while_stopped": counts.overlaps_while_stopped,
+    })
 }
 
 fn missing(
