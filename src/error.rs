@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use eldest_core::action::{Class, Trouble};
+use eldest_core::action::{Class, RequestError};
 use eldest_core::reason::EndReason;
 
 /// Any error of a user's own.
@@ -121,7 +121,7 @@ impl Error {
         }
     }
 
-    pub(crate) fn from_trouble(trouble: &Trouble) -> Self {
+    pub(crate) fn from_trouble(trouble: &RequestError) -> Self {
         Self::new(kind_of(trouble.class), trouble.message.clone())
     }
 

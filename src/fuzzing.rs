@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::observe::Queue as Seen;
 use crate::{Announcement, Roster};
-use eldest_core::facts::{Change, Entry, Reach};
+use eldest_core::kv::{Change, Entry, Reach};
 use eldest_core::queue::Roster as Queue;
 
 /// One thing that is read.

@@ -10,7 +10,7 @@ use crate::metrics;
 use crate::runtime::SharedEnv;
 use crate::state::{LeaseDeadline, LocalStatusWriter, Status, Term, TermState};
 use crate::util::{LazyWatch, LazyWatchSender};
-use eldest_core::action::{SlotId, Standing, TermId, Trouble};
+use eldest_core::action::{RequestError, SlotId, Standing, TermId};
 use eldest_core::partitions::partition_key;
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
@@ -255,7 +255,12 @@ impl CandidateState {
         self.awaiting_end.push(reply);
     }
 
-    pub(super) fn ended(mut self, identity: &str, reason: EndReason, trouble: Option<&Trouble>) {
+    pub(super) fn ended(
+        mut self,
+        identity: &str,
+        reason: EndReason,
+        trouble: Option<&RequestError>,
+    ) {
         tell!(
             self, target: "eldest::election", identity, election = &*self.election,
             reason = reason.as_str(), "candidacy ended",

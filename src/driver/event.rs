@@ -1,7 +1,7 @@
 //! Says what happened outside of the driver: answers of etcd, messages of its streams.
 
 use crate::etcd::{Failure, KeepAlive, WatchMessage, WatchReceiver};
-use eldest_core::action::{Answer, RequestId, Trouble};
+use eldest_core::action::{Answer, RequestError, RequestId};
 
 /// What happened outside.
 pub(crate) enum Event {
@@ -46,9 +46,9 @@ pub(super) struct Batch {
 }
 
 /// A failure as the core knows it.
-pub(super) fn trouble(failure: &Failure) -> Trouble {
+pub(super) fn trouble(failure: &Failure) -> RequestError {
     let class = failure.class.for_core();
-    Trouble {
+    RequestError {
         class,
         ambiguous: failure.may_be_applied,
         message: failure.to_string(),

@@ -15,7 +15,7 @@ use super::batch::{self, Batches};
 use super::event::{Event, trouble};
 use crate::etcd::{Failure, KeepAlive, Lane, Pool, WatchMessage, WatchReceiver, WatchRequest};
 use crate::runtime::SharedEnv;
-use eldest_core::action::{Answer, Ask, RequestId, Trouble, WatchId};
+use eldest_core::action::{Answer, Ask, RequestError, RequestId, WatchId};
 use eldest_core::machine::Machine;
 use eldest_core::time::Time;
 
@@ -225,7 +225,7 @@ impl Io {
         let generation = self.generation;
         let events = self.urgent.clone();
         let Some(mut stream) = self.stream.take() else {
-            let answer = Answer::Failed(Trouble {
+            let answer = Answer::Failed(RequestError {
                 class: eldest_core::action::Class::Retry,
                 ambiguous: false,
                 message: "the keepalive stream is not open".to_owned(),

@@ -22,7 +22,7 @@ use crate::etcd::{Lane, Pool};
 use crate::runtime::SharedEnv;
 use crate::state::{LeaseDeadlines, SessionState};
 use eldest_core::action::{SlotId, TermId};
-use eldest_core::candidate::Manner;
+use eldest_core::candidate::CandidateConfig;
 use eldest_core::machine::{Config, Machine};
 use eldest_core::pause::LONGEST_PAUSE;
 use eldest_core::reason::LostReason;
@@ -41,7 +41,7 @@ pub(crate) enum Command {
     Campaign {
         slot: SlotId,
         value: Arc<[u8]>,
-        manner: Manner,
+        manner: CandidateConfig,
         candidate: Box<CandidateState>,
     },
     Leave {

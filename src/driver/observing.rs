@@ -20,7 +20,7 @@ use crate::etcd::{Lane, Pool, WatchMessage};
 use crate::runtime::SharedEnv;
 use crate::state::{AsOf, Backlog, Complete, Confirmed, Roster, SessionState};
 use eldest_core::action::{Action, Note, SlotId};
-use eldest_core::facts::Reach;
+use eldest_core::kv::Reach;
 use eldest_core::machine::{Config, Machine};
 use eldest_core::pause::LONGEST_PAUSE;
 use eldest_core::time::Time;

@@ -15,7 +15,7 @@ use crate::session::{Handle, WeakHandle};
 use crate::state::{Announced, LocalStatus, LocalStatusWriter, Status, Term};
 use crate::util::{LazyWatch, Receiver, Sender, channel};
 use eldest_core::action::{SlotId, TermId};
-use eldest_core::candidate::Manner;
+use eldest_core::candidate::CandidateConfig;
 
 /// A node in the queue of an election. Its key is kept alive while it waits.
 ///
@@ -86,7 +86,7 @@ impl Candidate {
         prefix: Arc<[u8]>,
         turn: Option<OwnedSemaphorePermit>,
         local: Option<Arc<LocalStatus>>,
-        manner: impl FnOnce(SlotId) -> Manner,
+        manner: impl FnOnce(SlotId) -> CandidateConfig,
     ) -> Result<Self> {
         let value = handle.announced(&handle.shared.settings.announced)?;
         let room = handle.shared.room.campaign().await;

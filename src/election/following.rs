@@ -196,7 +196,7 @@ mod tests {
     use super::*;
     use crate::session::Session;
     use crate::state::{LeaseDeadline, TermState};
-    use eldest_core::facts::Entry;
+    use eldest_core::kv::Entry;
     use eldest_core::time::Time;
 
     fn entry(lease: i64, create_revision: i64) -> Entry {

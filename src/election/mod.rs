@@ -15,8 +15,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Observer;
 use crate::session::{Handle, Session, Use, check_name};
 use crate::state::{LocalStatus, Member, Roster, Status, Term};
-use eldest_core::candidate::{Follow, Manner};
-use eldest_core::facts::Reach;
+use eldest_core::candidate::{CandidateConfig, Follow};
+use eldest_core::kv::Reach;
 
 pub use candidate::Candidate;
 pub use following::Following;
@@ -114,10 +114,10 @@ impl Election {
     }
 
     pub(crate) async fn stand(&self, persistent: bool) -> Result<Candidate> {
-        let manner = Manner {
+        let manner = CandidateConfig {
             follow: self.follow,
             persistent,
-            ..Manner::default()
+            ..CandidateConfig::default()
         };
         let name = Arc::clone(&self.name);
         let local = Some(Arc::clone(&self.local));

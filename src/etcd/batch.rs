@@ -11,7 +11,7 @@ use super::call::{CallError, header, kv};
 use super::failure::Failure;
 use super::kv::guarded_delete;
 use super::pool::{Lane, Pool};
-use eldest_core::facts::Header;
+use eldest_core::kv::Header;
 
 impl Pool {
     /// Puts each of the keys that is absent; which of them were put. `None`: `member` does not have that create revision.

@@ -6,7 +6,7 @@ use etcd_client::{Client, KvClient, ResponseHeader, WatchClient};
 
 use super::failure::{Class, Failure};
 use crate::runtime::Env;
-use eldest_core::facts::Header;
+use eldest_core::kv::Header;
 
 /// A page of large values, or the events of a large transaction, overruns the default of 4 MiB.
 const MAX_MESSAGE: usize = 512 << 20;

@@ -10,7 +10,7 @@ use super::call::{CallError, header, kv};
 use super::failure::Failure;
 use super::kv::{PAGE, Page, Wanted, first, prefix_end};
 use super::pool::{Lane, Pool};
-use eldest_core::facts::{Entry, Header};
+use eldest_core::kv::{Entry, Header};
 
 /// At least so many candidates of each election are read where several are joined: few have more, and those that have
 /// are read to their end by a request of their own.

@@ -10,7 +10,7 @@ use etcd_client::{
 use super::call::{CallError, header, kv};
 use super::failure::Failure;
 use super::pool::{Lane, Pool};
-use eldest_core::facts::{Entry, Header, Reach};
+use eldest_core::kv::{Entry, Header, Reach};
 
 /// Keys in one answer: 512 announcements of 1 KiB are half a megabyte.
 pub(super) const PAGE: i64 = 512;
@@ -310,7 +310,7 @@ pub(super) fn copied(found: &KeyValue) -> Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eldest_core::facts::is_direct_child;
+    use eldest_core::kv::is_direct_child;
 
     #[test]
     fn a_prefix_ends_before_the_next_key_that_does_not_begin_with_it() {

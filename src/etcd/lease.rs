@@ -13,7 +13,7 @@ use super::call::{CallError, header};
 use super::direct;
 use super::failure::{Class, Failure};
 use super::pool::{Lane, Pool, SharedPool, Ticket};
-use eldest_core::facts::Header;
+use eldest_core::kv::Header;
 
 /// A lease that was granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

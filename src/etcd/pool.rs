@@ -18,7 +18,7 @@ use super::direct;
 use super::failure::{Class, Failure};
 use super::switches::{Switch, Switches};
 use crate::runtime::SharedEnv;
-use eldest_core::facts::Header;
+use eldest_core::kv::Header;
 
 /// More often than every 5 s a default etcd cuts the connection. A backstop only: every call has its timeout.
 const PING_EVERY: Duration = Duration::from_secs(6);

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::runtime::{Env, Scripted};
-use eldest_core::facts::{Header, Reach};
+use eldest_core::kv::{Header, Reach};
 
 mod access;
 mod batches;

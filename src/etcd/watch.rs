@@ -11,7 +11,7 @@ use super::call::{CallError, header, watch};
 use super::failure::Failure;
 use super::kv::copied;
 use super::pool::{Lane, Pool, SharedPool, Ticket};
-use eldest_core::facts::Change;
+use eldest_core::kv::Change;
 
 /// What to ask of a watch stream.
 #[derive(Debug, Clone, PartialEq, Eq)]

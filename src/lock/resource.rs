@@ -10,8 +10,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::timeout;
 use crate::session::{Handle, Use, check_name};
 use crate::state::Roster;
-use eldest_core::candidate::{Follow, Manner, Share};
-use eldest_core::facts::Reach;
+use eldest_core::candidate::{CandidateConfig, Follow, Share};
+use eldest_core::kv::Reach;
 
 /// A lock, or a semaphore, as the session sees it. Whoever holds it leads, in the words of the core.
 #[derive(Clone)]
@@ -77,7 +77,7 @@ impl Resource {
 
     /// Dropped before it is ready, or when it is, the candidate leaves: what is held once is not held again by itself.
     async fn elected(&self, turn: OwnedSemaphorePermit, at_once: bool) -> Result<Leadership> {
-        let manner = |number| Manner {
+        let manner = |number| CandidateConfig {
             follow: match self.shared_by {
                 Some((2.., _)) => Follow::Everyone,
                 _ => Follow::Predecessor,

@@ -11,7 +11,7 @@ use futures::Stream;
 use crate::error::Result;
 use crate::session::Handle;
 use crate::state::{Backlog, Roster};
-use eldest_core::facts::Reach;
+use eldest_core::kv::Reach;
 
 /// The changes of an election, as a stream: the current state first, then every change in order of etcd's revision.
 /// While nobody leads, the stream says so: a [`Roster`] without a leader. The methods to read it are those of a `StreamExt`, from

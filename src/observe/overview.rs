@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Class, Failure};
 use crate::session::{Path, Session, SessionShared, Use, check_name};
 use crate::state::{AsOf, Member, Roster};
-use eldest_core::facts::Entry;
+use eldest_core::kv::Entry;
 
 /// Everything that stands below a namespace, or below a name in it, at one revision of etcd.
 #[derive(Debug, Clone, PartialEq)]

@@ -14,8 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Layout, Observer, PartitionMap, PartitionMapObserver};
 use crate::session::{Handle, MAX_COUNT, Session, Use, check_name};
 use crate::state::{Announced, Term};
-use eldest_core::candidate::{Follow, Manner};
-use eldest_core::facts::Reach;
+use eldest_core::candidate::{CandidateConfig, Follow};
+use eldest_core::kv::Reach;
 use eldest_core::partitions::{KeyKind, Sharing, kind_of};
 
 /// A number of partitions that all members share: **at every instant at most one acts for a partition**, and once
@@ -166,7 +166,7 @@ impl Partitions {
 
     pub(crate) async fn enter(&self, persistent: bool) -> Result<Membership> {
         let settings = &self.handle.shared.settings;
-        let manner = Manner {
+        let manner = CandidateConfig {
             follow: Follow::Everyone,
             persistent,
             sharing: Some(Sharing {
@@ -174,7 +174,7 @@ impl Partitions {
                 family: Arc::clone(&self.family),
                 tag: settings.identity.as_bytes().into(),
             }),
-            ..Manner::default()
+            ..CandidateConfig::default()
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix_bytes());
         let candidate =

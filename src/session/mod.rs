@@ -20,7 +20,7 @@ use crate::etcd::{Class, Failure, Pool};
 use crate::runtime::{SharedEnv, System, Watched, timeout};
 use crate::state::{Announced, AsOf, LeaseDeadlines, LocalStatuses, Roster, SessionState};
 use eldest_core::action::{SlotId, TermId};
-use eldest_core::facts::Reach;
+use eldest_core::kv::Reach;
 use names::Names;
 use options::ETCD_ELECTION_TIMEOUT;
 

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use super::announcement::Announcement;
 use super::as_of::AsOf;
-use eldest_core::facts::Entry;
+use eldest_core::kv::Entry;
 use eldest_core::queue::Queue;
 
 /// The candidates of an election at one revision of etcd, eldest first.

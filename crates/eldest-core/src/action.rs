@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::facts::{Entry, Header, Reach};
+use crate::kv::{Entry, Header, Reach};
 use crate::queue::{Own, Queue};
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
@@ -99,7 +99,7 @@ pub enum Class {
 
 /// A failed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct RequestError {
     /// What to do about it.
     pub class: Class,
     /// Whether etcd may have done it all the same.
@@ -159,7 +159,7 @@ pub enum Answer {
     Swept {
         keys: Vec<Arc<[u8]>>,
     },
-    Failed(Trouble),
+    Failed(RequestError),
 }
 
 impl Answer {
@@ -250,12 +250,12 @@ pub enum Action {
     Ended {
         slot: SlotId,
         reason: EndReason,
-        trouble: Option<Trouble>,
+        trouble: Option<RequestError>,
     },
     /// What became of a proclaim: `Ok(false)` when the key is no longer ours.
     Proclaimed {
         ticket: u64,
-        result: Result<bool, Trouble>,
+        result: Result<bool, RequestError>,
     },
     /// An observer's new state: all that its reach covers at a revision.
     Observed {
@@ -272,7 +272,7 @@ pub enum Action {
     /// All observers that are synced have seen everything that etcd had accepted then.
     Confirmed { as_of: Time },
     /// The observer may not look.
-    ObserveFailed { slot: SlotId, trouble: Trouble },
+    ObserveFailed { slot: SlotId, trouble: RequestError },
     /// How the session is doing now.
     Session(Condition),
     /// Worth a log line.
@@ -287,7 +287,7 @@ pub enum Note {
         ttl: Duration,
     },
     RenewalFailed {
-        trouble: Trouble,
+        trouble: RequestError,
     },
     RenewalRefused,
     /// Verified; so long after it was sent.
@@ -306,13 +306,13 @@ pub enum Note {
     },
     JoinFailed {
         slot: SlotId,
-        trouble: Trouble,
+        trouble: RequestError,
     },
     RequestFailed {
         what: &'static str,
         /// The key or the prefix that it was about; empty if it was about the lease.
         about: Arc<[u8]>,
-        trouble: Trouble,
+        trouble: RequestError,
     },
     Blocked {
         slot: SlotId,

@@ -6,7 +6,7 @@
 //! on an answer when the entries up to that answer are applied, so it never falls within one store; a restored snapshot
 //! begins again at a low term, which shows even where the revision was raised.
 
-use crate::facts::Header;
+use crate::kv::Header;
 
 /// What a session knew of the store when it sent a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

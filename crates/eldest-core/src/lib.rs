@@ -17,10 +17,10 @@
 pub mod action;
 pub mod candidate;
 pub mod cleanup;
-pub mod facts;
 mod gate;
 pub mod ids;
 mod known_store;
+pub mod kv;
 pub mod lease;
 pub mod machine;
 mod outbox;

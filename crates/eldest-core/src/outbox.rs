@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::action::{Action, Ask, Class, Note, Trouble};
-use crate::facts::Header;
+use crate::action::{Action, Ask, Class, Note, RequestError};
 use crate::ids::RequestId;
 use crate::known_store::{Floor, KnownStore, Origin};
+use crate::kv::Header;
 use crate::purpose::Purpose;
 use crate::time::Time;
 use crate::timers::{Timer, Timers};
@@ -55,7 +55,7 @@ impl Outbox {
     }
 
     /// A request about that key or prefix failed; empty if it was about the lease.
-    pub(crate) fn note_failure(&mut self, what: &'static str, about: &[u8], trouble: Trouble) {
+    pub(crate) fn note_failure(&mut self, what: &'static str, about: &[u8], trouble: RequestError) {
         let about = about.into();
         self.note(Note::RequestFailed {
             what,

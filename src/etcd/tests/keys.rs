@@ -3,7 +3,7 @@
 use etcd_client::{Txn, TxnOp};
 
 use super::*;
-use eldest_core::facts::Entry;
+use eldest_core::kv::Entry;
 
 fn key_names(entries: &[Entry]) -> Vec<String> {
     let name = |entry: &Entry| String::from_utf8_lossy(&entry.key).into_owned();

@@ -1,7 +1,7 @@
 //! Watch streams.
 
 use super::*;
-use eldest_core::facts::Change;
+use eldest_core::kv::Change;
 
 async fn next(receiver: &mut WatchReceiver) -> WatchMessage {
     soon("a watch message", receiver.next()).await.unwrap()

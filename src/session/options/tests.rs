@@ -52,7 +52,7 @@ fn change(settings: &Settings) -> Duration {
 
 /// When work is told to stop, and until when a term is valid, as the lease's clock has it.
 fn ends(settings: &Settings) -> (Duration, Duration) {
-    use eldest_core::facts::Header;
+    use eldest_core::kv::Header;
     use eldest_core::lease::LeaseClock;
     use eldest_core::time::Time;
     let header = Header {

@@ -197,7 +197,7 @@ impl Node {
             }
             Said::Checked { .. } | Said::Lost { .. } | Said::Resigns { .. } => self.term = None,
             Said::Wrote { .. } => self.said_written = true,
-            Said::Queued { .. } | Said::NotSent { .. } | Said::Trouble { .. } => {}
+            Said::Queued { .. } | Said::NotSent { .. } | Said::RequestError { .. } => {}
         }
     }
 }
@@ -261,7 +261,7 @@ fn text(node: &Node, event: &Event, cause: Option<&(Duration, String)>) -> Optio
         } => "got no answer to a write".to_owned(),
         Said::Wrote { .. } => return None,
         Said::NotSent { .. } => "tries to write all the same: the library sends nothing".to_owned(),
-        Said::Trouble { text } => format!("trouble: {text}"),
+        Said::RequestError { text } => format!("trouble: {text}"),
     })
 }
 

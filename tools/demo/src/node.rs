@@ -108,7 +108,7 @@ impl Node {
                         return Ok(Some(()));
                     },
                     Some(WRITE_LATE) => self.write_late().await?,
-                    Some(other) => self.tell(Said::Trouble { text: format!("unknown command: {other}") })?,
+                    Some(other) => self.tell(Said::RequestError { text: format!("unknown command: {other}") })?,
                 },
                 changed = status.changed() => {
                     changed.context("the session is gone")?;
@@ -181,7 +181,7 @@ impl Node {
     async fn write_late(&mut self) -> Result<()> {
         let Some(term) = self.term.clone() else {
             let text = "it never led, so it has nothing to write with".to_owned();
-            return self.tell(Said::Trouble { text });
+            return self.tell(Said::RequestError { text });
         };
         self.check()?;
         let token = term.fencing_token();
@@ -190,10 +190,10 @@ impl Node {
             Err(error) if error.kind() == ErrorKind::LeadershipLost => {
                 self.tell(Said::NotSent { token })?;
             }
-            Ok(_) => self.tell(Said::Trouble {
+            Ok(_) => self.tell(Said::RequestError {
                 text: "the library sent a write of a term that has ended".to_owned(),
             })?,
-            Err(error) => self.tell(Said::Trouble {
+            Err(error) => self.tell(Said::RequestError {
                 text: error.to_string(),
             })?,
         }

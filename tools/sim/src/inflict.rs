@@ -10,7 +10,7 @@ use crate::world::partitions::prefix_of;
 use crate::world::store::{Key, Write};
 use crate::world::{Fate, Forbidden, Rule, World};
 use eldest_core::action::{Ask, Class};
-use eldest_core::facts::Reach;
+use eldest_core::kv::Reach;
 use eldest_core::reason::LostReason;
 
 /// The node stands wherever it does not, or looks on if that is what it is there for.

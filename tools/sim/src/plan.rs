@@ -11,7 +11,7 @@ use crate::world::cluster::{ELECTIONS, FAMILY, PERMITS};
 use crate::world::settings::Settings;
 use crate::world::store::ELECTION;
 use eldest_core::candidate::{Follow, LONG_QUEUE};
-use eldest_core::facts::Reach;
+use eldest_core::kv::Reach;
 use eldest_core::machine::BATCH;
 
 /// A lock and a semaphore, in the place of the elections of a fault.

@@ -10,12 +10,12 @@ pub(crate) use joining::{JoinDue, Joined, NotAdmitted, Stood};
 pub(crate) use terms::{KeyLost, LeaseLost, Leave, Look, WorkEnded};
 
 use super::announcements::Announcements;
-use super::config::{Follow, Manner};
+use super::config::{CandidateConfig, Follow};
 use super::keys::{key_of, numbered_key_of};
 use super::phase::{Phase, Turn};
-use crate::action::{Class, Standing, Trouble};
-use crate::facts::Entry;
+use crate::action::{Class, RequestError, Standing};
 use crate::ids::{RequestId, SlotId};
+use crate::kv::Entry;
 use crate::partitions::{Membership, member_key, partition_key};
 use crate::pause::Pace;
 use crate::queue::{Own, Place, PredecessorView, PrefixView, View};
@@ -50,7 +50,7 @@ pub enum Role {
 pub struct Candidacy {
     prefix: Arc<[u8]>,
     value: Arc<[u8]>,
-    manner: Manner,
+    manner: CandidateConfig,
     /// Rejoins after a lost term; false once the candidate was dropped or left.
     wanted: bool,
     /// Does not join again until it is told so.
@@ -76,7 +76,7 @@ pub struct Candidacy {
     /// When its key last came to stand, and how often in a row one was lost soon after that.
     stood_at: Time,
     short_stays: u32,
-    trouble: Option<Trouble>,
+    trouble: Option<RequestError>,
     view: View,
     role: Role,
     phase: Phase,
@@ -84,7 +84,7 @@ pub struct Candidacy {
 }
 
 impl Candidacy {
-    pub fn new(prefix: Arc<[u8]>, value: Arc<[u8]>, manner: Manner) -> Self {
+    pub fn new(prefix: Arc<[u8]>, value: Arc<[u8]>, manner: CandidateConfig) -> Self {
         let sharing = manner.sharing.clone();
         let member = sharing.map(|sharing| Role::Member(Box::new(Membership::new(sharing))));
         Self {
@@ -122,7 +122,7 @@ impl Candidacy {
             role,
             wanted: false,
             registered: true,
-            ..Self::new(prefix, value, Manner::default())
+            ..Self::new(prefix, value, CandidateConfig::default())
         }
     }
 

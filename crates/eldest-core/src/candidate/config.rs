@@ -25,7 +25,7 @@ pub const LONG_QUEUE: usize = 64;
 
 /// How a candidate stands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Manner {
+pub struct CandidateConfig {
     pub follow: Follow,
     /// Retries what else would be told the caller of `campaign`.
     pub persistent: bool,

@@ -10,6 +10,6 @@ pub use candidacy::{Candidacy, Role};
 pub(crate) use candidacy::{
     JoinDue, Joined, KeyLost, LeaseLost, Leave, Look, NotAdmitted, Stood, WorkEnded,
 };
-pub use config::{Follow, LONG_QUEUE, Manner, Share, miscount};
+pub use config::{CandidateConfig, Follow, LONG_QUEUE, Share, miscount};
 pub use keys::{key_of, numbered_key_of};
 pub use phase::{Afterwards, End, Phase, Turn};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::deleted::{Deleted, Shown};
 use super::names::is_shared;
-use crate::action::{Answer, Ask, Class, Note, Trouble};
+use crate::action::{Answer, Ask, Class, Note, RequestError};
 use crate::ids::{RequestId, SlotId};
 use crate::outbox::Outbox;
 use crate::pause::Pace;
@@ -208,7 +208,7 @@ impl Removals {
         now: Time,
         keys: &[Arc<[u8]>],
         request: RequestId,
-        trouble: Trouble,
+        trouble: RequestError,
         out: &mut Outbox,
     ) {
         out.smaller_batches(trouble.class, keys.len());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::action::{Answer, Ask, Class, Trouble};
+use crate::action::{Answer, Ask, Class, RequestError};
 use crate::ids::RequestId;
 use crate::outbox::Outbox;
 use crate::pause::Pace;
@@ -91,7 +91,7 @@ impl Revocations {
         }
     }
 
-    fn retry(&mut self, now: Time, lease: i64, trouble: Trouble, out: &mut Outbox) {
+    fn retry(&mut self, now: Time, lease: i64, trouble: RequestError, out: &mut Outbox) {
         let Some(revocation) = self.leases.iter_mut().find(|r| r.lease == lease) else {
             return;
         };

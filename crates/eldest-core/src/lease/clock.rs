@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::facts::Header;
+use crate::kv::Header;
 use crate::time::Time;
 
 /// What is subtracted from the TTL.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::clock::Trust;
 use super::renewal::{Lease, Next, Outcome};
-use crate::action::{Action, Answer, Ask, Class, Condition, Note, Trouble};
-use crate::facts::Header;
+use crate::action::{Action, Answer, Ask, Class, Condition, Note, RequestError};
 use crate::ids::{RequestId, SlotId};
+use crate::kv::Header;
 use crate::outbox::Outbox;
 use crate::pause::{LONGEST_PAUSE, Pace, pause};
 use crate::purpose::Purpose;
@@ -227,7 +227,7 @@ impl LeaseKeeper {
 
     /// Whatever failed, nothing is revoked: only an answer makes a lease ours, and the id may be somebody else's. A lease
     /// that was granted all the same has no keys and expires by itself.
-    pub(crate) fn grant_failed(&mut self, now: Time, trouble: Trouble, out: &mut Outbox) {
+    pub(crate) fn grant_failed(&mut self, now: Time, trouble: RequestError, out: &mut Outbox) {
         self.grant_failures += 1;
         let pause = self.pace.pause(self.grant_failures, trouble.class);
         let not_before = now.after(pause);
@@ -322,7 +322,7 @@ impl LeaseKeeper {
         &mut self,
         now: Time,
         request: RequestId,
-        trouble: Trouble,
+        trouble: RequestError,
         out: &mut Outbox,
     ) -> bool {
         let Holding::Held(lease) = &mut self.holding else {

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::clock::{LeaseClock, Step, Trust, Verdict};
-use crate::facts::Header;
 use crate::ids::RequestId;
+use crate::kv::Header;
 use crate::pause::pause;
 use crate::time::Time;
 

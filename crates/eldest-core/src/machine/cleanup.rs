@@ -8,7 +8,7 @@ use super::{Machine, Slot};
 use crate::action::{Answer, Class, RequestId, SlotId};
 use crate::candidate::Phase;
 use crate::cleanup::{is_named_by_us, is_shared};
-use crate::facts::Entry;
+use crate::kv::Entry;
 use crate::time::Time;
 
 impl Machine {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Machine, Slot};
 use crate::action::{Action, SlotId, TermId};
-use crate::candidate::{Candidacy, End, Leave, Manner, Phase, WorkEnded};
-use crate::facts::Reach;
+use crate::candidate::{Candidacy, CandidateConfig, End, Leave, Phase, WorkEnded};
+use crate::kv::Reach;
 use crate::lease::Closing;
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
@@ -26,7 +26,7 @@ impl Machine {
         slot: SlotId,
         prefix: Arc<[u8]>,
         value: Arc<[u8]>,
-        manner: Manner,
+        manner: CandidateConfig,
     ) {
         self.expire(now);
         if self.closing {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{Machine, Slot};
-use crate::action::{Action, Answer, Ask, Class, Note, Trouble};
+use crate::action::{Action, Answer, Ask, Class, Note, RequestError};
 use crate::candidate::{Candidacy, JoinDue, Joined, NotAdmitted, Phase, Stood};
-use crate::facts::{Entry, Header};
 use crate::ids::{RequestId, SlotId};
+use crate::kv::{Entry, Header};
 use crate::partitions::partition_key;
 use crate::purpose::Purpose;
 use crate::reason::{EndReason, LostReason};
@@ -155,7 +155,7 @@ impl Machine {
         }
     }
 
-    fn join_failed(&mut self, slot: SlotId, now: Time, trouble: &Trouble) {
+    fn join_failed(&mut self, slot: SlotId, now: Time, trouble: &RequestError) {
         if trouble.ambiguous {
             self.lease.suspect();
         }
@@ -190,7 +190,12 @@ impl Machine {
     }
 
     /// A candidate that never stood is told what is wrong instead of waiting for it to go away.
-    pub(super) fn refuse_if_new(&mut self, slot: SlotId, trouble: &Trouble, now: Time) -> bool {
+    pub(super) fn refuse_if_new(
+        &mut self,
+        slot: SlotId,
+        trouble: &RequestError,
+        now: Time,
+    ) -> bool {
         let refused = self.candidate(slot).is_some_and(|c| c.is_refused(trouble));
         if refused {
             self.leave(now, slot, EndReason::Refused);

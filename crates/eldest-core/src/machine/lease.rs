@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Machine, Slot};
 use crate::action::{Action, Answer, RequestId, SlotId};
 use crate::candidate::{Candidacy, End, Phase};
-use crate::facts::Header;
+use crate::kv::Header;
 use crate::lease::{Confirmed, Renewed};
 use crate::reason::LostReason;
 use crate::time::Time;

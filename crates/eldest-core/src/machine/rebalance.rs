@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Machine, Slot};
-use crate::action::{Action, Answer, Ask, Class, Note, RequestId, SlotId, Trouble};
+use crate::action::{Action, Answer, Ask, Class, Note, RequestError, RequestId, SlotId};
 use crate::candidate::{Candidacy, End, Phase};
-use crate::facts::Header;
+use crate::kv::Header;
 use crate::partitions::{Membership, Rebalance, Wants, partition_key};
 use crate::purpose::Purpose;
 use crate::queue::Own;
@@ -266,7 +266,7 @@ impl Machine {
         &mut self,
         slot: SlotId,
         (request, partitions): (RequestId, Vec<u32>),
-        trouble: Trouble,
+        trouble: RequestError,
         now: Time,
     ) {
         if trouble.class == Class::LeaseGone {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{Machine, Slot};
-use crate::action::{Action, Answer, Class, Trouble};
+use crate::action::{Action, Answer, Class, RequestError};
 use crate::candidate::{Candidacy, Phase};
-use crate::facts::{Change, Entry};
 use crate::ids::{RequestId, SlotId, WatchId};
+use crate::kv::{Change, Entry};
 use crate::purpose::Purpose;
 use crate::queue::Fate;
 use crate::time::Time;
@@ -153,7 +153,7 @@ impl Machine {
         }
     }
 
-    fn list_failed(&mut self, slot: SlotId, now: Time, request: RequestId, trouble: Trouble) {
+    fn list_failed(&mut self, slot: SlotId, now: Time, request: RequestId, trouble: RequestError) {
         if matches!(trouble.class, Class::Denied | Class::Invalid)
             && let Some(Slot::Onlooker(_)) = self.slots.get(&slot)
         {

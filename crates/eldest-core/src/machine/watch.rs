@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{Machine, Slot};
-use crate::action::{Action, Answer, Ask, Class, Note, Trouble};
-use crate::facts::Change;
+use crate::action::{Action, Answer, Ask, Class, Note, RequestError};
 use crate::ids::{SlotId, WatchId};
+use crate::kv::Change;
 use crate::purpose::Purpose;
 use crate::time::Time;
 use crate::watch::Compared;
@@ -79,7 +79,7 @@ impl Machine {
     }
 
     /// etcd does not create this watch.
-    pub fn watch_refused(&mut self, now: Time, watch: WatchId, trouble: Trouble) {
+    pub fn watch_refused(&mut self, now: Time, watch: WatchId, trouble: RequestError) {
         self.expire(now);
         self.watches.refused(now);
         let Some(slot) = self.watches.slot(watch) else {

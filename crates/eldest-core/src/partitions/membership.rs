@@ -12,8 +12,8 @@ use super::assignment::{Owned, Seat, assign};
 use super::keys::{KeyKind, kind_of, partition_key};
 use crate::action::Class;
 use crate::cleanup::Shown;
-use crate::facts::{Change, Entry};
 use crate::ids::{RequestId, SlotId};
+use crate::kv::{Change, Entry};
 use crate::pause::Pace;
 use crate::queue::{Fate, Own, Roster};
 use crate::time::Time;
@@ -468,7 +468,7 @@ mod tests {
     }
 
     fn roster(revision: i64, entries: impl IntoIterator<Item = Entry>) -> Roster {
-        let mut roster = Roster::new(PREFIX.into(), crate::facts::Reach::Children);
+        let mut roster = Roster::new(PREFIX.into(), crate::kv::Reach::Children);
         roster.replace(revision, entries);
         roster
     }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::facts::Entry;
+use crate::kv::Entry;
 
 /// Entries in a chunk at most; a full one is split into halves.
 const CHUNK: usize = 64;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::facts::{Change, Entry};
+use crate::kv::{Change, Entry};
 
 /// A candidate's own key.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Holds the rule that the eldest lead: a candidate's place follows from how many older keys are alive.
 
 use super::own::{Fate, Own};
-use crate::facts::Entry;
+use crate::kv::Entry;
 
 /// A candidate's place, as far as its view can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::own::{Fate, Own};
 use super::place::{Place, place_behind};
 use super::watcher::Watcher;
-use crate::facts::{Change, Entry, is_direct_child};
 use crate::ids::{RequestId, WatchId};
+use crate::kv::{Change, Entry, is_direct_child};
 
 /// A candidate before us.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use super::own::{Fate, Own};
 use super::place::{Place, place_behind};
 use super::roster::Roster;
 use super::watcher::Watcher;
-use crate::facts::{Change, Entry, Reach};
 use crate::ids::{RequestId, WatchId};
+use crate::kv::{Change, Entry, Reach};
 
 /// Every key of the prefix, kept by one watch.
 #[derive(Debug, Clone)]

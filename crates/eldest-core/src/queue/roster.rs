@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::entries::{Queue, age};
-use crate::facts::{Change, Entry, Reach};
+use crate::kv::{Change, Entry, Reach};
 
 /// Up to so many entries are kept in one sorted list. Beyond, looking through it would cost more than trees do.
 const FEW: usize = 8;
@@ -203,7 +203,7 @@ impl Roster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::is_direct_child;
+    use crate::kv::is_direct_child;
     use proptest::prelude::*;
 
     fn entry(key: &str, create_revision: i64) -> Entry {

@@ -1,7 +1,7 @@
 //! Keys and events that the tests of this folder share.
 
 use super::own::Own;
-use crate::facts::{Change, Entry};
+use crate::kv::{Change, Entry};
 
 pub(super) const PREFIX: &[u8] = b"e/";
 

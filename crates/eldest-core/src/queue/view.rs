@@ -7,8 +7,8 @@ use super::place::Place;
 use super::predecessor_view::PredecessorView;
 use super::prefix_view::PrefixView;
 use super::watcher::{Watcher, Watching};
-use crate::facts::{Change, Entry};
 use crate::ids::{RequestId, WatchId};
+use crate::kv::{Change, Entry};
 
 /// How a candidate looks at the queue.
 #[derive(Debug, Clone)]

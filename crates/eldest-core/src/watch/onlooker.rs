@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::freshness::Completeness;
 use crate::action::{Action, Ask, Class};
-use crate::facts::{Change, Entry, Reach};
 use crate::ids::{RequestId, SlotId, WatchId};
+use crate::kv::{Change, Entry, Reach};
 use crate::outbox::Outbox;
 use crate::pause::Pace;
 use crate::queue::{PrefixView, Watcher};

@@ -24,7 +24,7 @@ enum End {
 
 /// What happens in a term's first second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trouble {
+enum RequestError {
     None,
     ShortStop,
     EtcdDown,
@@ -33,7 +33,7 @@ enum Trouble {
 #[derive(Debug, Clone)]
 struct Plan {
     end: End,
-    trouble: Trouble,
+    trouble: RequestError,
     /// Milliseconds.
     length: u64,
     every: u64,
@@ -53,9 +53,9 @@ fn plan() -> impl Strategy<Value = Plan> {
         Just(End::DeletedByOperator),
     ];
     let trouble = prop_oneof![
-        Just(Trouble::None),
-        Just(Trouble::ShortStop),
-        Just(Trouble::EtcdDown)
+        Just(RequestError::None),
+        Just(RequestError::ShortStop),
+        Just(RequestError::EtcdDown)
     ];
     let writes = prop::collection::vec(any::<(bool, bool)>(), 0..5);
     (
@@ -170,13 +170,13 @@ impl Model {
         self.node(from, node, What::Elected { token });
         self.node(from, node, What::Guarded { token });
         let stop = match plan.trouble {
-            Trouble::None => from..from,
-            Trouble::ShortStop => {
+            RequestError::None => from..from,
+            RequestError::ShortStop => {
                 self.node(from + 100, node, What::Paused);
                 self.node(from + 900, node, What::Resumed);
                 from + 100..from + 900
             }
-            Trouble::EtcdDown => {
+            RequestError::EtcdDown => {
                 let name = "etcd down".to_owned();
                 self.on(from + 100, "", What::Fault { name: name.clone() });
                 self.on(from + 800, "", What::Healed { name });

@@ -18,7 +18,7 @@ use crate::world::store::Key;
 use crate::world::{Fate, Forbidden, Rule, World};
 use eldest_core::action::{Ask, Note, SlotId, Standing};
 use eldest_core::candidate::{Follow, LONG_QUEUE};
-use eldest_core::facts::Reach;
+use eldest_core::kv::Reach;
 use eldest_core::machine::BATCH;
 use eldest_core::time::Time;
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use crate::tests::asks::joins;
 use crate::tests::{SLOW, TTL};
 use crate::world::store::Store;
-use eldest_core::action::{Action, Answer, Ask, Class, RequestId, SlotId, TermId, Trouble};
-use eldest_core::candidate::Manner;
+use eldest_core::action::{Action, Answer, Ask, Class, RequestError, RequestId, SlotId, TermId};
+use eldest_core::candidate::CandidateConfig;
 use eldest_core::machine::Machine;
 use eldest_core::time::Time;
 
@@ -33,7 +33,7 @@ impl Pair {
         };
         for slot in 1..=elections {
             let prefix = format!("e{slot}/").into_bytes().into();
-            let manner = Manner::default();
+            let manner = CandidateConfig::default();
             pair.machine
                 .campaign(pair.now, slot, prefix, (*b"v").into(), manner);
         }
@@ -86,7 +86,7 @@ impl Pair {
             }
         }
         for request in asked {
-            let trouble = Trouble {
+            let trouble = RequestError {
                 class: Class::Retry,
                 ambiguous: false,
                 message: String::new(),

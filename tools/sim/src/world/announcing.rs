@@ -7,7 +7,7 @@ use super::World;
 use super::promise::Invariant;
 use super::store::Key;
 use crate::mutant::Mutant;
-use eldest_core::action::{Answer, Ask, SlotId, Trouble};
+use eldest_core::action::{Answer, Ask, RequestError, SlotId};
 
 /// What the callers of one node announced, and what they were told.
 #[derive(Debug, Default)]
@@ -64,7 +64,12 @@ impl World {
     }
 
     /// A call is answered.
-    pub(super) fn proclaimed(&mut self, node: usize, ticket: u64, result: &Result<bool, Trouble>) {
+    pub(super) fn proclaimed(
+        &mut self,
+        node: usize,
+        ticket: u64,
+        result: &Result<bool, RequestError>,
+    ) {
         let announced = &mut self.nodes[node].announced;
         let Some((slot, number)) = announced.calls.remove(&ticket) else {
             assert!(ticket < FIRST_TICKET, "a call is answered once");

@@ -8,8 +8,8 @@ use super::node::Seat;
 use super::store::{Key, Store, Write};
 use eldest_core::action::SlotId;
 use eldest_core::candidate::key_of;
-use eldest_core::candidate::{Follow, Manner, Share};
-use eldest_core::facts::Entry;
+use eldest_core::candidate::{CandidateConfig, Follow, Share};
+use eldest_core::kv::Entry;
 use eldest_core::machine::Machine;
 use eldest_core::reason::{EndReason, LostReason};
 
@@ -58,10 +58,10 @@ impl World {
         self.stands_for(&prefix);
         let value = self.value(node, slot, 0);
         self.give(node, |m, now| {
-            let manner = Manner {
+            let manner = CandidateConfig {
                 follow,
                 persistent,
-                ..Manner::default()
+                ..CandidateConfig::default()
             };
             m.campaign(now, slot, prefix, value, manner);
         });
@@ -101,7 +101,7 @@ impl World {
             } else {
                 Follow::Predecessor
             };
-            let manner = Manner {
+            let manner = CandidateConfig {
                 follow,
                 persistent: false,
                 at_once,

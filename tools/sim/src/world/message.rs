@@ -1,7 +1,7 @@
 //! Defines what etcd sends on a watch stream.
 
 use eldest_core::action::WatchId;
-use eldest_core::facts::Change;
+use eldest_core::kv::Change;
 
 /// A message of the watch stream.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use super::store::{EXISTS, Key};
 use super::{Ev, Event, World};
 use crate::mutant::Mutant;
 use eldest_core::action::{Action, Answer, Ask, RequestId, SlotId, TermId, WatchId};
-use eldest_core::facts::{Change, Entry, Header};
+use eldest_core::kv::{Change, Entry, Header};
 use eldest_core::queue::Own;
 use eldest_core::time::Time;
 

@@ -18,10 +18,10 @@ use super::store::Key;
 use super::tally::Tally;
 use crate::mutant::Mutant;
 use eldest_core::action::{
-    Action, Answer, Condition, Note, RequestId, SlotId, Standing, TermId, Trouble,
+    Action, Answer, Condition, Note, RequestError, RequestId, SlotId, Standing, TermId,
 };
 use eldest_core::candidate::{Follow, Phase};
-use eldest_core::facts::{Entry, Reach};
+use eldest_core::kv::{Entry, Reach};
 use eldest_core::machine::Machine;
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
@@ -103,7 +103,7 @@ pub(crate) struct Seat {
     pub(crate) registered: bool,
     /// Of a lock or semaphore: its holder does not stand again by itself.
     pub(crate) brief: bool,
-    pub(crate) ended: Option<(EndReason, Option<Trouble>)>,
+    pub(crate) ended: Option<(EndReason, Option<RequestError>)>,
 }
 
 #[allow(
@@ -169,9 +169,9 @@ pub(crate) struct Node {
     pub(crate) joined: Vec<i64>,
     pub(crate) conditions: Vec<Condition>,
     pub(crate) notes: Vec<Note>,
-    pub(crate) proclaimed: Vec<(u64, Result<bool, Trouble>)>,
+    pub(crate) proclaimed: Vec<(u64, Result<bool, RequestError>)>,
     pub(crate) observed: Vec<(SlotId, i64, Vec<Entry>)>,
-    pub(crate) observe_failed: Vec<Trouble>,
+    pub(crate) observe_failed: Vec<RequestError>,
     /// As of when all that is observed is complete.
     pub(crate) confirmed: Option<Time>,
     /// The same of each onlooker, by which it was read, and while it has no gap, what was confirmed before.

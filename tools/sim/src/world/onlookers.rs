@@ -9,7 +9,7 @@ use super::promise::Invariant;
 use super::store::Key;
 use super::trace::keys;
 use eldest_core::action::{Action, SlotId};
-use eldest_core::facts::{Change, Entry, Reach};
+use eldest_core::kv::{Change, Entry, Reach};
 use eldest_core::queue::Queue;
 use eldest_core::time::Time;
 

@@ -6,7 +6,7 @@ use super::World;
 use super::node::{Seat, Term};
 use super::store::Key;
 use eldest_core::action::SlotId;
-use eldest_core::candidate::{Follow, Manner};
+use eldest_core::candidate::{CandidateConfig, Follow};
 use eldest_core::partitions::{Sharing, partition_key};
 
 pub(crate) fn prefix_of(count: u32) -> Key {
@@ -30,7 +30,7 @@ impl World {
             ..Seat::default()
         };
         n.seats.insert(slot, seat);
-        let manner = Manner {
+        let manner = CandidateConfig {
             follow: Follow::Everyone,
             persistent: true,
             sharing: Some(Sharing {
@@ -38,7 +38,7 @@ impl World {
                 family: (*b"p/").into(),
                 tag: (*b"tag").into(),
             }),
-            ..Manner::default()
+            ..CandidateConfig::default()
         };
         let value = format!("n{node}").into_bytes().into();
         self.give(node, |m, now| m.campaign(now, slot, prefix, value, manner));

@@ -5,8 +5,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eldest_core::action::{Admission, Answer, Ask, Class, Trouble};
-use eldest_core::facts::{Change, Entry, Header, Reach};
+use eldest_core::action::{Admission, Answer, Ask, Class, RequestError};
+use eldest_core::kv::{Change, Entry, Header, Reach};
 use eldest_core::time::Time;
 
 pub(crate) type Key = Arc<[u8]>;
@@ -47,8 +47,8 @@ pub(crate) enum Write {
 }
 
 /// Not permitted.
-pub(crate) fn denied() -> Trouble {
-    Trouble {
+pub(crate) fn denied() -> RequestError {
+    RequestError {
         class: Class::Denied,
         ambiguous: false,
         message: "model".to_owned(),
@@ -56,7 +56,7 @@ pub(crate) fn denied() -> Trouble {
 }
 
 pub(crate) fn failed(class: Class, ambiguous: bool) -> Answer {
-    Answer::Failed(Trouble {
+    Answer::Failed(RequestError {
         class,
         ambiguous,
         message: format!("model: {class:?}"),
@@ -65,7 +65,7 @@ pub(crate) fn failed(class: Class, ambiguous: bool) -> Answer {
 
 /// The refusal of a lease whose id is taken.
 pub(crate) fn exists() -> Answer {
-    Answer::Failed(Trouble {
+    Answer::Failed(RequestError {
         class: Class::Retry,
         ambiguous: false,
         message: EXISTS.to_owned(),

@@ -3,7 +3,7 @@
 use super::node::{Node, Seat};
 use crate::mutant::Mutant;
 use eldest_core::action::{Action, Condition, Note, SlotId};
-use eldest_core::facts::Entry;
+use eldest_core::kv::Entry;
 use eldest_core::time::Time;
 
 impl Node {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::World;
 use super::message::Message;
 use eldest_core::action::{Action, Answer, Ask, Note, RequestId};
-use eldest_core::facts::{Change, Entry};
+use eldest_core::kv::{Change, Entry};
 use eldest_core::time::Time;
 
 fn text(bytes: &[u8]) -> String {

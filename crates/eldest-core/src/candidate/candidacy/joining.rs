@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::Candidacy;
-use crate::action::{Admission, Class, Trouble};
+use crate::action::{Admission, Class, RequestError};
 use crate::candidate::config::{level_below, miscount};
 use crate::candidate::phase::Phase;
-use crate::facts::{Entry, Header};
 use crate::ids::RequestId;
+use crate::kv::{Entry, Header};
 use crate::pause::{LONGEST_PAUSE, Pace, pause};
 use crate::queue::Own;
 use crate::reason::EndReason;
@@ -50,7 +50,7 @@ pub(crate) struct Stood {
 #[derive(Debug)]
 pub(crate) enum NotAdmitted {
     /// It is refused for good.
-    Refused(Trouble),
+    Refused(RequestError),
     /// Others stand who will go.
     Retry,
     /// All seats are taken.
@@ -212,7 +212,7 @@ impl Candidacy {
     }
 
     /// A join failed. Whether the candidate still wants to stand.
-    pub(crate) fn join_failed(&mut self, trouble: &Trouble) -> bool {
+    pub(crate) fn join_failed(&mut self, trouble: &RequestError) -> bool {
         self.uncertain |= trouble.ambiguous;
         self.wanted
     }
@@ -226,7 +226,7 @@ impl Candidacy {
     }
 
     /// Whether a candidate that never stood is to leave, and be told what is wrong, instead of waiting for it to go away.
-    pub(crate) fn is_refused(&mut self, trouble: &Trouble) -> bool {
+    pub(crate) fn is_refused(&mut self, trouble: &RequestError) -> bool {
         let hopeless = match trouble.class {
             Class::Denied | Class::Invalid | Class::Mismatch | Class::Miscount => true,
             Class::Auth | Class::Backoff => !self.manner.persistent,
@@ -288,7 +288,7 @@ impl Candidacy {
     }
 
     /// What is told who asks for another number than others, one of whose keys is `other`.
-    fn mismatch(&self, other: &[u8]) -> Option<Trouble> {
+    fn mismatch(&self, other: &[u8]) -> Option<RequestError> {
         let (family, ours) = self.family()?;
         let (class, message) = if self.is_member() {
             (Class::Miscount, miscount(family, ours, other))
@@ -299,7 +299,7 @@ impl Candidacy {
             );
             (Class::Mismatch, message)
         };
-        Some(Trouble {
+        Some(RequestError {
             class,
             ambiguous: false,
             message,

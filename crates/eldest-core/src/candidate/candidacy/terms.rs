@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Candidacy;
 use super::joining::left;
-use crate::action::Trouble;
+use crate::action::RequestError;
 use crate::candidate::phase::{Afterwards, Phase, Turn};
 use crate::ids::TermId;
 use crate::queue::{Fate, Own, Place};
@@ -380,7 +380,7 @@ impl Candidacy {
 
     /// It is over. What its caller is to be told, and a key that went with the lease unless somebody wrote over it unseen:
     /// then it would block the others for ever.
-    pub(crate) fn finish(&mut self) -> (Option<Trouble>, Option<Own>) {
+    pub(crate) fn finish(&mut self) -> (Option<RequestError>, Option<Own>) {
         let owner = self.is_owner();
         let former = self.former.take().filter(|_| !owner);
         (self.trouble.take(), former)

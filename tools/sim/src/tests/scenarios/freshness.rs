@@ -3,7 +3,7 @@
 use super::*;
 use crate::tests::{E, TTL, key};
 use crate::world::World;
-use eldest_core::facts::Reach;
+use eldest_core::kv::Reach;
 use eldest_core::time::Time;
 
 const F: &[u8] = b"f/";

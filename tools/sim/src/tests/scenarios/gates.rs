@@ -5,7 +5,7 @@ use crate::tests::TTL;
 use crate::world::World;
 use eldest_core::action::Note;
 use eldest_core::candidate::Follow;
-use eldest_core::facts::Reach;
+use eldest_core::kv::Reach;
 
 /// More than joins may be under way.
 const ELECTIONS: usize = 300;

@@ -6,7 +6,7 @@ use crate::tests::{E, key};
 use crate::world::{Fate, World};
 use eldest_core::action::{Class, Condition, Note, Standing};
 use eldest_core::candidate::Follow;
-use eldest_core::facts::Reach;
+use eldest_core::kv::Reach;
 use eldest_core::reason::LostReason;
 
 fn lost(note: &Note) -> bool {

@@ -13,7 +13,7 @@ use crate::world::node::Seat;
 use crate::world::partitions::prefix_of;
 use crate::world::store::Key;
 use eldest_core::action::Standing;
-use eldest_core::facts::Entry;
+use eldest_core::kv::Entry;
 use eldest_core::partitions::{KeyKind, kind_of, partition_key};
 use eldest_core::reason::EndReason;
 

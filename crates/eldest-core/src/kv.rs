@@ -1,4 +1,4 @@
-//! Plain facts read from etcd, shared by the pure core and the etcd edge so that neither imports the other.
+//! Keys, revisions and changes as etcd says them: plain types that the core and the etcd edge share, so that neither imports the other.
 
 use std::sync::Arc;
 
