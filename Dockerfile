@@ -12,8 +12,9 @@ COPY . .
 # `--build-arg PROFILE=dev` is for the tests: sooner built, slower and larger. So is the node's feature that they want.
 ARG PROFILE=release
 ARG FEATURES=
-# All at once, so that what they share is compiled once.
-RUN cargo build --profile "$PROFILE" --locked --package eldest-node --package eldest-cli --features "$FEATURES" --bins \
+# All at once, so that what they share is compiled once; and once only, so without what would speed up a second time.
+RUN CARGO_INCREMENTAL=0 cargo build --profile "$PROFILE" --locked \
+        --package eldest-node --package eldest-cli --features "$FEATURES" --bins \
     && mkdir /out \
     && cp target/*/eldest target/*/eldest-node target/*/eldest-worker /out/
 

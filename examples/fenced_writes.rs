@@ -3,8 +3,7 @@
 //! No check beforehand replaces this: a process may be stopped between the check and the write.
 //! etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
 
-use eldest::etcd_client::TxnOp;
-use eldest::{ErrorKind, Session, SessionOptions, Term};
+use eldest::{ErrorKind, Op, Session, SessionOptions, Term};
 
 const COUNTER: &str = "eldest/example-counter";
 
@@ -49,18 +48,15 @@ async fn main() -> anyhow::Result<()> {
 }
 
 async fn count(term: &Term, value: i64) -> eldest::Result<()> {
-    let put = TxnOp::put(COUNTER, value.to_string(), None);
-    term.txn([put]).await.map(drop)
+    term.txn([Op::put(COUNTER, value.to_string())])
+        .await
+        .map(drop)
 }
 
 /// Reads under the same guard: what a leader reads, no later leader has changed.
 async fn read(term: &Term) -> anyhow::Result<i64> {
-    let answer = term.txn([TxnOp::get(COUNTER, None)]).await?;
-    let answers = answer.op_responses();
-    let Some(eldest::etcd_client::TxnOpResponse::Get(got)) = answers.first() else {
-        anyhow::bail!("etcd answered something else");
-    };
-    match got.kvs().first() {
+    let outcome = term.txn([Op::get(COUNTER)]).await?;
+    match outcome.found().next() {
         Some(entry) => Ok(entry.value_str()?.parse()?),
         None => Ok(0),
     }

@@ -15,7 +15,8 @@ async fn main() -> anyhow::Result<()> {
     let me = format!("node-{}", std::process::id());
     // How the others reach this node. A real one would listen there.
     let address = format!("127.0.0.1:{}", std::process::id() % 10_000 + 10_000);
-    let options = SessionOptions::new(&me).announce(Announcement::new(&me).address(address));
+    let options =
+        SessionOptions::new(&me).announcement(Announcement::default().with_address(address));
     let session = Session::connect(endpoints(), options).await?;
 
     let shutdown = CancellationToken::new();
@@ -45,7 +46,7 @@ async fn pass_on(me: &str, mut following: Following) -> Result<(), BoxError> {
     while let Some(leader) = stopped.run_until_cancelled(following.changed()).await {
         match leader {
             Some(leader) => {
-                let address = leader.announcement().get_address().unwrap_or("nowhere");
+                let address = leader.announcement().address().unwrap_or("nowhere");
                 println!("{me}: orders go to {} at {address}", leader.identity());
             }
             None => println!("{me}: nobody leads, orders wait"),

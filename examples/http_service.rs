@@ -29,14 +29,14 @@ async fn main() -> anyhow::Result<()> {
     println!("listening on http://{address}");
     let serve = axum::serve(listener, app);
     let serve = serve.with_graceful_shutdown(shutdown.clone().cancelled_owned());
-    let lead = election.run(shutdown, |leadership| {
+    let lead = election.run(shutdown, |leadership: eldest::Leadership| {
         println!("active");
         term.send_replace(Some(leadership.term()));
         async move {
             // Finish here what only the leader may do; the key is released when this returns.
             leadership.lost().cancelled().await;
             println!("passive: {:?}", leadership.lost_reason());
-            Ok(())
+            Ok::<_, eldest::BoxError>(())
         }
     });
     let (served, resigned) = tokio::join!(serve.into_future(), lead);

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use eldest::etcd_client::{Client, TxnOp};
-use eldest::{ErrorKind, LockGuard, Session, SessionOptions};
+use eldest::{ErrorKind, LockGuard, Op, Session, SessionOptions};
+use etcd_client::Client;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -51,7 +51,7 @@ async fn number(guard: &LockGuard, etcd: &mut Client) -> anyhow::Result<Option<u
     let last = etcd.get("eldest/example-invoice", None).await?;
     let last = last.kvs().first().and_then(|kv| kv.value_str().ok());
     let next = last.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) + 1;
-    let put = TxnOp::put("eldest/example-invoice", next.to_string(), None);
+    let put = Op::put("eldest/example-invoice", next.to_string());
     match guard.txn([put]).await {
         Ok(_) => Ok(Some(next)),
         Err(error) => match error.kind() {

@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use eldest::{Roster, Session, SessionOptions};
-use futures::StreamExt;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

@@ -7,8 +7,7 @@
 
 use std::time::Duration;
 
-use eldest::etcd_client::{TxnOp, TxnOpResponse};
-use eldest::{BoxError, CancellationToken, ErrorKind, Partition, Session, SessionOptions};
+use eldest::{BoxError, CancellationToken, ErrorKind, Op, Partition, Session, SessionOptions};
 
 const WHERE: &str = "eldest/example-shards";
 
@@ -50,8 +49,8 @@ async fn read_on(shard: &Partition, items: u64) -> Result<(), BoxError> {
     println!("shard {number} from item {at}");
     while at < items {
         tokio::time::sleep(Duration::from_millis(20)).await; // the work on an item
-        let done = TxnOp::put(format!("{WHERE}/{number}/{at}"), "done", None);
-        let next = TxnOp::put(format!("{WHERE}/{number}"), (at + 1).to_string(), None);
+        let done = Op::put(format!("{WHERE}/{number}/{at}"), "done");
+        let next = Op::put(format!("{WHERE}/{number}"), (at + 1).to_string());
         match shard.txn([done, next]).await {
             Ok(_) => at += 1,
             // No answer came: it was applied or not. Read back instead of doing it again.
@@ -71,14 +70,11 @@ fn is_over(error: &BoxError) -> bool {
 
 /// How far the shard was read, under its token: whoever had it before can change that no more.
 async fn position(shard: &Partition) -> Result<u64, BoxError> {
-    let read = TxnOp::get(format!("{WHERE}/{}", shard.number()), None);
-    let answer = shard.txn([read]).await?;
-    match answer.op_responses().first() {
-        Some(TxnOpResponse::Get(got)) => match got.kvs().first() {
-            Some(entry) => Ok(entry.value_str()?.parse()?),
-            None => Ok(0),
-        },
-        _ => Err("etcd answered something else".into()),
+    let read = Op::get(format!("{WHERE}/{}", shard.number()));
+    let outcome = shard.txn([read]).await?;
+    match outcome.found().next() {
+        Some(entry) => Ok(entry.value_str()?.parse()?),
+        None => Ok(0),
     }
 }
 

@@ -10,23 +10,23 @@ use eldest::{Announcement, Session, SessionOptions, Status};
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let me = format!("node-{}", std::process::id());
-    let announcement = Announcement::new(&me).address("10.0.0.1:8080");
+    let announcement = Announcement::default().with_address("10.0.0.1:8080");
     let options = SessionOptions::new(&me)
         .ttl(Duration::from_secs(5))
-        .announce(announcement.clone());
+        .announcement(announcement.clone());
     let session = Session::connect(endpoints(), options).await?;
     let election = session.election("steps")?;
 
     let mut candidate = election.campaign().await?;
     println!("{me}: standing");
-    let mut status = candidate.status();
+    let mut status = candidate.subscribe();
     tokio::spawn(async move {
         loop {
             match *status.borrow_and_update() {
                 Status::Waiting { ahead: 0, .. } => println!("next to lead"),
                 Status::Waiting { ahead, .. } => println!("waiting, {ahead} ahead"),
-                Status::Leading { fencing_token } => println!("leading, token {fencing_token}"),
-                Status::Ended { reason } => println!("ended: {reason:?}"),
+                Status::Leading { fencing_token, .. } => println!("leading, token {fencing_token}"),
+                Status::Ended { reason, .. } => println!("ended: {reason}"),
                 other => println!("{other:?}"),
             }
             if status.changed().await.is_err() {
@@ -39,7 +39,7 @@ async fn main() -> anyhow::Result<()> {
     loop {
         let leadership = candidate.elected().await?;
         leadership
-            .proclaim(announcement.clone().metadata("state", "serving"))
+            .proclaim(announcement.clone().with_metadata("state", "serving"))
             .await?;
         for member in election.roster().await?.members() {
             println!("{:>3}. {}", member.rank(), member.identity());

@@ -18,18 +18,22 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum ErrorKind {
     /// An option, a name or a value breaks a rule; the message names both. Nothing was sent to etcd. Correct it.
     InvalidInput,
-    /// etcd could not be reached or did not answer in time at any endpoint. Try again.
+    /// etcd could not be reached or did not answer in time at any endpoint. Try again: it may pass by itself.
     Unavailable,
     /// The user may not do this. Grant the role `readwrite` on the namespace (`read` for onlookers).
     PermissionDenied,
     /// User, password or token were refused. Correct the credentials.
     Unauthenticated,
-    /// etcd is overloaded or out of space. Back off; see to etcd's alarms.
+    /// etcd is overloaded or out of space. Try again after a pause; see to etcd's alarms.
     Overloaded,
     /// etcd will never accept this request, for example because it is too large. Change it.
     Rejected,
     /// The endpoint is etcd's gRPC proxy, which leases cannot rely on. Name the members of etcd themselves.
     Proxied,
+    /// We refused etcd's certificate, or etcd refused ours; the source says which and why. Correct the authorities, the
+    /// names in the certificate, or the files of [`SessionOptions::tls`](crate::SessionOptions). A session that lives on
+    /// keeps trying.
+    CertificateRefused,
     /// Others use this semaphore with another capacity; the message names both. Use theirs, or wait until none of
     /// them holds or awaits a permit.
     CapacityMismatch,
@@ -64,6 +68,7 @@ impl ErrorKind {
             ErrorKind::Overloaded => "etcd is overloaded",
             ErrorKind::Rejected => "etcd rejects the request",
             ErrorKind::Proxied => "a proxy stands before etcd",
+            ErrorKind::CertificateRefused => "a certificate was refused",
             ErrorKind::CapacityMismatch => "the semaphore has another capacity",
             ErrorKind::CountMismatch => "the partitions have another count",
             ErrorKind::AlreadyCampaigning => "already campaigning",
@@ -77,28 +82,53 @@ impl ErrorKind {
     }
 }
 
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what())
+    }
+}
+
 /// The one error of this crate. Never contains a password.
+///
+/// `Display` says what went wrong and at which endpoint; what etcd, the connection or your own work said is its
+/// [`source`](std::error::Error::source), and not repeated. [`report`](Error::report) writes all of it.
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    /// Where it happened; empty if at no endpoint.
+    endpoint: String,
+    code: Option<i32>,
     source: Option<Arc<dyn std::error::Error + Send + Sync + 'static>>,
 }
+
+/// What etcd or the connection said.
+#[derive(Debug)]
+struct Said(String);
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Said {}
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
             message: message.into(),
+            endpoint: String::new(),
+            code: None,
             source: None,
         }
     }
 
     pub(crate) fn work(error: BoxError) -> Self {
         Self {
-            kind: ErrorKind::Work,
-            message: String::new(),
             source: Some(error.into()),
+            ..Self::new(ErrorKind::Work, "")
         }
     }
 
@@ -121,19 +151,78 @@ impl Error {
         }
     }
 
-    pub(crate) fn from_trouble(trouble: &RequestError) -> Self {
-        Self::new(kind_of(trouble.class), trouble.message.clone())
+    pub(crate) fn from_request(error: &RequestError) -> Self {
+        Self::of_request(kind_of(error.class), "", error)
+    }
+
+    /// A failed request that means more than its class says.
+    pub(crate) fn of_request(
+        kind: ErrorKind,
+        message: impl Into<String>,
+        error: &RequestError,
+    ) -> Self {
+        if error.endpoint.is_empty() {
+            // The core's own words.
+            return Self::new(kind, error.message.clone());
+        }
+        Self {
+            endpoint: error.endpoint.clone(),
+            code: error.code,
+            source: Some(Arc::new(Said(error.message.clone()))),
+            ..Self::new(kind, message)
+        }
     }
 
     /// What to do about it.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
+
+    /// Whether the same call may succeed later although nobody changes anything: [`ErrorKind::Unavailable`] and
+    /// [`ErrorKind::Overloaded`].
+    pub fn is_transient(&self) -> bool {
+        matches!(self.kind, ErrorKind::Unavailable | ErrorKind::Overloaded)
+    }
+
+    /// The gRPC code of etcd's answer, by its number (7 is "permission denied", 8 "resource exhausted", 16
+    /// "unauthenticated"). `None`: the failure is not an answer of etcd.
+    pub fn etcd_code(&self) -> Option<i32> {
+        self.code
+    }
+
+    /// Writes the error and its sources on one line, for logs and terminals.
+    ///
+    /// ```
+    /// # fn example(error: &eldest::Error) {
+    /// eprintln!("{}", error.report()); // permission denied (at http://10.0.0.1:2379): etcdserver: permission denied
+    /// # }
+    /// ```
+    pub fn report(&self) -> impl fmt::Display + '_ {
+        Report(self)
+    }
 }
 
-pub(crate) fn kind_of(class: Class) -> ErrorKind {
+struct Report<'a>(&'a Error);
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = std::error::Error::source(self.0);
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+fn kind_of(class: Class) -> ErrorKind {
     match class {
-        Class::Retry | Class::LeaseGone => ErrorKind::Unavailable,
+        Class::Retry | Class::Compacted | Class::LeaseTaken | Class::LeaseGone => {
+            ErrorKind::Unavailable
+        }
+        Class::Proxy => ErrorKind::Proxied,
+        Class::Certificate => ErrorKind::CertificateRefused,
         Class::Backoff => ErrorKind::Overloaded,
         Class::Auth => ErrorKind::Unauthenticated,
         Class::Denied => ErrorKind::PermissionDenied,
@@ -149,8 +238,8 @@ impl fmt::Display for Error {
         if !self.message.is_empty() {
             write!(f, ": {}", self.message)?;
         }
-        if let (ErrorKind::Work, Some(source)) = (self.kind, &self.source) {
-            write!(f, ": {source}")?;
+        if !self.endpoint.is_empty() {
+            write!(f, " (at {})", self.endpoint)?;
         }
         Ok(())
     }
@@ -161,6 +250,8 @@ impl fmt::Debug for Error {
         f.debug_struct("Error")
             .field("kind", &self.kind)
             .field("message", &self.message)
+            .field("endpoint", &self.endpoint)
+            .field("code", &self.code)
             .field("source", &self.source)
             .finish()
     }
@@ -170,5 +261,55 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         let source = self.source.as_ref()?;
         Some(&**source as &(dyn std::error::Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    #[test]
+    fn display_says_where_and_the_source_says_what_etcd_said() {
+        let failed =
+            RequestError::new(Class::Denied, "etcdserver: permission denied", "http://a:1");
+        let error = Error::from_request(&failed.with_code(7));
+        assert_eq!(error.to_string(), "permission denied (at http://a:1)");
+        let source = error.source().expect("etcd said something");
+        assert_eq!(source.to_string(), "etcdserver: permission denied");
+        assert_eq!(
+            error.report().to_string(),
+            "permission denied (at http://a:1): etcdserver: permission denied"
+        );
+        assert_eq!((error.etcd_code(), error.is_transient()), (Some(7), false));
+    }
+
+    #[test]
+    fn words_of_the_core_are_the_message_and_work_s_error_is_the_source() {
+        let own = RequestError::new(Class::Mismatch, "it is used with 3", "");
+        let error = Error::from_request(&own);
+        assert_eq!(
+            error.to_string(),
+            "the semaphore has another capacity: it is used with 3"
+        );
+        assert!(error.source().is_none());
+        let error = Error::work("broken".into());
+        assert_eq!(error.to_string(), "the work failed");
+        assert_eq!(error.report().to_string(), "the work failed: broken");
+        assert_eq!(error.kind().to_string(), "the work failed");
+    }
+
+    #[test]
+    fn only_what_may_pass_by_itself_is_transient() {
+        for (class, transient) in [
+            (Class::Retry, true),
+            (Class::Backoff, true),
+            (Class::Certificate, false),
+            (Class::Auth, false),
+            (Class::Invalid, false),
+        ] {
+            let error = Error::from_request(&RequestError::new(class, "m", "e"));
+            assert_eq!(error.is_transient(), transient, "{class:?}");
+        }
     }
 }

@@ -6,14 +6,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::Command;
 use crate::error::Result;
 pub use crate::runtime::{Env, SharedEnv, System, timeout};
 use crate::session::SessionShared;
 use crate::state::Backlog;
 pub use crate::state::{Held, LocalState};
 use crate::{Election, Leadership, Observer, Session, Term};
-use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
 use tokio::sync::watch;
 
@@ -90,15 +88,7 @@ pub fn watch_local_state(election: &Election) -> watch::Receiver<LocalState> {
 /// `Unavailable`: not confirmed within the grace period and a few request timeouts; the release goes on in the background.
 /// `Closed`: the session was closed.
 pub async fn step_down(election: &Election, held: &Held) -> Result<()> {
-    let (slot, term) = held.id;
-    let handle = &election.handle;
-    handle.send(Command::End {
-        slot,
-        term,
-        reason: LostReason::SteppedDown,
-    })?;
-    let patience = handle.shared.settings.grace + handle.patience();
-    handle.released_within(slot, term, patience).await
+    election.step_down_from(held).await
 }
 
 /// Until when the work of a term may go on; far away while the term is not over.
@@ -127,73 +117,6 @@ pub fn report_leading(identity: &str, election: &str, leads: bool) {
     crate::metrics::leading(identity, election, leads);
 }
 
-/// Terms and clocks that a test sets.
+/// Terms and clocks that a test sets, and sessions that it abandons.
 #[cfg(feature = "unstable-sim")]
-pub mod scripted {
-    use std::sync::Arc;
-
-    pub use crate::runtime::{Clock, Scripted};
-    use crate::state::{LeaseDeadline, LocalStatusWriter, TermState};
-    use crate::{Election, Session, Status, Term};
-    use eldest_core::reason::LostReason;
-    use eldest_core::time::Time;
-
-    use super::SharedEnv;
-
-    /// A term without a candidate: the test extends its lease and ends it.
-    pub struct ScriptedTerm {
-        lease_deadline: Arc<LeaseDeadline>,
-        shared: Arc<TermState>,
-    }
-
-    impl ScriptedTerm {
-        /// Under a lease that is believed in until `deadline`.
-        pub fn new(session: &Session, env: SharedEnv, deadline: Time, token: i64) -> Self {
-            let lease_deadline = LeaseDeadline::until(deadline);
-            let shared = TermState::new(
-                env,
-                Arc::clone(&session.shared().pool),
-                Arc::clone(&lease_deadline),
-                "e".into(),
-                (*b"eldest/e/1").into(),
-                token,
-            );
-            Self {
-                lease_deadline,
-                shared,
-            }
-        }
-
-        /// A view of it.
-        pub fn term(&self) -> Term {
-            Term {
-                shared: Arc::clone(&self.shared),
-            }
-        }
-
-        /// Says of this session that it leads the election in this term.
-        pub fn elect(&self, election: &Election) {
-            let writer = LocalStatusWriter::new(Arc::clone(&election.local), 1);
-            writer.take();
-            writer.elected(self.term(), 1);
-            writer.status(Status::Leading {
-                fencing_token: self.shared.token,
-            });
-        }
-
-        /// A renewal was verified. False: the lease is no longer believed in.
-        pub fn renewed(&self, deadline: Time) -> bool {
-            self.lease_deadline.extend(deadline)
-        }
-
-        /// The lease is no longer believed in.
-        pub fn lease_lost(&self) {
-            self.lease_deadline.end();
-        }
-
-        /// The term ends, and its work at `cutoff`.
-        pub fn end(&self, reason: LostReason, cutoff: Time) {
-            self.shared.end(reason, cutoff, true);
-        }
-    }
-}
+pub mod scripted;

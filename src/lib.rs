@@ -22,12 +22,12 @@
 //! ```
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), eldest::BoxError> {
-//! # async fn one_piece_of_work(_: i64) -> Result<(), eldest::BoxError> {
+//! # async fn one_piece_of_work(_: i64) -> std::io::Result<()> {
 //! #     Ok(tokio::time::sleep(std::time::Duration::from_millis(5)).await)
 //! # }
 //! # let etcd = eldest_testing::Etcd::start().await?;
 //! # let endpoints = [etcd.endpoint()];
-//! use eldest::{CancellationToken, Session, SessionOptions};
+//! use eldest::{BoxError, CancellationToken, Session, SessionOptions};
 //!
 //! // `endpoints` are all members, such as ["http://10.0.0.1:2379", "http://10.0.0.2:2379"].
 //! let session = Session::connect(endpoints, SessionOptions::new("node-a")).await?;
@@ -42,7 +42,7 @@
 //!             one_piece_of_work(leadership.fencing_token()).await?;
 //! #           stop.cancel();
 //!         }
-//!         Ok(())
+//!         Ok::<_, BoxError>(())
 //!     })
 //!     .await?;
 //! session.close().await?;
@@ -70,6 +70,20 @@
 //! # }
 //! ```
 //!
+//! Whoever goes step by step decides what [`Election::run`] decides otherwise:
+//!
+//! * **Await [`Candidate::elected`] for as long as the candidate stands.** A candidate that wins and is not awaited leads:
+//!   nobody else can, and nobody acts. The log warns of it after the grace period.
+//! * **After a term was lost**, stop the work, drop the [`Leadership`], and await [`Candidate::elected`] again; the candidate
+//!   stands by itself. [`Leadership::resign`] and [`Session::close`] are no errors after a loss. They are
+//!   `Unavailable` if etcd does not confirm in time that nothing is left, for example while it cannot be reached; a
+//!   program that ends may ignore that, for the keys expire with their lease.
+//! * **Campaigning again right after a drop** is permitted: the new candidate joins at the back when the old key is gone. While
+//!   a `Leadership`, or a task of [`Leadership::spawn`], lives on without its candidate, it is
+//!   [`AlreadyCampaigning`](ErrorKind::AlreadyCampaigning).
+//! * **During the grace period** the status is [`Status::Ending`] and [`Election::is_leader`] is `false`, so nothing new is
+//!   begun; [`Term::is_valid`] goes on to be `true` where the table [below](#ending-a-term) says so, for work that winds up.
+//!
 //! # How it works
 //!
 //! Every candidate has a key `<namespace>/<election>/<lease id in hex>`, bound to the one lease of its [`Session`];
@@ -80,7 +94,8 @@
 //!
 //! The keys are those of etcd's own election recipe. Go services with `clientv3/concurrency`, `etcdctl elect` and
 //! the v3election RPC can stand in the same election under the name `<namespace>/<election>`, or just `<election>`
-//! with an empty [`namespace`](SessionOptions::namespace).
+//! with an empty [`namespace`](SessionOptions::namespace). An election that exists already, under whatever prefix, is
+//! [`Session::election_at`].
 //!
 //! # Ending a term
 //!
@@ -130,10 +145,9 @@
 //! # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
 //! # let mut candidate = session.election("billing/scheduler")?.campaign().await?;
 //! # let leadership = candidate.elected().await?;
-//! use eldest::ErrorKind;
-//! use eldest::etcd_client::TxnOp;
+//! use eldest::{ErrorKind, Op};
 //!
-//! match leadership.txn([TxnOp::put("billing/invoices/next", "4711", None)]).await {
+//! match leadership.txn([Op::put("billing/invoices/next", "4711")]).await {
 //!     Ok(_applied) => {}
 //!     Err(error) => match error.kind() {
 //!         ErrorKind::LeadershipLost | ErrorKind::GuardLost => return Ok(()), // not applied: stop the work
@@ -162,7 +176,7 @@
 //!
 //! [`Election::leader`] and [`Election::roster`] ask etcd once; [`Election::observe`] is the stream of all changes,
 //! the current state first, times without a leader included. Onlookers hold no lease and need only the permission to read.
-//! What candidates [announce](SessionOptions::announce) tells the others how to reach the leader:
+//! What candidates [announce](SessionOptions::announcement) tells the others how to reach the leader:
 //!
 //! ```
 //! # #[tokio::main]
@@ -173,8 +187,8 @@
 //! use eldest::Announcement;
 //! use futures::StreamExt;
 //!
-//! let me = Announcement::new("node-a").address("10.0.0.1:8080");
-//! let session = Session::connect(endpoints, SessionOptions::new("node-a").announce(me)).await?;
+//! let me = Announcement::default().with_address("10.0.0.1:8080");
+//! let session = Session::connect(endpoints, SessionOptions::new("node-a").announcement(me)).await?;
 //! let election = session.election("billing/scheduler")?;
 //! let _candidate = election.campaign().await?;
 //!
@@ -182,8 +196,8 @@
 //! while let Some(roster) = changes.next().await {
 //!     match roster?.leader() {
 //!         Some(leader) => {
-//!             println!("{} leads at {:?}", leader.identity(), leader.announcement().get_address());
-//! #           assert_eq!(leader.announcement().get_address(), Some("10.0.0.1:8080"));
+//!             println!("{} leads at {:?}", leader.identity(), leader.announcement().address());
+//! #           assert_eq!(leader.announcement().address(), Some("10.0.0.1:8080"));
 //! #           break;
 //!         }
 //!         None => println!("nobody leads"),
@@ -229,6 +243,13 @@
 //! [`Partitions::map`] and [`Partitions::observe`] tell which is with whom and how to reach it, and
 //! [`Partitions::partition_for`] which one a key belongs to. Their keys are `<namespace>/~partitions/...`.
 //!
+//! # Groups
+//!
+//! [`Session::group`] announces nodes that lead nothing and wait for nothing: a service's instances, for example, so that
+//! others find them. [`Group::join`] announces this one, for as long as its [`GroupMembership`] lives and its session holds
+//! a lease; [`Group::members`] and [`Group::observe`] tell who is there. Their keys are
+//! `<namespace>/~members/<name>/<lease id in hex>`.
+//!
 //! # Errors
 //!
 //! There is one [`Error`]; its [kind](ErrorKind) says what to do next. Losing a leadership is no error of
@@ -243,6 +264,7 @@
 //! | [`Overloaded`](ErrorKind::Overloaded) | wait; see to etcd's alarms, such as a full database |
 //! | [`Rejected`](ErrorKind::Rejected) | change the request: etcd will never accept it |
 //! | [`Proxied`](ErrorKind::Proxied) | name the members of etcd as endpoints, not etcd's gRPC proxy |
+//! | [`CertificateRefused`](ErrorKind::CertificateRefused) | correct the authorities, the certificate's names, or our own certificate; the source says which |
 //! | [`CapacityMismatch`](ErrorKind::CapacityMismatch) | use the capacity that the message names, or wait until none of those who use it holds or awaits a permit |
 //! | [`CountMismatch`](ErrorKind::CountMismatch) | use the count that the message names, or wait until none of its members is there |
 //! | [`AlreadyCampaigning`](ErrorKind::AlreadyCampaigning) | use the candidate that this session has, or another session |
@@ -265,7 +287,11 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `tls` | `https` endpoints; certificates by `SessionOptions::tls_files`, which are read anew for each connection, or by [`SessionOptions::connect_options`] |
+//! | `tls` | `https` endpoints: `tls-ring` and `tls-native-roots`. `SessionOptions::tls` names authorities and certificates of one's own |
+//! | `tls-ring`, `tls-aws-lc` | `https` endpoints, with the cryptography of ring or of AWS. With both, ring's is used, unless the program has installed a default for rustls |
+//! | `tls-native-roots`, `tls-webpki-roots` | whom to trust where no authorities are named: those of the system, or Mozilla's, which are built in. With both, all of them |
+//! | `etcd-client` | conversions of [`Guard`], [`Condition`] and [`Op`] into types of the version of `etcd-client` that this crate uses; no other feature shows types of it |
+//! | `serde` | `Serialize` for [`Status`], [`SessionState`], [`Roster`], [`Member`], reasons and [`QueueKind`]; `Deserialize` for [`SessionOptions`], [`Announcement`], [`WatchScope`], [`OnOverrun`], [`Status`] and reasons |
 //! | `metrics` | counts and measures, through the facade of the crate `metrics`; the module `metrics` |
 //!
 //! None is on by default. Beside this crate are `eldest-http` (an axum router that tells others who leads, and a layer that
@@ -292,7 +318,9 @@
 //! 3.5.23 and 3.6.5 may acknowledge the renewal of a lease that is gone, and releases before 3.4.42, 3.5.28 and 3.6.9
 //! may answer a linearizable read with old state after a pause. A renewal is verified with every version alike, so the
 //! first alone cannot make two leaders; the second weakens the very read that verifies.
-#![cfg_attr(not(test), warn(clippy::too_many_lines))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+// What users match and build may grow without breaking them; hidden modules say where they are exempt.
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 mod driver;
 mod election;
@@ -301,6 +329,7 @@ mod etcd;
 #[cfg(feature = "unstable-fuzz")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod group;
 #[doc(hidden)]
 pub mod internal;
 mod lock;
@@ -317,24 +346,26 @@ mod session;
 mod state;
 mod util;
 
-pub use eldest_core::candidate::Follow;
+pub use eldest_core::candidate::WatchScope;
 pub use eldest_core::reason::{EndReason, LostReason};
 pub use election::{
-    Candidate, Election, Following, Leadership, NoCheck, NoFollower, OnOverrun, Runner,
+    Candidate, Election, Following, Heartbeats, Leadership, NoCheck, NoFollower, OnOverrun,
+    RunHandle, Runner, Shutdown,
 };
 pub use error::{BoxError, Error, ErrorKind, Result};
-#[cfg(feature = "tls")]
-pub use etcd::TlsFiles;
-pub use etcd_client;
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+pub use etcd::TlsOptions;
+pub use etcd::{Comparison, Condition, Credentials, Guard, KeyValue, Op, OpResult, TxnOutcome};
+pub use group::{Group, GroupMembership};
 pub use lock::{Lock, LockGuard, Permit, Semaphore};
 pub use observe::{
-    LeaseTime, Observer, Overview, PartitionMap, PartitionMapObserver, PartitionOwner, Queue,
-    QueueKind,
+    LeaderChange, LeaderChanges, LeaseTime, Observer, Overview, PartitionMap, PartitionMapObserver,
+    PartitionOwner, Queue, QueueKind,
 };
-pub use partitions::{Membership, Partition, Partitions};
+pub use partitions::{Partition, PartitionMembership, Partitions};
 pub use session::{Session, SessionOptions};
 pub use state::{
-    Announced, Announcement, AsOf, Deadline, LeaseView, Member, Roster, SessionState, Status, Term,
+    Announcement, AsOf, Deadline, LeaseView, Member, Roster, SessionState, Status, Term,
 };
 pub use tokio_util::sync::CancellationToken;
 
@@ -346,17 +377,32 @@ pub mod sim {
     pub use eldest_core::time::Time;
 }
 
-/// README's programs are compiled with the examples of this documentation.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-pub struct Readme;
+pub mod must_compile;
 
-/// ... and so are those of the page about restarts.
+/// Compiles the programs of README and of the guide as doctests.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/rolling-restart.md")]
-pub struct RollingRestart;
-
-/// ... and of the page about tests.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/testing.md")]
-pub struct TestingYourOwnService;
+mod pages {
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../docs/fencing.md")]
+    mod fencing {}
+    #[doc = include_str!("../docs/followers.md")]
+    mod followers {}
+    #[doc = include_str!("../docs/groups.md")]
+    mod groups {}
+    #[doc = include_str!("../docs/http.md")]
+    mod http {}
+    #[doc = include_str!("../docs/locks.md")]
+    mod locks {}
+    #[doc = include_str!("../docs/partitions.md")]
+    mod partitions {}
+    #[doc = include_str!("../docs/rolling-restart.md")]
+    mod rolling_restart {}
+    #[doc = include_str!("../docs/run.md")]
+    mod run {}
+    #[doc = include_str!("../docs/start.md")]
+    mod start {}
+    #[doc = include_str!("../docs/testing.md")]
+    mod testing {}
+}

@@ -2,6 +2,11 @@
 //! what is wrong with an etcd. A program that takes part has no need of it.
 //!
 //! Not covered by semver: `eldest-cli` pins the exact version of this crate.
+#![allow(
+    clippy::exhaustive_enums,
+    clippy::exhaustive_structs,
+    reason = "hidden: for crates that pin the exact version"
+)]
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,11 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::{Failure, Pool};
-pub use crate::etcd::{MemberInfo, MemberStatus, Permissions};
+use crate::etcd::Pool;
+pub use crate::etcd::{EtcdMember, EtcdMemberStatus, Permissions};
 use crate::runtime::{SharedEnv, System};
 use crate::session::{Session, SessionOptions, Settings};
 use crate::state::Member;
+use eldest_core::error::RequestError;
 use eldest_core::time::Time;
 
 /// Takes away the key of a candidate, a holder or a blocker, whosoever it is, if it still is the very key that was seen:
@@ -40,7 +46,7 @@ pub async fn evict(session: &Session, member: &Member) -> Result<bool> {
         .persist(|| async {
             let asked = shared.pool.evict(member.key(), member.create_revision());
             asked.await.inspect_err(|failure| {
-                tried.fetch_or(failure.may_be_applied, Ordering::Relaxed);
+                tried.fetch_or(failure.ambiguous, Ordering::Relaxed);
             })
         })
         .await?;
@@ -85,7 +91,7 @@ impl Endpoint {
         let env: SharedEnv = Arc::new(System::new().map_err(|error| invalid(error.to_string()))?);
         let pool = Pool::new(
             Arc::clone(&env),
-            vec![url.clone()],
+            std::slice::from_ref(&url),
             settings.access(),
             settings.request_timeout,
         );
@@ -112,7 +118,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// `Unavailable`: it does not answer. `Unauthenticated`: it refused the password.
-    pub async fn status(&self) -> Result<MemberStatus> {
+    pub async fn status(&self) -> Result<EtcdMemberStatus> {
         told(self.pool.status().await)
     }
 
@@ -121,7 +127,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// As [`Endpoint::status`], and `PermissionDenied`: with users enabled, newer versions tell it to root alone.
-    pub async fn members(&self) -> Result<Vec<MemberInfo>> {
+    pub async fn members(&self) -> Result<Vec<EtcdMember>> {
         told(self.pool.members().await)
     }
 
@@ -294,8 +300,8 @@ impl ClockRate {
     }
 }
 
-fn told<T>(asked: Result<T, Failure>) -> Result<T> {
-    asked.map_err(|failure| Error::from_failure(&failure))
+fn told<T>(asked: Result<T, RequestError>) -> Result<T> {
+    asked.map_err(|failure| Error::from_request(&failure))
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use eldest::etcd_client::{Client, ResponseHeader, Txn, TxnOp};
-use eldest::{BoxError, Observer, Roster, Session, SessionOptions, SessionState};
+use eldest::{BoxError, Leadership, Observer, Roster, Session, SessionOptions, SessionState};
 use eldest_testing::{Etcd, eventually};
+use etcd_client::{Client, ResponseHeader, Txn, TxnOp};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use peak_alloc::PeakAlloc;
@@ -115,6 +115,14 @@ async fn next(observer: &mut Observer) -> Result<Roster> {
     Ok(item.ok_or("the stream ended")??)
 }
 
+async fn renewed(leadership: &Leadership) -> Result {
+    let until = leadership.valid_until().since_boot();
+    Ok(eventually(LONG, "a renewal counts", async || {
+        (leadership.valid_until().since_boot() > until).then_some(())
+    })
+    .await?)
+}
+
 // One thread for everything, so that whatever takes long delays the renewals.
 #[tokio::test]
 async fn burst_in_an_observed_election_delays_no_renewal_and_takes_little_memory() -> Result {
@@ -125,11 +133,7 @@ async fn burst_in_an_observed_election_delays_no_renewal_and_takes_little_memory
     let session = Session::connect([etcd.endpoint()], options).await?;
     let mut candidate = session.election("small")?.campaign().await?;
     let leadership = candidate.elected().await?;
-    let begun = leadership.valid_until().since_boot();
-    eventually(LONG, "a renewal counts", async || {
-        (leadership.valid_until().since_boot() > begun).then_some(())
-    })
-    .await?;
+    renewed(&leadership).await?;
 
     HEAP.reset_peak_usage();
     let before = HEAP.current_usage();
@@ -164,11 +168,7 @@ async fn burst_in_an_observed_election_delays_no_renewal_and_takes_little_memory
     };
     assert_eq!(roster.members().len(), members);
     // A renewal or two after the burst.
-    let until = leadership.valid_until().since_boot();
-    eventually(LONG, "a renewal counts", async || {
-        (leadership.valid_until().since_boot() > until).then_some(())
-    })
-    .await?;
+    renewed(&leadership).await?;
     stop.store(true, Ordering::Relaxed);
     let (least, most) = measured.join().map_err(|_| "the measure panicked")?;
     println!(

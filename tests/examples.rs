@@ -40,11 +40,13 @@ const EXAMPLES: [&str; 9] = [
 static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     let here = std::env::current_exe().expect("a path");
     let profile = here.ancestors().nth(2).expect("target/profile/deps/test");
+    // `cargo xtask test` has built them with the tests.
+    if std::env::var_os("ELDEST_EXAMPLES_ARE_BUILT").is_some_and(|value| value == "1") {
+        return profile.join("examples");
+    }
     let mut cargo = std::process::Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
     cargo.args(["build", "--quiet", "--examples"]);
-    // As `cargo xtask test` builds the tests: with fewer packages or features, cargo would build the library and much of
-    // what it needs once more.
     for package in ["eldest", "eldest-http", "eldest-cli", "eldest-testing"] {
         cargo.args(["--package", package]);
     }
@@ -116,6 +118,15 @@ impl Running {
         Ok(timeout(LONG, self.child.wait()).await??)
     }
 
+    /// Ends by SIGINT, and says so in these lines.
+    async fn interrupted(mut self, last_words: &[&str]) -> Result {
+        self.signal(rustix::process::Signal::INT)?;
+        for words in last_words {
+            self.says(words).await?;
+        }
+        self.ends_well().await
+    }
+
     async fn ends_well(self) -> Result {
         let status = self.ended().await?;
         assert!(status.success(), "{status}");
@@ -180,10 +191,8 @@ async fn run_a_task_works_hands_over_and_ends() -> Result {
             .then_some(())
     })
     .await?;
-    first.signal(rustix::process::Signal::INT)?;
-    first.says("stopped working: Some(Shutdown)").await?;
-    first.says("gone").await?;
-    first.ends_well().await?;
+    let words = ["stopped working: Some(Shutdown)", "gone"];
+    first.interrupted(&words).await?;
     second.says("leading, fencing token").await?;
     second.says("stopped working: Some(Shutdown)").await?;
     second.says("gone").await?;
@@ -220,9 +229,7 @@ async fn observe_tells_who_leads_and_who_is_blocked() -> Result {
     example.says("blocked by eldest/reports/stone").await?;
     client.delete("eldest/reports/stone", None).await?;
     example.says("nobody leads").await?;
-    example.signal(rustix::process::Signal::INT)?;
-    example.says("looked on long enough").await?;
-    example.ends_well().await
+    example.interrupted(&["looked on long enough"]).await
 }
 
 #[tokio::test]
@@ -338,7 +345,7 @@ async fn get(address: &str, path: &str) -> Result<(u16, String)> {
 
 /// Whether it answers like that, soon.
 async fn answers(address: &str, path: &str, wanted: (u16, &str)) -> Result {
-    eventually(
+    Ok(eventually(
         LONG,
         format!("{path} at {address}: {wanted:?}"),
         async || {
@@ -346,7 +353,7 @@ async fn answers(address: &str, path: &str, wanted: (u16, &str)) -> Result {
             ((status, body.as_str()) == wanted).then_some(())
         },
     )
-    .await
+    .await?)
 }
 
 #[tokio::test]
@@ -379,9 +386,7 @@ async fn http_service_tells_who_leads_and_resigns_on_sigterm() -> Result {
     first.ends_well().await?;
     answers(&two, "/active", (200, "active")).await?;
     answers(&two, "/leader", (200, &two)).await?;
-    second.signal(rustix::process::Signal::INT)?;
-    second.says("resigned and gone").await?;
-    second.ends_well().await?;
+    second.interrupted(&["resigned and gone"]).await?;
     assert_eq!(keys(&etcd).await?, [""; 0]);
     Ok(())
 }
@@ -398,17 +403,11 @@ async fn follower_work_is_told_where_the_leader_is_and_ends_before_it_leads() ->
         line.contains(&format!("node-{leader} at 127.0.0.1:")),
         "{line}"
     );
-    first.signal(rustix::process::Signal::INT)?;
-    for text in ["no longer leading", "gone"] {
-        first.says(text).await?;
-    }
-    first.ends_well().await?;
+    first.interrupted(&["no longer leading", "gone"]).await?;
     for text in ["no longer following", "orders come here, token"] {
         second.says(text).await?;
     }
-    second.signal(rustix::process::Signal::INT)?;
-    second.says("gone").await?;
-    second.ends_well().await?;
+    second.interrupted(&["gone"]).await?;
     assert_eq!(keys(&etcd).await?, [""; 0]);
     Ok(())
 }
@@ -426,10 +425,8 @@ async fn a_stalled_leader_gives_way_and_leads_again_later() -> Result {
         second.says(text).await?;
     }
     first.says("leading, token").await?;
-    for mut example in [first, second] {
-        example.signal(rustix::process::Signal::INT)?;
-        example.says("gone").await?;
-        example.ends_well().await?;
+    for example in [first, second] {
+        example.interrupted(&["gone"]).await?;
     }
     assert_eq!(keys(&etcd).await?, [""; 0]);
     Ok(())

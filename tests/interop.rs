@@ -11,7 +11,6 @@ use eldest::{BoxError, Candidate, Leadership, Observer, Roster, Session, Session
 use eldest_fixtures::tools::etcdctl;
 use eldest_testing::{Etcd, eventually};
 use etcd_client::{Client, GetOptions, LeaderKey, ProclaimOptions, ResignOptions};
-use futures::StreamExt;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -23,8 +22,10 @@ type Result<T = ()> = std::result::Result<T, BoxError>;
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
 
+/// One of ours that announces a plain string, as its companions do and expect.
 async fn ours(etcd: &Etcd, namespace: &str, identity: &str) -> Result<Session> {
     let options = SessionOptions::new(identity)
+        .announcement(identity)
         .namespace(namespace)
         .ttl(Duration::from_secs(5));
     Ok(Session::connect([etcd.endpoint()], options).await?)
@@ -35,7 +36,7 @@ async fn leads(candidate: &mut Candidate) -> Result<Leadership> {
 }
 
 async fn waits_behind(candidate: &Candidate, wanted: usize) -> Result {
-    let mut status = candidate.status();
+    let mut status = candidate.subscribe();
     let there = status.wait_for(|s| matches!(s, Status::Waiting { ahead, .. } if *ahead == wanted));
     timeout(LONG, there).await??;
     Ok(())
@@ -340,7 +341,7 @@ async fn a_killed_etcdctl_leads_until_its_lease_ends() -> Result {
     let leader = election.leader().await?.expect("its key stands");
     assert_eq!(leader.identity(), "theirs");
     assert!(matches!(
-        *candidate.status().borrow(),
+        candidate.status(),
         Status::Waiting { ahead: 1, .. }
     ));
     etcd.client().await.lease_revoke(leader.lease_id()).await?;
@@ -351,6 +352,38 @@ async fn a_killed_etcdctl_leads_until_its_lease_ends() -> Result {
     })
     .await?;
     leadership.resign().await?;
+    session.close().await?;
+    nothing_is_left(&etcd).await
+}
+
+#[tokio::test]
+async fn an_etcdctl_and_ours_stand_at_an_exact_prefix_that_is_not_in_our_namespace() -> Result {
+    const PREFIX: &str = "/golem/shard-manager/leader";
+    let Some(etcdctl) = etcdctl() else {
+        return Ok(());
+    };
+    let etcd = Etcd::start().await?;
+    let mut theirs = Etcdctl::start(&etcdctl, &etcd, &["elect", PREFIX, "theirs"])?;
+    let (key, _) = theirs.leader().await?;
+    let session = ours(&etcd, "eldest", "ours").await?;
+    let election = session.election_at(PREFIX)?;
+    let mut observer = election.observe().await?;
+    let mut candidate = election.campaign().await?;
+    waits_behind(&candidate, 1).await?;
+    let leader = election.leader().await?.ok_or("nobody leads")?;
+    assert_eq!(leader.key(), key);
+    let mut behind = Etcdctl::start(&etcdctl, &etcd, &["elect", PREFIX, "behind"])?;
+    standing(&mut observer, &["theirs", "ours", "behind"]).await?;
+
+    theirs.end(Signal::INT).await?;
+    let leadership = leads(&mut candidate).await?;
+    assert_eq!(
+        election.leader().await?.map(|l| l.key().to_vec()),
+        Some(leadership.key().to_vec())
+    );
+    leadership.resign().await?;
+    assert_eq!(behind.leader().await?.1, "behind");
+    behind.end(Signal::INT).await?;
     session.close().await?;
     nothing_is_left(&etcd).await
 }
@@ -367,11 +400,13 @@ async fn keys_of(client: &mut Client, prefix: &str) -> Result<Vec<String>> {
 }
 
 async fn queue_of(client: &mut Client, prefix: &str, length: usize) -> Result<Vec<String>> {
-    eventually(LONG, format!("{length} keys under {prefix}"), async || {
-        let keys = keys_of(&mut client.clone(), prefix).await.ok()?;
-        (keys.len() == length).then_some(keys)
-    })
-    .await
+    Ok(
+        eventually(LONG, format!("{length} keys under {prefix}"), async || {
+            let keys = keys_of(&mut client.clone(), prefix).await.ok()?;
+            (keys.len() == length).then_some(keys)
+        })
+        .await?,
+    )
 }
 
 #[tokio::test]

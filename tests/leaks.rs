@@ -6,10 +6,10 @@ mod held;
 
 use std::time::Duration;
 
-use eldest::etcd_client::Client;
 use eldest::{BoxError, CancellationToken, Session, SessionOptions};
 use eldest_testing::history::{Recorder, Resources, Rules, What, check};
 use eldest_testing::{Etcd, eventually};
+use etcd_client::Client;
 use held::{held, idle, settled};
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
@@ -34,23 +34,18 @@ async fn cycle(session: &Session, way: usize) -> Result {
     }
     let election = session.election(name)?;
     match way % 7 {
-        0 => {
+        way @ 0..3 => {
             let mut candidate = election.campaign().await?;
             let leadership = candidate.elected().await?;
+            if way == 1 {
+                return Ok(leadership.resign().await?);
+            }
+            if way == 2 {
+                drop(candidate);
+                return Ok(());
+            }
             let lost = leadership.lost();
             leadership.spawn(async move { lost.cancelled().await });
-            drop((leadership, candidate));
-        }
-        1 => {
-            let mut candidate = election.campaign().await?;
-            let leadership = candidate.elected().await?;
-            leadership.resign().await?;
-        }
-        2 => {
-            let mut candidate = election.campaign().await?;
-            let leadership = candidate.elected().await?;
-            drop(candidate);
-            drop(leadership);
         }
         3 => drop(election.campaign().await?),
         4 => {
@@ -59,43 +54,49 @@ async fn cycle(session: &Session, way: usize) -> Result {
             let campaign = tokio::time::timeout(pause, election.campaign());
             drop(campaign.await);
         }
-        5 => {
-            let shutdown = CancellationToken::new();
-            let runner = election.runner().follow(async |following| {
-                following.stopped().cancelled().await;
-                Ok(())
-            });
-            let runner = runner
-                .stall_timeout(TTL)
-                .health_check(TTL / 2, TTL, async || Ok(()));
-            let stop = shutdown.clone();
-            let mut terms = 0;
-            let work = move |leadership: eldest::Leadership| {
-                terms += 1;
-                let stop = (terms == 2).then(|| stop.clone());
-                async move {
-                    match stop {
-                        Some(stop) => stop.cancel(),
-                        None => leadership.step_down().await?,
-                    }
-                    leadership.lost().cancelled().await;
-                    Ok(())
-                }
-            };
-            runner.run(shutdown, work).await?;
-        }
+        5 => runs_twice(&election).await?,
         _ => {
             let shutdown = CancellationToken::new();
             let work = |leadership: eldest::Leadership| {
                 shutdown.cancel();
                 async move {
                     leadership.lost().cancelled().await;
-                    Ok(())
+                    Ok::<_, eldest::BoxError>(())
                 }
             };
             election.run(shutdown.clone(), work).await?;
         }
     }
+    Ok(())
+}
+
+/// Follows and leads by a runner, steps down from its first term, and ends in its second.
+async fn runs_twice(election: &eldest::Election) -> Result {
+    let shutdown = CancellationToken::new();
+    let runner = election
+        .runner()
+        .follow(async |following: eldest::Following| {
+            following.stopped().cancelled().await;
+            Ok::<_, eldest::BoxError>(())
+        });
+    let runner = runner
+        .stall_timeout(TTL)
+        .health_check(TTL / 2, TTL, async || Ok::<_, eldest::BoxError>(()));
+    let stop = shutdown.clone();
+    let mut terms = 0;
+    let work = move |leadership: eldest::Leadership| {
+        terms += 1;
+        let stop = (terms == 2).then(|| stop.clone());
+        async move {
+            match stop {
+                Some(stop) => stop.cancel(),
+                None => leadership.step_down().await?,
+            }
+            leadership.lost().cancelled().await;
+            Ok::<_, eldest::BoxError>(())
+        }
+    };
+    runner.run(shutdown, work).await?;
     Ok(())
 }
 
@@ -127,7 +128,7 @@ async fn share(session: &Session, name: &str, way: usize) -> Result {
             }
             async move {
                 partition.lost().cancelled().await;
-                Ok(())
+                Ok::<_, eldest::BoxError>(())
             }
         };
         partitions.run(shutdown, work).await?;
@@ -164,13 +165,44 @@ async fn cycles(client: &Client, session: &Session, ways: std::ops::Range<usize>
                 PATIENCE,
                 format!("cycle {way} leaves nothing"),
                 async || {
-                    let options = eldest::etcd_client::GetOptions::new().with_prefix();
+                    let options = etcd_client::GetOptions::new().with_prefix();
                     let found = client.get(&*prefix, Some(options.with_count_only())).await;
                     (found.ok()?.count() == 0).then_some(())
                 },
             )
             .await?;
         }
+    }
+    Ok(())
+}
+
+/// Many sessions, given up in different ways, with an onlooker each.
+async fn many_sessions(etcd: &Etcd, client: &Client) -> Result {
+    for way in 0..40 {
+        let short = session(etcd, "short").await?;
+        let observer = short.election("e8")?.observe().await?;
+        let onlooker = short.partitions("e8", 6)?.observe().await?;
+        cycles(client, &short, way..way + 2).await?;
+        match way % 3 {
+            0 => short.close().await?,
+            1 => drop((short, observer, onlooker)),
+            _ => {
+                // With a candidate that still stands, and a leadership.
+                let mut candidate = short.election("e9")?.campaign().await?;
+                let leadership = candidate.elected().await?;
+                drop(short);
+                drop((observer, onlooker, candidate, leadership));
+            }
+        }
+        eventually(
+            PATIENCE,
+            format!("session {way} leaves nothing"),
+            async || {
+                let now = held(etcd, client).await.ok()?;
+                (now.leases == 0 && now.keys == 0).then_some(())
+            },
+        )
+        .await?;
     }
     Ok(())
 }
@@ -213,33 +245,7 @@ async fn two_hundred_stays_in_elections_leave_nothing_behind() -> Result {
     long.close().await?;
     drop(long);
 
-    // Many sessions, given up in different ways, with an onlooker each.
-    for way in 0..40 {
-        let short = session(&etcd, "short").await?;
-        let observer = short.election("e8")?.observe().await?;
-        let onlooker = short.partitions("e8", 6)?.observe().await?;
-        cycles(&client, &short, way..way + 2).await?;
-        match way % 3 {
-            0 => short.close().await?,
-            1 => drop((short, observer, onlooker)),
-            _ => {
-                // With a candidate that still stands, and a leadership.
-                let mut candidate = short.election("e9")?.campaign().await?;
-                let leadership = candidate.elected().await?;
-                drop(short);
-                drop((observer, onlooker, candidate, leadership));
-            }
-        }
-        eventually(
-            PATIENCE,
-            format!("session {way} leaves nothing"),
-            async || {
-                let now = held(&etcd, &client).await.ok()?;
-                (now.leases == 0 && now.keys == 0).then_some(())
-            },
-        )
-        .await?;
-    }
+    many_sessions(&etcd, &client).await?;
     let end = settled(&etcd, &client, baseline).await?;
     recorder.record("", "", What::Final(end));
     check(&recorder.history()?, &Rules::new(TTL)).assert_ok();

@@ -73,7 +73,7 @@ impl Eye {
     fn begin(&self, term: Term) {
         let token = term.fencing_token();
         self.recorder
-            .record(&*self.node, term.election(), What::Elected { token });
+            .record(&*self.node, term.name(), What::Elected { token });
         let seen = Seen {
             term,
             valid: None,
@@ -90,14 +90,14 @@ impl Eye {
             token,
             reason: reason.to_owned(),
         };
-        self.recorder.record(&*self.node, term.election(), what);
+        self.recorder.record(&*self.node, term.name(), what);
     }
 
     /// On a thread of its own, whatever the runtime does.
     fn look(&self) {
         let mut terms = self.terms.lock().unwrap_or_else(PoisonError::into_inner);
         terms.retain_mut(|seen| {
-            let (election, token) = (seen.term.election(), seen.term.fencing_token());
+            let (election, token) = (seen.term.name(), seen.term.fencing_token());
             let before = self.recorder.now();
             let valid = seen.term.is_valid();
             let due = before.saturating_sub(seen.written) >= WRITE;
@@ -152,7 +152,7 @@ async fn child(endpoint: &str, name: &str, file: &str) -> Result {
         async move {
             partition.lost().cancelled().await;
             eye.end(&partition);
-            Ok(())
+            Ok::<_, eldest::BoxError>(())
         }
     });
     run.await?;

@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use eldest::{
-    BoxError, CancellationToken, ErrorKind, LostReason, Observer, Roster, Session, SessionOptions,
-    Status,
+    BoxError, CancellationToken, ErrorKind, LostReason, Observer, Op, Roster, Session,
+    SessionOptions, Status,
 };
 use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::{Client, GetOptions};
-use futures::StreamExt;
 use tokio::time::timeout;
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
@@ -66,8 +65,8 @@ async fn the_eldest_leads_the_next_waits_and_follows_and_nothing_is_left() -> Re
     let mut younger = b.election("jobs")?.campaign().await?;
     let first = timeout(LONG, elder.elected()).await??;
     assert!(first.is_valid());
-    let mut status = younger.status();
-    let second_in_line = Status::Waiting { rank: 2, ahead: 1 };
+    let mut status = younger.subscribe();
+    let second_in_line = Status::waiting(1);
     timeout(LONG, status.wait_for(|s| *s == second_in_line)).await??;
 
     let roster = standing(&mut observer, &["a", "b"]).await?;
@@ -78,7 +77,7 @@ async fn the_eldest_leads_the_next_waits_and_follows_and_nothing_is_left() -> Re
     assert_eq!(asked.as_ref(), Some(seen));
 
     let term = first.term();
-    let put = etcd_client::TxnOp::put("eldest/written", "by a", None);
+    let put = Op::put("eldest/written", "by a");
     term.txn([put]).await?;
     first.proclaim("a, still here").await?;
     standing(&mut observer, &["a, still here", "b"]).await?;
@@ -89,7 +88,7 @@ async fn the_eldest_leads_the_next_waits_and_follows_and_nothing_is_left() -> Re
     let second = timeout(LONG, younger.elected()).await??;
     assert!(second.fencing_token() > term.fencing_token());
     standing(&mut observer, &["b"]).await?;
-    let put = etcd_client::TxnOp::put("eldest/written", "too late", None);
+    let put = Op::put("eldest/written", "too late");
     let refused = term.txn([put]).await.expect_err("its term is over");
     assert_eq!(refused.kind(), ErrorKind::LeadershipLost);
 
@@ -137,8 +136,8 @@ async fn a_leader_out_of_reach_stops_believing_before_the_next_one_leads() -> Re
 
     proxy.heal();
     drop(first);
-    let mut status = elder.status();
-    let behind = Status::Waiting { rank: 2, ahead: 1 };
+    let mut status = elder.subscribe();
+    let behind = Status::waiting(1);
     timeout(LONG, status.wait_for(|s| *s == behind)).await??;
     second.resign().await?;
     let third = timeout(LONG, elder.elected()).await??;
@@ -232,7 +231,7 @@ async fn work_runs_while_its_node_leads_and_ends_on_shutdown() -> Result {
         shutdown.cancel();
         async move {
             leadership.lost().cancelled().await;
-            Ok(())
+            Ok::<_, eldest::BoxError>(())
         }
     });
     timeout(LONG, run).await??;
@@ -248,7 +247,7 @@ async fn a_candidate_that_won_and_did_not_look_leaves_all_the_same() -> Result {
     let a = session(etcd.endpoint(), "a").await?;
     let election = a.election("jobs")?;
     let mut candidate = election.campaign().await?;
-    let mut status = candidate.status();
+    let mut status = candidate.subscribe();
     let leading = status.wait_for(|s| matches!(s, Status::Leading { .. }));
     timeout(LONG, leading).await??;
     candidate.leave().await?;

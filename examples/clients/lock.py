@@ -3,7 +3,7 @@
 
     lock.py [--node http://127.0.0.1:8470] [--wait SECONDS] RESOURCE COMMAND [ARGUMENT...]
 
-The command finds the fencing token in FENCING_TOKEN. If the lock is lost it is killed before anyone else can have it.
+The command finds the fencing token in ELDEST_FENCING_TOKEN, as with `eldest lock`. If the lock is lost it is killed before anyone else can have it.
 Ends with the command's own code; 75: the lock was not free in time, 74: it was lost, 69: no node answered.
 The variable ELDEST_HTTP_TOKEN holds the node's token, if it has one.
 """
@@ -61,9 +61,9 @@ class Lock:
         asked = now()
         with urllib.request.urlopen(request, timeout=timeout) as answer:
             told = json.load(answer)
-        if "valid_for_ms" in told:
+        if "may_act_for_ms" in told:
             # From before the request was sent: the answer may have been on its way for long.
-            self.deadline = asked + told["valid_for_ms"] / 1000
+            self.deadline = asked + told["may_act_for_ms"] / 1000
         return told
 
 
@@ -83,7 +83,7 @@ def renew(lock, ended):
 
 def run(lock, command):
     """The command's code, or None if the lock was lost."""
-    environment = dict(os.environ, FENCING_TOKEN=str(lock.token))
+    environment = dict(os.environ, ELDEST_FENCING_TOKEN=str(lock.token))
     environment.pop("ELDEST_HTTP_TOKEN", None)
     program = subprocess.Popen(command, env=environment)
     for end in (signal.SIGTERM, signal.SIGINT):

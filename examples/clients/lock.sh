@@ -4,7 +4,7 @@
 #     lock.sh RESOURCE COMMAND [ARGUMENT...]
 #
 # Variables: ELDEST_NODE (http://127.0.0.1:8470), WAIT_MS (0), ELDEST_HTTP_TOKEN (if the node has one). RESOURCE is
-# written as in an address: %2F for a slash. The command finds the fencing token in FENCING_TOKEN. The lock is ours for
+# written as in an address: a slash stands for itself. The command finds the fencing token in ELDEST_FENCING_TOKEN. The lock is ours for
 # ten seconds after each renewal that was answered, counted from before it was sent; after six to seven without one, and
 # no more than a renewal's two later, the command is killed.
 # Ends with the command's own code; 75: the lock was not free in time, 74: it was lost, 69: no node answered.
@@ -43,8 +43,8 @@ case $answer in
 *) echo "$answer" >&2; exit 69 ;;
 esac
 lock=$(echo "$answer" | field lock)
-FENCING_TOKEN=$(echo "$answer" | field fencing_token)
-export FENCING_TOKEN
+ELDEST_FENCING_TOKEN=$(echo "$answer" | field fencing_token)
+export ELDEST_FENCING_TOKEN
 
 # While others held it we only waited: the time that counts begins with the first renewal.
 renewed=$((asked - 10))

@@ -1,4 +1,4 @@
-//! Gathers requests into shared transactions: those of one turn of the driver, and those that arrive while enough
+//! Gathers requests into batches, a transaction each: those of one turn of the driver, and those that arrive while enough
 //! transactions are under way.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -9,9 +9,9 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
-use super::event::{Batch, Event, Kind, trouble};
-use crate::etcd::{Class, Failure, Join, Pool, Registered, Unless};
-use eldest_core::action::{Answer, Ask, RequestId};
+use super::event::{Batch, Event, Kind};
+use crate::etcd::{Pool, Registered};
+use eldest_core::action::{Answer, Ask, Class, Join, RequestError, RequestId};
 
 /// Transactions of a kind under way; what is asked for meanwhile is gathered. So whoever asks alone never waits.
 const AT_ONCE: usize = 4;
@@ -28,7 +28,8 @@ impl Kind {
     fn of(ask: &Ask) -> Option<Self> {
         match ask {
             // Conditions are looked at before anything is put: two of these could each miss the other's key.
-            Ask::Join { admission, .. } => {
+            Ask::Join(join) => {
+                let admission = &join.admission;
                 admission.nothing_else_in.is_none().then_some(Kind::Join)
             }
             Ask::Delete { .. } => Some(Kind::Delete),
@@ -84,11 +85,12 @@ impl Batches {
         kinds.find_map(|kind| Some((kind, self.line(kind).next()?)))
     }
 
-    pub(super) fn told(&mut self, told: &Batch) {
-        if told.last {
-            let line = self.line(told.kind);
+    /// A batch is answered, or a part of it.
+    pub(super) fn answered(&mut self, batch: &Batch) {
+        if batch.last {
+            let line = self.line(batch.kind);
             line.under_way -= 1;
-            line.most = told.took.unwrap_or(MOST).min(line.most);
+            line.most = batch.took.unwrap_or(MOST).min(line.most);
         }
     }
 }
@@ -122,13 +124,13 @@ impl Fits {
     fn add(&mut self, ask: &Ask) -> bool {
         let first = self.bytes == 0;
         let (bytes, alike) = match ask {
-            Ask::Join {
+            Ask::Join(Join {
                 key,
                 value,
                 lease,
                 prefix,
                 ..
-            } => {
+            }) => {
                 // A lease that is gone fails all of them, and one create revision makes two leaders of an election.
                 let alike = *self.lease.get_or_insert(*lease) == *lease
                     && self.prefixes.insert(Arc::clone(prefix));
@@ -171,7 +173,7 @@ pub(super) async fn send(
             }
             Err(failure) => {
                 to_blame |= refused(&failure);
-                let failed = || Partly::Answered(Answer::Failed(trouble(&failure)));
+                let failed = || Partly::Answered(Answer::Failed(failure.clone()));
                 part.iter().map(|_| failed()).collect()
             }
         };
@@ -187,13 +189,13 @@ pub(super) async fn send(
                 }),
             }
         }
-        let told = Batch {
+        let batch = Batch {
             kind,
             answers: complete,
             last: parts.is_empty(),
             took: fewer.then_some(taken),
         };
-        drop(events.send(Event::Shared(told)));
+        drop(events.send(Event::Batch(batch)));
     }
     let mut unfinished = pin!(unfinished);
     while let Some((request, answer)) = unfinished.next().await {
@@ -201,8 +203,8 @@ pub(super) async fn send(
     }
 }
 
-fn refused(failure: &Failure) -> bool {
-    matches!(failure.class, Class::Denied | Class::Invalid) && !failure.may_be_applied
+fn refused(failure: &RequestError) -> bool {
+    matches!(failure.class, Class::Denied | Class::Invalid) && !failure.ambiguous
 }
 
 /// What a transaction answered to one request.
@@ -219,18 +221,13 @@ pub(super) async fn finish(pool: &Pool, answer: Partly) -> Answer {
         Partly::Registered(registered) => registered,
     };
     match pool.finish(registered).await {
-        Ok(joined) => Answer::Joined {
-            header: joined.header,
-            created: joined.created,
-            entries: joined.entries,
-            other: joined.other,
-        },
-        Err(failure) => Answer::Failed(trouble(&failure)),
+        Ok(joined) => Answer::Joined(joined),
+        Err(failure) => Answer::Failed(failure),
     }
 }
 
 /// Asks for what is of one kind, in one transaction; the answers in their order.
-pub(super) async fn ask_together(pool: &Pool, asks: &[&Ask]) -> Result<Vec<Partly>, Failure> {
+pub(super) async fn ask_together(pool: &Pool, asks: &[&Ask]) -> Result<Vec<Partly>, RequestError> {
     let joins: Vec<_> = asks.iter().filter_map(|ask| join(ask)).collect();
     if !joins.is_empty() {
         let joined = pool.join_each(&joins).await?;
@@ -252,27 +249,11 @@ pub(super) async fn ask_together(pool: &Pool, asks: &[&Ask]) -> Result<Vec<Partl
     Ok(keys.iter().map(deleted).collect())
 }
 
-fn join(ask: &Ask) -> Option<Join<'_>> {
-    let Ask::Join {
-        key,
-        value,
-        lease,
-        prefix,
-        admission,
-    } = ask
-    else {
-        return None;
-    };
-    Some(Join {
-        key,
-        value,
-        lease: *lease,
-        prefix,
-        unless: Unless {
-            created_after: admission.none_after,
-            beside_in: admission.nothing_else_in.as_deref(),
-        },
-    })
+fn join(ask: &Ask) -> Option<&Join> {
+    match ask {
+        Ask::Join(join) => Some(join),
+        _ => None,
+    }
 }
 
 fn deleted(ask: &Ask) -> Option<(Arc<[u8]>, i64)> {
@@ -291,13 +272,13 @@ mod tests {
     use eldest_core::action::Admission;
 
     fn join(election: &str, lease: i64, bytes: usize) -> Ask {
-        Ask::Join {
+        Ask::Join(Join {
             key: format!("{election}/{lease:x}").into_bytes().into(),
             value: vec![0; bytes].into(),
             lease,
             prefix: format!("{election}/").into_bytes().into(),
             admission: Admission::default(),
-        }
+        })
     }
 
     fn delete(number: usize) -> Ask {
@@ -318,8 +299,8 @@ mod tests {
         std::iter::from_fn(|| batches.next().map(|(_, batch)| batch.len())).collect()
     }
 
-    fn told(batches: &mut Batches, kind: Kind, took: Option<usize>) {
-        batches.told(&Batch {
+    fn answered(batches: &mut Batches, kind: Kind, took: Option<usize>) {
+        batches.answered(&Batch {
             kind,
             answers: Vec::new(),
             last: true,
@@ -350,10 +331,10 @@ mod tests {
         // Deletes do not wait for joins.
         keep(&mut batches, [delete(1)]);
         assert_eq!(sizes(&mut batches), [1]);
-        told(&mut batches, Kind::Join, None);
+        answered(&mut batches, Kind::Join, None);
         assert_eq!(sizes(&mut batches), [MOST]);
-        told(&mut batches, Kind::Join, None);
-        told(&mut batches, Kind::Join, None);
+        answered(&mut batches, Kind::Join, None);
+        answered(&mut batches, Kind::Join, None);
         assert_eq!(sizes(&mut batches), [MOST, 190 - 2 * MOST]);
     }
 
@@ -381,8 +362,8 @@ mod tests {
     fn what_looks_beyond_its_own_prefix_shares_nothing() {
         let mut batches = Batches::new();
         let mut permit = join("s/3", 1, 9);
-        if let Ask::Join { admission, .. } = &mut permit {
-            admission.nothing_else_in = Some(Arc::from(&b"s/"[..]));
+        if let Ask::Join(join) = &mut permit {
+            join.admission.nothing_else_in = Some(Arc::from(&b"s/"[..]));
         }
         assert_eq!(batches.keep((1, permit.clone())), Some((1, permit)));
         assert!(sizes(&mut batches).is_empty());
@@ -408,10 +389,10 @@ mod tests {
         let mut batches = Batches::new();
         keep(&mut batches, [join("a", 1, 9)]);
         assert_eq!(sizes(&mut batches), [1]);
-        told(&mut batches, Kind::Join, Some(16));
+        answered(&mut batches, Kind::Join, Some(16));
         keep(&mut batches, (0..40).map(|n| join(&format!("e{n}"), 1, 9)));
         assert_eq!(sizes(&mut batches), [16, 16, 8]);
-        told(&mut batches, Kind::Join, None);
+        answered(&mut batches, Kind::Join, None);
         keep(&mut batches, (0..40).map(|n| join(&format!("e{n}"), 1, 9)));
         assert_eq!(sizes(&mut batches), [16, 16]);
     }
@@ -432,28 +413,25 @@ mod tests {
         let endpoints = vec![etcd.endpoint()];
         let access = Access::from(etcd_client::ConnectOptions::new());
         let limit = std::time::Duration::from_secs(5);
-        let pool = Arc::new(Pool::new(env, endpoints, access, limit).expect("an endpoint"));
+        let pool = Arc::new(Pool::new(env, &endpoints, access, limit).expect("an endpoint"));
         let lease = pool.grant(60).await.expect("a lease").id;
         let asked = ["small", "big", "tiny"].map(|election| join(election, lease, 1));
         let asked = (1..).zip(asked).collect();
-        let (events, mut told) = mpsc::unbounded_channel();
+        let (events, mut answers) = mpsc::unbounded_channel();
         send(pool, Kind::Join, asked, events).await;
 
-        let Some(Event::Shared(first)) = told.recv().await else {
+        let Some(Event::Batch(first)) = answers.recv().await else {
             panic!("the transaction's answers come first");
         };
         let requests: Vec<_> = first.answers.iter().map(|(request, _)| *request).collect();
         assert_eq!(requests, [1, 3], "they do not wait for what is still read");
         assert!(first.last, "another transaction may be sent");
-        let Some(Event::Answered { request: 2, answer }) = told.recv().await else {
+        let Some(Event::Answered { request: 2, answer }) = answers.recv().await else {
             panic!("the big one's answer follows");
         };
-        let Answer::Joined {
-            entries, created, ..
-        } = answer
-        else {
+        let Answer::Joined(joined) = answer else {
             panic!("it joined: {answer:?}");
         };
-        assert!(created && entries.len() == 601);
+        assert!(joined.created && joined.entries.len() == 601);
     }
 }

@@ -10,7 +10,7 @@ use crate::metrics;
 use crate::runtime::SharedEnv;
 use crate::state::{LeaseDeadline, LocalStatusWriter, Status, Term, TermState};
 use crate::util::{LazyWatch, LazyWatchSender};
-use eldest_core::action::{RequestError, SlotId, Standing, TermId};
+use eldest_core::action::{RequestError, SlotId, TermId};
 use eldest_core::partitions::partition_key;
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
@@ -37,6 +37,8 @@ pub(crate) struct CandidateState {
     room: Option<OwnedSemaphorePermit>,
     elected: Arc<dyn Winner>,
     term: Option<(TermId, Arc<TermState>)>,
+    /// When the term began, until it is known that somebody took it up, or it was warned of.
+    unclaimed: Option<Time>,
     failure: Arc<OnceLock<Error>>,
     /// A lock's, a semaphore's or a partition's: its many terms are told as details.
     brief: bool,
@@ -82,6 +84,7 @@ impl CandidateState {
             room,
             elected,
             term: None,
+            unclaimed: None,
             failure: Arc::clone(&failure),
             brief: turn.is_some(),
             turn,
@@ -106,6 +109,7 @@ impl CandidateState {
             room: None,
             elected: Arc::clone(&self.elected),
             term: None,
+            unclaimed: None,
             failure: Arc::default(),
             brief: true,
             turn: None,
@@ -160,12 +164,28 @@ impl CandidateState {
             key,
             token,
         );
+        self.unclaimed = Some(shared.env.now());
         self.term = Some((term, Arc::clone(&shared)));
         let view = Term { shared };
         if let Some(writer) = &self.writer {
             writer.elected(view.clone(), term);
         }
         self.elected.elected(slot, term, view);
+    }
+
+    /// Warns, once, of a term that began before that moment and that nobody took up.
+    pub(super) fn warn_if_unclaimed(&mut self, identity: &str, before: Time) {
+        if self.unclaimed.is_none_or(|since| since > before) {
+            return;
+        }
+        self.unclaimed = None;
+        let term = self.term.as_ref().map(|(_, shared)| shared);
+        if let Some(term) = term.filter(|term| !term.is_taken_up() && !term.is_lost()) {
+            tracing::warn!(
+                target: "eldest::election", identity, election = &*self.election, token = term.token,
+                "elected, but nobody awaits it: it leads, and nobody acts",
+            );
+        }
     }
 
     pub(super) fn term_ended(
@@ -207,27 +227,15 @@ impl CandidateState {
         }
     }
 
-    pub(super) fn standing(&mut self, identity: &str, standing: Standing) {
-        let status = match standing {
-            Standing::Joining => Status::Joining,
-            Standing::Waiting { ahead } => Status::Waiting {
-                rank: ahead + 1,
-                ahead,
-            },
-            Standing::Leading { token } => Status::Leading {
-                fencing_token: token,
-            },
-            Standing::Ending { reason } => Status::Ending { reason },
-            Standing::Ended { reason } => Status::Ended { reason },
-        };
+    pub(super) fn status(&mut self, identity: &str, status: Status) {
         let election = &*self.election;
-        if let Status::Waiting { rank, ahead } = status {
+        if let Status::Waiting { rank, ahead, .. } = status {
             tracing::debug!(target: "eldest::election", identity, election, rank, ahead, "rank changed");
         } else {
-            tracing::debug!(target: "eldest::election", identity, election, ?status, "standing");
+            tracing::debug!(target: "eldest::election", identity, election, ?status, "status changed");
         }
-        self.status.change(|told| {
-            *told = status;
+        self.status.change(|shown| {
+            *shown = status;
             true
         });
         self.shown(identity, status);
@@ -240,7 +248,7 @@ impl CandidateState {
             let (leads, rank) = match status {
                 Status::Leading { .. } => (true, 1),
                 Status::Waiting { rank, .. } => (false, rank),
-                Status::Joining | Status::Ending { .. } | Status::Ended { .. } => (false, 0),
+                _ => (false, 0),
             };
             metrics::standing(identity, &self.election, leads, rank);
         }
@@ -255,23 +263,18 @@ impl CandidateState {
         self.awaiting_end.push(reply);
     }
 
-    pub(super) fn ended(
-        mut self,
-        identity: &str,
-        reason: EndReason,
-        trouble: Option<&RequestError>,
-    ) {
+    pub(super) fn ended(mut self, identity: &str, reason: EndReason, error: Option<&RequestError>) {
         tell!(
             self, target: "eldest::election", identity, election = &*self.election,
             reason = reason.as_str(), "candidacy ended",
         );
-        let error = trouble.map_or_else(|| Error::closed_by(reason), Error::from_trouble);
+        let error = error.map_or_else(|| Error::closed_by(reason), Error::from_request);
         drop(self.failure.set(error.clone()));
         // Whoever is told of the end finds the next one's turn begun.
         drop(self.turn.take());
         self.registered(Err(error));
         // LazyWatch already, unless it never came to be; nobody is told twice.
-        let ended = Status::Ended { reason };
+        let ended = Status::ended(reason);
         self.status
             .change(|status| std::mem::replace(status, ended) != ended);
         self.shown(identity, ended);

@@ -8,11 +8,12 @@ use super::Driver;
 use crate::error::Error;
 use crate::metrics;
 use crate::state::{LeaseView, SessionState};
-use eldest_core::action::{Action, Condition, SlotId, TermId};
+use eldest_core::action::{self, Action, CandidateAction, SlotId, TermId};
+use eldest_core::lease::Lease;
 
 impl Driver {
     pub(super) fn act(&mut self) {
-        while let Some(action) = self.machine.action() {
+        while let Some(action) = self.core.action() {
             match action {
                 Action::Ask { request, ask } => self.io.ask(request, ask),
                 Action::HangUp => self.io.hang_up(),
@@ -24,7 +25,7 @@ impl Driver {
                 Action::Distrust => self.lease_deadlines.end(),
                 Action::Proclaimed { ticket, result } => {
                     if let Some(reply) = self.proclaims.remove(&ticket) {
-                        drop(reply.send(result.map_err(|t| Error::from_trouble(&t))));
+                        drop(reply.send(result.map_err(|t| Error::from_request(&t))));
                     }
                 }
                 // Observers have a task of their own.
@@ -33,20 +34,15 @@ impl Driver {
                 | Action::Synced { .. }
                 | Action::Unsynced { .. }
                 | Action::Confirmed { .. } => {}
-                Action::Session(condition) => self.condition(condition),
+                Action::Session(state) => self.session_state(state),
                 Action::Note(note) => self.note(&note),
-                of_candidate @ (Action::Elected { .. }
-                | Action::Taken { .. }
-                | Action::TermEnded { .. }
-                | Action::Registered { .. }
-                | Action::Standing { .. }
-                | Action::Ended { .. }) => self.candidate_action(of_candidate),
+                Action::Candidate(action) => self.candidate_action(action),
             }
         }
         self.io.flush();
-        let (machine, releases) = (&self.machine, &mut self.releases);
+        let (core, releases) = (&self.core, &mut self.releases);
         let done = |(slot, term, reply): &mut (SlotId, TermId, oneshot::Sender<()>)| {
-            reply.is_closed() || machine.is_released(*slot, *term)
+            reply.is_closed() || core.is_released(*slot, *term)
         };
         for (.., reply) in releases.extract_if(.., done) {
             let _ = reply.send(());
@@ -54,15 +50,15 @@ impl Driver {
     }
 
     /// Tells a candidate what became of it.
-    fn candidate_action(&mut self, action: Action) {
+    fn candidate_action(&mut self, action: CandidateAction) {
         match action {
-            Action::Elected {
+            CandidateAction::Elected {
                 slot,
                 term,
                 key,
                 token,
             } => self.elected(slot, term, key, token),
-            Action::Taken {
+            CandidateAction::Taken {
                 member,
                 partition,
                 slot,
@@ -72,7 +68,7 @@ impl Driver {
                     self.candidates.insert(slot, Box::new(candidate));
                 }
             }
-            Action::TermEnded {
+            CandidateAction::TermEnded {
                 slot,
                 term,
                 reason,
@@ -83,30 +79,28 @@ impl Driver {
                     candidate.term_ended(&self.identity, term, reason, cutoff, valid);
                 }
             }
-            Action::Registered { slot } => {
+            CandidateAction::Registered { slot } => {
                 if let Some(candidate) = self.candidates.get_mut(&slot) {
                     candidate.registered(Ok(()));
                 }
             }
-            Action::Standing { slot, standing } => {
+            CandidateAction::Status { slot, status } => {
                 if let Some(candidate) = self.candidates.get_mut(&slot) {
-                    candidate.standing(&self.identity, standing);
+                    candidate.status(&self.identity, status);
                 }
             }
-            Action::Ended {
+            CandidateAction::Ended {
                 slot,
                 reason,
-                trouble,
+                error,
             } => {
                 if let Some(candidate) = self.candidates.remove(&slot) {
                     if self.standing.get(&candidate.prefix) == Some(&slot) {
                         self.standing.remove(&candidate.prefix);
                     }
-                    candidate.ended(&self.identity, reason, trouble.as_ref());
+                    candidate.ended(&self.identity, reason, error.as_ref());
                 }
             }
-            // The others are no candidate's.
-            _ => {}
         }
     }
 
@@ -114,7 +108,8 @@ impl Driver {
         let left = deadline.since(self.env.now());
         metrics::trusted(&self.identity, self.env.unix_time(), left);
         if fresh {
-            self.lease_deadlines.begin(deadline);
+            let lease = self.core.lease().map_or(0, Lease::id);
+            self.lease_deadlines.begin(lease, deadline);
             self.env.rewatch();
             return;
         }
@@ -125,7 +120,12 @@ impl Driver {
         if !extended {
             // The watchdog, or somebody's check, was faster than this renewal: what it ended stays ended.
             let now = self.env.now();
-            self.machine.distrusted(now);
+            self.core.distrusted(now);
+            return;
+        }
+        let before = self.env.now().before(self.lease_deadlines.grace());
+        for candidate in self.candidates.values_mut() {
+            candidate.warn_if_unclaimed(&self.identity, before);
         }
     }
 
@@ -146,31 +146,26 @@ impl Driver {
         }
     }
 
-    fn condition(&mut self, condition: Condition) {
+    fn session_state(&mut self, state: action::SessionState) {
         let identity = &*self.identity;
-        match condition {
-            Condition::Lost { reason } => {
+        match state {
+            action::SessionState::Lost { reason, .. } => {
                 metrics::lease_lost(identity, reason);
                 tracing::warn!(target: "eldest::session", identity, reason = reason.as_str(), "lease lost");
             }
-            Condition::Closed => {
+            action::SessionState::Closed => {
                 tracing::info!(target: "eldest::session", identity, "session closed");
             }
             _ => {
-                tracing::debug!(target: "eldest::session", identity, ?condition, "session state");
+                tracing::debug!(target: "eldest::session", identity, ?state, "session state");
             }
         }
-        let state = match condition {
-            Condition::Connecting => SessionState::Connecting,
-            Condition::Ready => SessionState::Ready,
-            Condition::Live { lease } => match self.lease_deadlines.present() {
-                Some(lease_deadline) => {
-                    SessionState::Live(LeaseView::new(lease, lease_deadline, Arc::clone(&self.env)))
-                }
-                None => return,
-            },
-            Condition::Lost { reason } => SessionState::Lost { reason },
-            Condition::Closed => SessionState::Closed,
+        let view = |lease| {
+            let lease_deadline = self.lease_deadlines.present()?;
+            Some(LeaseView::new(lease, lease_deadline, Arc::clone(&self.env)))
+        };
+        let Some(state) = state.try_map(view) else {
+            return;
         };
         self.closed = matches!(state, SessionState::Closed);
         self.state.send_replace(state);

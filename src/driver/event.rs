@@ -1,6 +1,6 @@
 //! Says what happened outside of the driver: answers of etcd, messages of its streams.
 
-use crate::etcd::{Failure, KeepAlive, WatchMessage, WatchReceiver};
+use crate::etcd::{KeepAlive, WatchMessage, WatchReceiver};
 use eldest_core::action::{Answer, RequestError, RequestId};
 
 /// What happened outside.
@@ -8,7 +8,7 @@ pub(crate) enum Event {
     /// A request was answered.
     Answered { request: RequestId, answer: Answer },
     /// Some that shared a transaction were.
-    Shared(Batch),
+    Batch(Batch),
     /// One that used the keepalive stream; the stream comes back with the answer, if it may be used again.
     Renewed {
         request: RequestId,
@@ -24,7 +24,7 @@ pub(crate) enum Event {
     /// A message of the watch stream, or its end.
     Watched {
         generation: u64,
-        message: Result<WatchMessage, Failure>,
+        message: Result<WatchMessage, RequestError>,
     },
 }
 
@@ -43,14 +43,4 @@ pub(super) struct Batch {
     pub(super) last: bool,
     /// With the last: how many etcd took at once, if not all.
     pub(super) took: Option<usize>,
-}
-
-/// A failure as the core knows it.
-pub(super) fn trouble(failure: &Failure) -> RequestError {
-    let class = failure.class.for_core();
-    RequestError {
-        class,
-        ambiguous: failure.may_be_applied,
-        message: failure.to_string(),
-    }
 }

@@ -155,14 +155,10 @@ impl Failures {
     pub(super) fn note(&mut self, now: Time, note: &Note) -> Option<Line> {
         let identity = &*self.identity;
         match note {
-            Note::RequestFailed {
-                what,
-                about,
-                trouble,
-            } => {
+            Note::RequestFailed { what, about, error } => {
                 metrics::request_failed(identity, what);
-                let what = (What::Request(what), trouble.class);
-                self.about(now, what, &trouble.message, about)
+                let what = (What::Request(what), error.class);
+                self.about(now, what, &error.to_string(), about)
             }
             Note::WatchLost { why } => {
                 metrics::watch_lost(identity);
@@ -284,9 +280,7 @@ pub(super) fn name_of(namespace: &[u8], about: &[u8]) -> String {
     let name = about.strip_prefix(namespace).unwrap_or(about);
     let end = name.iter().rposition(|byte| *byte == b'/');
     let name = &name[..end.unwrap_or(name.len())];
-    String::from_utf8_lossy(name)
-        .trim_start_matches('/')
-        .to_owned()
+    String::from_utf8_lossy(name).into_owned()
 }
 
 /// The first few names, and how many more there are.
@@ -325,10 +319,12 @@ mod tests {
 
     #[test]
     fn keys_and_prefixes_are_called_by_the_name_of_their_election() {
-        for about in ["eldest/team/jobs/", "eldest/team/jobs/7f", "team/jobs/"] {
-            for namespace in ["eldest", "eldest/"] {
-                assert_eq!(name_of(namespace.as_bytes(), about.as_bytes()), "team/jobs");
-            }
+        for (about, name) in [
+            ("eldest/team/jobs/", "team/jobs"),
+            ("eldest/team/jobs/7f", "team/jobs"),
+            ("/team/jobs/7f", "/team/jobs"),
+        ] {
+            assert_eq!(name_of(b"eldest/", about.as_bytes()), name);
         }
     }
 

@@ -126,6 +126,14 @@ impl Room {
 /// The driver's end of the command queue.
 pub(crate) struct CommandReceiver(mpsc::UnboundedReceiver<Queued>);
 
+#[cfg(feature = "unstable-sim")]
+impl CommandReceiver {
+    /// The next command, for what stands for a driver in a test; `None` when every handle is gone.
+    pub(crate) async fn next(&mut self) -> Option<Command> {
+        Some(self.0.recv().await?.command)
+    }
+}
+
 /// What the driver does next.
 #[allow(
     clippy::large_enum_variant,
@@ -304,7 +312,7 @@ mod tests {
             let limit = Duration::from_secs(1);
             let pool = Pool::new(
                 Arc::clone(&env),
-                endpoints,
+                &endpoints,
                 Access::from(ConnectOptions::new()),
                 limit,
             );

@@ -12,11 +12,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument;
 
 use super::batch::{self, Batches};
-use super::event::{Event, trouble};
-use crate::etcd::{Failure, KeepAlive, Lane, Pool, WatchMessage, WatchReceiver, WatchRequest};
+use super::event::Event;
+use crate::etcd::{KeepAlive, Lane, Pool, WatchMessage, WatchReceiver, WatchRequest};
 use crate::runtime::SharedEnv;
-use eldest_core::action::{Answer, Ask, RequestError, RequestId, WatchId};
-use eldest_core::machine::Machine;
+use eldest_core::Core;
+use eldest_core::action::{Answer, Ask, Class, RequestError, RequestId, WatchId};
 use eldest_core::time::Time;
 
 pub(super) struct Io {
@@ -99,13 +99,13 @@ impl Io {
     }
 
     /// Gives an event to the core.
-    pub(super) fn take(&mut self, event: Event, machine: &mut Machine, now: Time) {
+    pub(super) fn take(&mut self, event: Event, core: &mut Core, now: Time) {
         match event {
-            Event::Answered { request, answer } => machine.answer(now, request, answer),
-            Event::Shared(told) => {
-                self.batches.told(&told);
-                for (request, answer) in told.answers {
-                    machine.answer(now, request, answer);
+            Event::Answered { request, answer } => core.answer(now, request, answer),
+            Event::Batch(batch) => {
+                self.batches.answered(&batch);
+                for (request, answer) in batch.answers {
+                    core.answer(now, request, answer);
                 }
             }
             Event::Renewed {
@@ -117,7 +117,7 @@ impl Io {
                 if generation == self.generation {
                     self.stream = stream;
                 }
-                machine.answer(now, request, answer);
+                core.answer(now, request, answer);
             }
             Event::Watching {
                 generation,
@@ -136,14 +136,14 @@ impl Io {
                 }
                 match message {
                     Ok(WatchMessage::Created { id, revision }) => {
-                        machine.watch_created(now, id, revision);
+                        core.watch_created(now, id, revision);
                     }
                     Ok(WatchMessage::Events { id, changes, .. }) => {
-                        machine.watch_events(now, id, changes);
+                        core.watch_events(now, id, changes);
                     }
-                    Ok(WatchMessage::Progress { revision }) => machine.watch_progress(revision),
+                    Ok(WatchMessage::Progress { revision }) => core.watch_progress(revision),
                     Ok(WatchMessage::Refused { id, failure }) => {
-                        machine.watch_refused(now, id, trouble(&failure));
+                        core.watch_refused(now, id, failure);
                     }
                     Ok(WatchMessage::Canceled {
                         id,
@@ -152,9 +152,9 @@ impl Io {
                     }) => {
                         let why =
                             format!("canceled by etcd (compacted at {compact_revision}): {reason}");
-                        machine.watch_canceled(now, id, why);
+                        core.watch_canceled(now, id, why);
                     }
-                    Err(failure) => machine.watch_lost(now, failure.to_string()),
+                    Err(failure) => core.watch_lost(now, failure.to_string()),
                 }
             }
         }
@@ -180,7 +180,7 @@ impl Io {
                     async move {
                         let answer = send(&pool, lane, &namespace, ask)
                             .await
-                            .unwrap_or_else(|failure| Answer::Failed(trouble(&failure)));
+                            .unwrap_or_else(Answer::Failed);
                         drop(events.send(Event::Answered { request, answer }));
                     }
                     .in_current_span()
@@ -207,7 +207,7 @@ impl Io {
             async move {
                 let (answer, stream) = match pool.keepalive(lease).await {
                     Ok(stream) => (Answer::Opened, Some(Box::new(stream))),
-                    Err(failure) => (Answer::Failed(trouble(&failure)), None),
+                    Err(failure) => (Answer::Failed(failure), None),
                 };
                 drop(events.send(Event::Renewed {
                     request,
@@ -225,11 +225,8 @@ impl Io {
         let generation = self.generation;
         let events = self.urgent.clone();
         let Some(mut stream) = self.stream.take() else {
-            let answer = Answer::Failed(RequestError {
-                class: eldest_core::action::Class::Retry,
-                ambiguous: false,
-                message: "the keepalive stream is not open".to_owned(),
-            });
+            let error = RequestError::new(Class::Retry, "the keepalive stream is not open", "");
+            let answer = Answer::Failed(error.unsent());
             drop(events.send(Event::Answered { request, answer }));
             return;
         };
@@ -240,7 +237,7 @@ impl Io {
                         let (ttl, header) = (ack.ttl, ack.header);
                         (Answer::Renewed { ttl, header }, Some(stream))
                     }
-                    Err(failure) => (Answer::Failed(trouble(&failure)), None),
+                    Err(failure) => (Answer::Failed(failure), None),
                 };
                 drop(events.send(Event::Renewed {
                     request,
@@ -350,7 +347,7 @@ impl Io {
     }
 }
 
-async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Answer, Failure> {
+async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Answer, RequestError> {
     Ok(match ask {
         Ask::Grant { ttl } => {
             let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
@@ -377,23 +374,13 @@ async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Ans
             let answer = batch::ask_together(pool, &[&ask]).await?.remove(0);
             batch::finish(pool, answer).await
         }
-        Ask::List { prefix, reach } => {
-            let listed = pool.list_over(lane, &prefix, reach).await?;
-            Answer::Listed {
-                header: listed.header,
-                entries: listed.entries,
-            }
-        }
+        Ask::List { prefix, reach } => Answer::Listed(pool.list_over(lane, &prefix, reach).await?),
         Ask::Older {
             prefix,
             create_revision,
         } => {
             // Our own key belongs to what is read: it shows that it still stands.
-            let listed = pool.older(&prefix, create_revision + 1).await?;
-            Answer::Listed {
-                header: listed.header,
-                entries: listed.entries,
-            }
+            Answer::Listed(pool.older(&prefix, create_revision + 1).await?)
         }
         write @ (Ask::Release { .. }
         | Ask::Take { .. }
@@ -406,7 +393,7 @@ async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Ans
 }
 
 /// Sends what changes keys of ours, or looks for these.
-async fn send_write(pool: &Pool, namespace: &[u8], ask: Ask) -> Result<Answer, Failure> {
+async fn send_write(pool: &Pool, namespace: &[u8], ask: Ask) -> Result<Answer, RequestError> {
     Ok(match ask {
         Ask::Release { keys } => Answer::Deleted {
             header: pool.release(&keys).await?,
@@ -449,25 +436,4 @@ async fn send_write(pool: &Pool, namespace: &[u8], ask: Ask) -> Result<Answer, F
 /// Kept here so that nothing else needs to know how long a bounded wait is.
 pub(crate) const fn several(request_timeout: Duration) -> Duration {
     request_timeout.saturating_mul(4)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::etcd::Class;
-
-    #[test]
-    fn what_may_have_been_applied_is_ambiguous_whatever_the_class() {
-        for class in [Class::Retry, Class::Denied, Class::Invalid] {
-            for may_be_applied in [true, false] {
-                let failure = Failure {
-                    class,
-                    message: String::new(),
-                    endpoint: String::new(),
-                    may_be_applied,
-                };
-                assert_eq!(trouble(&failure).ambiguous, may_be_applied, "{class:?}");
-            }
-        }
-    }
 }

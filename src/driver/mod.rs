@@ -23,9 +23,9 @@ use crate::runtime::SharedEnv;
 use crate::state::{LeaseDeadlines, SessionState};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
-use eldest_core::machine::{Config, Machine};
 use eldest_core::pause::LONGEST_PAUSE;
 use eldest_core::reason::LostReason;
+use eldest_core::{Config, Core};
 
 pub(crate) use candidate_state::{CandidateState, Winner};
 use failures::Failures;
@@ -38,10 +38,12 @@ pub(crate) use observing::{Observers, Parts as ObserverParts};
 pub(crate) enum Command {
     /// etcd answered, outside of what the core asks.
     Connected,
+    /// The session is to hold a lease although nobody stands.
+    KeepLease,
     Campaign {
         slot: SlotId,
         value: Arc<[u8]>,
-        manner: CandidateConfig,
+        config: CandidateConfig,
         candidate: Box<CandidateState>,
     },
     Leave {
@@ -98,7 +100,7 @@ pub(crate) struct Parts {
 pub(crate) struct Driver {
     env: SharedEnv,
     pool: Arc<Pool>,
-    machine: Machine,
+    core: Core,
     lease_deadlines: Arc<LeaseDeadlines>,
     state: watch::Sender<SessionState>,
     identity: Arc<str>,
@@ -145,7 +147,7 @@ impl Driver {
                 Arc::clone(&identity),
                 namespace,
             ),
-            machine: Machine::new(config),
+            core: Core::new(config),
             env,
             pool,
             lease_deadlines,
@@ -166,13 +168,13 @@ impl Driver {
     pub(crate) async fn run(parts: Parts) {
         let (mut driver, mut inbox) = Driver::new(parts);
         while !driver.closed {
-            let dues = [driver.machine.next_timeout(), driver.failures.next()];
+            let dues = [driver.core.next_timeout(), driver.failures.next()];
             let due = dues.into_iter().flatten().min();
             match inbox.next(due, &mut driver.io).await {
                 Work::Event(event) => driver.event(event),
                 Work::Due => {
                     let now = driver.env.now();
-                    driver.machine.tick(now);
+                    driver.core.tick(now);
                     let lines = driver.failures.due(now);
                     driver.tell(lines);
                 }
@@ -183,7 +185,7 @@ impl Driver {
                 }
                 Work::HandlesGone => {
                     let now = driver.env.now();
-                    driver.machine.close(now);
+                    driver.core.close(now);
                 }
                 // The answer is among the events.
                 Work::Sent => {}

@@ -14,9 +14,9 @@ impl Driver {
             Note::LeaseGranted { lease, ttl } => {
                 tracing::info!(target: "eldest::session", identity, lease = format!("{lease:x}"), ?ttl, "lease granted");
             }
-            Note::RenewalFailed { trouble } => {
+            Note::RenewalFailed { error } => {
                 metrics::renewal(identity, "failed");
-                self.failed(What::Renewal, trouble.class, &trouble.message, &[]);
+                self.failed(What::Renewal, error.class, &error.to_string(), &[]);
             }
             Note::Renewed { took } => {
                 metrics::renewed(identity, *took);
@@ -41,11 +41,11 @@ impl Driver {
                     candidate.joined(identity, key, *create_revision, *again);
                 }
             }
-            Note::JoinFailed { slot, trouble } => {
+            Note::JoinFailed { slot, error } => {
                 let candidate = self.candidates.get(slot);
                 let prefix =
                     candidate.map_or_else(Arc::default, |candidate| Arc::clone(&candidate.prefix));
-                self.failed(What::Join, trouble.class, &trouble.message, &prefix);
+                self.failed(What::Join, error.class, &error.to_string(), &prefix);
             }
             Note::Blocked { slot, key } => {
                 let election = self

@@ -1,7 +1,7 @@
 //! Runs the one task per session that follows what observers look at, on a watch stream and a connection of its own, so
 //! that no burst of changes delays a renewal or a hand-over.
 //!
-//! The task starts with the first observer and ends a moment after the last. Its decisions are those of a second core machine, which
+//! The task starts with the first observer and ends a moment after the last. Its decisions are those of a second core core, which
 //! never holds a lease. Observers of the same keys share one watch. The next message of the stream is read when the last
 //! one has been applied, so what etcd has to tell waits in etcd, by HTTP/2 flow control.
 
@@ -21,9 +21,9 @@ use crate::runtime::SharedEnv;
 use crate::state::{AsOf, Backlog, Complete, Confirmed, Roster, SessionState};
 use eldest_core::action::{Action, Note, SlotId};
 use eldest_core::kv::Reach;
-use eldest_core::machine::{Config, Machine};
 use eldest_core::pause::LONGEST_PAUSE;
 use eldest_core::time::Time;
+use eldest_core::{Config, Core};
 
 /// After so many changes in one message, other tasks of the runtime have their turn.
 const MANY: usize = 32;
@@ -143,7 +143,7 @@ struct Look {
 
 struct Task {
     parts: Parts,
-    machine: Machine,
+    core: Core,
     io: io::Io,
     looks: HashMap<SlotId, Look>,
     slots: HashMap<(Arc<[u8]>, Reach), SlotId>,
@@ -178,7 +178,7 @@ impl Task {
                 answers.clone(),
                 answers,
             ),
-            machine: Machine::new(parts.config.clone()),
+            core: Core::new(parts.config.clone()),
             parts,
             looks: HashMap::new(),
             slots: HashMap::new(),
@@ -210,7 +210,7 @@ impl Task {
                 }
                 () = wait => {
                     let now = task.parts.env.now();
-                    task.machine.tick(now);
+                    task.core.tick(now);
                     task.stop_lingering(now);
                     let lines = task.failures.due(now);
                     task.tell(lines);
@@ -266,7 +266,7 @@ impl Task {
     fn next_wait(&self) -> futures::future::BoxFuture<'static, ()> {
         let env = &self.parts.env;
         let lingers = self.lingering.front().map(|(until, _)| *until);
-        let next = [self.machine.next_timeout(), lingers, self.failures.next()];
+        let next = [self.core.next_timeout(), lingers, self.failures.next()];
         let next = next.into_iter().flatten().min();
         let wait = next.map_or(LONGEST_SLEEP, |at| at.since(env.now()).min(LONGEST_SLEEP));
         // At once, or the timer would never be due among things that always are.
@@ -278,7 +278,7 @@ impl Task {
 
     fn event(&mut self, event: Event) {
         let now = self.parts.env.now();
-        self.io.take(event, &mut self.machine, now);
+        self.io.take(event, &mut self.core, now);
     }
 
     fn asked(&mut self, ask: Ask) {
@@ -332,7 +332,7 @@ impl Task {
         };
         self.looks.insert(slot, look);
         let now = self.parts.env.now();
-        self.machine.observe(now, slot, prefix, reach);
+        self.core.observe(now, slot, prefix, reach);
         slot
     }
 
@@ -349,7 +349,7 @@ impl Task {
                 .is_some_and(|look| look.left == Some(until))
             {
                 self.end(slot);
-                self.machine.unobserve(slot);
+                self.core.unobserve(slot);
             }
         }
     }
@@ -365,7 +365,7 @@ impl Task {
     }
 
     fn act(&mut self) {
-        while let Some(action) = self.machine.action() {
+        while let Some(action) = self.core.action() {
             match action {
                 Action::Ask { request, ask } => self.io.ask(request, ask),
                 Action::Watch { watch, key, prefix } => self.io.watch(watch, &key, prefix),
@@ -397,10 +397,10 @@ impl Task {
                 }
                 // One write, however many elections are looked at.
                 Action::Confirmed { as_of } => self.confirmed.set(as_of),
-                Action::ObserveFailed { slot, trouble } => {
+                Action::ObserveFailed { slot, error } => {
                     let look = self.end(slot);
                     for (_, backlog) in look.iter().flat_map(|look| &look.readers) {
-                        backlog.push(Err(Error::from_trouble(&trouble)));
+                        backlog.push(Err(Error::from_request(&error)));
                         backlog.end();
                     }
                 }

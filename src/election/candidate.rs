@@ -12,7 +12,7 @@ use super::leadership::{Claim, Leadership, proclaim};
 use crate::driver::{CandidateState, Command, Winner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::{Handle, WeakHandle};
-use crate::state::{Announced, LocalStatus, LocalStatusWriter, Status, Term};
+use crate::state::{Announcement, LocalStatus, LocalStatusWriter, Status, Term};
 use crate::util::{LazyWatch, Receiver, Sender, channel};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
@@ -37,9 +37,9 @@ use eldest_core::candidate::CandidateConfig;
 /// use eldest::Status;
 ///
 /// let mut candidate = session.election("billing/scheduler")?.campaign().await?;
-/// let mut status = candidate.status();
+/// let mut status = candidate.subscribe();
 /// let waits = status.wait_for(|s| matches!(s, Status::Waiting { .. })).await?;
-/// if let Status::Waiting { rank, ahead } = *waits {
+/// if let Status::Waiting { rank, ahead, .. } = *waits {
 ///     println!("number {rank}, behind {ahead}");
 /// #   assert_eq!((rank, ahead), (2, 1));
 /// }
@@ -54,6 +54,8 @@ use eldest_core::candidate::CandidateConfig;
 pub struct Candidate {
     handle: Handle,
     slot: SlotId,
+    /// Since when, counted from 1970: what it announces later says the same.
+    since: Duration,
     status: Arc<LazyWatch<Status>>,
     elected: Receiver<Leadership>,
     failure: Arc<OnceLock<Error>>,
@@ -64,6 +66,7 @@ pub struct Candidate {
 /// Makes the leaderships that a candidate wins, and passes them to it.
 struct Elected {
     handle: WeakHandle,
+    since: Duration,
     sender: Sender<Leadership>,
 }
 
@@ -71,7 +74,7 @@ impl Winner for Elected {
     fn elected(&self, slot: SlotId, id: TermId, term: Term) {
         if let Some(handle) = self.handle.upgrade() {
             // With nobody to receive it, it is dropped, which releases the key.
-            let claim = Claim::new(handle, slot, id, term);
+            let claim = Claim::new(handle, slot, self.since, id, term);
             self.sender.send(Leadership::new(claim));
         }
     }
@@ -79,21 +82,25 @@ impl Winner for Elected {
 
 impl Candidate {
     /// Stands in the manner that is made for its slot; returns once the key stands in etcd. `turn` is given back when
-    /// the key is gone; `own` is told where it stands.
+    /// the key is gone; `local` gets its status.
     pub(crate) async fn stand(
         handle: &Handle,
         name: Arc<str>,
         prefix: Arc<[u8]>,
         turn: Option<OwnedSemaphorePermit>,
         local: Option<Arc<LocalStatus>>,
-        manner: impl FnOnce(SlotId) -> CandidateConfig,
+        announcement: Option<&Announcement>,
+        config: impl FnOnce(SlotId) -> CandidateConfig,
     ) -> Result<Self> {
-        let value = handle.announced(&handle.shared.settings.announced)?;
+        let announcement = announcement.unwrap_or(&handle.shared.settings.announcement);
+        let since = handle.shared.env.unix_time();
+        let value = handle.encode(announcement, since)?;
         let room = handle.shared.room.campaign().await;
         let slot = handle.new_slot();
         let (sender, elected) = channel();
         let winner = Elected {
             handle: handle.downgrade(),
+            since,
             sender,
         };
         let (candidate, channels) = CandidateState::new(
@@ -107,12 +114,13 @@ impl Candidate {
         handle.send(Command::Campaign {
             slot,
             value,
-            manner: manner(slot),
+            config: config(slot),
             candidate,
         })?;
         let candidate = Self {
             handle: handle.clone(),
             slot,
+            since,
             status: channels.status,
             elected,
             failure: channels.failure,
@@ -125,14 +133,24 @@ impl Candidate {
         }
     }
 
-    /// Where it stands: the current status at once (`changed()` returns for it), then every change, the latest winning.
-    pub fn status(&self) -> watch::Receiver<Status> {
+    /// Where it stands. Asks nobody.
+    pub fn status(&self) -> Status {
+        self.status.get()
+    }
+
+    /// The same as a channel: the current status at once (`changed()` returns for it), then every change, the latest
+    /// winning.
+    pub fn subscribe(&self) -> watch::Receiver<Status> {
         let mut status = self.status.watch();
         status.mark_changed();
         status
     }
 
     /// Waits until this candidate leads.
+    ///
+    /// Await it for as long as the candidate stands. One that wins while nobody awaits this leads all the same: its key is
+    /// the eldest, nobody else can lead, and nobody acts. The log warns of it after the
+    /// [grace period](crate::SessionOptions::grace).
     ///
     /// The deadline is compared at the moment of return: a leadership that has died on the way is never handed out.
     ///
@@ -148,6 +166,7 @@ impl Candidate {
             match self.elected.recv().await {
                 Some(leadership) => {
                     if leadership.is_valid() && leadership.lost_reason().is_none() {
+                        leadership.term().shared.take_up();
                         return Ok(leadership);
                     }
                     // Lost before anybody took it up: dropping it rejoins.
@@ -166,7 +185,7 @@ impl Candidate {
     fn ended(&self) -> Error {
         let failure = self.failure.get().cloned();
         failure.unwrap_or_else(|| match self.status.get() {
-            Status::Ended { reason } => Error::closed_by(reason),
+            Status::Ended { reason, .. } => Error::closed_by(reason),
             _ => Error::closed(),
         })
     }
@@ -181,8 +200,15 @@ impl Candidate {
     /// # Cancellation safety
     ///
     /// Dropped midway, etcd may or may not have it; the next key will.
-    pub async fn proclaim(&self, announced: impl Into<Announced>) -> Result<()> {
-        proclaim(&self.handle, self.slot, &announced.into(), ErrorKind::Ended).await
+    pub async fn proclaim(&self, announcement: impl Into<Announcement>) -> Result<()> {
+        proclaim(
+            &self.handle,
+            self.slot,
+            self.since,
+            &announcement.into(),
+            ErrorKind::Ended,
+        )
+        .await
     }
 
     /// Leaves the queue; returns when etcd confirmed that the key is gone.

@@ -6,8 +6,8 @@ use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::CatchUnwind;
-use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -69,17 +69,17 @@ pub(crate) enum Fault {
 
 impl Fault {
     /// The error of work that failed; a panic goes on.
-    pub(crate) fn into_result(self) -> Result<()> {
+    pub(crate) fn into_error(self) -> Error {
         match self {
-            Fault::Failed(error) => Err(Error::work(error)),
+            Fault::Failed(error) => Error::work(error),
             Fault::Panicked(panic) => std::panic::resume_unwind(panic),
         }
     }
 }
 
 /// Work between two terms, and the eye on the leader that it is told of.
-pub(crate) struct Follower<'r, F> {
-    election: &'r Election,
+pub(crate) struct Follower<F> {
+    election: Election,
     /// `None`: there is none, or it has ended by itself.
     work: Option<Pin<Box<CatchUnwind<AssertUnwindSafe<F>>>>>,
     stop: CancellationToken,
@@ -88,12 +88,12 @@ pub(crate) struct Follower<'r, F> {
     last: Option<Term>,
 }
 
-impl<'r, F: Future<Output = Result<(), BoxError>>> Follower<'r, F> {
+impl<F: Future<Output = Result<(), BoxError>>> Follower<F> {
     /// Starts the work, if there is any.
     pub(crate) fn start(
-        election: &'r Election,
+        election: Election,
         last: Option<Term>,
-        work: Option<impl FnOnce(Following) -> F>,
+        work: impl FnOnce(Following) -> Option<F>,
     ) -> Self {
         let (leader, seen) = watch::channel(None);
         let stop = CancellationToken::new();
@@ -103,7 +103,7 @@ impl<'r, F: Future<Output = Result<(), BoxError>>> Follower<'r, F> {
         };
         Self {
             election,
-            work: work.map(|work| Box::pin(AssertUnwindSafe(work(following)).catch_unwind())),
+            work: work(following).map(|work| Box::pin(AssertUnwindSafe(work).catch_unwind())),
             stop,
             leader,
             last,
@@ -219,7 +219,7 @@ mod tests {
             shared: TermState::new(
                 Arc::clone(&shared.env),
                 Arc::clone(&shared.pool),
-                LeaseDeadline::until(Time::ZERO),
+                LeaseDeadline::until(1, Time::ZERO),
                 "e".into(),
                 entry(7, 5).key,
                 5,

@@ -10,6 +10,7 @@ use crate::runtime::timeout;
 
 /// A health check and its times.
 pub(crate) struct Health<C> {
+    election: Election,
     every: Duration,
     limit: Duration,
     check: C,
@@ -17,8 +18,9 @@ pub(crate) struct Health<C> {
 }
 
 impl<C> Health<C> {
-    pub(crate) fn new(every: Duration, limit: Duration, check: C) -> Self {
+    pub(crate) fn new(election: Election, every: Duration, limit: Duration, check: C) -> Self {
         Self {
+            election,
             every,
             limit,
             check,
@@ -32,20 +34,21 @@ impl<C> Health<C> {
     }
 
     /// Asks once.
-    async fn asks<F>(&mut self, election: &Election) -> bool
+    async fn asks<F, E>(&mut self) -> bool
     where
         C: FnMut() -> F,
-        F: Future<Output = Result<(), BoxError>>,
+        F: Future<Output = Result<(), E>>,
+        E: Into<BoxError>,
     {
-        let env = &*election.handle.shared.env;
+        let env = &*self.election.handle.shared.env;
         let answer = timeout(env, self.limit, (self.check)()).await;
         let why = match answer {
             Some(Ok(())) => None,
-            Some(Err(error)) => Some(error.to_string()),
+            Some(Err(error)) => Some(error.into().to_string()),
             None => Some(format!("no answer within {:?}", self.limit)),
         };
         let was_ill = std::mem::replace(&mut self.ill, why.is_some());
-        let election = election.name();
+        let election = self.election.name();
         match why {
             Some(why) if !was_ill => {
                 tracing::warn!(target: "eldest::election", election, why, "unhealthy");
@@ -59,27 +62,29 @@ impl<C> Health<C> {
     }
 
     /// Waits for an `Ok`.
-    pub(crate) async fn wait<F>(&mut self, election: &Election)
+    pub(crate) async fn wait<F, E>(&mut self)
     where
         C: FnMut() -> F,
-        F: Future<Output = Result<(), BoxError>>,
+        F: Future<Output = Result<(), E>>,
+        E: Into<BoxError>,
     {
-        while !self.asks(election).await {
-            election.handle.shared.env.sleep(self.every).await;
+        while !self.asks().await {
+            self.election.handle.shared.env.sleep(self.every).await;
         }
     }
 
     /// Asks for as long as it is polled, and tells the monitor of every `Ok`.
-    pub(crate) async fn beat<F>(&mut self, election: &Election, monitor: &WorkMonitor) -> Infallible
+    pub(crate) async fn beat<F, E>(&mut self, monitor: &WorkMonitor) -> Infallible
     where
         C: FnMut() -> F,
-        F: Future<Output = Result<(), BoxError>>,
+        F: Future<Output = Result<(), E>>,
+        E: Into<BoxError>,
     {
         loop {
-            if self.asks(election).await {
+            if self.asks().await {
                 monitor.healthy();
             }
-            election.handle.shared.env.sleep(self.every).await;
+            self.election.handle.shared.env.sleep(self.every).await;
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::sync::oneshot;
@@ -13,11 +14,12 @@ use tokio_util::task::TaskTracker;
 use crate::driver::Command;
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::{Handle, SessionShared};
-use crate::state::{Announced, Term};
+use crate::state::{Announcement, Term};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::reason::LostReason;
 
-/// The right to act as leader, for one term. Checks and fencing are those of its [`Term`], to which it dereferences.
+/// The right to act as leader, for one term. Checks and fencing are those of its [`Term`], to which it dereferences: each of
+/// its methods means the same here.
 ///
 /// Dropping it, or a panic that unwinds through it, releases the key at once: the next eldest leads within
 /// milliseconds, not after the TTL. Drop it only when the work has ended. Tasks of [`Leadership::spawn`] are awaited
@@ -29,10 +31,23 @@ pub struct Leadership {
     claim: Arc<Claim>,
 }
 
+/// Says for a part of a leader's work that it makes progress. From [`Leadership::heartbeats`]; it does not hold the
+/// leadership.
+#[derive(Debug, Clone)]
+pub struct Heartbeats(Term);
+
+impl Heartbeats {
+    /// As [`Leadership::heartbeat`].
+    pub fn beat(&self) {
+        self.0.shared.beat();
+    }
+}
+
 /// The last one dropped gives the key back.
 pub(crate) struct Claim {
     handle: Handle,
     slot: SlotId,
+    since: Duration,
     id: TermId,
     term: Term,
     /// Made for the first one: of thousands of elections few have any.
@@ -74,6 +89,20 @@ impl Leadership {
     /// A view to pass to whatever acts for the leader; it does not hold the leadership.
     pub fn term(&self) -> Term {
         self.claim.term.clone()
+    }
+
+    /// Says that the work makes progress. With a [stall timeout](crate::Runner::stall_timeout) the term ends when this is
+    /// not said often enough. Call it where a piece of work has been *done*, not from a task of its own that would go on
+    /// while the work hangs.
+    ///
+    /// One read of the clock and an atomic write, from any thread.
+    pub fn heartbeat(&self) {
+        self.claim.term.shared.beat();
+    }
+
+    /// [`Leadership::heartbeat`] for those who do a part of the work and do not hold the leadership.
+    pub fn heartbeats(&self) -> Heartbeats {
+        Heartbeats(self.term())
     }
 
     /// Runs a task that belongs to the term: when the term ends, the key is released only after the task has ended,
@@ -123,12 +152,13 @@ impl Leadership {
     /// # Cancellation safety
     ///
     /// Dropped midway, etcd may or may not have it; the next key will.
-    pub async fn proclaim(&self, announced: impl Into<Announced>) -> Result<()> {
+    pub async fn proclaim(&self, announcement: impl Into<Announcement>) -> Result<()> {
         let claim = &self.claim;
         proclaim(
             &claim.handle,
             claim.slot,
-            &announced.into(),
+            claim.since,
+            &announcement.into(),
             ErrorKind::GuardLost,
         )
         .await
@@ -226,10 +256,18 @@ impl fmt::Debug for Leadership {
 }
 
 impl Claim {
-    pub(crate) fn new(handle: Handle, slot: SlotId, id: TermId, term: Term) -> Self {
+    /// Won by a candidate that stands since then, counted from 1970.
+    pub(crate) fn new(
+        handle: Handle,
+        slot: SlotId,
+        since: Duration,
+        id: TermId,
+        term: Term,
+    ) -> Self {
         Self {
             handle,
             slot,
+            since,
             id,
             term,
             tasks: OnceLock::new(),
@@ -326,10 +364,11 @@ impl Drop for Claim {
 pub(crate) async fn proclaim(
     handle: &Handle,
     slot: SlotId,
-    announced: &Announced,
+    since: Duration,
+    announcement: &Announcement,
     gone: ErrorKind,
 ) -> Result<()> {
-    let value = handle.announced(announced)?;
+    let value = handle.encode(announcement, since)?;
     let (reply, done) = oneshot::channel();
     let proclaim = Command::Proclaim { slot, value, reply };
     handle.call(proclaim).await?;

@@ -16,31 +16,31 @@ use super::health::Health;
 use super::leadership::{Claim, Leadership};
 use super::work_monitor::WorkMonitor;
 use crate::error::{BoxError, Error, ErrorKind, Result};
-use crate::state::Term;
-use eldest_core::reason::LostReason;
+use crate::state::{Status, Term};
+use eldest_core::reason::{EndReason, LostReason};
 
 /// How one term's work came to its end.
-enum End {
+enum End<T> {
     /// By itself, while we led.
-    Done(Result<(), BoxError>),
+    Done(Result<T, BoxError>),
     /// After the term was lost, or the work stepped down: the candidate rejoins.
     Lost,
-    /// The work resigned.
-    Resigned,
-    /// On shutdown.
-    Shutdown,
+    /// The work resigned; what it returned.
+    Resigned(Option<T>),
+    /// On shutdown; what the work returned.
+    Shutdown(Option<T>),
     /// It panicked.
     Panicked(Box<dyn Any + Send>),
 }
 
-impl End {
+impl<T> End<T> {
     /// Why we end the term, if it is we who end it.
     fn reason(&self) -> Option<LostReason> {
         match self {
             End::Done(_) | End::Panicked(_) => Some(LostReason::Resigned),
             // It may have come after the term was lost: the candidate is not to stand again.
-            End::Shutdown => Some(LostReason::Shutdown),
-            End::Lost | End::Resigned => None,
+            End::Shutdown(_) => Some(LostReason::Shutdown),
+            End::Lost | End::Resigned(_) => None,
         }
     }
 }
@@ -56,8 +56,8 @@ enum Turn {
 }
 
 /// One call of [`Runner::run`](super::Runner::run).
-pub(crate) struct Run<'r, W, F, C> {
-    pub(crate) election: &'r Election,
+pub(crate) struct Run<W, F, C> {
+    pub(crate) election: Election,
     pub(crate) follow: Option<F>,
     pub(crate) check: Option<Health<C>>,
     pub(crate) stall_timeout: Option<Duration>,
@@ -65,57 +65,57 @@ pub(crate) struct Run<'r, W, F, C> {
     pub(crate) work: W,
 }
 
-impl<W, WF, F, FF, C, CF> Run<'_, W, F, C>
+impl<T, E, W, WF, F, FE, FF, C, CE, CF> Run<W, F, C>
 where
     W: FnMut(Leadership) -> WF,
-    WF: Future<Output = Result<(), BoxError>>,
+    WF: Future<Output = Result<T, E>>,
+    E: Into<BoxError>,
     F: FnMut(Following) -> FF,
-    FF: Future<Output = Result<(), BoxError>>,
+    FF: Future<Output = Result<(), FE>>,
+    FE: Into<BoxError>,
     C: FnMut() -> CF,
-    CF: Future<Output = Result<(), BoxError>>,
+    CF: Future<Output = Result<(), CE>>,
+    CE: Into<BoxError>,
 {
-    /// Leads and follows until `shutdown`, or until work of either kind has ended for good.
-    pub(crate) async fn until(mut self, shutdown: &CancellationToken) -> Result<()> {
+    /// Leads and follows until `shutdown`, or until work of either kind has ended for good. `Some`: what the last work
+    /// returned.
+    pub(crate) async fn until(mut self, shutdown: &CancellationToken) -> Result<Option<T>> {
         let grace = self.election.handle.shared.settings.grace;
+        let follows = self.follow.is_some();
         let mut candidate = None;
         let mut last: Option<Term> = None;
         loop {
             if shutdown.is_cancelled() {
-                return leave(candidate).await;
+                return leave(candidate).await.map(|()| None);
             }
-            // Before the first term, and after a stall.
-            let unsure = last
-                .as_ref()
-                .is_none_or(|term| term.lost_reason() == Some(LostReason::Stalled));
-            let mut follower = Follower::start(self.election, last.take(), self.follow.as_mut());
+            let check = self.check.as_mut().filter(|_| unsure(last.as_ref()));
+            let mut follower = Follower::start(self.election.clone(), last.take(), |following| {
+                let work = self.follow.as_mut()?;
+                Some(async move { work(following).await.map_err(Into::into) })
+            });
             let turn = tokio::select! {
                 biased;
                 () = shutdown.cancelled() => Turn::Shutdown,
-                turn = self.turn(&mut candidate, unsure) => turn.map_or_else(Turn::Refused, Turn::Elected),
+                turn = turn(&self.election, &mut candidate, check) => turn.map_or_else(Turn::Refused, Turn::Elected),
                 fault = follower.fails() => Turn::Fault(fault),
             };
             let leadership = match turn {
                 Turn::Elected(leadership) => leadership,
-                Turn::Fault(fault) => return leave(candidate).await.and(fault.into_result()),
-                Turn::Shutdown | Turn::Refused(_) => {
-                    // Not one after the other: it might be elected meanwhile, and nobody would work.
-                    let (left, panic) = tokio::join!(leave(candidate), follower.end(grace));
-                    if let Some(panic) = panic {
-                        std::panic::resume_unwind(panic);
-                    }
-                    return match turn {
-                        Turn::Refused(error) => Err(error),
-                        _ => left,
-                    };
+                Turn::Fault(fault) => return leave(candidate).await.and(Err(fault.into_error())),
+                Turn::Shutdown => return wind_up(candidate, follower, grace).await.and(Ok(None)),
+                Turn::Refused(error) => {
+                    let resigned = has_left(candidate.as_ref());
+                    drop(wind_up(candidate, follower, grace).await);
+                    return if resigned { Ok(None) } else { Err(error) };
                 }
             };
             let claim = leadership.claim();
             last = Some(leadership.term());
+            // Its next term waits until the work of this one has ended, even if that steps down before.
             if let Some(candidate) = &candidate {
-                // Its next term waits until the work of this one has ended, even if that steps down before.
                 drop(candidate.hold_back(true));
             }
-            let monitor = self.monitor(&claim);
+            let monitor = monitor(&self.election, &claim, self.aborts, follows);
             let end = match follower.end(grace).await {
                 Some(panic) => End::Panicked(panic),
                 None => self.term(leadership, &monitor, shutdown).await,
@@ -124,10 +124,12 @@ where
             match end {
                 // The candidate rejoins, at the back.
                 End::Lost => {}
-                End::Resigned | End::Shutdown => return leave(candidate).await,
+                End::Resigned(value) | End::Shutdown(value) => {
+                    return leave(candidate).await.map(|()| value);
+                }
                 End::Done(result) => {
                     leave(candidate).await?;
-                    return result.map_err(Error::work);
+                    return result.map(Some).map_err(Error::work);
                 }
                 End::Panicked(panic) => {
                     drop(leave(candidate).await);
@@ -137,57 +139,32 @@ where
         }
     }
 
-    /// Stands, for the first time or again, and waits for its turn.
-    async fn turn(
-        &mut self,
-        candidate: &mut Option<Candidate>,
-        unsure: bool,
-    ) -> Result<Leadership> {
-        if let Some(check) = self.check.as_mut().filter(|_| unsure) {
-            check.wait(self.election).await;
-        }
-        let candidate = match candidate {
-            Some(candidate) => {
-                candidate.hold_back(false)?;
-                candidate
-            }
-            None => candidate.insert(self.election.stand(true).await?),
-        };
-        candidate.elected().await
-    }
-
-    /// Begins when the node is elected: a follower's work that does not end must not keep the leadership.
-    fn monitor(&self, claim: &Arc<Claim>) -> Arc<WorkMonitor> {
-        let settings = &self.election.handle.shared.settings;
-        let start = self.follow.as_ref().map(|_| settings.ttl + settings.grace);
-        WorkMonitor::start(Arc::clone(claim), settings.grace, start, self.aborts)
-    }
-
     /// One term: until its work has ended or was dropped.
     async fn term(
         &mut self,
         leadership: Leadership,
         monitor: &WorkMonitor,
         shutdown: &CancellationToken,
-    ) -> End {
+    ) -> End<T> {
         let (claim, term) = (leadership.claim(), leadership.term());
         let lost = term.lost();
-        let ended = || match term.lost_reason() {
-            Some(LostReason::Resigned) => End::Resigned,
-            Some(LostReason::Shutdown) => End::Shutdown,
+        let ended = |value| match term.lost_reason() {
+            Some(LostReason::Resigned) => End::Resigned(value),
+            Some(LostReason::Shutdown) => End::Shutdown(value),
             // Shutdown may have come while the term was being lost.
-            _ if shutdown.is_cancelled() => End::Shutdown,
+            _ if shutdown.is_cancelled() => End::Shutdown(value),
             _ => End::Lost,
         };
         if lost.is_cancelled() || shutdown.is_cancelled() {
-            return ended();
+            return ended(None);
         }
         let span = span_of(&term);
         let illness = self.check.as_ref().map(|check| check.times().1);
         monitor.work_begins(self.stall_timeout, illness);
-        let (election, check, work) = (self.election, &mut self.check, &mut self.work);
+        let (check, work) = (&mut self.check, &mut self.work);
         let mut running = Box::pin(
-            AssertUnwindSafe(async { work(leadership).await }.instrument(span)).catch_unwind(),
+            AssertUnwindSafe(async { work(leadership).await.map_err(Into::into) }.instrument(span))
+                .catch_unwind(),
         );
         let early = tokio::select! {
             biased;
@@ -199,30 +176,94 @@ where
             }
             never = async {
                 match check {
-                    Some(check) => check.beat(election, monitor).await,
+                    Some(check) => check.beat(monitor).await,
                     None => std::future::pending().await,
                 }
             } => match never {},
         };
-        match early {
-            Some(Ok(_)) if lost.is_cancelled() => return ended(),
-            Some(Ok(result)) => return End::Done(result),
-            Some(Err(panic)) => return End::Panicked(panic),
-            None => {}
-        }
-        let result = if self.aborts {
-            Some((&mut running).await)
-        } else {
-            term.until_cutoff(&mut running).await
+        let result = match early {
+            Some(Ok(result)) if !lost.is_cancelled() => return End::Done(result),
+            Some(result) => Some(result),
+            None if self.aborts => Some((&mut running).await),
+            None => term.until_cutoff(&mut running).await,
         };
         drop(running);
         match result {
-            Some(Err(panic)) => return End::Panicked(panic),
-            Some(Ok(result)) => tell_late(&term, Some(result)),
-            None => tell_late(&term, None),
+            Some(Err(panic)) => End::Panicked(panic),
+            Some(Ok(result)) => ended(late(&term, Some(result))),
+            None => ended(late(&term, None)),
         }
-        ended()
     }
+}
+
+/// Whether the health check decides if the node stands: before the first term, and after a stall.
+fn unsure(last: Option<&Term>) -> bool {
+    last.is_none_or(|term| term.lost_reason() == Some(LostReason::Stalled))
+}
+
+/// [`Election::resign`] ended the candidacy while it waited.
+fn has_left(candidate: Option<&Candidate>) -> bool {
+    let status = candidate.map(Candidate::status);
+    matches!(
+        status,
+        Some(Status::Ended {
+            reason: EndReason::Left | EndReason::Resigned,
+            ..
+        })
+    )
+}
+
+/// Leaves, and ends the follower's work; a panic of that goes on.
+async fn wind_up<F>(
+    candidate: Option<Candidate>,
+    follower: Follower<F>,
+    grace: Duration,
+) -> Result<()>
+where
+    F: Future<Output = Result<(), BoxError>>,
+{
+    // Not one after the other: it might be elected meanwhile, and nobody would work.
+    let (left, panic) = tokio::join!(leave(candidate), follower.end(grace));
+    if let Some(panic) = panic {
+        std::panic::resume_unwind(panic);
+    }
+    left
+}
+
+/// Stands, for the first time or again, and waits for its turn; first for the check's `Ok`, if there is one.
+async fn turn<C, CF, CE>(
+    election: &Election,
+    candidate: &mut Option<Candidate>,
+    check: Option<&mut Health<C>>,
+) -> Result<Leadership>
+where
+    C: FnMut() -> CF,
+    CF: Future<Output = Result<(), CE>>,
+    CE: Into<BoxError>,
+{
+    if let Some(check) = check {
+        check.wait().await;
+    }
+    let candidate = match candidate {
+        Some(candidate) => {
+            candidate.hold_back(false)?;
+            candidate
+        }
+        None => candidate.insert(election.stand(true).await?),
+    };
+    candidate.elected().await
+}
+
+/// Begins when the node is elected: a follower's work that does not end must not keep the leadership.
+fn monitor(
+    election: &Election,
+    claim: &Arc<Claim>,
+    aborts: bool,
+    follows: bool,
+) -> Arc<WorkMonitor> {
+    let settings = &election.handle.shared.settings;
+    let start = follows.then_some(settings.ttl + settings.grace);
+    WorkMonitor::start(Arc::clone(claim), settings.grace, start, aborts)
 }
 
 /// Ends a term whose work has ended or was dropped: awaits its tasks, and lets the key go.
@@ -236,11 +277,11 @@ async fn end_term(claim: &Claim, monitor: &WorkMonitor, reason: Option<LostReaso
     drop(claim.joined());
 }
 
-/// What became of work that was told to end; `None`: it was dropped.
-pub(crate) fn tell_late(term: &Term, result: Option<Result<(), BoxError>>) {
-    let election = term.election();
+/// What work returned that was told to end; `None`: it was dropped. An error is logged.
+pub(crate) fn late<T>(term: &Term, result: Option<Result<T, BoxError>>) -> Option<T> {
+    let election = term.name();
     match result {
-        Some(Ok(())) => {}
+        Some(Ok(value)) => return Some(value),
         Some(Err(error)) => {
             tracing::warn!(target: "eldest::election", election, %error, "work failed at the end of its term");
         }
@@ -248,13 +289,14 @@ pub(crate) fn tell_late(term: &Term, result: Option<Result<(), BoxError>>) {
             tracing::warn!(target: "eldest::election", election, "work dropped at the frozen deadline");
         }
     }
+    None
 }
 
 /// What the work logs tells which term it was.
 pub(crate) fn span_of(term: &Term) -> tracing::Span {
     tracing::info_span!(
         target: "eldest::election", "term",
-        election = term.election(), token = term.fencing_token(),
+        election = term.name(), token = term.fencing_token(),
     )
 }
 
@@ -270,7 +312,7 @@ async fn leave(candidate: Option<Candidate>) -> Result<()> {
 pub(crate) fn unconfirmed(error: Error) -> Result<()> {
     match error.kind() {
         ErrorKind::Unavailable | ErrorKind::Closed => {
-            tracing::warn!(target: "eldest::election", %error, "release not confirmed yet");
+            tracing::warn!(target: "eldest::election", error = %error.report(), "release not confirmed yet");
             Ok(())
         }
         _ => Err(error),

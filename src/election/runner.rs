@@ -4,13 +4,15 @@ use std::fmt;
 use std::future::Pending;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
+use tokio::sync::Mutex;
 
 use super::Election;
 use super::following::Following;
 use super::health::Health;
 use super::leadership::Leadership;
 use super::run::Run;
+use super::run_handle::{RunHandle, spawn};
+use super::shutdown::{Shutdown, cancel_on};
 use crate::error::{BoxError, Error, ErrorKind, Result};
 
 /// The longest time that a limit may be: with a longer one a stall would never be noticed in time to matter.
@@ -29,6 +31,11 @@ pub type NoCheck = fn() -> Pending<Result<(), BoxError>>;
 /// [grace period](crate::SessionOptions::grace) in most cases (see [Ending a term](crate#ending-a-term)).
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum OnOverrun {
     /// It is dropped, the key is released and the next eldest leads. The process and its other elections go on.
     ///
@@ -57,7 +64,7 @@ pub enum OnOverrun {
 /// ```
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), eldest::BoxError> {
-/// # use eldest::{CancellationToken, Session, SessionOptions};
+/// # use eldest::{BoxError, CancellationToken, Session, SessionOptions};
 /// # let etcd = eldest_testing::Etcd::start().await?;
 /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
 /// # let shutdown = CancellationToken::new();
@@ -71,9 +78,9 @@ pub enum OnOverrun {
 ///     .follow(async |mut following| {
 ///         let stopped = following.stopped();
 ///         while let Some(leader) = stopped.run_until_cancelled(following.changed()).await {
-///             println!("requests go to {:?}", leader.as_ref().map(|l| l.announcement().get_address()));
+///             println!("requests go to {:?}", leader.as_ref().map(|l| l.announcement().address()));
 ///         }
-///         Ok(())
+///         Ok::<_, BoxError>(())
 ///     })
 ///     .stall_timeout(Duration::from_secs(30))
 ///     .run(shutdown, async |leadership| {
@@ -84,7 +91,7 @@ pub enum OnOverrun {
 /// #           stop.cancel();
 /// #           lost.cancelled().await;
 ///         }
-///         Ok(())
+///         Ok::<_, BoxError>(())
 ///     })
 ///     .await?;
 /// # Ok(())
@@ -100,7 +107,7 @@ pub struct Runner<F = NoFollower, C = NoCheck> {
 }
 
 impl Election {
-    /// Does `work` whenever this node leads, until `shutdown` is cancelled.
+    /// Does `work` whenever this node leads, until `shutdown`: a token that is cancelled, or a future that completes.
     ///
     /// Campaigns, waits, and calls `work` with the [`Leadership`] of each term. At the end of a term, always in this
     /// order: its token is cancelled and its deadline frozen; the work is awaited; at the frozen deadline it is
@@ -109,16 +116,52 @@ impl Election {
     /// queue. At no time two calls of `work` overlap.
     ///
     /// What ends `run`:
-    /// - `shutdown`: the work is told through its token, awaited, the key released; returns `Ok`.
     /// - the work returns while its token is not cancelled: the key is released and `run` returns what the work
-    ///   returned. After cancellation either is the end of that term only; an error is logged.
-    /// - the work resigns by [`Leadership::resign`]: returns `Ok` when it has ended.
+    ///   returned, `Some(value)` or its error. After cancellation either is the end of that term only; an error is
+    ///   logged.
+    /// - `shutdown`: the work is told through its token, awaited, the key released; returns the value of the work, if it
+    ///   was running and returned one, else `None`.
+    /// - the work resigns by [`Leadership::resign`]: likewise.
     /// - the work panics: the key is released and the panic goes on.
+    ///
+    /// The work may be an `async fn` or an async closure, which may mutate what it captured, and fail with any error that
+    /// converts into a [`BoxError`]. The future does not borrow the election, so `tokio::spawn(election.run(shutdown,
+    /// work))` compiles. A closure needs to name the type of its error, in `async |leadership| -> anyhow::Result<()>
+    /// {...}` or in `Ok::<_, BoxError>(())`.
     ///
     /// The work runs within this call, not in a task of its own. Work that blocks its thread cannot be dropped: for
     /// it only [`Term::is_valid`](crate::Term::is_valid) and fencing stand between two leaders, or
     /// [`OnOverrun::Abort`](crate::OnOverrun::Abort). [`Election::runner`] has more: work for followers, an end for
     /// leaders that stall, a health check.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let endpoints = [etcd.endpoint()];
+    /// use eldest::{CancellationToken, Leadership, Session, SessionOptions};
+    ///
+    /// #[derive(Debug, PartialEq)]
+    /// struct Report {
+    ///     invoices: u32,
+    /// }
+    ///
+    /// async fn send_invoices(leadership: Leadership) -> Result<Report, std::io::Error> {
+    ///     let mut report = Report { invoices: 0 };
+    ///     while report.invoices < 3 && leadership.is_valid() {
+    ///         report.invoices += 1; // ... one piece of work ...
+    ///     }
+    ///     Ok(report)
+    /// }
+    ///
+    /// let session = Session::connect(endpoints, SessionOptions::new("node-a")).await?;
+    /// let election = session.election("billing/invoices")?;
+    /// let shutdown = CancellationToken::new(); // to be cancelled on SIGTERM
+    /// let task = tokio::spawn(election.run(shutdown, send_invoices));
+    /// assert_eq!(task.await??, Some(Report { invoices: 3 }));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -129,12 +172,74 @@ impl Election {
     /// # Cancellation safety
     ///
     /// Dropping the call drops the work and releases the key, in that order.
-    pub async fn run<W, F>(&self, shutdown: CancellationToken, work: W) -> Result<()>
+    pub fn run<S, K, W, F, T, E>(
+        &self,
+        shutdown: S,
+        work: W,
+    ) -> impl Future<Output = Result<Option<T>>> + use<S, K, W, F, T, E>
     where
+        S: Shutdown<K>,
         W: FnMut(Leadership) -> F,
-        F: Future<Output = Result<(), BoxError>>,
+        F: Future<Output = Result<T, E>>,
+        E: Into<BoxError>,
     {
-        self.runner().run(shutdown, work).await
+        self.runner().run(shutdown, work)
+    }
+
+    /// [`Election::run`] for an async closure that changes what it captured, across its `await`s.
+    ///
+    /// Two methods, because of the compiler: the future of such a closure borrows from it, and a task that is to be
+    /// spawned cannot hold one beside references (`implementation of Send is not general enough`).
+    ///
+    /// ```
+    /// # use eldest::{Election, Leadership, Result};
+    /// # async fn one_piece_of_work(_: i64) -> std::io::Result<()> { Ok(()) }
+    /// # async fn example(election: Election) -> Result<()> {
+    /// let mut terms = 0;
+    /// let shutdown = std::future::pending();
+    /// election
+    ///     .run_mut(shutdown, async |leadership: Leadership| {
+    ///         terms += 1;
+    ///         one_piece_of_work(leadership.fencing_token()).await
+    ///     })
+    ///     .await?;
+    /// println!("led in {terms} terms");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Election::run`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`Election::run`].
+    pub fn run_mut<S, K, W, T, E>(
+        &self,
+        shutdown: S,
+        work: W,
+    ) -> impl Future<Output = Result<Option<T>>> + use<S, K, W, T, E>
+    where
+        S: Shutdown<K>,
+        W: AsyncFnMut(Leadership) -> Result<T, E>,
+        E: Into<BoxError>,
+    {
+        self.runner().run_mut(shutdown, work)
+    }
+
+    /// [`Election::run`] in a task of its own. The handle waits for it, and stops it.
+    pub fn spawn<S, K, W, F, T, E>(&self, shutdown: S, work: W) -> RunHandle<T>
+    where
+        S: Shutdown<K>,
+        S::Signal: Send + 'static,
+        W: FnMut(Leadership) -> F + Send + 'static,
+        F: Future<Output = Result<T, E>> + Send + 'static,
+        T: Send + 'static,
+        E: Into<BoxError> + 'static,
+    {
+        let env = &self.handle.shared.env;
+        spawn(env, shutdown, |token| self.run(token, work))
     }
 
     /// How this node takes part, option by option; [`Runner::run`] starts it.
@@ -167,10 +272,11 @@ impl<F, C> Runner<F, C> {
     ///
     /// Work that returns `Ok` before it was told to is not called again until the node has led once more. An error
     /// before that ends [`Runner::run`], after its key is gone; a later one is logged. A panic ends it as well.
-    pub fn follow<W, WF>(self, work: W) -> Runner<W, C>
+    pub fn follow<W, WF, E>(self, work: W) -> Runner<W, C>
     where
         W: FnMut(Following) -> WF,
-        WF: Future<Output = Result<(), BoxError>>,
+        WF: Future<Output = Result<(), E>>,
+        E: Into<BoxError>,
     {
         Runner {
             election: self.election,
@@ -182,7 +288,7 @@ impl<F, C> Runner<F, C> {
     }
 
     /// Ends a term as [`Stalled`](crate::LostReason::Stalled) when the leader's work has not called
-    /// [`Term::heartbeat`](crate::Term::heartbeat) for that long, at most 24 h; counted from the work's beginning.
+    /// [`Leadership::heartbeat`] for that long, at most 24 h; counted from the work's beginning.
     /// None by default.
     ///
     /// However healthy the lease is, the token is cancelled and the deadline frozen a
@@ -210,13 +316,14 @@ impl<F, C> Runner<F, C> {
     ///
     /// The check runs within the call of [`Runner::run`], beside the work: work that blocks the thread keeps the check
     /// from being asked, and so is noticed as well.
-    pub fn health_check<H, HF>(self, every: Duration, limit: Duration, check: H) -> Runner<F, H>
+    pub fn health_check<H, HF, E>(self, every: Duration, limit: Duration, check: H) -> Runner<F, H>
     where
         H: FnMut() -> HF,
-        HF: Future<Output = Result<(), BoxError>>,
+        HF: Future<Output = Result<(), E>>,
+        E: Into<BoxError>,
     {
         Runner {
-            check: Some(Health::new(every, limit, check)),
+            check: Some(Health::new(self.election.clone(), every, limit, check)),
             election: self.election,
             follow: self.follow,
             stall_timeout: self.stall_timeout,
@@ -240,15 +347,69 @@ impl<F, C> Runner<F, C> {
     /// # Cancellation safety
     ///
     /// Dropping the call drops the work and releases the key, in that order.
-    pub async fn run<W, WF, FF, CF>(self, shutdown: CancellationToken, work: W) -> Result<()>
+    pub async fn run<S, K, W, WF, T, E, FF, FE, CF, CE>(
+        self,
+        shutdown: S,
+        work: W,
+    ) -> Result<Option<T>>
     where
+        S: Shutdown<K>,
         W: FnMut(Leadership) -> WF,
-        WF: Future<Output = Result<(), BoxError>>,
+        WF: Future<Output = Result<T, E>>,
+        E: Into<BoxError>,
         F: FnMut(Following) -> FF,
-        FF: Future<Output = Result<(), BoxError>>,
+        FF: Future<Output = Result<(), FE>>,
+        FE: Into<BoxError>,
         C: FnMut() -> CF,
-        CF: Future<Output = Result<(), BoxError>>,
+        CF: Future<Output = Result<(), CE>>,
+        CE: Into<BoxError>,
     {
+        self.check_limits()?;
+        let (shutdown, signal) = shutdown.into_parts();
+        let run = Run {
+            election: self.election,
+            follow: self.follow,
+            check: self.check,
+            stall_timeout: self.stall_timeout,
+            aborts: self.on_overrun == OnOverrun::Abort,
+            work,
+        };
+        // Boxed, for it is large, and callers hold it in futures of their own.
+        cancel_on(signal, &shutdown, Box::pin(run.until(&shutdown))).await
+    }
+
+    /// [`Runner::run`] for an async closure that changes what it captured, as [`Election::run_mut`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Runner::run`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`Runner::run`].
+    pub async fn run_mut<S, K, W, T, E, FF, FE, CF, CE>(
+        self,
+        shutdown: S,
+        work: W,
+    ) -> Result<Option<T>>
+    where
+        S: Shutdown<K>,
+        W: AsyncFnMut(Leadership) -> Result<T, E>,
+        E: Into<BoxError>,
+        F: FnMut(Following) -> FF,
+        FF: Future<Output = Result<(), FE>>,
+        FE: Into<BoxError>,
+        C: FnMut() -> CF,
+        CF: Future<Output = Result<(), CE>>,
+        CE: Into<BoxError>,
+    {
+        // Never waited for: no two calls overlap.
+        let work = Mutex::new(work);
+        let work = async |leadership| (work.lock().await)(leadership).await;
+        self.run(shutdown, work).await
+    }
+
+    fn check_limits(&self) -> Result<()> {
         if let Some(timeout) = self.stall_timeout {
             check_limit("stall_timeout", timeout)?;
         }
@@ -261,15 +422,7 @@ impl<F, C> Runner<F, C> {
                 )));
             }
         }
-        let run = Run {
-            election: &self.election,
-            follow: self.follow,
-            check: self.check,
-            stall_timeout: self.stall_timeout,
-            aborts: self.on_overrun == OnOverrun::Abort,
-            work,
-        };
-        run.until(&shutdown).await
+        Ok(())
     }
 }
 

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
 
 use super::call::{CallError, header, kv};
-use super::failure::Failure;
 use super::kv::guarded_delete;
 use super::pool::{Lane, Pool};
+use eldest_core::error::RequestError;
 use eldest_core::kv::Header;
 
 impl Pool {
@@ -23,7 +23,7 @@ impl Pool {
         value: &[u8],
         lease: i64,
         keys: &[Arc<[u8]>],
-    ) -> Result<(Header, Option<Vec<bool>>), Failure> {
+    ) -> Result<(Header, Option<Vec<bool>>), RequestError> {
         let put = |key: &Arc<[u8]>| {
             let absent = Compare::create_revision(&**key, CompareOp::Equal, 0);
             let put = TxnOp::put(&**key, value, Some(PutOptions::new().with_lease(lease)));
@@ -56,7 +56,7 @@ impl Pool {
     }
 
     /// Deletes each of the keys that still is the one with its create revision; afterwards those are gone.
-    pub(crate) async fn release(&self, keys: &[(Arc<[u8]>, i64)]) -> Result<Header, Failure> {
+    pub(crate) async fn release(&self, keys: &[(Arc<[u8]>, i64)]) -> Result<Header, RequestError> {
         let delete =
             |(key, create_revision): &(Arc<[u8]>, i64)| guarded_delete(key, *create_revision);
         let txn = if let [alone] = keys {

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use etcd_client::{Client, KvClient, ResponseHeader, WatchClient};
 
-use super::failure::{Class, Failure};
+use super::failure;
 use crate::runtime::Env;
+use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Header;
 
 /// A page of large values, or the events of a large transaction, overruns the default of 4 MiB.
@@ -32,11 +33,11 @@ impl From<etcd_client::Error> for CallError {
 }
 
 impl CallError {
-    pub(super) fn at(&self, endpoint: &str) -> Failure {
+    pub(super) fn at(&self, endpoint: &str) -> RequestError {
         match self {
-            CallError::Client(error) => Failure::from_error(error, endpoint),
-            CallError::Odd(what) => Failure::new(Class::Retry, *what, endpoint),
-            CallError::Proxy => Failure::new(Class::Proxy, REMEDY, endpoint).unsent(),
+            CallError::Client(error) => failure::from_error(error, endpoint),
+            CallError::Odd(what) => RequestError::new(Class::Retry, *what, endpoint),
+            CallError::Proxy => RequestError::new(Class::Proxy, REMEDY, endpoint).unsent(),
         }
     }
 }

@@ -10,8 +10,8 @@ use etcd_client::{Client, Error};
 use tonic::Code;
 
 use super::call::{CallError, kv, timeout};
-use super::failure::{Class, Failure};
 use crate::runtime::Env;
+use eldest_core::error::{Class, RequestError};
 
 /// Every version of etcd refuses to read the empty key with this, as an invalid argument, before it looks at users, leaders
 /// or keys. The proxy passes the words on and loses the code, however it was configured. What else tells the proxy depends
@@ -39,15 +39,15 @@ pub(super) async fn check_new(
     limit: Duration,
     client: &Client,
     endpoint: &str,
-) -> Result<(), Failure> {
+) -> Result<(), RequestError> {
     let checked = timeout(env, limit, check(client)).await;
     let checked = match checked {
-        Some(checked) => checked.map_err(|trouble| trouble.at(endpoint)),
-        None => Err(Failure::new(
+        Some(checked) => checked.map_err(|error| error.at(endpoint)),
+        None => Err(RequestError::new(
             Class::Retry,
             format!("no answer within {limit:?}"),
             endpoint,
         )),
     };
-    checked.map_err(Failure::unsent)
+    checked.map_err(RequestError::unsent)
 }

@@ -1,154 +1,82 @@
 //! Classifies failed calls, by etcd's error codes, into what the caller does next.
 
 use std::error::Error as StdError;
-use std::fmt;
 
 use tonic::Code;
 
-use crate::error::{Error, ErrorKind, kind_of};
-use eldest_core::action;
+use eldest_core::error::{Class, RequestError};
 
-/// What the caller does about a failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Class {
-    /// Try again, at another endpoint: unreachable, timed out, without a leader, a learner, or an odd answer.
-    Retry,
-    /// Try again later: etcd is overloaded or out of space.
-    Backoff,
-    /// The lease does not exist (any more).
-    LeaseGone,
-    /// etcd's gRPC proxy answers there: use another endpoint.
-    Proxy,
-    /// Somebody has a lease of that id: ask for another id.
-    LeaseTaken,
-    /// The revision asked for is compacted: list again.
-    Compacted,
-    /// The credentials or the token were refused; a fresh connection authenticates anew.
-    Auth,
-    /// The user may not do this.
-    Denied,
-    /// The request can never succeed as it is.
-    Invalid,
-}
-
-impl Class {
-    /// Whether a request that was sent may have been applied all the same. The other classes are refusals.
-    pub(crate) fn leaves_open(self) -> bool {
-        matches!(self, Class::Retry | Class::Compacted)
+/// Classifies an error of the client.
+pub(super) fn from_error(error: &etcd_client::Error, endpoint: &str) -> RequestError {
+    use etcd_client::Error as E;
+    match error {
+        E::GRpcStatus(status) => from_status(status, endpoint),
+        E::LeaseKeepAliveError(message) => {
+            RequestError::new(classify(Code::Unknown, message), message, endpoint)
+        }
+        E::TransportError(error) => {
+            let message = chain(error);
+            RequestError::new(class_here(&message), message, endpoint)
+        }
+        // Made by the client itself, before anything is sent.
+        E::InvalidArgs(_)
+        | E::InvalidUri(_)
+        | E::Utf8Error(_)
+        | E::InvalidMetadataValue(_)
+        | E::EndpointsNotManaged => RequestError::new(Class::Invalid, chain(error), endpoint),
+        // Connections that broke, and streams and channels that ended.
+        _ => RequestError::new(Class::Retry, chain(error), endpoint),
     }
 }
 
-/// Why a call failed. Never holds a password.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
-    /// What to do about it.
-    pub(crate) class: Class,
-    /// What etcd or the connection said.
-    pub(crate) message: String,
-    /// The endpoint that was asked.
-    pub(crate) endpoint: String,
-    /// Whether etcd may have done what was asked. A refusal by etcd itself says that it did not.
-    pub(crate) may_be_applied: bool,
-}
-
-impl Failure {
-    /// A failure of a request that was sent. Only where another attempt is the remedy may etcd have done it: every other
-    /// class is a refusal.
-    pub(super) fn new(class: Class, message: impl Into<String>, endpoint: &str) -> Self {
-        Failure {
-            class,
-            message: message.into(),
-            endpoint: endpoint.to_owned(),
-            may_be_applied: class.leaves_open(),
-        }
+fn from_status(status: &tonic::Status, endpoint: &str) -> RequestError {
+    let class = classify(status.code(), status.message());
+    // tonic refuses the answer here, not etcd the request.
+    let answer_refused = status
+        .message()
+        .contains("decoded message length too large");
+    if connect_failed(status) {
+        // The status repeats only the outermost cause ("tcp connect error"); the rest says why.
+        let message = status.source().map_or_else(String::new, chain);
+        return RequestError::new(class_here(&message), message, endpoint).unsent();
     }
-
-    /// Says that the request has certainly not left us.
-    pub(super) fn unsent(mut self) -> Self {
-        self.may_be_applied = false;
-        self
-    }
-
-    /// Says that an earlier part of the same operation may have been applied, whatever the class of this failure.
-    pub(super) fn after_sending(mut self) -> Self {
-        self.may_be_applied = true;
-        self
-    }
-
-    /// Classifies an error of the client.
-    pub(super) fn from_error(error: &etcd_client::Error, endpoint: &str) -> Self {
-        use etcd_client::Error as E;
-        match error {
-            E::GRpcStatus(status) => Self::from_status(status, endpoint),
-            E::LeaseKeepAliveError(message) => {
-                Failure::new(classify(Code::Unknown, message), message, endpoint)
-            }
-            E::TransportError(error) => Failure::new(Class::Retry, chain(error), endpoint),
-            // Made by the client itself, before anything is sent.
-            E::InvalidArgs(_)
-            | E::InvalidUri(_)
-            | E::Utf8Error(_)
-            | E::InvalidMetadataValue(_)
-            | E::EndpointsNotManaged => Failure::new(Class::Invalid, chain(error), endpoint),
-            // Connections that broke, and streams and channels that ended.
-            _ => Failure::new(Class::Retry, chain(error), endpoint),
-        }
-    }
-
-    fn from_status(status: &tonic::Status, endpoint: &str) -> Self {
-        let class = classify(status.code(), status.message());
-        // tonic refuses the answer here, not etcd the request.
-        let answer_refused = status
-            .message()
-            .contains("decoded message length too large");
-        if connect_failed(status) {
-            // The status repeats only the outermost cause ("tcp connect error"); the rest says why.
-            let message = status.source().map_or_else(String::new, chain);
-            return Failure::new(Class::Retry, message, endpoint).unsent();
-        }
-        let mut message = if status.message().is_empty() {
-            status.code().to_string()
-        } else {
-            status.message().to_owned()
-        };
-        // Only what happened here has causes; they say what "transport error" does not, a refused certificate for one.
-        if let Some(source) = status.source() {
-            for cause in causes(source).map(ToString::to_string) {
-                if !message.contains(&cause) {
-                    message = format!("{message}: {cause}");
-                }
-            }
-        }
-        let failure = Failure::new(class, message, endpoint);
+    let mut message = if status.message().is_empty() {
+        status.code().to_string()
+    } else {
+        status.message().to_owned()
+    };
+    // Only what happened here has causes; they say what "transport error" does not, a refused certificate for one.
+    let Some(source) = status.source() else {
+        let failure = RequestError::new(class, message, endpoint);
         if answer_refused {
             return failure.after_sending();
         }
-        failure
+        return failure.with_code(status.code().into());
+    };
+    for cause in causes(source).map(ToString::to_string) {
+        if !message.contains(&cause) {
+            message = format!("{message}: {cause}");
+        }
     }
-
-    /// A watch that etcd refused to create, by the reason given in band.
-    pub(super) fn from_watch_refusal(reason: &str, endpoint: &str) -> Self {
-        let message = if reason.is_empty() {
-            "the watch was refused without a reason"
-        } else {
-            reason
-        };
-        Failure::new(classify(Code::Unknown, reason), message, endpoint)
+    if class_here(&message) == Class::Certificate {
+        return RequestError::new(Class::Certificate, message, endpoint);
     }
-
-    /// Whether another endpoint, or a fresh connection, may do better.
-    pub(super) fn moves_on(&self) -> bool {
-        matches!(self.class, Class::Retry | Class::Auth | Class::Proxy)
+    let failure = RequestError::new(class, message, endpoint);
+    if answer_refused {
+        return failure.after_sending();
     }
+    failure
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (at {})", self.message, self.endpoint)
-    }
+/// A watch that etcd refused to create, by the reason given in band.
+pub(super) fn from_watch_refusal(reason: &str, endpoint: &str) -> RequestError {
+    let message = if reason.is_empty() {
+        "the watch was refused without a reason"
+    } else {
+        reason
+    };
+    RequestError::new(classify(Code::Unknown, reason), message, endpoint)
 }
-
-impl StdError for Failure {}
 
 /// Goes by the message first, because etcd's codes mislead: an old auth store is an "invalid argument", a
 /// broken connection "unknown", a missing lease and a missing key have the same code.
@@ -201,6 +129,29 @@ fn classify(code: Code, message: &str) -> Class {
     }
 }
 
+/// The class of what failed on this side: a connection that broke, or a certificate that one of both refused.
+///
+/// rustls names the certificate that we refuse, and the alert by which etcd refuses ours. The error's type would tell as
+/// well, but h2 hides it.
+fn class_here(message: &str) -> Class {
+    const REFUSED: &[&str] = &[
+        "invalid peer certificate",
+        "received fatal alert: BadCertificate",
+        "received fatal alert: UnsupportedCertificate",
+        "received fatal alert: CertificateRevoked",
+        "received fatal alert: CertificateExpired",
+        "received fatal alert: CertificateUnknown",
+        "received fatal alert: CertificateRequired",
+        "received fatal alert: UnknownCA",
+        "received fatal alert: AccessDenied",
+    ];
+    if REFUSED.iter().any(|part| message.contains(part)) {
+        Class::Certificate
+    } else {
+        Class::Retry
+    }
+}
+
 /// Whether the connection was never made: then no request was written.
 fn connect_failed(status: &tonic::Status) -> bool {
     causes(status).any(<dyn StdError>::is::<tonic::ConnectError>)
@@ -224,39 +175,13 @@ fn chain(error: &(dyn StdError + 'static)) -> String {
     parts.join(": ")
 }
 
-impl Class {
-    /// The class by which the core decides.
-    pub(crate) fn for_core(self) -> action::Class {
-        match self {
-            Class::Retry | Class::Compacted | Class::LeaseTaken | Class::Proxy => {
-                action::Class::Retry
-            }
-            Class::Backoff => action::Class::Backoff,
-            Class::LeaseGone => action::Class::LeaseGone,
-            Class::Auth => action::Class::Auth,
-            Class::Denied => action::Class::Denied,
-            Class::Invalid => action::Class::Invalid,
-        }
-    }
-}
-
-impl Error {
-    pub(crate) fn from_failure(failure: &Failure) -> Self {
-        let kind = match failure.class {
-            Class::Proxy => ErrorKind::Proxied,
-            class => kind_of(class.for_core()),
-        };
-        Self::new(kind, failure.to_string())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use etcd_client::Error;
 
     fn class(code: Code, message: &str) -> Class {
-        Failure::from_error(&Error::GRpcStatus(tonic::Status::new(code, message)), "e").class
+        from_error(&Error::GRpcStatus(tonic::Status::new(code, message)), "e").class
     }
 
     #[test]
@@ -297,9 +222,9 @@ mod tests {
             assert_eq!(class(code, message), Class::Retry, "{code:?} {message}");
         }
         let closed = Error::WatchError("channel closed".to_owned());
-        assert_eq!(Failure::from_error(&closed, "e").class, Class::Retry);
+        assert_eq!(from_error(&closed, "e").class, Class::Retry);
         let closed = Error::LeaseKeepAliveError("channel closed".to_owned());
-        assert_eq!(Failure::from_error(&closed, "e").class, Class::Retry);
+        assert_eq!(from_error(&closed, "e").class, Class::Retry);
     }
 
     #[test]
@@ -325,7 +250,7 @@ mod tests {
             Class::Invalid
         );
         let gone = Error::LeaseKeepAliveError("lease not found".to_owned());
-        assert_eq!(Failure::from_error(&gone, "e").class, Class::LeaseGone);
+        assert_eq!(from_error(&gone, "e").class, Class::LeaseGone);
     }
 
     #[test]
@@ -334,9 +259,7 @@ mod tests {
         let taken = class(Code::FailedPrecondition, message);
         assert_eq!(taken, Class::LeaseTaken);
         assert!(!taken.leaves_open());
-        let status = tonic::Status::new(Code::FailedPrecondition, message);
-        let failure = Failure::from_error(&Error::GRpcStatus(status), "e");
-        assert!(!failure.moves_on(), "another endpoint says the same");
+        assert!(!taken.moves_on(), "another endpoint says the same");
     }
 
     #[test]
@@ -397,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_refused_watch_is_classified_by_its_reason() {
-        let class = |reason| Failure::from_watch_refusal(reason, "e").class;
+        let class = |reason| from_watch_refusal(reason, "e").class;
         assert_eq!(class("etcdserver: permission denied"), Class::Denied);
         assert_eq!(
             class("rpc error: code = PermissionDenied desc = etcdserver: permission denied"),
@@ -412,9 +335,9 @@ mod tests {
 
     #[test]
     fn refusal_by_etcd_says_that_nothing_was_applied() {
-        let may_be_applied = |code, message| {
+        let ambiguous = |code, message| {
             let status = tonic::Status::new(code, message);
-            Failure::from_error(&Error::GRpcStatus(status), "e").may_be_applied
+            from_error(&Error::GRpcStatus(status), "e").ambiguous
         };
         for (code, message) in [
             (Code::PermissionDenied, "etcdserver: permission denied"),
@@ -423,28 +346,28 @@ mod tests {
             (Code::NotFound, "etcdserver: requested lease not found"),
             (Code::ResourceExhausted, "etcdserver: too many requests"),
         ] {
-            assert!(!may_be_applied(code, message), "{message}");
+            assert!(!ambiguous(code, message), "{message}");
         }
         // The request was answered, and the answer refused on this side.
         let message = "Error, decoded message length too large: found 5000000 bytes, the limit is: 4194304 bytes";
-        assert!(may_be_applied(Code::OutOfRange, message));
+        assert!(ambiguous(Code::OutOfRange, message));
     }
 
     #[test]
     fn failure_of_a_later_part_is_ambiguous_whatever_its_class() {
         let status = tonic::Status::permission_denied("etcdserver: permission denied");
-        let later = Failure::from_error(&Error::GRpcStatus(status), "e").after_sending();
-        assert_eq!((later.class, later.may_be_applied), (Class::Denied, true));
+        let later = from_error(&Error::GRpcStatus(status), "e").after_sending();
+        assert_eq!((later.class, later.ambiguous), (Class::Denied, true));
     }
 
     #[test]
     fn only_a_failed_connect_is_certainly_unsent() {
         let lost = Error::GRpcStatus(tonic::Status::unavailable("etcdserver: request timed out"));
-        assert!(Failure::from_error(&lost, "e").may_be_applied);
+        assert!(from_error(&lost, "e").ambiguous);
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         let refused = tonic::Status::from_error(Box::new(tonic::ConnectError(Box::new(refused))));
-        let refused = Failure::from_error(&Error::GRpcStatus(refused), "http://a:1");
-        assert!(!refused.may_be_applied);
+        let refused = from_error(&Error::GRpcStatus(refused), "http://a:1");
+        assert!(!refused.ambiguous);
         assert_eq!(refused.class, Class::Retry);
         assert_eq!(refused.to_string(), "connection refused (at http://a:1)");
     }

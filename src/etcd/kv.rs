@@ -8,21 +8,14 @@ use etcd_client::{
 };
 
 use super::call::{CallError, header, kv};
-use super::failure::Failure;
 use super::pool::{Lane, Pool};
+use super::txn::{self, Guard, Op, TxnOutcome};
+use eldest_core::action::Listed;
+use eldest_core::error::RequestError;
 use eldest_core::kv::{Entry, Header, Reach};
 
 /// Keys in one answer: 512 announcements of 1 KiB are half a megabyte.
 pub(super) const PAGE: i64 = 512;
-
-/// The candidates at one revision.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Listed {
-    /// The first answer's header; the entries are those at its revision.
-    pub(crate) header: Header,
-    /// The candidates in the order of their keys.
-    pub(crate) entries: Vec<Entry>,
-}
 
 /// Which keys of those that begin with a prefix are meant.
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +51,7 @@ pub(super) struct Page {
 
 impl Pool {
     /// Reads the candidates: the keys exactly one level below `prefix`, or everything below it. Linearizable.
-    pub(crate) async fn list(&self, prefix: &[u8], reach: Reach) -> Result<Listed, Failure> {
+    pub(crate) async fn list(&self, prefix: &[u8], reach: Reach) -> Result<Listed, RequestError> {
         self.list_over(Lane::Data, prefix, reach).await
     }
 
@@ -68,7 +61,7 @@ impl Pool {
         lane: Lane,
         prefix: &[u8],
         reach: Reach,
-    ) -> Result<Listed, Failure> {
+    ) -> Result<Listed, RequestError> {
         let wanted = Wanted {
             lane,
             reach,
@@ -82,7 +75,7 @@ impl Pool {
         &self,
         prefix: &[u8],
         revision: Option<i64>,
-    ) -> Result<Listed, Failure> {
+    ) -> Result<Listed, RequestError> {
         let wanted = Wanted {
             reach: Reach::Everything,
             ..Wanted::candidates(prefix)
@@ -95,7 +88,7 @@ impl Pool {
         &self,
         prefix: &[u8],
         create_revision: i64,
-    ) -> Result<Listed, Failure> {
+    ) -> Result<Listed, RequestError> {
         let wanted = Wanted {
             // Zero would mean "no bound"; the first key of a store has revision 2.
             newest: Some(create_revision.saturating_sub(1).max(1)),
@@ -106,7 +99,11 @@ impl Pool {
 
     /// The keys below `prefix` that are bound to the lease. The pages are of no common revision: a
     /// key that stands meanwhile is on one of them.
-    pub(super) async fn bound(&self, prefix: &[u8], lease: i64) -> Result<Vec<Arc<[u8]>>, Failure> {
+    pub(super) async fn bound(
+        &self,
+        prefix: &[u8],
+        lease: i64,
+    ) -> Result<Vec<Arc<[u8]>>, RequestError> {
         let mut keys = Vec::new();
         // etcd takes no empty key.
         let mut from = if prefix.is_empty() { b"\0" } else { prefix }.to_vec();
@@ -127,7 +124,7 @@ impl Pool {
         &self,
         lane: Lane,
         key: &[u8],
-    ) -> Result<(Header, Option<Entry>), Failure> {
+    ) -> Result<(Header, Option<Entry>), RequestError> {
         self.call(lane, async |client| {
             let mut answer = kv(&client).get(key, None).await?;
             let header = header(answer.header())?;
@@ -140,7 +137,7 @@ impl Pool {
     pub(crate) async fn read_each(
         &self,
         keys: &[Arc<[u8]>],
-    ) -> Result<(Header, Vec<Option<Entry>>), Failure> {
+    ) -> Result<(Header, Vec<Option<Entry>>), RequestError> {
         let reads: Vec<_> = keys.iter().map(|key| TxnOp::get(&**key, None)).collect();
         let txn = Txn::new().and_then(reads);
         self.call(Lane::Data, async |client| {
@@ -172,7 +169,7 @@ impl Pool {
         (key, create_revision, lease): (&[u8], i64, i64),
         mod_revision: i64,
         value: &[u8],
-    ) -> Result<Result<i64, Option<Entry>>, Failure> {
+    ) -> Result<Result<i64, Option<Entry>>, RequestError> {
         let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
         let txn = Txn::new()
             .when([
@@ -195,13 +192,32 @@ impl Pool {
         .await
     }
 
+    /// Sends a fenced transaction once. The client repeats it only after etcd refused its token, unapplied. `None`: the
+    /// guard's key no longer stands.
+    pub(crate) async fn fenced_txn(
+        &self,
+        guard: Guard,
+        operations: Vec<Op>,
+    ) -> Result<Option<TxnOutcome>, RequestError> {
+        let txn = txn::fenced(guard, operations);
+        self.call(Lane::Data, async |client| {
+            txn::outcome(&kv(&client).txn(txn).await?)
+        })
+        .await
+    }
+
     /// Sends a transaction once. The client repeats it only after etcd refused its token, unapplied.
-    pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, Failure> {
+    pub(super) async fn txn(&self, txn: Txn) -> Result<TxnResponse, RequestError> {
         self.call(Lane::Data, async |client| Ok(kv(&client).txn(txn).await?))
             .await
     }
 
-    async fn page(&self, lane: Lane, from: &[u8], options: GetOptions) -> Result<Page, Failure> {
+    async fn page(
+        &self,
+        lane: Lane,
+        from: &[u8],
+        options: GetOptions,
+    ) -> Result<Page, RequestError> {
         self.call(lane, async |client| {
             let answer = kv(&client).get(from, Some(options)).await?;
             Ok(Page::new(header(answer.header())?, answer))
@@ -209,7 +225,11 @@ impl Pool {
         .await
     }
 
-    async fn listed(&self, wanted: Wanted<'_>, revision: Option<i64>) -> Result<Listed, Failure> {
+    async fn listed(
+        &self,
+        wanted: Wanted<'_>,
+        revision: Option<i64>,
+    ) -> Result<Listed, RequestError> {
         let options = range(wanted.prefix, revision, wanted.newest);
         let mut page = self.page(wanted.lane, wanted.prefix, options).await?;
         // The header's is the store's present one.
@@ -222,7 +242,7 @@ impl Pool {
         &self,
         mut page: Page,
         wanted: Wanted<'_>,
-    ) -> Result<Listed, Failure> {
+    ) -> Result<Listed, RequestError> {
         let header = page.header;
         let mut entries = Vec::new();
         loop {

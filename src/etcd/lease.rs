@@ -11,8 +11,8 @@ use etcd_client::{
 
 use super::call::{CallError, header};
 use super::direct;
-use super::failure::{Class, Failure};
 use super::pool::{Lane, Pool, SharedPool, Ticket};
+use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Header;
 
 /// A lease that was granted.
@@ -59,13 +59,13 @@ pub(crate) struct KeepAlive {
 impl Pool {
     /// Grants a lease under an id that is drawn for this request alone, when it is sent: a machine and its clone would
     /// draw the same ids from a number that was drawn before. An id that is taken is refused, and never adopted.
-    pub(crate) async fn grant(&self, ttl_secs: i64) -> Result<Granted, Failure> {
+    pub(crate) async fn grant(&self, ttl_secs: i64) -> Result<Granted, RequestError> {
         // etcd's ids are positive.
         let id = ((self.random() >> 1) as i64).max(1);
         self.grant_as(id, ttl_secs).await
     }
 
-    pub(super) async fn grant_as(&self, id: i64, ttl_secs: i64) -> Result<Granted, Failure> {
+    pub(super) async fn grant_as(&self, id: i64, ttl_secs: i64) -> Result<Granted, RequestError> {
         self.call(Lane::Lease, async |client| {
             let options = LeaseGrantOptions::new().with_id(id);
             let answer = client.lease_client().grant(ttl_secs, Some(options)).await?;
@@ -83,7 +83,7 @@ impl Pool {
     }
 
     /// Ends the lease and deletes its keys; one that is gone is fine.
-    pub(crate) async fn revoke(&self, id: i64) -> Result<(), Failure> {
+    pub(crate) async fn revoke(&self, id: i64) -> Result<(), RequestError> {
         let revoked = self
             .call(Lane::Lease, async |client| {
                 client.lease_client().revoke(id).await?;
@@ -102,7 +102,7 @@ impl Pool {
         &self,
         id: i64,
         prefix: &[u8],
-    ) -> Result<Vec<Arc<[u8]>>, Failure> {
+    ) -> Result<Vec<Arc<[u8]>>, RequestError> {
         let options = LeaseTimeToLiveOptions::new().with_keys();
         // Not beside the renewals, which a large answer would delay.
         match self.time_to_live(Lane::Data, id, Some(options)).await {
@@ -114,7 +114,7 @@ impl Pool {
     }
 
     /// How much of anybody's lease is left; nothing if it is gone. Needs no permission on its keys.
-    pub(crate) async fn lease_term(&self, id: i64) -> Result<Option<LeaseTerm>, Failure> {
+    pub(crate) async fn lease_term(&self, id: i64) -> Result<Option<LeaseTerm>, RequestError> {
         let asked = self.time_to_live(Lane::Data, id, None).await?;
         Ok(asked.map(|answer| LeaseTerm {
             left: seconds(answer.ttl()),
@@ -127,7 +127,7 @@ impl Pool {
         lane: Lane,
         id: i64,
         options: Option<LeaseTimeToLiveOptions>,
-    ) -> Result<Option<LeaseTimeToLiveResponse>, Failure> {
+    ) -> Result<Option<LeaseTimeToLiveResponse>, RequestError> {
         let asked = self
             .call(lane, async |client| {
                 Ok(client.lease_client().time_to_live(id, options).await?)
@@ -143,7 +143,7 @@ impl Pool {
     }
 
     /// Opens a keepalive stream. That renews the lease once, but the answer is not to be had: not a renewal.
-    pub(crate) async fn keepalive(self: &SharedPool, id: i64) -> Result<KeepAlive, Failure> {
+    pub(crate) async fn keepalive(self: &SharedPool, id: i64) -> Result<KeepAlive, RequestError> {
         let ((keeper, answers), ticket) = self
             .call_with_ticket(Lane::Lease, async |client| {
                 let opened = client.lease_client().keep_alive(id).await?;
@@ -169,11 +169,11 @@ impl KeepAlive {
     ///
     /// # Cancellation safety
     /// Safe to drop, but the stream is used up then, as it is after an error: open another.
-    pub(crate) async fn renew(&mut self) -> Result<Ack, Failure> {
+    pub(crate) async fn renew(&mut self) -> Result<Ack, RequestError> {
         if self.outstanding {
             let endpoint = self.pool.endpoint_of(self.ticket);
             let used_up = "this keepalive stream was given up";
-            return Err(Failure::new(Class::Retry, used_up, endpoint).unsent());
+            return Err(RequestError::new(Class::Retry, used_up, endpoint).unsent());
         }
         self.outstanding = true;
         let (keeper, answers, id) = (&mut self.keeper, &mut self.answers, self.id);

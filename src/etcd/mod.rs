@@ -7,6 +7,7 @@ mod access;
 mod batch;
 mod call;
 mod direct;
+mod endpoint;
 mod failure;
 mod join;
 mod kv;
@@ -16,16 +17,16 @@ mod pool;
 mod switches;
 #[cfg(test)]
 mod tests;
+mod txn;
 mod watch;
 
 pub(crate) use access::Access;
-#[cfg(feature = "tls")]
-pub use access::TlsFiles;
-pub(crate) use failure::{Class, Failure};
-#[cfg(test)]
-pub(crate) use join::Joined;
-pub(crate) use join::{Join, Registered, Unless};
+pub use access::Credentials;
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+pub use access::TlsOptions;
+pub(crate) use join::Registered;
 pub(crate) use lease::KeepAlive;
-pub use operator::{MemberInfo, MemberStatus, Permissions};
+pub use operator::{EtcdMember, EtcdMemberStatus, Permissions};
 pub(crate) use pool::{Lane, Pool};
+pub use txn::{Comparison, Condition, Guard, KeyValue, Op, OpResult, TxnOutcome};
 pub(crate) use watch::{WatchMessage, WatchReceiver, WatchRequest};

@@ -1,18 +1,23 @@
 //! Makes the calls that only operators need: a member's status, the list of members, a user's permissions, and the
 //! deletion of a candidate's key.
+#![allow(
+    clippy::exhaustive_enums,
+    clippy::exhaustive_structs,
+    reason = "hidden: for crates that pin the exact version"
+)]
 
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp};
 
 use super::call::{CallError, header, kv};
-use super::failure::{Class, Failure};
 use super::kv::{guarded_delete, prefix_end};
 use super::pool::{Lane, Pool};
+use eldest_core::error::{Class, RequestError};
 
 /// What a member says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemberStatus {
+pub struct EtcdMemberStatus {
     /// Its version, such as `3.7.2`.
     pub version: String,
     /// Its id.
@@ -46,7 +51,7 @@ pub struct Permissions {
 
 /// One member, as the cluster knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemberInfo {
+pub struct EtcdMember {
     /// Its id.
     pub id: u64,
     /// Its name; empty if it has not started yet.
@@ -59,17 +64,21 @@ pub struct MemberInfo {
 
 impl Pool {
     /// Deletes the key if it still is the one with that create revision, and says whether it was.
-    pub(crate) async fn evict(&self, key: &[u8], create_revision: i64) -> Result<bool, Failure> {
+    pub(crate) async fn evict(
+        &self,
+        key: &[u8],
+        create_revision: i64,
+    ) -> Result<bool, RequestError> {
         let txn = guarded_delete(key, create_revision);
         Ok(self.txn(txn).await?.succeeded())
     }
 
     /// What the member says of itself. Needs no permission.
-    pub(crate) async fn status(&self) -> Result<MemberStatus, Failure> {
+    pub(crate) async fn status(&self) -> Result<EtcdMemberStatus, RequestError> {
         self.call(Lane::Data, async |client| {
             let answer = client.maintenance_client().status().await?;
             let header = header(answer.header())?;
-            Ok(MemberStatus {
+            Ok(EtcdMemberStatus {
                 version: answer.version().to_owned(),
                 member: header.member,
                 cluster: header.cluster,
@@ -86,10 +95,10 @@ impl Pool {
     }
 
     /// Who is in the cluster. With users enabled, newer versions tell it to root alone.
-    pub(crate) async fn members(&self) -> Result<Vec<MemberInfo>, Failure> {
+    pub(crate) async fn members(&self) -> Result<Vec<EtcdMember>, RequestError> {
         self.call(Lane::Data, async |client| {
             let answer = client.cluster_client().member_list().await?;
-            let members = answer.members().iter().map(|member| MemberInfo {
+            let members = answer.members().iter().map(|member| EtcdMember {
                 id: member.id(),
                 name: member.name().to_owned(),
                 client_urls: member.client_urls().to_vec(),
@@ -104,7 +113,7 @@ impl Pool {
     ///
     /// etcd asks for the permissions of both branches of a transaction before it looks which one it takes. So one whose
     /// condition never holds tells whether the whole range may be written.
-    pub(crate) async fn permissions(&self, prefix: &[u8]) -> Result<Permissions, Failure> {
+    pub(crate) async fn permissions(&self, prefix: &[u8]) -> Result<Permissions, RequestError> {
         let end = prefix_end(prefix);
         let all = GetOptions::new().with_range(end.clone());
         let read = self.call(Lane::Data, async |client| {
@@ -129,14 +138,14 @@ impl Pool {
     }
 
     /// The shortest term for which this etcd grants a lease. The lease is given back.
-    pub(crate) async fn shortest_term(&self) -> Result<Duration, Failure> {
+    pub(crate) async fn shortest_term(&self) -> Result<Duration, RequestError> {
         let granted = self.grant(1).await?;
         self.revoke(granted.id).await?;
         Ok(granted.ttl)
     }
 }
 
-fn allowed(asked: Result<(), Failure>) -> Result<bool, Failure> {
+fn allowed(asked: Result<(), RequestError>) -> Result<bool, RequestError> {
     match asked {
         Ok(()) => Ok(true),
         Err(failure) if failure.class == Class::Denied => Ok(false),

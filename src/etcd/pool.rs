@@ -10,14 +10,15 @@ use std::time::Duration;
 use etcd_client::Client;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
-use http::Uri;
 
 use super::access::Access;
 use super::call::{CallError, timeout};
 use super::direct;
-use super::failure::{Class, Failure};
+use super::endpoint;
+use super::failure;
 use super::switches::{Switch, Switches};
 use crate::runtime::SharedEnv;
+use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Header;
 
 /// More often than every 5 s a default etcd cuts the connection. A backstop only: every call has its timeout.
@@ -96,7 +97,7 @@ struct Current {
 #[derive(Clone)]
 struct Attempt {
     at: usize,
-    client: Shared<BoxFuture<'static, Result<Client, Failure>>>,
+    client: Shared<BoxFuture<'static, Result<Client, RequestError>>>,
 }
 
 impl Pool {
@@ -106,24 +107,16 @@ impl Pool {
     /// Says which endpoint is unusable and why.
     pub(crate) fn new(
         env: SharedEnv,
-        endpoints: Vec<String>,
+        endpoints: &[String],
         access: impl Into<Access>,
         request_timeout: Duration,
     ) -> Result<Pool, String> {
         if endpoints.is_empty() {
             return Err("no etcd endpoint given".to_owned());
         }
-        for (index, endpoint) in endpoints.iter().enumerate() {
-            check_endpoint(endpoint).map_err(|why| {
-                // An endpoint with a password in it is not repeated.
-                if endpoint.contains('@') {
-                    format!("etcd endpoint number {}: {why}", index + 1)
-                } else {
-                    format!("etcd endpoint {endpoint:?}: {why}")
-                }
-            })?;
-        }
-        let access = access.into().map(|options| {
+        let access = access.into();
+        let endpoints = endpoint::all(endpoints, &access)?;
+        let access = access.map(|options| {
             options
                 .with_require_leader(true)
                 .with_connect_timeout(request_timeout)
@@ -162,7 +155,7 @@ impl Pool {
 
     /// The lane's client, connected first if need be, with the ticket for [`Pool::report`].
     #[cfg(test)]
-    pub(crate) async fn client(&self, lane: Lane) -> Result<(Client, Ticket), Failure> {
+    pub(crate) async fn client(&self, lane: Lane) -> Result<(Client, Ticket), RequestError> {
         let mut ticket = self.ticket(lane);
         let connected = self.within(self.connected(lane, &mut ticket)).await;
         let result = connected.unwrap_or_else(|| Err(self.timed_out(ticket).unsent()));
@@ -182,13 +175,13 @@ impl Pool {
     }
 
     /// Asks etcd for the state of one key, only to learn that it answers.
-    pub(crate) async fn probe(&self, key: &[u8]) -> Result<Header, Failure> {
+    pub(crate) async fn probe(&self, key: &[u8]) -> Result<Header, RequestError> {
         let (header, _) = self.read(Lane::Data, key).await?;
         Ok(header)
     }
 
     /// Sends one request over the lane, under the timeout.
-    pub(super) async fn call<T, F, R>(&self, lane: Lane, request: F) -> Result<T, Failure>
+    pub(super) async fn call<T, F, R>(&self, lane: Lane, request: F) -> Result<T, RequestError>
     where
         F: FnOnce(Client) -> R,
         R: Future<Output = Result<T, CallError>>,
@@ -202,7 +195,7 @@ impl Pool {
         &self,
         lane: Lane,
         request: F,
-    ) -> Result<(T, Ticket), Failure>
+    ) -> Result<(T, Ticket), RequestError>
     where
         F: FnOnce(Client) -> R,
         R: Future<Output = Result<T, CallError>>,
@@ -220,7 +213,7 @@ impl Pool {
                 let endpoint = self.endpoint_of(ticket);
                 // Boxed: tonic's futures are 30 kB, and callers join many of them.
                 let answer = Box::pin(request(client)).await;
-                answer.map_err(|trouble| trouble.at(endpoint))
+                answer.map_err(|error| error.at(endpoint))
             })
             .await;
         match outcome {
@@ -236,23 +229,23 @@ impl Pool {
         &self,
         ticket: Ticket,
         work: impl Future<Output = Result<T, CallError>>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, RequestError> {
         match self.within(work).await {
             Some(Ok(answer)) => Ok(answer),
-            Some(Err(trouble)) => Err(self.blamed(ticket, trouble.at(self.endpoint_of(ticket)))),
+            Some(Err(error)) => Err(self.blamed(ticket, error.at(self.endpoint_of(ticket)))),
             None => Err(self.blamed(ticket, self.timed_out(ticket))),
         }
     }
 
     /// Reports a failure that a stream's user noticed, and hands it back.
-    pub(super) fn blamed(&self, ticket: Ticket, failure: Failure) -> Failure {
+    pub(super) fn blamed(&self, ticket: Ticket, failure: RequestError) -> RequestError {
         self.report(ticket, &failure);
         failure
     }
 
     /// Gives up the connection behind the ticket, if it is still the lane's, when the failure says so.
-    pub(crate) fn report(&self, ticket: Ticket, failure: &Failure) {
-        if !failure.moves_on() {
+    pub(crate) fn report(&self, ticket: Ticket, failure: &RequestError) {
+        if !failure.class.moves_on() {
             return;
         }
         let next = (ticket.at + 1) % self.endpoints.len();
@@ -294,7 +287,7 @@ impl Pool {
     /// Leaves the lane's present endpoint for a reason that no call told.
     pub(crate) fn leave(&self, lane: Lane, why: &str) {
         let ticket = self.ticket(lane);
-        let failure = Failure::new(Class::Retry, why, self.endpoint_of(ticket));
+        let failure = RequestError::new(Class::Retry, why, self.endpoint_of(ticket));
         self.report(ticket, &failure);
     }
 
@@ -316,7 +309,7 @@ impl Pool {
     }
 
     /// The lane's client. Keeps `ticket` at the connection that is being used or made, also when cancelled.
-    async fn connected(&self, lane: Lane, ticket: &mut Ticket) -> Result<Client, Failure> {
+    async fn connected(&self, lane: Lane, ticket: &mut Ticket) -> Result<Client, RequestError> {
         let connection = self.connection(lane);
         if let Some(client) = connection.lock().take_up(lane, ticket) {
             return Ok(client);
@@ -326,7 +319,7 @@ impl Pool {
     }
 
     /// [`Pool::connected`] for a lane that has no client.
-    async fn connect(&self, lane: Lane, ticket: &mut Ticket) -> Result<Client, Failure> {
+    async fn connect(&self, lane: Lane, ticket: &mut Ticket) -> Result<Client, RequestError> {
         let connection = self.connection(lane);
         let _turn = connection.connecting.lock().await;
         // Whoever had the turn before has connected, or has given up this endpoint. Then the little time that is
@@ -338,7 +331,9 @@ impl Pool {
         if *ticket != waited_for {
             *ticket = waited_for;
             let why = "the endpoint was given up while others connected to it";
-            return Err(Failure::new(Class::Retry, why, self.endpoint_of(waited_for)).unsent());
+            return Err(
+                RequestError::new(Class::Retry, why, self.endpoint_of(waited_for)).unsent(),
+            );
         }
         let attempt = self.attempt(connection, ticket.at);
         let half = self.request_timeout / 2;
@@ -357,7 +352,9 @@ impl Pool {
                 // Of another generation, so that it is not blamed for the little time that is left.
                 current.generation += 1;
                 let why = "connecting left too little time for the request";
-                return Err(Failure::new(Class::Retry, why, self.endpoint_of(*ticket)).unsent());
+                return Err(
+                    RequestError::new(Class::Retry, why, self.endpoint_of(*ticket)).unsent(),
+                );
             }
         }
         Ok(client)
@@ -373,11 +370,11 @@ impl Pool {
         let (env, access) = (Arc::clone(&self.env), self.access.clone());
         let limit = self.request_timeout;
         let client = async move {
-            let options = access.now(&*env).await;
+            let options = access.now(&*env, &endpoint).await;
             let options =
-                options.map_err(|why| Failure::new(Class::Retry, why, &endpoint).unsent())?;
+                options.map_err(|why| RequestError::new(Class::Retry, why, &endpoint).unsent())?;
             let client = env.connect(endpoint.clone(), options).await;
-            let client = client.map_err(|error| Failure::from_error(&error, &endpoint).unsent())?;
+            let client = client.map_err(|error| failure::from_error(&error, &endpoint).unsent())?;
             direct::check_new(&*env, limit, &client, &endpoint).await?;
             Ok(client)
         };
@@ -403,9 +400,9 @@ impl Pool {
         attempt
     }
 
-    fn timed_out(&self, ticket: Ticket) -> Failure {
+    fn timed_out(&self, ticket: Ticket) -> RequestError {
         let message = format!("no answer within {:?}", self.request_timeout);
-        Failure::new(Class::Retry, message, self.endpoint_of(ticket))
+        RequestError::new(Class::Retry, message, self.endpoint_of(ticket))
     }
 
     async fn within<T>(&self, work: impl Future<Output = T>) -> Option<T> {
@@ -439,37 +436,6 @@ impl Current {
         *ticket = self.ticket(lane);
         self.client.clone()
     }
-}
-
-fn check_endpoint(endpoint: &str) -> Result<(), String> {
-    // As other programs take them, in one variable.
-    if endpoint.contains(',') {
-        return Err("one endpoint each: split the list at its commas".to_owned());
-    }
-    let uri: Uri = endpoint.parse().map_err(|error| format!("{error}"))?;
-    match uri.scheme_str() {
-        Some("http") => {}
-        Some("https") if cfg!(feature = "tls") => {}
-        Some("https") => return Err("https needs the crate's feature `tls`".to_owned()),
-        Some(_) => return Err("the scheme must be http or https".to_owned()),
-        None => return Err("write it with its scheme, as http://host:port".to_owned()),
-    }
-    let authority = uri.authority().map_or("", |authority| authority.as_str());
-    if authority.contains('@') {
-        return Err("user and password belong into the connect options".to_owned());
-    }
-    let host = uri.host().unwrap_or_default();
-    if host.is_empty() {
-        return Err("the host is missing".to_owned());
-    }
-    // The parser takes anything after the colon, and calls what is no number "no port".
-    if authority != host && uri.port_u16().is_none() {
-        return Err("the port is not a number up to 65535".to_owned());
-    }
-    if uri.path() != "/" || uri.query().is_some() {
-        return Err("only scheme, host and port are used".to_owned());
-    }
-    Ok(())
 }
 
 /// Shared by the streams.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::runtime::SharedEnv;
@@ -36,7 +37,17 @@ impl Switch {
 
 /// The switches of one lane.
 #[derive(Default)]
-pub(super) struct Switches(Mutex<State>);
+pub(super) struct Switches {
+    state: Mutex<State>,
+    /// Cancelled when they are dropped, so that no task waits on to sum up the switches of a session that is closed.
+    dropped: CancellationToken,
+}
+
+impl Drop for Switches {
+    fn drop(&mut self) {
+        self.dropped.cancel();
+    }
+}
 
 #[derive(Default)]
 struct State {
@@ -49,7 +60,7 @@ impl Switches {
     /// Tells of one, now or with others.
     pub(super) fn happened(self: &Arc<Self>, env: &SharedEnv, switch: Switch) {
         let now = env.now();
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((untold, count)) = &mut state.untold {
             (untold.to, untold.why) = (switch.to, switch.why);
             *count += 1;
@@ -64,9 +75,12 @@ impl Switches {
         state.untold = Some((switch, 1));
         drop(state);
         let (this, end) = (Arc::downgrade(self), env.sleep(next.since(now)));
-        let env_then = Arc::clone(env);
+        let (env_then, dropped) = (Arc::clone(env), self.dropped.clone());
         let later = async move {
-            end.await;
+            tokio::select! {
+                () = end => {}
+                () = dropped.cancelled() => return,
+            }
             if let Some(this) = this.upgrade() {
                 this.tell_untold(env_then.now());
             }
@@ -75,7 +89,7 @@ impl Switches {
     }
 
     fn tell_untold(&self, now: Time) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.told = Some(now);
         let untold = state.untold.take();
         drop(state);
@@ -97,6 +111,21 @@ mod tests {
     use super::*;
     use crate::runtime::{Clock, Scripted};
 
+    /// To and fro.
+    fn switch(number: u64) -> Switch {
+        let [from, to] = if number.is_multiple_of(2) {
+            ["one", "two"]
+        } else {
+            ["two", "one"]
+        };
+        Switch {
+            lane: "lease",
+            from: from.to_owned(),
+            to: to.to_owned(),
+            why: format!("failure {number}"),
+        }
+    }
+
     #[test]
     fn an_outage_of_all_endpoints_is_one_line_at_once_and_one_for_each_10_s() {
         let (logs, _guard) = Logs::capture();
@@ -116,22 +145,7 @@ mod tests {
         // Ten times a second for 35 s, to and fro.
         for number in 0..=350_u64 {
             clock.set(number * 100);
-            let names = ["one", "two"].map(str::to_owned);
-            let [from, to] = names;
-            let (from, to) = if number % 2 == 0 {
-                (from, to)
-            } else {
-                (to, from)
-            };
-            let why = format!("failure {number}");
-            let lane = "lease";
-            let switch = Switch {
-                lane,
-                from,
-                to,
-                why,
-            };
-            switches.happened(&env, switch);
+            switches.happened(&env, switch(number));
             let mut tasks = tasks.lock().unwrap();
             tasks.retain_mut(|task| task.now_or_never().is_none());
         }
@@ -149,5 +163,14 @@ mod tests {
         let told = logs.of("eldest::etcd", "endpoint switched", &[]);
         assert_eq!(told.last().unwrap().field("switches"), "50");
         assert!(tasks.lock().unwrap().is_empty());
+        // What waits to sum up more of them ends with the session.
+        for number in [500, 501] {
+            switches.happened(&env, switch(number));
+        }
+        drop(switches);
+        let mut tasks = tasks.lock().unwrap();
+        assert!(!tasks.is_empty(), "one waits");
+        tasks.retain_mut(|task| task.now_or_never().is_none());
+        assert!(tasks.is_empty(), "it waits no longer");
     }
 }

@@ -14,6 +14,8 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::runtime::{Env, Scripted};
+use eldest_core::action::{Admission, Join, Joined};
+use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::{Header, Reach};
 
 mod access;
@@ -64,8 +66,8 @@ fn pool_in(
     options: ConnectOptions,
     timeout: Duration,
 ) -> Arc<Pool> {
-    let endpoints = endpoints.iter().map(ToString::to_string).collect();
-    Arc::new(Pool::new(Arc::new(env), endpoints, options, timeout).unwrap())
+    let endpoints: Vec<_> = endpoints.iter().map(ToString::to_string).collect();
+    Arc::new(Pool::new(Arc::new(env), &endpoints, options, timeout).unwrap())
 }
 
 fn pool(endpoints: &[&str]) -> Arc<Pool> {
@@ -212,20 +214,20 @@ impl Pool {
         value: &[u8],
         lease: i64,
         prefix: &[u8],
-        unless: Unless<'_>,
-    ) -> Result<Joined, Failure> {
+        admission: Admission,
+    ) -> Result<Joined, RequestError> {
         let join = Join {
-            key,
-            value,
+            key: key.into(),
+            value: value.into(),
             lease,
-            prefix,
-            unless,
+            prefix: prefix.into(),
+            admission,
         };
-        let registered = self.join_each(&[join]).await?.remove(0);
+        let registered = self.join_each(&[&join]).await?.remove(0);
         self.finish(registered).await
     }
 
-    async fn delete(&self, key: &[u8], create_revision: i64) -> Result<Header, Failure> {
+    async fn delete(&self, key: &[u8], create_revision: i64) -> Result<Header, RequestError> {
         self.release(&[(Arc::from(key), create_revision)]).await
     }
 }
@@ -240,7 +242,7 @@ async fn every_call_may_move_between_threads(pool: Arc<Pool>) {
     sendable(pool.read(Lane::Data, b""));
     sendable(pool.release(&[]));
     sendable(pool.proclaim((b"", 0, 0), 0, b""));
-    sendable(pool.txn(etcd_client::Txn::new()));
+    sendable(pool.fenced_txn(Guard::new((*b"k").into(), 1), Vec::new()));
     sendable(pool.probe(b""));
     sendable(pool.client(Lane::Data));
     sendable(pool.grant(1));

@@ -8,9 +8,10 @@ use etcd_client::{
 };
 
 use super::call::{CallError, header, watch};
-use super::failure::Failure;
+use super::failure;
 use super::kv::copied;
 use super::pool::{Lane, Pool, SharedPool, Ticket};
+use eldest_core::error::RequestError;
 use eldest_core::kv::Change;
 
 /// What to ask of a watch stream.
@@ -45,12 +46,12 @@ pub(crate) enum WatchMessage {
         revision: i64,
     },
     /// etcd does not create this watch; the stream goes on. Never of a class that a fresh connection may mend
-    /// ([`Failure::moves_on`]): such a refusal ends the stream.
+    /// ([`RequestError::moves_on`]): such a refusal ends the stream.
     Refused {
         /// The watch.
         id: i64,
         /// Why.
-        failure: Failure,
+        failure: RequestError,
     },
     /// The watch has ended; the stream goes on.
     Canceled {
@@ -131,7 +132,7 @@ impl Pool {
         self: &SharedPool,
         lane: Lane,
         (id, key, prefix): (i64, Vec<u8>, bool),
-    ) -> Result<(WatchSender, WatchReceiver), Failure> {
+    ) -> Result<(WatchSender, WatchReceiver), RequestError> {
         let unanswered = Arc::<Unanswered>::default();
         unanswered.asked(id);
         let (stream, ticket) = self
@@ -161,7 +162,7 @@ impl WatchSender {
     ///
     /// # Cancellation safety
     /// Either queued or not; the stream stays usable.
-    pub(crate) async fn send(&mut self, request: WatchRequest) -> Result<(), Failure> {
+    pub(crate) async fn send(&mut self, request: WatchRequest) -> Result<(), RequestError> {
         let requests = &mut self.requests;
         if let WatchRequest::Create { id, .. } = &request {
             self.unanswered.asked(*id);
@@ -189,29 +190,29 @@ impl WatchReceiver {
     ///
     /// # Cancellation safety
     /// No message is lost.
-    pub(crate) async fn next(&mut self) -> Result<WatchMessage, Failure> {
+    pub(crate) async fn next(&mut self) -> Result<WatchMessage, RequestError> {
         let endpoint = self.pool.endpoint_of(self.ticket);
         let message = match self.answers.message().await {
             Ok(Some(answer)) if answer.created() && answer.canceled() => {
-                let failure = Failure::from_watch_refusal(answer.cancel_reason(), endpoint);
+                let failure = failure::from_watch_refusal(answer.cancel_reason(), endpoint);
                 self.refused(answer.watch_id(), failure)
             }
             Ok(Some(answer)) => {
                 if answer.created() {
                     self.unanswered.created(answer.watch_id());
                 }
-                translate(&answer).map_err(|trouble| trouble.at(endpoint))
+                translate(&answer).map_err(|error| error.at(endpoint))
             }
             Ok(None) => Err(CallError::Odd("the watch stream ended").at(endpoint)),
-            Err(error) => Err(Failure::from_error(&error, endpoint)),
+            Err(error) => Err(failure::from_error(&error, endpoint)),
         };
         message.map_err(|failure| self.pool.blamed(self.ticket, failure))
     }
 
-    fn refused(&self, id: i64, failure: Failure) -> Result<WatchMessage, Failure> {
+    fn refused(&self, id: i64, failure: RequestError) -> Result<WatchMessage, RequestError> {
         let id = self.unanswered.refused(id);
         match id {
-            Some(id) if !failure.moves_on() => Ok(WatchMessage::Refused { id, failure }),
+            Some(id) if !failure.class.moves_on() => Ok(WatchMessage::Refused { id, failure }),
             _ => Err(failure),
         }
     }

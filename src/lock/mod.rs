@@ -46,13 +46,13 @@ pub use semaphore::{Permit, Semaphore};
 /// # use eldest::{Session, SessionOptions};
 /// # let etcd = eldest_testing::Etcd::start().await?;
 /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
-/// use eldest::etcd_client::TxnOp;
+/// use eldest::Op;
 ///
 /// let lock = session.lock("billing/invoices")?;
 /// let guard = lock.acquire().await?;
 /// if guard.is_valid() {
 ///     // ... one piece of work that takes less than the grace period ...
-///     guard.txn([TxnOp::put("billing/next", "4712", None)]).await?; // refused if the lock was lost
+///     guard.txn([Op::put("billing/next", "4712")]).await?; // refused if the lock was lost
 /// }
 /// guard.release().await?; // the next in the queue holds it
 /// # Ok(())
@@ -113,7 +113,7 @@ impl Lock {
     /// # Errors
     ///
     /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key.
-    /// `InvalidInput`: what the session [announces](crate::SessionOptions::announce) is too large. `Closed`: the session
+    /// `InvalidInput`: what the session [announces](crate::SessionOptions::announcement) is too large. `Closed`: the session
     /// was closed. Nothing is left in etcd.
     ///
     /// # Cancellation safety

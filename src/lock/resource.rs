@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::timeout;
 use crate::session::{Handle, Use, check_name};
 use crate::state::Roster;
-use eldest_core::candidate::{CandidateConfig, Follow, Share};
+use eldest_core::candidate::{CandidateConfig, Permit, WatchScope};
 use eldest_core::kv::Reach;
 
 /// A lock, or a semaphore, as the session sees it. Whoever holds it leads, in the words of the core.
@@ -22,7 +22,7 @@ pub(crate) struct Resource {
     /// So many tasks of the session stand or hold; the others wait in their order, and have no key.
     turns: Arc<Semaphore>,
     /// A semaphore's capacity, and the prefix of the keys of all capacities.
-    shared_by: Option<(usize, Arc<[u8]>)>,
+    permits: Option<(usize, Arc<[u8]>)>,
 }
 
 impl Resource {
@@ -31,19 +31,19 @@ impl Resource {
         let shared = &handle.shared;
         let (name, turns) = shared.names.register(name, what)?;
         let all = shared.settings.prefix(&what.path(&name));
-        let (prefix, shared_by) = match what {
+        let (prefix, permits) = match what {
             Use::Semaphore { capacity } => (
                 format!("{all}{capacity}/"),
                 Some((capacity, all.into_bytes().into())),
             ),
-            Use::Lock | Use::Election | Use::Partitions { .. } => (all, None),
+            Use::Lock | Use::Election | Use::Partitions { .. } | Use::Group => (all, None),
         };
         Ok(Self {
             handle,
             name,
             prefix: prefix.into(),
             turns,
-            shared_by,
+            permits,
         })
     }
 
@@ -77,23 +77,23 @@ impl Resource {
 
     /// Dropped before it is ready, or when it is, the candidate leaves: what is held once is not held again by itself.
     async fn elected(&self, turn: OwnedSemaphorePermit, at_once: bool) -> Result<Leadership> {
-        let manner = |number| CandidateConfig {
-            follow: match self.shared_by {
-                Some((2.., _)) => Follow::Everyone,
-                _ => Follow::Predecessor,
+        let config = |number| CandidateConfig {
+            watch_scope: match self.permits {
+                Some((2.., _)) => WatchScope::Everyone,
+                _ => WatchScope::Predecessor,
             },
             persistent: false,
             at_once,
-            share: self.shared_by.as_ref().map(|(seats, family)| Share {
-                seats: *seats,
+            permit: self.permits.as_ref().map(|(capacity, family)| Permit {
+                capacity: *capacity,
                 family: Arc::clone(family),
                 number,
             }),
-            sharing: None,
+            ..CandidateConfig::default()
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix.as_bytes().into());
         let mut candidate =
-            Candidate::stand(&self.handle, name, prefix, Some(turn), None, manner).await?;
+            Candidate::stand(&self.handle, name, prefix, Some(turn), None, None, config).await?;
         candidate.elected().await
     }
 

@@ -160,8 +160,9 @@ impl fmt::Debug for Semaphore {
 }
 
 /// A permit that is held, for as long as it [is valid](Term::is_valid). Checks and fencing are those of its [`Term`], to
-/// which it dereferences. A later permit has a larger token; but several are held at once, so an outside resource cannot
-/// refuse the lower of two tokens: only [`Term::txn`] and [`Term::guard`] fence a permit.
+/// which it dereferences: each of its methods means the same here. A later permit has a larger token; but several are held
+/// at once, so an outside resource cannot refuse the lower of two tokens: only [`Term::txn`] and [`Term::guard`] fence a
+/// permit.
 ///
 /// Dropping it, or a panic that unwinds through it, gives it back at once, in the background, as with a
 /// [`LockGuard`](crate::LockGuard). Drop it only when the work has ended. Keeping it does not keep the permit: when it is

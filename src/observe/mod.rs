@@ -1,9 +1,11 @@
 //! What onlookers see: the changes of an election, whose partitions are whose, all queues of a namespace.
 
+mod leader_changes;
 mod observer;
 mod overview;
 mod partition_map;
 
+pub use leader_changes::{LeaderChange, LeaderChanges};
 pub use observer::Observer;
 pub use overview::{LeaseTime, Overview, Queue, QueueKind};
 pub(crate) use partition_map::Layout;

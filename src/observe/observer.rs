@@ -3,19 +3,18 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures::Stream;
+use futures::{Stream, StreamExt};
 
 use crate::error::Result;
 use crate::session::Handle;
 use crate::state::{Backlog, Roster};
 use eldest_core::kv::Reach;
 
-/// The changes of an election, as a stream: the current state first, then every change in order of etcd's revision.
-/// While nobody leads, the stream says so: a [`Roster`] without a leader. The methods to read it are those of a `StreamExt`, from
-/// the crate `futures` or `tokio-stream`.
+/// The changes of an election or a group, as a stream: the current state first, then every change in order of etcd's revision.
+/// While nobody leads, the stream says so: a [`Roster`] without a leader. Read it with [`Observer::next`], or as a `Stream`.
 ///
 /// A reader that falls more than 256 changes behind skips to the newest state. The stream survives reconnects, compaction
 /// and the loss of an endpoint; what it missed meanwhile arrives as one change. It ends when the session closes, or after
@@ -34,6 +33,8 @@ pub struct Observer {
     handle: Handle,
     reader: u64,
     backlog: Arc<Backlog>,
+    /// Of a group: nobody leads.
+    unled: bool,
 }
 
 impl Observer {
@@ -50,7 +51,23 @@ impl Observer {
             handle,
             reader,
             backlog,
+            unled: false,
         })
+    }
+
+    /// The same, of which nobody leads.
+    pub(crate) fn unled(mut self) -> Self {
+        self.unled = true;
+        self
+    }
+
+    /// Waits for the next state; `None` when the session was closed, or after an error if etcd does not permit to look.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: what was not returned is returned by the next call.
+    pub async fn next(&mut self) -> Option<Result<Roster>> {
+        StreamExt::next(self).await
     }
 
     /// How long ago etcd last confirmed that this observer has seen everything. `None`: not yet; it has not seen the first
@@ -78,7 +95,12 @@ impl Stream for Observer {
     type Item = Result<Roster>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.backlog.poll_next(cx)
+        let next = ready!(self.backlog.poll_next(cx));
+        let unled = self.unled;
+        Poll::Ready(next.map(|roster| {
+            let roster = roster?;
+            Ok(if unled { roster.unled() } else { roster })
+        }))
     }
 }
 

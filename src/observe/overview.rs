@@ -1,4 +1,4 @@
-//! Groups the keys below a namespace into the elections, locks, semaphores and partitions that they belong to.
+//! Sorts the keys below a namespace into the elections, locks, semaphores, partitions and groups that they belong to.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::partition_map::PartitionMap;
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::{Class, Failure};
 use crate::session::{Path, Session, SessionShared, Use, check_name};
 use crate::state::{AsOf, Member, Roster};
+use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Entry;
 
 /// Everything that stands below a namespace, or below a name in it, at one revision of etcd.
@@ -24,7 +24,7 @@ impl Overview {
         self.revision
     }
 
-    /// What stands, in order of the names: elections and locks first, then semaphores, then partitions. Only what
+    /// What stands, in order of the names: elections and locks first, then semaphores, partitions and groups. Only what
     /// somebody stands in: etcd knows of no others.
     pub fn queues(&self) -> &[Queue] {
         &self.queues
@@ -40,6 +40,11 @@ impl Overview {
 /// What the keys below one prefix are.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(tag = "kind", rename_all = "snake_case")
+)]
 pub enum QueueKind {
     /// An election, or a lock: their keys are the same, as those of etcd's own two recipes are.
     Election,
@@ -53,9 +58,11 @@ pub enum QueueKind {
         /// How many partitions there are.
         count: u32,
     },
+    /// A group: its members stand beside one another, and nobody leads.
+    Group,
 }
 
-/// One election, lock, semaphore or set of partitions, with all who stand there.
+/// One election, lock, semaphore, set of partitions or group, with all who stand there.
 #[derive(Clone, PartialEq)]
 pub struct Queue {
     name: String,
@@ -86,12 +93,16 @@ impl Queue {
         let path = prefix.strip_prefix(namespace).unwrap_or(prefix);
         let path = path.strip_suffix(b"/").unwrap_or(path);
         let Path { name, what } = Path::parse(&String::from_utf8_lossy(path));
-        let all = Roster::new(revision, entries);
+        let mut all = Roster::new(revision, entries);
         let (kind, map) = match what {
             Use::Semaphore { capacity } => (QueueKind::Semaphore { capacity }, None),
             Use::Partitions { count } => {
                 let map = PartitionMap::new(&all, prefix, count);
                 (QueueKind::Partitions { count }, Some(map))
+            }
+            Use::Group => {
+                all = all.unled();
+                (QueueKind::Group, None)
             }
             Use::Election | Use::Lock => (QueueKind::Election, None),
         };
@@ -132,12 +143,12 @@ impl Queue {
     }
 
     /// Whether that member leads, or holds what the others wait for, by what etcd says. Never true of a key without a
-    /// lease, nor of partitions.
+    /// lease, nor of partitions and groups.
     pub fn has_turn(&self, member: &Member) -> bool {
         let winners = match self.kind {
             QueueKind::Election => 1,
             QueueKind::Semaphore { capacity } => capacity,
-            QueueKind::Partitions { .. } => 0,
+            QueueKind::Partitions { .. } | QueueKind::Group => 0,
         };
         member.lease_id() != 0 && member.rank() <= winners
     }
@@ -173,7 +184,7 @@ impl LeaseTime {
 }
 
 impl Session {
-    /// All elections, locks, semaphores and partitions in which anybody stands: those of that name, and those whose names
+    /// All elections, locks, semaphores, partitions and groups in which anybody stands: those of that name, and those whose names
     /// begin with it and a `/`; of the whole namespace if it is empty. Reads all their keys at one revision, so it is
     /// meant for people who look on, not for deciding anything.
     ///
@@ -238,7 +249,7 @@ impl Session {
 
 impl SessionShared {
     /// All ranges at the first one's revision.
-    async fn overview(&self, namespace: &str, below: &str) -> Result<Overview, Failure> {
+    async fn overview(&self, namespace: &str, below: &str) -> Result<Overview, RequestError> {
         let sent = AsOf::now(&self.env);
         let mut revision = None;
         let mut entries = Vec::new();
@@ -273,6 +284,7 @@ impl SessionShared {
             QueueKind::Election => 0,
             QueueKind::Semaphore { .. } => 1,
             QueueKind::Partitions { .. } => 2,
+            QueueKind::Group => 3,
         };
         queues.sort_by(|a, b| (order(a), &a.name, a.kind).cmp(&(order(b), &b.name, b.kind)));
         Ok(Overview { revision, queues })
@@ -315,6 +327,7 @@ mod tests {
         let kind = |prefix: &str| (queue(prefix).name.clone(), queue(prefix).kind);
         let named = |name: &str, kind| (name.to_owned(), kind);
         assert_eq!(kind("ns/a/b/"), named("a/b", QueueKind::Election));
+        assert_eq!(kind("ns/~members/a/b/"), named("a/b", QueueKind::Group));
         let semaphore = QueueKind::Semaphore { capacity: 3 };
         assert_eq!(kind("ns/~semaphore/a/b/3/"), named("a/b", semaphore));
         let partitions = QueueKind::Partitions { count: 64 };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures::Stream;
+use futures::{Stream, StreamExt};
 
 use super::observer::Observer;
 use crate::error::{Error, ErrorKind, Result};
@@ -186,7 +186,7 @@ impl<'a> PartitionOwner<'a> {
 
     /// How to reach it, if it is there and said so.
     pub fn address(&self) -> Option<&'a str> {
-        self.member?.announcement().get_address()
+        self.member?.announcement().address()
     }
 
     /// The fencing token of its term.
@@ -220,6 +220,15 @@ pub struct PartitionMapObserver {
 impl PartitionMapObserver {
     pub(crate) fn new(changes: Observer, layout: Layout) -> Self {
         Self { changes, layout }
+    }
+
+    /// Waits for the next map; `None` when the session was closed, or after an error if etcd does not permit to look.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: what was not returned is returned by the next call.
+    pub async fn next(&mut self) -> Option<Result<PartitionMap>> {
+        StreamExt::next(self).await
     }
 
     /// How long ago etcd last confirmed that this observer has seen everything, as [`Observer::age`] tells it.

@@ -13,10 +13,10 @@ use crate::election::{Candidate, Claim, Leadership};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Layout, Observer, PartitionMap, PartitionMapObserver};
 use crate::session::{Handle, MAX_COUNT, Session, Use, check_name};
-use crate::state::{Announced, Term};
-use eldest_core::candidate::{CandidateConfig, Follow};
+use crate::state::{Announcement, Term};
+use eldest_core::candidate::{CandidateConfig, WatchScope};
 use eldest_core::kv::Reach;
-use eldest_core::partitions::{KeyKind, Sharing, kind_of};
+use eldest_core::partitions::{KeyKind, PartitionSet, kind_of};
 
 /// A number of partitions that all members share: **at every instant at most one acts for a partition**, and once
 /// things have settled exactly one does, with loads that differ by one at most.
@@ -46,7 +46,7 @@ use eldest_core::partitions::{KeyKind, Sharing, kind_of};
 /// ```
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), eldest::BoxError> {
-/// # use eldest::{CancellationToken, Session, SessionOptions};
+/// # use eldest::{BoxError, CancellationToken, Session, SessionOptions};
 /// # let etcd = eldest_testing::Etcd::start().await?;
 /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
 /// # let shutdown = CancellationToken::new();
@@ -64,7 +64,7 @@ use eldest_core::partitions::{KeyKind, Sharing, kind_of};
 ///                 # stop.cancel();
 ///                 # lost.cancelled().await;
 ///             }
-///             Ok(())
+///             Ok::<_, BoxError>(())
 ///         }
 ///     })
 ///     .await?;
@@ -147,7 +147,7 @@ impl Partitions {
         partition_for(key.as_ref(), self.count)
     }
 
-    /// Becomes a member; returns once its key stands in etcd. Its partitions follow: see [`Membership::owned`].
+    /// Becomes a member; returns once its key stands in etcd. Its partitions follow: see [`PartitionMembership::owned`].
     ///
     /// Goes on trying while etcd cannot be reached; give it a timeout if that is not wanted.
     ///
@@ -160,16 +160,16 @@ impl Partitions {
     /// # Cancellation safety
     ///
     /// Cancel safe: dropped before it is ready, the key is taken away again in the background.
-    pub async fn join(&self) -> Result<Membership> {
+    pub async fn join(&self) -> Result<PartitionMembership> {
         self.enter(false).await
     }
 
-    pub(crate) async fn enter(&self, persistent: bool) -> Result<Membership> {
+    pub(crate) async fn enter(&self, persistent: bool) -> Result<PartitionMembership> {
         let settings = &self.handle.shared.settings;
-        let manner = CandidateConfig {
-            follow: Follow::Everyone,
+        let config = CandidateConfig {
+            watch_scope: WatchScope::Everyone,
             persistent,
-            sharing: Some(Sharing {
+            partitions: Some(PartitionSet {
                 count: self.count,
                 family: Arc::clone(&self.family),
                 tag: settings.identity.as_bytes().into(),
@@ -178,8 +178,8 @@ impl Partitions {
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix_bytes());
         let candidate =
-            Candidate::stand(&self.handle, name, prefix, None, None, |_| manner).await?;
-        Ok(Membership {
+            Candidate::stand(&self.handle, name, prefix, None, None, None, |_| config).await?;
+        Ok(PartitionMembership {
             candidate,
             prefix: self.prefix_bytes(),
             patience: settings.grace + self.handle.patience(),
@@ -271,13 +271,13 @@ fn partition_for(key: &[u8], count: u32) -> u32 {
 /// Dropping it leaves, in the background: the terms of its partitions end, and their keys go when their work has ended.
 /// [`Partition`]s that were handed out live on without it, until then.
 #[must_use = "dropping a membership leaves"]
-pub struct Membership {
+pub struct PartitionMembership {
     candidate: Candidate,
     prefix: Arc<[u8]>,
     patience: Duration,
 }
 
-impl Membership {
+impl PartitionMembership {
     /// Waits for the next partition that becomes this member's.
     ///
     /// The deadline is compared at the moment of return: one that was lost on the way is never handed out. A partition
@@ -311,8 +311,8 @@ impl Membership {
     /// # Cancellation safety
     ///
     /// Dropped midway, etcd may or may not have it; the next key will.
-    pub async fn proclaim(&self, announced: impl Into<Announced>) -> Result<()> {
-        self.candidate.proclaim(announced).await
+    pub async fn proclaim(&self, announcement: impl Into<Announcement>) -> Result<()> {
+        self.candidate.proclaim(announcement).await
     }
 
     /// Leaves: the tokens of all partitions are cancelled, their deadlines frozen a
@@ -337,14 +337,15 @@ impl Membership {
     }
 }
 
-impl fmt::Debug for Membership {
+impl fmt::Debug for PartitionMembership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Membership").finish_non_exhaustive()
+        f.debug_struct("PartitionMembership")
+            .finish_non_exhaustive()
     }
 }
 
 /// A partition that this member owns, for one term. Checks and fencing are those of its [`Term`], to which it
-/// dereferences.
+/// dereferences: each of its methods means the same here.
 ///
 /// Dropping it, or a panic that unwinds through it, gives the partition back at once; drop it only when the work has
 /// ended. If balance still wants it here, this member takes it again, in a new term.

@@ -9,24 +9,24 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::{Membership, Partition, Partitions};
-use crate::election::{span_of, tell_late, unconfirmed};
+use super::{Partition, PartitionMembership, Partitions};
+use crate::election::{Shutdown, cancel_on, late, span_of, unconfirmed};
 use crate::error::{BoxError, Error, Result};
 use eldest_core::reason::LostReason;
 
 /// How the work on one partition came to its end.
-enum End {
+enum End<T> {
     /// By itself, while the partition was ours.
-    Done(Result<(), BoxError>),
+    Done(Result<T, BoxError>),
     /// After its term was over.
     Over,
     Panicked(Box<dyn Any + Send>),
 }
 
 /// What ends the run.
-enum Verdict {
+enum Verdict<T> {
     Shutdown,
-    Done(Result<(), BoxError>),
+    Done(Result<T, BoxError>),
     Panicked(Box<dyn Any + Send>),
     Refused(Error),
 }
@@ -44,9 +44,9 @@ impl Partitions {
     ///
     /// What ends `run`:
     /// - `shutdown`: all work is told through its token and awaited for a [grace period](crate::SessionOptions::grace)
-    ///   at most, the keys released; returns `Ok`.
+    ///   at most, the keys released; returns `None`.
     /// - work that returns while its token is not cancelled: the other work is told to end in the same way, and `run`
-    ///   returns what the work returned. After cancellation either is the end of that term only; an error is logged.
+    ///   returns what the work returned, `Some(value)` or its error. After cancellation either is the end of that term only; an error is logged.
     /// - work that panics: likewise, and the panic goes on.
     ///
     /// All work runs within this call, by turns, not in tasks of its own: work that needs a processor for itself belongs
@@ -61,14 +61,37 @@ impl Partitions {
     /// # Cancellation safety
     ///
     /// Dropping the call drops all work and releases the keys, in that order.
-    pub async fn run<W, F>(&self, shutdown: CancellationToken, mut work: W) -> Result<()>
+    pub fn run<S, K, W, F, T, E>(
+        &self,
+        shutdown: S,
+        work: W,
+    ) -> impl Future<Output = Result<Option<T>>> + use<S, K, W, F, T, E>
     where
+        S: Shutdown<K>,
         W: FnMut(Partition) -> F,
-        F: Future<Output = Result<(), BoxError>>,
+        F: Future<Output = Result<T, E>>,
+        E: Into<BoxError>,
+    {
+        let partitions = self.clone();
+        async move {
+            let (shutdown, signal) = shutdown.into_parts();
+            cancel_on(signal, &shutdown, partitions.until(&shutdown, work)).await
+        }
+    }
+
+    /// [`Partitions::run`] with one kind of error and one kind of shutdown.
+    async fn until<F, T, E>(
+        &self,
+        shutdown: &CancellationToken,
+        mut work: impl FnMut(Partition) -> F,
+    ) -> Result<Option<T>>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: Into<BoxError>,
     {
         let mut member = tokio::select! {
             biased;
-            () = shutdown.cancelled() => return Ok(()),
+            () = shutdown.cancelled() => return Ok(None),
             member = self.enter(true) => member?,
         };
         let mut under_way = FuturesUnordered::new();
@@ -94,17 +117,17 @@ impl Partitions {
             (Verdict::Refused(error), None) => Err(error),
             (Verdict::Done(result), None) => {
                 left?;
-                result.map_err(Error::work)
+                result.map(Some).map_err(Error::work)
             }
-            (Verdict::Shutdown, None) => left,
+            (Verdict::Shutdown, None) => left.map(|()| None),
         }
     }
 }
 
 /// Leaves, and waits for all work. A panic meanwhile is handed on.
-async fn wind_up(
-    member: &mut Membership,
-    mut under_way: FuturesUnordered<impl Future<Output = End>>,
+async fn wind_up<T>(
+    member: &mut PartitionMembership,
+    mut under_way: FuturesUnordered<impl Future<Output = End<T>>>,
 ) -> (Option<Box<dyn Any + Send>>, Result<()>) {
     let mut panic = None;
     // The first word alone makes every term end; the confirmation is awaited when the work has.
@@ -118,15 +141,20 @@ async fn wind_up(
 }
 
 /// One term of one partition: until its work has ended or was dropped, and its key may go.
-fn term<W, F>(partition: Partition, work: &mut W) -> impl Future<Output = End> + use<W, F>
+fn term<W, F, T, E>(
+    partition: Partition,
+    work: &mut W,
+) -> impl Future<Output = End<T>> + use<W, F, T, E>
 where
     W: FnMut(Partition) -> F,
-    F: Future<Output = Result<(), BoxError>>,
+    F: Future<Output = Result<T, E>>,
+    E: Into<BoxError>,
 {
     let claim = partition.claim();
     let term = partition.term();
     let span = span_of(&term);
-    let running = span.in_scope(|| work(partition)).instrument(span);
+    let running = span.in_scope(|| work(partition));
+    let running = async move { running.await.map_err(Into::into) }.instrument(span);
     async move {
         let lost = term.lost();
         let end = {
@@ -134,8 +162,8 @@ where
             match term.until_cutoff(&mut running).await {
                 Some(Err(panic)) => End::Panicked(panic),
                 Some(Ok(result)) if !lost.is_cancelled() => End::Done(result),
-                late => {
-                    tell_late(&term, late.and_then(std::result::Result::ok));
+                ended => {
+                    late(&term, ended.and_then(std::result::Result::ok));
                     End::Over
                 }
             }

@@ -10,7 +10,7 @@ mod scripted;
 mod system;
 mod watchdog;
 
-#[cfg(feature = "tls")]
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
@@ -48,7 +48,7 @@ pub trait Env: Send + Sync + 'static {
         options: ConnectOptions,
     ) -> BoxFuture<'static, Result<Client, etcd_client::Error>>;
     /// What is in a small file. Where there are none, an error.
-    #[cfg(feature = "tls")]
+    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     fn read(&self, _file: PathBuf) -> BoxFuture<'static, std::io::Result<Vec<u8>>> {
         Box::pin(async { Err(std::io::ErrorKind::Unsupported.into()) })
     }
@@ -57,6 +57,12 @@ pub trait Env: Send + Sync + 'static {
     fn watch(&self, watched: Weak<dyn Watched>);
     /// Makes the watchdog look again, after a due time became *earlier* (a later one needs no call).
     fn rewatch(&self);
+    /// Stops all tasks where they stand and makes no more connections, as the end of the process would. False: this
+    /// environment cannot.
+    #[cfg(feature = "unstable-sim")]
+    fn crash(&self) -> bool {
+        false
+    }
 }
 
 /// Something with a deadline that must be kept although no task runs.

@@ -1,6 +1,11 @@
 //! An [`Env`] of closures: a test replaces those parts of the machine that it makes up, and keeps the others.
 #![allow(clippy::disallowed_methods)] // the tests' clock and timers
 #![allow(missing_docs, unreachable_pub)] // hidden, and named as the methods of `Env` are
+#![allow(
+    clippy::exhaustive_enums,
+    clippy::exhaustive_structs,
+    reason = "hidden: for crates that pin the exact version"
+)]
 
 use std::sync::Weak;
 use std::time::{Duration, Instant};

@@ -94,7 +94,7 @@ impl Env for System {
         async move { Client::connect([endpoint], Some(options)).await }.boxed()
     }
 
-    #[cfg(feature = "tls")]
+    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     fn read(&self, file: std::path::PathBuf) -> BoxFuture<'static, std::io::Result<Vec<u8>>> {
         // On a thread for what may block: the file may lie on a disk that has gone to sleep.
         let read = self.handle.spawn_blocking(move || std::fs::read(file));

@@ -2,7 +2,9 @@
 
 mod names;
 mod options;
+mod ready;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -16,17 +18,18 @@ use crate::driver::{
     Command, Commands, Driver, ObserverParts, Observers, Parts, Room, WeakCommands, several,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::{Class, Failure, Pool};
+use crate::etcd::Pool;
 use crate::runtime::{SharedEnv, System, Watched, timeout};
-use crate::state::{Announced, AsOf, LeaseDeadlines, LocalStatuses, Roster, SessionState};
+use crate::state::{Announcement, AsOf, LeaseDeadlines, LocalStatuses, Roster, SessionState};
 use eldest_core::action::{SlotId, TermId};
+use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Reach;
 use names::Names;
 use options::ETCD_ELECTION_TIMEOUT;
 
 pub(crate) use names::{MAX_CAPACITY, MAX_COUNT, Path, Use};
 pub use options::SessionOptions;
-pub(crate) use options::{Settings, check_name};
+pub(crate) use options::{Settings, check_exact, check_name};
 
 /// One node's stay in etcd: one lease, one keepalive stream and one watch stream for every election and lock of a
 /// process.
@@ -126,8 +129,9 @@ impl Handle {
         self.shared.slots.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn announced(&self, announced: &Announced) -> Result<Arc<[u8]>> {
-        announced.encode(self.shared.env.unix_time())
+    /// The announcement as it is written to etcd, of a candidate that stands since then.
+    pub(crate) fn encode(&self, announcement: &Announcement, since: Duration) -> Result<Arc<[u8]>> {
+        announcement.encode(&self.shared.settings.identity, since)
     }
 
     /// Waits until a candidacy is over and its key is gone for certain.
@@ -226,7 +230,7 @@ impl Session {
             .collect();
         let pool = Pool::new(
             Arc::clone(&env),
-            endpoints,
+            &endpoints,
             settings.access(),
             settings.request_timeout,
         )
@@ -290,6 +294,7 @@ impl Session {
             .instrument(span)
             .boxed(),
         );
+        let names = Names::new(settings.namespace_prefix());
         let shared = SessionShared {
             env,
             pool,
@@ -297,7 +302,7 @@ impl Session {
             state: state_seen,
             slots: AtomicU64::new(1),
             room: Room::default(),
-            names: Names::default(),
+            names,
             local_statuses: LocalStatuses::default(),
             observers,
             _lease_deadlines: lease_deadlines,
@@ -368,16 +373,19 @@ impl SessionShared {
     /// Asks again, for as long as connecting may take, while another try may do better. Only for what may be done twice.
     pub(crate) async fn persist<T, A>(&self, mut ask: impl FnMut() -> A) -> Result<T>
     where
-        A: Future<Output = Result<T, Failure>>,
+        A: Future<Output = Result<T, RequestError>>,
     {
         let end = self.env.now().after(self.settings.connect_timeout);
         loop {
             match ask().await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => {
-                    let again = matches!(failure.class, Class::Retry | Class::Compacted);
+                    let again = matches!(
+                        failure.class,
+                        Class::Retry | Class::Compacted | Class::Certificate
+                    );
                     if !again || self.env.now() >= end {
-                        return Err(Error::from_failure(&failure));
+                        return Err(Error::from_request(&failure));
                     }
                 }
             }
@@ -390,12 +398,12 @@ impl SessionShared {
         let patience = self.settings.connect_timeout;
         let end = self.env.now().after(patience);
         let probe = self.settings.prefix("~").into_bytes();
-        let (mut failures, mut proxies) = (0, 0);
+        let (mut failures, mut refusing) = (0, BTreeSet::new());
         loop {
             let Err(failure) = self.pool.probe(&probe).await else {
                 return Ok(());
             };
-            let error = Error::from_failure(&failure);
+            let error = Error::from_request(&failure);
             // Without a namespace there is no key that every role may read; being denied one is an answer too.
             if self.settings.is_everywhere() && error.kind() == ErrorKind::PermissionDenied {
                 return Ok(());
@@ -404,18 +412,21 @@ impl SessionShared {
                 error.kind(),
                 ErrorKind::PermissionDenied | ErrorKind::Unauthenticated | ErrorKind::Rejected
             );
-            // Each of them moves on to the next endpoint, which may be a member.
-            proxies += usize::from(error.kind() == ErrorKind::Proxied);
-            let hopeless = hopeless || proxies >= self.pool.size();
+            // Each of them moves on to the next endpoint, which may be a member, or have another certificate.
+            if matches!(
+                error.kind(),
+                ErrorKind::Proxied | ErrorKind::CertificateRefused
+            ) {
+                refusing.insert(failure.endpoint.clone());
+            }
+            let hopeless = hopeless || refusing.len() >= self.pool.size();
             let left = end.since(self.env.now());
             if hopeless {
                 return Err(error);
             }
             if left.is_zero() {
-                return Err(Error::new(
-                    ErrorKind::Unavailable,
-                    format!("no endpoint answered within {patience:?}; the last one: {failure}"),
-                ));
+                let message = format!("no endpoint answered within {patience:?}");
+                return Err(Error::of_request(ErrorKind::Unavailable, message, &failure));
             }
             failures += 1;
             let pause = Duration::from_millis(20 * failures.min(10));

@@ -1,4 +1,4 @@
-//! Records the names that a session uses, and refuses a name with a second use or a name that nests with another.
+//! Records what a session uses, by the prefixes of the keys, and refuses a second use of a prefix and prefixes that nest.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,6 +12,10 @@ use crate::error::{Error, ErrorKind, Result};
 const SEMAPHORES: &str = "~semaphore/";
 /// Likewise.
 const PARTITIONS: &str = "~partitions/";
+/// Likewise.
+const MEMBERS: &str = "~members/";
+/// The levels below a namespace that are not for candidates: permits, partitions, groups, and the locks of `eldest run`.
+pub(super) const OWN_LEVELS: [&str; 4] = ["~semaphore", "~partitions", "~members", "~run"];
 
 /// Every change of a permit reaches everybody who holds or awaits one.
 pub(crate) const MAX_CAPACITY: usize = 1024;
@@ -26,6 +30,7 @@ pub(crate) enum Use {
     Lock,
     Semaphore { capacity: usize },
     Partitions { count: u32 },
+    Group,
 }
 
 impl Use {
@@ -36,13 +41,14 @@ impl Use {
             Use::Election | Use::Lock => name.to_owned(),
             Use::Semaphore { .. } => format!("{SEMAPHORES}{name}"),
             Use::Partitions { .. } => format!("{PARTITIONS}{name}"),
+            Use::Group => format!("{MEMBERS}{name}"),
         }
     }
 
     /// How many tasks of the session may stand or hold at once.
     fn turns(self) -> usize {
         match self {
-            Use::Election | Use::Partitions { .. } => 0,
+            Use::Election | Use::Partitions { .. } | Use::Group => 0,
             Use::Lock => 1,
             Use::Semaphore { capacity } => capacity,
         }
@@ -80,6 +86,7 @@ impl fmt::Display for Use {
             Use::Lock => "a lock",
             Use::Semaphore { .. } => "a semaphore",
             Use::Partitions { .. } => "partitions",
+            Use::Group => "a group",
         })
     }
 }
@@ -110,8 +117,10 @@ impl Path {
             let count = count.filter(|n| (1..=MAX_COUNT).contains(n))?;
             Some((name, Use::Partitions { count }))
         };
+        let group = || Some((path.strip_prefix(MEMBERS)?, Use::Group));
         let (name, what) = semaphore()
             .or_else(partitions)
+            .or_else(group)
             .unwrap_or((path, Use::Election));
         Self {
             name: name.to_owned(),
@@ -124,14 +133,18 @@ impl Path {
         if name.is_empty() {
             return vec![String::new()];
         }
-        let levels = ["", SEMAPHORES, PARTITIONS];
+        let levels = ["", SEMAPHORES, PARTITIONS, MEMBERS];
         levels.map(|level| format!("{level}{name}")).into()
     }
 }
 
-/// The names in use, by their paths.
+/// The names in use, by the prefixes of their keys without the final `/`.
 #[derive(Debug, Default)]
-pub(crate) struct Names(Mutex<Known>);
+pub(crate) struct Names {
+    /// What the prefixes of names begin with.
+    namespace: String,
+    known: Mutex<Known>,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -157,25 +170,54 @@ impl Named {
 }
 
 impl Known {
-    fn get(&self, path: &str) -> Option<&Named> {
-        self.names.get(path).filter(|named| named.in_use())
+    fn get(&self, prefix: &str) -> Option<&Named> {
+        self.names.get(prefix).filter(|named| named.in_use())
     }
 
-    fn insert(&mut self, path: String, named: Named) {
+    fn insert(&mut self, prefix: String, named: Named) {
         if self.names.len() >= self.most {
             self.names.retain(|_, named| named.in_use());
             self.most = 2 * self.names.len() + 16;
         }
-        self.names.insert(path, named);
+        self.names.insert(prefix, named);
+    }
+
+    /// What is in use and lies inside `prefix`, or around it.
+    fn nested(&self, prefix: &str) -> Option<String> {
+        let below = format!("{prefix}/");
+        let inner = self.names.range(below.clone()..);
+        let mut inner = inner.take_while(|(inner, _)| inner.starts_with(&below));
+        let inner = inner.find(|(_, named)| named.in_use());
+        let mut outer = prefix.match_indices('/').map(|(at, _)| &prefix[..at]);
+        let outer = outer.find_map(|outer| Some((outer, self.get(outer)?)));
+        let (other, named) = outer.or(inner.map(|(inner, named)| (&**inner, named)))?;
+        let name = named.name.upgrade();
+        Some(name.as_deref().unwrap_or(other).to_owned())
     }
 }
 
+/// The one name, and the turns of the session's tasks, for everybody who uses it.
+type Registered = (Arc<str>, Arc<Semaphore>);
+
 impl Names {
-    /// The one name, and the turns of the session's tasks, for everybody who uses it.
-    pub(crate) fn register(&self, name: &str, what: Use) -> Result<(Arc<str>, Arc<Semaphore>)> {
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let path = what.path(name);
-        if let Some(other) = nested(&names, &path) {
+    pub(crate) fn new(namespace: String) -> Self {
+        let known = Mutex::default();
+        Self { namespace, known }
+    }
+
+    /// Registers a name within the namespace.
+    pub(crate) fn register(&self, name: &str, what: Use) -> Result<Registered> {
+        self.enter(format!("{}{}", self.namespace, what.path(name)), name, what)
+    }
+
+    /// Registers an election by its exact prefix, which is its name as well.
+    pub(crate) fn register_at(&self, prefix: &str) -> Result<Registered> {
+        self.enter(prefix.to_owned(), prefix, Use::Election)
+    }
+
+    fn enter(&self, prefix: String, name: &str, what: Use) -> Result<Registered> {
+        let mut names = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(other) = names.nested(&prefix) {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
@@ -184,9 +226,18 @@ impl Names {
                 ),
             ));
         }
-        let known = names.get(&path);
+        let known = names.get(&prefix);
         if let Some(named) = known.filter(|named| named.what != what) {
             return Err(named.what.refuses(name, what));
+        }
+        if what == Use::Election && self.has_namesake(&names, &prefix, name) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "this session uses {name:?} for two elections, one within its namespace and one at that exact \
+                     prefix: metrics and logs could not tell them apart"
+                ),
+            ));
         }
         let shared = known.and_then(|named| named.name.upgrade());
         let shared = shared.unwrap_or_else(|| name.into());
@@ -197,26 +248,20 @@ impl Names {
             what,
             turns: Arc::downgrade(&turns),
         };
-        names.insert(path, entry);
+        names.insert(prefix, entry);
         Ok((shared, turns))
     }
-}
 
-/// A name in use that lies inside `path`, or around it.
-fn nested<'a>(known: &'a Known, path: &'a str) -> Option<&'a str> {
-    let below = format!("{path}/");
-    let inner = known.names.range(below.clone()..);
-    let mut inner = inner.take_while(|(inner, _)| inner.starts_with(&below));
-    let inner = inner.find(|(_, named)| named.in_use());
-    path.match_indices('/')
-        .map(|(at, _)| &path[..at])
-        .find(|outer| known.get(outer).is_some())
-        .or(inner.map(|(inner, _)| inner.as_str()))
-        .map(|other| {
-            let own = [SEMAPHORES, PARTITIONS];
-            let below = own.iter().find_map(|level| other.strip_prefix(level));
-            below.unwrap_or(other)
+    /// Whether another election has that name: within the namespace, or as its exact prefix.
+    fn has_namesake(&self, names: &Known, prefix: &str, name: &str) -> bool {
+        let within = format!("{}{name}", self.namespace);
+        [name, &within].into_iter().any(|other| {
+            let used = names.get(other).filter(|_| other != prefix);
+            used.is_some_and(|used| {
+                used.what == Use::Election && used.name.upgrade().as_deref() == Some(name)
+            })
         })
+    }
 }
 
 #[cfg(test)]
@@ -238,7 +283,7 @@ mod tests {
             drop(names.register(&format!("n{n}/e"), Use::Election).unwrap());
             drop(names.register(&format!("n{n}"), Use::Election).unwrap());
         }
-        let known = names.0.lock().unwrap();
+        let known = names.known.lock().unwrap();
         assert!(known.names.len() < 50, "{} are known", known.names.len());
         assert!(known.get("kept").is_some());
         drop(kept);
@@ -294,5 +339,32 @@ mod tests {
         assert!(again.try_acquire().is_err(), "somebody has it");
         drop(turn);
         assert!(again.try_acquire().is_ok());
+    }
+    #[test]
+    fn an_exact_prefix_is_the_same_place_as_a_name_that_leads_there() {
+        let names = Names::new("ns/".into());
+        let _lock = names.register("l", Use::Lock).unwrap();
+        let message = names.register_at("ns/l").unwrap_err().to_string();
+        assert!(message.contains("for a lock; an election"), "{message}");
+        let _election = names.register("a/b", Use::Election).unwrap();
+        for prefix in ["ns", "ns/a", "ns/a/b/c"] {
+            let message = names.register_at(prefix).unwrap_err().to_string();
+            assert!(message.contains("nests with"), "{message}");
+        }
+        assert!(names.register_at("/a").is_ok());
+        assert!(names.register_at("b").is_ok());
+    }
+
+    #[test]
+    fn two_elections_of_one_session_have_two_names() {
+        let names = Names::new("ns/".into());
+        let exact = names.register_at("a").unwrap();
+        let message = refused(&names, "a", Use::Election);
+        assert!(message.contains("for two elections"), "{message}");
+        drop(exact);
+        let _within = names.register("a", Use::Election).unwrap();
+        let message = names.register_at("a").unwrap_err().to_string();
+        assert!(message.contains("for two elections"), "{message}");
+        assert!(names.register("a", Use::Election).is_ok(), "itself");
     }
 }

@@ -1,18 +1,20 @@
 //! Defines a session's options, and refuses a TTL, timeouts, grace and margin that do not fit together.
 
+#[cfg(feature = "serde")]
+mod config;
+
 use std::fmt;
 use std::time::Duration;
 
-use etcd_client::ConnectOptions;
-
+use super::names::OWN_LEVELS;
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::Access;
-#[cfg(feature = "tls")]
-use crate::etcd::TlsFiles;
-use crate::state::{Announced, Announcement};
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+use crate::etcd::TlsOptions;
+use crate::etcd::{Access, Credentials};
+use crate::state::Announcement;
 use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::lease::Trust;
-use eldest_core::machine::{BATCH, Config};
+use eldest_core::{BATCH, Config};
 
 /// The smallest TTL a default etcd grants: 1.5 times its election timeout, rounded up.
 const MIN_TTL: Duration = Duration::from_secs(2);
@@ -23,6 +25,8 @@ pub(crate) const ETCD_ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_IDENTITY: usize = 1024;
 /// Longest namespace or name, in bytes.
 const MAX_NAME: usize = 512;
+/// Longest exact prefix, in bytes: as long as a namespace and a name.
+const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 
 /// How a session behaves: who it is, where its keys live, and how long it may be out of touch.
 ///
@@ -51,9 +55,15 @@ const MAX_NAME: usize = 512;
 ///
 /// let options = SessionOptions::new("node-a")
 ///     .ttl(Duration::from_secs(5))
-///     .announce(Announcement::new("node-a").address("10.0.0.1:8080"));
+///     .announcement(Announcement::default().with_address("10.0.0.1:8080"));
 /// # let _ = options;
 /// ```
+///
+/// With the feature `serde`, options are read from configuration: `identity` and whatever differs from the default, by the
+/// names of the methods here, times in milliseconds (`ttl_ms`, `grace_ms`), `credentials` as `user` and `password`, `tls` as
+/// the files `authorities`, `certificate` and `key`, and `server_name`. A name that is none of these is an error. They are not
+/// written again, because the password would be.
+#[must_use = "options do nothing until a session is made with them"]
 #[derive(Clone)]
 pub struct SessionOptions {
     identity: String,
@@ -64,10 +74,10 @@ pub struct SessionOptions {
     request_timeout: Option<Duration>,
     connect_timeout: Duration,
     clock_drift_ppm: u32,
-    announced: Option<Announced>,
-    connect_options: ConnectOptions,
-    #[cfg(feature = "tls")]
-    tls_files: Option<TlsFiles>,
+    announcement: Option<Announcement>,
+    credentials: Option<Credentials>,
+    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+    tls: Option<TlsOptions>,
     #[cfg(feature = "unstable-sim")]
     env: Option<crate::runtime::SharedEnv>,
 }
@@ -84,10 +94,10 @@ impl SessionOptions {
             request_timeout: None,
             connect_timeout: Duration::from_secs(5),
             clock_drift_ppm: 1000,
-            announced: None,
-            connect_options: ConnectOptions::new(),
-            #[cfg(feature = "tls")]
-            tls_files: None,
+            announcement: None,
+            credentials: None,
+            #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+            tls: None,
             #[cfg(feature = "unstable-sim")]
             env: None,
         }
@@ -97,7 +107,8 @@ impl SessionOptions {
     /// `<namespace>/` suffices. At most 512 bytes; it may begin with a `/`, but not end with one.
     ///
     /// Empty: names are whole prefixes, to stand in one election or to share a lock with programs that know no
-    /// namespace; the role then needs the prefixes of the elections and locks, and `~semaphore/` for semaphores, `~partitions/` for partitions. `/` likewise, for programs whose names begin with a slash.
+    /// namespace; the role then needs the prefixes of the elections and locks, and `~semaphore/` for semaphores,
+    /// `~partitions/` for partitions and `~members/` for groups. `/` likewise, for programs whose names begin with a slash.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
@@ -148,47 +159,44 @@ impl SessionOptions {
         self
     }
 
-    /// What candidates of this session announce: an [`Announcement`], a string or bytes, at most 32 KiB; the identity
-    /// by default. A candidate can change it with [`Candidate::proclaim`](crate::Candidate::proclaim).
-    pub fn announce(mut self, announced: impl Into<Announced>) -> Self {
-        self.announced = Some(announced.into());
+    /// What candidates of this session announce: an [`Announcement`], a string or bytes, at most 32 KiB; by default an
+    /// announcement of the identity. An [`Election`](crate::Election::announcement) or a [`Group`](crate::Group::announcement) may have
+    /// another, and a candidate changes it with [`Candidate::proclaim`](crate::Candidate::proclaim).
+    pub fn announcement(mut self, announcement: impl Into<Announcement>) -> Self {
+        self.announcement = Some(announcement.into());
         self
     }
 
-    /// User, password and TLS (the latter with the feature `tls`, and endpoints that begin with `https`). Timeouts,
-    /// keepalive and require-leader are set by the session itself.
+    /// The user of etcd and the password. Without it, etcd must let everybody in.
     ///
     /// ```
-    /// use eldest::SessionOptions;
-    /// use eldest::etcd_client::ConnectOptions;
+    /// use eldest::{Credentials, SessionOptions};
     ///
     /// let password = std::env::var("ETCD_PASSWORD").unwrap_or_default();
-    /// let options = SessionOptions::new("node-a")
-    ///     .connect_options(ConnectOptions::new().with_user("billing", password));
-    /// // Its `Debug` output leaves the password out. That of `ConnectOptions` does not.
-    /// # let _ = format!("{options:?}");
+    /// let options = SessionOptions::new("node-a").credentials(Credentials::new("billing", password));
+    /// # let _ = options;
     /// ```
-    pub fn connect_options(mut self, options: ConnectOptions) -> Self {
-        self.connect_options = options;
+    pub fn credentials(mut self, credentials: Credentials) -> Self {
+        self.credentials = Some(credentials);
         self
     }
 
-    /// Certificates in files, which every attempt to connect reads anew, so that they can be replaced while the session
-    /// lives. They replace what [`SessionOptions::connect_options`] says of TLS, which is kept as it was given. Needs
-    /// endpoints that begin with `https`.
+    /// Whom to trust and what to show when connecting by TLS. With it, endpoints without a scheme are `https`, and `http`
+    /// ones are refused. `https` endpoints work without it if etcd's certificate is signed by an authority that this
+    /// machine trusts, and etcd asks for no certificate of ours.
     ///
     /// ```
-    /// use eldest::{SessionOptions, TlsFiles};
+    /// use eldest::{SessionOptions, TlsOptions};
     ///
-    /// let files = TlsFiles::new()
+    /// let tls = TlsOptions::new()
     ///     .authorities("/etc/billing/etcd-ca.pem")
     ///     .identity("/etc/billing/node.pem", "/etc/billing/node.key");
-    /// let options = SessionOptions::new("node-a").tls_files(files);
+    /// let options = SessionOptions::new("node-a").tls(tls);
     /// # let _ = options;
     /// ```
-    #[cfg(feature = "tls")]
-    pub fn tls_files(mut self, files: TlsFiles) -> Self {
-        self.tls_files = Some(files);
+    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+    pub fn tls(mut self, tls: TlsOptions) -> Self {
+        self.tls = Some(tls);
         self
     }
 
@@ -265,12 +273,9 @@ impl SessionOptions {
         }
         self.check_spare(request_timeout, grace, margin)?;
         let spare = (ttl * 2 / 3).saturating_sub(margin).saturating_sub(grace);
-        let access = Access::from(self.connect_options);
-        #[cfg(feature = "tls")]
-        let access = access.with_files(self.tls_files);
-        let announced = self
-            .announced
-            .unwrap_or_else(|| Announcement::new(&self.identity).into());
+        let access = Access::new(self.credentials);
+        #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+        let access = access.with_tls(self.tls);
         Ok(Settings {
             identity: self.identity,
             namespace: self.namespace,
@@ -282,7 +287,7 @@ impl SessionOptions {
             grace,
             request_timeout,
             connect_timeout: self.connect_timeout,
-            announced,
+            announcement: self.announcement.unwrap_or_default(),
             access,
             spare,
             #[cfg(feature = "unstable-sim")]
@@ -292,7 +297,7 @@ impl SessionOptions {
 }
 
 impl fmt::Debug for SessionOptions {
-    /// Leaves out the connect options: theirs would print the password.
+    /// Leaves out how etcd is reached.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SessionOptions")
             .field("identity", &self.identity)
@@ -311,7 +316,7 @@ pub(crate) struct Settings {
     pub(crate) grace: Duration,
     pub(crate) request_timeout: Duration,
     pub(crate) connect_timeout: Duration,
-    pub(crate) announced: Announced,
+    pub(crate) announcement: Announcement,
     access: Access,
     /// How long after a renewal was due another may still arrive.
     spare: Duration,
@@ -395,6 +400,30 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// An exact prefix was made up by other programs. Refused is what would stand elsewhere than they do, or where this crate
+/// keeps other keys. `namespace` is the session's, with its final `/`.
+pub(crate) fn check_exact(prefix: &str, namespace: &str) -> Result<()> {
+    let within = prefix.strip_prefix(namespace);
+    let own_level = |level| OWN_LEVELS.contains(&level);
+    let rule = if prefix.is_empty() {
+        "must not be empty"
+    } else if prefix.ends_with('/') {
+        "must not end with '/': the one before the lease id is added"
+    } else if prefix.chars().any(char::is_control) {
+        "must not contain control characters"
+    } else if prefix.len() > MAX_EXACT {
+        return Err(invalid(format!(
+            "the prefix has {} bytes; at most {MAX_EXACT} are allowed",
+            prefix.len()
+        )));
+    } else if prefix.split('/').any(own_level) || within.is_some_and(|name| name.starts_with('~')) {
+        "must not lie below a level such as '~semaphore', where this crate keeps other keys"
+    } else {
+        return Ok(());
+    };
+    Err(invalid(format!("the prefix {prefix:?} {rule}")))
 }
 
 fn check_path(what: &str, whole: &str, rest: &str) -> Result<()> {

@@ -14,28 +14,36 @@ pub(crate) const MAX_ANNOUNCEMENT: usize = 32 * 1024;
 
 /// What a candidate tells the others: who it is, how to reach it, where it runs.
 ///
-/// Written as a JSON object when it says more than an identity, else as the identity itself, a plain string, which
-/// is what Go's `concurrency` package and `etcdctl elect` write too.
+/// Its identity is the session's unless it names another. Written to etcd as a JSON object, with the time at which it was
+/// written. A string or bytes, where an announcement is expected, are written as they are: Go's `concurrency` package and
+/// `etcdctl elect` write a plain string, which is read as an identity. Where such clients read what a node announces and
+/// expect its plain identity, announce that: `SessionOptions::announcement("node-a")`.
 ///
 /// ```
 /// use eldest::Announcement;
 /// let me = Announcement::new("node-a")
-///     .address("10.0.0.1:8080")
-///     .data_center("frankfurt")
-///     .metadata("zone", "a");
-/// assert_eq!(me.get("zone"), Some("a"));
+///     .with_address("10.0.0.1:8080")
+///     .with_data_center("frankfurt")
+///     .with_metadata("zone", "a");
+/// assert_eq!(me.address(), Some("10.0.0.1:8080"));
+/// assert_eq!(me.metadata("zone"), Some("a"));
+/// assert_eq!(Announcement::from("node-a").identity(), "node-a");
 /// ```
+#[must_use = "an announcement does nothing until it is announced"]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Announcement {
+    /// Empty: the session's.
     identity: String,
     address: Option<String>,
     data_center: Option<String>,
     metadata: BTreeMap<String, String>,
     since_unix_ms: Option<u64>,
+    /// What is written instead of all that: a plain string, or bytes of another format.
+    verbatim: Option<Box<[u8]>>,
 }
 
 impl Announcement {
-    /// Says who the candidate is.
+    /// Of a candidate of that name; [`Announcement::default`] has the session's.
     pub fn new(identity: impl Into<String>) -> Self {
         Self {
             identity: identity.into(),
@@ -44,40 +52,46 @@ impl Announcement {
     }
 
     /// Says how to reach it.
-    pub fn address(mut self, address: impl Into<String>) -> Self {
+    pub fn with_address(mut self, address: impl Into<String>) -> Self {
         self.address = Some(address.into());
-        self
+        self.structured()
     }
 
     /// Says in which data centre it runs.
-    pub fn data_center(mut self, data_center: impl Into<String>) -> Self {
+    pub fn with_data_center(mut self, data_center: impl Into<String>) -> Self {
         self.data_center = Some(data_center.into());
-        self
+        self.structured()
     }
 
     /// Says anything else.
-    pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+    pub fn with_metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.metadata.insert(key.into(), value.into());
+        self.structured()
+    }
+
+    /// It says more than the string or the bytes that it was made of.
+    fn structured(mut self) -> Self {
+        self.verbatim = None;
         self
     }
 
-    /// Who the candidate is.
+    /// Who the candidate is. Empty before it was announced: the session's identity.
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
     /// How to reach it, if it said so.
-    pub fn get_address(&self) -> Option<&str> {
+    pub fn address(&self) -> Option<&str> {
         self.address.as_deref()
     }
 
     /// Where it runs, if it said so.
-    pub fn get_data_center(&self) -> Option<&str> {
+    pub fn data_center(&self) -> Option<&str> {
         self.data_center.as_deref()
     }
 
     /// One item of metadata.
-    pub fn get(&self, key: &str) -> Option<&str> {
+    pub fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str)
     }
 
@@ -92,18 +106,35 @@ impl Announcement {
             .and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)))
     }
 
-    fn is_plain(&self) -> bool {
-        self.address.is_none() && self.data_center.is_none() && self.metadata.is_empty()
+    /// As written to etcd by a session of that identity. `since`, which counts from 1970, is stamped on what is no plain
+    /// string.
+    pub(crate) fn encode(&self, session: &str, since: Duration) -> Result<Arc<[u8]>> {
+        let bytes = match &self.verbatim {
+            Some(bytes) => bytes.to_vec(),
+            None => self.written(session, since),
+        };
+        if bytes.len() > MAX_ANNOUNCEMENT {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "the announcement has {} bytes; at most {MAX_ANNOUNCEMENT} are allowed, \
+                     because every candidate's announcement is read by all the others",
+                    bytes.len()
+                ),
+            ));
+        }
+        Ok(bytes.into())
     }
 
-    /// As written to etcd. `now` is stamped on structured announcements.
-    pub(crate) fn encode(&self, now: Duration) -> Vec<u8> {
-        // An identity that looks like one of our objects would be misread if written plainly.
-        if self.is_plain() && parse(self.identity.as_bytes()).is_none() {
-            return self.identity.clone().into_bytes();
-        }
+    /// The JSON object.
+    pub(crate) fn written(&self, session: &str, now: Duration) -> Vec<u8> {
+        let identity = if self.identity.is_empty() {
+            session
+        } else {
+            &self.identity
+        };
         let mut object = Map::new();
-        object.insert("identity".into(), self.identity.clone().into());
+        object.insert("identity".into(), identity.into());
         if let Some(address) = &self.address {
             object.insert("address".into(), address.clone().into());
         }
@@ -149,60 +180,29 @@ fn parse(value: &[u8]) -> Option<Announcement> {
             .filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())))
             .collect(),
         since_unix_ms: object.get("since_unix_ms").and_then(Value::as_u64),
+        verbatim: None,
     })
 }
 
-/// What can be announced: an [`Announcement`], a plain string, or any bytes.
-#[derive(Debug, Clone)]
-pub struct Announced(Form);
-
-#[derive(Debug, Clone)]
-enum Form {
-    Structured(Announcement),
-    Bytes(Vec<u8>),
-}
-
-impl Announced {
-    pub(crate) fn encode(&self, now: Duration) -> Result<Arc<[u8]>> {
-        let bytes = match &self.0 {
-            Form::Structured(announcement) => announcement.encode(now),
-            Form::Bytes(bytes) => bytes.clone(),
-        };
-        if bytes.len() > MAX_ANNOUNCEMENT {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!(
-                    "the announcement has {} bytes; at most {MAX_ANNOUNCEMENT} are allowed, \
-                     because every candidate's announcement is read by all the others",
-                    bytes.len()
-                ),
-            ));
-        }
-        Ok(bytes.into())
-    }
-}
-
-impl From<Announcement> for Announced {
-    fn from(announcement: Announcement) -> Self {
-        Self(Form::Structured(announcement))
-    }
-}
-
-impl From<&str> for Announced {
+impl From<&str> for Announcement {
     fn from(text: &str) -> Self {
-        Self(Form::Bytes(text.as_bytes().to_vec()))
+        text.as_bytes().to_vec().into()
     }
 }
 
-impl From<String> for Announced {
+impl From<String> for Announcement {
     fn from(text: String) -> Self {
-        Self(Form::Bytes(text.into_bytes()))
+        text.into_bytes().into()
     }
 }
 
-impl From<Vec<u8>> for Announced {
+impl From<Vec<u8>> for Announcement {
+    /// Written as they are; read as everybody else will read them.
     fn from(bytes: Vec<u8>) -> Self {
-        Self(Form::Bytes(bytes))
+        Self {
+            verbatim: Some(bytes.clone().into()),
+            ..Self::decode(&bytes)
+        }
     }
 }
 
@@ -213,9 +213,40 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(1_700_000_000);
 
+    fn written(announcement: &Announcement) -> Vec<u8> {
+        announcement.encode("session", NOW).unwrap().to_vec()
+    }
+
     #[test]
-    fn an_identity_alone_is_written_as_a_plain_string() {
-        assert_eq!(Announcement::new("node-a").encode(NOW), b"node-a");
+    fn an_identity_alone_says_since_when_it_stands() {
+        let written = written(&Announcement::new("node-a"));
+        let said = r#"{"identity":"node-a","since_unix_ms":1700000000000}"#;
+        assert_eq!(String::from_utf8_lossy(&written), said);
+        let read = Announcement::decode(&written);
+        assert_eq!(read.since(), Some(UNIX_EPOCH + NOW));
+    }
+
+    #[test]
+    fn a_plain_string_is_announced_as_it_is() {
+        let written = written(&Announcement::from("node-a"));
+        assert_eq!(&written[..], b"node-a");
+    }
+
+    #[test]
+    fn an_announcement_without_an_identity_has_the_sessions() {
+        let at = Announcement::default().with_address("a:1");
+        let read = Announcement::decode(&written(&at));
+        assert_eq!((read.identity(), read.address()), ("session", Some("a:1")));
+    }
+
+    #[test]
+    fn strings_and_bytes_are_written_as_they_are_until_more_is_said() {
+        for bytes in [&b""[..], b"node-a", b"\xff\xfe", b"{\"identity\":\"x\"}"] {
+            assert_eq!(written(&Announcement::from(bytes.to_vec())), bytes);
+        }
+        let more = Announcement::from("node-a").with_address("a:1");
+        let read = Announcement::decode(&written(&more));
+        assert_eq!((read.identity(), read.address()), ("node-a", Some("a:1")));
     }
 
     #[test]
@@ -227,8 +258,8 @@ mod tests {
 
     #[test]
     fn too_large_an_announcement_is_refused_with_the_bound() {
-        let error = Announced::from("x".repeat(MAX_ANNOUNCEMENT + 1))
-            .encode(NOW)
+        let error = Announcement::from("x".repeat(MAX_ANNOUNCEMENT + 1))
+            .encode("session", NOW)
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains("32768"), "{error}");
@@ -237,17 +268,17 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_announced_is_read_back(
-            identity in ".*", address in proptest::option::of(".*"), zone in proptest::option::of(".*"),
+            identity in ".+", address in proptest::option::of(".*"), zone in proptest::option::of(".*"),
         ) {
             let mut announcement = Announcement::new(identity);
             announcement.address = address;
             if let Some(zone) = zone {
-                announcement = announcement.metadata("zone", zone);
+                announcement = announcement.with_metadata("zone", zone);
             }
-            let read = Announcement::decode(&announcement.encode(NOW));
+            let read = Announcement::decode(&written(&announcement));
             prop_assert_eq!(read.identity(), announcement.identity());
-            prop_assert_eq!(read.get_address(), announcement.get_address());
-            prop_assert_eq!(read.get("zone"), announcement.get("zone"));
+            prop_assert_eq!(read.address(), announcement.address());
+            prop_assert_eq!(read.metadata("zone"), announcement.metadata("zone"));
         }
 
         #[test]

@@ -3,18 +3,58 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::status::Status;
 use super::term::Term;
 use crate::util::LazyWatch;
 use eldest_core::action::{SlotId, TermId};
+use eldest_core::status::Status;
+use tokio::sync::watch;
 
 /// What the session's candidate in one election is. At most one stands at a time; a later one replaces it.
-pub(crate) type LocalStatus = LazyWatch<LocalState>;
+#[derive(Debug)]
+pub(crate) struct LocalStatus {
+    state: LazyWatch<LocalState>,
+    /// The status by itself, for users to watch.
+    status: LazyWatch<Status>,
+}
+
+impl LocalStatus {
+    fn new() -> Self {
+        Self {
+            state: LazyWatch::new(LocalState::default()),
+            status: LazyWatch::new(Status::Idle),
+        }
+    }
+
+    pub(crate) fn get(&self) -> LocalState {
+        self.state.get()
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<LocalState> {
+        self.state.watch()
+    }
+
+    pub(crate) fn watch_status(&self) -> watch::Receiver<Status> {
+        self.status.watch()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut LocalState) -> bool) {
+        let mut status = None;
+        self.state.change(|state| {
+            let changed = change(state);
+            status = state.status.filter(|_| changed);
+            changed
+        });
+        if let Some(status) = status {
+            self.status
+                .change(|shown| std::mem::replace(shown, status) != status);
+        }
+    }
+}
 
 /// What every handle of an election knows of the session's own candidate in it.
 #[derive(Debug, Clone, Default)]
 pub struct LocalState {
-    slot: Option<SlotId>,
+    pub(crate) slot: Option<SlotId>,
     /// `None`: the session has not stood in this election.
     pub status: Option<Status>,
     /// The last term that began, which may be over.
@@ -70,23 +110,23 @@ impl LocalStatusWriter {
     }
 }
 
-/// Of all elections that a session has handles of. The names are copies: one that is shared is one in use.
+/// Of all elections that a session has handles of, by their prefixes.
 #[derive(Debug, Default)]
 pub(crate) struct LocalStatuses(Mutex<HashMap<Box<str>, Weak<LocalStatus>>>);
 
 impl LocalStatuses {
-    /// The one that all handles of that name share.
-    pub(crate) fn of(&self, name: &str) -> Arc<LocalStatus> {
+    /// The one that all handles of that election share.
+    pub(crate) fn of(&self, prefix: &str) -> Arc<LocalStatus> {
         let mut local_statuses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(local) = local_statuses.get(name).and_then(Weak::upgrade) {
+        if let Some(local) = local_statuses.get(prefix).and_then(Weak::upgrade) {
             return local;
         }
         // Now and then only: ten thousand elections are not to cost ten thousand times ten thousand steps.
         if local_statuses.len() == local_statuses.capacity() {
             local_statuses.retain(|_, local| local.strong_count() > 0);
         }
-        let local = Arc::new(LocalStatus::new(LocalState::default()));
-        local_statuses.insert(name.into(), Arc::downgrade(&local));
+        let local = Arc::new(LocalStatus::new());
+        local_statuses.insert(prefix.into(), Arc::downgrade(&local));
         local
     }
 }
@@ -97,12 +137,12 @@ mod tests {
 
     #[test]
     fn a_candidate_on_its_way_out_says_nothing_of_the_next_one() {
-        let local = Arc::new(LocalStatus::new(LocalState::default()));
+        let local = Arc::new(LocalStatus::new());
         let [first, second] = [1, 2].map(|slot| LocalStatusWriter::new(Arc::clone(&local), slot));
         first.status(Status::Joining);
         assert_eq!(local.get().status, None, "it has not been accepted");
         first.take();
-        let waiting = Status::Waiting { rank: 1, ahead: 0 };
+        let waiting = Status::waiting(0);
         first.status(waiting);
         assert_eq!(local.get().status, Some(waiting));
         second.take();
@@ -113,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_of_one_name_share_it_for_as_long_as_one_lives() {
+    fn handles_of_one_election_share_it_for_as_long_as_one_lives() {
         let local_statuses = LocalStatuses::default();
         let local = local_statuses.of("e");
         assert!(Arc::ptr_eq(&local, &local_statuses.of("e")));

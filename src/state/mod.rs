@@ -5,18 +5,19 @@ mod as_of;
 mod backlog;
 mod local_status;
 mod roster;
+#[cfg(feature = "serde")]
+mod serialize;
 mod session_state;
-mod status;
 mod term;
 
-pub use announcement::{Announced, Announcement};
+pub use announcement::Announcement;
 pub use as_of::AsOf;
 pub(crate) use as_of::{Complete, Confirmed};
 pub(crate) use backlog::Backlog;
+pub use eldest_core::status::Status;
 pub use local_status::{Held, LocalState};
 pub(crate) use local_status::{LocalStatus, LocalStatusWriter, LocalStatuses};
 pub use roster::{Member, Roster};
 pub use session_state::{LeaseView, SessionState};
-pub use status::Status;
 pub use term::{Deadline, Term};
 pub(crate) use term::{LeaseDeadline, LeaseDeadlines, TermState};

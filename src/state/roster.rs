@@ -18,6 +18,8 @@ use eldest_core::queue::Queue;
 pub struct Roster {
     inner: Arc<Inner>,
     as_of: Option<AsOf>,
+    /// A group's: nobody leads, and nobody waits.
+    unled: bool,
 }
 
 struct Inner {
@@ -41,13 +43,24 @@ impl Roster {
             eldest: OnceLock::new(),
             members: OnceLock::new(),
         });
-        Self { inner, as_of: None }
+        Self {
+            inner,
+            as_of: None,
+            unled: false,
+        }
+    }
+
+    /// The same, of which nobody leads.
+    pub(crate) fn unled(self) -> Self {
+        Self {
+            unled: true,
+            ..self
+        }
     }
 
     /// The same, of which more is known.
     pub(crate) fn with_as_of(self, as_of: Option<AsOf>) -> Self {
-        let inner = self.inner;
-        Self { inner, as_of }
+        Self { as_of, ..self }
     }
 
     /// The revision of etcd's store at which this was so; of two rosters the larger is newer.
@@ -79,12 +92,14 @@ impl Roster {
         self.inner.eldest.get_or_init(eldest).as_ref()
     }
 
-    /// Who leads: the eldest. `None`: nobody stands, or the queue is [blocked](Roster::blocker).
+    /// Who leads: the eldest. `None`: nobody stands, the queue is [blocked](Roster::blocker), or these are the members of a
+    /// [`Group`](crate::Group), of which nobody leads.
     ///
     /// This is what etcd says. Whether that node acts as leader it knows alone ([`Term::is_valid`](crate::Term::is_valid)):
     /// it may not have heard of its turn yet, and a leader that cannot reach etcd stops before its key is gone.
     pub fn leader(&self) -> Option<&Member> {
-        self.eldest().filter(|first| first.entry.lease != 0)
+        let first = self.eldest().filter(|_| !self.unled)?;
+        (first.entry.lease != 0).then_some(first)
     }
 
     /// Nobody stands.
@@ -106,7 +121,29 @@ impl Roster {
     /// A key without a lease that sits first: no live candidate, it will never go by itself, and nobody can lead
     /// until somebody deletes it, with `etcdctl del` for example.
     pub fn blocker(&self) -> Option<&Member> {
-        self.eldest().filter(|first| first.entry.lease == 0)
+        let first = self.eldest().filter(|_| !self.unled)?;
+        (first.entry.lease == 0).then_some(first)
+    }
+}
+
+impl fmt::Display for Roster {
+    /// In a few words: `node-a leads, 2 wait`, `nobody leads`, or of a group `3 members`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.inner.entries.len();
+        if self.unled {
+            let members = if all == 1 { "member" } else { "members" };
+            return write!(f, "{all} {members}");
+        }
+        if let Some(blocker) = self.blocker() {
+            let key = String::from_utf8_lossy(blocker.key());
+            return write!(f, "blocked by the key {key:?}, which has no lease");
+        }
+        match (self.leader(), all.saturating_sub(1)) {
+            (None, _) => f.write_str("nobody leads"),
+            (Some(leader), 0) => write!(f, "{leader} leads"),
+            (Some(leader), 1) => write!(f, "{leader} leads, 1 waits"),
+            (Some(leader), waiting) => write!(f, "{leader} leads, {waiting} wait"),
+        }
     }
 }
 
@@ -149,7 +186,7 @@ impl Member {
         }
     }
 
-    /// Its place in the queue; 1 is the eldest, who leads.
+    /// Its place in the queue; 1 is the eldest, who leads an election.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -188,7 +225,8 @@ impl Member {
         self.entry.lease
     }
 
-    /// Since when it stands, by its own wall clock, if it announced that.
+    /// When it began to campaign, by its own wall clock, if it announced that. A candidate that lost its key and joined again
+    /// keeps this time; [`rank`](Self::rank) alone tells its place in the queue.
     pub fn since(&self) -> Option<SystemTime> {
         self.announcement.since()
     }
@@ -202,5 +240,62 @@ impl fmt::Debug for Member {
             .field("create_revision", &self.create_revision())
             .field("lease_id", &format_args!("{:x}", self.lease_id()))
             .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Member {
+    /// Its identity and, where it announced one, its address: `node-a (10.0.0.1:8080)`. Others wrote both, so control
+    /// characters are escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = |text: &str| -> String {
+            let escape = |c: char| -> String {
+                if c.is_control() {
+                    c.escape_default().collect()
+                } else {
+                    c.into()
+                }
+            };
+            text.chars().map(escape).collect()
+        };
+        f.write_str(&plain(self.identity()))?;
+        match self.announcement.address() {
+            Some(address) => write!(f, " ({})", plain(address)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(key: &str, value: &str, created: i64, lease: i64) -> Entry {
+        Entry {
+            key: key.as_bytes().into(),
+            value: value.as_bytes().into(),
+            create_revision: created,
+            mod_revision: created,
+            lease,
+        }
+    }
+
+    #[test]
+    fn a_roster_is_told_in_a_few_words() {
+        let at = r#"{"identity":"a","address":"a:1","since_unix_ms":1}"#;
+        let (a, b) = (entry("e/1", at, 3, 1), entry("e/2", "b\u{1b}", 4, 2));
+        let stray = entry("e/x", "x", 2, 0);
+        for (entries, words) in [
+            (vec![], "nobody leads"),
+            (vec![a.clone()], "a (a:1) leads"),
+            (vec![b.clone()], "b\\u{1b} leads"),
+            (vec![b.clone(), a.clone()], "a (a:1) leads, 1 waits"),
+            (
+                vec![stray, a.clone()],
+                "blocked by the key \"e/x\", which has no lease",
+            ),
+        ] {
+            assert_eq!(Roster::new(9, entries).to_string(), words);
+        }
+        assert_eq!(Roster::new(9, [a, b]).unled().to_string(), "2 members");
     }
 }

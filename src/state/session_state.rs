@@ -6,40 +6,10 @@ use std::time::Duration;
 
 use super::term::LeaseDeadline;
 use crate::runtime::SharedEnv;
-use eldest_core::reason::LostReason;
+use eldest_core::status::Believed;
 
 /// How a session is doing.
-#[non_exhaustive]
-#[derive(Debug, Clone)]
-pub enum SessionState {
-    /// etcd has not answered yet.
-    Connecting,
-    /// Connected; there is no lease, for nobody campaigned yet.
-    Ready,
-    /// The lease is believed in.
-    Live(LeaseView),
-    /// The lease is lost, or no renewal could be verified in time; a new one is on its way.
-    Lost {
-        /// Why.
-        reason: LostReason,
-    },
-    /// The session was closed, or its runtime is gone.
-    Closed,
-}
-
-impl SessionState {
-    /// The state at this moment in one word, as HTTP says it: `connecting`, `ready`, `live`, `lost`, `closed`. A lease whose
-    /// deadline has passed is `lost`.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            SessionState::Connecting => "connecting",
-            SessionState::Ready => "ready",
-            SessionState::Live(lease) if !lease.time_left().is_zero() => "live",
-            SessionState::Live(_) | SessionState::Lost { .. } => "lost",
-            SessionState::Closed => "closed",
-        }
-    }
-}
+pub type SessionState = eldest_core::status::SessionState<LeaseView>;
 
 /// The lease of a session that is live.
 #[derive(Clone)]
@@ -66,6 +36,12 @@ impl LeaseView {
     /// How much longer the lease is believed in if no renewal succeeds; computed at each call.
     pub fn time_left(&self) -> Duration {
         self.lease_deadline.deadline().since(self.env.now())
+    }
+}
+
+impl Believed for LeaseView {
+    fn is_believed(&self) -> bool {
+        !self.time_left().is_zero()
     }
 }
 

@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::Pool;
+use crate::etcd::{Guard, Op, Pool, TxnOutcome};
 use crate::runtime::{SharedEnv, Watched};
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
@@ -23,16 +22,23 @@ const FROZEN: u64 = 1 << 63;
 /// ever, so no check that said "no" is ever followed by one that says "yes".
 #[derive(Debug)]
 pub(crate) struct LeaseDeadline {
+    /// etcd's id of the lease.
+    lease: i64,
     word: AtomicU64,
     over: CancellationToken,
 }
 
 impl LeaseDeadline {
-    pub(crate) fn until(deadline: Time) -> Arc<Self> {
+    pub(crate) fn until(lease: i64, deadline: Time) -> Arc<Self> {
         Arc::new(Self {
+            lease,
             word: AtomicU64::new(deadline.as_nanos()),
             over: CancellationToken::new(),
         })
+    }
+
+    pub(crate) fn lease(&self) -> i64 {
+        self.lease
     }
 
     pub(crate) fn deadline(&self) -> Time {
@@ -87,6 +93,11 @@ impl LeaseDeadlines {
         })
     }
 
+    /// The longest that work may go on after its term ended.
+    pub(crate) fn grace(&self) -> Duration {
+        self.grace
+    }
+
     pub(crate) fn present(&self) -> Option<Arc<LeaseDeadline>> {
         self.present
             .lock()
@@ -94,8 +105,8 @@ impl LeaseDeadlines {
             .clone()
     }
 
-    pub(crate) fn begin(&self, deadline: Time) -> Arc<LeaseDeadline> {
-        let lease_deadline = LeaseDeadline::until(deadline);
+    pub(crate) fn begin(&self, lease: i64, deadline: Time) -> Arc<LeaseDeadline> {
+        let lease_deadline = LeaseDeadline::until(lease, deadline);
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         *present = Some(Arc::clone(&lease_deadline));
         lease_deadline
@@ -145,6 +156,8 @@ pub(crate) struct TermState {
     told: AtomicBool,
     /// The watchdog must hear of an earlier end of the work.
     guarded: AtomicBool,
+    /// Its `Leadership` was handed to somebody who acts.
+    taken_up: AtomicBool,
     /// Nanoseconds; the last sign of life of the work.
     beat: AtomicU64,
     lost: CancellationToken,
@@ -161,6 +174,7 @@ impl TermState {
     ) -> Arc<Self> {
         Arc::new(Self {
             lost: lease_deadline.over.child_token(),
+            taken_up: AtomicBool::new(false),
             beat: AtomicU64::new(env.now().as_nanos()),
             env,
             pool,
@@ -174,6 +188,15 @@ impl TermState {
             told: AtomicBool::new(false),
             guarded: AtomicBool::new(false),
         })
+    }
+
+    /// Somebody acts under it from now on.
+    pub(crate) fn take_up(&self) {
+        self.taken_up.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_taken_up(&self) -> bool {
+        self.taken_up.load(Ordering::Relaxed)
     }
 
     /// The driver ends the term. Whether that is news.
@@ -312,15 +335,6 @@ impl Term {
         self.shared.reason()
     }
 
-    /// Says that the work makes progress. With a [stall timeout](crate::Runner::stall_timeout) the term ends when this
-    /// is not said often enough; without one it changes nothing. Call it where a piece of work has been *done*, not
-    /// from a task of its own that would go on while the work hangs.
-    ///
-    /// One read of the clock and an atomic write, from any thread.
-    pub fn heartbeat(&self) {
-        self.shared.beat();
-    }
-
     /// Until when the term is valid if nothing else happens; moves later with every verified renewal until the
     /// term ends.
     pub fn valid_until(&self) -> Deadline {
@@ -341,12 +355,22 @@ impl Term {
         &self.shared.key
     }
 
-    /// The name of the election, or of the lock or semaphore.
-    pub fn election(&self) -> &str {
+    /// The id of the lease that the leader's key is bound to. A key of one's own under it goes when the session's lease
+    /// does, but not when this term ends: the lease is the session's.
+    pub fn lease_id(&self) -> i64 {
+        self.shared.lease_deadline.lease()
+    }
+
+    /// The name of the election, lock or semaphore; of a partition, the name of the partitions, `/` and its number.
+    pub fn name(&self) -> &str {
         &self.shared.election
     }
 
-    /// "This term's key still stands", as a condition for an etcd transaction of one's own.
+    /// "This term's key still stands", as a condition for a transaction of one's own.
+    ///
+    /// For an etcd client of any version and any language: let the transaction compare that the create revision of
+    /// [`key`](Self::key) equals the [fencing token](Self::fencing_token). With this library's own operations, a guard is
+    /// a [`Condition`](crate::Condition). With the feature `etcd-client` it converts into that crate's `Compare`.
     ///
     /// ```
     /// # #[tokio::main]
@@ -357,19 +381,24 @@ impl Term {
     /// # let mut candidate = session.election("billing/scheduler")?.campaign().await?;
     /// # let leadership = candidate.elected().await?;
     /// # let mut client = etcd.client().await;
-    /// use eldest::etcd_client::{Compare, CompareOp, Txn, TxnOp};
+    /// use etcd_client::{Compare, CompareOp, Txn, TxnOp};
     ///
+    /// let stands = Compare::create_revision(
+    ///     leadership.key(),
+    ///     CompareOp::Equal,
+    ///     leadership.fencing_token(),
+    /// );
     /// let unclaimed = Compare::version("billing/invoices/4711", CompareOp::Equal, 0);
     /// let txn = Txn::new()
-    ///     .when([leadership.guard(), unclaimed])
+    ///     .when([stands, unclaimed])
     ///     .and_then([TxnOp::put("billing/invoices/4711", "node-a", None)]);
-    /// let applied = client.txn(txn).await?.succeeded(); // `client` is an etcd_client::Client
+    /// let applied = client.txn(txn).await?.succeeded(); // `client` is your own
     /// # assert!(applied);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn guard(&self) -> Compare {
-        Compare::create_revision(&*self.shared.key, CompareOp::Equal, self.shared.token)
+    pub fn guard(&self) -> Guard {
+        Guard::new(Arc::clone(&self.shared.key), self.shared.token)
     }
 
     /// Applies `operations` in one etcd transaction, on condition that this term's key still stands.
@@ -383,14 +412,13 @@ impl Term {
     /// [`ErrorKind::GuardLost`]: etcd refused it; nothing was applied.
     /// [`ErrorKind::Ambiguous`]: no answer came. It may have been applied, and as long as the term's key stands it may
     /// yet be: a server that was stopped passes on what it had received seconds before. So do not only read back, but
-    /// let what you write compare what it builds upon, by [`guard`](Self::guard) and a condition of your own, or by a
-    /// `TxnOp::txn` with one. A later term's guard keeps it out.
+    /// let what you write compare what it builds upon, by [`Op::when`]. A later term's guard keeps it out.
     /// Other kinds: etcd refused the request itself; nothing was applied.
     ///
     /// # Cancellation safety
     ///
     /// Not cancel safe: dropped midway, the outcome is unknown as with `Ambiguous`.
-    pub async fn txn(&self, operations: impl Into<Vec<TxnOp>>) -> Result<TxnResponse> {
+    pub async fn txn(&self, operations: impl Into<Vec<Op>>) -> Result<TxnOutcome> {
         let operations = operations.into();
         if !self.is_valid() {
             let reason = self.lost_reason().map_or("expired", LostReason::as_str);
@@ -399,10 +427,9 @@ impl Term {
                 format!("nothing was sent; the term ended: {reason}"),
             ));
         }
-        let txn = Txn::new().when([self.guard()]).and_then(operations);
-        match self.shared.pool.txn(txn).await {
-            Ok(answer) if answer.succeeded() => Ok(answer),
-            Ok(_) => Err(Error::new(
+        match self.shared.pool.fenced_txn(self.guard(), operations).await {
+            Ok(Some(outcome)) => Ok(outcome),
+            Ok(None) => Err(Error::new(
                 ErrorKind::GuardLost,
                 format!(
                     "nothing was applied: {} is no longer the key with create revision {}",
@@ -410,10 +437,10 @@ impl Term {
                     self.shared.token
                 ),
             )),
-            Err(failure) if failure.may_be_applied => {
-                Err(Error::new(ErrorKind::Ambiguous, failure.to_string()))
+            Err(failure) if failure.ambiguous => {
+                Err(Error::of_request(ErrorKind::Ambiguous, "", &failure))
             }
-            Err(failure) => Err(Error::from_failure(&failure)),
+            Err(failure) => Err(Error::from_request(&failure)),
         }
     }
 }
@@ -429,6 +456,10 @@ impl fmt::Debug for Term {
 }
 
 /// A point in time after which something is no longer true, by the library's deadline clock.
+///
+/// It converts into [`std::time::Instant`] and [`tokio::time::Instant`], for timers and for other libraries. Those clocks may
+/// stand still while the machine is suspended, and the library's does not: a converted deadline may lie too late after a
+/// suspend. So convert anew for each wait, and ask [`Term::is_valid`] before each act.
 #[derive(Clone)]
 pub struct Deadline {
     at: Time,
@@ -444,6 +475,26 @@ impl Deadline {
     /// The same point as time since boot (`CLOCK_BOOTTIME`, on Linux), to compare within one machine.
     pub fn since_boot(&self) -> Duration {
         self.at.since(Time::ZERO)
+    }
+}
+
+impl From<Deadline> for std::time::Instant {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a moment of the caller's clock, which decides nothing here"
+    )]
+    fn from(deadline: Deadline) -> Self {
+        Self::now() + deadline.time_left()
+    }
+}
+
+impl From<Deadline> for tokio::time::Instant {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a moment of the caller's clock, which decides nothing here"
+    )]
+    fn from(deadline: Deadline) -> Self {
+        Self::now() + deadline.time_left()
     }
 }
 

@@ -7,32 +7,31 @@ use crate::common::{
     Key, Result, SOON, WHILE, elected, keys, only_key, options, session, short, soon, stand,
     stands, status, stays,
 };
-use eldest::etcd_client::Client;
-use eldest::{EndReason, ErrorKind, LostReason, Session, Status};
+use eldest::{Announcement, EndReason, ErrorKind, LostReason, Session, Status};
 use eldest_testing::{Etcd, Proxy, eventually};
+use etcd_client::Client;
 
 fn behind(ahead: usize) -> Status {
-    Status::Waiting {
-        rank: ahead + 1,
-        ahead,
-    }
+    Status::waiting(ahead)
 }
 
-/// The key whose value is that identity.
+/// The key whose value names that identity.
 async fn key_of(client: &mut Client, identity: &str) -> Option<Key> {
     let mut all = keys(client, "eldest/e/").await;
-    all.retain(|key| key.value == identity);
+    all.retain(|key| key.is_of(identity));
     all.pop()
 }
 
 /// Waits until that identity stands with a key younger than `created`.
 async fn stands_anew(client: &mut Client, identity: &str, created: i64) -> Result<Key> {
-    eventually(SOON, format!("{identity} stands anew"), async || {
-        key_of(client, identity)
-            .await
-            .filter(|key| key.created > created)
-    })
-    .await
+    Ok(
+        eventually(SOON, format!("{identity} stands anew"), async || {
+            key_of(client, identity)
+                .await
+                .filter(|key| key.created > created)
+        })
+        .await?,
+    )
 }
 
 #[tokio::test]
@@ -43,7 +42,7 @@ async fn a_candidate_tells_where_it_stands_from_joining_to_the_end() -> Result {
     let first = elected(&mut a).await?;
 
     let (_c, _, mut c) = stand(&etcd, "c").await?;
-    let told = c.status();
+    let told = c.subscribe();
     assert!(told.has_changed()?, "what is there at first is news");
     let seen = Arc::new(Mutex::new(Vec::new()));
     let recording = tokio::spawn({
@@ -63,14 +62,10 @@ async fn a_candidate_tells_where_it_stands_from_joining_to_the_end() -> Result {
     status(&c, |s| *s == behind(1)).await?;
     soon("resign", first.resign()).await?;
     let leadership = elected(&mut c).await?;
-    let leading = Status::Leading {
-        fencing_token: leadership.fencing_token(),
-    };
+    let leading = Status::leading(leadership.fencing_token());
     assert_eq!(*told.borrow(), leading);
     soon("resign", leadership.resign()).await?;
-    let ended = Status::Ended {
-        reason: EndReason::Resigned,
-    };
+    let ended = Status::ended(EndReason::Resigned);
     assert_eq!(*told.borrow(), ended);
     soon("the recorder", recording).await?;
     // A watch channel may skip what was soon over, but never goes back.
@@ -97,10 +92,8 @@ async fn a_candidate_whose_etcd_is_away_is_joining() -> Result {
     let leadership = elected(&mut candidate).await?;
     client.delete(leadership.key(), None).await?;
     soon("the token", leadership.lost().cancelled()).await;
-    let ending = Status::Ending {
-        reason: LostReason::KeyDeleted,
-    };
-    assert_eq!(*candidate.status().borrow(), ending);
+    let ending = Status::ending(LostReason::KeyDeleted);
+    assert_eq!(candidate.status(), ending);
     proxy.cut();
     drop(leadership);
     status(&candidate, |s| *s == Status::Joining).await?;
@@ -144,10 +137,8 @@ async fn leaving_returns_when_the_key_is_gone_for_certain() -> Result {
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     soon("leave", b.leave()).await?;
     assert_eq!(key_of(&mut client, "b").await, None);
-    let ended = Status::Ended {
-        reason: EndReason::Left,
-    };
-    assert_eq!(*b.status().borrow(), ended);
+    let ended = Status::ended(EndReason::Left);
+    assert_eq!(b.status(), ended);
     soon("leaving again is no error", b.leave()).await?;
     let error = soon("elected", b.elected()).await.expect_err("it left");
     assert_eq!(error.kind(), ErrorKind::Ended);
@@ -205,10 +196,10 @@ async fn a_waiting_candidate_that_is_dropped_leaves_at_once() -> Result {
     let (_b, _, b) = stand(&etcd, "b").await?;
     drop(b);
     // The session lives on, so it is not its closing that removes the key; the TTL is longer than the deadline.
-    eventually(SOON, "b is gone", async || {
+    Ok(eventually(SOON, "b is gone", async || {
         key_of(&mut client, "b").await.is_none().then_some(())
     })
-    .await
+    .await?)
 }
 
 #[tokio::test]
@@ -287,6 +278,28 @@ async fn a_campaign_after_one_dropped_midway_never_takes_over_the_key_that_is_go
 }
 
 #[tokio::test]
+async fn what_is_proclaimed_says_since_when_the_candidate_stands_and_not_since_when_it_says_so()
+-> Result {
+    let etcd = Etcd::start().await?;
+    let (_session, election, mut candidate) = stand(&etcd, "a").await?;
+    let told = async || -> Result<_> {
+        let roster = soon("roster", election.roster()).await?;
+        let member = roster.members().first().ok_or("nobody")?.clone();
+        let address = member.announcement().address().map(str::to_owned);
+        Ok((member.since(), address))
+    };
+    let (stood, _) = told().await?;
+    assert!(stood.is_some());
+    let at = |address: &str| Announcement::default().with_address(address);
+    soon("proclaim", candidate.proclaim(at("first:1"))).await?;
+    assert_eq!(told().await?, (stood, Some("first:1".to_owned())));
+    let leadership = elected(&mut candidate).await?;
+    soon("proclaim", leadership.proclaim(at("second:1"))).await?;
+    assert_eq!(told().await?, (stood, Some("second:1".to_owned())));
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_is_proclaimed_while_waiting_and_leading_is_kept_after_a_rejoin() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
@@ -358,7 +371,7 @@ async fn the_middle_candidate_leaving_does_not_make_the_third_leader() -> Result
     status(&c, |s| *s == behind(2)).await?;
     soon("leave", b.leave()).await?;
     status(&c, |s| *s == behind(1)).await?;
-    let told = c.status();
+    let told = c.subscribe();
     stays(WHILE, "a leads, c waits", async || {
         first.is_valid() && *told.borrow() == behind(1)
     })
@@ -435,7 +448,7 @@ async fn loses_its_key_while_leading(operator: Operator, reasons: &[LostReason])
     assert!(reasons.contains(&reason), "{reason}");
     assert!(!first.is_valid());
     let ending = status(&a, |s| matches!(s, Status::Ending { .. })).await?;
-    assert_eq!(ending, Status::Ending { reason });
+    assert_eq!(ending, Status::ending(reason));
     if matches!(operator, Operator::Overwrites) {
         drop(first);
         let second = elected(&mut b).await?;

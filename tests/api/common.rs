@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use eldest::etcd_client::{Client, GetOptions, PutOptions};
 use eldest::{
-    BoxError, CancellationToken, Candidate, Election, Following, Leadership, Member, Roster,
-    Runner, Session, SessionOptions, Status, Term,
+    BoxError, CancellationToken, Candidate, Election, Following, Heartbeats, Leadership, Member,
+    Roster, Runner, Session, SessionOptions, Status, Term,
 };
 use eldest_testing::{Etcd, eventually};
+use etcd_client::{Client, GetOptions, PutOptions};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -54,11 +54,11 @@ pub(crate) async fn stays(
     mut condition: impl AsyncFnMut() -> bool,
 ) -> Result {
     let end = Instant::now() + during;
-    eventually(during + SOON, what, async || {
+    Ok(eventually(during + SOON, what, async || {
         assert!(condition().await, "no longer: {what}");
         (Instant::now() >= end).then_some(())
     })
-    .await
+    .await?)
 }
 
 /// Stands in the election "e" of a new session.
@@ -78,7 +78,7 @@ pub(crate) async fn status(
     candidate: &Candidate,
     wanted: impl FnMut(&Status) -> bool,
 ) -> Result<Status> {
-    let mut status = candidate.status();
+    let mut status = candidate.subscribe();
     let status = soon("status", status.wait_for(wanted)).await?;
     Ok(*status)
 }
@@ -90,6 +90,14 @@ pub(crate) struct Key {
     pub(crate) value: String,
     pub(crate) created: i64,
     pub(crate) lease: i64,
+}
+
+impl Key {
+    /// Whether what it announces names that identity.
+    pub(crate) fn is_of(&self, identity: &str) -> bool {
+        let announced: serde_json::Value = serde_json::from_str(&self.value).unwrap_or_default();
+        announced["identity"] == identity || self.value == identity
+    }
 }
 
 /// Everything under a prefix, in order of the keys.
@@ -123,10 +131,12 @@ pub(crate) async fn stands(client: &mut Client, key: &[u8], created: i64) -> boo
 
 /// Waits until nothing is left under a prefix.
 pub(crate) async fn nothing_under(client: &mut Client, prefix: &str) -> Result {
-    eventually(SOON, format!("nothing under {prefix}"), async || {
-        keys(client, prefix).await.is_empty().then_some(())
-    })
-    .await
+    Ok(
+        eventually(SOON, format!("nothing under {prefix}"), async || {
+            keys(client, prefix).await.is_empty().then_some(())
+        })
+        .await?,
+    )
 }
 
 /// How many leases etcd has.
@@ -195,10 +205,12 @@ pub(crate) async fn revision(client: &mut Client) -> Result<i64> {
 
 /// Waits until so many keys stand under a prefix.
 pub(crate) async fn queue_of(client: &mut Client, prefix: &str, length: usize) -> Result {
-    eventually(SOON, format!("{length} keys under {prefix}"), async || {
-        (keys(client, prefix).await.len() == length).then_some(())
-    })
-    .await
+    Ok(
+        eventually(SOON, format!("{length} keys under {prefix}"), async || {
+            (keys(client, prefix).await.len() == length).then_some(())
+        })
+        .await?,
+    )
 }
 
 /// Whose keys stand, eldest first.
@@ -224,7 +236,8 @@ impl Drop for CountOnDrop {
 pub(crate) struct Running {
     pub(crate) shutdown: CancellationToken,
     pub(crate) terms: mpsc::UnboundedReceiver<Term>,
-    pub(crate) task: JoinHandle<eldest::Result<()>>,
+    hearts: mpsc::UnboundedReceiver<Heartbeats>,
+    pub(crate) task: JoinHandle<eldest::Result<Option<()>>>,
 }
 
 impl Running {
@@ -263,15 +276,18 @@ impl Running {
         WF: Future<Output = Result> + Send + 'static,
     {
         let (told, terms) = mpsc::unbounded_channel();
+        let (beats, hearts) = mpsc::unbounded_channel();
         let shutdown = CancellationToken::new();
         let work = move |leadership: Leadership| {
             let _ = told.send(leadership.term());
+            let _ = beats.send(leadership.heartbeats());
             work(leadership)
         };
         let task = runtime.spawn(runner.run(shutdown.clone(), work));
         Self {
             shutdown,
             terms,
+            hearts,
             task,
         }
     }
@@ -282,8 +298,16 @@ impl Running {
             .expect("it runs")
     }
 
+    /// What beats for the work of the next term.
+    pub(crate) async fn heart(&mut self) -> Heartbeats {
+        soon("work begins", self.hearts.recv())
+            .await
+            .expect("it runs")
+    }
+
     pub(crate) async fn end(self) -> eldest::Result<()> {
-        soon("run returns", self.task).await.expect("no panic")
+        let ended = soon("run returns", self.task).await.expect("no panic");
+        ended.map(drop)
     }
 
     /// Ends it and waits for it.
@@ -324,10 +348,12 @@ pub(crate) async fn until_lost(leadership: Leadership) -> Result {
 
 /// Waits until those nodes, and nobody else, stand in the election "e", in that order.
 pub(crate) async fn queue(election: &Election, names: &[&str]) -> Result {
-    eventually(SOON, format!("the queue is {names:?}"), async || {
-        let roster = election.roster().await.ok()?;
-        let members = roster.members().iter().map(eldest::Member::identity);
-        members.eq(names.iter().copied()).then_some(())
-    })
-    .await
+    Ok(
+        eventually(SOON, format!("the queue is {names:?}"), async || {
+            let roster = election.roster().await.ok()?;
+            let members = roster.members().iter().map(eldest::Member::identity);
+            members.eq(names.iter().copied()).then_some(())
+        })
+        .await?,
+    )
 }

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use eldest::etcd_client::{Client, ConnectOptions, Permission};
-use eldest::{BoxError, ErrorKind, Session, SessionOptions};
+use eldest::{BoxError, Credentials, ErrorKind, Session, SessionOptions};
 use eldest_testing::{Etcd, eventually};
-use futures::StreamExt;
+use etcd_client::{Client, Permission};
 
 const PASSWORD: &str = "canary-51c8";
 
@@ -32,7 +31,7 @@ async fn an_onlooker_without_permission_gets_it_as_an_item_of_the_stream() -> Re
     let etcd = guarded().await?;
     let options = SessionOptions::new("me")
         .namespace("ours")
-        .connect_options(ConnectOptions::new().with_user("me", PASSWORD));
+        .credentials(Credentials::new("me", PASSWORD));
     let session = Session::connect([etcd.endpoint()], options).await?;
     let mut changes = session.election("payroll")?.observe().await?;
     let item = tokio::time::timeout(Duration::from_secs(10), changes.next()).await?;
@@ -48,7 +47,7 @@ async fn forbidden_onlookers_leave_the_streams_of_their_session_open() -> Result
     let etcd = guarded().await?;
     let options = SessionOptions::new("me")
         .namespace("ours")
-        .connect_options(ConnectOptions::new().with_user("me", PASSWORD));
+        .credentials(Credentials::new("me", PASSWORD));
     let session = Session::connect([etcd.endpoint()], options).await?;
     let allowed = session.election("billing/x")?;
     let mut candidate = allowed.campaign().await?;
@@ -93,7 +92,7 @@ async fn onlooker_that_may_read_one_election_alone_stays_fresh() -> Result<(), B
     let options = SessionOptions::new("narrow")
         .ttl(TTL)
         .namespace("ours")
-        .connect_options(ConnectOptions::new().with_user("narrow", PASSWORD));
+        .credentials(Credentials::new("narrow", PASSWORD));
     let session = Session::connect_lazy([etcd.endpoint()], options)?;
     let mut changes = session.election("billing/x")?.observe().await?;
     let first = tokio::time::timeout(Duration::from_secs(10), changes.next()).await?;

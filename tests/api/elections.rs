@@ -10,14 +10,18 @@ use eldest::{Announcement, ErrorKind, Session, Status};
 use eldest_testing::Etcd;
 
 #[tokio::test]
-async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_the_identity() -> Result
-{
+async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_says_who_stands_since_when()
+-> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let (_session, election, mut candidate) = stand(&etcd, "node-a").await?;
     let key = only_key(&mut client, "eldest/").await;
     assert_eq!(key.path, format!("{}{:x}", election.prefix(), key.lease));
-    assert_eq!(key.value, "node-a");
+    assert!(
+        key.value
+            .starts_with(r#"{"identity":"node-a","since_unix_ms":"#)
+    );
+    assert!(election.roster().await?.members()[0].since().is_some());
     let leadership = elected(&mut candidate).await?;
     assert_eq!(leadership.key(), key.path.as_bytes());
     assert_eq!(leadership.fencing_token(), key.created);
@@ -52,10 +56,7 @@ async fn the_longest_running_leads_and_everybody_sees_the_same_order() -> Result
         );
         assert!(roster.revision() >= leadership.fencing_token());
         for (ahead, (_, _, waiting)) in nodes[eldest..].iter().enumerate().skip(1) {
-            let place = Status::Waiting {
-                rank: ahead + 1,
-                ahead,
-            };
+            let place = Status::waiting(ahead);
             status(waiting, |s| *s == place).await?;
         }
         soon("resign", leadership.resign()).await?;
@@ -70,11 +71,11 @@ async fn announcements_are_seen_whether_structured_plain_or_foreign() -> Result 
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let full = Announcement::new("node-a")
-        .address("10.0.0.1:8080")
-        .data_center("dc1")
-        .metadata("zone", "a");
-    let a = Session::connect([etcd.endpoint()], options("a").announce(full)).await?;
-    let b = Session::connect([etcd.endpoint()], options("b").announce("just text")).await?;
+        .with_address("10.0.0.1:8080")
+        .with_data_center("dc1")
+        .with_metadata("zone", "a");
+    let a = Session::connect([etcd.endpoint()], options("a").announcement(full)).await?;
+    let b = Session::connect([etcd.endpoint()], options("b").announcement("just text")).await?;
     let election = a.election("e")?;
     let _a = soon("campaign", election.campaign()).await?;
     let _b = soon("campaign", b.election("e")?.campaign()).await?;
@@ -86,9 +87,9 @@ async fn announcements_are_seen_whether_structured_plain_or_foreign() -> Result 
     };
     let told = first.announcement();
     assert_eq!(first.identity(), "node-a");
-    assert_eq!(told.get_address(), Some("10.0.0.1:8080"));
-    assert_eq!(told.get_data_center(), Some("dc1"));
-    assert_eq!(told.get("zone"), Some("a"));
+    assert_eq!(told.address(), Some("10.0.0.1:8080"));
+    assert_eq!(told.data_center(), Some("dc1"));
+    assert_eq!(told.metadata("zone"), Some("a"));
     let since = first.since().expect("structured ones say since when");
     assert!(since <= SystemTime::now() + Duration::from_secs(1));
     assert!(first.value().starts_with(b"{"));
@@ -109,7 +110,7 @@ async fn a_foreign_candidate_counts_and_leads_like_any_other() -> Result {
     let leader = election.leader().await?.expect("the foreigner");
     assert_eq!((leader.identity(), leader.lease_id()), ("go-node", lease));
     let waits = status(&candidate, |s| matches!(s, Status::Waiting { .. })).await?;
-    assert_eq!(waits, Status::Waiting { rank: 2, ahead: 1 });
+    assert_eq!(waits, Status::waiting(1));
     client.lease_revoke(lease).await?;
     assert!(elected(&mut candidate).await?.is_valid());
     Ok(())
@@ -130,9 +131,16 @@ async fn a_key_without_lease_that_sits_first_is_reported_and_nobody_leads_until_
     );
     assert!(roster.leader().is_none() && !roster.is_vacant());
     assert!(election.leader().await?.is_none());
-    let told = candidate.status();
+    let told = candidate.subscribe();
     stays(WHILE, "nobody leads", async || {
-        matches!(*told.borrow(), Status::Waiting { rank: 2, ahead: 1 })
+        matches!(
+            *told.borrow(),
+            Status::Waiting {
+                rank: 2,
+                ahead: 1,
+                ..
+            }
+        )
     })
     .await?;
     client.delete("eldest/e/stuck", None).await?;
@@ -164,7 +172,7 @@ async fn deeper_keys_and_longer_names_never_count() -> Result {
     assert_eq!(election.roster().await?.members().len(), 1);
     // Nor when the watch tells of them.
     let (_other, _, mut second) = stand(&etcd, "b").await?;
-    let place = Status::Waiting { rank: 2, ahead: 1 };
+    let place = Status::waiting(1);
     status(&second, |s| *s == place).await?;
     client.put("eldest/e/x/z", "still none", None).await?;
     client.put("eldest/e/x/y", "older than b", None).await?;
@@ -193,7 +201,8 @@ async fn too_large_an_announcement_is_refused_with_nothing_left_in_etcd() -> Res
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let big = "x".repeat(32 * 1024 + 1);
-    let session = Session::connect([etcd.endpoint()], options("a").announce(big.as_str())).await?;
+    let session =
+        Session::connect([etcd.endpoint()], options("a").announcement(big.as_str())).await?;
     let election = session.election("e")?;
     let error = soon("campaign", election.campaign())
         .await

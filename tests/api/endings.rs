@@ -8,9 +8,9 @@ use crate::common::{
     Probe, Result, SOON, WHILE, elected, nothing_under, only_key, options, short, soon, stand,
     stands, status, stays,
 };
-use eldest::etcd_client::{Client, Txn, TxnOp};
-use eldest::{ErrorKind, LostReason, Session, Status};
+use eldest::{ErrorKind, LostReason, Op, Session, Status};
 use eldest_testing::{Etcd, Proxy, eventually};
+use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
 use tokio::sync::oneshot;
 
 async fn value(client: &mut Client, key: &str) -> Option<String> {
@@ -67,7 +67,7 @@ async fn one_term_ending_leaves_the_others_of_the_session_alone() -> Result {
     soon("resign", first.resign()).await?;
     assert!(first.lost().is_cancelled() && !first.is_valid());
     assert!(second.is_valid() && !second.lost().is_cancelled());
-    second.txn([TxnOp::put("x", "1", None)]).await?;
+    second.txn([Op::put("x", "1")]).await?;
     Ok(())
 }
 
@@ -83,6 +83,15 @@ async fn a_leader_cut_off_is_told_a_grace_period_before_its_validity_ends() -> R
     proxy.hold();
     soon("the token", leadership.lost().cancelled()).await;
     let left = leadership.valid_until().time_left();
+    let at: std::time::Instant = leadership.valid_until().into();
+    let timer: tokio::time::Instant = leadership.valid_until().into();
+    for left_there in [
+        at - std::time::Instant::now(),
+        timer - tokio::time::Instant::now(),
+    ] {
+        assert!(left_there <= left, "{left_there:?} of {left:?}");
+        assert!(left_there + SOON > left, "{left_there:?} of {left:?}");
+    }
     assert!(left <= Duration::from_millis(500), "{left:?}");
     assert_eq!(leadership.lost_reason(), Some(LostReason::LeaseExpiring));
     eventually(SOON, "validity ends", async || {
@@ -99,7 +108,7 @@ async fn a_leader_cut_off_is_told_a_grace_period_before_its_validity_ends() -> R
     proxy.heal();
     assert!(!leadership.is_valid(), "once false, for ever false");
     drop(leadership);
-    status(&candidate, |s| *s == Status::Waiting { rank: 2, ahead: 1 }).await?;
+    status(&candidate, |s| *s == Status::waiting(1)).await?;
     Ok(())
 }
 
@@ -114,7 +123,9 @@ async fn the_guard_works_in_a_transaction_of_ones_own() -> Result {
     assert!(leadership.fencing_token() > 0);
     let put = |value: &str| {
         let put = TxnOp::put("x", value, None);
-        Txn::new().when([leadership.guard()]).and_then([put])
+        let (key, token) = (leadership.key(), leadership.fencing_token());
+        let guard = Compare::create_revision(key, CompareOp::Equal, token);
+        Txn::new().when([guard]).and_then([put])
     };
     assert!(client.txn(put("1")).await?.succeeded());
     client.delete(leadership.key(), None).await?;
@@ -132,19 +143,14 @@ async fn a_fenced_transaction_is_applied_while_leading_and_never_sent_after_resi
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
-    let answer = leadership
-        .txn([TxnOp::put("x", "1", None), TxnOp::get("x", None)])
-        .await?;
-    assert_eq!(answer.op_responses().len(), 2);
+    let outcome = leadership.txn([Op::put("x", "1"), Op::get("x")]).await?;
+    assert_eq!(outcome.results().len(), 2);
     assert_eq!(value(&mut client, "x").await.as_deref(), Some("1"));
     let term = leadership.term();
     soon("resign", leadership.resign()).await?;
     let txns = r#"grpc_server_started_total{grpc_method="Txn"}"#;
     let before = etcd.metric(txns).await;
-    let error = term
-        .txn([TxnOp::put("x", "2", None)])
-        .await
-        .expect_err("it is over");
+    let error = term.txn([Op::put("x", "2")]).await.expect_err("it is over");
     assert_eq!(error.kind(), ErrorKind::LeadershipLost);
     assert!(error.to_string().contains("resigned"), "{error}");
     assert!(
@@ -171,7 +177,7 @@ async fn a_fenced_transaction_is_refused_when_the_key_went_behind_our_back() -> 
     let begun = etcd
         .metric(r#"grpc_server_handled_total{grpc_method="Txn"}"#)
         .await;
-    let writing = tokio::spawn(async move { term.txn([TxnOp::put("x", "stale", None)]).await });
+    let writing = tokio::spawn(async move { term.txn([Op::put("x", "stale")]).await });
     eventually(SOON, "the transaction is refused, unheard", async || {
         let handled = etcd
             .metric(r#"grpc_server_handled_total{grpc_method="Txn"}"#)
@@ -196,15 +202,12 @@ async fn a_fenced_transaction_without_an_answer_is_ambiguous_and_sent_once() -> 
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
     proxy.hold_responses();
-    let error = soon("txn", leadership.txn([TxnOp::put("x", "1", None)])).await;
+    let error = soon("txn", leadership.txn([Op::put("x", "1")])).await;
     let error = error.expect_err("no answer");
     assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
     let answer = client.get("x", None).await?;
     assert_eq!(
-        answer
-            .kvs()
-            .first()
-            .map(eldest::etcd_client::KeyValue::version),
+        answer.kvs().first().map(etcd_client::KeyValue::version),
         Some(1),
         "once, and unheard"
     );
@@ -217,7 +220,7 @@ async fn what_etcd_refuses_of_itself_is_not_said_to_be_a_lost_guard() -> Result 
     let etcd = Etcd::start().await?;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
-    let twice = [TxnOp::put("x", "1", None), TxnOp::put("x", "2", None)];
+    let twice = [Op::put("x", "1"), Op::put("x", "2")];
     let error = leadership.txn(twice).await.expect_err("the same key twice");
     assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
     assert!(leadership.is_valid());

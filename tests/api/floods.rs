@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::{Result, SOON, elected, nothing_under, short, soon};
 use eldest::{Candidate, Leadership, Session};
 use eldest_testing::{Etcd, eventually};
-use futures::{FutureExt, StreamExt};
+use futures::FutureExt;
 use tokio::sync::Mutex;
 use tokio::task::{JoinSet, yield_now};
 
@@ -30,11 +30,13 @@ async fn leader(etcd: &Etcd) -> Result<(Session, Candidate, Leadership)> {
 /// Waits until renewals have moved the deadline by several TTLs.
 async fn survives(leadership: &Leadership) -> Result {
     let until = leadership.valid_until().since_boot() + TTLS * TTL;
-    eventually(SOON, "the deadline moved by several TTLs", async || {
-        assert_eq!(leadership.lost_reason(), None, "the flood cost the lease");
-        (leadership.valid_until().since_boot() >= until).then_some(())
-    })
-    .await
+    Ok(
+        eventually(SOON, "the deadline moved by several TTLs", async || {
+            assert_eq!(leadership.lost_reason(), None, "the flood cost the lease");
+            (leadership.valid_until().since_boot() >= until).then_some(())
+        })
+        .await?,
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,7 +79,7 @@ async fn a_flood_of_every_other_call_leaves_the_lease_alone() -> Result {
         flood.spawn(async move {
             loop {
                 match number % 6 {
-                    0 => assert!(candidate.status().has_changed().is_ok()),
+                    0 => assert!(candidate.subscribe().has_changed().is_ok()),
                     1 => drop(leadership.proclaim("a").await),
                     2 => drop(election.observe().await),
                     3 => drop(

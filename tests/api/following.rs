@@ -12,7 +12,6 @@ use eldest::{
     Announcement, BoxError, CancellationToken, ErrorKind, Following, LostReason, Session,
 };
 use eldest_testing::{Etcd, eventually};
-use futures::StreamExt;
 use tokio::sync::mpsc;
 
 /// Who is at work, and how many at once at the most.
@@ -39,10 +38,10 @@ impl AtWork {
     }
 
     async fn has_done(&self, what: &[&str]) -> Result {
-        eventually(SOON, format!("{what:?}"), async || {
+        Ok(eventually(SOON, format!("{what:?}"), async || {
             (self.done() == what).then_some(())
         })
-        .await
+        .await?)
     }
 }
 
@@ -111,8 +110,8 @@ async fn a_node_follows_then_leads_then_follows_again_and_never_does_both() -> R
 async fn a_follower_is_told_who_leads_and_how_to_reach_it_and_of_each_change() -> Result {
     // Complaint: a wrong leader was reported, and nothing when there was none.
     let etcd = Etcd::start().await?;
-    let at = |name: &str, address: &str| Announcement::new(name).address(address);
-    let with = |name: &str, address: &str| options(name).announce(at(name, address));
+    let at = |name: &str, address: &str| Announcement::new(name).with_address(address);
+    let with = |name: &str, address: &str| options(name).announcement(at(name, address));
     let b = Session::connect([etcd.endpoint()], with("b", "10.0.0.2:80")).await?;
     let c = Session::connect([etcd.endpoint()], with("c", "10.0.0.3:80")).await?;
     let mut b = soon("campaign", b.election("e")?.campaign()).await?;
@@ -128,7 +127,7 @@ async fn a_follower_is_told_who_leads_and_how_to_reach_it_and_of_each_change() -
             while let Some(leader) = stopped.run_until_cancelled(f.changed()).await {
                 assert_eq!(f.leader(), leader);
                 assert_eq!(*f.leaders().borrow(), leader);
-                let address = leader.map(|l| l.announcement().get_address().map(str::to_owned));
+                let address = leader.map(|l| l.announcement().address().map(str::to_owned));
                 let _ = told.send(address.flatten());
             }
             Ok(())
@@ -239,7 +238,7 @@ async fn a_follower_that_fails_or_panics_ends_the_run_once_its_key_is_gone() -> 
         } else {
             let error = ended?.expect_err("the work failed");
             assert_eq!(error.kind(), ErrorKind::Work);
-            assert!(error.to_string().contains("no cache"), "{error}");
+            assert!(error.report().to_string().contains("no cache"), "{error}");
         }
         assert_eq!(keys(&mut client, "eldest/").await.len(), 1);
     }

@@ -29,7 +29,7 @@ async fn a_session_refuses_the_proxy_and_names_the_remedy() -> Result {
         let connecting = Session::connect([proxy.endpoint()], options("a"));
         let error = soon("a refusal", connecting).await.expect_err("a proxy");
         assert_eq!(error.kind(), ErrorKind::Proxied, "{way:?}: {error}");
-        let message = error.to_string();
+        let message = error.report().to_string();
         for word in ["gRPC proxy", "members of etcd", &proxy.endpoint()] {
             assert!(message.contains(word), "{word:?} is not in {message}");
         }

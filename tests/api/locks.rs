@@ -7,9 +7,9 @@ use crate::common::{
     Result, SOON, WHILE, foreign, held, identities, keys, leases, nothing_under, only_key, options,
     queue_of, revision, session, soon, stands, stays,
 };
-use eldest::etcd_client::{DeleteOptions, Txn, TxnOp};
-use eldest::{ErrorKind, Lock, LockGuard, LostReason, Session};
+use eldest::{ErrorKind, Lock, LockGuard, LostReason, Op, Session};
 use eldest_testing::{Etcd, Proxy, eventually};
+use etcd_client::{Compare, CompareOp, DeleteOptions, Txn, TxnOp};
 use futures::FutureExt;
 use tokio::task::JoinHandle;
 
@@ -74,7 +74,7 @@ async fn a_key_is_that_of_etcds_own_recipe() -> Result {
     let key = only_key(&mut client, "").await;
     assert_eq!(key.path, format!("{PREFIX}{:x}", key.lease));
     assert_eq!(key.created, guard.fencing_token());
-    assert_eq!((guard.key(), guard.election()), (key.path.as_bytes(), "l"));
+    assert_eq!((guard.key(), guard.name()), (key.path.as_bytes(), "l"));
     Ok(())
 }
 
@@ -374,16 +374,17 @@ async fn a_lock_is_lost_with_its_lease_and_its_release_harms_nobody() -> Result 
     assert!(new.fencing_token() > old.fencing_token());
 
     // The old holder may not write any more, and nobody of its session takes its place before it has let go.
-    let refused = old.txn([TxnOp::put("x", "old", None)]).await.unwrap_err();
+    let refused = old.txn([Op::put("x", "old")]).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::LeadershipLost);
-    let unguarded = Txn::new().when([old.guard()]);
+    let guard = Compare::create_revision(old.key(), CompareOp::Equal, old.fencing_token());
+    let unguarded = Txn::new().when([guard]);
     let unguarded = unguarded.and_then([TxnOp::put("x", "old", None)]);
     assert!(!client.txn(unguarded).await?.succeeded(), "stale");
     assert!(!of_session.is_finished());
     soon("release", old.release()).await?;
     assert!(stands(&mut client, new.key(), new.fencing_token()).await);
     assert!(new.is_valid());
-    new.txn([TxnOp::put("x", "new", None)]).await?;
+    new.txn([Op::put("x", "new")]).await?;
     queue_of(&mut client, PREFIX, 2).await?;
     drop(new);
     drop(held(of_session).await?);

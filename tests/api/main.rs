@@ -1,4 +1,4 @@
-//! The API against one real etcd: what README and the crate's documentation promise, one test each.
+//! The API against one real etcd: what docs/guarantees.md and the crate's documentation promise, one test each.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod candidates;
@@ -7,11 +7,14 @@ mod clones;
 mod common;
 mod denied_observer;
 mod elections;
+mod ending_runs;
 mod endings;
+mod exact_prefixes;
 mod floods;
 mod following;
 mod freshness;
 mod gateways;
+mod groups;
 mod locks;
 mod many;
 mod observing;
@@ -26,3 +29,4 @@ mod stalls;
 mod stepping_down;
 #[cfg(feature = "unstable-sim")]
 mod suspends;
+mod transactions;

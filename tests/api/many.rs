@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use crate::common::{
     Result, SOON, WHILE, elected, keys, nothing_under, options, session, soon, stays,
 };
-use eldest::etcd_client::Client;
 use eldest::{Candidate, Leadership, Session};
 use eldest_testing::{Etcd, Proxy, eventually};
+use etcd_client::Client;
 use futures::future::try_join_all;
 
 /// Joins in one transaction.

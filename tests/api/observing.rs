@@ -1,10 +1,10 @@
 //! Observers: the current state first, then every change, whatever happens on the way.
 
 use crate::common::{Result, SOON, elected, keys, options, session, soon, stand};
-use eldest::etcd_client::{Client, CompactionOptions};
-use eldest::{Observer, Roster, Session};
+use eldest::{LeaderChange, Observer, Roster, Session};
 use eldest_testing::{Etcd, Proxy, eventually};
-use futures::{FutureExt, StreamExt};
+use etcd_client::{Client, CompactionOptions};
+use futures::FutureExt;
 
 async fn next(observer: &mut Observer) -> Result<Roster> {
     let item = soon("a change", observer.next()).await;
@@ -34,6 +34,41 @@ async fn until(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
         }
         last = roster.revision();
     }
+}
+
+#[tokio::test]
+async fn changes_of_the_leader_are_told_once_each_and_in_order() -> Result {
+    let etcd = Etcd::start().await?;
+    let onlooker = session(&etcd, "onlooker").await?;
+    let mut changes = onlooker.election("e")?.leader_changes().await?;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let first = elected(&mut a).await?;
+    // Neither of these is a change of the leader.
+    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    soon("proclaim", first.proclaim("a2")).await?;
+    soon("resign", first.resign()).await?;
+    let second = elected(&mut b).await?;
+    soon("resign", second.resign()).await?;
+    let tokens = [first.fencing_token(), second.fencing_token()];
+
+    let expected = [None, Some(tokens[0]), Some(tokens[1]), None];
+    let mut last = 0;
+    for wanted in expected {
+        let change = soon("a change", changes.next()).await;
+        let (token, revision) = match change.ok_or("it goes on")?? {
+            LeaderChange::Elected {
+                leader, revision, ..
+            } => (Some(leader.create_revision()), revision),
+            LeaderChange::Vacant { revision, .. } => (None, revision),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(token, wanted);
+        assert!(revision > last, "{revision} after {last}");
+        last = revision;
+    }
+    onlooker.close().await?;
+    assert!(soon("it ends", changes.next()).await.is_none());
+    Ok(())
 }
 
 #[tokio::test]

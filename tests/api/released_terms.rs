@@ -28,7 +28,7 @@ async fn once_a_shut_down_run_has_returned_no_view_of_its_term_is_valid() -> Res
         async move {
             leadership.lost().cancelled().await;
             assert!(leadership.is_valid(), "the work may still wind up");
-            Ok(())
+            Ok::<_, eldest::BoxError>(())
         }
     });
     tokio::time::timeout(GUARD, run).await??;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Result, SOON, WHILE, elected, nothing_under, short, soon, stays};
-use eldest::{Candidate, Follow, Session, SessionOptions, Status};
+use eldest::{Candidate, Session, SessionOptions, Status, WatchScope};
 use eldest_testing::{Etcd, eventually};
 
 /// Requests that etcd has handled.
@@ -75,20 +75,17 @@ async fn quiet_session(etcd: &Etcd, identity: &str) -> Result<Session> {
 }
 
 async fn watchers(etcd: &Etcd, count: u64) -> Result {
-    eventually(SOON, format!("{count} watchers"), async || {
+    Ok(eventually(SOON, format!("{count} watchers"), async || {
         let standing = etcd.metric("etcd_debugging_mvcc_watcher_total").await as u64;
         (standing == count).then_some(())
     })
-    .await
+    .await?)
 }
 
 /// Waits until the candidate knows that it waits.
 async fn waits(candidate: &Candidate, ahead: usize) -> Result {
-    let wanted = Status::Waiting {
-        rank: ahead + 1,
-        ahead,
-    };
-    soon("status", candidate.status().wait_for(|s| *s == wanted)).await?;
+    let wanted = Status::waiting(ahead);
+    soon("status", candidate.subscribe().wait_for(|s| *s == wanted)).await?;
     Ok(())
 }
 
@@ -135,7 +132,7 @@ async fn promotion_after_a_resignation_costs_no_request() -> Result {
     let mut nodes = Vec::new();
     for (index, identity) in ["a", "b", "c"].into_iter().enumerate() {
         let session = quiet_session(&etcd, identity).await?;
-        let election = session.election("e")?.follow(Follow::Everyone);
+        let election = session.election("e")?.watch_scope(WatchScope::Everyone);
         let candidate = soon("campaign", election.campaign()).await?;
         watchers(&etcd, index as u64 + 1).await?;
         nodes.push((session, candidate));
@@ -191,7 +188,7 @@ async fn who_follows_its_predecessor_has_read_before_its_turn_comes() -> Result 
     let mut standing = 0;
     for (ahead, identity) in ["a", "b", "c", "d"].into_iter().enumerate() {
         let session = quiet_session(&etcd, identity).await?;
-        let election = session.election("e")?.follow(Follow::Predecessor);
+        let election = session.election("e")?.watch_scope(WatchScope::Predecessor);
         let candidate = soon("campaign", election.campaign()).await?;
         // Its own key, its predecessor's, and the one's before that.
         standing += ahead.min(2) as u64 + 1;

@@ -1,20 +1,21 @@
 //! `Election::run`: work while leading, in every order of things that can end it.
 
 use std::fmt;
+use std::future::pending;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use crate::common::{
-    CountOnDrop, Probe, Result, Running, SOON, WHILE, elected, keys, nothing_under, session, short,
-    soon, stand, stands, status, stays, until_lost,
+    Result, Running, SOON, WHILE, elected, keys, session, soon, stand, stands, stays, until_lost,
 };
-use eldest::{CancellationToken, ErrorKind, LostReason, Session, Status};
+use eldest::{BoxError, CancellationToken, ErrorKind, Leadership, LostReason, Status};
 use eldest_testing::{Etcd, eventually};
-use tokio::sync::mpsc;
+use futures::FutureExt;
+use tokio::sync::{mpsc, oneshot};
 
 #[derive(Debug, PartialEq)]
-struct Broken(u8);
+pub(crate) struct Broken(pub(crate) u8);
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,11 +57,15 @@ async fn work_that_is_done_ends_the_run_after_the_release() -> Result {
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
-    let run = election.run(CancellationToken::new(), async |_leadership| Ok(()));
+    let run = election.run(CancellationToken::new(), async |_leadership| {
+        Ok::<_, eldest::BoxError>(())
+    });
     soon("run", run).await?;
     assert_eq!(keys(&mut client, "eldest/").await, []);
     // And it may run again.
-    let run = election.run(CancellationToken::new(), async |_leadership| Ok(()));
+    let run = election.run(CancellationToken::new(), async |_leadership| {
+        Ok::<_, eldest::BoxError>(())
+    });
     soon("run", run).await?;
     Ok(())
 }
@@ -72,14 +77,221 @@ async fn work_that_fails_ends_the_run_with_its_own_error_after_the_release() -> 
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
     let run = election.run(CancellationToken::new(), async |_leadership| {
-        Err(Broken(7).into())
+        Err::<(), _>(Broken(7))
     });
     let error = soon("run", run).await.expect_err("the work failed");
     assert_eq!(error.kind(), ErrorKind::Work);
     let source = std::error::Error::source(&error).expect("a source");
     assert_eq!(source.downcast_ref::<Broken>(), Some(&Broken(7)));
-    assert!(error.to_string().contains("broken 7"), "{error}");
+    assert!(error.report().to_string().contains("broken 7"), "{error}");
     assert_eq!(keys(&mut client, "eldest/").await, []);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_value_of_the_work_is_handed_back() -> Result {
+    async fn work(leadership: Leadership) -> std::result::Result<i64, Broken> {
+        Ok(leadership.fencing_token())
+    }
+    let etcd = Etcd::start().await?;
+    let session = session(&etcd, "a").await?;
+    let election = session.election("e")?;
+    let token = soon("run", election.run(pending(), work)).await?;
+    assert_eq!(token, election.term().map(|term| term.fencing_token()));
+    // So is that of work which ended because it was told to, or after it resigned.
+    let shutdown = CancellationToken::new();
+    let told = election.run(shutdown.clone(), async |leadership| {
+        shutdown.cancel();
+        leadership.lost().cancelled().await;
+        Ok::<_, BoxError>("told")
+    });
+    assert_eq!(soon("run", told).await?, Some("told"));
+    let resigned = election.run(pending(), async |leadership| {
+        leadership.resign().await?;
+        Ok::<_, BoxError>("resigned")
+    });
+    assert_eq!(soon("run", resigned).await?, Some("resigned"));
+    // With no work under way there is none.
+    let (_other, _, mut elder) = stand(&etcd, "b").await?;
+    let _leads = elected(&mut elder).await?;
+    let shutdown = CancellationToken::new();
+    shutdown.cancel();
+    assert_eq!(soon("run", election.run(shutdown, work)).await?, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_closure_may_change_what_it_captured_in_a_task_of_its_own() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let election = session.election("e")?;
+    let (mut tokens, key) = (Vec::new(), election.prefix().to_owned());
+    let task = tokio::spawn(
+        election.run_mut(pending(), async move |leadership: Leadership| {
+            tokens.push(leadership.fencing_token());
+            if tokens.len() < 3 {
+                client.delete(leadership.key(), None).await?;
+                leadership.lost().cancelled().await;
+            }
+            let left = keys(&mut client, &key).await.len();
+            Ok::<_, BoxError>((tokens.clone(), left))
+        }),
+    );
+    let (tokens, left) = soon("run", task).await??.expect("it ended by itself");
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    assert_eq!((tokens.len(), left), (3, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_future_that_completes_shuts_the_run_down() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let mut stop = Some(stop);
+    let shutdown = async {
+        let _ = stopped.await;
+    };
+    let run = session.election("e")?.run(shutdown, |leadership| {
+        drop(stop.take());
+        until_lost(leadership)
+    });
+    soon("run", run).await?;
+    assert_eq!(keys(&mut client, "eldest/").await, []);
+    Ok(())
+}
+
+#[tokio::test]
+async fn resigning_from_outside_ends_a_run_that_leads_and_one_that_waits() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
+    let (leads, waits) = (a.election("e")?, b.election("e")?);
+    soon("nothing to resign", leads.resign()).await?;
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let looks = client.clone();
+    let mut leader = Running::start(&leads, move |leadership| {
+        let (tell, mut looks) = (tell.clone(), looks.clone());
+        async move {
+            leadership.lost().cancelled().await;
+            let stood = stands(&mut looks, leadership.key(), leadership.fencing_token()).await;
+            Ok(tell.send(stood)?)
+        }
+    });
+    let term = leader.term().await;
+    assert!(leads.is_leader());
+    let waiting = Running::start(&waits, until_lost);
+    let is_behind = |status: &Status| matches!(status, Status::Waiting { .. });
+    soon("b waits", waits.subscribe().wait_for(is_behind)).await?;
+    soon("b resigns", waits.resign()).await?;
+    assert_eq!(keys(&mut client, "eldest/").await.len(), 1);
+    waiting.end().await?;
+
+    soon("a resigns", leads.resign()).await?;
+    assert_eq!(
+        told.recv().await,
+        Some(true),
+        "the key stood until the work had ended"
+    );
+    assert!(!leads.is_leader());
+    assert_eq!(term.lost_reason(), Some(LostReason::Resigned));
+    assert_eq!(keys(&mut client, "eldest/").await, []);
+    leader.end().await?;
+    assert!(matches!(leads.status(), Status::Ended { .. }));
+    Ok(())
+}
+
+#[tokio::test]
+async fn stepping_down_from_outside_lets_the_next_eldest_lead_and_stands_again() -> Result {
+    let etcd = Etcd::start().await?;
+    let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
+    let (first, second) = (a.election("e")?, b.election("e")?);
+    let mut leader = Running::start(&first, until_lost);
+    let term = leader.term().await;
+    let mut next = Running::start(&second, until_lost);
+    let is_behind = |status: &Status| matches!(status, Status::Waiting { .. });
+    soon("b waits", second.subscribe().wait_for(is_behind)).await?;
+    soon("b does not lead", second.step_down()).await?;
+    soon("a steps down", first.step_down()).await?;
+    assert_eq!(term.lost_reason(), Some(LostReason::SteppedDown));
+    let successor = next.term().await;
+    assert!(successor.fencing_token() > term.fencing_token());
+    soon("a waits", first.subscribe().wait_for(is_behind)).await?;
+    assert!(!first.is_leader() && second.is_leader());
+    next.stop().await?;
+    leader.term().await;
+    leader.stop().await
+}
+
+#[tokio::test]
+async fn nobody_is_leader_in_the_grace_period_though_the_term_is_valid() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = session(&etcd, "a").await?;
+    let election = session.election("e")?;
+    assert_eq!(
+        (election.status(), election.is_leader()),
+        (Status::Idle, false)
+    );
+    let mut status = election.subscribe();
+    let (go_on, told) = oneshot::channel::<()>();
+    let mut told = Some(told);
+    let shutdown = CancellationToken::new();
+    let run = election.spawn(shutdown.clone(), move |leadership: Leadership| {
+        let told = told.take();
+        async move {
+            leadership.lost().cancelled().await;
+            if let Some(told) = told {
+                let _ = told.await;
+            }
+            Ok::<_, BoxError>(())
+        }
+    });
+    let leading = |status: &Status| matches!(status, Status::Leading { .. });
+    soon("it leads", status.wait_for(leading)).await?;
+    assert!(election.is_leader());
+    shutdown.cancel();
+    let ending = |status: &Status| matches!(status, Status::Ending { .. });
+    soon("it is told to stop", status.wait_for(ending)).await?;
+    let term = election.term().expect("it led");
+    assert!(term.is_valid() && !election.is_leader());
+    drop(go_on);
+    let over = |status: &Status| matches!(status, Status::Ended { .. });
+    soon("it is over", status.wait_for(over)).await?;
+    soon("run", run).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_spawned_run_is_stopped_awaited_and_outlives_its_handle() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let election = session.election("e")?;
+    let leads = || async {
+        let term = eventually(SOON, "it leads", async || {
+            election.term().filter(eldest::Term::is_valid)
+        });
+        term.await
+    };
+    let run = election.spawn(pending(), until_lost);
+    leads().await?;
+    run.stop();
+    assert_eq!(soon("run", run).await?, Some(()));
+    assert_eq!(keys(&mut client, "eldest/").await, []);
+
+    let shutdown = CancellationToken::new();
+    drop(election.spawn(shutdown.clone(), until_lost));
+    let term = leads().await?;
+    shutdown.cancel();
+    soon("the term ends", term.lost().cancelled()).await;
+
+    let fails = election.spawn(pending(), async |_| -> std::result::Result<(), Broken> {
+        panic!("broken")
+    });
+    let panic = soon("run", AssertUnwindSafe(fails).catch_unwind()).await;
+    assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"broken"));
     Ok(())
 }
 
@@ -171,252 +383,5 @@ async fn two_calls_of_work_never_overlap() -> Result {
     running.shutdown.cancel();
     running.end().await?;
     assert_eq!(at_work.load(Ordering::SeqCst), 0);
-    Ok(())
-}
-
-#[tokio::test]
-async fn on_shutdown_the_work_is_told_then_awaited_and_only_then_the_key_goes() -> Result {
-    // Complaint 16.
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    let session = session(&etcd, "a").await?;
-    let finish = CancellationToken::new();
-    let (told, mut tells) = mpsc::unbounded_channel();
-    let finished = finish.clone();
-    let mut running = Running::start(&session.election("e")?, move |leadership| {
-        let (told, finished) = (told.clone(), finished.clone());
-        async move {
-            leadership.lost().cancelled().await;
-            let _ = told.send(leadership.lost_reason());
-            finished.cancelled().await;
-            Err(Broken(2).into())
-        }
-    });
-    let term = running.term().await;
-    running.shutdown.cancel();
-    let reason = soon("the work is told", tells.recv()).await;
-    assert_eq!(reason, Some(Some(LostReason::Shutdown)));
-    stays(
-        WHILE,
-        "the key stands while the work winds up",
-        async || {
-            term.is_valid()
-                && stands(&mut client, term.key(), term.fencing_token()).await
-                && !running.task.is_finished()
-        },
-    )
-    .await?;
-    finish.cancel();
-    running.end().await?;
-    assert!(!stands(&mut client, term.key(), term.fencing_token()).await);
-    assert!(!term.is_valid());
-    Ok(())
-}
-
-#[tokio::test]
-async fn shutdown_while_waiting_leaves_the_queue() -> Result {
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
-    let _leads = elected(&mut a).await?;
-    let b = session(&etcd, "b").await?;
-    let running = Running::start(&b.election("e")?, until_lost);
-    eventually(SOON, "b stands", async || {
-        (keys(&mut client, "eldest/").await.len() == 2).then_some(())
-    })
-    .await?;
-    running.shutdown.cancel();
-    running.end().await?;
-    assert_eq!(keys(&mut client, "eldest/").await.len(), 1);
-
-    let cancelled = CancellationToken::new();
-    cancelled.cancel();
-    let run = b.election("e")?;
-    soon("run", run.run(cancelled, until_lost)).await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_key_goes() -> Result
-{
-    // Complaint 18.
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    let session = Session::connect([etcd.endpoint()], short("a")).await?;
-    let dropped = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&dropped);
-    let mut running = Running::start(&session.election("e")?, move |leadership| {
-        let guard = CountOnDrop(Arc::clone(&counter));
-        async move {
-            let _held = (guard, leadership);
-            std::future::pending().await
-        }
-    });
-    let term = running.term().await;
-    running.shutdown.cancel();
-    soon("the token", term.lost().cancelled()).await;
-    let frozen = term.valid_until().since_boot();
-    let begun = Instant::now();
-    let left = term.valid_until().time_left();
-    eventually(SOON, "the work is dropped", async || {
-        assert!(
-            term.valid_until().since_boot() <= frozen,
-            "renewals extend it no more"
-        );
-        (dropped.load(Ordering::SeqCst) == 1).then_some(())
-    })
-    .await?;
-    assert!(
-        begun.elapsed() + Duration::from_millis(100) >= left,
-        "it had its time"
-    );
-    running.end().await?;
-    assert!(!term.is_valid());
-    assert!(!stands(&mut client, term.key(), term.fencing_token()).await);
-    // The session and its lease live on.
-    let mut again = soon("campaign", session.election("e")?.campaign()).await?;
-    assert!(elected(&mut again).await?.is_valid());
-    Ok(())
-}
-
-#[tokio::test]
-async fn work_that_ignores_the_loss_of_its_key_is_dropped_and_called_again() -> Result {
-    // Complaint 18.
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    let session = session(&etcd, "a").await?;
-    let dropped = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&dropped);
-    let mut running = Running::start(&session.election("e")?, move |leadership| {
-        let guard = CountOnDrop(Arc::clone(&counter));
-        async move {
-            let _held = (guard, leadership);
-            std::future::pending().await
-        }
-    });
-    let first = running.term().await;
-    client.delete(first.key(), None).await?;
-    let second = running.term().await;
-    assert_eq!(dropped.load(Ordering::SeqCst), 1, "the first call is over");
-    assert!(second.fencing_token() > first.fencing_token());
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_panic_releases_the_key_and_goes_on() -> Result {
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    let session = session(&etcd, "a").await?;
-    let running = Running::start(&session.election("e")?, async |_leadership| {
-        panic!("on purpose")
-    });
-    let error = soon("run", running.task)
-        .await
-        .expect_err("the panic goes on");
-    let panic = error.into_panic();
-    assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
-    assert_eq!(keys(&mut client, "eldest/").await, []);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dropping_the_run_drops_the_work_first_and_then_releases() -> Result {
-    // Complaint 16.
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    let session = session(&etcd, "a").await?;
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let (endpoint, probes) = (etcd.endpoint(), Arc::clone(&seen));
-    let mut running = Running::start(&session.election("e")?, move |leadership| {
-        let probe = Probe::new(&endpoint, leadership.key(), &probes);
-        async move {
-            // The leadership is dropped before the rest of the work.
-            let _work = probe;
-            let _held = leadership;
-            std::future::pending().await
-        }
-    });
-    running.term().await;
-    running.task.abort();
-    assert!(
-        soon("the task", running.task)
-            .await
-            .expect_err("aborted")
-            .is_cancelled()
-    );
-    nothing_under(&mut client, "eldest/").await?;
-    assert_eq!(
-        *seen.lock().expect("no panic"),
-        [true],
-        "the key stood while the work was dropped"
-    );
-    Ok(())
-}
-
-#[tokio::test]
-async fn resigning_inside_the_work_ends_the_run() -> Result {
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    let session = session(&etcd, "a").await?;
-    let election = session.election("e")?;
-    let calls = AtomicUsize::new(0);
-    let run = election.run(CancellationToken::new(), async |leadership| {
-        calls.fetch_add(1, Ordering::SeqCst);
-        leadership.resign().await?;
-        Err(Broken(3).into())
-    });
-    soon("run", run).await?;
-    assert_eq!(calls.load(Ordering::SeqCst), 1);
-    assert_eq!(keys(&mut client, "eldest/").await, []);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_leadership_dropped_inside_the_work_keeps_the_key_until_the_work_has_ended() -> Result {
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    let session = session(&etcd, "a").await?;
-    let finish = CancellationToken::new();
-    let finished = finish.clone();
-    let mut running = Running::start(&session.election("e")?, move |leadership| {
-        drop(leadership);
-        let finished = finished.clone();
-        async move {
-            finished.cancelled().await;
-            Ok(())
-        }
-    });
-    let term = running.term().await;
-    stays(WHILE, "the key stands while the work runs", async || {
-        term.is_valid() && stands(&mut client, term.key(), term.fencing_token()).await
-    })
-    .await?;
-    finish.cancel();
-    running.end().await?;
-    assert_eq!(keys(&mut client, "eldest/").await, []);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_run_beside_a_candidate_of_the_same_session_is_refused() -> Result {
-    let etcd = Etcd::start().await?;
-    let (_a, election, candidate) = stand(&etcd, "a").await?;
-    let run = election.run(CancellationToken::new(), until_lost);
-    let error = soon("run", run).await.expect_err("it stands already");
-    assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning);
-    status(&candidate, |s| matches!(s, Status::Leading { .. })).await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_run_whose_session_closes_ends_its_work_and_says_so() -> Result {
-    let etcd = Etcd::start().await?;
-    let session = session(&etcd, "a").await?;
-    let mut running = Running::start(&session.election("e")?, until_lost);
-    let term = running.term().await;
-    soon("close", session.close()).await?;
-    assert_eq!(term.lost_reason(), Some(LostReason::SessionClosed));
-    let error = running.end().await.expect_err("closed");
-    assert_eq!(error.kind(), ErrorKind::Closed);
     Ok(())
 }

@@ -7,9 +7,9 @@ use crate::common::{
     Result, SOON, WHILE, held, identities, keys, nothing_under, options, queue_of, revision,
     session, soon, stands, stays,
 };
-use eldest::etcd_client::{Client, TxnOp};
-use eldest::{ErrorKind, LostReason, Permit, Semaphore, Session};
+use eldest::{ErrorKind, LostReason, Op, Permit, Semaphore, Session};
 use eldest_testing::{Etcd, Proxy, eventually};
+use etcd_client::Client;
 use tokio::task::JoinHandle;
 
 const PREFIX: &str = "eldest/~semaphore/s/";
@@ -56,7 +56,7 @@ async fn as_many_hold_as_there_are_permits_in_the_order_of_asking() -> Result {
     drop(first);
     let fourth = held(fourth).await?;
     assert!(fourth.fencing_token() > third.fencing_token());
-    third.txn([TxnOp::put("x", "3", None)]).await?;
+    third.txn([Op::put("x", "3")]).await?;
     drop((third, fourth));
     nothing_under(&mut client, PREFIX).await
 }

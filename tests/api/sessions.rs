@@ -264,10 +264,8 @@ async fn closing_leaves_nothing_and_may_be_repeated() -> Result {
     assert_eq!(leases(&mut client).await, 1, "the other's");
 
     soon("close again", session.close()).await?;
-    let ended = |c: &eldest::Candidate| *c.status().borrow();
-    let closed = Status::Ended {
-        reason: EndReason::SessionClosed,
-    };
+    let ended = |c: &eldest::Candidate| c.status();
+    let closed = Status::ended(EndReason::SessionClosed);
     assert_eq!((ended(&waiting), ended(&again)), (closed, closed));
     let error = soon("elected", waiting.elected())
         .await
@@ -385,9 +383,9 @@ async fn a_session_that_closes_while_etcd_is_away_says_so_and_goes_on_trying() -
     drop(candidate);
     etcd.restart().await?;
     let mut client = etcd.client().await;
-    eventually(SOON, "nothing left", async || {
+    Ok(eventually(SOON, "nothing left", async || {
         (keys(&mut client, "eldest/").await.is_empty() && leases(&mut client).await == 0)
             .then_some(())
     })
-    .await
+    .await?)
 }

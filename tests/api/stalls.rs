@@ -10,7 +10,7 @@ use crate::common::{
     CountOnDrop, Result, Running, SOON, Thread, WHILE, elected, keys, options, queue, session,
     soon, stand, stays, until_lost,
 };
-use eldest::{CancellationToken, ErrorKind, LostReason, Session, SessionState, Term};
+use eldest::{CancellationToken, ErrorKind, Heartbeats, LostReason, Session, SessionState};
 use eldest_testing::{Etcd, eventually};
 
 /// So short that silence is noticed at once.
@@ -56,10 +56,10 @@ impl Health {
 
     async fn is_asked(&self, times: usize) -> Result {
         let before = self.asked.load(Ordering::SeqCst);
-        eventually(SOON, "it is asked", async || {
+        Ok(eventually(SOON, "it is asked", async || {
             (self.asked.load(Ordering::SeqCst) >= before + times).then_some(())
         })
-        .await
+        .await?)
     }
 }
 
@@ -67,12 +67,12 @@ impl Health {
 struct Beats(Arc<AtomicBool>);
 
 impl Beats {
-    fn of(term: Term) -> Self {
+    fn of(heart: Heartbeats) -> Self {
         let go_on = Arc::new(AtomicBool::new(true));
         let own = Arc::clone(&go_on);
         std::thread::spawn(move || {
             while own.load(Ordering::SeqCst) {
-                term.heartbeat();
+                heart.beat();
                 std::thread::sleep(OFTEN);
             }
         });
@@ -153,7 +153,7 @@ async fn work_that_beats_keeps_its_term() -> Result {
     let runner = a.election("e")?.runner().stall_timeout(LONG);
     let mut running = Running::with(runner, until_lost);
     let term = running.term().await;
-    let beats = Beats::of(term.clone());
+    let beats = Beats::of(running.heart().await);
     stays(LONG * 3 / 2, "it leads", async || term.is_valid()).await?;
     drop(beats);
     soon("it stalls", term.lost().cancelled()).await;
@@ -332,7 +332,8 @@ async fn a_heartbeat_does_not_stand_for_health_nor_health_for_a_heartbeat() -> R
         let runner = runner.health_check(OFTEN, LONG, move || ready(asked.says()));
         let mut running = Running::with(runner, until_lost);
         let term = running.term().await;
-        let beating = beats.then(|| Beats::of(term.clone()));
+        let heart = running.heart().await;
+        let beating = beats.then(|| Beats::of(heart));
         health.set(well);
         soon("it stalls", term.lost().cancelled()).await;
         assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
@@ -377,7 +378,7 @@ async fn durations_that_make_no_sense_are_refused_at_the_door_with_name_and_rule
     let (zero, day) = (Duration::ZERO, Duration::from_secs(86_400));
     let check = |every, limit| {
         let runner = election.runner();
-        runner.health_check(every, limit, async || Ok(()))
+        runner.health_check(every, limit, async || Ok::<_, eldest::BoxError>(()))
     };
     let stall = |timeout| check(OFTEN, LONG).stall_timeout(timeout);
     for (runner, texts) in [
@@ -409,7 +410,7 @@ async fn without_limits_a_silent_leader_leads_on() -> Result {
     let a = session(&etcd, "a").await?;
     let mut running = Running::with(a.election("e")?.runner(), until_lost);
     let term = running.term().await;
-    term.heartbeat();
+    running.heart().await.beat();
     stays(WHILE * 2, "it leads", async || term.is_valid()).await?;
     running.stop().await
 }

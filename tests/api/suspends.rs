@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::{CountOnDrop, Result, Running, SOON, elected, options, soon};
 use eldest::sim::{Scripted, Time, Watched};
-use eldest::{LostReason, Session};
+use eldest::{CancellationToken, LostReason, Session, Status};
 use eldest_testing::{Etcd, eventually};
+use futures::FutureExt;
 
 /// How often the clock is looked at by what does not depend on the runtime's timers on a real machine.
 const LOOK: Duration = Duration::from_millis(1);
@@ -108,10 +109,10 @@ async fn session(etcd: &Etcd) -> Result<(Arc<Suspending>, Session)> {
 }
 
 async fn is_dropped(drops: &AtomicUsize, what: &str) -> Result {
-    eventually(SOON, what, async || {
+    Ok(eventually(SOON, what, async || {
         (drops.load(Ordering::SeqCst) == 1).then_some(())
     })
-    .await
+    .await?)
 }
 
 #[tokio::test]
@@ -211,13 +212,19 @@ async fn a_follower_s_work_is_dropped_after_a_suspend() -> Result {
 async fn a_node_that_leads_on_behalf_of_callers_gives_its_key_back_after_a_suspend() -> Result {
     let etcd = Etcd::start().await?;
     let (machine, session) = session(&etcd).await?;
-    let mut run = Running::start(&session.election("e")?, eldest_http::on_behalf);
-    let term = run.term().await;
-    run.shutdown.cancel();
+    let election = session.election("e")?;
+    let shutdown = CancellationToken::new();
+    let (_node, mut leading) = eldest_http::Node::new().lead_on_behalf(&election, shutdown.clone());
+    let mut status = election.subscribe();
+    let leads = status.wait_for(|status| matches!(status, Status::Leading { .. }));
+    soon("it leads", leads).await?;
+    let term = election.term().expect("it leads");
+    shutdown.cancel();
     soon("the token", term.lost().cancelled()).await;
-    assert!(term.is_valid() && !run.task.is_finished(), "callers act");
+    assert!(term.is_valid(), "callers act");
+    assert!((&mut leading).now_or_never().is_none(), "callers act");
     // Longer than the grace period, shorter than the lease.
     machine.suspend(Duration::from_secs(70));
-    soon("the key is given back", run.end()).await?;
+    soon("the key is given back", leading).await?;
     Ok(())
 }

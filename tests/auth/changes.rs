@@ -1,9 +1,8 @@
 //! What becomes of a leader whose token, role or password changes.
 
-use eldest::{Candidate, ErrorKind, Leadership, LostReason, Status};
+use eldest::{Candidate, ErrorKind, Leadership, LostReason, Op, Status};
 use eldest_testing::eventually;
-use etcd_client::{Client, ConnectOptions, Permission, RoleRevokePermissionOptions, TxnOp};
-use futures::StreamExt;
+use etcd_client::{Client, ConnectOptions, Permission, RoleRevokePermissionOptions};
 use tokio::time::timeout;
 
 use super::{CANARY, Guarded, LONG, OTHER_PASSWORD, PASSWORD, Result, TTL};
@@ -28,9 +27,9 @@ async fn leadership_and_place_outlive_many_tokens() -> Result {
     let fresh = guarded.logins().await - logins;
     assert!(fresh >= 4.0, "tokens did expire: {fresh} new ones");
     assert_eq!(leadership.lost_reason(), None);
-    let put = TxnOp::put("ns/state", "1", None);
+    let put = Op::put("ns/state", "1");
     leadership.txn([put]).await?;
-    leadership.txn([TxnOp::delete("ns/state", None)]).await?;
+    leadership.txn([Op::delete("ns/state")]).await?;
     let token = leadership.fencing_token();
 
     leadership.resign().await?;
@@ -74,8 +73,8 @@ fn told(logs: &Logs, class: &str) {
 }
 
 async fn behind(candidate: &Candidate) -> Result {
-    let behind = Status::Waiting { rank: 2, ahead: 1 };
-    let mut status = candidate.status();
+    let behind = Status::waiting(1);
+    let mut status = candidate.subscribe();
     timeout(LONG, status.wait_for(|s| *s == behind)).await??;
     Ok(())
 }
@@ -111,7 +110,7 @@ async fn a_leader_that_may_no_longer_write_stops_before_the_next_one_leads() -> 
     let read = Permission::read("ns/").with_prefix();
     root.role_grant_permission("writer", read).await?;
     // Versions of etcd differ in whether they still renew its lease; either way never two lead.
-    let put = TxnOp::put("ns/state", "1", None);
+    let put = Op::put("ns/state", "1");
     let refused = leadership.txn([put]).await.expect_err("it may not write");
     assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
     let write = Permission::read_write("ns/").with_prefix();

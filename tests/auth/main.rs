@@ -9,7 +9,7 @@ mod secrecy;
 
 use std::time::Duration;
 
-use eldest::{BoxError, Candidate, Leadership, Session, SessionOptions};
+use eldest::{BoxError, Candidate, Credentials, Leadership, Session, SessionOptions};
 use eldest_testing::Etcd;
 use etcd_client::{Client, ConnectOptions, GetOptions, Permission, PermissionType};
 use tokio::time::timeout;
@@ -67,7 +67,7 @@ impl Guarded {
         SessionOptions::new(user)
             .namespace("ns")
             .ttl(TTL)
-            .connect_options(ConnectOptions::new().with_user(user, password))
+            .credentials(Credentials::new(user, password))
     }
 
     async fn session(&self, user: &str) -> eldest::Result<Session> {

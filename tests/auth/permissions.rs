@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use eldest::{Announcement, CancellationToken, ErrorKind, Session, SessionOptions};
+use eldest::{Announcement, CancellationToken, ErrorKind, Op, Session, SessionOptions};
 use eldest_testing::eventually;
-use etcd_client::{Permission, PermissionType, TxnOp};
-use futures::StreamExt;
+use etcd_client::{Permission, PermissionType};
 use tokio::time::timeout;
 
 use super::{Guarded, LONG, OTHER_PASSWORD, PASSWORD, Result};
@@ -21,10 +20,10 @@ async fn read_and_write_below_the_namespace_suffices_for_everything() -> Result 
     let first = timeout(LONG, observer.next()).await?.expect("goes on")?;
     assert_eq!(first.leader().map(eldest::Member::identity), Some("me"));
 
-    let put = TxnOp::put("ns/state", "1", None);
+    let put = Op::put("ns/state", "1");
     leadership.txn([put]).await?;
-    leadership.txn([TxnOp::delete("ns/state", None)]).await?;
-    let announcement = Announcement::new("me").address("10.0.0.1:80");
+    leadership.txn([Op::delete("ns/state")]).await?;
+    let announcement = Announcement::new("me").with_address("10.0.0.1:80");
     leadership.proclaim(announcement).await?;
     younger.proclaim("the other").await?;
     let roster = election.roster().await?;
@@ -61,7 +60,7 @@ async fn read_and_write_below_the_namespace_suffices_for_everything() -> Result 
     let mut member = timeout(LONG, partitions.join()).await??;
     let partition = timeout(LONG, member.owned()).await??;
     assert_eq!(partitions.map().await?.members().len(), 1);
-    partition.txn([TxnOp::get("ns/state", None)]).await?;
+    partition.txn([Op::get("ns/state")]).await?;
     drop(partition);
     timeout(LONG, member.leave()).await??;
 
@@ -71,7 +70,7 @@ async fn read_and_write_below_the_namespace_suffices_for_everything() -> Result 
         shutdown.cancel();
         async move {
             leadership.lost().cancelled().await;
-            Ok(())
+            Ok::<_, eldest::BoxError>(())
         }
     });
     timeout(LONG, run).await??;
@@ -97,13 +96,13 @@ async fn who_may_only_read_looks_on_and_is_refused_as_a_candidate() -> Result {
     let refused = refused.expect_err("it may not write");
     assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
     assert!(
-        refused.to_string().contains("permission denied"),
+        refused.report().to_string().contains("permission denied"),
         "{refused}"
     );
     let denied = [("identity", "onlooker"), ("class", "Denied")];
     logs.one("eldest::election", "join failed", &denied);
     let shutdown = CancellationToken::new();
-    let run = election.run(shutdown, |_| async { Ok(()) });
+    let run = election.run(shutdown, |_| async { Ok::<_, eldest::BoxError>(()) });
     let refused = timeout(LONG, run).await?.expect_err("it may not write");
     assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
     assert_eq!(

@@ -4,11 +4,27 @@ use std::time::Duration;
 
 use eldest::{Session, SessionOptions};
 use eldest_testing::eventually;
-use futures::StreamExt;
 use tokio::time::timeout;
 
 use super::{CANARY, Guarded, LONG, OTHER_PASSWORD, PASSWORD, Result, TTL};
 use crate::capture::Logs;
+
+/// Sessions that do not come to be, for four reasons.
+async fn refused(guarded: &Guarded) -> Vec<eldest::Error> {
+    let endpoint = guarded.etcd.endpoint();
+    let mut errors = Vec::new();
+    let wrong = Guarded::options("me", OTHER_PASSWORD);
+    errors.extend(Session::connect([&endpoint], wrong).await.err());
+    let in_url = format!("http://me:{PASSWORD}@{}", guarded.etcd.address());
+    let plain = SessionOptions::new("me").namespace("ns");
+    errors.extend(Session::connect_lazy([in_url], plain).err());
+    let elsewhere = Guarded::options("me", PASSWORD).namespace("elsewhere");
+    errors.extend(Session::connect([&endpoint], elsewhere).await.err());
+    let nowhere = Guarded::options("me", PASSWORD).connect_timeout(Duration::from_millis(300));
+    let connected = Session::connect(["http://127.0.0.1:1"], nowhere).await;
+    errors.extend(connected.err());
+    errors
+}
 
 #[tokio::test]
 async fn a_password_is_in_no_log_line_no_error_and_no_debug_output() -> Result {
@@ -47,20 +63,7 @@ async fn a_password_is_in_no_log_line_no_error_and_no_debug_output() -> Result {
         ),
     ]);
 
-    let mut errors = Vec::new();
-    let wrong = Guarded::options("me", OTHER_PASSWORD);
-    errors.extend(Session::connect([&endpoint], wrong).await.err());
-    let in_url = format!("http://me:{PASSWORD}@{}", guarded.etcd.address());
-    let plain = SessionOptions::new("me").namespace("ns");
-    errors.extend(Session::connect_lazy([in_url], plain).err());
-    let elsewhere = Guarded::options("me", PASSWORD).namespace("elsewhere");
-    errors.extend(Session::connect([&endpoint], elsewhere).await.err());
-    let nowhere = Guarded::options("me", PASSWORD).connect_timeout(Duration::from_millis(300));
-    errors.extend(
-        Session::connect(["http://127.0.0.1:1"], nowhere)
-            .await
-            .err(),
-    );
+    let mut errors = refused(&guarded).await;
     errors.extend(election.campaign().await.err());
     leadership.resign().await?;
     errors.extend(leadership.txn([]).await.err());
@@ -83,11 +86,8 @@ async fn a_password_is_in_no_log_line_no_error_and_no_debug_output() -> Result {
     }
     assert!(!logs.contain(CANARY), "a password in the log");
     // It would have been found: the library below us logs what it sends, and so do we.
-    assert!(
-        logs.lines()
-            .iter()
-            .any(|line| line.level == tracing::Level::TRACE)
-    );
+    let lines = logs.lines();
+    assert!(lines.iter().any(|line| line.level == tracing::Level::TRACE));
     assert!(logs.contain("lease granted"));
     Ok(())
 }

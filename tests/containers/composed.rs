@@ -22,7 +22,7 @@ pub(crate) const NODES: [&str; 3] = ["node1", "node2", "node3"];
 pub(crate) const NODE_PORT: u16 = 8470;
 pub(crate) const WORKER_PORT: u16 = 8080;
 pub(crate) const ETCDS: [&str; 3] = ["etcd1", "etcd2", ETCD_THAT_STAYS];
-/// The member of etcd that no step of README stops.
+/// The member of etcd that no step of the page stops.
 pub(crate) const ETCD_THAT_STAYS: &str = "etcd3";
 pub(crate) const ETCD_PORT: u16 = 2379;
 
@@ -83,7 +83,7 @@ pub(crate) struct Composed {
     project: String,
     /// The id of each service's container, which it keeps.
     containers: BTreeMap<String, String>,
-    /// README's names, and who has these parts today: README's node1 is whoever leads first.
+    /// The page's names, and who has these parts today: the page's node1 is whoever leads first.
     pub(crate) parts: BTreeMap<&'static str, String>,
     _folder: TempDir,
 }
@@ -126,7 +126,7 @@ impl Composed {
         })
     }
 
-    /// What README says of its node1 is said of whoever has that part.
+    /// What the page says of its node1 is said of whoever has that part.
     pub(crate) fn cast(&self, text: &str) -> String {
         // In two steps: names that are put in are not to be replaced again.
         let mut cast = text.to_owned();
@@ -141,7 +141,7 @@ impl Composed {
         cast
     }
 
-    /// A command as README writes it.
+    /// A command as the page writes it.
     fn try_run(&self, command: &str) -> Result<Output> {
         let command = self.cast(command).replace("docker-compose", &self.compose);
         Ok(Command::new("sh").args(["-c", &command]).output()?)
@@ -189,7 +189,7 @@ impl Composed {
         Ok(address.trim().parse()?)
     }
 
-    /// When the container of a service, by the name that README gives it, ended.
+    /// When the container of a service, by the name that the page gives it, ended.
     pub(crate) fn ended(&self, service: &str) -> Result<SystemTime> {
         let id = self.container(&self.cast(service));
         let text = Self::docker(&["inspect", "--format", "{{.State.FinishedAt}}", id])?;

@@ -5,10 +5,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use eldest::BoxError;
-use eldest::etcd_client::Client;
 use eldest_testing::docker::{Container, Network, OWNER_LABEL, owner_label, sweep};
 use eldest_testing::eventually;
 use eldest_testing::history::{Recorder, What};
+use etcd_client::Client;
 use testcontainers::bollard::Docker;
 use testcontainers::bollard::models::{
     EndpointIpamConfig, EndpointSettings, Ipam, IpamConfig, NetworkConnectRequest,
@@ -273,6 +273,25 @@ impl Owner {
     }
 }
 
+/// A container in a network of that name, both with these labels.
+async fn in_a_network(
+    docker: &Docker,
+    name: &str,
+    labels: HashMap<String, String>,
+) -> Result<ContainerAsync<GenericImage>> {
+    let network = NetworkCreateRequest {
+        name: name.to_owned(),
+        labels: Some(labels.clone()),
+        ..NetworkCreateRequest::default()
+    };
+    docker.create_network(network).await?;
+    let container = GenericImage::new(ETCD, &etcd_tag())
+        .with_container_name(name)
+        .with_network(name)
+        .with_labels(labels);
+    Ok(container.start().await?)
+}
+
 #[tokio::test]
 async fn a_sweep_takes_what_dead_owners_left_and_nothing_else() -> Result {
     let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
@@ -286,36 +305,20 @@ async fn a_sweep_takes_what_dead_owners_left_and_nothing_else() -> Result {
         ("own", own_label),
         ("nobody", HashMap::new()),
     ] {
-        let network = NetworkCreateRequest {
-            name: names(of),
-            labels: Some(labels.clone()),
-            ..NetworkCreateRequest::default()
-        };
-        docker.create_network(network).await?;
         let volume = VolumeCreateRequest {
             name: Some(names(of)),
             labels: Some(labels.clone()),
             ..VolumeCreateRequest::default()
         };
         docker.create_volume(volume).await?;
-        let container = GenericImage::new(ETCD, &etcd_tag())
-            .with_container_name(names(of))
-            .with_network(names(of))
-            .with_labels(labels)
-            .start()
-            .await?;
-        kept.push(container);
+        kept.push(in_a_network(&docker, &names(of), labels).await?);
     }
 
     owner.end()?;
     let swept = sweep().await?;
-    let ours: Vec<&String> = swept
-        .iter()
-        .filter(|what| what.contains("-sweep-"))
-        .collect();
+    let mut ours = swept.iter().filter(|what| what.contains("-sweep-"));
     let expected =
         ["container", "network", "volume"].map(|kind| format!("{kind} {}", names("dead")));
-    let expected: Vec<&String> = expected.iter().collect();
     let there = async |of: &str| {
         let name = names(of);
         [
@@ -339,7 +342,7 @@ async fn a_sweep_takes_what_dead_owners_left_and_nothing_else() -> Result {
     }
     assert_eq!(left, [[false; 3], [true; 3], [true; 3]]);
     // Another sweep may have been faster, with all or some of it.
-    assert!(ours.iter().all(|name| expected.contains(name)), "{swept:?}");
+    assert!(ours.all(|name| expected.contains(name)), "{swept:?}");
     assert_eq!(key, OWNER_LABEL);
     Ok(())
 }
@@ -352,18 +355,8 @@ async fn several_sweeps_at_once_wait_for_one_another() -> Result {
     let labels = owner.labels()?;
     let names: Vec<String> = (0..3).map(|i| name(&format!("swept{i}"))).collect();
     for name in &names {
-        let network = NetworkCreateRequest {
-            name: name.clone(),
-            labels: Some(labels.clone()),
-            ..NetworkCreateRequest::default()
-        };
-        docker.create_network(network).await?;
-        let container = GenericImage::new(ETCD, &etcd_tag())
-            .with_container_name(name)
-            .with_network(name)
-            .with_labels(labels.clone());
         // It is left behind.
-        std::mem::forget(container.start().await?);
+        std::mem::forget(in_a_network(&docker, name, labels.clone()).await?);
     }
     owner.end()?;
     let sweeps = futures::future::join_all((0..4).map(|_| async {

@@ -68,11 +68,13 @@ impl Callers {
 
     /// Waits until that node is the one that answers: the token.
     pub(crate) async fn reach(&self, node: &str) -> Result<i64> {
-        eventually(SOON, format!("the front reaches {node}"), async || {
-            let last = self.answers.lock().expect("answers").last().cloned()?;
-            (last.node == node).then_some(last.token)
-        })
-        .await
+        Ok(
+            eventually(SOON, format!("the front reaches {node}"), async || {
+                let last = self.answers.lock().expect("answers").last().cloned()?;
+                (last.node == node).then_some(last.token)
+            })
+            .await?,
+        )
     }
 
     /// Waits until it has been answered for so long, counted from now: whether that was under one token.

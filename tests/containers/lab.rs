@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use eldest::BoxError;
-use eldest::etcd_client::GetOptions;
 use eldest_testing::docker::{Container, Network};
 use eldest_testing::eventually;
 use eldest_testing::history::{
     History, Recorder, Report, Resources, Rules, TruthRecorder, What, check,
 };
+use etcd_client::GetOptions;
 use tempfile::TempDir;
 use testcontainers::core::Mount;
 use testcontainers::runners::AsyncRunner;
@@ -108,7 +108,8 @@ impl Lab {
         // The leader was just elected: its first answer may take a moment.
         let truth = eventually(SOON, "etcd answers", async || {
             let started =
-                TruthRecorder::start(client.clone(), recorder.clone(), ELECTION, PREFIX).await;
+                TruthRecorder::with_client(client.clone(), recorder.clone(), ELECTION, PREFIX)
+                    .await;
             started.ok()
         })
         .await?;
@@ -185,14 +186,14 @@ impl Lab {
 
     /// Breaks something that concerns everybody: when it was surely whole for the last time, and when it was surely
     /// broken.
-    pub(crate) async fn breaks(
+    pub(crate) async fn breaks<E: Into<BoxError>>(
         &self,
         name: &str,
-        breaking: impl Future<Output = Result>,
+        breaking: impl Future<Output = std::result::Result<(), E>>,
     ) -> Result<(Duration, Duration)> {
         let whole = self.now();
         self.fault(name);
-        breaking.await?;
+        breaking.await.map_err(Into::into)?;
         self.fault(name);
         Ok((whole, self.now()))
     }
@@ -352,11 +353,11 @@ impl Lab {
     }
 
     async fn stands(&self, name: &str) -> Result {
-        eventually(SOON, format!("{name} stands"), async || {
+        Ok(eventually(SOON, format!("{name} stands"), async || {
             let keys = self.keys().await.ok()?;
             keys.iter().any(|key| key.node == name).then_some(())
         })
-        .await
+        .await?)
     }
 
     /// The keys of the election, eldest first.

@@ -16,6 +16,6 @@ mod members;
 mod node_faults;
 mod ports;
 mod pulse;
-mod readme;
+mod steps;
 mod walk;
 mod walker;

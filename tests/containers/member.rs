@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use eldest::etcd_client::Client;
 use eldest_testing::docker::{Container, Network, owner_label};
 use eldest_testing::eventually;
+use etcd_client::Client;
 use testcontainers::core::IntoContainerPort;
 use testcontainers::{ContainerAsync, ContainerRequest, GenericImage, ImageExt};
 
@@ -92,10 +92,12 @@ impl Member {
     }
 
     pub(crate) async fn id(&self) -> Result<u64> {
-        eventually(SOON, format!("{} tells its id", self.name), async || {
-            Some(self.view().await?.id)
-        })
-        .await
+        Ok(
+            eventually(SOON, format!("{} tells its id", self.name), async || {
+                Some(self.view().await?.id)
+            })
+            .await?,
+        )
     }
 
     /// The sum over all samples of that name.
@@ -128,12 +130,12 @@ pub(crate) async fn agreed_leader(members: &[Member]) -> Option<usize> {
 }
 
 pub(crate) async fn leader_of(members: &[Member], deadline: Duration) -> Result<usize> {
-    eventually(
+    Ok(eventually(
         deadline,
         "a majority of etcd agrees on a leader",
         async || agreed_leader(members).await,
     )
-    .await
+    .await?)
 }
 
 /// With the label by which the leftovers of a killed run are found.

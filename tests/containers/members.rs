@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use eldest::etcd_client::{Client, GetOptions, KeyValue, SortOrder, SortTarget};
 use eldest_testing::eventually;
+use etcd_client::{Client, GetOptions, KeyValue, SortOrder, SortTarget};
 
 use crate::composed::{Composed, ETCD_PORT, ETCD_THAT_STAYS, ETCDS};
 use crate::lab::{Result, SOON};
@@ -53,7 +53,7 @@ impl Composed {
     /// take longer than a node waits with a TTL of 5 s.
     pub(crate) async fn lead_by_the_one_that_stays(&self) -> Result {
         let what = format!("{ETCD_THAT_STAYS} leads etcd");
-        eventually(SOON, what, async || {
+        Ok(eventually(SOON, what, async || {
             let (stays, leader) = self.view(ETCD_THAT_STAYS).await.ok()?;
             if stays == leader {
                 return Some(());
@@ -67,7 +67,7 @@ impl Composed {
             }
             None
         })
-        .await
+        .await?)
     }
 
     /// That member's id, and that of the one which it takes for etcd's leader.

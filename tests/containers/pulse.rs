@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use eldest::BoxError;
-use eldest::etcd_client::Client;
+use etcd_client::Client;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 

@@ -1,5 +1,5 @@
-//! README's walk through three data centres, with either generation of Compose: its commands are run as they stand
-//! there, its lines are what is expected, and the front is called all the way.
+//! The walk of docs/compose.md through three data centres, with either generation of Compose: its commands are run as they
+//! stand there, its lines are what is expected, and the front is called all the way.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use std::time::Duration;
 use eldest_testing::eventually;
 use futures::FutureExt;
 
-use crate::composed::{NODE_PORT, NODES, WORKER_PORT, compose, since_boot};
+use crate::composed::{Line, NODE_PORT, NODES, WORKER_PORT, compose, since_boot};
 use crate::front::{Asked, Callers, between_checks, now};
 use crate::lab::Result;
 use crate::members::Key;
-use crate::readme::Step;
+use crate::steps::Step;
 use crate::walker::{PATIENCE, UP, Walk, in_time, only, silent};
 
 /// As docker-compose.yml sets it.
@@ -24,11 +24,11 @@ const EXPIRY: Duration = Duration::from_millis(500);
 const SLACK: Duration = Duration::from_secs(2);
 
 const LOGS: &str = "docker-compose logs --no-color --no-log-prefix node1 node2 node3 | sort";
-const RESIGN: &str = "curl -s -X POST -H 'Authorization: Bearer demo' http://$(docker-compose port node1 8470)/v1/elections/demo/resign";
+const STEP_DOWN: &str = "curl -s -X POST -H 'Authorization: Bearer demo' http://$(docker-compose port node1 8470)/v1/elections/demo/step_down";
 /// So many requests wait for a node that is frozen.
 const WAITING: usize = 20;
 
-/// A machine with other things to do can be too slow for README's walk; three times in a row it is not the machine.
+/// A machine with other things to do can be too slow for the walk; three times in a row it is not the machine.
 const WALKS: usize = 3;
 
 /// Takes the walk, and again if the machine was too slow for it. Why it failed is the last thing said.
@@ -58,8 +58,9 @@ async fn walk(program: &str, kind: &str) -> Result {
 
 async fn take(walk: &mut Walk, kind: &str) -> Result {
     let news = walk.step(UP).await?;
-    let [first, next, last] = NODES.map(|part| walk.part(part).to_owned());
-    let led = only(&news, &first, "I work with")?.clone();
+    let names = NODES.map(|part| walk.part(part).to_owned());
+    let [first, next, last] = &names;
+    let led = only(&news, first, "I work with")?.clone();
     walk.step(LOGS).await?;
     assert!(walk.output.contains(&led.text), "{}", walk.output);
     walk.step("docker-compose exec -T node2 eldest status demo")
@@ -67,64 +68,94 @@ async fn take(walk: &mut Walk, kind: &str) -> Result {
     walk.step("curl -s http://$(docker-compose port front 80)")
         .await?;
     walk.callers = Some(Callers::start(walk.demo.port("front", 80)?));
-    walk.reach(&first).await?;
+    walk.reach(first).await?;
     let stood = walk.stand(&NODES, led.token()).await?;
-    // Nobody led, and then the front was told at its next look.
-    let told = between_checks() + SLACK;
+    resigns(walk, kind, &stood, [first, next]).await?;
+    dies_and_comes_back(walk, kind, [next, last]).await?;
+    let leads = is_frozen(walk, kind, [first, last]).await?;
 
-    // The leader resigns: what its worker needs to wind up, never a TTL.
+    // One member less: nothing happens, for longer than a TTL, and the leader works on.
+    walk.demo.lead_by_the_one_that_stays().await?;
+    walk.step("docker-compose stop etcd1").await?;
+    let stayed = walk.callers().stay(TTL + Duration::from_secs(1)).await?;
+    silent("one etcd less", &walk.news().await?)?;
+    assert!(stayed, "the front was answered under another token");
+    walk.stand(&NODES, leads.token()).await?;
+
+    loses_the_quorum(walk, [first, next]).await?;
+    has_a_quorum_again(walk, next).await?;
+    walk.judge().await?;
+    walk.callers = None;
+
+    let step = walk.steps.next().unwrap_or_default();
+    assert_eq!(step.command, "docker-compose down --volumes");
+    walk.pulse = None;
+    walk.demo.run(&step.command)?;
+    assert_eq!(walk.demo.run("docker-compose ps -a -q")?.trim(), "");
+    let rest: Vec<Step> = walk.steps.by_ref().collect();
+    assert!(rest.is_empty(), "the page goes on: {rest:?}");
+    Ok(())
+}
+
+/// Nobody leads, and then the front is told at its next look.
+fn told() -> Duration {
+    between_checks() + SLACK
+}
+
+/// The leader resigns: what its worker needs to wind up, never a TTL.
+async fn resigns(walk: &mut Walk, kind: &str, stood: &[Key], [first, next]: [&str; 2]) -> Result {
     let from = walk.callers().count();
-    let news = walk.step(RESIGN).await?;
-    let leads = only(&news, &next, "I work with")?.clone();
-    walk.reach(&next).await?;
-    walk.answered(&format!("{kind}: hand-over"), from, WIND_UP + told)?;
+    let news = walk.step(STEP_DOWN).await?;
+    let leads = only(&news, next, "I work with")?.clone();
+    walk.reach(next).await?;
+    walk.answered(&format!("{kind}: hand-over"), from, WIND_UP + told())?;
     let stand = walk
         .stand(&["node2", "node3", "node1"], leads.token())
         .await?;
     // Nobody waited for a lease's end.
     let lease = |keys: &[Key]| {
-        keys.iter()
-            .find(|key| key.node == first)
-            .map(|key| key.lease)
+        let own = keys.iter().find(|key| key.node == first);
+        own.map(|key| key.lease)
     };
-    if lease(&stand) != lease(&stood) {
+    if lease(&stand) != lease(stood) {
         return Err(format!("{first} resigned, and has another lease").into());
     }
+    Ok(())
+}
 
-    // The leader dies: the next eldest leads, in time.
+/// The leader dies: the next eldest leads, in time. It comes back, and does not preempt.
+async fn dies_and_comes_back(walk: &mut Walk, kind: &str, [next, last]: [&str; 2]) -> Result {
     let from = walk.callers().count();
     let news = walk.step("docker-compose kill node2").await?;
     let died = walk.demo.ended("node2")?;
-    let leads = only(&news, &last, "I work with")?.clone();
+    let leads = only(&news, last, "I work with")?.clone();
     let took = leads.at.duration_since(died).unwrap_or_default();
-    in_time(
-        &format!("{last}'s lead after {next}'s death"),
-        took,
-        TTL + EXPIRY + SLACK,
-    )?;
-    walk.reach(&last).await?;
+    let lead = format!("{last}'s lead after {next}'s death");
+    in_time(&lead, took, TTL + EXPIRY + SLACK)?;
+    walk.reach(last).await?;
     let crash = format!("{kind}: crash (TTL {TTL:?})");
-    walk.answered(&crash, from, TTL + EXPIRY + told)?;
+    walk.answered(&crash, from, TTL + EXPIRY + told())?;
     walk.stand(&["node3", "node1"], leads.token()).await?;
 
-    // It comes back, and does not preempt.
     walk.step("docker-compose start node2").await?;
     walk.stand(&["node3", "node1", "node2"], leads.token())
         .await?;
-    silent(&format!("{next} came back"), &walk.news().await?)?;
+    silent(&format!("{next} came back"), &walk.news().await?)
+}
 
-    // The leader is frozen beyond its deadline. What it is asked meanwhile it has to answer when it wakes.
+/// The leader is frozen beyond its deadline. What it is asked meanwhile it has to answer when it wakes.
+async fn is_frozen(walk: &mut Walk, kind: &str, [first, last]: [&str; 2]) -> Result<Line> {
     let from = walk.callers().count();
-    walk.frozen = Some(last.clone());
+    walk.frozen = Some(last.to_owned());
     let doors = [
-        (walk.demo.port(&last, WORKER_PORT)?, "/"),
-        (walk.demo.port(&last, NODE_PORT)?, "/leader"),
+        (walk.demo.port(last, WORKER_PORT)?, "/"),
+        (walk.demo.port(last, NODE_PORT)?, "/leader"),
     ];
     let news = walk.step("docker-compose pause node3").await?;
-    let leads = only(&news, &first, "I work with")?.clone();
-    walk.reach(&first).await?;
+    let leads = only(&news, first, "I work with")?.clone();
+    walk.reach(first).await?;
     let frozen = format!("{kind}: frozen (TTL {TTL:?})");
-    walk.answered(&frozen, from, TTL + EXPIRY + told)?;
+    walk.answered(&frozen, from, TTL + EXPIRY + told())?;
     let mut asked = Vec::new();
     for (door, path) in doors {
         for _ in 0..WAITING {
@@ -137,32 +168,24 @@ async fn take(walk: &mut Walk, kind: &str) -> Result {
         assert!(!answer.starts_with("HTTP/1.1 200"), "{last}: {answer}");
     }
     walk.stand(&NODES, leads.token()).await?;
-    walk.reach(&first).await?;
+    walk.reach(first).await?;
     walk.frozen = None;
+    Ok(leads)
+}
 
-    // One member less: nothing happens, for longer than a TTL, and the leader works on.
-    walk.demo.lead_by_the_one_that_stays().await?;
-    walk.step("docker-compose stop etcd1").await?;
-    let stayed = walk.callers().stay(TTL + Duration::from_secs(1)).await?;
-    silent("one etcd less", &walk.news().await?)?;
-    assert!(stayed, "the front was answered under another token");
-    walk.stand(&NODES, leads.token()).await?;
-
-    // Two members less: nobody leads before a lease can expire.
+/// Two members less: nobody leads before a lease can expire.
+async fn loses_the_quorum(walk: &mut Walk, [first, next]: [&str; 2]) -> Result {
     walk.without_quorum = Some(now());
     let news = walk.step("docker-compose stop etcd2").await?;
     let cut = walk.demo.ended("etcd2")?;
     walk.without_quorum = Some(since_boot(cut));
-    let over = only(&news, &first, "I was told to end")?;
+    let over = only(&news, first, "I was told to end")?;
     let took = over.at.duration_since(cut).unwrap_or_default();
-    in_time(
-        &format!("{first}'s worker's end without a quorum"),
-        took,
-        TTL,
-    )?;
+    let end = format!("{first}'s worker's end without a quorum");
+    in_time(&end, took, TTL)?;
     walk.step("curl -s http://$(docker-compose port node3 8470)/leader")
         .await?;
-    for node in [&first, &next] {
+    for node in [first, next] {
         let door = walk.demo.port(node, NODE_PORT)?;
         let what = format!("{node} says that its lease is lost");
         eventually(PATIENCE, what, async || {
@@ -181,39 +204,27 @@ async fn take(walk: &mut Walk, kind: &str) -> Result {
         "{first} might act until {permitted:?}, etcd went at {:?}",
         since_boot(cut)
     );
-
-    // Both are back: the leader had given its place up, and those who waited had kept theirs.
-    let news = walk.step("docker-compose start etcd1 etcd2").await?;
-    let leads = only(&news, &next, "I work with")?;
-    walk.stand(&["node2", "node3", "node1"], leads.token())
-        .await?;
-    let news = walk.news().await?;
-    let others = news.iter().filter(|line| line.token() != leads.token());
-    let others: Vec<_> = others
-        .filter(|line| line.token().is_some())
-        .cloned()
-        .collect();
-    silent("others led too", &others)?;
-    walk.reach(&next).await?;
-    walk.judge().await?;
-    walk.callers = None;
-
-    let step = walk.steps.next().unwrap_or_default();
-    assert_eq!(step.command, "docker-compose down --volumes");
-    walk.pulse = None;
-    walk.demo.run(&step.command)?;
-    assert_eq!(walk.demo.run("docker-compose ps -a -q")?.trim(), "");
-    let rest: Vec<Step> = walk.steps.by_ref().collect();
-    assert!(rest.is_empty(), "README goes on: {rest:?}");
     Ok(())
 }
 
+/// Both members are back: the leader had given its place up, and those who waited had kept theirs.
+async fn has_a_quorum_again(walk: &mut Walk, next: &str) -> Result {
+    let news = walk.step("docker-compose start etcd1 etcd2").await?;
+    let leads = only(&news, next, "I work with")?;
+    walk.stand(&["node2", "node3", "node1"], leads.token())
+        .await?;
+    let news = walk.news().await?.into_iter();
+    let others = news.filter(|line| line.token().is_some() && line.token() != leads.token());
+    silent("others led too", &others.collect::<Vec<_>>())?;
+    walk.reach(next).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn readme_s_walk_goes_as_it_says_on_compose_1() -> Result {
+async fn the_walk_goes_as_documented_on_compose_1() -> Result {
     walk(&compose('1')?, "v1").await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readme_s_walk_goes_as_it_says_on_compose_2() -> Result {
+async fn the_walk_goes_as_documented_on_compose_2() -> Result {
     walk(&compose('2')?, "v2").await
 }

@@ -1,4 +1,4 @@
-//! Takes the steps of README's walk, waits for their expected output, and tells a slow machine from a faulty election.
+//! Takes the steps of the walk, waits for their expected output, and tells a slow machine from a faulty election.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::front::{Callers, now, sees_only};
 use crate::lab::Result;
 use crate::members::Key;
 use crate::pulse::Pulse;
-use crate::readme::{Step, alike, steps};
+use crate::steps::{Step, alike, steps};
 
 /// How long a node waits for an answer of etcd, with that TTL.
 const ANSWER: Duration = Duration::from_millis(300);
@@ -28,7 +28,7 @@ const ASKS: [&str; 3] = [
     "curl -s http:",
 ];
 
-/// Something came later than README says: no fault of the election if the machine was slow.
+/// Something came later than the page says: no fault of the election if the machine was slow.
 #[derive(Debug)]
 pub(crate) struct Late(String);
 
@@ -76,7 +76,7 @@ impl Walk {
         &self.demo.parts[name]
     }
 
-    /// By whom a lease was lost that README's walk leaves alone.
+    /// By whom a lease was lost that the walk leaves alone.
     fn lost(&self, said: &Said) -> Vec<&'static str> {
         let quorum = self.without_quorum.is_none();
         let lost = said.lost.iter();
@@ -92,11 +92,11 @@ impl Walk {
         Ok(self.demo.said().await?.lines.split_off(self.before.0))
     }
 
-    /// Takes README's next step, which must be that command, and waits for what README shows after it, be it its output
+    /// Takes the page's next step, which must be that command, and waits for what the page shows after it, be it its output
     /// or what workers say.
     pub(crate) async fn step(&mut self, command: &str) -> Result<Vec<Line>> {
         let step = self.steps.next().unwrap_or_default();
-        assert_eq!(step.command, command, "README and its test differ");
+        assert_eq!(step.command, command, "the page and its test differ");
         self.begun = now();
         if command != UP {
             let said = self.demo.said().await?;
@@ -129,7 +129,7 @@ impl Walk {
             let texts: Vec<String> = texts.chain(self.output.lines()).map(alike).collect();
             missing.clone_from(&wanted);
             missing.retain(|line| !texts.contains(line));
-            // Who leads instead of the one that README names does not make room for it.
+            // Who leads instead of the one that the page names does not make room for it.
             let mut leads = news.iter().filter(|line| line.token().is_some());
             let astray = leads.any(|line| !wanted.contains(&alike(&line.text)));
             if missing.is_empty() || astray || self.lost(&said).len() > self.before.1 {
@@ -163,7 +163,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Waits until README's nodes, and nobody else, stand in that order, and the eldest is the leader with that token.
+    /// Waits until the page's nodes, and nobody else, stand in that order, and the eldest is the leader with that token.
     pub(crate) async fn stand(&self, parts: &[&str], token: Option<i64>) -> Result<Vec<Key>> {
         let wanted: Vec<&str> = parts.iter().map(|part| self.part(part)).collect();
         let mut last = Vec::new();

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use eldest::etcd_client::{Client, ConnectOptions};
-use eldest::{Session, SessionOptions};
+use eldest::{Credentials, Session, SessionOptions};
 use eldest_testing::{Etcd, EtcdCluster, eventually};
+use etcd_client::Client;
 
 use crate::stage::{Result, SOON, options, seconds};
 use eldest_fixtures::tools::tool;
@@ -81,8 +81,8 @@ async fn a_term_survives_each_member_behind_one_address() -> Result {
 #[tokio::test]
 async fn a_term_of_a_user_survives_each_member_behind_one_address() -> Result {
     const PASSWORD: &str = "canary-81b2";
-    let user = ConnectOptions::new().with_user("root", PASSWORD);
-    let options = options("a", TTL).connect_options(user);
+    let user = Credentials::new("root", PASSWORD);
+    let options = options("a", TTL).credentials(user);
     each_member_fails(options, async |client| {
         client.user_add("root", PASSWORD, None).await?;
         client.role_add("root").await?;
@@ -95,7 +95,7 @@ async fn a_term_of_a_user_survives_each_member_behind_one_address() -> Result {
 
 /// The member that leads etcd, by its metrics: where users are switched on, its status needs a password.
 async fn leader_of(cluster: &EtcdCluster) -> Result<usize> {
-    eventually(SOON, "a leader of etcd", async || {
+    Ok(eventually(SOON, "a leader of etcd", async || {
         for (index, member) in cluster.members().iter().enumerate() {
             let leads = member.try_metric("etcd_server_is_leader").await;
             if leads.is_ok_and(|leads| leads > 0.0) {
@@ -104,13 +104,13 @@ async fn leader_of(cluster: &EtcdCluster) -> Result<usize> {
         }
         None
     })
-    .await
+    .await?)
 }
 
 /// Kills each member for a while, then stops each. The term goes on all the time.
 ///
 /// etcd's leader is stopped last and not resumed: a leader of etcd that is resumed may have leases revoked that live, which
-/// README tells and no client can prevent.
+/// docs/guarantees.md tells and no client can prevent.
 async fn each_member_fails(
     options: SessionOptions,
     prepare: impl AsyncFn(&mut Client) -> Result,

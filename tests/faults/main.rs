@@ -3,6 +3,7 @@
 #![allow(clippy::large_futures)] // a test's whole scene lives in its future, once
 
 mod balancer;
+mod blocked;
 mod drain;
 mod locks;
 mod members;

@@ -1,8 +1,8 @@
 //! Others who write where the election lives: operators, programs of another kind, mistakes.
 
 use eldest::LostReason;
-use eldest::etcd_client::PutOptions;
 use eldest_testing::{Etcd, Proxy, eventually};
+use etcd_client::PutOptions;
 
 use crate::stage::{Key, Led, Node, PREFIX, Result, SOON, Stage, seconds};
 use std::sync::Arc;

@@ -36,18 +36,15 @@ async fn child(told: &str, on_overrun: OnOverrun) -> Result {
     let session = Session::connect([endpoint], options("p", ttl)).await?;
     let runner = session.election(ELECTION)?.runner();
     let runner = runner.stall_timeout(stall).on_overrun(on_overrun);
-    let work = |leadership: eldest::Leadership| {
-        let (term, recorder) = (leadership.term(), recorder.clone());
-        let token = term.fencing_token();
+    let work = async |leadership: eldest::Leadership| -> Result {
+        let (term, token) = (leadership.term(), leadership.fencing_token());
         recorder.record("p", ELECTION, What::Elected { token });
-        async move {
-            loop {
-                recorder.sample("p", ELECTION, token, || term.is_valid());
-                if how == BLOCKS {
-                    std::thread::sleep(millis(2));
-                } else {
-                    pass(millis(2)).await;
-                }
+        loop {
+            recorder.sample("p", ELECTION, token, || term.is_valid());
+            if how == BLOCKS {
+                std::thread::sleep(millis(2));
+            } else {
+                pass(millis(2)).await;
             }
         }
     };

@@ -2,19 +2,16 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use eldest::etcd_client::{
-    AlarmAction, AlarmOptions, AlarmType, CompactionOptions, ResponseHeader,
-};
 use eldest::{CancellationToken, ErrorKind, LostReason, Session};
 use eldest_testing::history::{History, Recorder, What};
 use eldest_testing::{Etcd, eventually};
+use etcd_client::{AlarmAction, AlarmOptions, AlarmType, CompactionOptions, ResponseHeader};
 
+use crate::blocked::Blocked;
 use crate::stage::{
-    ELECTION, Led, Node, Result, SOON, Stage, Work, deadline, grace, millis, options, pass, seconds,
+    ELECTION, Node, Result, SOON, Stage, Work, deadline, grace, millis, options, pass, seconds,
 };
 
 /// The leader's work blocks the only thread of its runtime.
@@ -23,43 +20,7 @@ async fn a_leader_whose_runtime_is_blocked_is_told_by_the_watchdog_in_time() -> 
     const TTL: Duration = seconds(3);
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
-    stage.expect("a");
-    let shutdown = CancellationToken::new();
-    let (unblock, blocked) = mpsc::channel::<()>();
-    let led: Arc<Mutex<Vec<Arc<Led>>>> = Arc::default();
-    let thread = {
-        let (endpoint, shutdown, led) = (etcd.endpoint(), shutdown.clone(), Arc::clone(&led));
-        let sampler = Arc::clone(&stage.sampler);
-        std::thread::spawn(move || -> Result {
-            let runtime = tokio::runtime::Builder::new_current_thread();
-            let runtime = { runtime }.enable_all().build()?;
-            runtime.block_on(async {
-                let session = Session::connect([endpoint], options("a", TTL)).await?;
-                let election = session.election(ELECTION)?;
-                let work = |leadership: eldest::Leadership| {
-                    let term = sampler.add("a", &leadership);
-                    led.lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .push(term);
-                    // Returns at once, for ever, once the other side is gone.
-                    let _ = blocked.recv();
-                    async move {
-                        leadership.lost().cancelled().await;
-                        Ok(())
-                    }
-                };
-                election.run(shutdown, work).await?;
-                session.close().await?;
-                Ok(())
-            })
-        })
-    };
-    let first = eventually(SOON, "a leads", async || {
-        let led = led.lock().unwrap_or_else(PoisonError::into_inner);
-        led.first().cloned()
-    })
-    .await?;
-    stage.fault("a", "runtime blocked");
+    let (a, first) = Blocked::start(&stage, etcd.endpoint(), None).await?;
     let broken = stage.now();
     let b = stage.node("b", &[etcd.endpoint()]).await?;
 
@@ -80,23 +41,8 @@ async fn a_leader_whose_runtime_is_blocked_is_told_by_the_watchdog_in_time() -> 
     );
     assert!(first.last_valid() < end);
 
-    drop(unblock);
-    stage.healed("a", "runtime blocked");
-    stage.queue(&["b", "a"], SOON).await?;
+    a.unblock(b).await?;
     assert!(!first.term.is_valid());
-    b.stop().await?;
-    eventually(SOON, "a leads again", async || {
-        let led = led.lock().unwrap_or_else(PoisonError::into_inner);
-        (led.len() == 2 && led[1].term.is_valid()).then_some(())
-    })
-    .await?;
-    stage.recorder.record("a", ELECTION, What::Left);
-    shutdown.cancel();
-    eventually(SOON, "a shuts down", async || {
-        thread.is_finished().then_some(())
-    })
-    .await?;
-    thread.join().expect("no panic")?;
     stage.judge(3, 1).await?;
     Ok(())
 }
@@ -162,7 +108,7 @@ async fn child(endpoint: &str, file: &str, ttl: Duration) -> Result {
                 pass(millis(2)).await;
             }
             recorder.sample("p", ELECTION, token, || term.is_valid());
-            Ok(())
+            Ok::<_, eldest::BoxError>(())
         }
     };
     election.run(CancellationToken::new(), work).await?;
@@ -178,6 +124,18 @@ fn samples(file: &Path, since: Duration) -> Result<Vec<What>> {
         .collect())
 }
 
+const STOPPED: &str =
+    "processes::a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check";
+
+/// The samples since then, once there is one.
+async fn answered(file: &Path, since: Duration) -> Result<Vec<What>> {
+    Ok(eventually(SOON, "the process checks its term", async || {
+        let samples = samples(file, since).ok()?;
+        (!samples.is_empty()).then_some(samples)
+    })
+    .await?)
+}
+
 #[cfg(unix)]
 #[tokio::test]
 async fn a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check() -> Result {
@@ -190,50 +148,39 @@ async fn a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check() 
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("p.jsonl");
-    let child = Process::start(
-        "processes::a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check",
-        &format!("{} {}", etcd.endpoint(), file.display()),
-    )?;
+    let told = format!("{} {}", etcd.endpoint(), file.display());
+    let child = Process::start(STOPPED, &told)?;
     stage.expect("p");
     let own = stage.stands("p").await?;
     let token = own.create_revision;
-    let answered = async |since: Duration| {
-        eventually(SOON, "the process checks its term", async || {
-            samples(&file, since)
-                .ok()
-                .filter(|samples| !samples.is_empty())
-        })
-        .await
-    };
+    let answered = async |since| answered(&file, since).await;
     answered(Duration::ZERO).await?;
     let b = stage.node("b", &[etcd.endpoint()]).await?;
 
     // Shorter than what is left: kept.
-    let stop = |signal: &str, what: What| -> Result<Duration> {
-        match what {
-            What::Resumed => stage.recorder.record("p", ELECTION, what),
-            what => {
-                child.signal(signal)?;
-                stage.recorder.record("p", ELECTION, what);
-                return Ok(stage.now());
-            }
-        }
+    let stop = || -> Result {
+        child.signal("-STOP")?;
+        stage.recorder.record("p", ELECTION, What::Paused);
+        Ok(())
+    };
+    let go_on = || -> Result<Duration> {
+        stage.recorder.record("p", ELECTION, What::Resumed);
         let at = stage.now();
-        child.signal(signal)?;
+        child.signal("-CONT")?;
         Ok(at)
     };
-    stop("-STOP", What::Paused)?;
+    stop()?;
     pass(millis(500)).await;
-    let resumed = stop("-CONT", What::Resumed)?;
+    let resumed = go_on()?;
     assert_eq!(answered(resumed).await?[0], What::Valid { token });
     assert!(b.terms().is_empty());
 
     // Longer than the TTL.
-    stop("-STOP", What::Paused)?;
+    stop()?;
     let led = b.elected(TTL + SOON).await?;
     assert!(led.token() > token);
     pass(seconds(1)).await;
-    let resumed = stop("-CONT", What::Resumed)?;
+    let resumed = go_on()?;
     let after = answered(resumed).await?;
     assert!(
         after.iter().all(|what| *what == What::Invalid { token }),
@@ -242,9 +189,8 @@ async fn a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check() 
     let keys = stage.queue(&["b", "p"], SOON).await?;
     assert!(keys[1].create_revision > led.token());
     b.stop().await?;
-    let again = What::Valid {
-        token: keys[1].create_revision,
-    };
+    let token = keys[1].create_revision;
+    let again = What::Valid { token };
     eventually(SOON, "the process leads again", async || {
         let samples = samples(&file, resumed).ok()?;
         samples.contains(&again).then_some(())

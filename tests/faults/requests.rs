@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use eldest::etcd_client::PutOptions;
 use eldest::{Candidate, ErrorKind, Leadership, Session};
 use eldest_testing::history::What;
 use eldest_testing::{Etcd, Proxy, eventually};
+use etcd_client::PutOptions;
 
 use crate::stage::{
     ELECTION, Key, Node, PREFIX, Result, SOON, Stage, Work, options, pass, seconds,

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use eldest::etcd_client::{Client, GetOptions, LeaseStatus};
 use eldest::{
     BoxError, CancellationToken, Election, Leadership, LostReason, Session, SessionOptions, Term,
 };
 use eldest_testing::eventually;
 use eldest_testing::history::{History, Recorder, Report, Rules, TruthRecorder, What, check};
+use etcd_client::{Client, GetOptions, LeaseStatus};
 use tokio::task::JoinHandle;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
@@ -67,10 +67,16 @@ pub(crate) struct Stage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) path: String,
-    /// The identity, for keys of ours.
-    pub(crate) value: String,
+    /// Who announces it, or what a foreign one wrote.
+    pub(crate) identity: String,
     pub(crate) create_revision: i64,
     pub(crate) lease: i64,
+}
+
+fn identity(value: &[u8]) -> String {
+    let announced: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
+    let said = announced["identity"].as_str().map(str::to_owned);
+    said.unwrap_or_else(|| String::from_utf8_lossy(value).into_owned())
 }
 
 impl Stage {
@@ -79,7 +85,7 @@ impl Stage {
         let client = Client::connect(endpoints, None).await?;
         let recorder = Recorder::boottime();
         let truth =
-            TruthRecorder::start(client.clone(), recorder.clone(), ELECTION, PREFIX).await?;
+            TruthRecorder::with_client(client.clone(), recorder.clone(), ELECTION, PREFIX).await?;
         Ok(Self {
             sampler: Sampler::start(recorder.clone()),
             recorder,
@@ -111,10 +117,13 @@ impl Stage {
     }
 
     pub(crate) async fn stands(&self, name: &str) -> Result<Key> {
-        eventually(SOON, format!("{name} stands"), async || {
-            self.keys().await.into_iter().find(|key| key.value == name)
+        Ok(eventually(SOON, format!("{name} stands"), async || {
+            self.keys()
+                .await
+                .into_iter()
+                .find(|key| key.identity == name)
         })
-        .await
+        .await?)
     }
 
     /// Sampled from now on.
@@ -168,7 +177,7 @@ impl Stage {
             .iter()
             .map(|kv| Key {
                 path: text(kv.key()),
-                value: text(kv.value()),
+                identity: identity(kv.value()),
                 create_revision: kv.create_revision(),
                 lease: kv.lease(),
             })
@@ -179,15 +188,17 @@ impl Stage {
 
     /// Waits until those nodes, and nobody else, stand in that order.
     pub(crate) async fn queue(&self, names: &[&str], deadline: Duration) -> Result<Vec<Key>> {
-        eventually(deadline, format!("the queue is {names:?}"), async || {
-            let keys = self.keys().await;
-            let same = keys
-                .iter()
-                .map(|key| key.value.as_str())
-                .eq(names.iter().copied());
-            same.then_some(keys)
-        })
-        .await
+        Ok(
+            eventually(deadline, format!("the queue is {names:?}"), async || {
+                let keys = self.keys().await;
+                let same = keys
+                    .iter()
+                    .map(|key| key.identity.as_str())
+                    .eq(names.iter().copied());
+                same.then_some(keys)
+            })
+            .await?,
+        )
     }
 
     /// How many leases etcd holds.
@@ -246,7 +257,7 @@ pub(crate) struct Node {
     recorder: Recorder,
     terms: Arc<Mutex<Vec<Arc<Led>>>>,
     shutdown: CancellationToken,
-    task: JoinHandle<eldest::Result<()>>,
+    task: JoinHandle<eldest::Result<Option<()>>>,
 }
 
 impl Node {
@@ -284,7 +295,7 @@ impl Node {
                         while kind == Work::UntilInvalid && leadership.is_valid() {
                             tokio::time::sleep(millis(2)).await;
                         }
-                        Ok(())
+                        Ok::<_, eldest::BoxError>(())
                     }
                 };
                 election.run(shutdown, work).await
@@ -316,7 +327,7 @@ impl Node {
     /// Waits until it leads.
     pub(crate) async fn elected(&self, deadline: Duration) -> Result<Arc<Led>> {
         let what = format!("{} leads", self.name);
-        eventually(deadline, what, async || self.leads()).await
+        Ok(eventually(deadline, what, async || self.leads()).await?)
     }
 
     /// Shuts down as a program does: `run` returns once the key is gone.
@@ -347,11 +358,11 @@ pub(crate) async fn one_leads<'n>(
     nodes: &[&'n Node],
     deadline: Duration,
 ) -> Result<(&'n Node, Arc<Led>)> {
-    eventually(deadline, "exactly one node leads", async || {
+    Ok(eventually(deadline, "exactly one node leads", async || {
         let mut leaders = nodes.iter().filter_map(|node| Some((*node, node.leads()?)));
         leaders.next().filter(|_| leaders.next().is_none())
     })
-    .await
+    .await?)
 }
 
 /// One term, as seen from outside.
@@ -393,7 +404,7 @@ impl Led {
     /// Waits until the token is cancelled.
     pub(crate) async fn is_lost(&self, deadline: Duration) -> Result<Duration> {
         let what = format!("{} is told that its term {} ends", self.node, self.token());
-        eventually(deadline, what, async || self.lost_at()).await
+        Ok(eventually(deadline, what, async || self.lost_at()).await?)
     }
 
     pub(crate) fn reason(&self) -> Option<LostReason> {

@@ -1,8 +1,8 @@
 //! Watches that fall silent, and history that is gone.
 
 use eldest::LostReason;
-use eldest::etcd_client::CompactionOptions;
 use eldest_testing::{Etcd, Proxy, eventually};
+use etcd_client::CompactionOptions;
 
 use crate::stage::{Result, SOON, Stage, pass, seconds};
 
@@ -111,7 +111,7 @@ async fn a_node_that_was_away_during_a_compaction_reads_the_queue_anew() -> Resu
         let put = client.put("elsewhere", "x", None).await?;
         revision = put
             .header()
-            .map_or(0, eldest::etcd_client::ResponseHeader::revision);
+            .map_or(0, etcd_client::ResponseHeader::revision);
     }
     let physical = Some(CompactionOptions::new().with_physical());
     client.compact(revision, physical).await?;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use eldest::BoxError;
-use eldest::etcd_client::Client;
 use eldest_testing::history::Resources;
 use eldest_testing::{Etcd, eventually};
+use etcd_client::Client;
 use tokio::runtime::Handle;
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
@@ -20,7 +20,7 @@ fn entries(folder: &str) -> Result<u64> {
 pub(crate) async fn held(etcd: &Etcd, client: &Client) -> Result<Resources> {
     let mut client = client.clone();
     let leases = client.leases().await?.leases().len() as u64;
-    let all = eldest::etcd_client::GetOptions::new().with_all_keys();
+    let all = etcd_client::GetOptions::new().with_all_keys();
     let keys = client.get("", Some(all.with_count_only())).await?.count() as u64;
     let watchers = etcd.metric("etcd_debugging_mvcc_watcher_total").await as u64;
     Ok(Resources {

@@ -62,34 +62,31 @@ async fn an_outage_is_told_in_few_lines_that_name_the_elections() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
-    let mut candidates = Vec::new();
+    let (mut candidates, mut leaders) = (Vec::new(), Vec::new());
     for number in 0..25 {
         let name = format!("jobs-{number:02}");
-        candidates.push(session.election(name)?.campaign().await?);
-    }
-    let mut leaders = Vec::new();
-    for candidate in &mut candidates {
-        leaders.push(elected_again(candidate).await?);
+        let mut candidate = session.election(name)?.campaign().await?;
+        leaders.push(elected_again(&mut candidate).await?);
+        candidates.push(candidate);
     }
     proxy.cut();
     timeout(LONG, leaders[0].lost().cancelled()).await?;
     // Their keys must go, which is asked for again and again.
     drop(leaders);
     let delete = [("what", "delete"), ("class", "Retry")];
-    let summary = eventually(LONG, "the deletes are summed up", async || {
-        logs.of(SESSION, "still failing", &delete)
-            .into_iter()
-            .next()
-    })
-    .await?;
+    let told = async |message, fields: &[(&str, &str)]| {
+        eventually(LONG, format!("{message}: {fields:?}"), async || {
+            let lines = logs.of(SESSION, message, fields);
+            lines.into_iter().next()
+        })
+        .await
+    };
+    let summary = told("still failing", &delete).await?;
     assert_eq!(summary.level, Level::WARN);
     let failures: u64 = summary.field("failures").parse()?;
     assert!(failures > 25, "each failed more than once: {summary:?}");
-    let names = summary.field("elections");
-    assert_eq!(
-        names,
-        "jobs-00, jobs-01, jobs-02, jobs-03, jobs-04 and 20 more"
-    );
+    let names = "jobs-00, jobs-01, jobs-02, jobs-03, jobs-04 and 20 more";
+    assert_eq!(summary.field("elections"), names);
     // What was under way when the connection broke fails for a reason of its own.
     let one_for_each_reason = |message, fields: &[(&str, &str)]| {
         let lines = logs.of(SESSION, message, fields);
@@ -114,11 +111,7 @@ async fn an_outage_is_told_in_few_lines_that_name_the_elections() -> Result {
     }
     proxy.heal();
     for what in ["renewal", "delete"] {
-        let over = eventually(LONG, format!("{what} is told to be over"), async || {
-            let lines = logs.of(SESSION, "no longer failing", &[("what", what)]);
-            lines.into_iter().next()
-        })
-        .await?;
+        let over = told("no longer failing", &[("what", what)]).await?;
         assert_eq!(over.level, Level::INFO);
     }
     let renewed = logs.of(SESSION, "renewed", &[("identity", "a")]);

@@ -28,7 +28,7 @@ fn options(identity: &str) -> SessionOptions {
 }
 
 async fn rank(candidate: &Candidate, wanted: usize) -> Result {
-    let mut status = candidate.status();
+    let mut status = candidate.subscribe();
     let there = status.wait_for(|s| matches!(s, Status::Waiting { rank, .. } if *rank == wanted));
     timeout(LONG, there).await??;
     Ok(())

@@ -83,7 +83,7 @@ async fn what_the_work_logs_lies_in_the_span_of_its_term() -> Result {
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let work = async |leadership: eldest::Leadership| {
         tracing::info!(target: "work", token = leadership.fencing_token(), "working");
-        Ok(())
+        Ok::<_, eldest::BoxError>(())
     };
     let run = session.election("jobs")?;
     timeout(LONG, run.run(CancellationToken::new(), work)).await??;
@@ -148,7 +148,7 @@ async fn ill_health_a_stall_stepping_down_and_late_work_are_told() -> Result {
     let runner = runner.health_check(often, LONG, || {
         checks += 1;
         std::future::ready(if checks < 3 {
-            Err("no disk".into())
+            Err::<(), eldest::BoxError>("no disk".into())
         } else {
             Ok(())
         })
@@ -159,7 +159,7 @@ async fn ill_health_a_stall_stepping_down_and_late_work_are_told() -> Result {
         async move {
             following.stopped().cancelled().await;
             if fails {
-                return Err("too late".into());
+                return Err::<(), eldest::BoxError>("too late".into());
             }
             std::future::pending().await
         }
@@ -173,7 +173,7 @@ async fn ill_health_a_stall_stepping_down_and_late_work_are_told() -> Result {
                 2 => leadership.step_down().await?,
                 _ => stop.cancel(),
             }
-            Ok(())
+            Ok::<_, eldest::BoxError>(())
         }
     });
     timeout(LONG, run).await??;
@@ -212,6 +212,29 @@ fn a_runtime_that_went_down_is_told_as_the_reason() -> Result {
         (Level::WARN, "runtime_gone")
     );
     drop((session, candidate, leadership));
+    all_documented(&logs);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_candidate_that_won_and_is_not_awaited_is_warned_of_once() -> Result {
+    const UNCLAIMED: &str = "elected, but nobody awaits it: it leads, and nobody acts";
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let mut awaited = session.election("awaited")?.campaign().await?;
+    let leadership = timeout(LONG, awaited.elected()).await??;
+    let mut candidate = session.election("jobs")?.campaign().await?;
+    let warned = eventually(LONG, "a warning", async || {
+        logs.of(ELECTION, UNCLAIMED, &[]).pop()
+    })
+    .await?;
+    assert_eq!(warned.level, Level::WARN);
+    let late = timeout(LONG, candidate.elected()).await??;
+    assert!(warned.says(&[("election", "jobs"), ("identity", "a")]));
+    assert_eq!(warned.field("token"), late.fencing_token().to_string());
+    assert!(late.is_valid() && leadership.is_valid(), "it led all along");
+    logs.one(ELECTION, UNCLAIMED, &[]);
     all_documented(&logs);
     Ok(())
 }

@@ -17,7 +17,7 @@ const REMEDY: &str = "there is no etcdutl: name one by ELDEST_ETCDUTL, from vers
 /// Starts an etcd that can be restored.
 pub(crate) async fn start() -> Result<Etcd> {
     let etcd = Etcd::builder().arg(format!("--initial-cluster-token={TOKEN}"));
-    etcd.start().await
+    Ok(etcd.start().await?)
 }
 
 /// Copies the folder of an etcd that does not run.
@@ -86,7 +86,7 @@ impl Snapshot {
     pub(crate) async fn put_back(&self, etcd: &mut Etcd, options: &[&str]) -> Result {
         etcd.kill();
         self.restore(etcd, options)?;
-        etcd.restart().await
+        Ok(etcd.restart().await?)
     }
 
     fn restore(&self, etcd: &Etcd, options: &[&str]) -> Result {

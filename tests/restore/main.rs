@@ -11,8 +11,8 @@ mod stage;
 use std::time::Duration;
 
 use eldest::LostReason;
-use eldest::etcd_client::{Client, GetOptions, ResponseHeader};
 use eldest_testing::{Etcd, EtcdCluster, eventually};
+use etcd_client::{Client, GetOptions, ResponseHeader};
 
 use crate::backup::{Snapshot, copy, etcdutl};
 use crate::stage::{PATIENCE, PREFIX, Result, Stage, TTL};
@@ -32,7 +32,7 @@ async fn back_up(etcd: &mut Etcd) -> Result<tempfile::TempDir> {
 async fn put_back(etcd: &mut Etcd, backup: &tempfile::TempDir) -> Result {
     etcd.kill();
     copy(backup.path(), etcd.data_dir())?;
-    etcd.restart().await
+    Ok(etcd.restart().await?)
 }
 
 #[tokio::test]

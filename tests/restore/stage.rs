@@ -3,13 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use eldest::etcd_client::{Client, GetOptions, KeyValue};
 use eldest::{
     BoxError, CancellationToken, Election, Leadership, LostReason, Observer, Session,
     SessionOptions, SessionState, Term,
 };
 use eldest_testing::{Etcd, eventually};
-use futures::StreamExt;
+use etcd_client::{Client, GetOptions, KeyValue};
 use tokio::task::JoinHandle;
 use tracing::subscriber::DefaultGuard;
 
@@ -45,7 +44,7 @@ pub(crate) struct Node {
     pub(crate) election: Election,
     terms: Arc<Mutex<Vec<Elected>>>,
     shutdown: CancellationToken,
-    task: JoinHandle<eldest::Result<()>>,
+    task: JoinHandle<eldest::Result<Option<()>>>,
 }
 
 /// A term, and how often its session had reported another store before.
@@ -88,7 +87,7 @@ impl Stage {
                 lock(&terms).push(elected);
                 async move {
                     leadership.lost().cancelled().await;
-                    Ok(())
+                    Ok::<_, eldest::BoxError>(())
                 }
             }
         };
@@ -121,7 +120,7 @@ impl Stage {
     pub(crate) async fn leads(&self, name: &str) -> Result<Term> {
         let node = self.node(name);
         let what = format!("{name} leads");
-        eventually(PATIENCE, what, async || node.terms().pop()).await
+        Ok(eventually(PATIENCE, what, async || node.terms().pop()).await?)
     }
 
     /// Lets a node leave, and waits until its key is gone.
@@ -137,25 +136,27 @@ impl Stage {
 
     /// Waits until etcd has so many watches. Those of the sessions may be broken for a while after etcd was restarted.
     pub(crate) async fn watched(&self, etcd: &Etcd, watches: usize) -> Result {
-        eventually(PATIENCE, format!("{watches} watches"), async || {
-            let standing = etcd.metric("etcd_debugging_mvcc_watcher_total").await;
-            (standing as usize == watches).then_some(())
-        })
-        .await
+        Ok(
+            eventually(PATIENCE, format!("{watches} watches"), async || {
+                let standing = etcd.metric("etcd_debugging_mvcc_watcher_total").await;
+                (standing as usize == watches).then_some(())
+            })
+            .await?,
+        )
     }
 
     /// Waits until a renewal is verified that each session sent after this call. Then each of them knows all revisions of
     /// etcd up to now, whether or not its watch is open.
     pub(crate) async fn renew(&self) -> Result {
         let begun = Instant::now();
-        eventually(PATIENCE, "all sessions renew", async || {
+        Ok(eventually(PATIENCE, "all sessions renew", async || {
             let renewed = |node: &Node| match &*node.session.state().borrow() {
                 SessionState::Live(lease) => self.is_renewed(lease.time_left(), begun),
                 _ => false,
             };
             self.nodes.iter().all(renewed).then_some(())
         })
-        .await
+        .await?)
     }
 
     /// Whether a deadline that is so far away comes from a renewal that was sent after `begun`.
@@ -255,12 +256,12 @@ impl Stage {
     /// For a TTL no term is valid.
     pub(crate) async fn nobody_leads(&self) -> Result {
         let end = Instant::now() + self.ttl;
-        eventually(PATIENCE, "a TTL passes", async || {
+        Ok(eventually(PATIENCE, "a TTL passes", async || {
             let leader = self.nodes.iter().find(|node| !node.terms().is_empty());
             assert!(leader.is_none(), "{:?}", self.logs);
             (Instant::now() >= end).then_some(())
         })
-        .await
+        .await?)
     }
 
     /// The term of the one node that leads; none if nobody leads, or several.
@@ -272,12 +273,12 @@ impl Stage {
     /// For a TTL this term is valid, and no other.
     async fn stays(&self, token: i64) -> Result {
         let end = Instant::now() + self.ttl.min(TTL);
-        eventually(PATIENCE, "a TTL passes", async || {
+        Ok(eventually(PATIENCE, "a TTL passes", async || {
             let leader = self.only_leader().map(|term| term.fencing_token());
             assert_eq!(leader, Some(token), "{:?}", self.logs);
             (Instant::now() >= end).then_some(())
         })
-        .await
+        .await?)
     }
 }
 

@@ -8,16 +8,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use eldest::CancellationToken;
 use eldest::metrics::{RENEWAL_BUCKETS, describe};
-use eldest_http::{Auth, Limits, Node, router, serve};
+use eldest_http::{Auth, Limits, Node, ServerCertificate, router, serve, serve_tls};
+use futures::FutureExt;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::connection::Secret;
 use crate::exit::{Code, fault};
+use crate::variables::HTTP_TOKEN;
 
-/// Holds the token.
-pub(crate) const TOKEN: &str = "ELDEST_HTTP_TOKEN";
 const FILE: &str = "--http-token-file";
 const HEADING: &str = "HTTP";
 /// What is measured is summed up that often, so that it takes no more room where nobody asks for it.
@@ -26,8 +26,13 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// Who may ask, and who may change something.
 #[derive(Debug, clap::Args)]
 #[group(id = "answering")]
+#[allow(
+    clippy::struct_field_names,
+    reason = "clap makes the options' names of them"
+)]
 pub(crate) struct Args {
-    /// A name that requests may call this node by, besides localhost and addresses; several: separated by commas
+    /// A DNS name that requests, such as those of Prometheus, may call this node by, besides localhost and addresses; several:
+    /// the option again, or separated by commas
     #[arg(
         long, value_name = "NAME,...", value_delimiter = ',', env = "ELDEST_HTTP_HOST", hide_env_values = true,
         help_heading = HEADING
@@ -39,6 +44,20 @@ pub(crate) struct Args {
         long, value_name = "FILE", env = "ELDEST_HTTP_TOKEN_FILE", hide_env_values = true, help_heading = HEADING
     )]
     http_token_file: Option<PathBuf>,
+
+    /// Answer by TLS, with the certificate in this file, PEM, followed by those that connect it with an authority
+    #[arg(
+        long, value_name = "FILE", env = "ELDEST_HTTP_CERT", hide_env_values = true, requires = "http_key",
+        help_heading = HEADING
+    )]
+    http_cert: Option<PathBuf>,
+
+    /// The private key of --http-cert, PEM; both files are looked at for each new connection
+    #[arg(
+        long, value_name = "FILE", env = "ELDEST_HTTP_KEY", hide_env_values = true, requires = "http_cert",
+        help_heading = HEADING
+    )]
+    http_key: Option<PathBuf>,
 }
 
 /// A port that is ours, at which nobody is answered yet.
@@ -46,6 +65,7 @@ pub(crate) struct Listening {
     listener: TcpListener,
     address: SocketAddr,
     auth: Auth,
+    certificate: Option<ServerCertificate>,
     page: PrometheusHandle,
 }
 
@@ -61,6 +81,7 @@ impl Args {
     /// does not begin to stand.
     pub(crate) async fn listen(&self, option: &str, at: SocketAddr) -> Result<Listening> {
         let token = self.token()?;
+        let certificate = self.certificate()?;
         let bound = TcpListener::bind(at).await;
         let listener = bound.with_context(|| format!("{option} {at}"))?;
         let address = listener.local_addr()?;
@@ -84,14 +105,24 @@ impl Args {
             listener,
             address,
             auth,
+            certificate,
             page,
         })
     }
 
+    fn certificate(&self) -> Result<Option<ServerCertificate>> {
+        let (Some(certificate), Some(key)) = (&self.http_cert, &self.http_key) else {
+            return Ok(None);
+        };
+        let read = ServerCertificate::from_files(certificate, key);
+        let read = read.map_err(|error| fault(Code::Usage, format!("--http-cert: {error}")));
+        read.map(Some)
+    }
+
     fn token(&self) -> Result<Option<Secret>> {
-        let (source, token) = match (&self.http_token_file, std::env::var_os(TOKEN)) {
+        let (source, token) = match (&self.http_token_file, std::env::var_os(HTTP_TOKEN)) {
             (Some(file), _) => (FILE, Secret::read(FILE, file)?),
-            (None, Some(text)) => (TOKEN, Secret(text.to_string_lossy().into_owned())),
+            (None, Some(text)) => (HTTP_TOKEN, Secret(text.to_string_lossy().into_owned())),
             (None, None) => return Ok(None),
         };
         // What no header could carry could never be right, and an empty one would be no secret.
@@ -109,12 +140,24 @@ impl Listening {
         self.address
     }
 
+    /// Where a browser finds it.
+    pub(crate) fn url(&self) -> String {
+        let scheme = self.certificate.as_ref().map_or("http", |_| "https");
+        format!("{scheme}://{}/", self.address)
+    }
+
     /// Answers for that node from here on.
     pub(crate) fn serve(self, node: Node) -> Server {
         let shutdown = CancellationToken::new();
         let page = self.page.clone();
         let app = router(node.metrics(move || page.render()), self.auth);
-        let served = serve(self.listener, app, Limits::default(), shutdown.clone());
+        let (limits, until) = (Limits::default(), shutdown.clone());
+        let served = match self.certificate {
+            None => serve(self.listener, app, limits, until).left_future(),
+            Some(certificate) => {
+                serve_tls(self.listener, app, limits, certificate, until).right_future()
+            }
+        };
         Server {
             shutdown,
             task: tokio::spawn(served),

@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use eldest::etcd_client::ConnectOptions;
-use eldest::{Session, SessionOptions, TlsFiles};
+use eldest::{Credentials, Session, SessionOptions, TlsOptions};
 use jiff::SignedDuration;
 
 use crate::exit::{Code, fault};
+use crate::variables::PASSWORD;
 
-/// Holds the password of `--user`.
-pub(crate) const PASSWORD: &str = "ELDEST_PASSWORD";
 const CONNECTION: &str = "Connection";
 const SESSION: &str = "Session";
 
@@ -54,7 +52,7 @@ pub(crate) struct Connection {
 
     /// The private key of --cert, PEM
     #[arg(
-        long, global = true, value_name = "FILE", env = "ELDEST_KEY_FILE", hide_env_values = true,
+        long, global = true, value_name = "FILE", env = "ELDEST_KEY", hide_env_values = true,
         help_heading = CONNECTION
     )]
     key: Option<PathBuf>,
@@ -109,10 +107,12 @@ impl Connection {
             .namespace(self.namespace.as_str())
             .ttl(self.ttl)
             .connect_timeout(self.connect_timeout)
-            .clock_drift_ppm(self.clock_drift_ppm)
-            .connect_options(self.connect_options()?);
-        if let Some(files) = self.tls()? {
-            options = options.tls_files(files);
+            .clock_drift_ppm(self.clock_drift_ppm);
+        if let Some((user, password)) = self.credentials()? {
+            options = options.credentials(Credentials::new(user, password.0));
+        }
+        if let Some(tls) = self.tls()? {
+            options = options.tls(tls);
         }
         if let Some(timeout) = self.request_timeout {
             options = options.request_timeout(timeout);
@@ -143,21 +143,6 @@ impl Connection {
             .collect();
         let root = if self.namespace == "/" { "/" } else { "" };
         (!levels.is_empty()).then(|| format!("{root}{}/", levels.join("/")))
-    }
-
-    /// What --key says where it cannot mean that of a certificate, because there is none.
-    pub(crate) fn take_selected_key(&mut self) -> Option<String> {
-        let key = self.key.take_if(|_| self.cert.is_none())?;
-        Some(key.to_string_lossy().into_owned())
-    }
-
-    /// User and password.
-    fn connect_options(&self) -> Result<ConnectOptions> {
-        let mut options = ConnectOptions::new();
-        if let Some((user, password)) = self.credentials()? {
-            options = options.with_user(user, password.0);
-        }
-        Ok(options)
     }
 
     fn credentials(&self) -> Result<Option<(&str, Secret)>> {
@@ -195,39 +180,36 @@ impl Connection {
         Ok(Some((user, password)))
     }
 
-    fn tls(&self) -> Result<Option<TlsFiles>> {
+    fn tls(&self) -> Result<Option<TlsOptions>> {
         let given = [
             ("--cacert", &self.cacert),
             ("--cert", &self.cert),
             ("--key", &self.key),
         ];
         if let Some((option, _)) = given.iter().find(|(_, file)| file.is_some()) {
-            let plain = self
-                .endpoints
-                .iter()
-                .position(|e| !e.starts_with("https://"));
+            let plain = self.endpoints.iter().position(|e| e.starts_with("http://"));
             if let Some(number) = plain {
                 let message = format!(
-                    "{option} needs https endpoints; number {} is none",
+                    "{option} needs https endpoints; number {} is http",
                     number + 1
                 );
                 return Err(fault(Code::Usage, message));
             }
-        } else if !self.endpoints.iter().all(|e| e.starts_with("https://")) {
+        } else {
             return Ok(None);
         }
-        let mut files = TlsFiles::new();
+        let mut tls = TlsOptions::new();
         if let Some(file) = &self.cacert {
-            files = files.authorities(file);
+            tls = tls.authorities(file);
         }
         match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => files = files.identity(cert, key),
+            (Some(cert), Some(key)) => tls = tls.identity(cert, key),
             (None, None) => {}
             (Some(_), None) => return Err(fault(Code::Usage, "--cert is given without --key")),
             (None, Some(_)) => return Err(fault(Code::Usage, "--key is given without --cert")),
         }
-        files.check()?;
-        Ok(Some(files))
+        tls.check()?;
+        Ok(Some(tls))
     }
 }
 

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use eldest::operator::Endpoint;
+use eldest_http::contract::command::Level;
 
 use self::endpoint::Said;
-use self::findings::{Findings, Level};
+use self::findings::Findings;
 use crate::connection::duration;
 use crate::exit::Code;
 use crate::global::Global;
@@ -89,11 +90,12 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         patient.permissions(&mut findings, args.onlooker).await;
         patient.blocked(&mut findings).await;
     }
+    let worst = findings.worst();
     match global.output {
         Format::Text => output::say(findings.text())?,
-        Format::Json => output::say_json(&findings)?,
+        Format::Json => output::say_json(&findings.examination())?,
     }
-    Ok(match findings.worst() {
+    Ok(match worst {
         _ if silent => Code::Unavailable,
         Level::Fail => Code::Sick,
         Level::Ok | Level::Note | Level::Warn => Code::Done,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use eldest::ErrorKind;
-use serde_json::json;
+use eldest_http::contract::command::{Failed, Failure};
 
 use crate::output::{self, Format};
 
@@ -27,9 +27,9 @@ pub(crate) enum Code {
     Sick = 6,
     /// Of what `run` or `lock` ran, something could not be killed.
     NotContained = 70,
-    /// The lock was lost while its program ran.
+    /// The lock or permit was lost while its program ran.
     Lost = 74,
-    /// The lock was not free in time, or until we were told to end.
+    /// The lock or permit was not free in time, or until we were told to end.
     NotInTime = 75,
     /// The program exists and cannot be run.
     NotRunnable = 126,
@@ -76,17 +76,21 @@ impl Code {
         match self {
             Code::Done => "done",
             Code::Failed => "failed, for a reason that is none of these",
-            Code::Usage => "an option, a name or a value breaks a rule; the message names both",
+            Code::Usage => {
+                "an option, a name or a value breaks a rule, or others use another one; the message names both"
+            }
             Code::Unavailable => "etcd did not answer in time, or has no room: try again",
-            Code::Denied => "etcd refused the user, the password or the permission",
+            Code::Denied => {
+                "etcd refused the user, the password or the permission, or a certificate was refused"
+            }
             Code::NotDone => "nothing was done: no such candidate, several of them, or you said no",
             Code::Sick => "`doctor` found something that must be changed",
             Code::NotContained => {
                 "`run` or `lock`: something that the program started could not be killed"
             }
-            Code::Lost => "`lock`: the lock was lost, and the program ended",
+            Code::Lost => "`lock`: the lock or permit was lost, and the program ended",
             Code::NotInTime => {
-                "`lock`: the lock was not free within --wait, or before it was told to end"
+                "`lock`: the lock or permit was not free within --wait, or before it was told to end"
             }
             Code::NotRunnable => "`run` or `lock`: the program cannot be run",
             Code::NotFound => "`run` or `lock`: there is no such program",
@@ -101,9 +105,18 @@ impl Code {
             .downcast_ref::<eldest::Error>()
             .map(eldest::Error::kind)
         {
-            Some(ErrorKind::InvalidInput | ErrorKind::Rejected | ErrorKind::Proxied) => Code::Usage,
+            Some(
+                ErrorKind::InvalidInput
+                | ErrorKind::Rejected
+                | ErrorKind::Proxied
+                | ErrorKind::CapacityMismatch,
+            ) => Code::Usage,
             Some(ErrorKind::Unavailable | ErrorKind::Overloaded) => Code::Unavailable,
-            Some(ErrorKind::PermissionDenied | ErrorKind::Unauthenticated) => Code::Denied,
+            Some(
+                ErrorKind::PermissionDenied
+                | ErrorKind::Unauthenticated
+                | ErrorKind::CertificateRefused,
+            ) => Code::Denied,
             _ => Code::Failed,
         }
     }
@@ -191,13 +204,16 @@ fn chain(error: &anyhow::Error) -> String {
 fn tell(code: Code, message: &str, format: Format) {
     let message = output::one_line(message);
     let text = match format {
-        Format::Text => format!("error: {message}"),
-        Format::Json => {
-            let error = json!({"code": code as u8, "kind": code.name(), "message": message});
-            json!({ "error": error }).to_string()
-        }
+        Format::Text => Ok(format!("error: {message}")),
+        Format::Json => serde_json::to_string(&Failed {
+            error: Failure {
+                exit_code: code as u8,
+                code: code.name().to_owned(),
+                detail: message,
+            },
+        }),
     };
-    output::complain(&text);
+    output::complain(&text.unwrap_or_default());
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 use crate::contain::ChildRegistry;
-use crate::{answering, connection};
+use crate::variables::SECRETS;
 
 /// Which check decides whether the node is fit to lead.
 #[derive(Debug, clap::Args)]
@@ -90,7 +90,7 @@ async fn run(command: &str, child_registry: &Arc<ChildRegistry>) -> Result<()> {
     shell.args(["-c", command]).process_group(0);
     shell.stdin(Stdio::null()).stdout(Stdio::null());
     // As little as the program.
-    for secret in [connection::PASSWORD, answering::TOKEN] {
+    for secret in SECRETS {
         shell.env_remove(secret);
     }
     let child = child_registry.spawn(&mut shell).context("/bin/sh")?;

@@ -14,6 +14,7 @@ mod connection;
 #[cfg(unix)]
 mod contain;
 mod doctor;
+mod evict;
 mod exit;
 mod generate;
 mod global;
@@ -24,7 +25,8 @@ mod lock;
 mod log;
 mod member;
 mod output;
-mod resign;
+#[cfg(unix)]
+mod resource;
 #[cfg(unix)]
 mod run;
 mod serve;
@@ -35,6 +37,7 @@ mod stop;
 #[cfg(unix)]
 mod supervise;
 mod top;
+mod variables;
 mod view;
 mod watch;
 
@@ -65,10 +68,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {
-    let Cli {
-        mut global,
-        command,
-    } = cli;
+    let Cli { global, command } = cli;
     match command {
         #[cfg(unix)]
         Command::Run(args) => within_runtime(run::run(&global, *args)),
@@ -83,7 +83,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Man(args) => generate::manual(Cli::command(), &args).map(Into::into),
         Command::Doctor(args) => within_runtime(doctor::run(&global, args)),
-        Command::Resign(args) => within_runtime(resign::run(&mut global, args)),
+        Command::Evict(args) => within_runtime(evict::run(&global, args)),
     }
 }
 

@@ -12,8 +12,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", env = "ELDEST_ID", hide_env_values = true, help_heading = HEADING)]
     id: Option<String>,
 
-    /// Tell the others; `address` and `data_center` are shown as such
-    #[arg(long, value_name = "KEY=VALUE", value_parser = pair, help_heading = HEADING)]
+    /// Tell the others; `address` and `data_center` are shown as such. Several: the option again, or lines of the variable
+    #[arg(
+        long, value_name = "KEY=VALUE", value_parser = pair, value_delimiter = '\n', env = "ELDEST_ANNOUNCE",
+        hide_env_values = true, help_heading = HEADING
+    )]
     announce: Vec<(String, String)>,
 }
 
@@ -23,12 +26,13 @@ impl Args {
     }
 
     pub(crate) fn announcement(&self) -> Announcement {
-        let new = Announcement::new(self.id());
         let pairs = self.announce.iter();
-        pairs.fold(new, |all, (key, value)| match key.as_str() {
-            "address" => all.address(value),
-            "data_center" => all.data_center(value),
-            _ => all.metadata(key, value),
+        pairs.fold(Announcement::default(), |all, (key, value)| {
+            match key.as_str() {
+                "address" => all.with_address(value),
+                "data_center" => all.with_data_center(value),
+                _ => all.with_metadata(key, value),
+            }
         })
     }
 }
@@ -67,9 +71,9 @@ mod tests {
             announce: pairs.to_vec(),
         };
         let said = said.announcement();
-        assert_eq!(said.get_address(), Some("10.0.0.1:80"));
-        assert_eq!(said.get_data_center(), Some("dc1"));
-        assert_eq!(said.get("zone"), Some("a=b"));
+        assert_eq!(said.address(), Some("10.0.0.1:80"));
+        assert_eq!(said.data_center(), Some("dc1"));
+        assert_eq!(said.metadata("zone"), Some("a=b"));
         assert!(pair("=x").is_err() && pair("x").is_err());
     }
 }

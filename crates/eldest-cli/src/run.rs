@@ -65,7 +65,8 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
         Some(at) => Some(args.answering.listen("--serve", at).await?),
         None => None,
     };
-    let opened = Supervisor::open(&global.connection, &args.supervise, &args.election).await?;
+    let opened =
+        Supervisor::open(&global.connection, &args.supervise, &args.election, None).await?;
     let (session, supervisor) = opened;
     let election = session.election(&args.election)?;
     let mut server = listening.map(|listening| {
@@ -174,7 +175,9 @@ async fn stand(
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        stood = standing => stood?,
+        stood = standing => {
+            stood?;
+        }
         () = stopping => {}
     }
     outcome.into_inner().transpose()

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use eldest::{CancellationToken, Election, Session};
-use eldest_http::{Node, on_behalf};
+use eldest_http::contract::command::Listening;
+use eldest_http::{Leading, Node};
 use futures::future::join_all;
-use serde_json::json;
 
 use crate::exit::{Code, fault};
 use crate::global::Global;
@@ -56,7 +56,10 @@ pub(crate) struct Args {
     member: member::Args,
 
     /// How long whoever is told that we lead may act [default: TTL/5, at most 10 s]
-    #[arg(long, value_name = "DURATION", value_parser = crate::connection::duration, help_heading = "Session")]
+    #[arg(
+        long, value_name = "DURATION", value_parser = crate::connection::duration, env = "ELDEST_GRACE",
+        hide_env_values = true, help_heading = "Session"
+    )]
     grace: Option<Duration>,
 }
 
@@ -72,26 +75,31 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let session = session(global, &args).await?;
     let named = args.elections.iter().map(|name| session.election(name));
     let elections: Vec<Election> = named.collect::<Result<_, _>>()?;
-    let node = elections.iter().fold(Node::new(), |node, election| {
+    let shutdown = CancellationToken::new();
+    let (mut node, mut leading) = (Node::new(), Vec::new());
+    for election in &elections {
         if args.observe {
-            node.observes(election)
+            node = node.observes(election);
         } else {
-            node.stands_in(election)
+            let (standing, leads) = node.lead_on_behalf(election, shutdown.clone());
+            node = standing;
+            leading.push(leads);
         }
-    });
+    }
     let node = if args.observe {
         node
     } else {
         node.locks(&session)
     };
-    let address = listening.address();
+    let (address, url) = (listening.address(), listening.url());
     let mut server = listening.serve(node);
     match global.output {
-        Format::Text => output::say(format_args!("listening at http://{address}/"))?,
-        Format::Json => output::say_json(&json!({ "listening": address.to_string() }))?,
+        Format::Text => output::say(format_args!("listening at {url}"))?,
+        Format::Json => output::say_json(&Listening {
+            listening: address.to_string(),
+        })?,
     }
-    let standing = if args.observe { &[] } else { &elections[..] };
-    let ended = stand(standing, &mut server, &mut stop).await;
+    let ended = stand(&mut leading, &shutdown, &mut server, &mut stop).await;
     let haste = async {
         if stop.in_a_hurry() {
             tokio::time::sleep(HASTE).await;
@@ -101,7 +109,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     };
     tokio::select! {
         closed = session.close() => if let Err(error) = closed {
-            tracing::warn!(%error, "etcd did not confirm the end of the session; its keys go with the lease");
+            tracing::warn!(error = %error.report(), "etcd did not confirm the end of the session; its keys go with the lease");
         },
         () = haste => {}
     }
@@ -116,7 +124,7 @@ async fn session(global: &Global, args: &Args) -> Result<Session> {
     let connection = &global.connection;
     let mut options = connection
         .session_options(&args.member.id())?
-        .announce(args.member.announcement());
+        .announcement(args.member.announcement());
     if let Some(grace) = args.grace {
         options = options.grace(grace);
     }
@@ -125,19 +133,33 @@ async fn session(global: &Global, args: &Args) -> Result<Session> {
 
 /// Stands in each of them until we are told to end, or one cannot be stood in any more; then leaves them all.
 async fn stand(
-    elections: &[Election],
+    leading: &mut [Leading],
+    shutdown: &CancellationToken,
     server: &mut answering::Server,
     stop: &mut Stop,
 ) -> Result<()> {
-    let shutdown = CancellationToken::new();
-    let each = elections.iter().map(async |election| {
-        let stood = election.run(shutdown.clone(), on_behalf).await;
+    let ended = stand_until(leading, shutdown, server, stop).await;
+    if stop.in_a_hurry() {
+        // The keys go back without waiting for anybody.
+        leading.iter().for_each(Leading::stop_at_once);
+    }
+    ended
+}
+
+async fn stand_until(
+    leading: &mut [Leading],
+    shutdown: &CancellationToken,
+    server: &mut answering::Server,
+    stop: &mut Stop,
+) -> Result<()> {
+    let each = leading.iter_mut().map(async |leading| {
+        let stood = leading.await;
         shutdown.cancel();
         stood
     });
     let all = async {
         let (stood, ()) = tokio::join!(join_all(each), shutdown.cancelled());
-        stood.into_iter().collect::<Result<(), eldest::Error>>()
+        stood.into_iter().collect::<eldest::Result<()>>()
     };
     let mut all = std::pin::pin!(all);
     let broken = tokio::select! {
@@ -148,7 +170,7 @@ async fn stand(
     shutdown.cancel();
     tokio::select! {
         stood = &mut all => stood?,
-        // In a hurry; dropping it gives the keys back without waiting for anybody.
+        // In a hurry.
         () = stop.asked() => {}
     }
     broken

@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use eldest::{CancellationToken, Lock, Session, SessionOptions, Term};
+use eldest::{CancellationToken, Session, SessionOptions, Term};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
-use crate::answering;
-use crate::connection::{self, Connection};
+use crate::connection::Connection;
 use crate::contain::{self, ChildRegistry, Commands, Ending, Exit, Keeper, Limit, Spec, Stop};
 use crate::exit::{Code, fault};
 use crate::member;
+use crate::resource::Resource;
 use crate::signals::Signals;
+use crate::variables::{self, SECRETS};
 
 const HEADING: &str = "Program";
 
@@ -32,11 +33,17 @@ pub(crate) struct Args {
     member: member::Args,
 
     /// How long the program has between SIGTERM and SIGKILL when it may not go on [default: TTL/5, at most 10 s]
-    #[arg(long, value_name = "DURATION", value_parser = crate::connection::duration, help_heading = HEADING)]
+    #[arg(
+        long, value_name = "DURATION", value_parser = crate::connection::duration, env = "ELDEST_GRACE",
+        hide_env_values = true, help_heading = HEADING
+    )]
     grace: Option<Duration>,
 
     /// The same when we are told to end by SIGTERM or SIGINT, for our place is kept meanwhile [default: the grace period]
-    #[arg(long, value_name = "DURATION", value_parser = crate::connection::duration, help_heading = HEADING)]
+    #[arg(
+        long, value_name = "DURATION", value_parser = crate::connection::duration, env = "ELDEST_STOP_TIMEOUT",
+        hide_env_values = true, help_heading = HEADING
+    )]
     stop_timeout: Option<Duration>,
 
     /// Do not put the program into a cgroup of its own where that is possible
@@ -68,15 +75,17 @@ pub(crate) struct Supervisor {
     /// A keeper that waits for the next term, so that the program's start takes no longer than it must.
     standby: Mutex<Option<Keeper>>,
     guards: Session,
-    guard: Lock,
+    /// Without it no program begins: a lock, or as many permits as there may be programs.
+    guard: Resource,
 }
 
 impl Supervisor {
-    /// With the session in which to stand.
+    /// With the session in which to stand, or hold. With a capacity, so many nodes run their programs at a time.
     pub(crate) async fn open(
         connection: &Connection,
         args: &Args,
         name: &str,
+        capacity: Option<usize>,
     ) -> Result<(Session, Arc<Self>)> {
         let found = find(&args.program[0])?;
         let ttl = connection.ttl;
@@ -91,7 +100,7 @@ impl Supervisor {
         };
         let session = Session::connect(
             &connection.endpoints,
-            options()?.announce(args.member.announcement()),
+            options()?.announcement(args.member.announcement()),
         );
         let session = session.await?;
         let namespace = match session.namespace() {
@@ -104,19 +113,16 @@ impl Supervisor {
         warm_up(&guards).await?;
         let mut program = args.program.clone();
         program[0] = found.into();
-        let environment = vec![
-            // Not even those of a supervisor that we run under.
-            (connection::PASSWORD, None),
-            (answering::TOKEN, None),
-            ("ELDEST_FENCING_TOKEN", None),
-            ("ELDEST_KEY", None),
-            ("ELDEST_ELECTION", Some(name.into())),
-            ("ELDEST_ID", Some(id.as_str().into())),
-            (
-                "ELDEST_ENDPOINTS",
-                Some(connection.endpoints.join(",").into()),
-            ),
+        let endpoints = connection.endpoints.join(",");
+        // What it must not have: not even what a supervisor that we run under was told.
+        let without = [variables::FENCING_TOKEN, variables::TERM_KEY];
+        let without = SECRETS.into_iter().chain(without).map(|name| (name, None));
+        let told = [
+            (variables::ELECTION, Some(name.into())),
+            (variables::ID, Some(id.as_str().into())),
+            (variables::ENDPOINTS, Some(endpoints.into())),
         ];
+        let environment = without.chain(told).collect();
         let spec = Arc::new(Spec {
             program,
             environment,
@@ -132,7 +138,7 @@ impl Supervisor {
             stop_timeout: args.stop_timeout.unwrap_or(grace),
             spec,
             standby: Mutex::new(Some(standby)),
-            guard: guards.lock(name)?,
+            guard: Resource::new(&guards, name, capacity)?,
             guards,
         };
         Ok((session, Arc::new(supervisor)))
@@ -273,7 +279,7 @@ impl Supervisor {
     pub(crate) async fn close(&self, session: &Session) {
         let (first, second) = tokio::join!(session.close(), self.guards.close());
         if let Err(error) = first.and(second) {
-            tracing::warn!(%error, "etcd did not confirm the end of the session; its keys go with the lease");
+            tracing::warn!(error = %error.report(), "etcd did not confirm the end of the session; its keys go with the lease");
         }
     }
 }

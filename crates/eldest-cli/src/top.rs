@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use eldest::Session;
+use eldest_http::contract::command::Queue;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 
@@ -16,7 +17,7 @@ use crate::exit::{Code, fault};
 use crate::global::Global;
 use crate::output::Format;
 use crate::stop::Stop;
-use crate::view::{self, Standing};
+use crate::view;
 
 /// How often the screen is drawn though nothing has come.
 const FRAME: Duration = Duration::from_millis(250);
@@ -51,7 +52,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// What a look at etcd brought.
-type Look = Result<(i64, Vec<Standing>), eldest::Error>;
+type Look = Result<(i64, Vec<Queue>), eldest::Error>;
 
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     if global.output == Format::Json {
@@ -115,8 +116,8 @@ async fn look(session: &Session, below: &str) -> Look {
     let queues = overview.queues();
     let all = queues.iter().flat_map(|queue| queue.roster().members());
     let leases = view::leases(session, all).await;
-    let standings = queues.iter().map(|queue| Standing::new(queue, &leases));
-    Ok((overview.revision(), standings.collect()))
+    let queues = queues.iter().map(|queue| view::queue(queue, &leases));
+    Ok((overview.revision(), queues.collect()))
 }
 
 /// What a key asks for.

@@ -1,13 +1,14 @@
-//! Formats candidates, elections and times, as text for people and as JSON for programs.
+//! Makes what the command shows of what etcd says, and formats it as text for people.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::{Duration, SystemTime};
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table};
-use eldest::{LeaseTime, Member, Queue, QueueKind, Session};
+use eldest::{LeaseTime, Member, QueueKind, Session};
+use eldest_http::contract::command::{Candidate, Kind, Queue};
+use eldest_http::contract::{self, millis, unix_ms};
 use futures::StreamExt;
 use jiff::Timestamp;
-use serde::Serialize;
 
 use crate::output::one_line;
 
@@ -33,7 +34,7 @@ pub(crate) async fn leases<'a>(
         match answer {
             Ok(time) => leases.extend(time.map(|time| (id, time))),
             Err(error) => {
-                tracing::warn!(%error, "what is left of the leases is not known");
+                tracing::warn!(error = %error.report(), "what is left of the leases is not known");
                 break;
             }
         }
@@ -41,216 +42,157 @@ pub(crate) async fn leases<'a>(
     leases
 }
 
-/// One candidate.
-#[derive(Debug, Serialize)]
-pub(crate) struct Candidate {
-    pub(crate) rank: usize,
-    /// Leads, or holds what the others wait for.
-    has_turn: bool,
-    pub(crate) identity: String,
-    address: Option<String>,
-    data_center: Option<String>,
-    metadata: BTreeMap<String, String>,
-    /// By the candidate's own clock, if it said so.
-    since: Option<String>,
-    age_seconds: Option<u64>,
-    /// In hexadecimal, as etcd's tools write it; nothing if the key has none.
-    lease: Option<String>,
-    lease_left_seconds: Option<u64>,
-    lease_ttl_seconds: Option<u64>,
-    pub(crate) token: i64,
-    pub(crate) key: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    partitions: Option<Vec<u32>>,
-}
-
-impl Candidate {
-    pub(crate) fn new(member: &Member, has_turn: bool, leases: &Leases) -> Self {
-        let announcement = member.announcement();
-        let metadata = announcement.iter_metadata();
-        let time = leases.get(&member.lease_id());
-        Self {
-            rank: member.rank(),
-            has_turn,
-            identity: member.identity().to_owned(),
-            address: announcement.get_address().map(str::to_owned),
-            data_center: announcement.get_data_center().map(str::to_owned),
-            metadata: metadata
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .collect(),
-            since: member.since().and_then(written),
-            age_seconds: member.since().map(|since| age(since).as_secs()),
-            lease: (member.lease_id() != 0).then(|| format!("{:x}", member.lease_id())),
-            lease_left_seconds: time.map(|time| time.left().as_secs()),
-            lease_ttl_seconds: time.map(|time| time.granted().as_secs()),
-            token: member.create_revision(),
-            key: key(member),
-            partitions: None,
-        }
-    }
-
-    /// A part of a sentence.
-    pub(crate) fn described(&self) -> String {
-        let place = [&self.address, &self.data_center];
-        let place: Vec<&str> = place.into_iter().flatten().map(String::as_str).collect();
-        if place.is_empty() {
-            return one_line(&self.identity);
-        }
-        one_line(&format!("{} ({})", self.identity, place.join(", ")))
-    }
-
-    fn row(&self) -> Vec<String> {
-        let text = |text: &Option<String>| text.as_deref().map_or(NOTHING.to_owned(), one_line);
-        let mark = if self.has_turn { "*" } else { "" };
-        let left = match (&self.lease, self.lease_left_seconds, self.lease_ttl_seconds) {
-            (None, _, _) => "no lease".to_owned(),
-            (_, Some(left), Some(ttl)) => format!("{left}s of {ttl}s"),
-            _ => NOTHING.to_owned(),
-        };
-        let mut row = vec![
-            format!("{mark}{}", self.rank),
-            one_line(&self.identity),
-            text(&self.address),
-            text(&self.data_center),
-            self.age_seconds.map_or(NOTHING.to_owned(), |seconds| {
-                length(Duration::from_secs(seconds))
-            }),
-            left,
-            self.token.to_string(),
-        ];
-        if let Some(partitions) = &self.partitions {
-            row.push(format!("{}: {}", partitions.len(), ranges(partitions)));
-        }
-        row
+/// A candidate as the command shows it.
+pub(crate) fn candidate(member: &Member, has_turn: bool, leases: &Leases) -> Candidate {
+    let time = leases.get(&member.lease_id());
+    Candidate {
+        member: member.into(),
+        has_turn,
+        lease_left_ms: time.map(|time| millis(time.left())),
+        lease_ttl_ms: time.map(|time| millis(time.granted())),
+        partitions: None,
     }
 }
 
-/// One election, lock, semaphore or set of partitions.
-#[derive(Debug, Serialize)]
-pub(crate) struct Standing {
-    pub(crate) name: String,
-    kind: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    capacity: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    count: Option<u32>,
-    /// Who leads; of a semaphore, nobody does.
-    pub(crate) leader: Option<String>,
-    pub(crate) token: Option<i64>,
-    /// A key without a lease: nobody can lead until somebody deletes it.
-    blocked_by: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unowned: Option<Vec<u32>>,
-    /// Partitions where a key without a lease stands in the way.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    blocked: Option<Vec<u32>>,
-    pub(crate) members: Vec<Candidate>,
+/// A candidate as a part of a sentence.
+pub(crate) fn described(candidate: &Candidate) -> String {
+    let member = &candidate.member;
+    let place = [&member.address, &member.data_center];
+    let place: Vec<&str> = place.into_iter().flatten().map(String::as_str).collect();
+    if place.is_empty() {
+        return one_line(&member.identity);
+    }
+    one_line(&format!("{} ({})", member.identity, place.join(", ")))
 }
 
-impl Standing {
-    pub(crate) fn new(queue: &Queue, leases: &Leases) -> Self {
-        let (kind, capacity, count) = match queue.kind() {
-            QueueKind::Semaphore { capacity } => ("semaphore", Some(capacity), None),
-            QueueKind::Partitions { count } => ("partitions", None, Some(count)),
-            _ => ("election", None, None),
+/// How long ago that was, by this machine's clock; nothing if that is before.
+fn age(since_unix_ms: u64) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = Duration::from_millis(since_unix_ms);
+    now.unwrap_or_default().saturating_sub(since)
+}
+
+fn row(candidate: &Candidate) -> Vec<String> {
+    let member = &candidate.member;
+    let text = |text: &Option<String>| text.as_deref().map_or(NOTHING.to_owned(), one_line);
+    let mark = if candidate.has_turn { "*" } else { "" };
+    let lease = (candidate.lease_left_ms, candidate.lease_ttl_ms);
+    let left = match (&member.lease_id, lease) {
+        (None, _) => "no lease".to_owned(),
+        (_, (Some(left), Some(ttl))) => format!("{}s of {}s", left / 1000, ttl / 1000),
+        _ => NOTHING.to_owned(),
+    };
+    let since = member.since_unix_ms.map(age);
+    let mut row = vec![
+        format!("{mark}{}", member.rank),
+        one_line(&member.identity),
+        text(&member.address),
+        text(&member.data_center),
+        since.map_or(NOTHING.to_owned(), length),
+        left,
+        member.fencing_token.to_string(),
+    ];
+    if let Some(partitions) = &candidate.partitions {
+        row.push(format!("{}: {}", partitions.len(), ranges(partitions)));
+    }
+    row
+}
+
+/// An election, lock, semaphore, set of partitions or group as the command shows it.
+pub(crate) fn queue(queue: &eldest::Queue, leases: &Leases) -> Queue {
+    let (kind, capacity, partition_count) = match queue.kind() {
+        QueueKind::Semaphore { capacity } => (Kind::Semaphore, Some(capacity), None),
+        QueueKind::Partitions { count } => (Kind::Partitions, None, Some(count)),
+        QueueKind::Group => (Kind::Group, None, None),
+        _ => (Kind::Election, None, None),
+    };
+    let election = kind == Kind::Election;
+    let map = queue.partition_map();
+    let of = |member| Candidate {
+        partitions: map.map(|map| map.partitions_of(member).collect()),
+        ..candidate(member, map.is_none() && queue.has_turn(member), leases)
+    };
+    let members = map.map_or(queue.roster().members(), |map| map.members());
+    let roster = queue.roster();
+    Queue {
+        name: queue.name().to_owned(),
+        kind,
+        capacity,
+        partition_count,
+        leader: roster.leader().filter(|_| election).map(of),
+        blocked_by: roster.blocker().filter(|_| election).map(key_of),
+        unowned_partitions: map.map(|map| map.unowned().collect()),
+        blocked_partitions: map.map(|map| map.blocked().map(|(partition, _)| partition).collect()),
+        roster: members.iter().map(of).collect(),
+    }
+}
+
+/// Its name, and what it is where that is not plain.
+pub(crate) fn title(queue: &Queue) -> String {
+    let name = one_line(&queue.name);
+    match (queue.capacity, queue.partition_count) {
+        (Some(capacity), _) => format!("{name} (semaphore of {capacity})"),
+        (_, Some(count)) => format!("{name} ({count} partitions)"),
+        _ if queue.kind == Kind::Group => format!("{name} (group)"),
+        _ => name,
+    }
+}
+
+/// How it stands, in a few words.
+pub(crate) fn summary(queue: &Queue) -> String {
+    if let Some(key) = &queue.blocked_by {
+        let key = one_line(key);
+        return format!(
+            "BLOCKED by the key {key}, which has no lease: nobody leads until it is deleted"
+        );
+    }
+    let many = |n: usize, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });
+    let members = queue.roster.len();
+    if let Some(unowned) = &queue.unowned_partitions {
+        let shared = many(members, "member", "members");
+        let free = match &unowned[..] {
+            [] => String::new(),
+            some => format!("; nobody's: {}", ranges(some)),
         };
-        let election = queue.kind() == QueueKind::Election;
-        let leader = queue.roster().leader().filter(|_| election);
-        let members = match queue.partition_map() {
-            None => {
-                let members = queue.roster().members().iter();
-                let candidate = |m| Candidate::new(m, queue.has_turn(m), leases);
-                members.map(candidate).collect()
-            }
-            Some(map) => {
-                let members = map.members().iter();
-                let owner = |m| Candidate {
-                    partitions: Some(map.partitions_of(m).collect()),
-                    ..Candidate::new(m, false, leases)
-                };
-                members.map(owner).collect()
-            }
+        let blocked = match queue.blocked_partitions.as_deref() {
+            None | Some([]) => String::new(),
+            Some(some) => format!("; BLOCKED by keys without a lease: {}", ranges(some)),
         };
-        let blocker = queue.roster().blocker().filter(|_| election);
-        Self {
-            name: queue.name().to_owned(),
-            kind,
-            capacity,
-            count,
-            leader: leader.map(|leader| leader.identity().to_owned()),
-            token: leader.map(Member::create_revision),
-            blocked_by: blocker.map(key),
-            unowned: queue.partition_map().map(|map| map.unowned().collect()),
-            blocked: (queue.partition_map())
-                .map(|map| map.blocked().map(|(partition, _)| partition).collect()),
-            members,
-        }
+        return format!("{shared}{free}{blocked}");
     }
+    if let Some(capacity) = queue.capacity {
+        let held = queue.roster.iter().filter(|one| one.has_turn).count();
+        return format!("{held} of {capacity} held, {} waiting", members - held);
+    }
+    if queue.kind == Kind::Group {
+        return many(members, "member", "members");
+    }
+    match queue.roster.first() {
+        None => "vacant".to_owned(),
+        Some(Candidate { member: leader, .. }) => format!(
+            "{} leads with token {}, {} waiting",
+            one_line(&leader.identity),
+            leader.fencing_token,
+            members - 1
+        ),
+    }
+}
 
-    /// Its name, and what it is where that is not plain.
-    pub(crate) fn title(&self) -> String {
-        let name = one_line(&self.name);
-        match (self.capacity, self.count) {
-            (Some(capacity), _) => format!("{name} (semaphore of {capacity})"),
-            (_, Some(count)) => format!("{name} ({count} partitions)"),
-            _ => name,
-        }
+/// Those who stand in it as a table.
+pub(crate) fn roster(queue: &Queue) -> String {
+    let mut header = vec![
+        "RANK",
+        "IDENTITY",
+        "ADDRESS",
+        "DATA CENTRE",
+        "AGE",
+        "LEASE LEFT",
+        "TOKEN",
+    ];
+    if queue.partition_count.is_some() {
+        header.push("PARTITIONS");
     }
-
-    /// How it stands, in a few words.
-    pub(crate) fn summary(&self) -> String {
-        if let Some(key) = &self.blocked_by {
-            let key = one_line(key);
-            return format!(
-                "BLOCKED by the key {key}, which has no lease: nobody leads until it is deleted"
-            );
-        }
-        let many =
-            |n: usize, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });
-        let members = self.members.len();
-        if let Some(unowned) = &self.unowned {
-            let shared = many(members, "member", "members");
-            let free = match &unowned[..] {
-                [] => String::new(),
-                some => format!("; nobody's: {}", ranges(some)),
-            };
-            let blocked = match self.blocked.as_deref() {
-                None | Some([]) => String::new(),
-                Some(some) => format!("; BLOCKED by keys without a lease: {}", ranges(some)),
-            };
-            return format!("{shared}{free}{blocked}");
-        }
-        if let Some(capacity) = self.capacity {
-            let held = self.members.iter().filter(|member| member.has_turn).count();
-            return format!("{held} of {capacity} held, {} waiting", members - held);
-        }
-        match self.members.first() {
-            None => "vacant".to_owned(),
-            Some(leader) => format!(
-                "{} leads with token {}, {} waiting",
-                one_line(&leader.identity),
-                leader.token,
-                members - 1
-            ),
-        }
-    }
-
-    /// The members as a table.
-    pub(crate) fn table(&self) -> String {
-        let mut header = vec![
-            "RANK",
-            "IDENTITY",
-            "ADDRESS",
-            "DATA CENTRE",
-            "AGE",
-            "LEASE LEFT",
-            "TOKEN",
-        ];
-        if self.count.is_some() {
-            header.push("PARTITIONS");
-        }
-        table(&header, self.members.iter().map(Candidate::row))
-    }
+    table(&header, queue.roster.iter().map(row))
 }
 
 /// Columns, two blanks apart; numbers to the right.
@@ -273,20 +215,22 @@ pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A key for people: etcd's may be any bytes.
-pub(crate) fn key(member: &Member) -> String {
-    String::from_utf8_lossy(member.key()).into_owned()
+/// Its key for people: etcd's may be any bytes.
+pub(crate) fn key_of(member: &Member) -> String {
+    contract::key(member.key())
 }
 
-/// How long ago, by this machine's clock; nothing if that is before.
-fn age(since: SystemTime) -> Duration {
-    SystemTime::now().duration_since(since).unwrap_or_default()
+/// The time now, as JSON tells it.
+pub(crate) fn now_unix_ms() -> u64 {
+    unix_ms(SystemTime::now()).unwrap_or_default()
 }
 
-/// RFC 3339, in UTC. `None`: outside of what calendars have.
-pub(crate) fn written(time: SystemTime) -> Option<String> {
-    let time = Timestamp::try_from(time).ok()?;
-    Some(format!("{time:.3}"))
+/// RFC 3339, in UTC, for people; nothing outside of what calendars have.
+pub(crate) fn written(unix_ms: u64) -> String {
+    let time = i64::try_from(unix_ms).map(Timestamp::from_millisecond);
+    time.ok()
+        .and_then(Result::ok)
+        .map_or(NOTHING.to_owned(), |time| format!("{time:.3}"))
 }
 
 /// A length of time by its two largest units, such as `3m12s`.
@@ -318,46 +262,48 @@ fn ranges(numbers: &[u32]) -> String {
 /// For tests of what is shown.
 #[cfg(test)]
 pub(crate) mod samples {
-    use super::{Candidate, Standing};
+    use super::contract::Member;
+    use super::{Candidate, Kind, Queue};
 
     fn candidate(rank: usize, identity: &str) -> Candidate {
         Candidate {
-            rank,
+            member: Member {
+                rank,
+                identity: identity.to_owned(),
+                fencing_token: rank as i64,
+                lease_id: Some("1f".to_owned()),
+                key: format!("eldest/sample/{rank}"),
+                address: None,
+                data_center: None,
+                metadata: std::collections::BTreeMap::new(),
+                since_unix_ms: None,
+            },
             has_turn: rank == 1,
-            identity: identity.to_owned(),
-            address: None,
-            data_center: None,
-            metadata: super::BTreeMap::new(),
-            since: None,
-            age_seconds: None,
-            lease: Some("1f".to_owned()),
-            lease_left_seconds: None,
-            lease_ttl_seconds: None,
-            token: rank as i64,
-            key: format!("eldest/sample/{rank}"),
+            lease_left_ms: None,
+            lease_ttl_ms: None,
             partitions: None,
         }
     }
 
     /// An election with these candidates; their tokens are their ranks.
-    pub(crate) fn election(name: &str, identities: &[&str]) -> Standing {
+    pub(crate) fn election(name: &str, identities: &[&str]) -> Queue {
         let members = (1..).zip(identities);
-        Standing {
+        let roster: Vec<_> = members.map(|(rank, id)| candidate(rank, id)).collect();
+        Queue {
             name: name.to_owned(),
-            kind: "election",
+            kind: Kind::Election,
             capacity: None,
-            count: None,
-            leader: identities.first().map(|leader| (*leader).to_owned()),
-            token: identities.first().map(|_| 1),
+            partition_count: None,
+            leader: roster.first().cloned(),
             blocked_by: None,
-            unowned: None,
-            blocked: None,
-            members: members.map(|(rank, id)| candidate(rank, id)).collect(),
+            unowned_partitions: None,
+            blocked_partitions: None,
+            roster,
         }
     }
 
     /// One that nobody stands in.
-    pub(crate) fn vacant(name: &str) -> Standing {
+    pub(crate) fn vacant(name: &str) -> Queue {
         election(name, &[])
     }
 }
@@ -383,6 +329,17 @@ mod tests {
     fn runs_of_partitions_are_written_short() {
         assert_eq!(ranges(&[]), "");
         assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    }
+
+    #[test]
+    fn of_a_group_nobody_leads_and_nobody_waits() {
+        let group = Queue {
+            kind: Kind::Group,
+            leader: None,
+            ..samples::election("workers", &["a", "b"])
+        };
+        assert_eq!(title(&group), "workers (group)");
+        assert_eq!(summary(&group), "2 members");
     }
 
     #[test]

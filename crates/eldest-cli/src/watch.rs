@@ -1,27 +1,27 @@
 //! Implements `eldest watch`: reports the changes between two rosters, and how long no candidate led.
 
 use std::collections::BTreeMap;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use anyhow::Result;
 use eldest::{Member, Roster};
-use futures::StreamExt;
-use serde::Serialize;
+use eldest_http::contract::command::{Change, Event};
+use eldest_http::contract::millis;
 
 use crate::exit::Code;
 use crate::global::Global;
 use crate::output::{self, Format, one_line};
 use crate::stop::Stop;
-use crate::view::{self, Candidate, Leases};
+use crate::view::{self, Leases};
 
 /// Show the changes of an election as they happen
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Show the candidates of an election, then each change as it happens, until Ctrl-C or until nobody \
     reads the output.\n\n\
-    As JSON, each line is an object: `time`, `election`, `revision`, `event` (standing, joined, announced, left, leader, \
-    vacant, blocked), `who` and, where a leader comes after a vacancy, `vacant_seconds`: how long this command saw \
-    nobody lead. A leader that died leaves no vacancy behind if others wait: its key stands until its lease is over, \
+    As JSON, each line is an object: `now_unix_ms`, `election`, `revision`, `event` (standing, joined, announced, left, \
+    leader, vacant, blocked), `candidate` and, where a leader comes after a vacancy, `vacant_for_ms`: how long this \
+    command saw nobody lead. A leader that died leaves no vacancy behind if others wait: its key stands until its lease is over, \
     and then the next one leads at once."
 )]
 pub(crate) struct Args {
@@ -29,67 +29,39 @@ pub(crate) struct Args {
     election: String,
 }
 
-/// A line.
-#[derive(Debug, Serialize)]
-struct Line {
-    time: Option<String>,
-    election: String,
-    revision: i64,
-    event: What,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    who: Option<Candidate>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    vacant_seconds: Option<f64>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum What {
-    /// It stood when we began to look.
-    Standing,
-    Joined,
-    Announced,
-    Left,
-    Leader,
-    Vacant,
-    Blocked,
-}
-
-impl What {
-    const fn told(self) -> &'static str {
-        match self {
-            What::Standing => "stands",
-            What::Joined => "joined",
-            What::Announced => "announced",
-            What::Left => "left",
-            What::Leader => "leads",
-            What::Vacant => "vacant",
-            What::Blocked => "blocked",
-        }
+const fn told(event: Event) -> &'static str {
+    match event {
+        Event::Standing => "stands",
+        Event::Joined => "joined",
+        Event::Announced => "announced",
+        Event::Left => "left",
+        Event::Leader => "leads",
+        Event::Vacant => "vacant",
+        Event::Blocked => "blocked",
     }
 }
 
-impl Line {
-    /// For people.
-    fn text(&self) -> String {
-        let time = self.time.as_deref().unwrap_or("-");
-        let who = self.who.as_ref().map_or(String::new(), |who| {
-            let described = who.described();
-            match self.event {
-                What::Leader => format!("{described} with token {}", who.token),
-                What::Left | What::Vacant => described,
-                What::Blocked => format!("by the key {}, which has no lease", one_line(&who.key)),
-                What::Standing | What::Joined | What::Announced => {
-                    format!("{described} at rank {}", who.rank)
-                }
+/// For people.
+fn text(change: &Change) -> String {
+    let time = view::written(change.now_unix_ms);
+    let who = change.candidate.as_ref().map_or(String::new(), |who| {
+        let (described, member) = (view::described(who), &who.member);
+        match change.event {
+            Event::Leader => format!("{described} with token {}", member.fencing_token),
+            Event::Left | Event::Vacant => described,
+            Event::Blocked => {
+                format!("by the key {}, which has no lease", one_line(&member.key))
             }
-        });
-        let vacant = self.vacant_seconds.map_or(String::new(), |seconds| {
-            format!("; nobody led for {seconds:.3} s")
-        });
-        let line = format!("{time}  {:9}  {who}{vacant}", self.event.told());
-        line.trim_end().to_owned()
-    }
+            Event::Standing | Event::Joined | Event::Announced => {
+                format!("{described} at rank {}", member.rank)
+            }
+        }
+    });
+    let vacant = change.vacant_for_ms.map_or(String::new(), |ms| {
+        format!("; nobody led for {}.{:03} s", ms / 1000, ms % 1000)
+    });
+    let line = format!("{time}  {:9}  {who}{vacant}", told(change.event));
+    line.trim_end().to_owned()
 }
 
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
@@ -108,10 +80,10 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         let Some(roster) = roster else {
             anyhow::bail!("the session ended");
         };
-        for event in log.of(roster?, Instant::now()) {
+        for change in log.of(roster?, Instant::now()) {
             match global.output {
-                Format::Text => output::say(event.text())?,
-                Format::Json => output::say_json(&event)?,
+                Format::Text => output::say(text(&change))?,
+                Format::Json => output::say_json(&change)?,
             }
         }
     }
@@ -135,7 +107,7 @@ impl Log {
     }
 
     /// What has changed: who came and what they say, who left, and then who leads.
-    fn of(&mut self, now: Roster, at: Instant) -> Vec<Line> {
+    fn of(&mut self, now: Roster, at: Instant) -> Vec<Change> {
         let first = self.last.is_none();
         let before: BTreeMap<i64, Member> = self
             .last
@@ -143,51 +115,49 @@ impl Log {
             .flat_map(Roster::members)
             .map(|member| (id(member), member.clone()))
             .collect();
-        let mut events = Vec::new();
-        let mut tell = |event, who: Option<&Member>, vacant_seconds| {
+        let mut changes = Vec::new();
+        let mut tell = |event, who: Option<&Member>, vacant_for_ms| {
             let has_turn = now.leader() == who;
-            events.push(Line {
-                time: view::written(SystemTime::now()),
+            changes.push(Change {
+                now_unix_ms: view::now_unix_ms(),
                 election: self.election.clone(),
                 revision: now.revision(),
                 event,
-                who: who.map(|who| Candidate::new(who, has_turn, &Leases::new())),
-                vacant_seconds,
+                candidate: who.map(|who| view::candidate(who, has_turn, &Leases::new())),
+                vacant_for_ms,
             });
         };
         for member in now.members() {
             match before.get(&id(member)) {
-                None if first => tell(What::Standing, Some(member), None),
-                None => tell(What::Joined, Some(member), None),
+                None if first => tell(Event::Standing, Some(member), None),
+                None => tell(Event::Joined, Some(member), None),
                 Some(old) if old.value() != member.value() => {
-                    tell(What::Announced, Some(member), None);
+                    tell(Event::Announced, Some(member), None);
                 }
                 Some(_) => {}
             }
         }
         for (id_of, old) in &before {
             if !now.members().iter().any(|member| id(member) == *id_of) {
-                tell(What::Left, Some(old), None);
+                tell(Event::Left, Some(old), None);
             }
         }
         let front = |roster: &Roster| roster.members().first().map(id);
         if first || self.last.as_ref().and_then(front) != front(&now) {
             if let Some(leader) = now.leader() {
-                let vacant = self
-                    .vacant_since
-                    .take()
-                    .map(|since| (at - since).as_secs_f64());
-                tell(What::Leader, Some(leader), vacant);
+                let since = self.vacant_since.take();
+                let vacant = since.map(|since| millis(at - since));
+                tell(Event::Leader, Some(leader), vacant);
             } else {
                 self.vacant_since.get_or_insert(at);
                 match now.blocker() {
-                    Some(blocker) => tell(What::Blocked, Some(blocker), None),
-                    None => tell(What::Vacant, None, None),
+                    Some(blocker) => tell(Event::Blocked, Some(blocker), None),
+                    None => tell(Event::Vacant, None, None),
                 }
             }
         }
         self.last = Some(now);
-        events
+        changes
     }
 }
 

@@ -73,6 +73,7 @@ pub enum Reach {
 }
 
 impl Reach {
+    /// Whether `key` counts.
     pub fn covers(self, prefix: &[u8], key: &[u8]) -> bool {
         match self {
             Reach::Children => is_direct_child(prefix, key),

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::action::{Action, Ask, Class, Note, RequestError};
+use crate::action::{Action, Ask, CandidateAction, Class, Note, RequestError};
 use crate::ids::RequestId;
 use crate::known_store::{Floor, KnownStore, Origin};
 use crate::kv::Header;
@@ -50,18 +50,19 @@ impl Outbox {
         self.actions.push_back(action);
     }
 
+    /// Something became of a candidate.
+    pub(crate) fn tell(&mut self, action: CandidateAction) {
+        self.act(Action::Candidate(action));
+    }
+
     pub(crate) fn note(&mut self, note: Note) {
         self.act(Action::Note(note));
     }
 
     /// A request about that key or prefix failed; empty if it was about the lease.
-    pub(crate) fn note_failure(&mut self, what: &'static str, about: &[u8], trouble: RequestError) {
+    pub(crate) fn note_failure(&mut self, what: &'static str, about: &[u8], error: RequestError) {
         let about = about.into();
-        self.note(Note::RequestFailed {
-            what,
-            about,
-            trouble,
-        });
+        self.note(Note::RequestFailed { what, about, error });
     }
 
     /// A number that was never given before.

@@ -30,7 +30,12 @@ impl Pace {
     pub(crate) fn pause(self, failures: u32, class: Class) -> Duration {
         let pause = pause(failures, LONGEST_PAUSE);
         match class {
-            Class::Retry | Class::LeaseGone => pause,
+            Class::Retry
+            | Class::Compacted
+            | Class::LeaseTaken
+            | Class::Proxy
+            | Class::Certificate
+            | Class::LeaseGone => pause,
             _ => pause.max(self.request_timeout),
         }
     }

@@ -5,6 +5,11 @@ use std::fmt;
 /// Why a term of leadership ended.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum LostReason {
     /// No renewal of the lease could be verified in time; etcd was slow, out of reach or changing its
     /// leader. The term stays valid for the grace period, then ends; the node stands again by itself.
@@ -66,6 +71,11 @@ impl fmt::Display for LostReason {
 /// Why a candidacy ended for good.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum EndReason {
     /// The candidate left the queue.
     Left,
@@ -145,18 +155,31 @@ mod tests {
         rows.any(|row| row.starts_with(&format!("| `{reason}` |")))
     }
 
+    /// Has the feature `serde` the same names?
+    #[cfg(feature = "serde")]
+    fn is_serialized_as(reason: impl serde::Serialize, name: &str) -> bool {
+        serde_json::to_value(reason).is_ok_and(|written| written == name)
+    }
+
     #[test]
     fn every_reason_is_explained_to_operators() {
         let mut lost = Some(LostReason::LeaseExpiring);
         while let Some(reason) = lost {
             assert!(explained("## Why a term", reason.as_str()), "{reason}");
+            #[cfg(feature = "serde")]
+            assert!(is_serialized_as(reason, reason.as_str()), "{reason}");
             lost = after(reason);
         }
         let mut ended = Some(EndReason::Left);
         while let Some(reason) = ended {
-            assert!(explained("A candidacy ends", reason.as_str()), "{reason}");
+            assert!(
+                explained("A candidacy that has ended", reason.as_str()),
+                "{reason}"
+            );
+            #[cfg(feature = "serde")]
+            assert!(is_serialized_as(reason, reason.as_str()), "{reason}");
             ended = after_end(reason);
         }
-        assert!(!explained("A candidacy ends", "lease_lost"));
+        assert!(!explained("A candidacy that has ended", "lease_lost"));
     }
 }

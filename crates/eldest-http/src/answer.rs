@@ -1,13 +1,11 @@
 //! Builds JSON responses, and marks responses as not to be stored.
 
-use std::time::Duration;
-
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
-use serde_json::Value;
+use serde::Serialize;
 
-pub(super) fn json(status: StatusCode, body: &Value) -> Response {
-    let mut response = (status, body.to_string()).into_response();
+pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    let mut response = (status, text(body)).into_response();
     let kind = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
@@ -20,7 +18,7 @@ pub(super) async fn not_to_be_kept(mut response: Response) -> Response {
     response
 }
 
-/// As JSON tells durations.
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+/// What we answer has strings as keys alone, so writing it cannot fail.
+pub(super) fn text(body: &impl Serialize) -> String {
+    serde_json::to_string(body).unwrap_or_default()
 }

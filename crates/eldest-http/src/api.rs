@@ -2,47 +2,54 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection};
-use axum::response::Response;
-use http::StatusCode;
-use serde_json::{Value, json};
+use axum::RequestExt;
+use axum::extract::{Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use http::{Method, StatusCode};
 
 use super::App;
 use super::answer::json as answer;
+use super::contract::{Elections, SteppedDown};
+use super::events;
+use super::names::{self, Part};
 use super::node::Shown;
-use super::problem::{Problem, shortened};
-use super::role::parameter;
+use super::problem::{Problem, not_allowed, shortened};
+use super::role::{Asked, parameter};
 use eldest::internal;
-
-type Name = Result<Path<String>, PathRejection>;
-
-pub(super) fn find(app: &App, name: Name) -> Result<&Shown, Problem> {
-    let Path(name) = name.map_err(|rejection| {
-        Problem::new(StatusCode::BAD_REQUEST, "bad_path", rejection.body_text())
-    })?;
-    app.node.find(Some(&name))
-}
 
 /// `GET /v1/elections`: all that this node shows.
 pub(super) async fn list(State(app): State<Arc<App>>) -> Response {
     let shown = app.node.shown.iter();
-    let all: Vec<Value> = shown.map(|shown| app.node.json(shown)).collect();
-    answer(StatusCode::OK, &json!({ "elections": all }))
+    let elections = shown.map(|shown| app.node.state(shown)).collect();
+    answer(StatusCode::OK, &Elections { elections })
 }
 
-/// `GET /v1/elections/{name}`.
-pub(super) async fn show(State(app): State<Arc<App>>, name: Name) -> Result<Response, Problem> {
-    Ok(answer(StatusCode::OK, &app.node.json(find(&app, name)?)))
-}
-
-/// `POST /v1/elections/{name}/resign`: this node's term ends, and it stands again at the back of the queue. Its work is
-/// told, awaited, and dropped after a grace period; only then its key goes.
-pub(super) async fn resign(
+/// All below `/v1/elections/`. A router's own patterns cannot tell a name with slashes from an action.
+pub(super) async fn one(
     State(app): State<Arc<App>>,
-    name: Name,
-    asked: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    mut request: Request,
 ) -> Result<Response, Problem> {
-    let shown = find(&app, name)?;
+    let (name, part) = names::election(request.uri().path())?;
+    match (part, request.method()) {
+        (Part::State, &Method::GET | &Method::HEAD) => {
+            let shown = app.node.find(Some(&name))?;
+            Ok(answer(StatusCode::OK, &app.node.state(shown)))
+        }
+        (Part::Events, &Method::GET | &Method::HEAD) => {
+            let shown = app.node.find(Some(&name))?;
+            events::follow(&app, shown)
+        }
+        (Part::StepDown, &Method::POST) => {
+            let asked = request.extract_parts::<Query<_>>().await;
+            step_down(app.node.find(Some(&name))?, asked).await
+        }
+        _ => Ok(not_allowed(&request, part.allow()).into_response()),
+    }
+}
+
+/// `POST /v1/elections/{name}/step_down`: this node's term ends, and it stands again at the back of the queue. Its work
+/// is told, awaited, and dropped after a grace period; only then its key goes.
+async fn step_down(shown: &Shown, asked: Asked) -> Result<Response, Problem> {
     let wanted = parameter(asked, "fencing_token")?;
     let conflict = |code, detail: String| Problem::new(StatusCode::CONFLICT, code, detail);
     let held = internal::local_state(&shown.election).held;
@@ -61,6 +68,9 @@ pub(super) async fn resign(
         Ok(()) => (StatusCode::OK, true),
         Err(_) => (StatusCode::ACCEPTED, false),
     };
-    let body = json!({ "fencing_token": token, "released": released });
+    let body = SteppedDown {
+        fencing_token: token,
+        released,
+    };
     Ok(answer(status, &body))
 }

@@ -16,9 +16,10 @@ use super::problem::{Problem, shortened};
 ///
 /// Every request must call the node by a name that is its own, so that no web page can reach it through a name that
 /// points at it for a while (DNS rebinding): `localhost`, an address (of the loopback alone while nothing else is listened
-/// at), or a [`Auth::host`]. What changes something (a method other than GET and HEAD) is refused to pages of other
-/// origins than the name and port that the request calls us by, but for those of a [`Auth::host`], and needs the [`Auth::token`] if there is one. Beyond loopback there must be one: without it nothing can be
-/// changed.
+/// at), or a [`Auth::host`]. What changes something (a method other than GET, HEAD and OPTIONS) is refused to pages of
+/// other origins than the name and port that the request calls us by, but for those of a [`Auth::host`], and needs the
+/// [`Auth::token`] if there is one. Beyond loopback there must be one: without it nothing can be changed.
+#[must_use = "it lets nobody in until a server has it"]
 #[derive(Clone)]
 pub struct Auth {
     hosts: Vec<String>,
@@ -36,7 +37,16 @@ impl Auth {
         }
     }
 
-    /// One more name that requests may use, without a port.
+    /// One more name that requests may use, without a port. It is what a caller needs that calls the node by a DNS name:
+    /// Prometheus whose targets are names, a Service of Kubernetes, a front that passes its own name on. Without it they
+    /// are answered 421 with the code `unknown_host`.
+    ///
+    /// ```
+    /// use eldest_http::Auth;
+    ///
+    /// // Prometheus scrapes http://web1.internal:8470/metrics, others call the node by its address.
+    /// let auth = Auth::at(([10, 0, 0, 1], 8470).into()).host("web1.internal");
+    /// ```
     pub fn host(mut self, name: impl Into<String>) -> Self {
         let name = name.into().to_ascii_lowercase();
         self.hosts.push(name.trim_end_matches('.').to_owned());
@@ -86,7 +96,11 @@ impl Auth {
             None if request.version() == Version::HTTP_10 => {}
             None => return Err(bad_host("the request has no header `host`")),
         }
-        if matches!(*request.method(), Method::GET | Method::HEAD) {
+        // These change nothing.
+        if matches!(
+            *request.method(),
+            Method::GET | Method::HEAD | Method::OPTIONS
+        ) {
             return Ok(());
         }
         self.allows_change(headers, called.as_ref())

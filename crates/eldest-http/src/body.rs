@@ -1,4 +1,4 @@
-//! Reads the body of a request: one JSON object of known members, within limits of size and time.
+//! Reads the body of a request: one JSON object, within limits of size and time.
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use axum::body::to_bytes;
 use axum::extract::Request;
 use http::{HeaderValue, StatusCode, header};
-use serde_json::{Map, Value};
+use serde::de::DeserializeOwned;
 
-use super::answer::millis;
+use super::contract::millis;
 use super::problem::{Problem, shortened};
 use eldest::internal::{Env, timeout};
 
@@ -18,15 +18,15 @@ pub(super) const LARGEST: usize = 16 * 1024;
 /// Nor longer.
 const SLOWEST: Duration = Duration::from_secs(10);
 
-/// The members that have not been asked for yet.
-pub(super) struct Members(Map<String, Value>);
-
 fn bad(detail: impl Into<Cow<'static, str>>) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "bad_body", detail)
 }
 
 /// Reads the body to its end.
-pub(super) async fn read(request: Request, env: &dyn Env) -> Result<Members, Problem> {
+pub(super) async fn read<T: DeserializeOwned>(
+    request: Request,
+    env: &dyn Env,
+) -> Result<T, Problem> {
     let kind = request.headers().get(header::CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -57,73 +57,33 @@ pub(super) async fn read(request: Request, env: &dyn Env) -> Result<Members, Pro
             bad("the body was broken off")
         }
     })?;
-    match serde_json::from_slice(&bytes) {
-        Ok(Value::Object(members)) => Ok(Members(members)),
-        Ok(_) => Err(bad("the body must be a JSON object")),
-        Err(error) => Err(bad(format!("the body is not JSON: {error}"))),
-    }
+    serde_json::from_slice(&bytes).map_err(|error| bad(format!("the body is wrong: {error}")))
 }
 
-impl Members {
-    /// A text of 1 to `longest` characters, none of them a control character.
-    pub(super) fn text(&mut self, name: &str, longest: usize) -> Result<String, Problem> {
-        let fits = |text: &str| {
-            (1..=longest).contains(&text.chars().count()) && !text.chars().any(char::is_control)
-        };
-        match self.0.remove(name) {
-            Some(Value::String(text)) if fits(&text) => Ok(text),
-            Some(other) => Err(bad(format!(
-                "`{name}` is {}; it must be a text of 1 to {longest} characters without control characters",
-                shortened(&other.to_string())
-            ))),
-            None => Err(bad(format!("`{name}` is missing"))),
-        }
+/// A duration of so many milliseconds, within these bounds.
+pub(super) fn duration(
+    name: &str,
+    given: u64,
+    bounds: RangeInclusive<Duration>,
+) -> Result<Duration, Problem> {
+    let duration = Duration::from_millis(given);
+    if bounds.contains(&duration) {
+        return Ok(duration);
     }
+    let (least, most) = (millis(*bounds.start()), millis(*bounds.end()));
+    Err(bad(format!(
+        "`{name}` is {given}; it must be from {least} to {most} milliseconds"
+    )))
+}
 
-    /// Milliseconds.
-    pub(super) fn duration(
-        &mut self,
-        name: &str,
-        usual: Duration,
-        bounds: RangeInclusive<Duration>,
-    ) -> Result<Duration, Problem> {
-        let Some(value) = self.0.remove(name) else {
-            return Ok(usual);
-        };
-        let given = value.as_u64().map(Duration::from_millis);
-        given.filter(|given| bounds.contains(given)).ok_or_else(|| {
-            let (least, most) = (millis(*bounds.start()), millis(*bounds.end()));
-            bad(format!(
-                "`{name}` is {}; it must be a whole number of milliseconds from {least} to {most}",
-                shortened(&value.to_string())
-            ))
-        })
+/// Refuses a text but of 1 to `longest` characters, none of them a control character.
+pub(super) fn text(name: &str, given: &str, longest: usize) -> Result<(), Problem> {
+    let count = given.chars().count();
+    if (1..=longest).contains(&count) && !given.chars().any(char::is_control) {
+        return Ok(());
     }
-
-    /// One of a few words; the first is what is meant if there is none.
-    pub(super) fn word(
-        &mut self,
-        name: &str,
-        words: &[&'static str],
-    ) -> Result<&'static str, Problem> {
-        let Some(value) = self.0.remove(name) else {
-            return Ok(words[0]);
-        };
-        let known = words.iter().find(|word| value == **word).copied();
-        known.ok_or_else(|| {
-            let given = value.to_string();
-            bad(format!(
-                "`{name}` is {}; it must be one of {words:?}",
-                shortened(&given)
-            ))
-        })
-    }
-
-    /// There are no others.
-    pub(super) fn end(self) -> Result<(), Problem> {
-        match self.0.keys().next() {
-            Some(name) => Err(bad(format!("there is no member `{}`", shortened(name)))),
-            None => Ok(()),
-        }
-    }
+    Err(bad(format!(
+        "`{name}` is {:?}; it must have 1 to {longest} characters, and no control characters",
+        shortened(given)
+    )))
 }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, State, rejection::PathRejection};
+use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::{StreamExt, stream};
@@ -12,9 +12,10 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::App;
-use super::api::find;
+use super::answer::text;
 use super::node::{Shown, View};
 use super::problem::Problem;
+use super::sidecar::Kept;
 use eldest::SessionState;
 use eldest::internal::{self, Inside, LocalState};
 
@@ -29,6 +30,8 @@ struct Follower {
     view: watch::Receiver<View>,
     own: watch::Receiver<LocalState>,
     session: watch::Receiver<SessionState>,
+    /// Which term is kept for callers, of which the node says more.
+    kept: Option<watch::Receiver<i64>>,
     /// The end of the last term that was told, which the watchdog may know before the driver.
     lost: Option<CancellationToken>,
     told: bool,
@@ -38,12 +41,8 @@ struct Follower {
 }
 
 /// `GET /v1/elections/{name}/events`. A caller who reads slowly misses states, never the last one.
-pub(super) async fn follow(
-    State(app): State<Arc<App>>,
-    name: Result<Path<String>, PathRejection>,
-) -> Result<Response, Problem> {
-    let shown = [find(&app, name)?];
-    told(&app, shown.into_iter())
+pub(super) fn follow(app: &Arc<App>, shown: &Shown) -> Result<Response, Problem> {
+    told(app, std::iter::once(shown))
 }
 
 /// `GET /v1/events`: of all elections by one connection, of which a browser has few for each node.
@@ -62,6 +61,7 @@ fn told<'a>(app: &Arc<App>, shown: impl Iterator<Item = &'a Shown>) -> Result<Re
             view: shown.view.clone(),
             own: internal::watch_local_state(&shown.election),
             session: shown.session_state.clone(),
+            kept: shown.kept().map(Kept::watch),
             app: Arc::clone(app),
             lost: None,
             told: false,
@@ -86,18 +86,28 @@ impl Follower {
         self.told = true;
         self.view.mark_unchanged();
         self.session.mark_unchanged();
+        self.kept
+            .iter_mut()
+            .for_each(watch::Receiver::mark_unchanged);
         let held = self.own.borrow_and_update().held.clone();
         let lost = held.map(|held| held.term.lost());
         self.lost = lost.filter(|lost| !lost.is_cancelled());
         let shown = self.app.node.find(Some(&self.name)).ok()?;
         let age = self.app.node.age(shown);
         self.stale = age.is_stale();
-        let state = shown.json(age);
-        let event = Event::default().event("state").data(state.to_string());
+        let state = text(&shown.state(age));
+        let event = Event::default().event("state").data(state);
         Some((Ok(event), self))
     }
 
     async fn changed(&mut self) -> Option<()> {
+        let kept = async {
+            match &mut self.kept {
+                // The node has the other end.
+                Some(kept) => kept.changed().await.ok(),
+                None => std::future::pending().await,
+            }
+        };
         let lost = async {
             match &self.lost {
                 Some(lost) => lost.cancelled().await,
@@ -109,6 +119,7 @@ impl Follower {
             seen = self.view.changed() => seen.ok(),
             told = self.own.changed() => told.ok(),
             told = self.session.changed() => told.ok(),
+            told = kept => told,
             () = lost => Some(()),
             () = ages(&self.app, &self.name, self.stale) => Some(()),
         }

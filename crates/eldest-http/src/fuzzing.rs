@@ -17,8 +17,8 @@ use crate::{Auth, Node, router};
 pub const SEEDS: &[&[u8]] = &[
     b"GET /v1/elections/jobs HTTP\nHost: localhost\n\n",
     b"GET /leader?election=jobs HTTP\nHost: [::1]:80\n\n",
-    b"POST /v1/elections/jobs/resign?fencing_token=5 HTTP\nHost: localhost\nAuthorization: Bearer t\nOrigin: http://localhost\n\n",
-    b"POST /v1/locks/a%2Fb HTTP\nHost: localhost\nAuthorization: Bearer t\nContent-Type: application/json\n\n{\"owner\":\"o\",\"wait_ms\":0,\"ttl_ms\":10000,\"hold\":\"connection\"}",
+    b"POST /v1/elections/jobs/step_down?fencing_token=5 HTTP\nHost: localhost\nAuthorization: Bearer t\nOrigin: http://localhost\n\n",
+    b"POST /v1/locks/a%2Fb/c HTTP\nHost: localhost\nAuthorization: Bearer t\nContent-Type: application/json\n\n{\"owner\":\"o\",\"wait_ms\":0,\"ttl_ms\":10000,\"hold\":\"connection\"}",
     b"PUT /v1/locks/a/5ac0/renew HTTP\nHost: localhost\nAuthorization: Bearer t\n\n",
     b"GET /v1/events HTTP\nHost: localhost\nLast-Event-ID: 5\n\n",
 ];
@@ -37,7 +37,7 @@ impl Stage {
         let (env, app) = runtime.block_on(async {
             let options = SessionOptions::new("n").connect_timeout(Duration::from_millis(1));
             let session = Session::connect_lazy(["http://127.0.0.1:1"], options).ok()?;
-            let node = Node::new().stands_in(&session.election("jobs").ok()?);
+            let node = Node::new().works_in(&session.election("jobs").ok()?);
             let node = node.locks(&session).metrics(String::new);
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
             let app = router(node, Auth::at(address).token("t"));

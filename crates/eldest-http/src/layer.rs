@@ -40,6 +40,7 @@ use eldest::Election;
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "a layer does nothing until it is put around a service"]
 #[derive(Debug, Clone)]
 pub struct OnlyWhileLeader {
     election: Election,

@@ -1,7 +1,7 @@
-//! Answers HTTP requests about the elections of a node: health checks, state, events, resignation and locks.
+//! Answers HTTP requests about the elections of a node: health checks, state, events, stepping down and locks.
 //!
 //! [`router`] makes an axum router for load balancers, orchestrators, dashboards and programs in other
-//! languages. Mount it in a service, or pass it to [`serve`]. [`OnlyWhileLeader`] lets a service's requests through
+//! languages. Mount it in a service, or pass it to [`serve`] (with the feature `tls`, to `serve_tls`). [`OnlyWhileLeader`] lets a service's requests through
 //! only while the node leads.
 //!
 //! | request | answer |
@@ -15,30 +15,38 @@
 //! | `GET /` | a page that shows the elections to people, live |
 //! | `GET /openapi.json` | the description of all this, by `OpenAPI` 3.1 |
 //! | `GET /metrics` | the page of [`Node::metrics`] |
-//! | `POST /v1/elections/{name}/resign` | its term ends, and it stands again at the back; `?fencing_token=` names the term |
+//! | `POST /v1/elections/{name}/step_down` | its term ends, and it stands again at the back; `?fencing_token=` names the term |
 //! | `GET /v1/locks` | the locks that this node keeps for others, if [`Node::locks`] lets it |
 //! | `POST /v1/locks/{resource}` | acquires one: `{"owner": ..., "wait_ms": 0, "ttl_ms": 10000, "hold": "renewals"}`, or `"connection"` |
 //! | `PUT /v1/locks/{resource}/{lock}/renew` | keeps it for `ttl_ms` more |
 //! | `DELETE /v1/locks/{resource}/{lock}` | gives it back |
 //!
-//! The first, second and fourth line take `?election=`; of the first and second it is needed if several are shown. A name
-//! in a path is written with `%2F` for `/`. Refusals are problem details (RFC 9457) with a stable `code`.
+//! The first, second and fourth line take `?election=`; of the first and second it is needed if several are shown. A slash
+//! in a name is written as it is or as `%2F`: `/v1/elections/billing/scheduler/events`. `%2F` always belongs to the name,
+//! so the election `billing/events` is at `/v1/elections/billing%2Fevents`. Each path answers `HEAD` where it answers `GET`,
+//! and `OPTIONS` with 204 and the header `allow`. Refusals are problem details (RFC 9457) with a stable `code`.
+//!
+//! **What stays**: the paths above, and the name, type and meaning of each field. **What may be added**: paths, fields, and
+//! words of `status`, `session` and `code`. So clients must accept fields and words that they do not know.
 //!
 //! **Guaranteed**: every answer is made from the deadline-checked state of that moment, so a node that was paused beyond
-//! its deadline does not say 200 to `GET /leader` when it wakes up; with [`on_behalf`] whoever was told 200 may act for
-//! `may_act_for_ms`. **Not guaranteed**: anything about a pause *after* the check, of the node or the network; what must
+//! its deadline does not say 200 to `GET /leader` when it wakes up; with [`Node::lead_on_behalf`] a caller that was told 200
+//! may act for `may_act_for_ms`. **Not guaranteed**: anything about a pause *after* the check, of the node or the network; what must
 //! never happen twice is fenced by the `fencing_token` of the same answer.
 //!
 //! **Old views**: `age_ms` of an election tells how long ago etcd last confirmed that its `roster` is complete. Beyond
 //! [`Node::stale_after`] (default: one TTL) the election is `stale`: the page says so, an event `state` tells it, and
 //! `/ready` is 503 on a node that only observes. A node that stands goes by its lease, which etcd must confirm as well.
-
-#![cfg_attr(not(test), warn(clippy::too_many_lines))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+// What users match and build may grow without breaking them; hidden modules say where they are exempt.
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 mod answer;
 mod api;
 mod auth;
 mod body;
+#[doc(hidden)]
+pub mod contract;
 mod events;
 #[cfg(feature = "unstable-fuzz")]
 #[doc(hidden)]
@@ -46,7 +54,10 @@ pub mod fuzzing;
 mod layer;
 mod lock_table;
 mod locks;
+mod names;
 mod node;
+#[cfg(test)]
+mod openapi;
 mod page;
 mod problem;
 mod role;
@@ -55,19 +66,27 @@ mod sidecar;
 mod term_history;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::{from_fn_with_state, map_response};
-use axum::routing::{delete, get, post, put};
+use axum::routing::{any, get};
 
 pub use auth::Auth;
 pub use layer::{Guarded, OnlyWhileLeader};
 pub use node::Node;
+#[cfg(feature = "tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+pub use serve::serve_tls;
 pub use serve::{Limits, serve};
-pub use sidecar::on_behalf;
+pub use sidecar::Leading;
+#[cfg(feature = "tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+pub use tls::ServerCertificate;
 
 /// What the handlers share.
 struct App {
@@ -88,14 +107,10 @@ pub fn router(node: Node, auth: Auth) -> Router {
         .route("/ready", get(role::ready))
         .route("/metrics", get(page::metrics))
         .route("/v1/elections", get(api::list))
-        .route("/v1/elections/{name}", get(api::show))
-        .route("/v1/elections/{name}/events", get(events::follow))
+        .route("/v1/elections/{*name}", any(api::one))
         .route("/v1/events", get(events::follow_all))
-        .route("/v1/elections/{name}/resign", post(api::resign))
         .route("/v1/locks", get(locks::list))
-        .route("/v1/locks/{resource}", post(locks::acquire))
-        .route("/v1/locks/{resource}/{lock}", delete(locks::release))
-        .route("/v1/locks/{resource}/{lock}/renew", put(locks::renew))
+        .route("/v1/locks/{*name}", any(locks::one))
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(DefaultBodyLimit::max(body::LARGEST))

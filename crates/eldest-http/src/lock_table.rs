@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
-use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::millis;
+use super::contract::{KeptLock, Lock, millis};
 use eldest::LockGuard;
 use eldest::LostReason;
 use eldest::Term;
@@ -55,7 +54,7 @@ struct Times {
 #[derive(Debug)]
 pub(super) enum Sign {
     /// It is held; as the caller is told.
-    Held(Value),
+    Held(Lock),
     Lost(Option<LostReason>),
     /// It came too late.
     Over,
@@ -95,16 +94,14 @@ impl LockTable {
     }
 
     /// All of them, without what is only for their owners to know.
-    pub(super) fn json(&self) -> Value {
+    pub(super) fn list(&self) -> Vec<KeptLock> {
         let kept = self.lock();
         let mut all: Vec<&Arc<Held>> = kept.values().collect();
         all.sort_by_key(|held| held.term.fencing_token());
-        let each = all.iter().map(|held| {
-            json!({
-                "resource": held.resource,
-                "owner": held.owner,
-                "fencing_token": held.term.fencing_token(),
-            })
+        let each = all.iter().map(|held| KeptLock {
+            resource: held.resource.clone(),
+            owner: held.owner.clone(),
+            fencing_token: held.term.fencing_token(),
         });
         each.collect()
     }
@@ -150,15 +147,15 @@ impl Held {
         }
         times.expires = times.expires.max(until);
         times.promised = times.promised.max(promised);
-        Sign::Held(json!({
-            "lock": self.id,
-            "resource": self.resource,
-            "owner": self.owner,
-            "fencing_token": self.term.fencing_token(),
-            "ttl_ms": millis(self.ttl),
-            "valid_for_ms": millis(promised.since(now)),
-            "valid_until_boot_ms": millis(promised.since(Time::ZERO)),
-        }))
+        Sign::Held(Lock {
+            lock: self.id.clone(),
+            resource: self.resource.clone(),
+            owner: self.owner.clone(),
+            fencing_token: self.term.fencing_token(),
+            ttl_ms: millis(self.ttl),
+            may_act_for_ms: millis(promised.since(now)),
+            may_act_until_boot_ms: millis(promised.since(Time::ZERO)),
+        })
     }
 
     /// The caller has ended its work. Completes when the lock is free for certain, or that cannot be confirmed now.

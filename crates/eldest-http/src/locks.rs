@@ -4,19 +4,20 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::extract::{Path, Request, State, rejection::PathRejection};
+use axum::extract::{OriginalUri, Request, State};
 use axum::response::{IntoResponse, Response};
+use axum::{RequestExt, body::Body};
 use futures::stream;
-use http::{StatusCode, header};
-use serde_json::{Value, json};
+use http::{HeaderValue, StatusCode, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::App;
-use super::answer::{json as answer, millis};
+use super::answer::{json as answer, text};
 use super::body;
+use super::contract::{self, AcquireLock, Hold, LockLost, Released, millis};
 use super::lock_table::{Held, LockTable, Sign};
-use super::problem::{Problem, shortened};
+use super::names::{self, LockRequest};
+use super::problem::{Problem, not_allowed, shortened};
 use eldest::Session;
 use eldest::internal::{Inside, SharedEnv};
 use eldest::{Error, ErrorKind};
@@ -24,7 +25,6 @@ use eldest::{Error, ErrorKind};
 /// So many callers may wait for a lock, or hold one by their connection.
 const WAITING: usize = 256;
 const OWNER: usize = 256;
-const USUAL_TTL: Duration = Duration::from_secs(10);
 const SHORTEST_TTL: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(300);
 
@@ -57,12 +57,8 @@ fn of(app: &App) -> Result<&Locks, Problem> {
     })
 }
 
-fn bad_path(rejection: &PathRejection) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, "bad_path", rejection.body_text())
-}
-
 fn refused(error: &Error) -> Problem {
-    let detail = error.to_string();
+    let detail = error.report().to_string();
     match error.kind() {
         ErrorKind::InvalidInput => Problem::new(StatusCode::BAD_REQUEST, "bad_name", detail),
         ErrorKind::Closed => Problem::try_again("closed", detail),
@@ -73,24 +69,31 @@ fn refused(error: &Error) -> Problem {
 
 /// `GET /v1/locks`: what this node keeps for others.
 pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Response, Problem> {
-    let locks = of(&app)?.lock_table.json();
-    Ok(answer(StatusCode::OK, &json!({ "locks": locks })))
+    let locks = of(&app)?.lock_table.list();
+    Ok(answer(StatusCode::OK, &contract::Locks { locks }))
+}
+
+/// All below `/v1/locks/`.
+pub(super) async fn one(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    match names::lock(request.method(), request.uri().path())? {
+        LockRequest::Acquire(name) => acquire(of(&app)?, name, request).await,
+        LockRequest::Renew(name, id) => renew(&*find(&app, &name, &id)?),
+        LockRequest::Release(name, id) => Ok(release(&*find(&app, &name, &id)?).await),
+        LockRequest::Other(allow) => Ok(not_allowed(&request, allow)),
+    }
 }
 
 /// `POST /v1/locks/{resource}`. A caller that goes away while it waits gives up its place.
-pub(super) async fn acquire(
-    State(app): State<Arc<App>>,
-    name: Result<Path<String>, PathRejection>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let locks = of(&app)?;
-    let Path(name) = name.map_err(|rejection| bad_path(&rejection))?;
-    let mut members = body::read(request, &**locks.env()).await?;
-    let owner = members.text("owner", OWNER)?;
-    let wait = members.duration("wait_ms", Duration::ZERO, Duration::ZERO..=LONGEST)?;
-    let ttl = members.duration("ttl_ms", USUAL_TTL, SHORTEST_TTL..=LONGEST)?;
-    let manner = members.word("hold", &["renewals", "connection"])?;
-    members.end()?;
+async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Response, Problem> {
+    // As the caller wrote it, so that what it appends fits.
+    let Ok(OriginalUri(own)) = request.extract_parts::<OriginalUri>().await;
+    let asked: AcquireLock = body::read(request, &**locks.env()).await?;
+    body::text("owner", &asked.owner, OWNER)?;
+    let wait = body::duration("wait_ms", asked.wait_ms, Duration::ZERO..=LONGEST)?;
+    let ttl = body::duration("ttl_ms", asked.ttl_ms, SHORTEST_TTL..=LONGEST)?;
 
     let lock = locks.session.lock(&name).map_err(|error| refused(&error))?;
     let many = || Problem::try_again("too_many_locks", "others wait for or hold too many locks");
@@ -112,49 +115,39 @@ pub(super) async fn acquire(
         );
         return Err(Problem::new(StatusCode::CONFLICT, "held", detail));
     };
-    let held = locks
+    let kept = locks
         .lock_table
-        .keep(locks.env(), guard, (&name, owner), ttl);
-    if manner == "connection" {
-        return Ok(by_connection(held, place));
+        .keep(locks.env(), guard, (&name, asked.owner), ttl);
+    if asked.hold == Hold::Connection {
+        return Ok(by_connection(kept, place));
     }
-    Ok(answer(StatusCode::CREATED, &told(held.sign())?))
+    let mut response = answer(StatusCode::CREATED, &told(kept.sign())?);
+    let location = format!("{}/{}", own.path(), kept.id);
+    let location = HeaderValue::try_from(location).map(|at| (header::LOCATION, at));
+    response.headers_mut().extend(location);
+    Ok(response)
 }
 
 /// `PUT /v1/locks/{resource}/{lock}/renew`: the caller lives.
-pub(super) async fn renew(
-    State(app): State<Arc<App>>,
-    names: Result<Path<(String, String)>, PathRejection>,
-) -> Result<Response, Problem> {
-    let told = told(find(&app, names)?.sign())?;
-    Ok(answer(StatusCode::OK, &told))
+fn renew(held: &Held) -> Result<Response, Problem> {
+    Ok(answer(StatusCode::OK, &told(held.sign())?))
 }
 
 /// `DELETE /v1/locks/{resource}/{lock}`: the caller has ended its work.
-pub(super) async fn release(
-    State(app): State<Arc<App>>,
-    names: Result<Path<(String, String)>, PathRejection>,
-) -> Result<Response, Problem> {
-    let released = find(&app, names)?.give_back().await;
+async fn release(held: &Held) -> Response {
+    let released = held.give_back().await;
     // Not confirmed yet, it goes on in the background.
     let status = if released {
         StatusCode::OK
     } else {
         StatusCode::ACCEPTED
     };
-    Ok(answer(status, &json!({ "released": released })))
+    answer(status, &Released { released })
 }
 
-fn find(
-    app: &App,
-    names: Result<Path<(String, String)>, PathRejection>,
-) -> Result<Arc<Held>, Problem> {
-    let locks = of(app)?;
-    let Path((resource, id)) = names.map_err(|rejection| bad_path(&rejection))?;
-    locks
-        .lock_table
-        .find(&resource, &id)
-        .ok_or_else(no_such_lock)
+fn find(app: &App, resource: &str, id: &str) -> Result<Arc<Held>, Problem> {
+    let held = of(app)?.lock_table.find(resource, id);
+    held.ok_or_else(no_such_lock)
 }
 
 fn no_such_lock() -> Problem {
@@ -162,7 +155,7 @@ fn no_such_lock() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "no_such_lock", detail)
 }
 
-fn told(sign: Sign) -> Result<Value, Problem> {
+fn told(sign: Sign) -> Result<contract::Lock, Problem> {
     match sign {
         Sign::Held(told) => Ok(told),
         Sign::Over => Err(no_such_lock()),
@@ -187,8 +180,11 @@ fn by_connection(held: Arc<Held>, place: OwnedSemaphorePermit) -> Response {
             }
         }
         let (line, next) = match told(held.sign()) {
-            Ok(told) => (told, Some((held, place, true))),
-            Err(problem) => (json!({ "lost": problem.code }), None),
+            Ok(told) => (text(&told), Some((held, place, true))),
+            Err(problem) => {
+                let lost = problem.code.to_owned();
+                (text(&LockLost { lost }), None)
+            }
         };
         Some((Ok::<_, Infallible>(format!("{line}\n")), next))
     });

@@ -5,17 +5,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{FutureExt, StreamExt};
-use serde_json::{Value, json};
+use futures::FutureExt;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::answer::millis;
+use super::contract::{ElectionState, Member, OwnState, Role, key, millis};
 use super::locks::Locks;
 use super::problem::{Problem, shortened};
+use super::sidecar::{Kept, Leading};
 use super::term_history::TermHistory;
 use eldest::internal::{self, Freshness, Inside, LocalState};
-use eldest::{AsOf, Election, Member, Roster, Session, SessionState, Status, Term};
+use eldest::{AsOf, Election, Roster, Session, SessionState, Shutdown, Status, Term};
 use eldest_core::time::Time;
 use eldest_core::watch::stall_bound;
 use http::StatusCode;
@@ -38,19 +38,23 @@ const STREAMS: usize = 64;
 /// use eldest_http as http;
 ///
 /// let election = session.election("billing/scheduler")?;
-/// let node = http::Node::new().stands_in(&election);
 /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 /// let auth = http::Auth::at(listener.local_addr()?);
-/// let server = http::serve(listener, http::router(node, auth), http::Limits::default(), shutdown.clone());
-/// # shutdown.cancel();
 /// // Leads for whoever asks `GET /leader` before it acts.
-/// let (served, led) = tokio::join!(server, election.run(shutdown, http::on_behalf));
-/// served?;
-/// led?;
+/// let (node, leading) = http::Node::new().lead_on_behalf(&election, shutdown.clone());
+/// let gone = CancellationToken::new();
+/// let app = http::router(node, auth);
+/// let server = tokio::spawn(http::serve(listener, app, http::Limits::default(), gone.clone()));
+/// # shutdown.cancel();
+/// leading.await?;
 /// session.close().await?;
+/// // Last, so that whoever asks until then is told that this node does not lead.
+/// gone.cancel();
+/// server.await??;
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "a node does nothing until a router has it"]
 #[derive(Debug)]
 pub struct Node {
     pub(super) shown: Vec<Shown>,
@@ -83,10 +87,10 @@ pub(super) struct Shown {
 }
 
 /// What a node is in an election for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum Part {
-    /// It leads for whoever asks it.
-    OnBehalf,
+    /// It leads for whoever asks it, in the terms that are kept for that.
+    OnBehalf(Kept),
     /// It leads for work of its own, which ends at its deadline: nobody else is promised any time.
     OwnWork,
     Observes,
@@ -154,11 +158,31 @@ impl Node {
         }
     }
 
-    /// Shows an election in which this session stands on behalf of those who ask, or is about to: by [`Election::run`] with
-    /// [`on_behalf`](super::on_behalf), which keeps what they are told. One of the same name that was shown before is shown
-    /// no more.
-    pub fn stands_in(self, election: &Election) -> Self {
-        self.show(election, Part::OnBehalf)
+    /// Stands in an election on behalf of the programs that ask this node, and shows it. While it leads there is nothing to
+    /// do here: the programs ask `GET /leader` before each act. The handle waits for the end, and stops it;
+    /// `shutdown` is a token or a future, as for [`Election::run`]. One of the same name that was shown before is shown no
+    /// more.
+    ///
+    /// A program that asked `GET /leader` and was answered 200 may act for `may_act_for_ms`, counted from the moment *before*
+    /// the request was sent: no other node leads within that time. For that, this node keeps its key for one
+    /// [grace period](eldest::SessionOptions::grace) after its term has begun to end. It rests on the three conditions
+    /// that the crate's [documentation](crate) begins with, and what must never happen twice is fenced as ever, by the
+    /// `fencing_token` of the same answer. Of terms that anything else began in this session, nothing is promised: then
+    /// the node's role is `ending`.
+    pub fn lead_on_behalf<S, K>(self, election: &Election, shutdown: S) -> (Self, Leading)
+    where
+        S: Shutdown<K>,
+        S::Signal: Send + 'static,
+    {
+        let kept = Kept::new();
+        let node = self.show(election, Part::OnBehalf(kept.clone()));
+        (node, Leading::begin(election, shutdown, &kept))
+    }
+
+    /// The same in terms that a test says are kept.
+    #[cfg(test)]
+    pub(super) fn leads_on_behalf(self, election: &Election, kept: &Kept) -> Self {
+        self.show(election, Part::OnBehalf(kept.clone()))
     }
 
     /// Shows an election in which this session stands for work of its own. `GET /leader` tells where that runs; nobody else
@@ -185,7 +209,7 @@ impl Node {
     /// found.
     ///
     /// A caller keeps its lock by renewals, or by the connection of its request; each answer says for how long it may act,
-    /// `valid_for_ms` from before the request was sent. **A caller that vanishes**, before or after it was answered, keeps
+    /// `may_act_for_ms` from before the request was sent. **A caller that vanishes**, before or after it was answered, keeps
     /// its lock for `ttl_ms` after the last sign of life, and then it is free for the next; while it waits, it loses its
     /// place as soon as its connection is gone. A sign of life is a renewal that arrives, or that the connection is open:
     /// one that was cut off is taken to be gone after twice [`Limits::silence`](super::Limits::silence); but the system keeps
@@ -221,8 +245,8 @@ impl Node {
     }
 
     /// All that is known of an election.
-    pub(super) fn json(&self, shown: &Shown) -> Value {
-        shown.json(self.age(shown))
+    pub(super) fn state(&self, shown: &Shown) -> ElectionState {
+        shown.state(self.age(shown))
     }
 
     fn show(mut self, election: &Election, part: Part) -> Self {
@@ -275,34 +299,56 @@ impl Shown {
     }
 
     /// How this node itself is doing in the election, at this moment.
-    pub(super) fn own(&self) -> OwnNow {
+    pub(super) fn own(&self) -> OwnState {
         let LocalState { status, held, .. } = internal::local_state(&self.election);
         let grace = self.inside().grace();
         let term = held.map(|held| held.term);
+        // Where others act, a term in which nobody keeps the key for them promises nothing.
+        let kept = match (self.kept(), &term) {
+            (Some(kept), Some(term)) => kept.is(term.fencing_token()),
+            _ => true,
+        };
         let left = term.as_ref().map(|term| term.valid_until().time_left());
         let ends = term
             .as_ref()
             .is_none_or(|term| term.lost_reason().is_some());
         // Asked last: nothing but the answer lies between the clock and the caller.
         let valid = term.as_ref().is_some_and(Term::is_valid);
-        OwnNow {
-            role: match (self.stands(), valid) {
-                // After the token was cancelled nothing new is to begin, and so it is if the watchdog is late.
-                (true, true) if !ends && left >= Some(grace) => Role::Leader,
-                (true, true) => Role::Ending,
-                (true, false) => Role::Follower,
-                (false, _) => Role::Observer,
+        let role = match (self.stands(), valid) {
+            // After the token was cancelled nothing new is to begin, and so it is if the watchdog is late.
+            (true, true) if kept && !ends && left >= Some(grace) => Role::Leader,
+            (true, true) => Role::Ending,
+            (true, false) => Role::Follower,
+            (false, _) => Role::Observer,
+        };
+        let status = status.unwrap_or(Status::Idle);
+        let may_act = role == Role::Leader && self.kept().is_some();
+        OwnState {
+            identity: self.identity().to_owned(),
+            role,
+            fencing_token: term.filter(|_| valid).map(|term| term.fencing_token()),
+            may_act_for_ms: may_act.then(|| millis(grace)),
+            valid_for_ms: left.filter(|_| valid).map(millis),
+            status: status.as_str().to_owned(),
+            rank: match status {
+                Status::Waiting { rank, .. } => Some(rank),
+                Status::Leading { .. } => Some(1),
+                _ => None,
             },
-            token: term.filter(|_| valid).map(|term| term.fencing_token()),
-            left_ms: left.filter(|_| valid).map(millis),
-            grace_ms: (self.part == Part::OnBehalf).then(|| millis(grace)),
-            status,
-            session: self.session(),
+            session: self.session().to_owned(),
         }
     }
 
     pub(super) fn stands(&self) -> bool {
-        self.part != Part::Observes
+        !matches!(self.part, Part::Observes)
+    }
+
+    /// Which of its terms are kept for callers, if that is what it stands for.
+    pub(super) fn kept(&self) -> Option<&Kept> {
+        match &self.part {
+            Part::OnBehalf(kept) => Some(kept),
+            Part::OwnWork | Part::Observes => None,
+        }
     }
 
     fn session(&self) -> &'static str {
@@ -315,7 +361,7 @@ impl Shown {
         if self.stands() {
             let stands = matches!(
                 self.election.status(),
-                Some(Status::Waiting { .. } | Status::Leading { .. } | Status::Ending { .. })
+                Status::Waiting { .. } | Status::Leading { .. } | Status::Ending { .. }
             );
             return match (session, stands) {
                 ("live", true) => None,
@@ -341,24 +387,23 @@ impl Shown {
         self.session() == "closed"
     }
 
-    pub(super) fn json(&self, age: Age) -> Value {
+    pub(super) fn state(&self, age: Age) -> ElectionState {
         let view = self.view.borrow().clone();
         let roster = view.roster.as_ref();
-        let members = roster.map(|roster| roster.members().iter().map(member).collect::<Vec<_>>());
-        let blocker = roster.and_then(Roster::blocker).map(Member::key);
-        json!({
-            "election": self.election.name(),
-            "now_unix_ms": millis(self.inside().env().unix_time()),
-            "own": self.own().json(self.identity()),
-            "leader": roster.and_then(Roster::leader).map(member),
-            "roster": members,
-            "revision": roster.map(Roster::revision),
-            "age_ms": age.confirmed.map(millis),
-            "stale": age.is_stale(),
-            "blocked_by": blocker.map(String::from_utf8_lossy),
-            "refused": view.refused,
-            "terms": view.term_history.json(),
-        })
+        let blocker = roster.and_then(Roster::blocker);
+        ElectionState {
+            election: self.election.name().to_owned(),
+            now_unix_ms: millis(self.inside().env().unix_time()),
+            own: self.own(),
+            leader: roster.and_then(Roster::leader).map(Member::from),
+            roster: roster.map(|roster| roster.members().iter().map(Member::from).collect()),
+            revision: roster.map(Roster::revision),
+            age_ms: age.confirmed.map(millis),
+            stale: age.is_stale(),
+            blocked_by: blocker.map(|blocker| key(blocker.key())),
+            terms: view.term_history.list(),
+            refused: view.refused,
+        }
     }
 
     fn inside(&self) -> Inside<'_> {
@@ -368,77 +413,6 @@ impl Shown {
     pub(super) fn identity(&self) -> &str {
         self.inside().identity()
     }
-}
-
-/// What a node is in an election, in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// It leads, and whoever is told so may act for a grace period, if anybody but its own work may.
-    Leader,
-    /// Its term winds up: what runs may end, nothing new may begin.
-    Ending,
-    Follower,
-    Observer,
-}
-
-impl Role {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Role::Leader => "leader",
-            Role::Ending => "ending",
-            Role::Follower => "follower",
-            Role::Observer => "observer",
-        }
-    }
-}
-
-/// How a node is doing in an election at one moment.
-#[derive(Debug)]
-pub(super) struct OwnNow {
-    pub(super) role: Role,
-    pub(super) token: Option<i64>,
-    left_ms: Option<u64>,
-    /// What callers are promised.
-    grace_ms: Option<u64>,
-    status: Option<Status>,
-    session: &'static str,
-}
-
-impl OwnNow {
-    pub(super) fn json(&self, identity: &str) -> Value {
-        let rank = self.status.and_then(|status| match status {
-            Status::Waiting { rank, .. } => Some(rank),
-            Status::Leading { .. } => Some(1),
-            _ => None,
-        });
-        json!({
-            "identity": identity,
-            "role": self.role.as_str(),
-            "fencing_token": self.token,
-            "may_act_for_ms": self.grace_ms.filter(|_| self.role == Role::Leader),
-            "valid_for_ms": self.left_ms,
-            "status": self.status.map(Status::as_str),
-            "rank": rank,
-            "session": self.session,
-        })
-    }
-}
-
-fn member(member: &Member) -> Value {
-    let announced = member.announcement();
-    json!({
-        "rank": member.rank(),
-        "identity": member.identity(),
-        "fencing_token": member.create_revision(),
-        "lease": format!("{:x}", member.lease_id()),
-        "address": announced.get_address(),
-        "data_center": announced.get_data_center(),
-        "metadata": announced.iter_metadata().collect::<std::collections::BTreeMap<_, _>>(),
-        "since_unix_ms": member.since().and_then(|since| {
-            let since = since.duration_since(std::time::SystemTime::UNIX_EPOCH).ok()?;
-            Some(millis(since))
-        }),
-    })
 }
 
 /// Keeps a view up to date until the session closes.
@@ -467,7 +441,7 @@ async fn look(election: Election, view: watch::Sender<View>) {
                         view.roster = Some(roster);
                         view.refused = None;
                     }
-                    Err(error) => view.refused = Some(error.to_string()),
+                    Err(error) => view.refused = Some(error.report().to_string()),
                 }
             });
         }

@@ -9,7 +9,8 @@ use http::{HeaderName, StatusCode, header};
 use eldest::internal;
 
 use super::App;
-use super::node::{Render, Role};
+use super::contract::Role;
+use super::node::Render;
 use super::problem::Problem;
 
 /// Nothing from elsewhere, and in nobody's frame.

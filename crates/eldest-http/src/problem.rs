@@ -4,8 +4,10 @@ use std::borrow::Cow;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderName, HeaderValue, StatusCode, header};
-use serde_json::json;
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+
+use super::answer::text;
+use super::contract;
 
 /// Why a request was refused. `code` is stable and made for programs, `detail` for people.
 #[derive(Debug)]
@@ -44,15 +46,19 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = json!({
-            "type": "about:blank",
-            "title": self.status.canonical_reason(),
-            "status": self.status.as_u16(),
-            "code": self.code,
-            "detail": self.detail,
-        });
+        let body = contract::Problem {
+            kind: "about:blank".to_owned(),
+            title: self
+                .status
+                .canonical_reason()
+                .unwrap_or_default()
+                .to_owned(),
+            status: self.status.as_u16(),
+            code: self.code.to_owned(),
+            detail: self.detail.into_owned(),
+        };
         let kind = HeaderValue::from_static("application/problem+json");
-        let mut response = (self.status, body.to_string()).into_response();
+        let mut response = (self.status, text(&body)).into_response();
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         if let Some((name, value)) = self.header {
             response.headers_mut().insert(name, value);
@@ -62,14 +68,36 @@ impl IntoResponse for Problem {
 }
 
 /// The answer under paths that there are none of.
-pub(super) async fn no_such_path(request: Request) -> Problem {
+pub(super) async fn no_such_path(request: Request) -> Response {
+    // `OPTIONS *` asks for what the server as a whole takes.
+    if request.method() == Method::OPTIONS && request.uri().path() == "*" {
+        return options("GET,HEAD,POST,PUT,DELETE,OPTIONS");
+    }
     let path = shortened(request.uri().path());
     let detail = format!("there is nothing at {path:?}; /openapi.json says what there is");
-    Problem::new(StatusCode::NOT_FOUND, "no_such_path", detail)
+    Problem::new(StatusCode::NOT_FOUND, "no_such_path", detail).into_response()
 }
 
-/// The answer to methods that a path does not have; axum adds which it has.
-pub(super) async fn no_such_method(request: Request) -> Problem {
+/// The answer to other methods than GET and HEAD, where there are no others: all that else is changed is below
+/// `/v1/elections/` and `/v1/locks/`.
+pub(super) async fn no_such_method(request: Request) -> Response {
+    not_allowed(&request, "GET,HEAD,OPTIONS")
+}
+
+/// The answer to methods that a path does not have.
+pub(super) fn not_allowed(request: &Request, allow: &'static str) -> Response {
+    if request.method() == Method::OPTIONS {
+        return options(allow);
+    }
+    let allow = HeaderValue::from_static(allow);
+    refused(request).with(header::ALLOW, allow).into_response()
+}
+
+fn options(allow: &'static str) -> Response {
+    (StatusCode::NO_CONTENT, [(header::ALLOW, allow)]).into_response()
+}
+
+fn refused(request: &Request) -> Problem {
     let method = shortened(request.method().as_str());
     let path = shortened(request.uri().path());
     let detail = format!("{path:?} does not take {method}; the header `allow` says what it takes");

@@ -1,18 +1,20 @@
 //! Answers load balancers and orchestrators with a status, made from local state and the clock at that moment.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Query, State, rejection::QueryRejection};
 use axum::response::Response;
 use http::StatusCode;
-use serde_json::{Map, json};
 
 use super::App;
 use super::answer::json as answer;
-use super::node::{Role, Shown};
+use super::contract::{Live, Ready, Role, RoleAnswer};
+use super::node::Shown;
 use super::problem::Problem;
 
-type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
+/// The parameters of a request, or why they cannot be read.
+pub(super) type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
 /// What `?name=` says, if it is there.
 pub(super) fn parameter(asked: Asked, name: &str) -> Result<Option<String>, Problem> {
@@ -46,16 +48,17 @@ pub(super) async fn follower(
 }
 
 fn told(shown: &Shown, wanted: impl FnOnce(Role) -> bool) -> Response {
-    let own = shown.own();
-    let mut body = own.json(shown.identity());
-    body["election"] = shown.election.name().into();
-    answer(status(wanted(own.role)), &body)
+    let body = RoleAnswer {
+        election: shown.election.name().to_owned(),
+        own: shown.own(),
+    };
+    answer(status(wanted(body.own.role)), &body)
 }
 
 /// `GET /live`: 503 when a session is closed, for which only a new process helps.
 pub(super) async fn live(State(app): State<Arc<App>>) -> Response {
     let live = !app.node.shown.iter().any(Shown::is_closed);
-    answer(status(live), &json!({ "live": live }))
+    answer(status(live), &Live { live })
 }
 
 /// `GET /ready`: 200 when the node does in every election, or in the one asked for, what it is there for.
@@ -65,17 +68,21 @@ pub(super) async fn ready(State(app): State<Arc<App>>, asked: Asked) -> Result<R
         Some(_) => vec![app.node.find(name.as_deref())?],
         None => app.node.shown.iter().collect(),
     };
-    let (mut each, mut reasons) = (Map::new(), Map::new());
+    let (mut elections, mut reasons) = (BTreeMap::new(), BTreeMap::new());
     for shown in asked {
         let name = shown.election.name();
         let unready = shown.unready(app.node.age(shown));
-        each.insert(name.to_owned(), unready.is_none().into());
+        elections.insert(name.to_owned(), unready.is_none());
         if let Some(reason) = unready {
-            reasons.insert(name.to_owned(), reason.into());
+            reasons.insert(name.to_owned(), reason);
         }
     }
     let ready = reasons.is_empty();
-    let body = json!({ "ready": ready, "elections": each, "reasons": reasons });
+    let body = Ready {
+        ready,
+        elections,
+        reasons,
+    };
     Ok(answer(status(ready), &body))
 }
 

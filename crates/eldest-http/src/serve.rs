@@ -11,10 +11,14 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+#[cfg(feature = "tls")]
+use super::tls::ServerCertificate;
 
 /// What one server lets its callers take.
 ///
@@ -22,6 +26,7 @@ use tokio_util::task::TaskTracker;
 ///
 /// 512 connections; 10 s for the headers of a request, which is also how long a connection may be idle; 10 s of silence from
 /// a caller's system; 2 s for what is under way at the end.
+#[must_use = "limits do nothing until a server has them"]
 #[derive(Debug, Clone)]
 pub struct Limits {
     connections: usize,
@@ -76,6 +81,14 @@ impl Limits {
     }
 }
 
+/// How the bytes of a connection become HTTP.
+#[derive(Clone)]
+enum Transport {
+    Plain,
+    #[cfg(feature = "tls")]
+    Tls(Arc<ServerCertificate>),
+}
+
 /// Serves `app` until `shutdown` is cancelled; then answers what is under way, for as long as [`Limits`] allow.
 ///
 /// # Errors
@@ -91,6 +104,39 @@ pub async fn serve(
     limits: Limits,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
+    over(Transport::Plain, listener, app, limits, shutdown).await
+}
+
+/// The same by TLS; what is not TLS is cut off. A caller has the time for the headers of a request for its handshake as
+/// well.
+///
+/// # Errors
+///
+/// The listener cannot be used any more.
+///
+/// # Cancellation safety
+///
+/// Dropping the call cuts every connection.
+#[cfg(feature = "tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+pub async fn serve_tls(
+    listener: TcpListener,
+    app: Router,
+    limits: Limits,
+    certificate: ServerCertificate,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let transport = Transport::Tls(Arc::new(certificate));
+    over(transport, listener, app, limits, shutdown).await
+}
+
+async fn over(
+    transport: Transport,
+    listener: TcpListener,
+    app: Router,
+    limits: Limits,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
     let room = Arc::new(Semaphore::new(limits.connections));
     let (open, cut) = (TaskTracker::new(), CancellationToken::new());
     let _cut = cut.clone().drop_guard();
@@ -100,7 +146,12 @@ pub async fn serve(
             let stream = accepted(&listener).await?;
             // Without it the system's own limits count.
             let _ = notice_silence(&stream, limits.silence);
-            let connection = connection(stream, app.clone(), limits.header_time, shutdown.clone());
+            // Answers are small; they are not to wait for each other.
+            let _ = stream.set_nodelay(true);
+            let (app, shutdown) = (app.clone(), shutdown.clone());
+            let connection = transport
+                .clone()
+                .serve(stream, app, limits.header_time, shutdown);
             let connection = cut.clone().run_until_cancelled_owned(connection);
             open.spawn(async move {
                 connection.await;
@@ -152,15 +203,36 @@ fn notice_silence(stream: &TcpStream, silence: Duration) -> io::Result<()> {
     socket.set_tcp_keepalive(&asking)
 }
 
+impl Transport {
+    async fn serve(
+        self,
+        stream: TcpStream,
+        app: Router,
+        header_time: Duration,
+        shutdown: CancellationToken,
+    ) {
+        match self {
+            Transport::Plain => connection(stream, app, header_time, shutdown).await,
+            #[cfg(feature = "tls")]
+            Transport::Tls(certificate) => {
+                let accepting = tokio::time::timeout(header_time, certificate.accept(stream));
+                // Nothing is under way yet.
+                let accepted = shutdown.run_until_cancelled(accepting).await;
+                if let Some(Ok(Ok(stream))) = accepted {
+                    connection(stream, app, header_time, shutdown).await;
+                }
+            }
+        }
+    }
+}
+
 /// One caller, request after request.
 async fn connection(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     app: Router,
     header_time: Duration,
     shutdown: CancellationToken,
 ) {
-    // Answers are small; they are not to wait for each other.
-    let _ = stream.set_nodelay(true);
     let service = TowerToHyperService::new(app);
     let mut server = http1::Builder::new();
     server

@@ -1,27 +1,121 @@
 //! Keeps the leadership on behalf of a program beside the node; the program asks the node before each act.
 
-use eldest::internal::Inside;
-use eldest::{BoxError, Leadership};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
-/// The work of a node that leads on behalf of the programs that ask it: it does nothing, until the term ends and then for
-/// one [grace period](eldest::SessionOptions::grace) more. Pass it to [`Election::run`](eldest::Election::run).
-///
-/// With it, whoever asked `GET /leader` and was answered 200 may act for `may_act_for_ms`, counted from the moment *before*
-/// the request was sent: no other node leads within that time. That rests on the three conditions that the crate's
-/// [documentation](crate) begins with, and what must never happen twice is fenced as ever, by the `fencing_token` of the
-/// same answer.
+use eldest::internal::Inside;
+use eldest::{CancellationToken, Election, Error, Leadership, Result, RunHandle, Shutdown};
+use futures::FutureExt;
+use tokio::sync::watch;
+
+/// Which term is kept for callers: its fencing token; 0: none. It is what makes the difference between a node that leads
+/// and one that may promise time to others.
+#[derive(Debug, Clone)]
+pub(super) struct Kept(Arc<watch::Sender<i64>>);
+
+impl Kept {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(watch::channel(0).0))
+    }
+
+    /// Whether that term is the one.
+    pub(super) fn is(&self, token: i64) -> bool {
+        *self.0.borrow() == token
+    }
+
+    /// Tells of every change.
+    pub(super) fn watch(&self) -> watch::Receiver<i64> {
+        self.0.subscribe()
+    }
+
+    /// The term is kept from now on, until what is returned is dropped.
+    pub(super) fn begin(&self, token: i64) -> Keeping {
+        self.0.send_replace(token);
+        Keeping(self.clone(), token)
+    }
+}
+
+/// A term is kept.
+#[derive(Debug)]
+pub(super) struct Keeping(Kept, i64);
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        let Self(Kept(kept), token) = self;
+        kept.send_if_modified(|kept| std::mem::replace(kept, 0) == *token);
+    }
+}
+
+/// A candidacy on behalf of others, which [`Node::lead_on_behalf`](super::Node::lead_on_behalf) began; await it for its
+/// end. Dropping it leaves the candidacy as it is, until its shutdown or the end of the session.
 ///
 /// # Errors
 ///
-/// None.
+/// As [`Election::run`](eldest::Election::run).
 ///
 /// # Cancellation safety
 ///
-/// Dropping it shortens the time that callers were promised.
-pub async fn on_behalf(leadership: Leadership) -> Result<(), BoxError> {
+/// Cancel safe: awaiting `&mut leading` again returns what was not returned. Once it has returned, do not await it again.
+#[must_use = "await it: its errors are told nowhere else"]
+pub struct Leading {
+    run: RunHandle<()>,
+    at_once: CancellationToken,
+}
+
+impl Leading {
+    pub(super) fn begin<S, K>(election: &Election, shutdown: S, kept: &Kept) -> Self
+    where
+        S: Shutdown<K>,
+        S::Signal: Send + 'static,
+    {
+        let at_once = CancellationToken::new();
+        let (kept, ended) = (kept.clone(), at_once.clone());
+        let work = move |leadership| {
+            let kept = keep(kept.clone(), leadership);
+            ended
+                .clone()
+                .run_until_cancelled_owned(kept)
+                .map(|_| Ok::<_, Error>(()))
+        };
+        let run = election.spawn(shutdown, work);
+        Self { run, at_once }
+    }
+
+    /// Leads no more, as its shutdown does: the node says so at once, and leaves the election a grace period later.
+    pub fn stop(&self) {
+        self.run.stop();
+    }
+
+    /// Leaves the election at once. Callers that were told that they may act lose that time: another node may lead while
+    /// they do.
+    pub fn stop_at_once(&self) {
+        self.run.stop();
+        self.at_once.cancel();
+    }
+}
+
+impl Future for Leading {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.run.poll_unpin(cx).map_ok(drop)
+    }
+}
+
+impl fmt::Debug for Leading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leading").finish_non_exhaustive()
+    }
+}
+
+/// The work of a node that leads on behalf of others: it does nothing, until the term ends and then for one grace period
+/// more.
+async fn keep(kept: Kept, leadership: Leadership) {
+    let _keeping = kept.begin(leadership.fencing_token());
     let session = Inside::from(&leadership);
     leadership.lost().cancelled().await;
     let end = session.env().now().after(session.grace());
     session.env().wake_at(end).await;
-    Ok(())
 }

@@ -2,23 +2,14 @@
 
 use std::collections::VecDeque;
 
-use serde_json::{Value, json};
+use super::contract::Term;
 
 /// So many are kept.
 const KEPT: usize = 100;
 
 /// The terms that an onlooker saw, the oldest first. One that began and ended while nobody could look is not among them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct TermHistory(VecDeque<Seen>);
-
-#[derive(Debug, Clone)]
-struct Seen {
-    token: i64,
-    identity: String,
-    /// `None`: it had begun when we came.
-    began: Option<u64>,
-    ended: Option<u64>,
-}
+pub(super) struct TermHistory(VecDeque<Term>);
 
 impl TermHistory {
     /// `leader` is the fencing token and the identity of the eldest, `now` in milliseconds since the epoch.
@@ -26,10 +17,10 @@ impl TermHistory {
         let first = self.0.is_empty();
         let token = leader.map(|(token, _)| token);
         if let Some(last) = self.0.back_mut() {
-            if Some(last.token) == token {
+            if Some(last.fencing_token) == token {
                 return;
             }
-            last.ended.get_or_insert(now);
+            last.ended_unix_ms.get_or_insert(now);
         }
         let Some((token, identity)) = leader else {
             return;
@@ -37,24 +28,16 @@ impl TermHistory {
         if self.0.len() == KEPT {
             self.0.pop_front();
         }
-        self.0.push_back(Seen {
-            token,
+        self.0.push_back(Term {
+            fencing_token: token,
             identity: identity.to_owned(),
-            began: (!first).then_some(now),
-            ended: None,
+            began_unix_ms: (!first).then_some(now),
+            ended_unix_ms: None,
         });
     }
 
-    pub(super) fn json(&self) -> Value {
-        let terms = self.0.iter().map(|seen| {
-            json!({
-                "fencing_token": seen.token,
-                "identity": seen.identity,
-                "began_unix_ms": seen.began,
-                "ended_unix_ms": seen.ended,
-            })
-        });
-        terms.collect()
+    pub(super) fn list(&self) -> Vec<Term> {
+        self.0.iter().cloned().collect()
     }
 }
 
@@ -68,7 +51,7 @@ mod tests {
 
     fn tokens(term_history: &TermHistory) -> Vec<(i64, Option<u64>, Option<u64>)> {
         let each = term_history.0.iter();
-        each.map(|seen| (seen.token, seen.began, seen.ended))
+        each.map(|seen| (seen.fencing_token, seen.began_unix_ms, seen.ended_unix_ms))
             .collect()
     }
 

@@ -11,6 +11,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::body;
+use super::sidecar::{Keeping, Kept};
 use super::{Auth, Node, OnlyWhileLeader, router};
 use eldest::internal::scripted::{Clock, Scripted, ScriptedTerm};
 use eldest::internal::{System, timeout};
@@ -26,6 +27,7 @@ struct Stage {
     election: Election,
     clock: Arc<Clock>,
     term: ScriptedTerm,
+    keeping: Option<Keeping>,
     app: Router,
 }
 
@@ -38,14 +40,17 @@ impl Stage {
         let election = session.election("e").unwrap();
         let clock = Arc::new(Clock::default());
         let env = clock.env(Scripted::still());
-        let term = ScriptedTerm::new(&session, env, at(10_000), TOKEN);
+        let term = ScriptedTerm::new(&session, env, "e", at(10_000), TOKEN);
         term.elect(&election);
         let auth = Auth::at(([127, 0, 0, 1], 8470).into());
-        let app = router(Node::new().stands_in(&election), auth);
+        let kept = Kept::new();
+        let keeping = kept.begin(TOKEN);
+        let app = router(Node::new().leads_on_behalf(&election, &kept), auth);
         Self {
             election,
             clock,
             term,
+            keeping: Some(keeping),
             app,
         }
     }
@@ -106,6 +111,19 @@ async fn whoever_is_told_that_the_node_leads_has_a_grace_period_left() {
 }
 
 #[tokio::test]
+async fn a_term_that_nobody_keeps_for_callers_promises_them_nothing() {
+    let mut stage = Stage::new();
+    stage.keeping = None;
+    let (status, body) = stage.get("/leader").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(
+        (&body["role"], &body["may_act_for_ms"]),
+        (&"ending".into(), &Value::Null)
+    );
+    assert_eq!(stage.leads_and_follows().await, (false, false));
+}
+
+#[tokio::test]
 async fn the_layer_lets_through_while_the_node_leads_and_passes_the_term_on() {
     let stage = Stage::new();
     let inner = axum::routing::get(async |axum::Extension(term): axum::Extension<Term>| {
@@ -147,10 +165,10 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
     };
     let never = Body::from_stream(futures::stream::pending::<Result<&[u8], std::io::Error>>());
     let request = Request::post("/").header("content-type", "application/json; charset=utf-8");
-    let read = body::read(request.body(never).unwrap(), &no_time);
+    let read = body::read::<Value>(request.body(never).unwrap(), &no_time);
     let system = System::new().unwrap();
     let read = timeout(&system, Duration::from_secs(20), read).await;
-    let problem = read.expect("an answer").err().expect("there is no body");
+    let problem = read.expect("an answer").expect_err("there is no body");
     assert_eq!(
         (problem.status, problem.code),
         (StatusCode::REQUEST_TIMEOUT, "too_slow")

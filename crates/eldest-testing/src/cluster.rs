@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::BoxError;
+use super::error::{Error, ErrorKind, Result};
 use super::etcd::{Etcd, EtcdBuilder, restart_stopped};
 
 /// Several etcd servers on the loopback interface that form one cluster.
@@ -18,9 +18,12 @@ impl EtcdBuilder {
     /// # Errors
     ///
     /// As for [`start`](Self::start); or `size` is zero.
-    pub async fn start_cluster(self, size: usize) -> Result<EtcdCluster, BoxError> {
+    pub async fn start_cluster(self, size: usize) -> Result<EtcdCluster> {
         if size == 0 {
-            return Err("a cluster needs at least one member".into());
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "a cluster needs at least one member",
+            ));
         }
         self.start_members(size).await.map(EtcdCluster::new)
     }
@@ -33,7 +36,7 @@ impl EtcdCluster {
     /// # Errors
     ///
     /// As for [`Etcd::start`]; or `size` is zero.
-    pub async fn start(size: usize) -> Result<Self, BoxError> {
+    pub async fn start(size: usize) -> Result<Self> {
         Etcd::builder().start_cluster(size).await
     }
 
@@ -88,7 +91,7 @@ impl EtcdCluster {
     /// # Errors
     ///
     /// As for [`Etcd::restart`].
-    pub async fn restart(&mut self) -> Result<(), BoxError> {
+    pub async fn restart(&mut self) -> Result<()> {
         restart_stopped(&mut self.members).await
     }
 
@@ -115,7 +118,7 @@ struct View {
 impl View {
     async fn of(etcd: &Etcd) -> Option<Self> {
         etcd.pid()?;
-        let mut client = etcd.client().await;
+        let mut client = etcd.connect().await;
         let status = tokio::time::timeout(Duration::from_millis(500), client.status()).await;
         let status = status.ok()?.ok()?;
         Some(Self {

@@ -46,7 +46,7 @@ use bollard::query_parameters::{
 };
 use futures::StreamExt as _;
 
-use super::BoxError;
+use super::error::{Error as TestError, ErrorKind};
 use super::history::{Recorder, What};
 use record::{Record, Step};
 
@@ -79,11 +79,11 @@ impl Container {
     /// # Errors
     ///
     /// The engine cannot be reached; there is no such container.
-    pub async fn find(id_or_name: impl AsRef<str>) -> Result<Self, BoxError> {
+    pub async fn find(id_or_name: impl AsRef<str>) -> Result<Self, TestError> {
         Self::find_by(engine::connect().await?, id_or_name.as_ref()).await
     }
 
-    async fn find_by(docker: Docker, id_or_name: &str) -> Result<Self, BoxError> {
+    async fn find_by(docker: Docker, id_or_name: &str) -> Result<Self, TestError> {
         let found = docker.inspect_container(id_or_name, None).await;
         let found = found.map_err(|error| engine::failed("find container", id_or_name, &error))?;
         let id = found.id.unwrap_or_else(|| id_or_name.to_owned());
@@ -128,7 +128,7 @@ impl Container {
     /// # Errors
     ///
     /// The port is not published, or the container does not run.
-    pub async fn address(&self, port: u16) -> Result<SocketAddr, BoxError> {
+    pub async fn address(&self, port: u16) -> Result<SocketAddr, TestError> {
         let ports = self.inspect().await?.network_settings;
         let ports = ports
             .and_then(|settings| settings.ports)
@@ -143,7 +143,7 @@ impl Container {
             }
             Some(address)
         });
-        published.ok_or_else(|| format!("{self} does not publish port {port} now").into())
+        published.ok_or_else(|| refused(format!("{self} does not publish port {port} now")))
     }
 
     /// The names of the networks that it is connected to.
@@ -151,7 +151,7 @@ impl Container {
     /// # Errors
     ///
     /// The engine did not answer.
-    pub async fn networks(&self) -> Result<Vec<String>, BoxError> {
+    pub async fn networks(&self) -> Result<Vec<String>, TestError> {
         let mut names: Vec<String> = self.endpoints().await?.into_keys().collect();
         names.sort();
         Ok(names)
@@ -163,7 +163,7 @@ impl Container {
     /// # Errors
     ///
     /// The engine refused: it does not run, or is frozen already.
-    pub async fn freeze(&self) -> Result<(), BoxError> {
+    pub async fn freeze(&self) -> Result<(), TestError> {
         let frozen = self.breaks_all("frozen");
         let done = self.docker.pause_container(&self.id).await;
         self.accepted("freeze", frozen, done)?.made();
@@ -176,7 +176,7 @@ impl Container {
     /// # Errors
     ///
     /// The engine refused: it is not frozen.
-    pub async fn thaw(&self) -> Result<(), BoxError> {
+    pub async fn thaw(&self) -> Result<(), TestError> {
         let resumed = (!self.hits_all()).then_some(What::Resumed);
         let resumed = Step::begin(self.record.as_ref(), resumed);
         let done = self.docker.unpause_container(&self.id).await;
@@ -190,7 +190,7 @@ impl Container {
     /// # Errors
     ///
     /// The engine refused: it does not run.
-    pub async fn kill(&self) -> Result<(), BoxError> {
+    pub async fn kill(&self) -> Result<(), TestError> {
         let down = self.breaks_all("down");
         let signal = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
         let done = self.docker.kill_container(&self.id, Some(signal)).await;
@@ -211,7 +211,10 @@ impl Container {
             // How it ended is an error to this client, and what we wanted.
             Some(Ok(_) | Err(Error::DockerContainerWaitError { .. })) => {}
             Some(Err(error)) => return Err(self.failed("await the end of", &error)),
-            None => return Err(format!("{self} was killed, and nobody says that it ended").into()),
+            None => {
+                let text = format!("{self} was killed, and nobody says that it ended");
+                return Err(refused(text));
+            }
         }
         down.made();
         self.happened(What::Killed);
@@ -230,7 +233,7 @@ impl Container {
     /// # Errors
     ///
     /// The engine refused.
-    pub async fn stop(&self, grace: Duration) -> Result<(), BoxError> {
+    pub async fn stop(&self, grace: Duration) -> Result<(), TestError> {
         if self.is_frozen().await? {
             self.thaw().await?;
         }
@@ -253,7 +256,7 @@ impl Container {
     /// # Errors
     ///
     /// The engine refused.
-    pub async fn start(&self) -> Result<(), BoxError> {
+    pub async fn start(&self) -> Result<(), TestError> {
         let done = self.docker.start_container(&self.id, None).await;
         done.map_err(|error| self.failed("start", &error))?;
         self.healed_for_all("down");
@@ -270,12 +273,13 @@ impl Container {
     ///
     /// It is not connected to that network, which the text says with those that it is connected to; the engine
     /// refused.
-    pub async fn cut(&self, network: &str) -> Result<(), BoxError> {
+    pub async fn cut(&self, network: &str) -> Result<(), TestError> {
         let mut endpoints = self.endpoints().await?;
         let Some(endpoint) = endpoints.remove(network) else {
             let mut others: Vec<String> = endpoints.into_keys().collect();
             others.sort();
-            return Err(format!("{self} is not connected to {network}, but to {others:?}").into());
+            let text = format!("{self} is not connected to {network}, but to {others:?}");
+            return Err(TestError::new(ErrorKind::InvalidInput, text));
         };
         self.disconnect(network, endpoint).await
     }
@@ -285,10 +289,11 @@ impl Container {
     /// # Errors
     ///
     /// It is connected to none; the engine refused.
-    pub async fn cut_all(&self) -> Result<(), BoxError> {
+    pub async fn cut_all(&self) -> Result<(), TestError> {
         let endpoints = self.endpoints().await?;
         if endpoints.is_empty() {
-            return Err(format!("{self} is not connected to any network").into());
+            let text = format!("{self} is not connected to any network");
+            return Err(TestError::new(ErrorKind::InvalidInput, text));
         }
         for (network, endpoint) in endpoints {
             self.disconnect(&network, endpoint).await?;
@@ -303,7 +308,7 @@ impl Container {
     /// # Errors
     ///
     /// The engine refused; what is left can be tried again.
-    pub async fn heal(&self) -> Result<(), BoxError> {
+    pub async fn heal(&self) -> Result<(), TestError> {
         loop {
             let next = self.cuts().last().cloned();
             let Some((network, endpoint)) = next else {
@@ -320,7 +325,7 @@ impl Container {
         }
     }
 
-    async fn disconnect(&self, network: &str, endpoint: EndpointSettings) -> Result<(), BoxError> {
+    async fn disconnect(&self, network: &str, endpoint: EndpointSettings) -> Result<(), TestError> {
         let request = NetworkDisconnectRequest {
             container: self.id.clone(),
             force: None,
@@ -343,19 +348,19 @@ impl Container {
         self.cuts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn inspect(&self) -> Result<ContainerInspectResponse, BoxError> {
+    async fn inspect(&self) -> Result<ContainerInspectResponse, TestError> {
         let found = self.docker.inspect_container(&self.id, None).await;
         found.map_err(|error| self.failed("inspect", &error))
     }
 
-    async fn endpoints(&self) -> Result<HashMap<String, EndpointSettings>, BoxError> {
+    async fn endpoints(&self) -> Result<HashMap<String, EndpointSettings>, TestError> {
         let settings = self.inspect().await?.network_settings;
         Ok(settings
             .and_then(|settings| settings.networks)
             .unwrap_or_default())
     }
 
-    async fn is_frozen(&self) -> Result<bool, BoxError> {
+    async fn is_frozen(&self) -> Result<bool, TestError> {
         let state = self.inspect().await?.state;
         Ok(state.and_then(|state| state.paused).unwrap_or(false))
     }
@@ -406,7 +411,7 @@ impl Container {
         doing: &str,
         step: Step<'a>,
         done: Result<(), Error>,
-    ) -> Result<Step<'a>, BoxError> {
+    ) -> Result<Step<'a>, TestError> {
         match done {
             Ok(()) => Ok(step),
             Err(error) => {
@@ -418,9 +423,13 @@ impl Container {
         }
     }
 
-    fn failed(&self, doing: &str, error: &Error) -> BoxError {
+    fn failed(&self, doing: &str, error: &Error) -> TestError {
         engine::failed(doing, &self.to_string(), error)
     }
+}
+
+fn refused(text: String) -> TestError {
+    TestError::new(ErrorKind::Refused, text)
 }
 
 fn cut_from(network: &str) -> String {

@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use eldest::etcd_client::Client;
+use etcd_client::Client;
 use tempfile::TempDir;
 
-use super::BoxError;
+use super::error::{Error, ErrorKind, Result};
 use super::http;
+use super::kv;
 use super::ports::Port;
 use super::process::Process;
 pub use builder::EtcdBuilder;
@@ -22,6 +23,9 @@ use setup::{Setup, Version, new_folder};
 
 /// How long a server may take to serve.
 const START_DEADLINE: Duration = Duration::from_secs(20);
+
+/// With a page.
+const PAGE: Duration = Duration::from_secs(5);
 
 /// What etcd logs when somebody else has its port.
 const PORT_TAKEN: &str = "address already in use";
@@ -44,7 +48,7 @@ pub struct Etcd {
 /// Why a server does not serve.
 enum Failure {
     PortTaken(String),
-    Other(BoxError),
+    Other(Error),
 }
 
 impl Etcd {
@@ -54,8 +58,9 @@ impl Etcd {
     ///
     /// # Errors
     ///
-    /// There is no binary, or it does not serve within 20 s; the message quotes its log.
-    pub async fn start() -> Result<Self, BoxError> {
+    /// [`Missing`](ErrorKind::Missing): there is no binary. [`NotServing`](ErrorKind::NotServing): it does not serve within
+    /// 20 s; the message quotes its log. [`Machine`](ErrorKind::Machine): there is no folder or no port for it.
+    pub async fn start() -> Result<Self> {
         Self::builder().start().await
     }
 
@@ -74,12 +79,46 @@ impl Etcd {
         self.setup.client.address()
     }
 
-    /// A new client with default options, connected to this server alone.
+    /// A new client with default options, connected to this server alone. With the feature `etcd-client`; without it,
+    /// [`get`](Self::get), [`put`](Self::put) and [`delete`](Self::delete) do what most tests need.
     ///
     /// # Panics
     ///
     /// Never: without a user, a client does no I/O before its first call.
+    #[cfg(feature = "etcd-client")]
     pub async fn client(&self) -> Client {
+        self.connect().await
+    }
+
+    /// The value of a key; `None` if there is no such key.
+    ///
+    /// # Errors
+    ///
+    /// [`Unreachable`](ErrorKind::Unreachable): the server does not answer within 5 s.
+    /// [`Refused`](ErrorKind::Refused): it answers with an error.
+    pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        kv::get(self.connect().await, key.as_ref()).await
+    }
+
+    /// Writes a key, as an operator or another program would.
+    ///
+    /// # Errors
+    ///
+    /// As for [`get`](Self::get); it may have been written.
+    pub async fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        kv::put(self.connect().await, key.as_ref(), value.as_ref()).await
+    }
+
+    /// Deletes a key, as an operator would: a leader's, for example. False: there was no such key.
+    ///
+    /// # Errors
+    ///
+    /// As for [`get`](Self::get); it may have been deleted.
+    pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        kv::delete(self.connect().await, key.as_ref()).await
+    }
+
+    pub(super) async fn connect(&self) -> Client {
         let client = Client::connect([self.endpoint()], None).await;
         client.expect("the endpoint is a valid address, and nothing is sent yet")
     }
@@ -137,9 +176,9 @@ impl Etcd {
     ///
     /// # Errors
     ///
-    /// It has not ended within 20 s; it was killed then.
+    /// [`TimedOut`](ErrorKind::TimedOut): it has not ended within 20 s; it was killed then.
     #[cfg(unix)]
-    pub async fn stop(&mut self) -> Result<(), BoxError> {
+    pub async fn stop(&mut self) -> Result<()> {
         let Some(process) = &mut self.process else {
             return Ok(());
         };
@@ -149,7 +188,8 @@ impl Etcd {
         while process.exited().is_none() {
             if Instant::now() >= deadline {
                 self.kill();
-                return Err(format!("etcd has not ended within {START_DEADLINE:?}").into());
+                let text = format!("etcd has not ended within {START_DEADLINE:?}");
+                return Err(Error::new(ErrorKind::TimedOut, text));
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -164,8 +204,8 @@ impl Etcd {
     ///
     /// # Errors
     ///
-    /// It does not serve within 20 s; the message quotes its log.
-    pub async fn restart(&mut self) -> Result<(), BoxError> {
+    /// As for [`start`](Self::start).
+    pub async fn restart(&mut self) -> Result<()> {
         let deadline = Instant::now() + START_DEADLINE;
         loop {
             self.kill();
@@ -184,8 +224,8 @@ impl Etcd {
     ///
     /// # Errors
     ///
-    /// It does not tell its version.
-    pub fn set_binary(&mut self, binary: impl Into<PathBuf>) -> Result<(), BoxError> {
+    /// [`Missing`](ErrorKind::Missing): it does not tell its version.
+    pub fn set_binary(&mut self, binary: impl Into<PathBuf>) -> Result<()> {
         let binary = binary.into();
         self.setup.version = Version::of(&binary)?;
         self.setup.binary = binary;
@@ -206,7 +246,7 @@ impl Etcd {
     pub async fn metric(&self, query: &str) -> f64 {
         match self.try_metric(query).await {
             Ok(value) => value,
-            Err(error) => panic!("no metric `{query}`: {error}"),
+            Err(error) => panic!("no metric `{query}`: {error:?}"),
         }
     }
 
@@ -214,25 +254,24 @@ impl Etcd {
     ///
     /// # Errors
     ///
-    /// The server does not answer within 5 s, or `query` is no metric.
-    pub async fn try_metric(&self, query: &str) -> Result<f64, BoxError> {
-        let page = http::get(&self.address(), "/metrics", Duration::from_secs(5)).await?;
+    /// [`Unreachable`](ErrorKind::Unreachable): the server does not answer within 5 s.
+    /// [`InvalidInput`](ErrorKind::InvalidInput): `query` is no metric.
+    pub async fn try_metric(&self, query: &str) -> Result<f64> {
+        let page = http::get(&self.address(), "/metrics", PAGE).await?;
         http::sum(&page, query)
     }
 
     /// Starts the process and waits until it serves.
     async fn launch(&mut self) -> Result<(), Failure> {
         let log_before = self.log().len();
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.log_path())?;
+        let log = self.open_log().map_err(Failure::of_log)?;
         let mut command = self.setup.command();
-        command.stdin(Stdio::null()).stdout(log.try_clone()?);
+        let copy = log.try_clone().map_err(Failure::of_log)?;
+        command.stdin(Stdio::null()).stdout(copy);
         command.stderr(log);
         let spawned = Process::spawn(&mut command, self.folder.path()).map_err(|error| {
-            let binary = self.setup.binary.display();
-            std::io::Error::new(error.kind(), format!("cannot run {binary}: {error}"))
+            let text = format!("cannot run {}", self.setup.binary.display());
+            Failure::Other(Error::because(ErrorKind::Missing, text, error))
         })?;
         self.process = Some(spawned);
         let mut missing = String::new();
@@ -253,7 +292,7 @@ impl Etcd {
         Err(if log.contains(PORT_TAKEN) {
             Failure::PortTaken(text)
         } else {
-            Failure::Other(text.into())
+            Failure::Other(Error::new(ErrorKind::NotServing, text))
         })
     }
 
@@ -266,49 +305,54 @@ impl Etcd {
             }
             match self.serves().await {
                 Ok(()) => return Ok(()),
-                Err(error) => *missing = error.to_string(),
+                Err(error) => *missing = format!("{error:?}"),
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
     /// Whether the server is ours and answers linearizable reads.
-    async fn serves(&mut self) -> Result<(), BoxError> {
+    async fn serves(&mut self) -> Result<()> {
         self.recognise().await?;
         // An alarm set by a test does not count against it.
         let path = "/health?exclude=NOSPACE&exclude=CORRUPT";
         let page = http::get(&self.address(), path, Duration::from_secs(1)).await?;
-        let health: serde_json::Value = serde_json::from_str(&page)?;
+        let health: serde_json::Value = serde_json::from_str(&page).unwrap_or_default();
         if health["health"] == "true" {
             Ok(())
         } else {
-            Err(format!("unhealthy: {page}").into())
+            Err(not_serving(format!("unhealthy: {page}")))
         }
     }
 
     /// Whether the server behind the client port is ours: it must have the id that the peer port gives our name.
     /// Both pages need no authentication, so this works however the server is set up.
-    async fn recognise(&mut self) -> Result<(), BoxError> {
+    async fn recognise(&mut self) -> Result<()> {
         let limit = Duration::from_secs(1);
         let member = if let Some(member) = self.member {
             member
         } else {
             let page = http::get(&self.setup.peer.address(), "/members", limit).await?;
-            let members: serde_json::Value = serde_json::from_str(&page)?;
+            let members: serde_json::Value = serde_json::from_str(&page).unwrap_or_default();
             let mut members = members.as_array().into_iter().flatten();
             let own = members.find(|member| member["name"] == self.setup.name);
             let id = own.and_then(|own| own["id"].as_u64());
             *self
                 .member
-                .insert(id.ok_or("not yet a member by its name")?)
+                .insert(id.ok_or_else(|| not_serving("not yet a member by its name"))?)
         };
         let page = http::get(&self.address(), "/metrics", limit).await?;
         let own = format!(r#"etcd_server_id{{server_id="{member:x}"}}"#);
         if http::sum(&page, &own)? > 0.0 {
             Ok(())
         } else {
-            Err(format!("{} is not its port", self.address()).into())
+            Err(not_serving(format!("{} is not its port", self.address())))
         }
+    }
+
+    fn open_log(&self) -> std::io::Result<std::fs::File> {
+        let mut options = std::fs::File::options();
+        options.create(true).append(true).open(self.log_path())
     }
 
     fn log_path(&self) -> PathBuf {
@@ -316,7 +360,7 @@ impl Etcd {
     }
 
     /// `count` members of one new cluster, not yet started.
-    fn prepare(options: &EtcdBuilder, count: usize) -> Result<Vec<Self>, BoxError> {
+    fn prepare(options: &EtcdBuilder, count: usize) -> Result<Vec<Self>> {
         let binary = options.find_binary()?;
         let version = Version::of(&binary)?;
         let token = format!("eldest-{}-{:08x}", std::process::id(), fastrand::u32(..));
@@ -333,7 +377,7 @@ impl Etcd {
                 let name = format!("{token}-{number}");
                 Ok((name, through.unwrap_or_default(), client, peer))
             })
-            .collect::<Result<Vec<_>, BoxError>>()?;
+            .collect::<Result<Vec<_>>>()?;
         let members: Vec<String> = parts
             .iter()
             .map(|(name, _, _, peer)| format!("{name}={}", peer.url()))
@@ -371,7 +415,7 @@ impl Etcd {
 }
 
 /// Starts all that do not run, at once, and waits until all serve.
-pub(super) async fn restart_stopped(members: &mut [Etcd]) -> Result<(), BoxError> {
+pub(super) async fn restart_stopped(members: &mut [Etcd]) -> Result<()> {
     let stopped = members.iter_mut().filter(|member| member.process.is_none());
     futures::future::try_join_all(stopped.map(Etcd::restart)).await?;
     Ok(())
@@ -382,16 +426,21 @@ async fn launch_all(members: &mut [Etcd]) -> Result<(), Failure> {
     Ok(())
 }
 
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        Self::Other(error.into())
+fn not_serving(text: impl Into<String>) -> Error {
+    Error::new(ErrorKind::NotServing, text)
+}
+
+impl Failure {
+    fn of_log(error: std::io::Error) -> Self {
+        let text = "cannot open etcd's log";
+        Self::Other(Error::because(ErrorKind::Machine, text, error))
     }
 }
 
-impl From<Failure> for BoxError {
+impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::PortTaken(text) => text.into(),
+            Failure::PortTaken(text) => not_serving(text),
             Failure::Other(error) => error,
         }
     }
@@ -402,20 +451,21 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_taken_port_is_told_from_other_failures_and_goes_by() -> Result<(), BoxError> {
+    async fn a_taken_port_is_told_from_other_failures_and_goes_by() -> Result<(), eldest::BoxError>
+    {
         let mut members = Etcd::prepare(&EtcdBuilder::default(), 1)?;
         let etcd = &mut members[0];
         let taken = std::net::TcpListener::bind(etcd.setup.peer.address())?;
         let failure = etcd.launch().await;
         assert!(matches!(failure, Err(Failure::PortTaken(_))));
         drop(taken);
-        etcd.launch().await?;
+        etcd.restart().await?;
         Ok(())
     }
 
     #[tokio::test]
-    async fn a_server_of_another_cluster_on_the_port_is_not_taken_for_ours() -> Result<(), BoxError>
-    {
+    async fn a_server_of_another_cluster_on_the_port_is_not_taken_for_ours()
+    -> Result<(), eldest::BoxError> {
         let mut etcd = Etcd::start().await?;
         etcd.recognise().await?;
         let other = Etcd::start().await?;
@@ -429,7 +479,8 @@ mod tests {
     /// Of the loopback interface there are many addresses, and nobody else has these.
     #[tokio::test]
     #[cfg(target_os = "linux")]
-    async fn members_run_where_they_are_told_to_through_their_command() -> Result<(), BoxError> {
+    async fn members_run_where_they_are_told_to_through_their_command()
+    -> Result<(), eldest::BoxError> {
         let mut builder = Etcd::builder();
         let (a, b) = (fastrand::u8(1..=250), fastrand::u8(1..=250));
         for number in 1..=3 {

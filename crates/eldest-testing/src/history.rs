@@ -55,11 +55,18 @@
 //!
 //! All events come from one host: `CLOCK_BOOTTIME` cannot be compared between machines. One history covers one
 //! etcd cluster; a restored backup begins a new one. The fenced counter starts at zero.
+#![allow(
+    clippy::exhaustive_enums,
+    clippy::exhaustive_structs,
+    reason = "programs that record themselves build these"
+)]
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 mod belief;
 mod check;
@@ -85,10 +92,11 @@ pub use report::{Counts, Invariant, Report, Violation};
 pub use rules::Rules;
 pub use truth::TruthRecorder;
 
-/// One thing that happened, seen by an observer on this host.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One thing that happened, seen by an observer on this host. A line of a file holds one as an object of JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// When, on the observer's clock: time since boot.
+    /// When, on the observer's clock: time since boot. In files in nanoseconds.
+    #[serde(with = "json::nanos")]
     pub at: Duration,
     /// Where: a node's name. One candidate of an election is one node, also when several share a process.
     /// For [`What::Fault`] and [`What::Healed`]: what is hit; empty for everybody (etcd itself, for example).
@@ -96,11 +104,13 @@ pub struct Event {
     /// The election's name. Ignored for what happens to a whole process: pauses, kills, faults, resources.
     pub election: String,
     /// What happened.
+    #[serde(flatten)]
     pub what: What,
 }
 
 /// What can happen. Times say how to stamp, so that an inaccuracy never hides or invents an overlap.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum What {
     /// The node registered its key.
@@ -164,13 +174,6 @@ pub enum What {
         /// Which fault.
         name: String,
     },
-    /// The node tried a write that carries its token.
-    FencedWrite {
-        /// The token it carried.
-        token: i64,
-        /// What became of it.
-        outcome: Outcome,
-    },
     /// The counter was read after all writes had ended.
     FinalCounter {
         /// Its value.
@@ -186,21 +189,33 @@ pub enum What {
         /// The key's create revision.
         create_revision: i64,
     },
-    /// etcd's side, from an independent watcher.
-    Truth {
-        /// The store's revision.
-        revision: i64,
-        /// What changed.
-        change: Change,
-    },
     /// What the node held before the test.
     Baseline(Resources),
     /// What it holds after everything was dropped and a TTL has passed.
     Final(Resources),
+    /// The node tried a write that carries its token.
+    #[serde(untagged)]
+    FencedWrite {
+        /// The token it carried.
+        token: i64,
+        /// What became of it.
+        #[serde(flatten)]
+        outcome: Outcome,
+    },
+    /// etcd's side, from an independent watcher.
+    #[serde(untagged)]
+    Truth {
+        /// The store's revision.
+        revision: i64,
+        /// What changed.
+        #[serde(flatten)]
+        change: Change,
+    },
 }
 
 /// What became of a fenced write to a counter that every admitted write raises by one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Outcome {
     /// It is about to be sent, and what became of it follows; if nothing follows, the process was killed before it
@@ -214,14 +229,17 @@ pub enum Outcome {
     /// It was refused, and certainly did nothing.
     Refused,
     /// The answer was lost: it may have been admitted, once.
+    #[serde(rename = "unanswered")]
     Unknown,
 }
 
 /// A change in etcd. Keys are text with `\xNN` for what is not printable ASCII.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Change {
     /// A key appeared.
+    #[serde(rename = "key_created")]
     Created {
         /// The key.
         key: String,
@@ -231,6 +249,7 @@ pub enum Change {
         lease: i64,
     },
     /// A living key was written again.
+    #[serde(rename = "key_overwritten")]
     Overwritten {
         /// The key.
         key: String,
@@ -240,6 +259,7 @@ pub enum Change {
         lease: i64,
     },
     /// A key was deleted, by a request or with its lease.
+    #[serde(rename = "key_deleted")]
     Deleted {
         /// The key.
         key: String,
@@ -251,6 +271,7 @@ pub enum Change {
         /// The lease.
         lease: i64,
         /// The least time it has left, counted from the event's time; `None` if it is gone.
+        #[serde(default, with = "json::some_nanos")]
         left: Option<Duration>,
     },
     /// Changes after revision `since`, up to and including the event's revision, are not known: the watcher began
@@ -262,7 +283,7 @@ pub enum Change {
 }
 
 /// Things a node, or a whole test, can leave behind. What was not counted is left at zero.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Resources {
     pub leases: u64,
@@ -319,8 +340,8 @@ impl History {
     ///
     /// The file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        let text: String = self.events.iter().map(json::line).collect();
-        std::fs::write(path, text)
+        let lines: io::Result<String> = self.events.iter().map(json::line).collect();
+        std::fs::write(path, lines?)
     }
 
     /// The events in order.

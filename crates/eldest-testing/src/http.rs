@@ -7,15 +7,21 @@ use std::time::Duration;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use super::BoxError;
+use super::error::{Error, ErrorKind, Result};
 
 /// The body of the page at `path`, whatever its status.
-pub(super) async fn get(address: &str, path: &str, limit: Duration) -> Result<String, BoxError> {
+pub(super) async fn get(address: &str, path: &str, limit: Duration) -> Result<String> {
     let page = match tokio::time::timeout(limit, fetch(address, path)).await {
-        Ok(page) => page.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("no answer in {limit:?}")),
+        Ok(page) => page,
+        Err(_) => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("no answer in {limit:?}"),
+        )),
     };
-    page.map_err(|problem| format!("GET http://{address}{path}: {problem}").into())
+    page.map_err(|error| {
+        let text = format!("cannot get http://{address}{path}");
+        Error::because(ErrorKind::Unreachable, text, error)
+    })
 }
 
 /// Reads exactly the answer and not up to the end of the connection, which etcd's peer port sometimes keeps open
@@ -81,10 +87,11 @@ async fn exactly(
 }
 
 /// The sum of all samples in `page` that have the name of `query` and at least its labels.
-pub(super) fn sum(page: &str, query: &str) -> Result<f64, BoxError> {
-    let (wanted, rest) = Series::parse(query).ok_or_else(|| format!("not a metric: `{query}`"))?;
+pub(super) fn sum(page: &str, query: &str) -> Result<f64> {
+    let refused = || Error::new(ErrorKind::InvalidInput, format!("not a metric: `{query}`"));
+    let (wanted, rest) = Series::parse(query).ok_or_else(refused)?;
     if !rest.trim().is_empty() {
-        return Err(format!("not a metric: `{query}`").into());
+        return Err(refused());
     }
     let samples = page
         .lines()
@@ -141,6 +148,7 @@ impl<'a> Series<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eldest::BoxError;
 
     /// Answers one request with `answer`, and keeps the connection open.
     async fn got(answer: &'static str) -> Result<String, BoxError> {
@@ -153,7 +161,7 @@ mod tests {
         };
         tokio::select! {
             ended = server => Err(format!("the server ended: {ended:?}").into()),
-            page = get(&address, "/", Duration::from_secs(5)) => page,
+            page = get(&address, "/", Duration::from_secs(5)) => Ok(page?),
         }
     }
 
@@ -164,7 +172,8 @@ mod tests {
         let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
             3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n";
         assert_eq!(got(chunked).await?, "hello");
-        let error = got("SSH-2.0\r\n").await.expect_err("no HTTP").to_string();
+        let error = got("SSH-2.0\r\n").await.expect_err("no HTTP");
+        let error = format!("{error:?}");
         assert!(error.contains("not an HTTP answer"), "{error}");
         Ok(())
     }

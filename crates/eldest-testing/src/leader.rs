@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use super::BoxError;
+use super::error::{Error, ErrorKind, Result};
 
 /// With one answer of one node; a frozen one never answers.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -44,12 +44,12 @@ const LAST_WORD: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 ///
-/// The deadline passed first; the text tells what each node said last.
+/// [`TimedOut`](ErrorKind::TimedOut): the deadline passed first; the text tells what each node said last.
 pub async fn one_leader<'n, N, E>(
     deadline: Duration,
     nodes: impl IntoIterator<Item = &'n N>,
     leads: impl AsyncFn(&'n N) -> Result<bool, E>,
-) -> Result<&'n N, BoxError>
+) -> Result<&'n N>
 where
     N: Display + 'n,
     E: Display,
@@ -68,7 +68,10 @@ where
         }
     });
     let one = one.await;
-    one.map_err(|_| format!("not within {deadline:?}: exactly one node leads; {last}").into())
+    one.map_err(|_| {
+        let text = format!("not within {deadline:?}: exactly one node leads; {last}");
+        Error::new(ErrorKind::TimedOut, text)
+    })
 }
 
 /// Watches for some time that `leader` goes on leading and no other of the nodes says that it does: that a node which
@@ -76,13 +79,13 @@ where
 ///
 /// # Errors
 ///
-/// Another node says "yes" or the leader says "no", at once; the leader does not say "yes" at the end.
+/// [`Contradicted`](ErrorKind::Contradicted): another node says "yes" or the leader says "no", at once; the leader does not say "yes" at the end.
 pub async fn one_leader_stays<'n, N, E>(
     during: Duration,
     leader: &'n N,
     nodes: impl IntoIterator<Item = &'n N>,
     leads: impl AsyncFn(&'n N) -> Result<bool, E>,
-) -> Result<(), BoxError>
+) -> Result<()>
 where
     N: Display + 'n,
     E: Display,
@@ -98,7 +101,9 @@ where
         last = told(&said);
         for said in &said {
             if said.leads() != std::ptr::eq(said.node, leader) && said.answered() {
-                return Err(format!("{leader} should go on leading, but {last}").into());
+                return Err(contradicted(format!(
+                    "{leader} should go on leading, but {last}"
+                )));
             }
         }
         if over && said.iter().any(Said::leads) {
@@ -106,7 +111,13 @@ where
         }
         tokio::time::sleep(PAUSE).await;
     }
-    Err(format!("{leader} should lead at the end, but {last}").into())
+    Err(contradicted(format!(
+        "{leader} should lead at the end, but {last}"
+    )))
+}
+
+fn contradicted(text: String) -> Error {
+    Error::new(ErrorKind::Contradicted, text)
 }
 
 /// What a node answered.
@@ -202,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_only_one_that_says_yes_leads() -> Result<(), BoxError> {
+    async fn the_only_one_that_says_yes_leads() -> Result<()> {
         let nodes = [
             node("n1", &[Refuses]),
             node("n2", &[Yes, Yes, No]),
@@ -216,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_never_answers_delays_nobody_for_long() -> Result<(), BoxError> {
+    async fn who_never_answers_delays_nobody_for_long() -> Result<()> {
         let nodes = [
             node("n1", &[Hangs]),
             node("n2", &[Hangs]),
@@ -247,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_leader_stays_though_it_is_late_now_and_then() -> Result<(), BoxError> {
+    async fn a_leader_stays_though_it_is_late_now_and_then() -> Result<()> {
         let nodes = [node("n1", &[Yes, Refuses, Yes]), node("n2", &[No, Refuses])];
         one_leader_stays(BRIEFLY, &nodes[0], &nodes, leads).await?;
         assert!(nodes[1].asked.load(SeqCst) >= 2);
@@ -276,12 +287,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_may_be_awaited_in_a_task() -> Result<(), BoxError> {
+    async fn it_may_be_awaited_in_a_task() -> Result<()> {
         let task = tokio::spawn(async {
             let nodes = [node("n1", &[Yes])];
             let leader = one_leader(SOON, &nodes, leads).await?;
             one_leader_stays(BRIEFLY, leader, &nodes, leads).await
         });
-        task.await?
+        task.await.expect("it ended")
     }
 }

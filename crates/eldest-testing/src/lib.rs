@@ -1,6 +1,14 @@
-//! A real etcd in a temporary folder, clusters of it, and a proxy that breaks connections on purpose, for tests and
-//! demos of services that elect their leader by `eldest`. The feature `docker` adds the module `docker`, for tests with
-//! containers. Without the default feature `etcd` there is the module [`history`] alone, which brings no etcd along.
+//! Tests of services that elect their leader by `eldest`: leaderships without etcd, a real etcd and its faults, and recorded
+//! histories with a checker.
+//!
+//! | what is tested | with | needs |
+//! |---|---|---|
+//! | the work of a leader: that it stops, resigns, hands over | [`fake_leadership`]: a term that the test extends and loses, by a clock that the test moves | nothing |
+//! | several nodes: who leads next, and when | [`MemoryEtcd`]: an etcd in this process; under tokio's paused clock a TTL passes at once | feature `memory` |
+//! | the same with the real server, its outages and broken connections | [`Etcd`], [`EtcdCluster`], [`Proxy`] | |
+//! | a crash, within the process | [`crash`]: a session is abandoned, and its lease runs out by itself | |
+//! | containers that are killed, frozen or cut off | [`docker`] | feature `docker`, an engine |
+//! | that at no time two nodes acted as leader | [`history`] | |
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -17,20 +25,53 @@
 //! # }
 //! ```
 //!
-//! Everything here needs a tokio runtime with time and I/O, and real time: under tokio's paused clock
-//! the deadlines pass at once.
+//! [`Etcd`], [`Proxy`] and [`docker`] need a tokio runtime with time and I/O, and real time: under tokio's paused clock the
+//! deadlines pass at once. [`MemoryEtcd::session`] and [`fake_leadership`] do not.
+//!
+//! madsim is not supported: `etcd-client` in its simulation has no watches and no comparison of create revisions, and an
+//! election of this library consists of both. For simulated time use [`MemoryEtcd`] under tokio's paused clock.
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `etcd` (default) | a real etcd in a temporary folder, clusters of it, and [`Proxy`] |
+//! | `fake` (default) | [`fake_leadership`], [`crashable_session`] and [`crash`] |
+//! | `memory` | [`MemoryEtcd`]; it builds a gRPC server |
+//! | `docker` | the module [`docker`] |
+//! | `etcd-client` | what takes or returns a client of the version of `etcd-client` that this crate uses |
+//!
+//! Without any of them there is the module [`history`] alone, which brings no etcd along: for programs that record what they
+//! do.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+// What users match and build may grow without breaking them; hidden modules say where they are exempt.
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 #[cfg(feature = "etcd")]
 mod cluster;
+#[cfg(feature = "fake")]
+mod crash;
 #[cfg(feature = "docker")]
 pub mod docker;
+#[cfg(feature = "fake")]
+mod env;
+mod error;
 #[cfg(feature = "etcd")]
 mod etcd;
+#[cfg(feature = "fake")]
+mod fake;
 pub mod history;
 #[cfg(feature = "etcd")]
 mod http;
+#[cfg(feature = "memory")]
+#[doc(hidden)]
+pub mod internal;
+#[cfg(any(feature = "etcd", feature = "memory"))]
+mod kv;
 #[cfg(feature = "etcd")]
 mod leader;
+#[cfg(feature = "memory")]
+mod memory;
 #[cfg(feature = "etcd")]
 mod ports;
 #[cfg(feature = "etcd")]
@@ -42,16 +83,20 @@ mod wait;
 
 #[cfg(feature = "etcd")]
 pub use cluster::EtcdCluster;
+#[cfg(feature = "fake")]
+pub use crash::{crash, crashable_session};
+pub use error::{Error, ErrorKind, Result};
 #[cfg(feature = "etcd")]
 pub use etcd::{Etcd, EtcdBuilder};
+#[cfg(feature = "fake")]
+pub use fake::{TermControl, fake_leadership};
 #[cfg(feature = "etcd")]
 pub use leader::{one_leader, one_leader_stays};
+#[cfg(feature = "memory")]
+pub use memory::MemoryEtcd;
 #[cfg(feature = "etcd")]
 pub use process::Process;
 #[cfg(feature = "etcd")]
 pub use proxy::{ConnectionId, Proxy};
 #[cfg(feature = "etcd")]
 pub use wait::eventually;
-
-#[cfg(feature = "etcd")]
-use eldest::BoxError;

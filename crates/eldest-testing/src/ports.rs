@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 
-use super::BoxError;
+use super::error::{Error, ErrorKind, Result};
 
 /// Below the range from which the kernel takes ports for outgoing connections: such a connection could take
 /// the port while its server is down, or a client that retries could even connect to itself.
@@ -19,7 +19,7 @@ pub(super) struct Port {
 
 impl Port {
     /// A port on which nobody listens. Somebody else may still take it before its server does.
-    pub(super) fn free() -> Result<Self, BoxError> {
+    pub(super) fn free() -> Result<Self> {
         for _ in 0..1_000 {
             let number = fastrand::u16(RANGE);
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, number));
@@ -33,7 +33,10 @@ impl Port {
                 });
             }
         }
-        Err(format!("no free port on 127.0.0.1 from {RANGE:?}").into())
+        Err(Error::new(
+            ErrorKind::Machine,
+            format!("no free port on 127.0.0.1 from {RANGE:?}"),
+        ))
     }
 
     /// That port at an address of somebody else's making, where nobody but its server takes any.

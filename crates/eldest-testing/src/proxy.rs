@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::BoxError;
+use super::error::Result;
 use super::ports::Port;
 
 /// Bytes are read and passed on in pieces of at most this size.
@@ -82,8 +82,8 @@ impl Proxy {
     ///
     /// # Errors
     ///
-    /// There is no free port.
-    pub async fn start(upstream: impl AsRef<str>) -> Result<Self, BoxError> {
+    /// [`Machine`](crate::ErrorKind::Machine): there is no free port.
+    pub async fn start(upstream: impl AsRef<str>) -> Result<Self> {
         let upstream = upstream.as_ref();
         let upstream = upstream.strip_prefix("http://").unwrap_or(upstream);
         let (port, listener) = loop {
@@ -378,29 +378,9 @@ impl<A: Fn(&Mode) -> bool> Pump<'_, A> {
             mut mode,
             alive,
         } = self;
-        let (keep, mut kept) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES);
+        let (keep, mut kept) = mpsc::channel(PIECES);
         let read = async move {
-            let mut buffer = vec![0; PIECE];
-            loop {
-                match from.readable().await {
-                    Ok(()) => {}
-                    Err(_) => break,
-                }
-                match from.try_read(&mut buffer) {
-                    Ok(0) => break,
-                    Ok(count) => {
-                        counted.arrived(direction, count);
-                        let piece = (Instant::now(), buffer[..count].to_vec());
-                        if keep.send(piece).await.is_err() {
-                            break;
-                        }
-                    }
-                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                    Err(_) => break,
-                }
-            }
-            let _ = keep.send((Instant::now(), Vec::new())).await; // the end, delayed like everything
-            drop(keep);
+            read_pieces(from, counted, direction, keep).await;
             std::future::pending::<()>().await;
         };
         let write = async {
@@ -443,6 +423,32 @@ impl<A: Fn(&Mode) -> bool> Pump<'_, A> {
             () = read => {}
         }
     }
+}
+
+/// Reads until the end, and passes on each piece with the time at which it came; an empty one is the end.
+async fn read_pieces(
+    from: ReadHalf<'_>,
+    counted: &Counted,
+    direction: usize,
+    keep: mpsc::Sender<(Instant, Vec<u8>)>,
+) {
+    let mut buffer = vec![0; PIECE];
+    while from.readable().await.is_ok() {
+        match from.try_read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => {
+                counted.arrived(direction, count);
+                let piece = (Instant::now(), buffer[..count].to_vec());
+                if keep.send(piece).await.is_err() {
+                    break;
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+    // Delayed like everything.
+    let _ = keep.send((Instant::now(), Vec::new())).await;
 }
 
 /// Waits until a piece read at `since` may be passed on.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::BoxError;
+use super::error::{Error, ErrorKind, Result};
 
 /// Asks `condition` every 5 ms until it answers with something, and fails after `deadline`,
 /// also when an answer of `condition` itself takes too long.
@@ -28,12 +28,12 @@ use super::BoxError;
 ///
 /// # Errors
 ///
-/// The deadline passed first.
+/// [`TimedOut`](ErrorKind::TimedOut): the deadline passed first.
 pub async fn eventually<T>(
     deadline: Duration,
     what: impl std::fmt::Display,
     mut condition: impl AsyncFnMut() -> Option<T>,
-) -> Result<T, BoxError> {
+) -> Result<T> {
     let answer = tokio::time::timeout(deadline, async {
         loop {
             if let Some(answer) = condition().await {
@@ -42,7 +42,10 @@ pub async fn eventually<T>(
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     });
-    answer
-        .await
-        .map_err(|_| format!("not within {deadline:?}: {what}").into())
+    answer.await.map_err(|_| {
+        Error::new(
+            ErrorKind::TimedOut,
+            format!("not within {deadline:?}: {what}"),
+        )
+    })
 }

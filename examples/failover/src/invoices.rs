@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use eldest::etcd_client::TxnOp;
-use eldest::{BoxError, Error, ErrorKind, Leadership};
+use eldest::{BoxError, Error, ErrorKind, Leadership, Op};
 
 use crate::Witness;
 
@@ -25,7 +24,7 @@ pub(crate) async fn number_them(
         };
         if let Some(before) = before {
             let next = before + 1;
-            let put = TxnOp::put(INVOICES, next.to_string(), None);
+            let put = Op::put(INVOICES, next.to_string());
             let write = witness.writes(leadership.fencing_token(), next);
             let written = leadership.txn([put]).await;
             write.ended(&written);
@@ -53,11 +52,8 @@ fn must_stop(error: &Error) -> bool {
 
 /// Under the guard as well: who reads does so as the leader.
 async fn read(leadership: &Leadership) -> Result<u64, BoxError> {
-    let answer = leadership.txn([TxnOp::get(INVOICES, None)]).await?;
-    let Some(eldest::etcd_client::TxnOpResponse::Get(found)) = answer.op_responses().pop() else {
-        return Err("an answer to another question".into());
-    };
-    match found.kvs().first() {
+    let outcome = leadership.txn([Op::get(INVOICES)]).await?;
+    match outcome.found().next() {
         Some(entry) => Ok(entry.value_str()?.parse()?),
         None => Ok(0),
     }

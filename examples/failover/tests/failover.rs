@@ -12,14 +12,16 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use eldest::BoxError;
-use eldest::etcd_client::Client;
 use eldest_failover_example::{ELECTION, INVOICES};
 use eldest_testing::docker::{Container, Network, owner_label, sweep};
 use eldest_testing::history::{History, Recorder, Rules, TruthRecorder, What, check};
 use eldest_testing::{eventually, one_leader, one_leader_stays};
+use etcd_client::Client;
 use testcontainers::core::{IntoContainerPort, Mount};
 use testcontainers::runners::{AsyncBuilder, AsyncRunner};
-use testcontainers::{ContainerAsync, GenericBuildableImage, GenericImage, ImageExt};
+use testcontainers::{
+    ContainerAsync, ContainerRequest, GenericBuildableImage, GenericImage, ImageExt,
+};
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
 
@@ -80,6 +82,32 @@ impl fmt::Display for Node {
     }
 }
 
+impl Node {
+    /// Starts an instance that writes its history into a file of that folder.
+    async fn start(
+        container: ContainerRequest<GenericImage>,
+        name: &str,
+        recorder: &Recorder,
+        histories: &Path,
+    ) -> Result<Self> {
+        let folder = Mount::bind_mount(histories.display().to_string(), "/histories");
+        let running = container
+            .with_env_var("NAME", name)
+            .with_env_var("TTL_SECONDS", TTL.as_secs().to_string())
+            .with_env_var("HISTORY", format!("/histories/{name}"))
+            .with_mount(folder)
+            .start()
+            .await?;
+        let container = Container::find(running.id()).await?;
+        Ok(Self {
+            name: name.to_owned(),
+            container: container.recorded(recorder, name),
+            history: histories.join(name),
+            _running: running,
+        })
+    }
+}
+
 async fn leads(node: &Node) -> Result<bool> {
     // A published port may change whenever its container was started or connected.
     let address = node.container.address(8080).await?;
@@ -108,16 +136,14 @@ impl Stage {
         let histories = tempfile::tempdir()?;
         let recorder = Recorder::boottime();
 
+        let endpoint = format!("http://{}:2379", name("etcd"));
         let etcd = GenericImage::new(ETCD.0, ETCD.1)
             .with_exposed_port(2379.tcp())
             .with_container_name(name("etcd"))
             .with_network(network.name())
             .with_label(label, &owner)
             .with_env_var("ETCD_LISTEN_CLIENT_URLS", "http://0.0.0.0:2379")
-            .with_env_var(
-                "ETCD_ADVERTISE_CLIENT_URLS",
-                format!("http://{}:2379", name("etcd")),
-            )
+            .with_env_var("ETCD_ADVERTISE_CLIENT_URLS", &endpoint)
             .start()
             .await?;
         let container = Container::find(etcd.id()).await?;
@@ -128,39 +154,20 @@ impl Stage {
         })
         .await?;
         // Before the first instance stands, or its election could not be checked.
-        let truth = TruthRecorder::start(
-            client.clone(),
-            recorder.clone(),
-            ELECTION,
-            format!("eldest/{ELECTION}/"),
-        )
-        .await?;
+        let prefix = format!("eldest/{ELECTION}/");
+        let eye = [container.address(2379).await?.to_string()];
+        let truth = TruthRecorder::start(eye, recorder.clone(), ELECTION, prefix).await?;
 
         let mut nodes = Vec::new();
         for instance in ["n1", "n2", "n3"] {
-            let running = service
+            let container = service
                 .clone()
                 .with_exposed_port(8080.tcp())
                 .with_container_name(name(instance))
                 .with_network(network.name())
                 .with_label(label, &owner)
-                .with_env_var("NAME", instance)
-                .with_env_var("ETCD_ENDPOINTS", format!("http://{}:2379", name("etcd")))
-                .with_env_var("TTL_SECONDS", TTL.as_secs().to_string())
-                .with_env_var("HISTORY", format!("/histories/{instance}"))
-                .with_mount(Mount::bind_mount(
-                    histories.path().display().to_string(),
-                    "/histories",
-                ))
-                .start()
-                .await?;
-            let container = Container::find(running.id()).await?;
-            nodes.push(Node {
-                name: instance.to_owned(),
-                container: container.recorded(&recorder, instance),
-                history: histories.path().join(instance),
-                _running: running,
-            });
+                .with_env_var("ETCD_ENDPOINTS", &endpoint);
+            nodes.push(Node::start(container, instance, &recorder, histories.path()).await?);
         }
         Ok(Self {
             nodes,
@@ -174,11 +181,11 @@ impl Stage {
     }
 
     async fn leader(&self, deadline: Duration) -> Result<&Node> {
-        one_leader(deadline, &self.nodes, leads).await
+        Ok(one_leader(deadline, &self.nodes, leads).await?)
     }
 
     async fn stays(&self, leader: &Node) -> Result {
-        one_leader_stays(TTL, leader, &self.nodes, leads).await
+        Ok(one_leader_stays(TTL, leader, &self.nodes, leads).await?)
     }
 
     /// Ends all instances, and checks what was recorded.
@@ -226,14 +233,16 @@ async fn image() -> Result<GenericImage> {
 
 /// A static binary runs in an empty image, and none has to be fetched for it.
 fn static_binary() -> std::result::Result<PathBuf, String> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
+    // Beside what this test was built with: what runs only while the service is built, such as macros, is there already.
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let folder = folder.parent().expect("the target folder");
     // With a target named, the flags are not for build scripts and macros.
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let built = Command::new(env!("CARGO"))
         .args(["build", "--package", env!("CARGO_PKG_NAME")])
         .args(["--features", "failover-test", "--target", &target])
         .arg("--target-dir")
-        .arg(&folder)
+        .arg(folder)
         .env(
             "RUSTFLAGS",
             "-C target-feature=+crt-static -C strip=symbols",

@@ -37,8 +37,7 @@ async fn a_leader_that_hears_nothing_from_etcd_stops_before_another_leads() -> R
     let etcd = Etcd::start().await?;
     let recorder = Recorder::boottime();
     let prefix = format!("eldest/{ELECTION}/");
-    let client = etcd.client().await;
-    let truth = TruthRecorder::start(client, recorder.clone(), ELECTION, prefix).await?;
+    let truth = TruthRecorder::start([etcd.endpoint()], recorder.clone(), ELECTION, prefix).await?;
     let shutdown = CancellationToken::new();
     let mut nodes = Vec::new();
     for name in ["n1", "n2", "n3"] {

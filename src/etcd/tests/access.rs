@@ -44,7 +44,7 @@ async fn refused_credentials_are_auth_and_never_quoted() {
         let pool = pool_of(&etcd, user, password);
         let failure = pool.list(b"ns/e/", Reach::Children).await.unwrap_err();
         assert_eq!(
-            (failure.class, failure.may_be_applied),
+            (failure.class, failure.ambiguous),
             (Class::Auth, false),
             "{failure}"
         );
@@ -57,7 +57,7 @@ async fn refused_credentials_are_auth_and_never_quoted() {
         .await
         .unwrap_err();
     assert_eq!(
-        (failure.class, failure.may_be_applied),
+        (failure.class, failure.ambiguous),
         (Class::Auth, false),
         "{failure}"
     );
@@ -119,7 +119,7 @@ async fn refusals_tell_which_watch_they_are_about() {
     // The stream still tells of changes.
     let lease = fresh_id();
     pool.grant_as(lease, 30).await.unwrap();
-    pool.join(b"ns/e/1", b"a", lease, b"ns/e/", Unless::default())
+    pool.join(b"ns/e/1", b"a", lease, b"ns/e/", Admission::default())
         .await
         .unwrap();
     let news = soon("the change", receiver.next()).await.unwrap();
@@ -135,7 +135,7 @@ async fn an_old_token_is_replaced_for_calls_and_streams() {
     let pool = pool_of(&etcd, "me", PASSWORD);
     let id = fresh_id();
     pool.grant_as(id, 30).await.unwrap();
-    pool.join(b"ns/e/1", b"a", id, b"ns/e/", Unless::default())
+    pool.join(b"ns/e/1", b"a", id, b"ns/e/", Admission::default())
         .await
         .unwrap();
 

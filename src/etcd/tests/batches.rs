@@ -14,7 +14,7 @@ async fn what_is_absent_is_taken_and_what_stands_is_left_alone() {
     let lease = fresh_id();
     pool.grant_as(lease, 30).await.unwrap();
     let member = pool
-        .join(b"ns/p/m-1", b"a", lease, b"ns/p/", Unless::default())
+        .join(b"ns/p/m-1", b"a", lease, b"ns/p/", Admission::default())
         .await
         .unwrap();
     let guard = (&b"ns/p/m-1"[..], member.header.revision);
@@ -70,14 +70,18 @@ fn candidate(n: usize) -> (String, String) {
     (format!("ns/e{n}/1"), format!("ns/e{n}/"))
 }
 
-fn join<'a>((key, prefix): &'a (String, String), lease: i64, unless: Unless<'a>) -> Join<'a> {
+fn join((key, prefix): &(String, String), lease: i64, admission: Admission) -> Join {
     Join {
-        key: key.as_bytes(),
-        value: b"v",
+        key: key.as_bytes().into(),
+        value: b"v"[..].into(),
         lease,
-        prefix: prefix.as_bytes(),
-        unless,
+        prefix: prefix.as_bytes().into(),
+        admission,
     }
+}
+
+fn refs(joins: &[Join]) -> Vec<&Join> {
+    joins.iter().collect()
 }
 
 #[tokio::test]
@@ -91,7 +95,7 @@ async fn joins_share_a_transaction_and_nothing_else() {
     let candidates: Vec<_> = (0..4).map(candidate).collect();
     let stands = async |key: &str, prefix: &str| {
         let (key, prefix) = (key.as_bytes(), prefix.as_bytes());
-        let joined = pool.join(key, b"o", lease, prefix, Unless::default());
+        let joined = pool.join(key, b"o", lease, prefix, Admission::default());
         joined.await.unwrap().header.revision
     };
     let mine = stands("ns/e1/1", "ns/e1/").await;
@@ -99,18 +103,24 @@ async fn joins_share_a_transaction_and_nothing_else() {
         stands(&format!("ns/e2/{n}"), "ns/e2/").await;
     }
     let other = stands("ns/e3/0", "ns/e3/").await;
-    let alone = Unless {
-        created_after: Some(other - 1),
-        ..Unless::default()
+    let alone = Admission {
+        none_after: Some(other - 1),
+        ..Admission::default()
     };
-    let all = |n: usize| if n == 3 { alone } else { Unless::default() };
+    let all = |n: usize| {
+        if n == 3 {
+            alone.clone()
+        } else {
+            Admission::default()
+        }
+    };
     let joins: Vec<_> = candidates
         .iter()
         .enumerate()
         .map(|(n, candidate)| join(candidate, lease, all(n)))
         .collect();
 
-    let registered = pool.join_each(&joins).await.unwrap();
+    let registered = pool.join_each(&refs(&joins)).await.unwrap();
     let mut joined = Vec::new();
     for one in registered {
         joined.push(pool.finish(one).await.unwrap());
@@ -138,27 +148,33 @@ async fn sixty_four_joins_are_as_many_as_etcd_takes_with_room_to_spare() {
     let lease = fresh_id();
     pool.grant_as(lease, 30).await.unwrap();
     let of = |n| (0..n).map(candidate).collect::<Vec<_>>();
-    let beside = Unless {
-        created_after: Some(0),
-        ..Unless::default()
+    let beside = Admission {
+        none_after: Some(0),
+        ..Admission::default()
     };
     let (fit, many) = (of(64), of(127));
-    let joins: Vec<_> = fit.iter().map(|one| join(one, lease, beside)).collect();
-    let joined = pool.join_each(&joins).await.unwrap();
+    let joins: Vec<_> = fit
+        .iter()
+        .map(|one| join(one, lease, beside.clone()))
+        .collect();
+    let joined = pool.join_each(&refs(&joins)).await.unwrap();
     for one in joined {
         assert!(pool.finish(one).await.unwrap().created);
     }
-    let joins: Vec<_> = many.iter().map(|one| join(one, lease, beside)).collect();
-    let refused = pool.join_each(&joins).await.map(drop).unwrap_err();
+    let joins: Vec<_> = many
+        .iter()
+        .map(|one| join(one, lease, beside.clone()))
+        .collect();
+    let refused = pool.join_each(&refs(&joins)).await.map(drop).unwrap_err();
     assert_eq!(refused.class, Class::Invalid, "{refused}");
     // One lease that is gone fails them all, and nothing was put.
     let two = [candidate(200), candidate(201)];
     let gone = [
-        join(&two[0], lease, beside),
+        join(&two[0], lease, beside.clone()),
         join(&two[1], fresh_id(), beside),
     ];
-    let gone = pool.join_each(&gone);
-    let gone = gone.await.map(drop).unwrap_err();
+    let gone = pool.join_each(&refs(&gone)).await;
+    let gone = gone.map(drop).unwrap_err();
     assert_eq!(gone.class, Class::LeaseGone);
     let listed = pool.list(b"ns/e200/", Reach::Children).await.unwrap();
     assert_eq!(listed.entries, []);

@@ -59,10 +59,7 @@ async fn a_proxy_is_told_from_a_member_whatever_the_user_may_do() {
             member.client(lane).await.unwrap();
             let proxied = pool_with(&[&proxy.endpoint()], options.clone(), TIMEOUT);
             let failure = proxied.client(lane).await.err().expect("a refusal");
-            assert_eq!(
-                (failure.class, failure.may_be_applied),
-                (Class::Proxy, false)
-            );
+            assert_eq!((failure.class, failure.ambiguous), (Class::Proxy, false));
         }
     }
 }

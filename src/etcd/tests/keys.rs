@@ -31,7 +31,7 @@ async fn the_first_join_creates_the_key_and_the_second_finds_it() {
     fill(&pool, ["ns/e/0".to_owned()]).await;
 
     let first = pool
-        .join(b"ns/e/1", b"a", lease, b"ns/e/", Unless::default())
+        .join(b"ns/e/1", b"a", lease, b"ns/e/", Admission::default())
         .await
         .unwrap();
     assert!(first.created);
@@ -44,7 +44,7 @@ async fn the_first_join_creates_the_key_and_the_second_finds_it() {
     assert_eq!(first.entries[0].lease, 0);
 
     let second = pool
-        .join(b"ns/e/1", b"b", lease, b"ns/e/", Unless::default())
+        .join(b"ns/e/1", b"b", lease, b"ns/e/", Admission::default())
         .await
         .unwrap();
     assert!(!second.created);
@@ -59,11 +59,11 @@ async fn a_join_is_refused_if_somebody_joined_after_a_revision() {
     let lease = fresh_id();
     pool.grant_as(lease, 30).await.unwrap();
     let join = async |key: &'static str, created_after: i64| {
-        let unless = Unless {
-            created_after: Some(created_after),
-            ..Unless::default()
+        let admission = Admission {
+            none_after: Some(created_after),
+            ..Admission::default()
         };
-        let joined = pool.join(key.as_bytes(), b"a", lease, b"ns/e/", unless);
+        let joined = pool.join(key.as_bytes(), b"a", lease, b"ns/e/", admission);
         joined.await.unwrap()
     };
     // A neighbour does not count.
@@ -91,11 +91,11 @@ async fn a_join_is_refused_if_a_key_stands_beside_its_prefix() {
     let lease = fresh_id();
     pool.grant_as(lease, 30).await.unwrap();
     let join = async |key: &'static str, prefix: &'static str| {
-        let unless = Unless {
-            beside_in: Some(b"ns/s/"),
-            ..Unless::default()
+        let admission = Admission {
+            nothing_else_in: Some(b"ns/s/"[..].into()),
+            ..Admission::default()
         };
-        let joined = pool.join(key.as_bytes(), b"a", lease, prefix.as_bytes(), unless);
+        let joined = pool.join(key.as_bytes(), b"a", lease, prefix.as_bytes(), admission);
         joined.await.unwrap()
     };
     fill(&pool, ["ns/r/3/1", "ns/t/3/1", "ns/s"].map(String::from)).await;
@@ -118,7 +118,7 @@ async fn a_join_with_an_unknown_lease_says_so() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let failure = pool
-        .join(b"ns/e/1", b"a", fresh_id(), b"ns/e/", Unless::default())
+        .join(b"ns/e/1", b"a", fresh_id(), b"ns/e/", Admission::default())
         .await
         .unwrap_err();
     assert_eq!(failure.class, Class::LeaseGone, "{failure}");
@@ -148,7 +148,7 @@ async fn more_candidates_than_a_page_are_read_whole() {
     let lease = fresh_id();
     pool.grant_as(lease, 30).await.unwrap();
     let joined = pool
-        .join(b"ns/e/99999", b"a", lease, b"ns/e/", Unless::default())
+        .join(b"ns/e/99999", b"a", lease, b"ns/e/", Admission::default())
         .await
         .unwrap();
     assert!(joined.created);
@@ -215,7 +215,7 @@ async fn a_guarded_delete_never_removes_a_recreated_key() {
     let pool = etcd.pool();
     let lease = fresh_id();
     pool.grant_as(lease, 30).await.unwrap();
-    let join = || pool.join(b"ns/e/1", b"a", lease, b"ns/e/", Unless::default());
+    let join = || pool.join(b"ns/e/1", b"a", lease, b"ns/e/", Admission::default());
     let first = join().await.unwrap().header.revision;
     let gone = pool.delete(b"ns/e/1", first).await.unwrap();
     assert_eq!(gone.revision, first + 1);
@@ -240,7 +240,7 @@ async fn several_keys_are_read_at_one_revision() {
     pool.grant_as(lease, 30).await.unwrap();
     for name in ["ns/a/1", "ns/c/1"] {
         let prefix = &name.as_bytes()[..5];
-        pool.join(name.as_bytes(), b"v", lease, prefix, Unless::default())
+        pool.join(name.as_bytes(), b"v", lease, prefix, Admission::default())
             .await
             .unwrap();
     }
@@ -273,7 +273,7 @@ async fn a_proclamation_changes_the_value_of_our_own_key_only() {
     pool.grant_as(lease, 30).await.unwrap();
     pool.grant_as(other, 30).await.unwrap();
     let created = pool
-        .join(b"ns/e/1", b"a", lease, b"ns/e/", Unless::default())
+        .join(b"ns/e/1", b"a", lease, b"ns/e/", Admission::default())
         .await
         .unwrap();
     let token = created.header.revision;
@@ -306,7 +306,7 @@ async fn a_request_that_is_too_large_is_invalid() {
     let pool = etcd.pool();
     let value = vec![0; 3 << 20];
     let failure = pool
-        .join(b"ns/e/1", &value, 0, b"ns/e/", Unless::default())
+        .join(b"ns/e/1", &value, 0, b"ns/e/", Admission::default())
         .await
         .unwrap_err();
     assert_eq!(failure.class, Class::Invalid, "{failure}");
@@ -320,7 +320,7 @@ async fn candidates_beyond_the_default_message_size_are_read() {
     let value = vec![7; 1 << 20];
     for n in 0..6 {
         let key = format!("ns/e/{n}");
-        pool.join(key.as_bytes(), &value, 0, b"ns/none/", Unless::default())
+        pool.join(key.as_bytes(), &value, 0, b"ns/none/", Admission::default())
             .await
             .unwrap();
     }

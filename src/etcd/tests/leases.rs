@@ -19,7 +19,7 @@ async fn a_lease_is_granted_under_our_id_listed_and_revoked() {
     assert_eq!(taken.class, Class::LeaseTaken, "{taken}");
 
     for key in [b"ns/e/1", b"ns/f/1"] {
-        pool.join(key, b"a", id, b"ns/e/", Unless::default())
+        pool.join(key, b"a", id, b"ns/e/", Admission::default())
             .await
             .unwrap();
     }
@@ -99,10 +99,7 @@ async fn a_keepalive_whose_renewal_was_dropped_is_used_up() {
         () = std::future::ready(()) => {}
     }
     let failure = keepalive.renew().await.unwrap_err();
-    assert_eq!(
-        (failure.class, failure.may_be_applied),
-        (Class::Retry, false)
-    );
+    assert_eq!((failure.class, failure.ambiguous), (Class::Retry, false));
 
     let mut keepalive = pool.keepalive(id).await.unwrap();
     assert_eq!(
@@ -121,16 +118,10 @@ async fn a_keepalive_whose_renewal_timed_out_is_used_up() {
     let mut keepalive = pool.keepalive(id).await.unwrap();
     etcd.pause();
     let failure = soon("a timeout", keepalive.renew()).await.unwrap_err();
-    assert_eq!(
-        (failure.class, failure.may_be_applied),
-        (Class::Retry, true)
-    );
+    assert_eq!((failure.class, failure.ambiguous), (Class::Retry, true));
     etcd.resume();
     let failure = keepalive.renew().await.unwrap_err();
-    assert_eq!(
-        (failure.class, failure.may_be_applied),
-        (Class::Retry, false)
-    );
+    assert_eq!((failure.class, failure.ambiguous), (Class::Retry, false));
 }
 
 #[tokio::test]

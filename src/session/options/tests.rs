@@ -21,8 +21,7 @@ fn the_defaults_work_for_every_ttl_that_is_allowed() {
     }
 }
 
-const PAGE: &str = include_str!("../../../docs/operations.md");
-const README: &str = include_str!("../../../README.md");
+const PAGE: &str = include_str!("../../../docs/ttl.md");
 
 /// Seconds as the page writes them: hundredths, rounded down.
 fn seconds(duration: Duration) -> String {
@@ -33,14 +32,9 @@ fn seconds(duration: Duration) -> String {
 }
 
 fn on_the_page(first: &str, columns: &[Duration]) {
-    in_the_text(PAGE, first, columns, "");
-}
-
-fn in_the_text(text: &str, first: &str, columns: &[Duration], unit: &str) {
-    let column = |column: &Duration| seconds(*column) + unit;
-    let columns: Vec<String> = columns.iter().map(column).collect();
+    let columns: Vec<String> = columns.iter().map(|column| seconds(*column)).collect();
     let row = format!("| {first}{} |", columns.join(" | "));
-    assert!(text.lines().any(|line| line == row), "missing: {row}");
+    assert!(PAGE.lines().any(|line| line == row), "missing: {row}");
 }
 
 /// The longest change of etcd's leader that is survived, found by asking.
@@ -67,7 +61,7 @@ fn ends(settings: &Settings) -> (Duration, Duration) {
 }
 
 #[test]
-fn the_figures_for_operators_are_those_of_the_code() {
+fn the_figures_on_the_page_of_ttls_are_those_of_the_code() {
     let half = Duration::from_millis(500);
     for ttl in [2, 3, 5, 10, 20, 30, 60, 120, 300].map(Duration::from_secs) {
         let settings = SessionOptions::new("n").ttl(ttl).settle().unwrap();
@@ -100,7 +94,16 @@ fn the_figures_for_operators_are_those_of_the_code() {
         let change = change(&settings);
         assert!(change >= Duration::from_millis(timeout), "{ms} ms");
         on_the_page(&first, &[ttl, request, told, ttl + half, change]);
-        in_the_text(README, &first, &[ttl, request, told, ttl + half], " s");
+    }
+    for (ttl, seconds) in [(4, 1), (7, 2)] {
+        let survives = |ttl| {
+            let options = SessionOptions::new("n").ttl(Duration::from_secs(ttl));
+            options
+                .settle()
+                .unwrap()
+                .survives(Duration::from_secs(seconds))
+        };
+        assert!(survives(ttl) && !survives(ttl - 1), "{ttl} s");
     }
 }
 
@@ -168,6 +171,34 @@ fn names_with_empty_levels_are_refused_with_the_rule() {
 }
 
 #[test]
+fn an_exact_prefix_is_refused_only_where_it_would_stand_elsewhere() {
+    for (prefix, rule) in [
+        ("", "empty"),
+        ("/a/", "\"/a/\" must not end with '/'"),
+        ("/", "must not end with '/'"),
+        ("/a\0b", "control"),
+        ("ns/~semaphore/s/3", "~semaphore"),
+        ("other/~partitions/p/9", "~semaphore"),
+        ("ns/~new/x", "~semaphore"),
+    ] {
+        let message = check_exact(prefix, "ns/").unwrap_err().to_string();
+        assert!(message.contains(rule), "{message}");
+    }
+    for prefix in [
+        "/golem/shard-manager/leader",
+        "a",
+        "a//b",
+        "//a",
+        "/~user/x",
+    ] {
+        assert!(check_exact(prefix, "ns/").is_ok(), "{prefix}");
+    }
+    assert!(check_exact(&"x".repeat(1025), "ns/").is_ok());
+    assert!(check_exact(&"x".repeat(1026), "ns/").is_err());
+    assert!(check_exact("~a", "").is_err());
+}
+
+#[test]
 fn names_that_begin_alike_never_share_a_prefix() {
     // Complaint 8: `xy` and `xyz`.
     let settings = SessionOptions::new("n").settle().unwrap();
@@ -176,7 +207,11 @@ fn names_that_begin_alike_never_share_a_prefix() {
 
 #[test]
 fn the_password_is_in_no_debug_output() {
-    let options = SessionOptions::new("n")
-        .connect_options(ConnectOptions::new().with_user("u", "canary-secret"));
+    let options = SessionOptions::new("n").credentials(Credentials::new("u", "canary-secret"));
     assert!(!format!("{options:?}").contains("canary-secret"));
+    let credentials = Credentials::new("u", "canary-secret");
+    assert_eq!(
+        format!("{credentials:?}"),
+        r#"Credentials { user: "u", .. }"#
+    );
 }

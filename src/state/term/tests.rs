@@ -20,9 +20,14 @@ fn term_in(env: Scripted, clock: &Arc<Clock>) -> (Arc<LeaseDeadline>, Arc<TermSt
     let env = clock.env(env);
     let endpoints = vec!["http://127.0.0.1:1".to_owned()];
     let options = etcd_client::ConnectOptions::new();
-    let pool = Pool::new(Arc::clone(&env), endpoints, options, Duration::from_secs(1));
+    let pool = Pool::new(
+        Arc::clone(&env),
+        &endpoints,
+        options,
+        Duration::from_secs(1),
+    );
     let pool = Arc::new(pool.unwrap_or_else(|e| panic!("{e}")));
-    let lease_deadline = LeaseDeadline::until(at(100));
+    let lease_deadline = LeaseDeadline::until(1, at(100));
     let key = (*b"e/1").into();
     let shared = TermState::new(env, pool, Arc::clone(&lease_deadline), "e".into(), key, 1);
     (lease_deadline, shared)
@@ -30,7 +35,7 @@ fn term_in(env: Scripted, clock: &Arc<Clock>) -> (Arc<LeaseDeadline>, Arc<TermSt
 
 #[test]
 fn a_belief_that_ended_is_never_extended() {
-    let lease_deadline = LeaseDeadline::until(at(100));
+    let lease_deadline = LeaseDeadline::until(1, at(100));
     assert!(lease_deadline.extend(at(200)));
     assert!(
         lease_deadline.extend(at(150)),
@@ -99,7 +104,7 @@ fn the_clock_is_read_after_both_words_so_that_a_pause_between_them_is_seen() {
 
 #[test]
 fn whoever_saw_an_older_deadline_pass_does_not_end_the_belief() {
-    let lease_deadline = LeaseDeadline::until(at(100));
+    let lease_deadline = LeaseDeadline::until(1, at(100));
     lease_deadline.extend(at(200));
     assert!(!lease_deadline.end_by(at(199)));
     assert!(!lease_deadline.is_frozen() && !lease_deadline.over.is_cancelled());
@@ -111,7 +116,7 @@ fn whoever_saw_an_older_deadline_pass_does_not_end_the_belief() {
 #[test]
 fn the_watchdog_ends_the_belief_a_grace_period_before_its_deadline() {
     let lease_deadlines = LeaseDeadlines::new(Duration::from_millis(30));
-    let lease_deadline = lease_deadlines.begin(at(100));
+    let lease_deadline = lease_deadlines.begin(1, at(100));
     assert_eq!(lease_deadlines.due(), Some(at(70)));
     lease_deadlines.fire(at(69));
     assert!(!lease_deadline.over.is_cancelled());
@@ -124,7 +129,7 @@ fn the_watchdog_ends_the_belief_a_grace_period_before_its_deadline() {
 #[test]
 fn the_watchdog_spares_a_belief_that_was_extended_after_it_looked() {
     let lease_deadlines = LeaseDeadlines::new(Duration::from_millis(30));
-    let lease_deadline = lease_deadlines.begin(at(100));
+    let lease_deadline = lease_deadlines.begin(1, at(100));
     let (due, now) = (lease_deadlines.due(), at(99));
     assert!(due.is_some_and(|due| now >= due), "it will be fired");
     lease_deadline.extend(at(200));
@@ -174,7 +179,7 @@ async fn the_end_of_a_term_wakes_the_watchdog_for_the_earlier_deadline_of_its_wo
     let term = Term {
         shared: Arc::clone(&shared),
     };
-    let claim = Claim::new(handle, 1, 1, term);
+    let claim = Claim::new(handle, 1, Duration::ZERO, 1, term);
     let monitor = WorkMonitor::start(Arc::new(claim), Duration::ZERO, None, true);
     monitor.work_begins(None, None);
     assert_eq!(

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use eldest::{CancellationToken, ErrorKind, Membership, Partition};
+use eldest::{CancellationToken, ErrorKind, Partition, PartitionMembership};
 use eldest_testing::{Etcd, eventually};
 
 use super::{PREFIX, partitions};
 use crate::common::{Result, SOON, keys, leases, nothing_under, soon};
 
-pub(crate) async fn next(member: &mut Membership) -> Result<Partition> {
+pub(crate) async fn next(member: &mut PartitionMembership) -> Result<Partition> {
     Ok(soon("a partition", member.owned()).await?)
 }
 

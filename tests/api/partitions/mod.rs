@@ -6,9 +6,9 @@ mod onlookers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use eldest::etcd_client::TxnOp;
-use eldest::{CancellationToken, ErrorKind, LostReason, Partition, Partitions, Session, Term};
+use eldest::{CancellationToken, ErrorKind, LostReason, Op, Partition, Partitions, Session, Term};
 use eldest_testing::{Etcd, eventually};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -22,7 +22,7 @@ const PREFIX: &str = "eldest/~partitions/billing/";
 struct Running {
     shutdown: CancellationToken,
     begun: mpsc::UnboundedReceiver<(u32, Term)>,
-    task: JoinHandle<eldest::Result<()>>,
+    task: JoinHandle<eldest::Result<Option<()>>>,
     terms: BTreeMap<u32, Term>,
 }
 
@@ -63,14 +63,15 @@ impl Running {
     }
 
     async fn owns(&mut self, count: usize) -> Result<BTreeSet<u32>> {
-        eventually(SOON, format!("{count} are owned"), async || {
+        Ok(eventually(SOON, format!("{count} are owned"), async || {
             Some(self.owned()).filter(|owned| owned.len() == count)
         })
-        .await
+        .await?)
     }
 
     async fn end(self) -> eldest::Result<()> {
-        soon("run returns", self.task).await.expect("no panic")
+        let ended = soon("run returns", self.task).await.expect("no panic");
+        ended.map(drop)
     }
 }
 
@@ -102,7 +103,7 @@ async fn work_is_begun_once_for_each_partition_and_ended_before_its_key_goes() -
     })
     .await?;
     let term = running.terms[&17].clone();
-    assert_eq!(term.election(), "billing/17");
+    assert_eq!(term.name(), "billing/17");
     assert_eq!(term.key(), format!("{PREFIX}200/o-17").as_bytes());
     running.shutdown.cancel();
     running.end().await?;
@@ -151,7 +152,7 @@ async fn work_that_fails_ends_the_run_after_all_other_work() -> Result {
         let counted = Arc::clone(&counted);
         async move {
             if partition.number() == 3 {
-                return Err("broken".into());
+                return Err::<(), eldest::BoxError>("broken".into());
             }
             partition.lost().cancelled().await;
             *counted.lock().expect("no panic") += 1;
@@ -160,10 +161,12 @@ async fn work_that_fails_ends_the_run_after_all_other_work() -> Result {
     });
     let error = soon("run", run).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Work);
-    assert!(error.to_string().contains("broken"), "{error}");
+    assert!(error.report().to_string().contains("broken"), "{error}");
     assert_eq!(keys(&mut client, PREFIX).await, []);
     // And it may run again.
-    let run = partitions.run(CancellationToken::new(), async |_| Ok(()));
+    let run = partitions.run(CancellationToken::new(), async |_| {
+        Ok::<_, eldest::BoxError>(())
+    });
     soon("run", run).await?;
     Ok(())
 }
@@ -263,15 +266,14 @@ async fn a_partition_whose_key_somebody_deletes_is_taken_again_with_a_larger_tok
     .await?;
     assert!(again > term.fencing_token());
     // What the old term would still write is refused.
-    let late = term.txn([TxnOp::put("out", "late", None)]).await;
+    let late = term.txn([Op::put("out", "late")]).await;
     assert_eq!(late.unwrap_err().kind(), ErrorKind::LeadershipLost);
-    let txn = eldest::etcd_client::Txn::new()
-        .when([term.guard()])
+    let guard = Compare::create_revision(term.key(), CompareOp::Equal, term.fencing_token());
+    let txn = Txn::new()
+        .when([guard])
         .and_then([TxnOp::put("out", "late", None)]);
     assert!(!client.txn(txn).await?.succeeded());
-    running.terms[&1]
-        .txn([TxnOp::put("out", "1", None)])
-        .await?;
+    running.terms[&1].txn([Op::put("out", "1")]).await?;
     Ok(())
 }
 

@@ -2,7 +2,6 @@
 
 use eldest::{Announcement, CancellationToken, ErrorKind, Member, Session};
 use eldest_testing::{Etcd, eventually};
-use futures::StreamExt;
 
 use super::membership::next;
 use super::{PREFIX, Running, partitions, until_lost};
@@ -22,8 +21,8 @@ async fn onlookers_see_which_partition_is_with_whom_and_how_to_reach_it() -> Res
 
     let mut members = Vec::new();
     for (name, address) in [("a", "10.0.0.1:80"), ("b", "10.0.0.2:80")] {
-        let announcement = Announcement::new(name).address(address);
-        let options = options(name).announce(announcement);
+        let announcement = Announcement::new(name).with_address(address);
+        let options = options(name).announcement(announcement);
         let session = Session::connect([etcd.endpoint()], options).await?;
         let running = Running::start(&session.partitions("billing", 8)?, until_lost);
         members.push((session, running));
@@ -103,7 +102,7 @@ async fn another_count_is_refused_until_nobody_shares_the_first() -> Result {
     Ok(())
 }
 
-async fn only_member(client: &mut eldest::etcd_client::Client) -> String {
+async fn only_member(client: &mut etcd_client::Client) -> String {
     let members = keys(client, &format!("{PREFIX}8/m-")).await;
     assert_eq!(members.len(), 1);
     members[0].path.clone()

@@ -52,20 +52,15 @@ impl Args {
                 "--disk" => parsed.options.storage = Storage::Disk,
                 "--tmpfs" => parsed.options.storage = Storage::Memory,
                 "--profile" => {
-                    ensure!(
-                        cfg!(feature = "profile"),
-                        "built without the feature `profile`"
-                    );
+                    const BUILT: bool = cfg!(feature = "profile");
+                    ensure!(BUILT, "built without the feature `profile`");
                     parsed.options.profile = Some(PICTURES.into());
                 }
                 "--check" => (parsed.options.check, parsed.options.quick) = (true, true),
                 "--members" => {
-                    parsed.options.members =
-                        value()?.parse().context("--members takes a number")?;
-                    ensure!(
-                        [1, 3].contains(&parsed.options.members),
-                        "--members is 1 or 3"
-                    );
+                    let members = value()?.parse().context("--members takes a number")?;
+                    ensure!([1, 3].contains(&members), "--members is 1 or 3");
+                    parsed.options.members = members;
                 }
                 "--peers" => {
                     parsed.options.peers = value()?.split(',').map(str::to_owned).collect();
@@ -83,20 +78,16 @@ impl Args {
         }
         let chosen = !parsed.benches.is_empty();
         if !chosen {
-            let benches = BENCHES
-                .iter()
-                .filter(|bench| !parsed.options.check || bench.checked);
-            parsed.benches.extend(benches);
+            let wanted = |bench: &&Bench| !parsed.options.check || bench.checked;
+            parsed.benches.extend(BENCHES.iter().filter(wanted));
         }
         Ok(match (helped, needs) {
             (true, false) => Asked::Help,
             (true, true) => Asked::Needs(Self::default()),
             (false, true) => Asked::Needs(parsed),
             (false, false) if all => {
-                ensure!(
-                    !chosen && !parsed.options.check,
-                    "`all` is all benches, to be kept"
-                );
+                let kept = !chosen && !parsed.options.check;
+                ensure!(kept, "`all` is all benches, to be kept");
                 Asked::All(parsed.with_other_kinds())
             }
             (false, false) => Asked::Measure(parsed),

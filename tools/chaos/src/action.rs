@@ -42,6 +42,27 @@ pub struct Card {
     pub only_by_name: bool,
 }
 
+impl Card {
+    /// Of an action that needs nothing of etcd, lets nothing be refused, and is done with all others.
+    pub(crate) fn new(
+        realm: Realm,
+        [name, about]: [&'static str; 2],
+        (side, effect, lasts): (Side, Effect, Lasts),
+    ) -> Self {
+        Self {
+            name,
+            about,
+            side,
+            realm,
+            effect,
+            lasts,
+            refuses: false,
+            asks: false,
+            only_by_name: false,
+        }
+    }
+}
+
 /// Whom an action hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {

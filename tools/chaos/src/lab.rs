@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::time::Duration;
 
-use eldest::etcd_client::{Client, Error, GetOptions};
 use eldest_testing::history::{History, Recorder, Resources, TruthRecorder, What};
 use eldest_testing::{Etcd, EtcdCluster, eventually};
+use etcd_client::{Client, Error, GetOptions};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
@@ -61,6 +61,20 @@ pub(crate) struct Leads {
     pub(crate) token: i64,
 }
 
+/// A client of each member, and what each of them tells of the election.
+async fn watched(
+    cluster: &EtcdCluster,
+    recorder: &Recorder,
+) -> Result<(Vec<Client>, Vec<TruthRecorder>)> {
+    let (mut clients, mut truths) = (Vec::new(), Vec::new());
+    for member in cluster.members() {
+        let client = member.client().await;
+        clients.push(client.clone());
+        truths.push(TruthRecorder::with_client(client, recorder.clone(), ELECTION, PREFIX).await?);
+    }
+    Ok((clients, truths))
+}
+
 impl Lab {
     /// With data centres: one for each server, the nodes spread over them.
     pub(crate) async fn start(settings: &Settings, far: Option<&Wide>) -> Result<Self> {
@@ -78,14 +92,7 @@ impl Lab {
         let cluster = builder.start_cluster(settings.members).await?;
         let recorder = Recorder::boottime();
         let folder = tempfile::Builder::new().prefix("eldest-chaos-").tempdir()?;
-        let mut clients = Vec::new();
-        let mut truths = Vec::new();
-        for member in cluster.members() {
-            let client = member.client().await;
-            let eye = (client.clone(), recorder.clone());
-            truths.push(TruthRecorder::start(eye.0, eye.1, ELECTION, PREFIX).await?);
-            clients.push(client);
-        }
+        let (clients, truths) = watched(&cluster, &recorder).await?;
         let register = folder.path().join("register.sqlite");
         let common = Common {
             folder: folder.path(),
@@ -95,18 +102,10 @@ impl Lab {
         let mut ledger = Ledger::default();
         let (mut links, mut nodes) = (Vec::new(), Vec::new());
         for number in 0..settings.nodes {
-            let name = format!("n{}", number + 1);
-            let node = if let Some(wire) = &wire {
-                let mut nearest = cluster.endpoints();
-                nearest.rotate_left(number % settings.members);
-                let site = &wire.sites()[number % settings.members];
-                if far.is_some_and(|far| !far.near) {
-                    nearest.remove(0);
-                }
-                let round_trip = far.filter(|far| far.preset).map(|far| far.round_trip);
-                Member::new(&common, &name, &name, nearest.join(","))?
-                    .elsewhere(site.command(), round_trip)
+            let node = if let Some(far) = far.zip(wire.as_ref()) {
+                Member::far(&common, number, cluster.endpoints(), far)?
             } else {
+                let name = format!("n{}", number + 1);
                 let own = Links::start(&cluster).await?;
                 let node = Member::new(&common, &name, &name, own.endpoints(number))?;
                 links.push(own);
@@ -131,16 +130,22 @@ impl Lab {
             folder,
         };
         lab.record("", What::Baseline(lab.held().await?));
-        for node in &lab.nodes {
-            node.start(&lab.settings)?;
-            let wanted = lab.nodes.iter().filter(|node| node.runs()).count();
-            lab.until(format!("{} stands", node.name), async || {
-                Ok((lab.keys().await?.len() == wanted).then_some(()))
+        lab.start_nodes().await?;
+        lab.settings.ttl = lab.granted().await?;
+        Ok(lab)
+    }
+
+    /// Starts the nodes one after the other, so that they stand in that order.
+    async fn start_nodes(&self) -> Result {
+        for node in &self.nodes {
+            node.start(&self.settings)?;
+            let wanted = self.nodes.iter().filter(|node| node.runs()).count();
+            self.until(format!("{} stands", node.name), async || {
+                Ok((self.keys().await?.len() == wanted).then_some(()))
             })
             .await?;
         }
-        lab.settings.ttl = lab.granted().await?;
-        Ok(lab)
+        Ok(())
     }
 
     /// The TTL of the nodes' leases: they may have chosen it themselves.
@@ -249,10 +254,10 @@ impl Lab {
     pub(crate) async fn pass(&self, time: Duration) -> Result {
         let end = self.now() + time;
         let what = "time passes";
-        eventually(time * 2 + REQUEST, what, async || {
+        Ok(eventually(time * 2 + REQUEST, what, async || {
             (self.now() >= end).then_some(())
         })
-        .await
+        .await?)
     }
 
     /// Does something in etcd through whichever server answers.

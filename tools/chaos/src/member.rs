@@ -12,6 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::wide::Wide;
+use crate::wire::Wire;
 use crate::{NODE, Result, Settings};
 
 /// How often the fenced counter is raised.
@@ -71,13 +73,25 @@ impl Member {
         })
     }
 
-    /// It runs elsewhere, where that command starts it, and perhaps that far from the servers.
-    pub(crate) fn elsewhere(self, through: Vec<OsString>, round_trip: Option<Duration>) -> Self {
-        Self {
-            through,
-            round_trip,
-            ..self
+    /// The node of that number in a data centre, one of those that the nodes are spread over. It uses the server there, if
+    /// it has one near, and then those of the next ones.
+    pub(crate) fn far(
+        common: &Common<'_>,
+        number: usize,
+        mut endpoints: Vec<String>,
+        (far, wire): (&Wide, &Wire),
+    ) -> Result<Self> {
+        let site = number % endpoints.len();
+        endpoints.rotate_left(site);
+        if !far.near {
+            endpoints.remove(0);
         }
+        let name = format!("n{}", number + 1);
+        Ok(Self {
+            through: wire.sites()[site].command(),
+            round_trip: far.preset.then_some(far.round_trip),
+            ..Self::new(common, &name, &name, endpoints.join(","))?
+        })
     }
 
     pub(crate) fn start(&self, settings: &Settings) -> Result {
@@ -192,7 +206,7 @@ impl Member {
 
     /// Waits until its process is over, and how; none if there was none.
     pub(crate) async fn ended(&self, patience: Duration, what: &str) -> Result<Option<ExitStatus>> {
-        eventually(
+        Ok(eventually(
             patience,
             format!("{} {what}", self.name),
             async || match &mut *self.process.borrow_mut() {
@@ -200,7 +214,7 @@ impl Member {
                 None => Some(None),
             },
         )
-        .await
+        .await?)
     }
 
     /// An error if it ended though nobody asked it to.

@@ -73,18 +73,18 @@ fn the_table_of_faults_names_what_there_is_and_all_of_it() {
     assert_eq!(named, actions, "each is in the table");
 }
 
-/// What README says that etcd needs for a distance is what the harness gives it for that distance.
+/// What docs/ttl.md says that etcd needs for a distance is what the harness gives it for that distance.
 #[test]
 #[cfg(unix)]
-fn etcd_is_set_up_for_a_distance_as_readme_says() {
+fn etcd_is_set_up_for_a_distance_as_documented() {
     use std::time::Duration;
 
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let readme = fs::read_to_string(readme).expect("README.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ttl.md");
+    let page = fs::read_to_string(page).expect("docs/ttl.md");
     let mut rows = 0;
-    for line in readme.lines() {
+    for line in page.lines() {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let ["", distance, heartbeat, timeout, _, _, _, _, ""] = cells[..] else {
+        let ["", distance, heartbeat, timeout, _, _, _, _, _, ""] = cells[..] else {
             continue;
         };
         let Some(distance) = distance.strip_suffix(" ms") else {
@@ -96,5 +96,5 @@ fn etcd_is_set_up_for_a_distance_as_readme_says() {
         assert_eq!((settings.heartbeat, settings.election_timeout), told);
         rows += 1;
     }
-    assert!(rows > 0, "README says nothing of distances");
+    assert!(rows > 0, "the page says nothing of distances");
 }

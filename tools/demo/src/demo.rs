@@ -6,11 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use eldest::etcd_client::{Client, DeleteOptions};
-use eldest::{Session, SessionOptions};
+use eldest::{Observer, Session, SessionOptions};
 use eldest_testing::Etcd;
 use eldest_testing::history::{Recorder, Report, Rules, TruthRecorder, check};
-use futures::StreamExt;
+use etcd_client::{Client, DeleteOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
@@ -36,24 +35,13 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     let mut interrupted = pin!(interrupted()?);
     let recorder = Recorder::boottime();
     let mut view = View::new(options.plain, recorder.now());
-    let ready = async {
-        let (etcd, endpoints) = if let Some(endpoints) = options.endpoints {
-            (None, endpoints)
-        } else {
-            view.title("eldest demo: starting an etcd in a temporary folder".to_owned());
-            let etcd = Etcd::start().await.map_err(|error| anyhow!(error))?;
-            let endpoints = vec![etcd.endpoint()];
-            (Some(etcd), endpoints)
-        };
-        let stage = Stage::new(endpoints, &recorder, &mut view).await?;
-        Ok::<_, anyhow::Error>((etcd, stage))
-    };
-    let (etcd, stage) = tokio::select! {
+    let stage = tokio::select! {
         biased;
         () = &mut interrupted => return Ok(ExitCode::from(130)),
-        ready = ready => ready?,
+        ready = Stage::new(options.endpoints, &recorder, &mut view) => ready?,
     };
     let Stage {
+        etcd,
         setup,
         client,
         ttl,
@@ -63,15 +51,9 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
         inbox,
     } = stage;
     let fleet = Fleet::new(setup.clone(), news);
-    let client_of_world = client.clone();
-    let mut world = World::new(
-        recorder.clone(),
-        client_of_world,
-        setup.clone(),
-        ttl,
-        (fleet, inbox),
-        view,
-    );
+    let nodes = (fleet, inbox);
+    let (watch, of_world) = (recorder.clone(), client.clone());
+    let mut world = World::new(watch, of_world, setup.clone(), ttl, nodes, view);
 
     let mut rows = Vec::new();
     let whole = tokio::select! {
@@ -111,6 +93,8 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
 
 /// What the script needs before it begins.
 struct Stage {
+    /// Unless the endpoints were given.
+    etcd: Option<Etcd>,
     setup: Setup,
     client: Client,
     ttl: Duration,
@@ -121,7 +105,19 @@ struct Stage {
 }
 
 impl Stage {
-    async fn new(endpoints: Vec<String>, recorder: &Recorder, view: &mut View) -> Result<Self> {
+    async fn new(
+        endpoints: Option<Vec<String>>,
+        recorder: &Recorder,
+        view: &mut View,
+    ) -> Result<Self> {
+        let (etcd, endpoints) = if let Some(endpoints) = endpoints {
+            (None, endpoints)
+        } else {
+            view.title("eldest demo: starting an etcd in a temporary folder".to_owned());
+            let etcd = Etcd::start().await.map_err(|error| anyhow!(error))?;
+            let endpoints = vec![etcd.endpoint()];
+            (Some(etcd), endpoints)
+        };
         let random = RandomState::new().build_hasher().finish();
         let namespace = format!("eldest-demo-{}-{:08x}", std::process::id(), random as u32);
         // Only looks on, so it holds no lease.
@@ -141,22 +137,10 @@ impl Stage {
         ));
         let election = session.election(ELECTION)?;
         let prefix = election.prefix().as_bytes().to_vec();
-        let truth = TruthRecorder::start(client.clone(), recorder.clone(), ELECTION, prefix);
+        let truth = TruthRecorder::with_client(client.clone(), recorder.clone(), ELECTION, prefix);
         let truth = timeout(PATIENCE, truth).await??;
         let (news, inbox) = unbounded_channel();
-        let mut observer = election.observe().await?;
-        let seen = news.clone();
-        tokio::spawn(async move {
-            while let Some(roster) = observer.next().await {
-                let news = match roster {
-                    Ok(roster) => News::Roster(roster),
-                    Err(error) => News::Blind(error.to_string()),
-                };
-                if seen.send(news).is_err() {
-                    return;
-                }
-            }
-        });
+        tokio::spawn(report(election.observe().await?, news.clone()));
         let setup = Setup {
             name: String::new(),
             namespace,
@@ -164,6 +148,7 @@ impl Stage {
             endpoints,
         };
         Ok(Self {
+            etcd,
             setup,
             client,
             ttl,
@@ -172,6 +157,19 @@ impl Stage {
             news,
             inbox,
         })
+    }
+}
+
+/// Passes on what the observer sees.
+async fn report(mut observer: Observer, news: UnboundedSender<News>) {
+    while let Some(roster) = observer.next().await {
+        let seen = match roster {
+            Ok(roster) => News::Roster(roster),
+            Err(error) => News::Blind(error.to_string()),
+        };
+        if news.send(seen).is_err() {
+            return;
+        }
     }
 }
 

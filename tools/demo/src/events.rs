@@ -41,7 +41,7 @@ pub(crate) enum Said {
     /// The library did not even send a write, for the term had ended.
     NotSent { token: i64 },
     /// Something went wrong that it can live with.
-    RequestError { text: String },
+    Error { text: String },
 }
 
 impl Event {
@@ -74,7 +74,7 @@ impl Event {
                 json!({"said": "wrote", "token": token, "outcome": outcome, "value": value, "late": late})
             }
             Said::NotSent { token } => json!({"said": "not_sent", "token": token}),
-            Said::RequestError { text } => json!({"said": "trouble", "text": text}),
+            Said::Error { text } => json!({"said": "error", "text": text}),
         };
         object["at"] = nanos(self.at).into();
         object["node"] = self.node.as_str().into();
@@ -115,7 +115,7 @@ impl Event {
                 late: object["late"].as_bool()?,
             },
             "not_sent" => Said::NotSent { token: token? },
-            "trouble" => Said::RequestError {
+            "error" => Said::Error {
                 text: text("text")?,
             },
             _ => return None,
@@ -144,7 +144,7 @@ impl Event {
                 token: *token,
                 outcome: *outcome,
             },
-            Said::Queued { .. } | Said::NotSent { .. } | Said::RequestError { .. } => return None,
+            Said::Queued { .. } | Said::NotSent { .. } | Said::Error { .. } => return None,
         })
     }
 }
@@ -190,7 +190,7 @@ mod tests {
             wrote(Outcome::Refused, true),
             wrote(Outcome::Unknown, false),
             Said::NotSent { token },
-            Said::RequestError {
+            Said::Error {
                 text: "no route\n".into(),
             },
         ];

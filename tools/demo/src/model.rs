@@ -59,7 +59,7 @@ pub(crate) struct Term {
 
 /// A candidate, as etcd has it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Seat {
+pub(crate) struct Candidate {
     pub(crate) name: String,
     pub(crate) key: Vec<u8>,
     pub(crate) create_revision: i64,
@@ -72,7 +72,7 @@ pub(crate) struct Seat {
 pub(crate) struct Model {
     pub(crate) nodes: BTreeMap<String, Node>,
     /// Eldest first.
-    pub(crate) seats: Vec<Seat>,
+    pub(crate) candidates: Vec<Candidate>,
     /// Everything that was said, in the order in which it was heard.
     pub(crate) events: Vec<Event>,
     /// What made the last leader go: when, and in words.
@@ -104,7 +104,10 @@ impl Model {
 
     /// The names in order of seniority.
     pub(crate) fn order(&self) -> Vec<&str> {
-        self.seats.iter().map(|seat| seat.name.as_str()).collect()
+        self.candidates
+            .iter()
+            .map(|candidate| candidate.name.as_str())
+            .collect()
     }
 
     /// The event of that node, at or after a point, that `wanted` picks.
@@ -147,7 +150,7 @@ impl Model {
                 })
             }
             News::Roster(roster) => {
-                self.seats = seats(&self.seats, &roster, now);
+                self.candidates = candidates(&self.candidates, &roster, now);
                 None
             }
             News::Blind(why) => {
@@ -197,27 +200,27 @@ impl Node {
             }
             Said::Checked { .. } | Said::Lost { .. } | Said::Resigns { .. } => self.term = None,
             Said::Wrote { .. } => self.said_written = true,
-            Said::Queued { .. } | Said::NotSent { .. } | Said::RequestError { .. } => {}
+            Said::Queued { .. } | Said::NotSent { .. } | Said::Error { .. } => {}
         }
     }
 }
 
 /// Keeps the times at which candidates were first seen.
-fn seats(before: &[Seat], roster: &Roster, now: Duration) -> Vec<Seat> {
+fn candidates(before: &[Candidate], roster: &Roster, now: Duration) -> Vec<Candidate> {
     let members = roster.members().iter();
-    let seats = members.map(|member| {
+    let candidates = members.map(|member| {
         let known = before
             .iter()
-            .find(|seat| seat.create_revision == member.create_revision());
-        Seat {
+            .find(|candidate| candidate.create_revision == member.create_revision());
+        Candidate {
             name: member.identity().to_owned(),
             key: member.key().to_vec(),
             create_revision: member.create_revision(),
             lease: member.lease_id(),
-            since: known.map_or(now, |seat| seat.since),
+            since: known.map_or(now, |candidate| candidate.since),
         }
     });
-    seats.collect()
+    candidates.collect()
 }
 
 /// What is worth telling, in words.
@@ -261,7 +264,7 @@ fn text(node: &Node, event: &Event, cause: Option<&(Duration, String)>) -> Optio
         } => "got no answer to a write".to_owned(),
         Said::Wrote { .. } => return None,
         Said::NotSent { .. } => "tries to write all the same: the library sends nothing".to_owned(),
-        Said::RequestError { text } => format!("trouble: {text}"),
+        Said::Error { text } => format!("error: {text}"),
     })
 }
 

@@ -4,9 +4,11 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use eldest::etcd_client::{Client, PutOptions, Txn, TxnOp};
-use eldest::{Candidate, Election, ErrorKind, Leadership, Session, SessionOptions, Status, Term};
+use eldest::{
+    Candidate, Election, ErrorKind, Leadership, Op, Session, SessionOptions, Status, Term,
+};
 use eldest_testing::history::{Outcome, Recorder};
+use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -76,7 +78,7 @@ impl Node {
         mut candidate: Candidate,
         commands: &mut Lines<BufReader<Stdin>>,
     ) -> Result<Option<()>> {
-        let mut status = candidate.status();
+        let mut status = candidate.subscribe();
         status.mark_changed();
         let mut leadership: Option<Leadership> = None;
         let mut checks = interval(CHECK);
@@ -108,7 +110,7 @@ impl Node {
                         return Ok(Some(()));
                     },
                     Some(WRITE_LATE) => self.write_late().await?,
-                    Some(other) => self.tell(Said::RequestError { text: format!("unknown command: {other}") })?,
+                    Some(other) => self.tell(Said::Error { text: format!("unknown command: {other}") })?,
                 },
                 changed = status.changed() => {
                     changed.context("the session is gone")?;
@@ -181,24 +183,26 @@ impl Node {
     async fn write_late(&mut self) -> Result<()> {
         let Some(term) = self.term.clone() else {
             let text = "it never led, so it has nothing to write with".to_owned();
-            return self.tell(Said::RequestError { text });
+            return self.tell(Said::Error { text });
         };
         self.check()?;
         let token = term.fencing_token();
-        let put = self.put(0);
-        match term.txn([put.clone()]).await {
+        match term.txn([self.put(0)]).await {
             Err(error) if error.kind() == ErrorKind::LeadershipLost => {
                 self.tell(Said::NotSent { token })?;
             }
-            Ok(_) => self.tell(Said::RequestError {
+            Ok(_) => self.tell(Said::Error {
                 text: "the library sent a write of a term that has ended".to_owned(),
             })?,
-            Err(error) => self.tell(Said::RequestError {
+            Err(error) => self.tell(Said::Error {
                 text: error.to_string(),
             })?,
         }
         // Past the library, straight to etcd: the guard alone has to hold.
-        let guarded = Txn::new().when([term.guard()]).and_then([put]);
+        let guard = Compare::create_revision(term.key(), CompareOp::Equal, token);
+        let options = PutOptions::new().with_lease(self.setup.lease);
+        let put = TxnOp::put(self.setup.written_key(), "0", Some(options));
+        let guarded = Txn::new().when([guard]).and_then([put]);
         let outcome = match timeout(PATIENCE, self.client.kv_client().txn(guarded)).await {
             Ok(Ok(answer)) if answer.succeeded() => Outcome::Admitted { value: 0 },
             Ok(Ok(_)) => Outcome::Refused,
@@ -211,9 +215,12 @@ impl Node {
         })
     }
 
-    fn put(&self, value: u64) -> TxnOp {
-        let options = PutOptions::new().with_lease(self.setup.lease);
-        TxnOp::put(self.setup.written_key(), value.to_string(), Some(options))
+    fn put(&self, value: u64) -> Op {
+        Op::put_with_lease(
+            self.setup.written_key(),
+            value.to_string(),
+            self.setup.lease,
+        )
     }
 
     /// The number that was written last, by whichever leader.

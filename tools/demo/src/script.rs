@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use eldest::etcd_client::GetOptions;
 use eldest_testing::history::{Outcome, What};
+use etcd_client::GetOptions;
 
 use crate::events::Said;
 use crate::model::{Condition, brief};

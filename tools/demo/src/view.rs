@@ -165,15 +165,15 @@ fn roster(model: &Model, now: Duration) -> Vec<String> {
     let mut lines = vec![format!(
         "{DIM} rank  node   in line   process   state{RESET}"
     )];
-    for (index, seat) in model.seats.iter().enumerate() {
-        let node = model.nodes.get(&seat.name);
+    for (index, candidate) in model.candidates.iter().enumerate() {
+        let node = model.nodes.get(&candidate.name);
         let pid = node.map_or(0, |node| node.pid);
-        let since = now.saturating_sub(seat.since).as_secs_f64();
+        let since = now.saturating_sub(candidate.since).as_secs_f64();
         let state = node.map_or_else(|| "unknown".to_owned(), |node| state(node, index, now));
         lines.push(format!(
             " {:>4}  {:<5}  {since:>5.1} s  {pid:>8}   {state}",
             index + 1,
-            seat.name
+            candidate.name
         ));
     }
     let absent = model

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use eldest::etcd_client::Client;
 use eldest_testing::history::{Recorder, What};
+use etcd_client::Client;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
@@ -116,16 +116,21 @@ impl World {
             self.recorder
                 .record_at(event.at, &event.node, ELECTION, what);
         }
-        let newest = self.model.seats.iter().map(|seat| seat.create_revision);
+        let newest = self
+            .model
+            .candidates
+            .iter()
+            .map(|candidate| candidate.create_revision);
         let newest = newest.max().unwrap_or_default();
         let line = self.model.apply(news, now);
-        for seat in &self.model.seats {
-            if seat.create_revision > newest {
+        for candidate in &self.model.candidates {
+            if candidate.create_revision > newest {
                 let joined = What::Joined {
-                    key: String::from_utf8_lossy(&seat.key).into_owned(),
-                    create_revision: seat.create_revision,
+                    key: String::from_utf8_lossy(&candidate.key).into_owned(),
+                    create_revision: candidate.create_revision,
                 };
-                self.recorder.record_at(now, &seat.name, ELECTION, joined);
+                self.recorder
+                    .record_at(now, &candidate.name, ELECTION, joined);
             }
         }
         if let Some(line) = line {

@@ -109,7 +109,7 @@ async fn on_a_given_etcd_every_step_is_ok_and_no_key_and_no_lease_is_left() {
     assert_eq!(text.matches("\n   ok: ").count(), 6, "{text}");
     assert!(!text.contains('\x1b'), "plain lines have no colours");
     let mut client = etcd.client().await;
-    let all = eldest::etcd_client::GetOptions::new().with_all_keys();
+    let all = etcd_client::GetOptions::new().with_all_keys();
     assert_eq!(client.get("", Some(all)).await.unwrap().count(), 0);
     assert!(client.leases().await.unwrap().leases().is_empty());
 }

@@ -108,6 +108,15 @@ async fn node(config: Config) -> Result<()> {
     }
     looking.await??;
     drop((work, election));
+    leave(session, &voice).await?;
+    gone.cancel();
+    server.await??;
+    history.finish().await;
+    ran?;
+    Ok(())
+}
+
+async fn leave(session: Session, voice: &Voice) -> Result<()> {
     match session.close().await {
         Ok(()) => voice.say("I have left"),
         // Harmless: what is left in etcd expires by itself.
@@ -116,15 +125,11 @@ async fn node(config: Config) -> Result<()> {
         }
         Err(error) => return Err(error.into()),
     }
-    drop(session);
-    gone.cancel();
-    server.await??;
-    history.finish().await;
-    Ok(ran?)
+    Ok(())
 }
 
 fn options(config: &Config) -> SessionOptions {
-    let options = SessionOptions::new(&config.name).announce(announcement(config));
+    let options = SessionOptions::new(&config.name).announcement(announcement(config));
     match config.round_trip {
         Some(round_trip) => options.wan(round_trip),
         None => options.ttl(config.ttl),
@@ -133,9 +138,9 @@ fn options(config: &Config) -> SessionOptions {
 
 /// What the others are told from the beginning; a leader adds since when it leads.
 fn announcement(config: &Config) -> Announcement {
-    let me = Announcement::new(&config.name).address(&config.advertise);
+    let me = Announcement::default().with_address(&config.advertise);
     match &config.data_center {
-        Some(data_center) => me.data_center(data_center),
+        Some(data_center) => me.with_data_center(data_center),
         None => me,
     }
 }

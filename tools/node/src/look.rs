@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use eldest::{CancellationToken, Election, Roster, Session, SessionState};
+use futures::FutureExt;
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -81,8 +81,7 @@ impl Look {
             let known = roster.as_ref().filter(|_| trusted);
             let seen = self.see(&session.borrow(), known, last.as_ref());
             last = seen.leader().cloned().or(last);
-            let before = self.seeing.send_replace(seen.clone());
-            if seen == before {
+            if self.seeing.send_replace(seen.clone()) == seen {
                 continue;
             }
             if said.as_ref() == Some(&seen) {
@@ -106,7 +105,7 @@ impl Look {
         let before = self.seeing.borrow().clone();
         let lease = match session {
             SessionState::Live(lease) => lease.lease_id(),
-            SessionState::Lost { reason } => {
+            SessionState::Lost { reason, .. } => {
                 let reason = *reason;
                 // A term has a grace period of its own, and ends with its work.
                 if let Some(leading) = &*self.leads.borrow() {

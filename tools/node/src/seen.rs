@@ -23,12 +23,12 @@ impl Leader {
     pub(crate) fn new(member: &Member) -> Self {
         let told = member.announcement();
         let token = member.create_revision();
-        let of_this_term = told.get(LEADS_WITH) == Some(&token.to_string());
-        let since = told.get(LEADS_SINCE).filter(|_| of_this_term);
+        let of_this_term = told.metadata(LEADS_WITH) == Some(&token.to_string());
+        let since = told.metadata(LEADS_SINCE).filter(|_| of_this_term);
         Self {
             name: member.identity().to_owned(),
-            data_center: told.get_data_center().map(str::to_owned),
-            address: told.get_address().map(str::to_owned),
+            data_center: told.data_center().map(str::to_owned),
+            address: told.address().map(str::to_owned),
             token,
             since: since.map(str::to_owned),
         }

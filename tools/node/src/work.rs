@@ -1,10 +1,7 @@
 //! Does a leader's work: announces when its term began, and raises a fenced counter at a fixed pace.
 
 use anyhow::{Context, Result};
-use eldest::etcd_client::{
-    Compare, CompareOp, ResponseHeader, Txn, TxnOp, TxnOpResponse, TxnResponse,
-};
-use eldest::{BoxError, ErrorKind, Leadership, Term};
+use eldest::{BoxError, Comparison, Condition, ErrorKind, Leadership, Op, Term};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -59,8 +56,8 @@ impl Work {
         let _ends = Ends(&self.leading);
 
         let told = crate::announcement(&self.me)
-            .metadata(LEADS_SINCE, since)
-            .metadata(LEADS_WITH, token.to_string());
+            .with_metadata(LEADS_SINCE, since)
+            .with_metadata(LEADS_WITH, token.to_string());
         let mut is_told = false;
         let mut count = Count {
             key: format!("{COUNTER}{}", self.me.election),
@@ -137,33 +134,25 @@ impl Count {
             },
         };
         let (token, next) = (term.fencing_token(), known.value + 1);
-        let unchanged = Compare::mod_revision(&*self.key, CompareOp::Equal, known.revision);
-        let put = TxnOp::put(&*self.key, next.to_string(), None);
-        let step = Txn::new().when([unchanged]).and_then([put]);
+        let unchanged = Condition::mod_revision(&*self.key, Comparison::Equal, known.revision);
+        let step = Op::when([unchanged], [Op::put(&*self.key, next.to_string())], []);
         history.record(Event::Wrote(Counter::Etcd, token, Write::Sent));
-        let write = match term.txn([TxnOp::txn(step)]).await {
-            Ok(answer) => match done(&answer) {
-                Some(revision) => {
-                    let value = next;
-                    self.known = Some(Known { value, revision });
-                    self.written += 1;
-                    Write::Admitted(next)
-                }
-                None => Write::Refused,
-            },
+        let write = match term.txn([step]).await {
+            Ok(outcome) if outcome.all_held() => {
+                let (value, revision) = (next, outcome.revision());
+                self.known = Some(Known { value, revision });
+                self.written += 1;
+                Write::Admitted(next)
+            }
             Err(error) if error.kind() == ErrorKind::Ambiguous => Write::Unknown,
-            Err(_) => Write::Refused,
+            Ok(_) | Err(_) => Write::Refused,
         };
         history.record(Event::Wrote(Counter::Etcd, token, write));
     }
 
     async fn read(&self, term: &Term) -> Result<Known> {
-        let answer = term.txn([TxnOp::get(&*self.key, None)]).await?;
-        let answers = answer.op_responses();
-        let Some(TxnOpResponse::Get(got)) = answers.first() else {
-            anyhow::bail!("etcd answered something else than it was asked");
-        };
-        match got.kvs().first() {
+        let outcome = term.txn([Op::get(&*self.key)]).await?;
+        match outcome.found().next() {
             Some(kv) => Ok(Known {
                 value: kv.value_str()?.parse().context("the count is no number")?,
                 revision: kv.mod_revision(),
@@ -171,14 +160,4 @@ impl Count {
             None => Ok(Known::default()),
         }
     }
-}
-
-/// The revision of the step, if it was made.
-fn done(answer: &TxnResponse) -> Option<i64> {
-    let answers = answer.op_responses();
-    let Some(TxnOpResponse::Txn(step)) = answers.first() else {
-        return None;
-    };
-    let revision = answer.header().map(ResponseHeader::revision);
-    revision.filter(|_| step.succeeded())
 }

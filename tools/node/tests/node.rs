@@ -97,11 +97,11 @@ impl Node {
 
     async fn answers(&self, path: &str, status: u16) -> Result<String> {
         let what = format!("{} answers {status} to {path}", self.name);
-        eventually(SOON, what, async || {
+        Ok(eventually(SOON, what, async || {
             let (got, text) = self.get(path).ok()?;
             (got == status).then_some(text)
         })
-        .await
+        .await?)
     }
 
     fn signal(&self, signal: Signal) -> Result {
@@ -113,7 +113,7 @@ impl Node {
     async fn stop(&mut self) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
         let what = format!("{} ends", self.name);
-        eventually(SOON, what, async || self.child.try_wait().ok().flatten()).await
+        Ok(eventually(SOON, what, async || self.child.try_wait().ok().flatten()).await?)
     }
 }
 
@@ -131,7 +131,7 @@ fn between<'a>(line: &'a str, before: &str, after: &str) -> &'a str {
 }
 
 async fn keys(etcd: &Etcd) -> Result<i64> {
-    let below = eldest::etcd_client::GetOptions::new().with_prefix();
+    let below = etcd_client::GetOptions::new().with_prefix();
     let mut client = etcd.client().await;
     Ok(client.get("eldest/", Some(below)).await?.count())
 }
@@ -140,12 +140,12 @@ async fn keys(etcd: &Etcd) -> Result<i64> {
 #[cfg(feature = "history")]
 async fn counted(etcd: &Etcd, least: u64) -> Result<u64> {
     let mut client = etcd.client().await;
-    eventually(SOON, format!("the count is {least}"), async || {
+    Ok(eventually(SOON, format!("the count is {least}"), async || {
         let answer = client.get("eldest-node/count/demo", None).await.ok()?;
         let count = answer.kvs().first()?.value_str().ok()?.parse().ok()?;
         (count >= least).then_some(count)
     })
-    .await
+    .await?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -290,54 +290,11 @@ mod history {
     #[tokio::test(flavor = "multi_thread")]
     async fn what_the_nodes_write_down_keeps_the_promises_and_is_enough_to_judge() -> Result {
         let etcd = Etcd::start().await?;
-        let endpoints = [etcd.endpoint()];
         let folder = tempfile::tempdir()?;
         let observer = Recorder::boottime();
-        let truth = TruthRecorder::start(
-            etcd.client().await,
-            observer.clone(),
-            "demo",
-            "eldest/demo/",
-        )
-        .await?;
-        let mut nodes = Vec::new();
-        for number in 1..=3 {
-            let node = Node::start(number, &endpoints, Some(folder.path()))?;
-            node.says(
-                0,
-                &[if number == 1 {
-                    "I lead with"
-                } else {
-                    "; I wait, "
-                }],
-            )
-            .await?;
-            nodes.push(node);
-        }
-        counted(&etcd, 2).await?;
-        // Killed: nothing is lost of what it wrote.
-        let mut leader = nodes.remove(0);
-        leader.child.kill()?;
-        leader.child.wait()?;
-        observer.record("node1", "demo", What::Killed);
-        nodes[0].says(0, &["I lead with token "]).await?;
-        // Paused beyond its lease.
-        counted(&etcd, 4).await?;
-        nodes[0].signal(Signal::STOP)?;
-        observer.record("node2", "demo", What::Paused);
-        nodes[1].says(0, &["I lead with token "]).await?;
-        observer.record("node2", "demo", What::Resumed);
-        let before = nodes[0].lines().len();
-        nodes[0].signal(Signal::CONT)?;
-        // Asked before it has noticed anything.
-        assert_eq!(nodes[0].get("/leader")?.0, 503);
-        nodes[0]
-            .says(before, &["node3 in dc3 leads", "; I wait, 1 ahead"])
-            .await?;
-        let value = counted(&etcd, 6).await?;
-        for node in &mut nodes {
-            assert!(node.stop().await?.success());
-        }
+        let (client, clock) = (etcd.client().await, observer.clone());
+        let truth = TruthRecorder::with_client(client, clock, "demo", "eldest/demo/").await?;
+        let value = kill_and_pause(&etcd, folder.path(), &observer).await?;
         truth.stop().await;
 
         let mut history = observer.history()?;
@@ -346,28 +303,58 @@ mod history {
         let report = check(&history, &Rules::new(TTL));
         report.assert_ok();
         report.require(3, 2);
-        assert!(report.counts.samples > 100, "{report}");
-        assert!(
-            report.counts.elections_checked_for_seniority >= 3,
-            "{report}"
-        );
-        let written = report.counts.writes_admitted + report.counts.writes_unknown;
+        let counts = &report.counts;
+        assert!(counts.samples > 100, "{report}");
+        assert!(counts.elections_checked_for_seniority >= 3, "{report}");
+        let written = counts.writes_admitted + counts.writes_unknown;
         assert!(written as u64 >= value, "{report}");
         for (node, finals) in [("node1", 0), ("node2", 1), ("node3", 1)] {
             let of = |wanted: fn(&What) -> bool| {
                 let events = history.events().iter();
-                events
-                    .filter(|event| event.node == node && wanted(&event.what))
-                    .count()
+                let of_node = events.filter(|event| event.node == node);
+                of_node.filter(|event| wanted(&event.what)).count()
             };
             assert_eq!(of(|what| matches!(what, What::Baseline(_))), 1, "{node}");
             assert_eq!(of(|what| matches!(what, What::Final(_))), finals, "{node}");
             assert!(of(|what| matches!(what, What::Joined { .. })) > 0, "{node}");
-            assert!(
-                of(|what| matches!(what, What::Elected { .. })) > 0,
-                "{node}"
-            );
+            let elected = of(|what| matches!(what, What::Elected { .. }));
+            assert!(elected > 0, "{node}");
         }
         Ok(())
+    }
+
+    /// Three nodes lead in turn: the first is killed, the second is paused beyond its lease. Returns the counter's value.
+    async fn kill_and_pause(etcd: &Etcd, folder: &Path, observer: &Recorder) -> Result<u64> {
+        let endpoints = [etcd.endpoint()];
+        let mut nodes = Vec::new();
+        for (number, line) in [(1, "I lead with"), (2, "; I wait, "), (3, "; I wait, ")] {
+            let node = Node::start(number, &endpoints, Some(folder))?;
+            node.says(0, &[line]).await?;
+            nodes.push(node);
+        }
+        counted(etcd, 2).await?;
+        // Killed: nothing is lost of what it wrote.
+        let mut leader = nodes.remove(0);
+        leader.child.kill()?;
+        leader.child.wait()?;
+        observer.record("node1", "demo", What::Killed);
+        nodes[0].says(0, &["I lead with token "]).await?;
+        // Paused beyond its lease.
+        counted(etcd, 4).await?;
+        nodes[0].signal(Signal::STOP)?;
+        observer.record("node2", "demo", What::Paused);
+        nodes[1].says(0, &["I lead with token "]).await?;
+        observer.record("node2", "demo", What::Resumed);
+        let before = nodes[0].lines().len();
+        nodes[0].signal(Signal::CONT)?;
+        // Asked before it has noticed anything.
+        assert_eq!(nodes[0].get("/leader")?.0, 503);
+        let lines = ["node3 in dc3 leads", "; I wait, 1 ahead"];
+        nodes[0].says(before, &lines).await?;
+        let value = counted(etcd, 6).await?;
+        for node in &mut nodes {
+            assert!(node.stop().await?.success());
+        }
+        Ok(value)
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::kind::Kind;
 use crate::plan::{COUNT, Fault, HELD};
 use crate::world::cluster::ELECTIONS;
+use crate::world::node::Link;
 use crate::world::partitions::prefix_of;
 use crate::world::store::{Key, Write};
 use crate::world::{Fate, Forbidden, Rule, World};
@@ -30,8 +31,8 @@ pub(crate) fn stand_again(w: &mut World, node: usize) {
         for election in ELECTIONS {
             w.stand(node, election, follow, true);
         }
-        if w.shares {
-            w.share(node, COUNT);
+        if w.has_partitions {
+            w.join_partitions(node, COUNT);
         }
     });
 }
@@ -57,79 +58,103 @@ fn asks_for(dice: u64) -> fn(&Ask) -> bool {
 }
 
 pub(crate) fn inflict(w: &mut World, fault: Fault) {
-    let Fault {
-        node,
-        lasts,
-        dice,
-        kind,
-        ..
-    } = fault;
-    let election = ELECTIONS[fault.election];
-    let own = own_act(kind);
+    let (node, kind, lasts) = (fault.node, fault.kind, fault.lasts);
     let meddling = kind.meddles() || kind == Kind::Foreign;
-    if (w.nodes[node].paused && own) || (w.store.headless.is_some() && meddling) {
+    if (w.nodes[node].paused && own_act(kind)) || (w.store.headless.is_some() && meddling) {
         return;
     }
-    let leads = w.leader(election) == Some(node);
+    let leads = w.leader(ELECTIONS[fault.election]) == Some(node);
     let counted = w.faults.entry(kind).or_default();
     *counted = (counted.0 + 1, counted.1 + u64::from(leads));
     w.says(Some(node), || format!("FAULT: {kind:?} for {lasts:?}"));
-    match kind {
-        Kind::Cut => {
-            w.relink(node, |l| (l.requests_lost, l.answers_lost) = (true, true));
+    let families = [
+        alike,
+        on_links,
+        on_requests,
+        on_watches,
+        on_etcd,
+        on_keys,
+        on_processes,
+        on_candidates,
+        on_holders,
+    ];
+    let happened = families.into_iter().any(|family| family(w, fault));
+    assert!(happened, "{kind:?} belongs to no family");
+}
+
+/// What the tests' schedules do as well; who left comes back. Each family returns whether the fault is one of its own.
+fn alike(w: &mut World, fault: Fault) -> bool {
+    let Fault {
+        node, kind, lasts, ..
+    } = fault;
+    let done = inflict_alike(w, kind, (node, ELECTIONS[fault.election]), lasts);
+    if comes_back(kind) {
+        return_after(w, node, lasts);
+    }
+    done
+}
+
+/// Messages are doubled, or slow before they are lost.
+fn on_links(w: &mut World, fault: Fault) -> bool {
+    let Fault { node, lasts, .. } = fault;
+    match fault.kind {
+        Kind::AnswersTwice => for_a_while(w, node, lasts, |l, on| l.twice = on),
+        Kind::Fading => {
+            w.relink(node, |l| l.slow = true);
+            heal(w, node, lasts / 4, |l| {
+                (l.slow, l.requests_lost, l.answers_lost) = (false, true, true);
+            });
             heal(w, node, lasts, |l| {
                 (l.requests_lost, l.answers_lost) = (false, false);
             });
         }
-        Kind::RequestsLost => {
-            w.relink(node, |l| l.requests_lost = true);
-            heal(w, node, lasts, |l| l.requests_lost = false);
-        }
-        Kind::AnswersLost => {
-            w.relink(node, |l| l.answers_lost = true);
-            heal(w, node, lasts, |l| l.answers_lost = false);
-        }
-        Kind::RequestsLate => {
-            // The last of them arrives before everything is healed.
-            let short = lasts / 2;
-            w.relink(node, |l| l.late = Some(short));
-            heal(w, node, short, |l| l.late = None);
-        }
-        Kind::AnswersTwice => {
-            w.relink(node, |l| l.twice = true);
-            heal(w, node, lasts, |l| l.twice = false);
-        }
+        _ => return false,
+    }
+    true
+}
+
+/// One request is lost, late or refused.
+fn on_requests(w: &mut World, fault: Fault) -> bool {
+    let Fault {
+        node, lasts, dice, ..
+    } = fault;
+    match fault.kind {
         Kind::AnswerLostOnce => befalls(w, node, asks_for(dice), Fate::AnswerLost),
         Kind::DeleteLate => {
             let deletes: fn(&Ask) -> bool = |ask| matches!(ask, Ask::Delete { .. });
             befalls(w, node, deletes, Fate::Late(lasts / 2));
             w.after(lasts / 2, move |w| w.rules.retain(|r| r.node != node));
         }
-        Kind::Fading => {
-            let slow = lasts / 4;
-            w.relink(node, |l| l.slow = true);
-            w.after(slow, move |w| {
-                w.relink(node, |l| {
-                    (l.slow, l.requests_lost, l.answers_lost) = (false, true, true);
-                });
-            });
-            heal(w, node, lasts, |l| {
-                (l.requests_lost, l.answers_lost) = (false, false);
-            });
-        }
         Kind::Refused => {
             let class = [Class::Backoff, Class::Auth, Class::Retry][(dice >> 8) as usize % 3];
             befalls(w, node, asks_for(dice), Fate::Refused(class));
         }
-        Kind::WatchesStalled => {
-            w.relink(node, |l| l.watches_stalled = true);
-            heal(w, node, lasts, |l| l.watches_stalled = false);
+        Kind::Denied => befalls(w, node, asks_for(dice), Fate::Refused(for_good(dice))),
+        Kind::DeniedLater => {
+            let fate = Fate::RefusedLater(for_good(dice));
+            befalls(w, node, |ask| matches!(ask, Ask::Join { .. }), fate);
         }
+        Kind::RefusedDone => {
+            let (what, class) = refused_done(dice);
+            befalls(w, node, what, Fate::RefusedLater(class));
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Watches die, are refused or have missed too much.
+fn on_watches(w: &mut World, fault: Fault) -> bool {
+    let Fault {
+        node, lasts, dice, ..
+    } = fault;
+    match fault.kind {
         Kind::WatchesDead => {
             let n = &mut w.nodes[node];
             n.dead_watches = Some(n.watch_generation);
         }
         Kind::WatchesRefused => {
+            let election = ELECTIONS[fault.election];
             forbid_watches(w, node, (election, dice % 2 == 0), lasts);
             w.disturb_watches(node, dice % 4 < 2);
         }
@@ -138,7 +163,6 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
             forbid_watches(w, node, (b"", false), lasts);
             heal(w, node, lasts, |l| l.not_permitted = false);
         }
-        Kind::WatchesCanceled => w.disturb_watches(node, false),
         Kind::Compacted => {
             w.relink(node, |l| l.watches_stalled = true);
             w.after(lasts, move |w| {
@@ -146,14 +170,18 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
                 w.relink(node, |l| l.watches_stalled = false);
             });
         }
-        Kind::StreamBroken => w.disturb_watches(node, true),
+        _ => return false,
+    }
+    true
+}
+
+/// etcd changes its leader, loses its quorum or is restored from a backup.
+fn on_etcd(w: &mut World, fault: Fault) -> bool {
+    let Fault {
+        node, lasts, dice, ..
+    } = fault;
+    match fault.kind {
         Kind::LeaderChange => change_leader(w),
-        Kind::Deposed => {
-            let old = w.store.term;
-            change_leader(w);
-            w.relink(node, |l| l.stale = Some(old));
-            heal(w, node, lasts, |l| l.stale = None);
-        }
         Kind::StaleRevocation => {
             change_leader(w);
             if let Some(lease) = w.nodes[node].lease() {
@@ -166,11 +194,52 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
             }
         }
         Kind::QuorumLost => lose_quorum(w, lasts, dice),
-        Kind::Pause => w.pause(node, lasts),
+        Kind::Restored => restore(w, fault),
+        _ => return false,
+    }
+    true
+}
+
+/// Somebody else writes and deletes below our prefixes.
+fn on_keys(w: &mut World, fault: Fault) -> bool {
+    let Fault {
+        node,
+        lasts,
+        dice,
+        kind,
+        ..
+    } = fault;
+    let election = ELECTIONS[fault.election];
+    match kind {
+        Kind::Delete | Kind::Recreate | Kind::Overwrite | Kind::Revoke => {
+            meddle(w, kind, node, election, dice);
+        }
+        Kind::DeleteHeld => {
+            let prefix = if w.has_partitions {
+                prefix_of(COUNT)
+            } else {
+                HELD[fault.election].into()
+            };
+            let keys = w.store.queue(&prefix);
+            if let Some(entry) = keys.get(dice as usize % keys.len().max(1)) {
+                w.delete(&entry.key);
+            }
+        }
+        Kind::Foreign => foreign(w, election, lasts, dice),
+        Kind::Twins => twins(w, election, lasts),
+        _ => return false,
+    }
+    true
+}
+
+/// A process is suspended or dies.
+fn on_processes(w: &mut World, fault: Fault) -> bool {
+    let Fault { node, lasts, .. } = fault;
+    match fault.kind {
         Kind::Suspend => {
             // Where there is no timer that counts the suspend, the thread that wakes the driver looks once a second.
             let most = if w.cost.is_zero() { 1 } else { 1_000_000 };
-            w.suspend(node, lasts, Duration::from_micros(dice % most));
+            w.suspend(node, lasts, Duration::from_micros(fault.dice % most));
         }
         Kind::Kill => {
             w.kill(node);
@@ -182,51 +251,45 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
             stand_again(w, node);
             heal(w, node, lasts, |l| l.same_ids = false);
         }
-        Kind::Leave => {
-            w.leave(node, election);
-            return_after(w, node, lasts);
-        }
+        _ => return false,
+    }
+    true
+}
+
+/// A candidate leaves and stands again, announces values, or looks on.
+fn on_candidates(w: &mut World, fault: Fault) -> bool {
+    let Fault { node, lasts, .. } = fault;
+    let election = ELECTIONS[fault.election];
+    match fault.kind {
         Kind::Return => {
             w.leave(node, election);
             stand_again(w, node);
         }
-        Kind::Resign => {
-            w.end(node, election, LostReason::Resigned);
-            return_after(w, node, lasts);
-        }
-        Kind::StepDown => w.end(node, election, LostReason::SteppedDown),
-        Kind::Stall => w.end(node, election, LostReason::Stalled),
-        Kind::Unwell => {
-            w.hold_back(node, election, true);
-            w.after(lasts, move |w| w.hold_back(node, election, false));
-        }
-        Kind::ShutDown => {
-            w.end(node, election, LostReason::Shutdown);
-            return_after(w, node, lasts);
-        }
-        Kind::Drop => {
-            w.drop_leadership(node, election);
-            return_after(w, node, lasts);
-        }
-        Kind::Close => {
-            w.close(node);
-            return_after(w, node, lasts);
-        }
         Kind::Proclaim => proclaim(w, fault),
         Kind::Look => {
-            let reach = [Reach::Children, Reach::Everything][dice as usize % 2];
+            let reach = [Reach::Children, Reach::Everything][fault.dice as usize % 2];
             if let Some(slot) = w.look(node, election, reach) {
                 w.after(lasts, move |w| w.look_away(node, slot));
             }
         }
+        _ => return false,
+    }
+    true
+}
+
+/// A node takes or gives back a lock, or what it holds of the partitions.
+fn on_holders(w: &mut World, fault: Fault) -> bool {
+    let Fault { node, kind, .. } = fault;
+    let lock = HELD[fault.election];
+    match kind {
         Kind::Acquire | Kind::Try => w.command(node, move |w| {
-            w.acquire(node, HELD[fault.election], kind == Kind::Try);
+            w.acquire(node, lock, kind == Kind::Try);
         }),
-        Kind::Release => w.release(node, HELD[fault.election]),
-        Kind::GiveUp => w.give_up(node, HELD[fault.election]),
-        Kind::Unshare => {
+        Kind::Release => w.release(node, lock),
+        Kind::GiveUp => w.give_up(node, lock),
+        Kind::LeavePartitions => {
             w.leave(node, &prefix_of(COUNT));
-            return_after(w, node, lasts);
+            return_after(w, node, fault.lasts);
         }
         Kind::DropOwned => {
             let owned = w.nodes[node].valid_terms(w.now);
@@ -237,52 +300,32 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
                 w.drop_leadership(node, &key);
             }
         }
-        Kind::DeleteHeld => {
-            let prefix = if w.shares {
-                prefix_of(COUNT)
-            } else {
-                HELD[fault.election].into()
-            };
-            let keys = w.store.queue(&prefix);
-            if let Some(entry) = keys.get(dice as usize % keys.len().max(1)) {
-                w.delete(&entry.key);
-            }
-        }
-        Kind::Delete | Kind::Recreate | Kind::Overwrite | Kind::Revoke => {
-            meddle(w, kind, node, election, dice);
-        }
-        Kind::Foreign => foreign(w, election, lasts, dice),
-        Kind::Denied => befalls(w, node, asks_for(dice), Fate::Refused(for_good(dice))),
-        Kind::DeniedLater => {
-            let fate = Fate::RefusedLater(for_good(dice));
-            befalls(w, node, |ask| matches!(ask, Ask::Join { .. }), fate);
-        }
-        Kind::RefusedDone => {
-            let (what, class) = refused_done(dice);
-            befalls(w, node, what, Fate::RefusedLater(class));
-        }
-        Kind::Twins => twins(w, election, lasts),
-        Kind::Restored => {
-            let backup = w.store.clone();
-            let bump = [0, 1000][(dice >> 8) as usize % 2];
-            if (dice >> 9) % 2 == 1 {
-                // What an onlooker opens anew is read from the one store and watched in the other.
-                let looks = w.nodes.iter().position(|n| n.looks_at.is_some());
-                let node = looks.unwrap_or(node);
-                let before = Duration::from_millis(64 + (dice >> 16) % 128);
-                w.after(lasts.saturating_sub(before), move |w| {
-                    w.relink(node, |l| l.opening = Duration::from_millis(128));
-                    w.disturb_watches(node, true);
-                });
-                heal(w, node, lasts, |l| l.opening = Duration::ZERO);
-            }
-            w.after(lasts, move |w| {
-                if w.store.headless.is_none() {
-                    w.restore(&backup, bump);
-                }
-            });
-        }
+        _ => return false,
     }
+    true
+}
+
+/// etcd is set back to its state of now, in half of the stories with revisions above all that were handed out.
+fn restore(w: &mut World, fault: Fault) {
+    let Fault { lasts, dice, .. } = fault;
+    let backup = w.store.clone();
+    let bump = [0, 1000][(dice >> 8) as usize % 2];
+    if (dice >> 9) % 2 == 1 {
+        // What an onlooker opens anew is read from the one store and watched in the other.
+        let looks = w.nodes.iter().position(|n| n.looks_at.is_some());
+        let node = looks.unwrap_or(fault.node);
+        let before = Duration::from_millis(64 + (dice >> 16) % 128);
+        w.after(lasts.saturating_sub(before), move |w| {
+            w.relink(node, |l| l.opening = Duration::from_millis(128));
+            w.disturb_watches(node, true);
+        });
+        heal(w, node, lasts, |l| l.opening = Duration::ZERO);
+    }
+    w.after(lasts, move |w| {
+        if w.store.headless.is_none() {
+            w.restore(&backup, bump);
+        }
+    });
 }
 
 /// A candidate announces four values, in half of the stories the one who leads. The first write may come late, after newer
@@ -329,33 +372,24 @@ fn for_good(dice: u64) -> Class {
 /// What etcd may have done though it is answered by a refusal, and by which class. Of a join, a later page of the same
 /// operation is refused for any reason; of everything else, the answer is refused here, because it is too large.
 fn refused_done(dice: u64) -> (fn(&Ask) -> bool, Class) {
-    let joins: fn(&Ask) -> bool = |ask| matches!(ask, Ask::Join { .. });
     let classes = [Class::Backoff, Class::Auth, Class::Denied, Class::Invalid];
-    match dice % 6 {
-        0 => (joins, classes[(dice >> 8) as usize % 4]),
-        1 => (
-            |ask| matches!(ask, Ask::Delete { .. } | Ask::Release { .. }),
-            Class::Invalid,
-        ),
-        2 => (
-            |ask| matches!(ask, Ask::Take { .. } | Ask::Proclaim { .. }),
-            Class::Invalid,
-        ),
-        3 => (
-            |ask| matches!(ask, Ask::Grant { .. } | Ask::Revoke { .. }),
-            Class::Invalid,
-        ),
-        4 => (
-            |ask| {
-                matches!(
-                    ask,
-                    Ask::List { .. } | Ask::Older { .. } | Ask::Sweep { .. }
-                )
-            },
-            Class::Invalid,
-        ),
-        _ => (|_| true, Class::Invalid),
-    }
+    let what: fn(&Ask) -> bool = match dice % 6 {
+        0 => {
+            let class = classes[(dice >> 8) as usize % 4];
+            return (|ask| matches!(ask, Ask::Join { .. }), class);
+        }
+        1 => |ask| matches!(ask, Ask::Delete { .. } | Ask::Release { .. }),
+        2 => |ask| matches!(ask, Ask::Take { .. } | Ask::Proclaim { .. }),
+        3 => |ask| matches!(ask, Ask::Grant { .. } | Ask::Revoke { .. }),
+        4 => |ask| {
+            matches!(
+                ask,
+                Ask::List { .. } | Ask::Older { .. } | Ask::Sweep { .. }
+            )
+        },
+        _ => |_| true,
+    };
+    (what, Class::Invalid)
 }
 
 /// Two keys with one create revision stand in an election, and go one after the other.
@@ -376,6 +410,55 @@ fn twins(w: &mut World, election: &[u8], lasts: Duration) {
             w.publish();
         });
     }
+}
+
+/// What plans and the tests' schedules do alike: to a node's way to etcd, its watches and its process, and as its user in
+/// one election. False: `kind` is no such thing.
+pub(crate) fn inflict_alike(
+    w: &mut World,
+    kind: Kind,
+    (node, election): (usize, &'static [u8]),
+    lasts: Duration,
+) -> bool {
+    match kind {
+        Kind::Cut => for_a_while(w, node, lasts, |l, on| {
+            (l.requests_lost, l.answers_lost) = (on, on);
+        }),
+        Kind::RequestsLost => for_a_while(w, node, lasts, |l, on| l.requests_lost = on),
+        Kind::AnswersLost => for_a_while(w, node, lasts, |l, on| l.answers_lost = on),
+        Kind::RequestsLate => {
+            // The last of them arrives before everything is healed.
+            let short = lasts / 2;
+            w.relink(node, |l| l.late = Some(short));
+            heal(w, node, short, |l| l.late = None);
+        }
+        Kind::WatchesStalled => for_a_while(w, node, lasts, |l, on| l.watches_stalled = on),
+        Kind::WatchesCanceled => w.disturb_watches(node, false),
+        Kind::StreamBroken => w.disturb_watches(node, true),
+        Kind::Deposed => depose(w, node, lasts),
+        Kind::Pause => w.pause(node, lasts),
+        Kind::Leave => w.leave(node, election),
+        Kind::Resign => w.end(node, election, LostReason::Resigned),
+        Kind::StepDown => w.end(node, election, LostReason::SteppedDown),
+        Kind::Stall => w.end(node, election, LostReason::Stalled),
+        Kind::Unwell => {
+            w.hold_back(node, election, true);
+            w.after(lasts, move |w| w.hold_back(node, election, false));
+        }
+        Kind::ShutDown => w.end(node, election, LostReason::Shutdown),
+        Kind::Drop => w.drop_leadership(node, election),
+        Kind::Close => w.close(node),
+        _ => return false,
+    }
+    true
+}
+
+/// Whether the node stands again when its time is over.
+fn comes_back(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Leave | Kind::Resign | Kind::ShutDown | Kind::Drop | Kind::Close
+    )
 }
 
 /// Whether the process must run for it.
@@ -399,12 +482,17 @@ fn own_act(kind: Kind) -> bool {
             | Kind::Try
             | Kind::Release
             | Kind::GiveUp
-            | Kind::Unshare
+            | Kind::LeavePartitions
             | Kind::DropOwned
     )
 }
 
-fn heal(w: &mut World, node: usize, lasts: Duration, heal: fn(&mut crate::world::node::Link)) {
+fn for_a_while(w: &mut World, node: usize, lasts: Duration, set: fn(&mut Link, bool)) {
+    w.relink(node, |l| set(l, true));
+    w.after(lasts, move |w| w.relink(node, |l| set(l, false)));
+}
+
+fn heal(w: &mut World, node: usize, lasts: Duration, heal: fn(&mut Link)) {
     w.after(lasts, move |w| w.relink(node, heal));
 }
 
@@ -416,6 +504,14 @@ fn change_leader(w: &mut World) {
     let now = w.now;
     w.says(None, || "etcd: another member leads".to_owned());
     w.store.change_leader(now);
+}
+
+/// etcd's leader changes, and this node's renewals go on to the old one.
+fn depose(w: &mut World, node: usize, lasts: Duration) {
+    let old = w.store.term;
+    change_leader(w);
+    w.relink(node, |l| l.stale = Some(old));
+    heal(w, node, lasts, |l| l.stale = None);
 }
 
 fn lose_quorum(w: &mut World, lasts: Duration, dice: u64) {
@@ -433,7 +529,7 @@ fn lose_quorum(w: &mut World, lasts: Duration, dice: u64) {
     });
 }
 
-fn meddle(w: &mut World, kind: Kind, node: usize, election: &[u8], dice: u64) {
+pub(crate) fn meddle(w: &mut World, kind: Kind, node: usize, election: &[u8], dice: u64) {
     let lease = w.nodes[node].lease();
     let key = w.nodes[node].key(election);
     let key = key.filter(|key| w.store.keys.contains_key(key));

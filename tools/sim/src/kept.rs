@@ -139,8 +139,8 @@ fn check_fault(plan: &Plan, before: Option<&Fault>, fault: &Fault) -> Result<(),
     )?;
     ensure(fault.election < ELECTIONS.len(), "`election` is 0 or 1")?;
     ensure(
-        plan.shared.fits(fault.kind),
-        "nothing of what this kind is about is `shared`",
+        plan.beside.fits(fault.kind),
+        "nothing of what this kind is about is `beside`",
     )?;
     ensure(
         fault.lies_in_a_storm(),

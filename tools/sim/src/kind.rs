@@ -55,7 +55,7 @@ pub(crate) enum Kind {
     Release,
     GiveUp,
     // Of partitions.
-    Unshare,
+    LeavePartitions,
     DropOwned,
     // Operators and others that write.
     Delete,
@@ -121,7 +121,7 @@ impl Kind {
         Kind::Try,
         Kind::Release,
         Kind::GiveUp,
-        Kind::Unshare,
+        Kind::LeavePartitions,
         Kind::DropOwned,
         Kind::Delete,
         Kind::Recreate,

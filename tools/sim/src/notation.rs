@@ -47,23 +47,23 @@ pub(crate) mod seconds_or_ever {
 
 /// Writes which part of the queue a candidate watches as a word.
 pub(crate) mod follow_name {
-    use eldest_core::candidate::Follow;
+    use eldest_core::candidate::WatchScope;
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    const NAMES: [(&str, Follow); 3] = [
-        ("auto", Follow::Auto),
-        ("everyone", Follow::Everyone),
-        ("predecessor", Follow::Predecessor),
+    const NAMES: [(&str, WatchScope); 3] = [
+        ("auto", WatchScope::Auto),
+        ("everyone", WatchScope::Everyone),
+        ("predecessor", WatchScope::Predecessor),
     ];
 
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-    pub(crate) fn serialize<S: Serializer>(follow: &Follow, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(follow: &WatchScope, to: S) -> Result<S::Ok, S::Error> {
         let name = NAMES.iter().find(|(_, other)| other == follow);
         to.serialize_str(name.map_or("auto", |(name, _)| name))
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Follow, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<WatchScope, D::Error> {
         let word = String::deserialize(from)?;
         let found = NAMES.iter().find(|(name, _)| *name == word);
         found.map(|(_, follow)| *follow).ok_or_else(|| {

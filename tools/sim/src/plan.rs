@@ -10,9 +10,9 @@ use crate::notation::{follow_name, seconds, seconds_or_ever};
 use crate::world::cluster::{ELECTIONS, FAMILY, PERMITS};
 use crate::world::settings::Settings;
 use crate::world::store::ELECTION;
-use eldest_core::candidate::{Follow, LONG_QUEUE};
+use eldest_core::BATCH;
+use eldest_core::candidate::{LONG_QUEUE, WatchScope};
 use eldest_core::kv::Reach;
-use eldest_core::machine::BATCH;
 
 /// A lock and a semaphore, in the place of the elections of a fault.
 pub(crate) const HELD: [&[u8]; 2] = [b"l/", PERMITS];
@@ -80,29 +80,29 @@ impl Fault {
     }
 }
 
-/// What the nodes share beside elections.
+/// What the nodes do beside elections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Shared {
+pub(crate) enum Beside {
     Nothing,
     /// A lock, and a semaphore of which two may be held.
     Locks,
     Partitions,
 }
 
-impl Shared {
-    /// Whether this kind can happen where that is shared beside the elections.
+impl Beside {
+    /// Whether this kind can happen where that is done beside the elections.
     pub(crate) fn fits(self, kind: Kind) -> bool {
         match kind {
-            Kind::Acquire | Kind::Try | Kind::Release | Kind::GiveUp => self == Shared::Locks,
-            Kind::Unshare | Kind::DropOwned => self == Shared::Partitions,
-            Kind::DeleteHeld => self != Shared::Nothing,
+            Kind::Acquire | Kind::Try | Kind::Release | Kind::GiveUp => self == Beside::Locks,
+            Kind::LeavePartitions | Kind::DropOwned => self == Beside::Partitions,
+            Kind::DeleteHeld => self != Beside::Nothing,
             _ => true,
         }
     }
 }
 
-/// What a node looks at that stands nowhere. The library gives onlookers a machine of their own, without a lease.
+/// What a node looks at that stands nowhere. The library gives onlookers a core of their own, without a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Looks {
@@ -110,18 +110,18 @@ pub(crate) enum Looks {
     Nothing,
     /// The candidates of the first election.
     Election,
-    /// All keys of what is shared, or else of that election.
+    /// All keys of that, or else of that election.
     Family,
 }
 
 impl Looks {
-    pub(crate) fn at(self, shared: Shared) -> Option<(&'static [u8], Reach)> {
-        match (self, shared) {
+    pub(crate) fn at(self, beside: Beside) -> Option<(&'static [u8], Reach)> {
+        match (self, beside) {
             (Looks::Nothing, _) => None,
             (Looks::Election, _) => Some((ELECTIONS[0], Reach::Children)),
-            (Looks::Family, Shared::Nothing) => Some((ELECTIONS[0], Reach::Everything)),
-            (Looks::Family, Shared::Locks) => Some((FAMILY, Reach::Everything)),
-            (Looks::Family, Shared::Partitions) => Some((b"p/", Reach::Everything)),
+            (Looks::Family, Beside::Nothing) => Some((ELECTIONS[0], Reach::Everything)),
+            (Looks::Family, Beside::Locks) => Some((FAMILY, Reach::Everything)),
+            (Looks::Family, Beside::Partitions) => Some((b"p/", Reach::Everything)),
         }
     }
 }
@@ -132,7 +132,7 @@ impl Looks {
 pub(crate) struct Member {
     pub(crate) rate_ppm: i64,
     #[serde(with = "follow_name")]
-    pub(crate) follow: Follow,
+    pub(crate) follow: WatchScope,
     /// How long its work goes on after a term; `None` for work that ignores its token until the next calm.
     #[serde(with = "seconds_or_ever")]
     pub(crate) work: Option<Duration>,
@@ -153,7 +153,7 @@ pub(crate) struct Plan {
     /// drawn before.
     pub(crate) drawn: bool,
     pub(crate) lag: usize,
-    pub(crate) shared: Shared,
+    pub(crate) beside: Beside,
     /// With more candidates than this beside it, one follows its predecessor.
     pub(crate) long_queue: usize,
     /// So many partitions are taken or released in one transaction.
@@ -172,7 +172,7 @@ impl Default for Member {
     fn default() -> Self {
         Self {
             rate_ppm: 0,
-            follow: Follow::Everyone,
+            follow: WatchScope::Everyone,
             work: Some(Duration::ZERO),
             looks: Looks::Nothing,
         }
@@ -187,7 +187,7 @@ impl Default for Plan {
             delay: Duration::from_millis(2),
             drawn: false,
             lag: 0,
-            shared: Shared::Nothing,
+            beside: Beside::Nothing,
             long_queue: LONG_QUEUE,
             batch: BATCH,
             cost: Duration::ZERO,
@@ -209,74 +209,64 @@ impl Plan {
         // Somebody there is whose work ends, or nobody could stand again.
         members[0].work.get_or_insert(SETTINGS.grace);
         let delay = [2, 20, 60][rng.usize(..3)];
-        let shared = match rng.u8(..8) {
-            0 => Shared::Partitions,
-            1 | 2 => Shared::Locks,
-            _ => Shared::Nothing,
+        let beside = match rng.u8(..8) {
+            0 => Beside::Partitions,
+            1 | 2 => Beside::Locks,
+            _ => Beside::Nothing,
         };
-        let least = ROUND.as_secs() as u32 * nodes as u32 / NODE_SECONDS + 1;
-        let mut faults = Vec::new();
-        for storm in 0..STORMS {
-            let begins = ROUND * storm;
-            for _ in 0..rng.u32(least..least * 2) {
-                faults.push(fault(&mut rng, begins, nodes, (shared, meddled)));
-            }
-        }
-        faults.sort_by_key(|fault| fault.at);
         let mut plan = Plan {
             seed,
             members,
             delay: Duration::from_millis(delay),
             drawn: true,
-            lag: [0, 0, 4][rng.usize(..3)],
-            shared,
-            long_queue: LONG_QUEUE,
-            batch: BATCH,
-            cost: Duration::ZERO,
-            together: false,
-            pages: false,
-            faults,
+            beside,
+            faults: storms(&mut rng, nodes, (beside, meddled)),
+            ..Plan::default()
         };
+        plan.lag = [0, 0, 4][rng.usize(..3)];
         if beyond {
             // Up to a fifth slower than etcd's clock, or faster.
             let ppm = rng.i64(20_000..200_000);
             let node = rng.usize(..nodes);
             plan.members[node].rate_ppm = if rng.u8(..4) == 0 { ppm } else { -ppm };
         }
-        // Drawn last, the newest at the end, so that they change nothing else of the stories that are known by their seeds.
-        plan.long_queue = [1, 2, LONG_QUEUE, LONG_QUEUE][rng.usize(..4)];
-        plan.batch = [1, 2, BATCH][rng.usize(..3)];
+        plan.draw_later(&mut rng, nodes);
+        plan
+    }
+
+    /// Draws what was added later, the newest at the end, so that the stories that are known by their seeds keep
+    /// everything else.
+    fn draw_later(&mut self, rng: &mut fastrand::Rng, nodes: usize) {
+        self.long_queue = [1, 2, LONG_QUEUE, LONG_QUEUE][rng.usize(..4)];
+        self.batch = [1, 2, BATCH][rng.usize(..3)];
         if rng.u8(..4) == 0 {
-            for storm in 0..STORMS {
-                let kind = Kind::LATER[rng.usize(..Kind::LATER.len())];
-                plan.faults
-                    .push(lasting(&mut rng, ROUND * storm, nodes, kind));
-            }
-            plan.faults.sort_by_key(|fault| fault.at);
+            self.one_a_storm(rng, nodes, &Kind::LATER);
         }
-        plan.cost = Duration::from_millis([0, 0, 0, 1, 10, 50][rng.usize(..6)]);
+        self.cost = Duration::from_millis([0, 0, 0, 1, 10, 50][rng.usize(..6)]);
         if rng.u8(..3) == 0 {
-            for storm in 0..STORMS {
-                let kind = Kind::NEWEST[rng.usize(..Kind::NEWEST.len())];
-                plan.faults
-                    .push(lasting(&mut rng, ROUND * storm, nodes, kind));
-            }
-            plan.faults.sort_by_key(|fault| fault.at);
+            self.one_a_storm(rng, nodes, &Kind::NEWEST);
         }
-        plan.together = rng.bool();
+        self.together = rng.bool();
         if rng.u8(..3) == 0 {
-            plan.members.push(Member {
+            self.members.push(Member {
                 looks: [Looks::Election, Looks::Family][rng.usize(..2)],
-                ..member(&mut rng)
+                ..member(rng)
             });
-            for fault in &mut plan.faults {
+            for fault in &mut self.faults {
                 if rng.usize(..=nodes) == 0 {
                     fault.node = nodes;
                 }
             }
         }
-        plan.pages = rng.bool();
-        plan
+        self.pages = rng.bool();
+    }
+
+    fn one_a_storm(&mut self, rng: &mut fastrand::Rng, nodes: usize, kinds: &[Kind]) {
+        for storm in 0..STORMS {
+            let kind = kinds[rng.usize(..kinds.len())];
+            self.faults.push(lasting(rng, ROUND * storm, nodes, kind));
+        }
+        self.faults.sort_by_key(|fault| fault.at);
     }
 
     /// Whether somebody's work ends by itself. Where nobody's does, the library promises no leader in a calm.
@@ -297,21 +287,38 @@ fn member(rng: &mut fastrand::Rng) -> Member {
     let work = most.map(|most| Duration::from_millis(rng.u64(..most)));
     Member {
         rate_ppm: rng.i64(-900..=900),
-        follow: [Follow::Auto, Follow::Everyone, Follow::Predecessor][rng.usize(..3)],
+        follow: [
+            WatchScope::Auto,
+            WatchScope::Everyone,
+            WatchScope::Predecessor,
+        ][rng.usize(..3)],
         work,
         looks: Looks::Nothing,
     }
+}
+
+/// The faults of all storms, in the order of time.
+fn storms(rng: &mut fastrand::Rng, nodes: usize, fits: (Beside, bool)) -> Vec<Fault> {
+    let least = ROUND.as_secs() as u32 * nodes as u32 / NODE_SECONDS + 1;
+    let mut faults = Vec::new();
+    for storm in 0..STORMS {
+        for _ in 0..rng.u32(least..least * 2) {
+            faults.push(fault(rng, ROUND * storm, nodes, fits));
+        }
+    }
+    faults.sort_by_key(|fault| fault.at);
+    faults
 }
 
 fn fault(
     rng: &mut fastrand::Rng,
     begins: Duration,
     nodes: usize,
-    (shared, meddled): (Shared, bool),
+    (beside, meddled): (Beside, bool),
 ) -> Fault {
     let kind = loop {
         let kind = Kind::ALL[rng.usize(..Kind::ALL.len())];
-        if shared.fits(kind) && (meddled || !kind.meddles()) {
+        if beside.fits(kind) && (meddled || !kind.meddles()) {
             break kind;
         }
     };

@@ -13,88 +13,83 @@ use eldest_core::time::Time;
 
 /// What a campaign of runs found, and how fast it was by wall clock and by the time on the processor, if that is known.
 pub(crate) fn sum(sum: &Sum, took: Duration, on_cpu: Option<Duration>) -> String {
-    let mut text = String::new();
-    let told = &sum.told;
-    let per = |time: Duration| {
-        let seconds = time.as_secs_f64().max(1e-9);
-        (sum.node_seconds / seconds, sum.steps as f64 / seconds)
-    };
     let faults: u64 = sum.faults.values().map(|(times, _)| times).sum();
-    let mut line = |what: std::fmt::Arguments| {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{what}");
-    };
-    let (node_seconds, events) = per(took);
-    line(format_args!(
+    let mut lines = vec![format!(
         "{} seeds, {:.0} node-seconds at TTL {:?}, a fault every {:.1} node-seconds, {} events",
         sum.runs,
         sum.node_seconds,
         SETTINGS.ttl,
         sum.node_seconds / faults.max(1) as f64,
         sum.steps,
-    ));
-    line(format_args!(
-        "speed: {node_seconds:.0} node-seconds/s, {events:.0} events/s by the wall clock ({:.1} s)",
-        took.as_secs_f64()
-    ));
-    if let Some(on_cpu) = on_cpu {
-        let (node_seconds, events) = per(on_cpu);
-        line(format_args!(
-            "speed: {node_seconds:.0} node-seconds/s, {events:.0} events/s on one core ({:.1} s of it)",
-            on_cpu.as_secs_f64()
+    )];
+    let mut speed = |time: Duration, clock: &str, of_it: &str| {
+        let took = time.as_secs_f64();
+        let seconds = took.max(1e-9);
+        let (node_seconds, events) = (sum.node_seconds / seconds, sum.steps as f64 / seconds);
+        lines.push(format!(
+            "speed: {node_seconds:.0} node-seconds/s, {events:.0} events/s {clock} ({took:.1} s{of_it})"
         ));
+    };
+    speed(took, "by the wall clock", "");
+    if let Some(on_cpu) = on_cpu {
+        speed(on_cpu, "on one core", " of it");
     }
-    line(format_args!(
-        "{} terms; leases granted {}, renewals counted {}, late {}, refused {}, failed {}",
-        sum.terms, told.granted, told.renewed, told.late, told.refused, told.renewal_failed
-    ));
-    line(format_args!(
-        "keys joined {}, again {}, joins failed {}, orphans found {}, blockers told {}",
-        told.joined, told.rejoined, told.join_failed, told.orphans, told.blocked
-    ));
-    line(format_args!(
-        "watches lost {}, lists read {}, takes lost beside others {}, other requests failed {}",
-        told.watch_lost, told.relisted, told.takes_lost, told.request_failed
-    ));
-    line(format_args!(
-        "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, values announced {}, not {}, states shown to onlookers {}, onlookers refused {}, reads in pages {}",
-        sum.happened.queued,
-        sum.happened.stopped,
-        sum.happened.together,
-        sum.happened.lost_together,
-        sum.happened.announced,
-        sum.happened.not_announced,
-        sum.happened.shown,
-        sum.happened.looks_failed,
-        sum.happened.pages
-    ));
-    let ended: Vec<_> = told
-        .ended
-        .iter()
-        .map(|(why, n)| format!("{why} {n}"))
-        .collect();
-    line(format_args!("terms ended: {}", ended.join(", ")));
-    line(format_args!(
-        "guarded writes admitted {}, stale ones refused {}",
-        sum.written, sum.fenced
-    ));
-    line(format_args!(
-        "overlaps, key deleted early, not by us: {}, the longest {:.3} s; clock beyond the bound: {}, the longest {:.3} s",
-        sum.early.0,
-        sum.early.1.as_secs_f64(),
-        sum.skewed.0,
-        sum.skewed.1.as_secs_f64()
-    ));
-    line(format_args!("faults (of them on who led):"));
+    lines.extend(told(sum));
+    lines.push("faults (of them on who led):".to_owned());
     let kinds: Vec<_> = sum.faults.iter().collect();
     for row in kinds.chunks(4) {
         let row: Vec<_> = row
             .iter()
             .map(|(kind, (times, hits))| format!("{:<28}", format!("{kind:?} {times} ({hits})")))
             .collect();
-        line(format_args!("  {}", row.concat().trim_end()));
+        lines.push(format!("  {}", row.concat().trim_end()));
     }
-    text
+    lines.join("\n") + "\n"
+}
+
+/// What the nodes told and what happened to them, but for the faults.
+fn told(sum: &Sum) -> [String; 7] {
+    let (told, happened) = (&sum.told, &sum.happened);
+    let ended = told.ended.iter().map(|(why, n)| format!("{why} {n}"));
+    let ended: Vec<_> = ended.collect();
+    [
+        format!(
+            "{} terms; leases granted {}, renewals counted {}, late {}, refused {}, failed {}",
+            sum.terms, told.granted, told.renewed, told.late, told.refused, told.renewal_failed
+        ),
+        format!(
+            "keys joined {}, again {}, joins failed {}, orphans found {}, blockers told {}",
+            told.joined, told.rejoined, told.join_failed, told.orphans, told.blocked
+        ),
+        format!(
+            "watches lost {}, lists read {}, takes lost beside others {}, other requests failed {}",
+            told.watch_lost, told.relisted, told.takes_lost, told.request_failed
+        ),
+        format!(
+            "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, values announced {}, not {}, states shown to onlookers {}, onlookers refused {}, reads in pages {}",
+            happened.queued,
+            happened.stopped,
+            happened.together,
+            happened.lost_together,
+            happened.announced,
+            happened.not_announced,
+            happened.shown,
+            happened.looks_failed,
+            happened.pages
+        ),
+        format!("terms ended: {}", ended.join(", ")),
+        format!(
+            "guarded writes admitted {}, stale ones refused {}",
+            sum.written, sum.fenced
+        ),
+        format!(
+            "overlaps, key deleted early, not by us: {}, the longest {:.3} s; clock beyond the bound: {}, the longest {:.3} s",
+            sum.early.0,
+            sum.early.1.as_secs_f64(),
+            sum.skewed.0,
+            sum.skewed.1.as_secs_f64()
+        ),
+    ]
 }
 
 /// What must have happened in a campaign and did not: a zero where nothing can be zero unless the simulator is broken.
@@ -159,9 +154,9 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{} nodes, shared beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}, keys of leases are read in pages: {}",
+        "{} nodes, beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}, keys of leases are read in pages: {}",
         plan.members.len(),
-        plan.shared,
+        plan.beside,
         if plan.drawn { "up to" } else { "exactly" },
         plan.delay,
         plan.lag,

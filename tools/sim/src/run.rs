@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::inflict::{inflict, return_after, stand_again};
 use crate::kind::Kind;
 use crate::mutant::Mutant;
-use crate::plan::{COUNT, HEALING, Member, Plan, SETTINGS, SETTLING, Shared};
+use crate::plan::{Beside, COUNT, HEALING, Member, Plan, SETTINGS, SETTLING};
 use crate::world::cluster::ELECTIONS;
 use crate::world::driver::Happened;
 use crate::world::node::Work;
@@ -122,18 +122,18 @@ fn sum(plan: &Plan, world: &World) -> Sum {
 }
 
 fn carry_out(plan: &Plan, w: &mut World) {
-    w.shares = plan.shared == Shared::Partitions;
-    w.turns = match plan.shared {
-        Shared::Nothing => ELECTIONS.len() as u32,
+    w.has_partitions = plan.beside == Beside::Partitions;
+    w.turns = match plan.beside {
+        Beside::Nothing => ELECTIONS.len() as u32,
         // Of the semaphore a session may want any number of permits.
-        Shared::Locks => 10,
-        Shared::Partitions => ELECTIONS.len() as u32 + 1 + COUNT,
+        Beside::Locks => 10,
+        Beside::Partitions => ELECTIONS.len() as u32 + 1 + COUNT,
     };
     for (node, member) in plan.members.iter().enumerate() {
         w.nodes[node].rate_ppm = member.rate_ppm;
         w.nodes[node].work = works(member);
         w.nodes[node].follow = member.follow;
-        let looks = member.looks.at(plan.shared);
+        let looks = member.looks.at(plan.beside);
         w.nodes[node].looks_at = looks.map(|(prefix, reach)| (prefix.into(), reach));
         stand_again(w, node);
     }
@@ -151,7 +151,7 @@ fn carry_out(plan: &Plan, w: &mut World) {
                 w.broken(Invariant::Liveness, what);
             }
         }
-        let owned = |w: &World| !w.shares || w.is_owned();
+        let owned = |w: &World| !w.has_partitions || w.is_owned();
         let most = w.remaining(healed + HEALING);
         if !w.within(most, owned) && w.broken.is_none() {
             let what = format!("a partition is nobody's {HEALING:?} after the last fault");
@@ -189,7 +189,7 @@ fn calm(w: &mut World) {
     w.says(None, || "all faults end".to_owned());
     w.rules.clear();
     for node in 0..w.nodes.len() {
-        if w.nodes[node].closed() || w.nodes[node].machine.is_closing() {
+        if w.nodes[node].closed() || w.nodes[node].core.is_closing() {
             w.kill(node);
         }
     }

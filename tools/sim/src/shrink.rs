@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::mutant::Mutant;
-use crate::plan::{Fault, Looks, Plan, ROUND, Shared};
+use crate::plan::{Beside, Fault, Looks, Plan, ROUND};
 use crate::run;
 use crate::world::promise::Invariant;
-use eldest_core::candidate::{Follow, LONG_QUEUE};
-use eldest_core::machine::BATCH;
+use eldest_core::BATCH;
+use eldest_core::candidate::{LONG_QUEUE, WatchScope};
 
 /// Leaves out and shortens whatever the invariant breaks without. `runs` is how many were needed.
 pub(crate) fn shrink(plan: &Plan, mutant: Option<Mutant>, broken: Invariant) -> (Plan, u64) {
@@ -115,12 +115,12 @@ fn plainer(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     attempt(&|plan| plan.cost = Duration::ZERO);
     attempt(&|plan| plan.together = false);
     attempt(&|plan| plan.pages = false);
-    attempt(&|plan| plan.shared = Shared::Nothing);
+    attempt(&|plan| plan.beside = Beside::Nothing);
     attempt(&|plan| plan.long_queue = LONG_QUEUE);
     attempt(&|plan| plan.batch = BATCH);
     for node in 0..nodes {
         attempt(&|plan| plan.members[node].rate_ppm = 0);
-        attempt(&|plan| plan.members[node].follow = Follow::Everyone);
+        attempt(&|plan| plan.members[node].follow = WatchScope::Everyone);
         attempt(&|plan| plan.members[node].looks = Looks::Nothing);
         attempt(&|plan| plan.members[node].work = Some(Duration::ZERO));
     }

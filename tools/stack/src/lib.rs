@@ -1,13 +1,16 @@
 //! The whole of `eldest` in simulated time: the unchanged library with the real `etcd-client`, over turmoil's network,
-//! against an in-process server that speaks the part of etcd's interface that the library uses.
+//! against the etcd in memory of `eldest-testing`, of several members.
 //!
 //! For development only. What the server does is held against real etcds by the test `conformance`; where it differs on
-//! purpose, [`server`] says so.
+//! purpose, its own page (`crates/eldest-testing/src/memory/server/mod.rs`) says so.
 
 mod env;
 mod net;
-mod proto;
-pub mod server;
 
-pub use env::SimEnv;
+pub use env::sim_env;
 pub use net::{PORT, listen};
+
+/// The etcd in memory.
+pub mod server {
+    pub use eldest_testing::internal::{Change, Cluster, ClusterOptions, Tally, serve};
+}

@@ -3,17 +3,13 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use etcd_client::{Channel, Client, ConnectOptions};
-use futures::Stream;
-use futures::future::BoxFuture;
+use eldest_testing::internal::client_over;
+use etcd_client::{Client, ConnectOptions};
+use futures::{FutureExt, Stream};
 use http::Uri;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tonic::transport::Endpoint;
 use tonic::transport::server::Connected;
-use tower_service::Service;
 use turmoil::net::{TcpListener, TcpStream};
 
 /// Where every member listens.
@@ -70,37 +66,15 @@ impl AsyncWrite for Accepted {
     }
 }
 
-/// Makes connections over turmoil's network.
-#[derive(Debug, Clone, Copy)]
-struct Connector;
-
-impl Service<Uri> for Connector {
-    type Response = TokioIo<TcpStream>;
-    type Error = io::Error;
-    type Future = BoxFuture<'static, io::Result<Self::Response>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        Box::pin(async move {
-            let host = uri.host().unwrap_or_default().to_owned();
-            let port = uri.port_u16().unwrap_or(PORT);
-            Ok(TokioIo::new(TcpStream::connect((host, port)).await?))
-        })
-    }
-}
-
-/// A client of one endpoint. The library sets its own pings, which `ConnectOptions` do not tell; these are the same.
+/// A client of one endpoint, over turmoil's network.
 pub(crate) async fn connect(
     endpoint: String,
     options: ConnectOptions,
 ) -> Result<Client, etcd_client::Error> {
-    let endpoint = Endpoint::from_shared(endpoint)?
-        .http2_keep_alive_interval(Duration::from_secs(6))
-        .keep_alive_timeout(Duration::from_secs(3))
-        .keep_alive_while_idle(true);
-    let channel = endpoint.connect_with_connector_lazy(Connector);
-    Client::from_channel(Channel::Tonic(channel), Some(options)).await
+    let dial = |uri: Uri| {
+        let host = uri.host().unwrap_or_default().to_owned();
+        let port = uri.port_u16().unwrap_or(PORT);
+        TcpStream::connect((host, port)).boxed()
+    };
+    client_over(endpoint, options, dial).await
 }

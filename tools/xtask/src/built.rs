@@ -29,7 +29,7 @@ pub(crate) fn become_it<A: AsRef<OsStr>>(package: &str, args: &[A]) -> Result<Ex
 }
 
 /// Builds the program of that package. Asks cargo where it put the binary, for the place depends on the user's settings.
-pub(crate) fn build(package: &str) -> Result<PathBuf> {
+fn build(package: &str) -> Result<PathBuf> {
     let mut child = setup::cargo([
         "build",
         "--package",

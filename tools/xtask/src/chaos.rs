@@ -2,14 +2,14 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 
 use crate::stage::{DEFAULT_LIMIT, Stage};
-use crate::{built, releases};
+use crate::{built, releases, together};
 
-const PACKAGE: &str = "eldest-chaos";
+pub(crate) const PACKAGE: &str = "eldest-chaos";
 const UPGRADE: [&str; 2] = ["--fault", "rolling-upgrade"];
 
 /// Becomes the harness.
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
 
 /// A run of the harness, as a test of the stage: an upgrade through those versions.
 pub(crate) fn upgrade(stage: &mut Stage, versions: &[PathBuf]) -> Result<()> {
-    let mut harness = std::process::Command::new(built::build(PACKAGE)?);
+    let mut harness = Command::new(together::program(stage, PACKAGE)?);
     stage.step(harness.args(UPGRADE).args(etcds(versions)))?;
     Ok(())
 }

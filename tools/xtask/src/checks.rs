@@ -1,18 +1,32 @@
 //! Runs the stages `check`, `lint`, `docs` and `msrv`: formatting, lints, documentation and minimum Rust version.
 
+use std::process::Command;
+
 use anyhow::Result;
 
 use crate::metadata::Metadata;
-use crate::published::{CLI, HTTP, LIBRARY, PUBLISHED, TESTING};
+use crate::published::{HTTP, LIBRARY, TESTING};
 use crate::stage::Stage;
-use crate::{imports, setup, simulate, suites};
+use crate::{imports, pages, setup, simulate, suites, together};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
+
+/// What somebody builds by itself, and with what options; the library has a list of its own.
+const ALONE: [(&str, &[&str]); 4] = [
+    (HTTP, &[]),
+    // Programs that record what they do have no etcd of their own.
+    (TESTING, &["--no-default-features"]),
+    // The image is built without features.
+    ("eldest-node", &[]),
+    // `cargo xtask demo` and `cargo xtask chaos` build no more.
+    ("eldest-demo", &["--package", "eldest-chaos"]),
+];
 
 /// The stage `check`: cargo lints again only what has changed, and what builds on it.
 pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
     everything(stage)?;
     imports::stage(stage)?;
+    pages::stage(stage)?;
     suites::unit(stage)?;
     simulate::short(stage)
 }
@@ -20,44 +34,50 @@ pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
 /// Formatting and clippy of all packages, tests and features.
 fn everything(stage: &mut Stage) -> Result<()> {
     stage.step(&mut setup::cargo(["fmt", "--all", "--check"])?)?;
-    let mut clippy = setup::cargo(["clippy", "--workspace", "--all-targets", "--all-features"])?;
+    let mut clippy = setup::cargo(["clippy", "--workspace", "--all-targets", "--features"])?;
+    clippy.arg(together::features(stage, &[])?);
     stage.step(clippy.args(DENY_WARNINGS))?;
     Ok(())
 }
 
 /// The stage `lint`.
 pub(crate) fn lint(stage: &mut Stage) -> Result<()> {
-    everything(stage)?;
-    // Alone, and feature by feature: in the workspace, a feature that another member or a
-    // dev-dependency turns on hides that the library forgot to.
+    everything(stage)
+}
+
+/// The stage `features`. In the workspace, a feature that another member or a dev-dependency turns on hides that the library
+/// forgot to.
+pub(crate) fn features(stage: &mut Stage) -> Result<()> {
     let metadata = Metadata::of_workspace(stage)?;
-    for feature in std::iter::once("").chain(metadata.features()?) {
+    let features = metadata.features()?.into_iter();
+    let features = features.filter(|name| *name != together::OTHER_CRYPTOGRAPHY);
+    for feature in std::iter::once("").chain(features) {
         let mut alone = setup::cargo(["clippy", "--package", LIBRARY, "--no-default-features"])?;
         if !feature.is_empty() {
             alone.args(["--features", feature]);
         }
         stage.step(alone.args(DENY_WARNINGS))?;
     }
-    // The command is built by itself for its image.
-    let mut http = setup::cargo(["clippy", "--package", HTTP])?;
-    stage.step(http.args(DENY_WARNINGS))?;
-    // Programs that record what they do have no etcd of their own.
-    let mut history = setup::cargo(["clippy", "--package", TESTING, "--no-default-features"])?;
-    stage.step(history.args(DENY_WARNINGS))?;
-    // The image is built without features.
-    let mut node = setup::cargo(["clippy", "--package", "eldest-node", "--all-targets"])?;
-    stage.step(node.args(DENY_WARNINGS))?;
+    for (package, options) in ALONE {
+        let mut alone = setup::cargo(["clippy", "--package", package])?;
+        stage.step(alone.args(options).args(DENY_WARNINGS))?;
+    }
     Ok(())
 }
 
-/// The stage `docs`.
+/// The stage `docs`: the pages, and the documentation of all libraries.
 pub(crate) fn docs(stage: &mut Stage) -> Result<()> {
-    let mut cargo = setup::cargo(["doc", "--all-features", "--no-deps"])?;
-    // The command's only target has the library's name.
-    let libraries = PUBLISHED.iter().filter(|name| **name != CLI);
-    cargo.args(libraries.flat_map(|name| ["--package", name]));
-    stage.step(cargo.env("RUSTDOCFLAGS", "-D warnings"))?;
+    pages::stage(stage)?;
+    stage.step(documenting(stage)?.env("RUSTDOCFLAGS", "-D warnings"))?;
     Ok(())
+}
+
+/// `cargo doc` of all libraries, with the features that `lint` has looked at them with.
+pub(crate) fn documenting(stage: &Stage) -> Result<Command> {
+    let mut cargo = setup::cargo(["doc", "--workspace", "--no-deps", "--lib", "--features"])?;
+    cargo.arg(together::features(stage, &[])?);
+    cargo.args(together::EXAMPLE);
+    Ok(cargo)
 }
 
 /// The stage `msrv`. Clippy's `incompatible_msrv` covers the standard library in the stage `lint`.

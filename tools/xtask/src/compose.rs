@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use cargo_metadata::semver::Version;
 
 use crate::stage::Stage;
-use crate::version::Version;
-use crate::{packages, setup};
+use crate::{packages, setup, version};
 
 /// The first generation, whose last release is still what Debian 12 and Ubuntu 22.04 install.
 const OLD: &str = "1.29";
@@ -34,7 +34,7 @@ pub(crate) fn find(stage: &Stage) -> Result<Compose> {
     let plugins = PLUGINS.iter().map(PathBuf::from);
     let found: Vec<(PathBuf, Version)> = installed
         .chain(plugins)
-        .filter_map(|path| Some((path.clone(), version(stage, &path)?)))
+        .filter_map(|path| Some((path.clone(), version_of(stage, &path)?)))
         .collect();
     let v1 = first_of(&found, OLD).with_context(|| {
         format!(
@@ -57,37 +57,45 @@ pub(crate) fn find(stage: &Stage) -> Result<Compose> {
 
 fn first_of(found: &[(PathBuf, Version)], series: &str) -> Option<(PathBuf, Version)> {
     let mut found = found.iter();
-    found.find(|(_, version)| version.is_of(series)).cloned()
+    found
+        .find(|(_, version)| version::is_of(version, series))
+        .cloned()
 }
 
 /// Debian's, which is not installed for it.
 fn fetched(stage: &Stage) -> Result<(PathBuf, Version)> {
     let path = packages::unpack_of(stage, SUITE, "docker-compose", "usr/bin/docker-compose")?;
-    let version = version(stage, &path);
-    let version = version.filter(|version| version.is_of(NEW));
+    let version = version_of(stage, &path);
+    let version = version.filter(|version| version::is_of(version, NEW));
     let version = version.with_context(|| format!("{} is no Compose v2", path.display()))?;
     Ok((path, version))
 }
 
-fn version(stage: &Stage, program: &Path) -> Option<Version> {
+fn version_of(stage: &Stage, program: &Path) -> Option<Version> {
     if !program.is_file() {
         return None;
     }
     let mut command = setup::program(&program.to_string_lossy());
     let version = stage.output(command.args(["version", "--short"])).ok()?;
-    Version::parse(&version)
+    version::parse(&version)
 }
 
 #[cfg(test)]
 mod tests {
     use super::{NEW, OLD, first_of};
-    use crate::version::Version;
+    use cargo_metadata::semver::Version;
     use std::path::PathBuf;
 
     #[test]
     fn each_generation_is_known_by_its_version_wherever_it_is() {
-        let installed = (PathBuf::from("/usr/bin/docker-compose"), Version(1, 29, 2));
-        let plugin = (PathBuf::from("/plugins/docker-compose"), Version(2, 26, 1));
+        let installed = (
+            PathBuf::from("/usr/bin/docker-compose"),
+            Version::new(1, 29, 2),
+        );
+        let plugin = (
+            PathBuf::from("/plugins/docker-compose"),
+            Version::new(2, 26, 1),
+        );
         let found = [installed.clone(), plugin.clone()];
         assert_eq!(first_of(&found, OLD), Some(installed.clone()));
         assert_eq!(first_of(&found, NEW), Some(plugin));

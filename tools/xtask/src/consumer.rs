@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -12,6 +13,7 @@ use crate::published::{LIBRARY, PUBLISHED, TESTING};
 use crate::setup;
 use crate::stage::Stage;
 use crate::tally;
+use crate::together::OTHER_CRYPTOGRAPHY;
 
 /// How many crates the library may add to what its user needs anyway. `twox-hash` needs none itself: the function that
 /// routes keys to partitions is published and must not be one of our own making. `getrandom`, with its `cfg-if`, draws
@@ -21,7 +23,14 @@ const CLIENT: &str = "etcd-client";
 /// The package of a user of the library, and of one who uses etcd-client by itself.
 pub(crate) const WITH: &str = "with";
 pub(crate) const WITHOUT: &str = "without";
-/// Built while there is no README.
+/// As Cargo.toml has it.
+const PROFILE: [&str; 4] = [
+    "--config",
+    "profile.dev.debug=\"line-tables-only\"",
+    "--config",
+    "profile.dev.package.\"*\".debug=false",
+];
+/// Built while there is no README, and where it matters only that the library builds.
 const NO_README: &str = "use eldest as _;\n\nfn main() {}\n";
 
 /// The stage `consumer`.
@@ -51,8 +60,13 @@ pub(crate) fn run(stage: &mut Stage) -> Result<()> {
         &program,
         &published,
     )?;
-    let mut build = setup::cargo(["build"])?;
-    stage.step(build.current_dir(&user))?;
+    stage.step(built(&mut setup::cargo(["build"])?, &user))?;
+    let other = format!(
+        "{LIBRARY} = {{ version = \"={}\", features = [\"{OTHER_CRYPTOGRAPHY}\"] }}\n",
+        metadata.version()?
+    );
+    let other = generate("cryptography", &other, NO_README, &published)?;
+    stage.step(built(&mut setup::cargo(["check"])?, &other))?;
 
     let with = count(stage, WITH, &library, &published)?;
     let without = count(stage, WITHOUT, &client, "")?;
@@ -92,6 +106,12 @@ pub(crate) fn pair(stage: &Stage) -> Result<PathBuf> {
         generate(name, &dependencies, "fn main() {}\n", "")?;
     }
     Ok(folder())
+}
+
+/// Where and as the workspace is built, so that what both need of a dependency is built once.
+fn built<'a>(cargo: &'a mut Command, user: &Path) -> &'a mut Command {
+    cargo.args(PROFILE).current_dir(user);
+    cargo.env("CARGO_TARGET_DIR", setup::target())
 }
 
 fn folder() -> PathBuf {

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
+use cargo_metadata::Package;
+use cargo_metadata::semver::VersionReq;
 use spdx::{Expression, Licensee, ParseMode};
 use toml::{Table, Value};
 
-use crate::metadata::{Metadata, Package};
+use crate::metadata::Metadata;
 use crate::stage::Stage;
 use crate::{packages, process, setup};
 
@@ -30,7 +32,7 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let packages = metadata.packages();
     // The library alone has more than this.
     ensure!(packages.len() > 50, "only {} packages", packages.len());
-    let broken = rules.broken(&packages);
+    let broken = rules.broken(packages);
     if broken.is_empty() {
         let what = "packages: licences, bans and sources as deny.toml wants them";
         stage.pass(&format!("{} {what}", packages.len()));
@@ -131,12 +133,12 @@ impl Rules {
     }
 
     /// What breaks a rule, and which.
-    fn broken(&self, packages: &[Package<'_>]) -> Vec<String> {
+    fn broken(&self, packages: &[Package]) -> Vec<String> {
         let mut broken = Vec::new();
         for package in packages {
-            let (name, version) = (package.name, package.version);
+            let (name, version) = (&package.name, &package.version);
             let mut say = |why: String| broken.push(format!("{name} {version}: {why}"));
-            match package.licence {
+            match package.license.as_deref() {
                 None => say("it declares no licence".to_owned()),
                 Some(licence) if !self.allows(licence) => {
                     say(format!(
@@ -145,21 +147,24 @@ impl Rules {
                 }
                 Some(_) => {}
             }
-            if let Some((_, reason)) = self.banned.iter().find(|(banned, _)| banned == name) {
+            if let Some((_, reason)) = self.banned.iter().find(|(banned, _)| name == banned) {
                 say(format!("banned: {reason}"));
             }
-            match package.source {
-                Some(source) if !self.knows(source) => {
+            match &package.source {
+                Some(source) if !self.knows(&source.repr) => {
                     say(format!("it comes from {source}"));
                 }
+                Some(_) => {}
                 // Ours: what it depends on has a version.
-                None if !package.wild.is_empty() => {
-                    say(format!(
-                        "it takes any version of {}",
-                        package.wild.join(", ")
-                    ));
+                None => {
+                    let dependencies = package.dependencies.iter();
+                    let wild = dependencies
+                        .filter(|found| found.req == VersionReq::STAR && found.path.is_none());
+                    let names: Vec<&str> = wild.map(|found| found.name.as_str()).collect();
+                    if !names.is_empty() {
+                        say(format!("it takes any version of {}", names.join(", ")));
+                    }
                 }
-                _ => {}
             }
         }
         broken
@@ -182,81 +187,58 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::Rules;
-    use crate::metadata::Package;
+    use crate::metadata::tests::{dependency, package};
     use crate::setup;
+    use serde_json::{Value, json};
 
     fn rules() -> Rules {
         let text = std::fs::read_to_string(setup::root().join("deny.toml")).unwrap();
         Rules::read(&text).unwrap()
     }
 
-    fn good<'a>() -> Package<'a> {
-        Package {
-            name: "some",
-            version: "1.2.3",
-            licence: Some("MIT/Apache-2.0"),
-            source: Some("registry+https://github.com/rust-lang/crates.io-index"),
-            wild: Vec::new(),
-        }
-    }
-
-    fn broken(package: Package<'_>) -> String {
-        let broken = rules().broken(&[package]);
+    fn broken(differs: Value) -> String {
+        let broken = rules().broken(&[package(differs)]);
         assert_eq!(broken.len(), 1, "{broken:?}");
         broken.concat()
     }
 
     #[test]
     fn what_keeps_to_the_rules_is_not_told() {
-        let either = Package {
-            licence: Some("GPL-3.0-only OR MIT"),
-            ..good()
-        };
-        let ours = Package {
-            source: None,
-            ..good()
-        };
-        assert_eq!(rules().broken(&[good(), either, ours]), [""; 0]);
+        let good = [
+            json!({}),
+            json!({"license": "GPL-3.0-only OR MIT"}),
+            json!({"source": null}),
+        ];
+        assert_eq!(rules().broken(&good.map(package)), [""; 0]);
     }
 
     #[test]
     fn a_licence_that_is_not_allowed_or_not_declared_is_told() {
         for licence in [
-            None,
-            Some("GPL-3.0-only"),
-            Some("MIT AND GPL-2.0-only"),
-            Some("nonsense"),
+            Value::Null,
+            json!("GPL-3.0-only"),
+            json!("MIT AND GPL-2.0-only"),
+            json!("nonsense"),
         ] {
-            assert!(broken(Package { licence, ..good() }).contains("licence"));
+            assert!(broken(json!({ "license": licence })).contains("licence"));
         }
     }
 
     #[test]
     fn a_banned_package_and_one_from_elsewhere_are_told() {
-        let banned = Package {
-            name: "openssl",
-            ..good()
-        };
-        assert!(broken(banned).contains("TLS is rustls"));
+        assert!(broken(json!({"name": "openssl"})).contains("TLS is rustls"));
         for source in [
             "git+https://example.org/some?rev=1#1",
             "registry+https://example.org/index",
         ] {
-            let other = Package {
-                source: Some(source),
-                ..good()
-            };
-            assert!(broken(other).contains("comes from"));
+            assert!(broken(json!({ "source": source })).contains("comes from"));
         }
     }
 
     #[test]
     fn a_member_of_ours_that_takes_any_version_is_told() {
-        let wild = Package {
-            source: None,
-            wild: vec!["serde"],
-            ..good()
-        };
+        let wild = [dependency("serde", "*", None, false)];
+        let wild = json!({"source": null, "dependencies": wild});
         assert!(broken(wild).contains("any version of serde"));
     }
 }

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
+use crate::compose::{self, Compose};
 use crate::stage::Stage;
-use crate::{compose, engine, images, setup, suites, sweep};
+use crate::{engine, images, releases, setup, suites, sweep};
 
 /// What the Dockerfile's first stage leaves behind without `BuildKit`, once it can hardly serve as cache any more.
 const OLD_BUILDS: (&str, &str) = ("label=eldest.stage=builder", "until=24h");
@@ -25,16 +26,28 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     result.and(sweep::run(stage))
 }
 
-/// The stage `images`: what takes long and needs nothing of this workspace.
-pub(crate) fn base_images(stage: &mut Stage) -> Result<()> {
+/// The stage `prepare`: what other stages would fetch or make while nothing else goes on. They find it, or try again.
+pub(crate) fn prepare(stage: &mut Stage) -> Result<()> {
+    suites::find_tools(stage, &mut setup::program("cargo"));
     engine::ensure(stage)?;
-    images::make_bases(stage)
+    images(stage)?;
+    releases::all(stage)?;
+    if let Err(error) = releases::debian(stage) {
+        stage.say(&format!("no etcd of Debian's: {error:#}"));
+    }
+    Ok(())
 }
 
-fn in_containers(stage: &mut Stage, tests: bool) -> Result<()> {
+/// What the tests in containers need before they start.
+fn images(stage: &mut Stage) -> Result<Compose> {
     let compose = compose::find(stage)?;
     images::make_bases(stage)?;
     build(stage, &compose.v1)?;
+    Ok(compose)
+}
+
+fn in_containers(stage: &mut Stage, tests: bool) -> Result<()> {
+    let compose = images(stage)?;
     let mut prune = setup::program("docker");
     prune.args(["image", "prune", "--force", "--filter", OLD_BUILDS.0]);
     stage.output(prune.args(["--filter", OLD_BUILDS.1]))?;

@@ -9,7 +9,6 @@ pub(crate) mod node;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
@@ -91,11 +90,8 @@ fn parse(args: &[String]) -> Result<Vec<Kind>> {
         .collect()
 }
 
-/// Makes what no change of this workspace's code makes anew. One stage at a time: they share a workshop, and the second
-/// finds what the first has made.
+/// Makes what no change of this workspace's code makes anew.
 pub(crate) fn make_bases(stage: &mut Stage) -> Result<()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     make(stage, &[Kind::Etcd(None), Kind::Bases, Kind::Haproxy])
 }
 

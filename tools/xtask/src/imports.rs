@@ -175,7 +175,7 @@ mod tests {
             ("state/term.rs", "fn f() { crate::driver::run(); }"),
             (
                 "util.rs",
-                "use crate::Term;\n#[cfg(test)]\nmod tests { use crate::driver; }",
+                "use crate::Term;\n#[cfg(test)]\nmod tests { use crate::driver; }\n#[cfg(all(test, unix))]\nmod more { use crate::driver; }",
             ),
         ]);
         let broken = rooms.broken(&graph.imports);

@@ -1,5 +1,6 @@
 //! The project's own commands, `cargo xtask …`. This file hides how a command line becomes a command.
 
+mod api;
 mod bench;
 mod built;
 mod chaos;
@@ -19,6 +20,7 @@ mod metadata;
 mod model;
 mod mutants;
 mod packages;
+mod pages;
 mod process;
 mod published;
 mod python;
@@ -30,6 +32,7 @@ mod suites;
 mod sweep;
 mod tally;
 mod test;
+mod together;
 mod tools;
 mod version;
 
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
 fn dispatch(args: &[String]) -> Result<ExitCode> {
     let rest = args.get(1..).unwrap_or_default();
     match args.first().map(String::as_str) {
+        Some("api") => api::run(),
         Some("bench") => bench::run(rest),
         Some("chaos") => chaos::run(rest),
         Some("check") => test::check(rest),
@@ -82,6 +86,7 @@ fn help() -> String {
   cargo xtask test [--limit SECONDS] [STAGE …]   run the stages named, or all in this order
   cargo xtask simulate [OPTION …]                simulate the core from seeds; --help lists the options
   cargo xtask mutants [OPTION …]                 break the core's rules one at a time; --help lists the options
+  cargo xtask api                                write the public interface of each library to docs/api
   cargo xtask deny [ARGS]                        install cargo-deny, and have it check deny.toml, advisories too
   cargo xtask images [IMAGE …]                   make the container images named, or all, without a registry
   cargo xtask leaks                              ten thousand cycles in an election, twice, and what they leave behind

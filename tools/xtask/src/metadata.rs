@@ -1,31 +1,18 @@
-//! Reads cargo's machine-readable output: the library's features, tests and dependencies, and the places of built
-//! binaries.
+//! Asks cargo for the library's features, tests and dependencies, and for the places of built binaries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use cargo_metadata::semver::Version;
+use cargo_metadata::{DependencyKind, Message, MetadataCommand, NodeDep, Package, TargetKind};
 
 use crate::published::{LIBRARY, PUBLISHED};
 use crate::setup;
 use crate::stage::Stage;
-use crate::version::Version;
-
-/// What a package is to whoever depends on it.
-#[derive(Debug, Default)]
-pub(crate) struct Package<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) version: &'a str,
-    pub(crate) licence: Option<&'a str>,
-    /// `None`: this workspace.
-    pub(crate) source: Option<&'a str>,
-    /// Dependencies of any version.
-    pub(crate) wild: Vec<&'a str>,
-}
 
 /// The workspace as cargo sees it.
-pub(crate) struct Metadata(Value);
+pub(crate) struct Metadata(cargo_metadata::Metadata);
 
 impl Metadata {
     /// The library alone; downloads nothing.
@@ -45,123 +32,109 @@ impl Metadata {
     fn read(stage: &Stage, args: &[&str]) -> Result<Self> {
         let mut cargo = setup::cargo(["metadata", "--format-version", "1"])?;
         let text = stage.output(cargo.args(args))?;
-        Ok(Self(
-            serde_json::from_str(&text).context("reading cargo's metadata")?,
-        ))
+        let metadata = MetadataCommand::parse(text).context("reading cargo's metadata")?;
+        Ok(Self(metadata))
     }
 
-    /// The library's features, without `default`.
+    /// Every package, this workspace's included.
+    pub(crate) fn packages(&self) -> &[Package] {
+        &self.0.packages
+    }
+
+    /// The library's features, without `default` and without those that only stand for others of its features.
     pub(crate) fn features(&self) -> Result<Vec<&str>> {
-        let features = self.library()?["features"]
-            .as_object()
-            .context("features")?;
-        Ok(features
-            .keys()
-            .map(String::as_str)
-            .filter(|name| *name != "default")
-            .collect())
+        let all = self.library()?.features.iter();
+        let own = all.filter(|(name, brings)| {
+            let others = !brings.is_empty() && !brings.iter().any(|of| of.contains(['/', ':']));
+            *name != "default" && !others
+        });
+        Ok(own.map(|(name, _)| name.as_str()).collect())
     }
 
     /// The names of the integration tests of the library and of the crates that are published with it.
     pub(crate) fn tests(&self) -> Vec<&str> {
-        let packages = list(&self.0["packages"]).iter();
-        let published = packages.filter(|package| {
-            let name = package["name"].as_str();
-            name.is_some_and(|name| PUBLISHED.contains(&name))
-        });
-        let targets = published.flat_map(|package| list(&package["targets"]));
-        let tests =
-            targets.filter(|target| list(&target["kind"]).iter().any(|kind| kind == "test"));
-        tests.filter_map(|target| target["name"].as_str()).collect()
+        let packages = self.packages().iter();
+        let published = packages.filter(|package| PUBLISHED.contains(&package.name.as_str()));
+        let targets = published.flat_map(|package| &package.targets);
+        let tests = targets.filter(|target| target.is_test());
+        tests.map(|target| target.name.as_str()).collect()
+    }
+
+    /// What names the programs and the integration tests of a package to cargo.
+    pub(crate) fn programs_and_tests(&self, package: &str) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for target in &self.package(package)?.targets {
+            for kind in [TargetKind::Bin, TargetKind::Test] {
+                if target.is_kind(kind.clone()) {
+                    found.extend([format!("--{kind}"), target.name.clone()]);
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// The version of `dependency` the library asks for.
-    pub(crate) fn requirement(&self, dependency: &str) -> Result<&str> {
-        let dependencies = list(&self.library()?["dependencies"]);
-        let found = dependencies
-            .iter()
-            .find(|found| found["name"] == dependency);
+    pub(crate) fn requirement(&self, dependency: &str) -> Result<String> {
+        let mut dependencies = self.library()?.dependencies.iter();
+        let found = dependencies.find(|found| found.name == dependency);
         let found = found.with_context(|| format!("{LIBRARY} does not depend on {dependency}"))?;
-        found["req"].as_str().context("requirement")
+        Ok(found.req.to_string())
     }
 
     /// The names of what the library needs for its features and its tests alone, and its users do not.
     pub(crate) fn only_for_others(&self) -> Result<BTreeSet<&str>> {
-        let dependencies = list(&self.library()?["dependencies"]).iter();
+        let dependencies = self.library()?.dependencies.iter();
         let (always, others): (Vec<_>, Vec<_>) =
-            dependencies.partition(|found| found["kind"].is_null() && found["optional"] != true);
-        let always: BTreeSet<&str> = always
-            .iter()
-            .filter_map(|found| found["name"].as_str())
-            .collect();
-        let others = others.iter().filter_map(|found| found["name"].as_str());
+            dependencies.partition(|found| found.kind == DependencyKind::Normal && !found.optional);
+        let always: BTreeSet<&str> = always.iter().map(|found| found.name.as_str()).collect();
+        let others = others.iter().map(|found| found.name.as_str());
         Ok(others.filter(|name| !always.contains(name)).collect())
     }
 
     /// The library's version.
-    pub(crate) fn version(&self) -> Result<&str> {
-        self.library()?["version"].as_str().context("version")
+    pub(crate) fn version(&self) -> Result<&Version> {
+        Ok(&self.library()?.version)
     }
 
     /// The Rust version the library declares.
-    pub(crate) fn rust_version(&self) -> Result<Version> {
-        declared(self.library()?).context("the library declares no rust-version")
+    pub(crate) fn rust_version(&self) -> Result<&Version> {
+        let declared = self.library()?.rust_version.as_ref();
+        declared.context("the library declares no rust-version")
     }
 
     /// Everything needed to build the library: "name version" and the Rust version declared, if any.
-    pub(crate) fn needed(&self) -> Result<BTreeMap<String, Option<Version>>> {
-        let nodes: BTreeMap<&str, &Value> = list(&self.0["resolve"]["nodes"])
-            .iter()
-            .filter_map(|node| Some((node["id"].as_str()?, node)))
-            .collect();
-        let mut todo = vec![self.library()?["id"].as_str().context("id")?];
+    pub(crate) fn needed(&self) -> Result<BTreeMap<String, Option<&Version>>> {
+        let resolved = self.0.resolve.as_ref().context("nothing is resolved")?;
+        let nodes: BTreeMap<_, _> = resolved.nodes.iter().map(|node| (&node.id, node)).collect();
+        let mut todo = vec![&self.library()?.id];
         let mut seen = BTreeSet::new();
         while let Some(id) = todo.pop() {
             if seen.insert(id) {
                 let node = nodes.get(id).context("a package that is not resolved")?;
-                let needed = list(&node["deps"])
-                    .iter()
-                    .filter(|dep| is_needed_to_build(dep));
-                todo.extend(needed.filter_map(|dep| dep["pkg"].as_str()));
+                let needed = node.deps.iter().filter(|dep| is_needed_to_build(dep));
+                todo.extend(needed.map(|dep| &dep.pkg));
             }
         }
         ensure!(
             seen.len() > 1,
             "cargo's metadata names no dependency of the library"
         );
-        let packages = list(&self.0["packages"]).iter();
-        let needed =
-            packages.filter(|package| package["id"].as_str().is_some_and(|id| seen.contains(id)));
-        let described = needed.filter_map(|package| {
-            let (name, version) = (package["name"].as_str()?, package["version"].as_str()?);
-            Some((format!("{name} {version}"), declared(package)))
+        let needed = self.packages().iter();
+        let needed = needed.filter(|package| seen.contains(&package.id));
+        let described = needed.map(|package| {
+            let name = format!("{} {}", package.name, package.version);
+            (name, package.rust_version.as_ref())
         });
         Ok(described.collect())
     }
 
-    /// Every package, this workspace's included.
-    pub(crate) fn packages(&self) -> Vec<Package<'_>> {
-        let described = list(&self.0["packages"]).iter().filter_map(|package| {
-            let wild = list(&package["dependencies"])
-                .iter()
-                .filter(|dependency| dependency["req"] == "*" && dependency["path"].is_null());
-            Some(Package {
-                name: package["name"].as_str()?,
-                version: package["version"].as_str()?,
-                licence: package["license"].as_str(),
-                source: package["source"].as_str(),
-                wild: wild
-                    .filter_map(|dependency| dependency["name"].as_str())
-                    .collect(),
-            })
-        });
-        described.collect()
+    fn library(&self) -> Result<&Package> {
+        self.package(LIBRARY)
     }
 
-    fn library(&self) -> Result<&Value> {
-        let packages = list(&self.0["packages"]);
-        let found = packages.iter().find(|package| package["name"] == LIBRARY);
-        found.with_context(|| format!("no package {LIBRARY} in the workspace"))
+    fn package(&self, name: &str) -> Result<&Package> {
+        let found = self.packages().iter().find(|package| package.name == name);
+        found.with_context(|| format!("no package {name} in the workspace"))
     }
 }
 
@@ -174,83 +147,135 @@ pub(crate) fn host(stage: &Stage) -> Result<String> {
 
 /// The binary of this name, if this line of `cargo build --message-format=json` says where it is.
 pub(crate) fn executable(line: &str, name: &str) -> Option<PathBuf> {
-    let message: Value = serde_json::from_str(line).ok()?;
+    let Ok(Message::CompilerArtifact(artifact)) = serde_json::from_str(line) else {
+        return None;
+    };
     // A library's target is named as Rust names it.
     let rust = |name: &str| name.replace('-', "_");
-    let named = message["target"]["name"].as_str().map(rust) == Some(rust(name));
-    if message["reason"] != "compiler-artifact" || !named {
-        return None;
-    }
-    message["executable"].as_str().map(PathBuf::from)
+    let executable = artifact.executable?.into_std_path_buf();
+    (rust(&artifact.target.name) == rust(name)).then_some(executable)
 }
 
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn declared(package: &Value) -> Option<Version> {
-    package["rust_version"].as_str().and_then(Version::parse)
-}
-
-/// Not only by tests: cargo writes the kind of a normal dependency as null.
-fn is_needed_to_build(dependency: &Value) -> bool {
-    let kinds = list(&dependency["dep_kinds"]);
-    kinds
-        .iter()
-        .any(|kind| kind["kind"].is_null() || kind["kind"] == "build")
+/// Not only by tests.
+fn is_needed_to_build(dependency: &NodeDep) -> bool {
+    let mut kinds = dependency.dep_kinds.iter();
+    kinds.any(|dep| matches!(dep.kind, DependencyKind::Normal | DependencyKind::Build))
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::{Metadata, executable};
-    use crate::version::Version;
-    use serde_json::json;
+    use cargo_metadata::Package;
+    use cargo_metadata::semver::Version;
+    use serde_json::{Value, json};
     use std::path::PathBuf;
 
+    /// What cargo says of a package, but for what `differs`.
+    pub(crate) fn package(differs: Value) -> Package {
+        let package = json!({
+            "name": "some", "version": "1.2.3", "id": "some", "manifest_path": "/Cargo.toml",
+            "license": "MIT/Apache-2.0", "dependencies": [], "targets": [], "features": {},
+            "source": "registry+https://github.com/rust-lang/crates.io-index",
+        });
+        serde_json::from_value(with(package, differs)).unwrap()
+    }
+
+    /// What cargo says of a dependency.
+    pub(crate) fn dependency(name: &str, req: &str, kind: Option<&str>, optional: bool) -> Value {
+        json!({
+            "name": name, "req": req, "kind": kind, "optional": optional,
+            "uses_default_features": true, "features": [],
+        })
+    }
+
+    fn with(mut value: Value, differs: Value) -> Value {
+        let Value::Object(differs) = differs else {
+            panic!("{differs} has no names");
+        };
+        value.as_object_mut().unwrap().extend(differs);
+        value
+    }
+
+    fn target(kind: &str, name: &str) -> Value {
+        json!({ "kind": [kind], "name": name, "src_path": "/main.rs" })
+    }
+
+    fn node(id: &str, deps: &[(&str, &[Option<&str>])]) -> Value {
+        let deps = deps.iter().map(|(id, kinds)| {
+            let kinds = kinds.iter().map(|kind| json!({ "kind": kind }));
+            json!({ "name": id, "pkg": id, "dep_kinds": kinds.collect::<Vec<_>>() })
+        });
+        json!({ "id": id, "dependencies": [], "deps": deps.collect::<Vec<_>>() })
+    }
+
     fn sample() -> Metadata {
-        Metadata(json!({
-            "packages": [
-                {"id": "e", "name": "eldest", "version": "0.1.0", "rust_version": "1.88",
-                 "features": {"default": [], "tls": [], "testing": []},
-                 "dependencies": [{"name": "a", "req": "^1.2", "kind": null, "optional": false},
-                    {"name": "a", "req": "^1.2", "kind": "dev", "optional": false},
-                    {"name": "b", "req": "^2", "kind": null, "optional": true},
-                    {"name": "t", "req": "^3", "kind": "dev", "optional": false}],
-                 "targets": [{"name": "eldest", "kind": ["lib"]}, {"name": "smoke", "kind": ["test"]}]},
-                {"id": "h", "name": "eldest-http", "targets": [{"name": "http", "kind": ["test"]}]},
-                {"id": "n", "name": "eldest-node", "targets": [{"name": "node", "kind": ["test"]}]},
-                {"id": "a", "name": "a", "version": "1.2.3", "rust_version": "1.63.0"},
-                {"id": "b", "name": "b", "version": "2.0.0", "rust_version": null},
-                {"id": "t", "name": "t", "version": "3.0.0", "rust_version": "1.99"},
-            ],
-            "resolve": {"nodes": [
-                {"id": "e", "deps": [
-                    {"pkg": "a", "dep_kinds": [{"kind": "dev"}, {"kind": null}]},
-                    {"pkg": "t", "dep_kinds": [{"kind": "dev"}]}]},
-                {"id": "a", "deps": [{"pkg": "b", "dep_kinds": [{"kind": "build"}]}]},
-                {"id": "b", "deps": [{"pkg": "a", "dep_kinds": [{"kind": null}]}]},
-                {"id": "t", "deps": []},
-            ]},
-        }))
+        let named =
+            |name: &str, rest: Value| package(with(json!({"name": name, "id": name}), rest));
+        let packages = [
+            named(
+                "eldest",
+                json!({
+                    "version": "0.1.0", "rust_version": "1.88",
+                    "features": {"default": [], "tls": ["ring"], "ring": ["a/ring"], "testing": []},
+                    "dependencies": [
+                        dependency("a", "^1.2", None, false), dependency("a", "^1.2", Some("dev"), false),
+                        dependency("b", "^2", None, true), dependency("t", "^3", Some("dev"), false),
+                    ],
+                    "targets": [target("lib", "eldest"), target("test", "smoke")],
+                }),
+            ),
+            named("eldest-http", json!({"targets": [target("test", "http")]})),
+            named(
+                "eldest-node",
+                json!({"targets": [
+                    target("lib", "eldest_node"), target("bin", "eldest-node"), target("test", "node"),
+                ]}),
+            ),
+            named("a", json!({"rust_version": "1.63.0"})),
+            named("b", json!({"version": "2.0.0", "rust_version": null})),
+            named("t", json!({"version": "3.0.0", "rust_version": "1.99"})),
+        ];
+        let nodes = [
+            node(
+                "eldest",
+                &[("a", &[Some("dev"), None]), ("t", &[Some("dev")])],
+            ),
+            node("a", &[("b", &[Some("build")])]),
+            node("b", &[("a", &[None])]),
+            node("t", &[]),
+        ];
+        let metadata = json!({
+            "packages": packages, "resolve": {"nodes": nodes}, "version": 1,
+            "workspace_members": [], "workspace_root": "/", "target_directory": "/target",
+        });
+        Metadata(serde_json::from_value(metadata).unwrap())
     }
 
     #[test]
     fn what_only_tests_need_is_not_needed_to_build() {
-        let needed = sample().needed().unwrap();
+        let sample = sample();
+        let needed = sample.needed().unwrap();
         let names: Vec<_> = needed.keys().map(String::as_str).collect();
         assert_eq!(names, ["a 1.2.3", "b 2.0.0", "eldest 0.1.0"]);
-        assert_eq!(needed["a 1.2.3"], Some(Version(1, 63, 0)));
+        assert_eq!(needed["a 1.2.3"], Some(&Version::new(1, 63, 0)));
         assert_eq!(needed["b 2.0.0"], None);
     }
 
     #[test]
     fn the_library_is_described() {
         let sample = sample();
-        assert_eq!(sample.features().unwrap(), ["testing", "tls"]);
+        assert_eq!(sample.features().unwrap(), ["ring", "testing"]);
         assert_eq!(sample.tests(), ["smoke", "http"]);
         assert_eq!(sample.requirement("a").unwrap(), "^1.2");
         assert!(sample.requirement("c").is_err());
-        assert_eq!(sample.rust_version().unwrap(), Version(1, 88, 0));
+        assert_eq!(*sample.rust_version().unwrap(), Version::new(1, 88, 0));
+    }
+
+    #[test]
+    fn a_package_has_programs_and_tests_beside_its_library() {
+        let targets = sample().programs_and_tests("eldest-node").unwrap();
+        assert_eq!(targets, ["--bin", "eldest-node", "--test", "node"]);
+        assert!(sample().programs_and_tests("nobody").is_err());
     }
 
     #[test]
@@ -262,16 +287,24 @@ mod tests {
 
     #[test]
     fn only_the_artifact_of_the_demo_names_the_binary() {
-        let line = r#"{"reason":"compiler-artifact","target":{"name":"eldest-demo"},"executable":"/t/debug/eldest-demo"}"#;
+        let line = |name: &str, path: Value| {
+            let profile = json!({
+                "opt_level": "0", "debuginfo": 0, "debug_assertions": true, "overflow_checks": true, "test": false,
+            });
+            let artifact = json!({
+                "reason": "compiler-artifact", "package_id": "some", "target": target("bin", name),
+                "profile": profile, "features": [], "filenames": [], "executable": path, "fresh": true,
+            });
+            artifact.to_string()
+        };
+        let demo = |line: &str| executable(line, "eldest-demo");
+        let path = "/t/debug/eldest-demo";
         assert_eq!(
-            executable(line, "eldest-demo"),
-            Some(PathBuf::from("/t/debug/eldest-demo"))
+            demo(&line("eldest-demo", json!(path))),
+            Some(PathBuf::from(path))
         );
-        let other = r#"{"reason":"compiler-artifact","target":{"name":"build-script-build"},"executable":"/t/b"}"#;
-        assert_eq!(executable(other, "eldest-demo"), None);
-        let library =
-            r#"{"reason":"compiler-artifact","target":{"name":"eldest-demo"},"executable":null}"#;
-        assert_eq!(executable(library, "eldest-demo"), None);
-        assert_eq!(executable("not JSON", "eldest-demo"), None);
+        assert_eq!(demo(&line("build-script-build", json!("/t/b"))), None);
+        assert_eq!(demo(&line("eldest-demo", Value::Null)), None);
+        assert_eq!(demo("not JSON"), None);
     }
 }

@@ -6,20 +6,19 @@ use anyhow::{Context, Result};
 
 use crate::setup;
 use crate::stage::Stage;
-
-const PACKAGE: &str = "eldest-sim-model";
+use crate::together::MODEL;
 
 /// The stage `model`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     // The figures and the counterexamples are worth reading although nothing failed.
-    let mut tests = setup::cargo(["test", "--package", PACKAGE, "--", "--show-output"])?;
+    let mut tests = setup::cargo(["test", "--package", MODEL, "--", "--show-output"])?;
     stage.tests(&mut tests)?;
     Ok(())
 }
 
 /// The command `model`: its options are the model's.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
-    let mut cargo = setup::cargo(["run", "--quiet", "--package", PACKAGE, "--"])?;
+    let mut cargo = setup::cargo(["run", "--quiet", "--package", MODEL, "--"])?;
     let status = cargo.args(args).status().context("starting cargo")?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(ExitCode::from(code.unwrap_or(1)))

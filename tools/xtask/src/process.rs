@@ -70,6 +70,23 @@ pub(crate) fn run(
     }
 }
 
+/// The same command, at the lowest priority.
+pub(crate) fn yielding(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "19"]).arg(command.get_program());
+    nice.args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        nice.current_dir(folder);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    nice
+}
+
 /// The command as one would type it, with its folder and variables, but without the way to protoc.
 pub(crate) fn show(command: &Command) -> String {
     let mut words = Vec::new();
@@ -183,7 +200,7 @@ mod group {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{DRAIN, End, run, show};
+    use super::{DRAIN, End, run, show, yielding};
     use crate::setup;
     use std::process::Command;
     use std::time::{Duration, Instant};
@@ -220,6 +237,20 @@ mod tests {
         let (end, lines, _) = sh("echo one; printf two; exit 7", LONG);
         assert!(matches!(end, End::Exited(status) if status.code() == Some(7)));
         assert_eq!(lines, ["one", "two"]);
+    }
+
+    #[test]
+    fn a_command_that_yields_is_the_same_at_the_lowest_priority() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "nice; pwd; echo $A"]);
+        command.current_dir("/").env("A", "b c");
+        let mut lines = Vec::new();
+        let deadline = Instant::now() + LONG;
+        run(&mut yielding(&command), deadline, |line| {
+            lines.push(line.to_owned());
+        })
+        .unwrap();
+        assert_eq!(lines, ["19", "/", "b c"]);
     }
 
     #[test]

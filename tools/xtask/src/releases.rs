@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use cargo_metadata::semver::Version;
 
 use crate::stage::Stage;
-use crate::version::Version;
-use crate::{packages, setup};
+use crate::{packages, setup, version};
 
 /// The stage `integration` tests with this one.
 const CURRENT: &str = "3.7";
@@ -61,13 +61,13 @@ pub(crate) fn debian(stage: &Stage) -> Result<PathBuf> {
 /// A wrong binary would make a green row that says nothing.
 fn verify(stage: &Stage, etcd: &Path, series: &str) -> Result<Version> {
     let output = stage.output(setup::program(&etcd.to_string_lossy()).arg("--version"))?;
-    let version =
-        Version::of_etcd(&output).with_context(|| format!("{} is no etcd", etcd.display()))?;
+    let found =
+        version::of_etcd(&output).with_context(|| format!("{} is no etcd", etcd.display()))?;
     ensure!(
-        version.is_of(series),
-        "{} is {version} and not {series}",
+        version::is_of(&found, series),
+        "{} is {found} and not {series}",
         etcd.display()
     );
-    stage.say(&format!("etcd {version}"));
-    Ok(version)
+    stage.say(&format!("etcd {found}"));
+    Ok(found)
 }

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use crate::stage::Stage;
-use crate::{metadata, setup};
+use crate::{metadata, setup, together};
 
 const PACKAGE: &str = "eldest-sim";
 
@@ -39,12 +39,7 @@ pub(crate) fn table() -> Result<String> {
 
 /// The stage `simulate`: the core's scenarios, then a fixed number of seeds, then every mutation until it is noticed.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    stage.tests(&mut setup::cargo([
-        "test",
-        "--no-fail-fast",
-        "--package",
-        PACKAGE,
-    ])?)?;
+    stage.tests(&mut together::test_package(stage, PACKAGE)?)?;
     let simulator = binary(&stage.output(&mut build()?)?)?;
     stage.step(&mut Command::new(&simulator))?;
     stage.step(Command::new(&simulator).arg("--table"))?;

@@ -24,6 +24,8 @@ pub(crate) struct Stage {
     part: Option<(String, Vec<String>)>,
     /// Whether the user named it, rather than everything.
     pub(crate) asked_for: bool,
+    /// Whether its commands take only what other stages leave of the machine.
+    pub(crate) yields: bool,
     started: Instant,
     limit: Duration,
     tally: Tally,
@@ -66,6 +68,7 @@ impl Stage {
             name,
             part: None,
             asked_for,
+            yields: false,
             started: Instant::now(),
             limit,
             tally: Tally::default(),
@@ -120,6 +123,7 @@ impl Stage {
         let names: Vec<&str> = of.chain([name]).collect();
         Self {
             part: Some((names.join(" "), Vec::new())),
+            yields: self.yields,
             started: self.started,
             ..Self::start(self.name, self.asked_for, self.limit)
         }
@@ -249,7 +253,13 @@ impl Stage {
     }
 
     fn run(&self, command: &mut Command, on_line: impl FnMut(&str)) -> Result<ExitStatus> {
-        match process::run(command, self.started + self.limit, on_line)? {
+        let deadline = self.started + self.limit;
+        let end = if self.yields {
+            process::run(&mut process::yielding(command), deadline, on_line)?
+        } else {
+            process::run(command, deadline, on_line)?
+        };
+        match end {
             End::Exited(status) => Ok(status),
             End::TimedOut => bail!(
                 "killed at its limit of {} s, in `{}`; --limit SECONDS allows more",
@@ -322,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_stage_at_its_limit_fails_and_says_which_command_it_was() {
-        let report = stage(Duration::from_millis(200), |stage| {
+        let report = stage(Duration::from_secs(2), |stage| {
             stage.step(&mut sh(
                 "echo 'test result: ok. 2 passed; 0 failed'; sleep 600",
             ))?;

@@ -6,10 +6,11 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 
 use crate::compose::Compose;
+use crate::fixed::COMMAND;
 use crate::metadata::Metadata;
-use crate::published::{CLI, CORE, HTTP, LIBRARY, TESTING};
-use crate::stage::Stage;
-use crate::{packages, setup, tools};
+use crate::stage::{DEFAULT_LIMIT, Stage};
+use crate::together::{build_all, test_all, test_package};
+use crate::{chaos, packages, setup, tools};
 
 /// The test file that needs the Docker Engine and has a stage of its own.
 pub(crate) const CONTAINERS: &str = "containers";
@@ -18,7 +19,8 @@ pub(crate) const SMOKE: &str = "smoke";
 
 /// They test the command, the tools, the examples and the log; or the machine more than etcd. One version of etcd is
 /// enough for them.
-const ON_ONE_VERSION: [&str; 12] = [
+const ON_ONE_VERSION: [&str; 13] = [
+    "burst",
     "cli",
     "cycles",
     "examples",
@@ -38,6 +40,9 @@ const ETCDCTL: &str = "ELDEST_ETCDCTL";
 const ETCDCTL_NAME: &str = "etcdctl";
 /// Set to 1, the tests with etcdctl are left out.
 const NO_ETCDCTL: &str = "ELDEST_NO_ETCDCTL";
+
+/// Tells the tests of the examples that those are built.
+const EXAMPLES: &str = "ELDEST_EXAMPLES_ARE_BUILT";
 
 /// Each integration test has an etcd of its own and mostly waits for its deadlines: on two cores, five at
 /// a time of each of two files keep both busy without making the deadlines late.
@@ -60,95 +65,65 @@ pub(crate) const DEV_IMAGE: &str = "eldest-node-dev";
 /// ... and the command alone.
 pub(crate) const DEV_COMMAND_IMAGE: &str = "eldest-command-dev";
 
-/// The library and the crates beside it. Always all of them: cargo builds a dependency once for each set of features that
-/// the packages it was asked for need.
-pub(crate) const TOGETHER: [&str; 9] = [
-    "--package",
-    LIBRARY,
-    "--package",
-    HTTP,
-    "--package",
-    CLI,
-    "--package",
-    TESTING,
-    "--all-features",
-];
+/// The tests of the whole stack: in virtual time, and of its etcd beside a real one.
+const STACK: &str = "cluster";
+const CONFORMANCE: &str = "conformance";
+const DEMO: &str = "eldest-demo";
+const NODE: &str = "eldest-node";
 
-/// By itself: what it needs of etcd-client, nothing else should be built with.
-const TEST_STACK: [&str; 4] = ["test", "--package", "eldest-sim-stack", "--no-fail-fast"];
-
-const TEST_CHAOS: [&str; 4] = ["test", "--package", "eldest-chaos", "--no-fail-fast"];
-
-fn test_library() -> Result<Command> {
-    let mut cargo = setup::cargo(["test", "--no-fail-fast"])?;
-    cargo.args(TOGETHER);
-    Ok(cargo)
+/// The stage `build`. The other stages build what they need too, when they run by themselves.
+pub(crate) fn build(stage: &mut Stage) -> Result<()> {
+    let all = ["--lib", "--bins", "--tests", "--examples"];
+    stage.step(build_all(stage)?.args(all))?;
+    Ok(())
 }
 
 /// The stage `unit`.
 pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
-    stage.tests(&mut setup::cargo([
-        "test",
-        "--package",
-        CORE,
-        "--no-fail-fast",
-    ])?)?;
-    stage.tests(test_library()?.args(["--lib", "--bins"]))?;
+    stage.tests(test_all(stage)?.args(["--lib", "--bin", COMMAND]))?;
     Ok(())
 }
 
 /// The stage `integration`.
 pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
     let tests = all(stage, None);
-    stage.step(test_library()?.arg("--doc"))?;
-    let mut examples = setup::cargo(["build"])?;
-    stage.step(examples.args(TOGETHER).arg("--examples"))?;
-    stage.tests(&mut setup::cargo([
-        "test",
-        "--no-fail-fast",
-        "--package",
-        "eldest-demo",
-        "--package",
-        "eldest-node",
-        "--features",
-        "eldest-node/history,eldest-node/register",
-        "--package",
-        "xtask",
-    ])?)?;
+    stage.step(test_all(stage)?.arg("--doc"))?;
+    stage.side_by_side(&[DEMO, NODE], 2, |part, package| {
+        part.tests(&mut test_package(part, package)?)?;
+        Ok(())
+    });
+    stage.tests(&mut setup::cargo(["test", "--package", "xtask"])?)?;
     tests
 }
 
-/// Everything in the folders `tests` that needs no containers, against the vendored etcd; against the one given, what depends on
-/// etcd's version.
+/// Everything in the folders `tests` that needs no containers, and the etcd of simulated time, against the vendored etcd;
+/// against the one given, what depends on etcd's version.
 pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     let metadata = Metadata::of_workspace(stage)?;
     let tests: Vec<&str> = metadata
         .tests()
         .into_iter()
+        .chain([CONFORMANCE])
         .filter(|name| *name != CONTAINERS)
         .filter(|name| etcd.is_none() || !ON_ONE_VERSION.contains(name))
         .collect();
     ensure!(!tests.is_empty(), "there is no test in tests/");
-    let mut all = test_library()?;
+    let mut all = build_all(stage)?;
     for test in &tests {
         all.args(["--test", test]);
     }
     if let Some(etcd) = etcd {
         all.env("ELDEST_ETCD_BIN", etcd);
     }
-    add_etcdctl(stage, &mut all);
-    tools::add_etcdutl(stage, &mut all);
-    tools::add_haproxy(stage, &mut all);
-    if etcd.is_none() {
-        tools::add(stage, &mut all);
-    }
-    if !stage.step(all.arg("--no-run"))? {
+    find_tools(stage, &mut all);
+    all.env(EXAMPLES, "1");
+    if !stage.step(all.arg("--examples"))? {
         return Ok(());
     }
     // Other versions are tested beside one another already.
     let at_once = if etcd.is_none() { 2 } else { 1 };
     stage.side_by_side(&tests, at_once, |part, test| {
-        let mut one = test_library()?;
+        let mut one = test_all(part)?;
         for (name, value) in all.get_envs() {
             match value {
                 Some(value) => one.env(name, value),
@@ -159,6 +134,14 @@ pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
         Ok(())
     });
     Ok(())
+}
+
+/// Tells the tests where the programs of others are. Each is fetched once.
+pub(crate) fn find_tools(stage: &Stage, cargo: &mut Command) {
+    add_etcdctl(stage, cargo);
+    tools::add_etcdutl(stage, cargo);
+    tools::add_haproxy(stage, cargo);
+    tools::add(stage, cargo);
 }
 
 /// The etcdctl for the tests that share an election with it: theirs to find, unless there is none on this machine
@@ -189,28 +172,20 @@ pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
     if cfg!(target_os = "linux") {
         packages::ensure(stage, &["iproute2", "util-linux"])?;
     }
-    stage.tests(setup::cargo(TEST_CHAOS)?.args(["--", THREADS]))?;
+    stage.tests(test_package(stage, chaos::PACKAGE)?.args(["--", THREADS]))?;
     Ok(())
 }
 
 /// The stage `stack`.
 pub(crate) fn stack(stage: &mut Stage) -> Result<()> {
-    stage.tests(&mut setup::cargo(TEST_STACK)?)?;
-    Ok(())
-}
-
-/// The etcd of simulated time, against the etcd given.
-pub(crate) fn conformance(stage: &mut Stage, etcd: &Path) -> Result<()> {
-    let mut cargo = setup::cargo(TEST_STACK)?;
-    cargo.args(["--test", "conformance"]);
-    stage.tests(cargo.env("ELDEST_ETCD_BIN", etcd))?;
+    stage.tests(test_all(stage)?.args(["--test", STACK]))?;
     Ok(())
 }
 
 /// The smoke test, against the vendored etcd or the one given.
 pub(crate) fn smoke(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     ensure!(has(stage, SMOKE)?, "there is no tests/{SMOKE}.rs");
-    let mut cargo = test_library()?;
+    let mut cargo = test_all(stage)?;
     cargo.args(["--test", SMOKE]).env("ELDEST_SMOKE", "1");
     if let Some(etcd) = etcd {
         cargo.env("ELDEST_ETCD_BIN", etcd);
@@ -221,7 +196,8 @@ pub(crate) fn smoke(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
 
 /// The command `leaks`: ten thousand cycles on a good network and on one that flaps.
 pub(crate) fn leaks() -> Result<ExitCode> {
-    let mut cargo = test_library()?;
+    let stage = Stage::start("leaks", true, DEFAULT_LIMIT);
+    let mut cargo = test_all(&stage)?;
     cargo.args(["--test", "cycles", "--", "--ignored", "--nocapture"]);
     let status = cargo.status().context("starting cargo")?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
@@ -230,7 +206,7 @@ pub(crate) fn leaks() -> Result<ExitCode> {
 
 /// The tests that need the Docker Engine.
 pub(crate) fn containers(stage: &mut Stage, compose: &Compose) -> Result<()> {
-    let mut cargo = test_library()?;
+    let mut cargo = test_all(stage)?;
     cargo.args(["--test", CONTAINERS, "--", CONTAINER_THREADS]);
     cargo
         .env(COMPOSE_V1, &compose.v1)
@@ -242,11 +218,7 @@ pub(crate) fn containers(stage: &mut Stage, compose: &Compose) -> Result<()> {
 
 /// The example of a team's own failover tests, which builds its image by itself.
 pub(crate) fn failover(stage: &mut Stage) -> Result<()> {
-    // Beside the library, whose features decide how its dependencies are built: alone, the example would need another
-    // build of them.
-    let mut cargo = test_library()?;
-    cargo.args(["--package", "eldest-failover-example"]);
-    stage.tests(cargo.args(["--test", "failover", "--test", "in_process"]))?;
+    stage.tests(&mut test_package(stage, "eldest-failover-example")?)?;
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::stage::{DEFAULT_LIMIT, Report, Stage};
 use crate::tally::Tally;
 use crate::{
-    bench, checks, consumer, deny, docker, imports, manifests, matrix, model, simulate, suites,
+    api, bench, checks, consumer, deny, docker, imports, manifests, matrix, model, simulate, suites,
 };
 
 struct Entry {
@@ -19,29 +19,45 @@ struct Entry {
     about: &'static str,
     /// Runs when no stage is named.
     by_default: bool,
-    /// Runs beside the stage after it: mostly waits for others, and has no test that could be late.
-    beside_next: bool,
+    /// Runs beside the stages after it, on what they leave of the machine, and has ended before this one starts.
+    ends_before: Option<&'static str>,
     run: fn(&mut Stage) -> Result<()>,
 }
 
 const STAGES: &[Entry] = &[
-    Entry {
-        name: "images",
-        about: "the images that those of the stage `containers` start from, beside `lint`",
-        by_default: true,
-        beside_next: true,
-        run: docker::base_images,
-    },
+    // Beside stages without a test that could be late, and with commands that leave a core idle.
+    beside(
+        UNIT,
+        stage(
+            "prepare",
+            "images, and the programs of others that tests need: fetched or made beside the stages after it",
+            docker::prepare,
+        ),
+    ),
     stage(
         "lint",
-        "formatting and clippy, the library also by itself for each feature",
+        "formatting and clippy, of all packages with all features",
         checks::lint,
     ),
-    stage("unit", "the library's unit tests", suites::unit),
+    stage(
+        "docs",
+        "the documentation builds without a warning, and every link of the pages leads somewhere",
+        checks::docs,
+    ),
+    stage(
+        "api",
+        "the public interface of each library is the one listed in docs/api",
+        api::stage,
+    ),
     stage(
         "imports",
         "which room imports which, as ARCHITECTURE.md says; no import circle in any package",
         imports::stage,
+    ),
+    stage(
+        "build",
+        "all tests, programs and examples at once, so that no core waits for a last one",
+        suites::build,
     ),
     stage(
         "model",
@@ -54,9 +70,46 @@ const STAGES: &[Entry] = &[
         simulate::stage,
     ),
     stage(
+        UNIT,
+        "unit tests of all libraries and of the command",
+        suites::unit,
+    ),
+    stage(
         "integration",
-        "tests/ against etcd 3.7, doctests, examples, the tools' tests",
+        "tests/ and the etcd of simulated time against etcd 3.7, doctests, examples, the tools' tests",
         suites::integration,
+    ),
+    beside(
+        BENCH,
+        stage(
+            "msrv",
+            "every dependency declares a Rust version not above ours",
+            checks::msrv,
+        ),
+    ),
+    beside(
+        BENCH,
+        stage(
+            "deny",
+            "licences, bans and sources of all dependencies, by deny.toml; advisories if cargo-deny is there",
+            deny::stage,
+        ),
+    ),
+    beside(
+        BENCH,
+        stage(
+            "consumer",
+            "README's program against the package as it would be published, AWS' cryptography; dependencies counted",
+            consumer::run,
+        ),
+    ),
+    beside(
+        BENCH,
+        stage(
+            "manifests",
+            "deploy/kubernetes.yaml against the schema, if Python is there",
+            manifests::stage,
+        ),
     ),
     stage(
         "chaos",
@@ -64,61 +117,43 @@ const STAGES: &[Entry] = &[
         suites::chaos,
     ),
     stage(
-        "docs",
-        "the documentation builds without a warning",
-        checks::docs,
-    ),
-    stage(
-        "msrv",
-        "every dependency declares a Rust version not above ours",
-        checks::msrv,
-    ),
-    stage(
-        "deny",
-        "licences, bans and sources of all dependencies, by deny.toml; advisories if cargo-deny is there",
-        deny::stage,
-    ),
-    stage(
-        "consumer",
-        "README's program against the package as it would be published; dependencies counted",
-        consumer::run,
-    ),
-    stage(
-        "manifests",
-        "deploy/kubernetes.yaml against the schema, if Python is there",
-        manifests::stage,
-    ),
-    stage(
-        "stack",
-        "hours of a cluster's life in simulated time; the etcd of that against etcd 3.7",
-        suites::stack,
-    ),
-    stage(
-        "bench",
+        BENCH,
         "requests and allocations counted, a few ratios to bare calls of etcd; the tests of the benches",
         bench::stage,
     ),
+    beside(
+        CONTAINERS,
+        stage(
+            "features",
+            "clippy of the library for each feature by itself, and of what is built without the others",
+            checks::features,
+        ),
+    ),
+    beside(
+        CONTAINERS,
+        stage(
+            "stack",
+            "hours of a cluster's life in simulated time",
+            suites::stack,
+        ),
+    ),
     stage(
         "versions",
-        "what depends on etcd's version against 3.5 and 3.6, the smoke test against 3.4",
+        "what depends on etcd's version against 3.5 and 3.6, the smoke test against 3.4, an upgrade",
         matrix::versions,
     ),
-    Entry {
-        name: CHECK,
-        about: "formatting, clippy, unit tests and a short simulation (parts of the others)",
-        by_default: false,
-        beside_next: false,
-        run: checks::quick,
-    },
-    Entry {
-        name: "smoke",
-        about: "the smoke test alone, against etcd 3.4 and 3.7 (part of the others)",
-        by_default: false,
-        beside_next: false,
-        run: matrix::smoke,
-    },
+    when_named(stage(
+        CHECK,
+        "formatting, clippy, unit tests and a short simulation (parts of the others)",
+        checks::quick,
+    )),
+    when_named(stage(
+        "smoke",
+        "the smoke test alone, against etcd 3.4 and 3.7 (part of the others)",
+        matrix::smoke,
+    )),
     stage(
-        "containers",
+        CONTAINERS,
         "images, then tests/containers on the Docker Engine, which is started if need be",
         docker::stage,
     ),
@@ -133,10 +168,28 @@ const fn stage(
         name,
         about,
         by_default: true,
-        beside_next: false,
+        ends_before: None,
         run,
     }
 }
+
+const fn beside(ends_before: &'static str, mut stage: Entry) -> Entry {
+    stage.ends_before = Some(ends_before);
+    stage
+}
+
+const fn when_named(mut stage: Entry) -> Entry {
+    stage.by_default = false;
+    stage
+}
+
+/// The first stage with tests that run in real time.
+const UNIT: &str = "unit";
+/// Compares times, so nothing runs beside it.
+const BENCH: &str = "bench";
+
+/// Its containers are outside of what a priority of ours says.
+const CONTAINERS: &str = "containers";
 
 /// The stage of `cargo xtask check`.
 const CHECK: &str = "check";
@@ -166,6 +219,8 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let mut reports = Vec::new();
     let mut beside = Vec::new();
     for entry in STAGES {
+        let due = beside.extract_if(.., |(before, _)| *before == entry.name);
+        reports.extend(due.map(|(_, stage)| joined(stage)));
         let asked_for = names.iter().any(|name| name == entry.name);
         let runs = asked_for || (all && entry.by_default);
         if !runs {
@@ -173,19 +228,17 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         }
         let run = move || {
             let mut stage = Stage::start(entry.name, asked_for, limit);
+            stage.yields = entry.ends_before.is_some();
             stage.say(entry.about);
             let result = (entry.run)(&mut stage);
             stage.finish(result)
         };
-        if entry.beside_next {
-            beside.push(thread::spawn(run));
-        } else {
-            let report = run();
-            reports.extend(beside.drain(..).map(joined));
-            reports.push(report);
+        match entry.ends_before {
+            Some(other) => beside.push((other, thread::spawn(run))),
+            None => reports.push(run()),
         }
     }
-    reports.extend(beside.drain(..).map(joined));
+    reports.extend(beside.into_iter().map(|(_, stage)| joined(stage)));
     print!("{}", table(&reports));
     let failed = reports.iter().any(|report| !report.failures.is_empty());
     Ok(if failed {
@@ -290,6 +343,16 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), STAGES.len());
+    }
+
+    #[test]
+    fn what_runs_beside_others_ends_before_a_later_stage() {
+        let position = |name| STAGES.iter().position(|stage| stage.name == name);
+        for (at, stage) in STAGES.iter().enumerate() {
+            if let Some(before) = stage.ends_before {
+                assert!(position(before) > Some(at + 1), "{}", stage.name);
+            }
+        }
     }
 
     #[test]

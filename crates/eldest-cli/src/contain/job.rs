@@ -134,15 +134,9 @@ impl Keeper {
                 stop => stop,
             };
             let limits = self.spec.limits(until, stop);
-            if limits != told {
-                if let Err(error) = self.board.write(limits) {
-                    tracing::error!(%error, "the deadline cannot be shared");
-                    return self.clear(program, ended_at.is_some(), until).await;
-                }
-                if limits.term_at < told.term_at || limits.kill_at < told.kill_at {
-                    self.tell(&Order::Look);
-                }
-                told = limits;
+            if let Err(error) = self.share(limits, &mut told) {
+                tracing::error!(%error, "the deadline cannot be shared");
+                return self.clear(program, ended_at.is_some(), until).await;
             }
             if let Some(order) = order.take() {
                 self.tell(&order);
@@ -157,18 +151,9 @@ impl Keeper {
             } else {
                 // The clock of such pauses may stand still while the machine sleeps; ours is read after each.
                 let pause = Duration::from_nanos(overdue - now).min(self.spec.tick);
-                tokio::select! {
-                    biased;
-                    line = self.reports.next_line() => Some(line),
-                    () = sleep(pause) => continue,
-                    changed = commands.stop.changed(), if !abandoned => {
-                        abandoned = changed.is_err();
-                        continue;
-                    }
-                    Ok(signal) = commands.signals.recv() => {
-                        self.tell(&Order::Signal(signal));
-                        continue;
-                    }
+                match self.listen(pause, &mut commands, &mut abandoned).await {
+                    None => continue,
+                    line => line,
                 }
             };
             let Some(report) = report else {
@@ -195,6 +180,36 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// Writes the limits down, and has the keeper look at them if something must end earlier than it was told.
+    fn share(&mut self, limits: Limits, told: &mut Limits) -> io::Result<()> {
+        if limits == *told {
+            return Ok(());
+        }
+        self.board.write(limits)?;
+        if limits.term_at < told.term_at || limits.kill_at < told.kill_at {
+            self.tell(&Order::Look);
+        }
+        *told = limits;
+        Ok(())
+    }
+
+    /// Waits for the next report, and passes a signal on. `None`: none came before the pause or a command was over.
+    async fn listen(
+        &mut self,
+        pause: Duration,
+        commands: &mut Commands,
+        abandoned: &mut bool,
+    ) -> Option<io::Result<Option<String>>> {
+        tokio::select! {
+            biased;
+            line = self.reports.next_line() => return Some(line),
+            () = sleep(pause) => {}
+            changed = commands.stop.changed(), if !*abandoned => *abandoned = changed.is_err(),
+            Ok(signal) = commands.signals.recv() => self.tell(&Order::Signal(signal)),
+        }
+        None
     }
 
     /// When the supervisor no longer waits for the keeper.

@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use super::SHIM;
 use super::cgroup::Cgroup;
 use super::wire::Order;
+use crate::variables::{FENCING_TOKEN, TERM_KEY};
 
 /// As shells and `env` tell it.
 const NOT_FOUND: u8 = 127;
@@ -49,8 +50,8 @@ pub(super) fn main(arguments: &[OsString]) -> ExitCode {
     command.args(rest);
     if let Some((token, key)) = leader {
         command
-            .env("ELDEST_FENCING_TOKEN", token.to_string())
-            .env("ELDEST_KEY", key);
+            .env(FENCING_TOKEN, token.to_string())
+            .env(TERM_KEY, key);
     }
     let error = command.exec();
     let _ = writeln!(

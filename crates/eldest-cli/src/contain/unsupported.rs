@@ -18,6 +18,7 @@ use tokio::time::sleep;
 
 use super::clock;
 use super::spec::{Commands, Ending, Exit, Limit, Spec, Stop};
+use crate::variables::{FENCING_TOKEN, TERM_KEY};
 
 /// The children of this process, of which nothing is known here.
 pub(crate) struct ChildRegistry;
@@ -63,8 +64,8 @@ impl Keeper {
             };
         }
         if let Some((token, key)) = leader {
-            command.env("ELDEST_FENCING_TOKEN", token.to_string());
-            command.env("ELDEST_KEY", key);
+            command.env(FENCING_TOKEN, token.to_string());
+            command.env(TERM_KEY, key);
         }
         let mut child = match command.spawn() {
             Ok(child) => child,

@@ -4,14 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use eldest::operator::{Endpoint, ttl_floor};
+use eldest::operator::{Endpoint, EtcdMember, EtcdMemberStatus, ttl_floor};
 use eldest::{ErrorKind, QueueKind, SessionOptions};
 
 use super::endpoint::Report;
-use super::findings::{Findings, Level};
+use super::findings::Findings;
 use super::versions;
 use crate::connection::Connection;
 use crate::view;
+use eldest_http::contract::command::Level;
+
+/// What findings about members and their versions are about.
+const MEMBERS: &str = "members";
 
 /// An etcd of which some members answer.
 pub(crate) struct Patient<'a> {
@@ -38,41 +42,22 @@ impl Patient<'_> {
         )
     }
 
+    fn statuses(&self) -> impl Iterator<Item = &EtcdMemberStatus> {
+        let reports = self.answering.iter();
+        reports.filter_map(|(_, report)| report.status.as_ref())
+    }
+
     /// Versions, and whether the endpoints are those of one cluster, and all of it.
     pub(crate) async fn members(&self, findings: &mut Findings) {
-        const ABOUT: &str = "members";
-        let statuses = || {
-            self.answering
-                .iter()
-                .filter_map(|(_, report)| report.status.as_ref())
-        };
-        let versions: BTreeSet<&str> = statuses().map(|status| status.version.as_str()).collect();
-        for version in versions {
-            let flaws = versions::flaws(version, self.connection.has_user());
-            if flaws.is_empty() {
-                findings.ok(
-                    ABOUT,
-                    "version",
-                    format!("nothing is known against etcd {version}"),
-                );
-            }
-            for (level, what, remedy) in flaws {
-                findings.bad(
-                    level,
-                    (ABOUT, "version"),
-                    format!("{version}: {what}"),
-                    remedy,
-                );
-            }
-        }
-        let clusters: BTreeSet<u64> = statuses().map(|status| status.cluster).collect();
+        self.versions(findings);
+        let clusters: BTreeSet<u64> = self.statuses().map(|status| status.cluster).collect();
         if clusters.len() > 1 {
             let message = format!(
                 "the endpoints belong to {} different clusters",
                 clusters.len()
             );
             let remedy = "name the members of one cluster: an election lives in one";
-            findings.bad(Level::Fail, (ABOUT, "cluster"), message, remedy);
+            findings.bad(Level::Fail, (MEMBERS, "cluster"), message, remedy);
         }
         let mut urls: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
         for (endpoint, report) in self.answering {
@@ -84,56 +69,37 @@ impl Patient<'_> {
             let message = format!("{} are the same member", urls.join(" and "));
             let remedy =
                 "name each member once: the next endpoint is tried because the last one failed";
-            findings.bad(Level::Warn, (ABOUT, "endpoints"), message, remedy);
+            findings.bad(Level::Warn, (MEMBERS, "endpoints"), message, remedy);
         }
-        let anonymous = self
-            .answering
-            .iter()
-            .any(|(_, report)| report.status.is_none());
-        match self.one().members().await {
+        let anonymous = |(_, report): &(&Endpoint, Report)| report.status.is_none();
+        let anonymous = self.answering.iter().any(anonymous);
+        let note = match self.one().members().await {
             Ok(_) if anonymous => {
-                findings.note(
-                    ABOUT,
-                    "members",
-                    "not compared with the endpoints, for not all say who they are",
-                );
+                "not compared with the endpoints, for not all say who they are".to_owned()
             }
-            Ok(members) => {
-                let missing = members
-                    .iter()
-                    .filter(|member| !urls.contains_key(&member.id));
-                let missing: Vec<String> = missing
-                    .map(|member| format!("{} ({})", member.name, member.client_urls.join(" ")))
-                    .collect();
-                if missing.is_empty() {
-                    let count = members.len();
-                    let all = if count == 1 {
-                        "the only member was"
-                    } else {
-                        "all members were"
-                    };
-                    findings.ok(ABOUT, "members", format!("{all} asked: {count}"));
-                } else {
-                    let message = format!("not asked, or silent: {}", missing.join(", "));
-                    let remedy = "name every member in --endpoints, so that any of them may fail";
-                    findings.bad(Level::Warn, (ABOUT, "members"), message, remedy);
-                }
-                if members.len() < 3 {
-                    let message = format!(
-                        "{} cannot lose one: elections stop when it does",
-                        count(members.len())
-                    );
-                    findings.note(ABOUT, "members", message);
-                }
-            }
+            Ok(members) => return all_asked(&members, &urls, findings),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                findings.note(
-                    ABOUT,
-                    "members",
-                    "only root may list the members of this etcd",
-                );
+                "only root may list the members of this etcd".to_owned()
             }
-            Err(error) => findings.note(ABOUT, "members", format!("not listed: {error}")),
+            Err(error) => format!("not listed: {}", error.report()),
+        };
+        findings.note(MEMBERS, "members", note);
+    }
+
+    /// What is known against the versions.
+    fn versions(&self, findings: &mut Findings) {
+        let statuses = self.statuses();
+        let versions: BTreeSet<&str> = statuses.map(|status| status.version.as_str()).collect();
+        for version in versions {
+            let flaws = versions::flaws(version, self.connection.has_user());
+            if flaws.is_empty() {
+                let message = format!("nothing is known against etcd {version}");
+                findings.ok(MEMBERS, "version", message);
+            }
+            for (level, what, remedy) in flaws {
+                let message = format!("{version}: {what}");
+                findings.bad(level, (MEMBERS, "version"), message, remedy);
+            }
         }
     }
 
@@ -144,13 +110,8 @@ impl Patient<'_> {
             Ok(shortest) => shortest,
             Err(error) => {
                 let remedy = "a node cannot stand without a lease; see what was found above";
-                findings.bad(
-                    Level::Fail,
-                    ABOUT,
-                    format!("no lease was granted: {error}"),
-                    remedy,
-                );
-                return;
+                let message = format!("no lease was granted: {}", error.report());
+                return findings.bad(Level::Fail, ABOUT, message, remedy);
             }
         };
         // etcd rounds up, so this is the longest that it can be.
@@ -166,12 +127,8 @@ impl Patient<'_> {
         if ttl < shortest {
             let message =
                 format!("--ttl is {ttl:?}, but this etcd grants no lease below {shortest:?}");
-            findings.bad(
-                Level::Warn,
-                ABOUT,
-                message,
-                format!("--ttl {}s", shortest.as_secs()),
-            );
+            let remedy = format!("--ttl {}s", shortest.as_secs());
+            findings.bad(Level::Warn, ABOUT, message, remedy);
         }
         match ttl_floor(self.options, answer, election) {
             Some(floor) if floor.max(shortest) <= ttl => {
@@ -220,7 +177,11 @@ impl Patient<'_> {
                 return;
             }
             Err(error) => {
-                findings.note(ABOUT.0, ABOUT.1, format!("not compared: {error}"));
+                findings.note(
+                    ABOUT.0,
+                    ABOUT.1,
+                    format!("not compared: {}", error.report()),
+                );
                 return;
             }
         };
@@ -259,14 +220,19 @@ impl Patient<'_> {
                 findings.bad(
                     Level::Fail,
                     ABOUT,
-                    format!("etcd wants to know who asks: {error}"),
+                    format!("etcd wants to know who asks: {}", error.report()),
                     remedy,
                 );
                 return;
             }
             Err(error) => {
                 let remedy = "see what was found above";
-                findings.bad(Level::Fail, ABOUT, format!("not known: {error}"), remedy);
+                findings.bad(
+                    Level::Fail,
+                    ABOUT,
+                    format!("not known: {}", error.report()),
+                    remedy,
+                );
                 return;
             }
         };
@@ -329,12 +295,12 @@ impl Patient<'_> {
                 .chain(partitions.into_iter().map(partition))
             {
                 blocked += 1;
-                let key = view::key(key);
+                let key = view::key_of(key);
                 let message = format!(
                     "{what} is blocked by the key {key}, which has no lease and so never goes"
                 );
                 let remedy = match queue.kind() {
-                    QueueKind::Election => format!("eldest resign {name} --candidate {key}"),
+                    QueueKind::Election => format!("eldest evict {name} --candidate {key}"),
                     _ => format!("etcdctl del {key}"),
                 };
                 let remedy = format!("if nobody needs it: {remedy}");
@@ -348,6 +314,34 @@ impl Patient<'_> {
                 format!("none is blocked, of {}", queues.len()),
             );
         }
+    }
+}
+
+/// Whether all members were asked, and whether they are enough. `urls`: the endpoints of those that were.
+fn all_asked(members: &[EtcdMember], urls: &BTreeMap<u64, Vec<&str>>, findings: &mut Findings) {
+    let missing = members
+        .iter()
+        .filter(|member| !urls.contains_key(&member.id));
+    let missing: Vec<String> = missing
+        .map(|member| format!("{} ({})", member.name, member.client_urls.join(" ")))
+        .collect();
+    if missing.is_empty() {
+        let count = members.len();
+        let all = if count == 1 {
+            "the only member was"
+        } else {
+            "all members were"
+        };
+        findings.ok(MEMBERS, "members", format!("{all} asked: {count}"));
+    } else {
+        let message = format!("not asked, or silent: {}", missing.join(", "));
+        let remedy = "name every member in --endpoints, so that any of them may fail";
+        findings.bad(Level::Warn, (MEMBERS, "members"), message, remedy);
+    }
+    if members.len() < 3 {
+        let few = count(members.len());
+        let message = format!("{few} cannot lose one: elections stop when it does");
+        findings.note(MEMBERS, "members", message);
     }
 }
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use eldest::ErrorKind;
-use eldest::operator::{Endpoint, MemberStatus};
+use eldest::operator::{Endpoint, EtcdMemberStatus};
 
-use super::findings::{Findings, Level};
+use super::findings::Findings;
+use eldest_http::contract::command::Level;
 
 /// Reads that are timed.
 const READS: usize = 20;
@@ -14,7 +15,7 @@ const READS: usize = 20;
 #[derive(Debug)]
 pub(crate) struct Report {
     /// Nothing if it tells that to root alone.
-    pub(crate) status: Option<MemberStatus>,
+    pub(crate) status: Option<EtcdMemberStatus>,
     /// The slowest of its reads, if all were answered.
     pub(crate) slowest: Option<Duration>,
 }
@@ -40,14 +41,24 @@ pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Said) {
         Err(error) => {
             if error.kind() == ErrorKind::Proxied {
                 let remedy = "name the members of etcd themselves in --endpoints";
-                findings.bad(Level::Fail, (about, "direct"), error.to_string(), remedy);
+                findings.bad(
+                    Level::Fail,
+                    (about, "direct"),
+                    error.report().to_string(),
+                    remedy,
+                );
                 return (findings, Said::Proxy);
             }
             let remedy = match error.kind() {
                 ErrorKind::Unauthenticated => "correct --user and its password",
                 _ => "start it or mend the way to it, or take it out of --endpoints",
             };
-            findings.bad(Level::Fail, (about, "reachable"), error.to_string(), remedy);
+            findings.bad(
+                Level::Fail,
+                (about, "reachable"),
+                error.report().to_string(),
+                remedy,
+            );
             return (findings, Said::Nothing);
         }
     };
@@ -64,7 +75,7 @@ pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Said) {
     (findings, Said::Report(Report { status, slowest }))
 }
 
-fn who(status: &MemberStatus) -> String {
+fn who(status: &EtcdMemberStatus) -> String {
     let role = match status.leader {
         0 => "without a leader",
         leader if leader == status.member => "etcd's leader",
@@ -75,7 +86,7 @@ fn who(status: &MemberStatus) -> String {
     format!("etcd {version}, member {member:x}, {role}")
 }
 
-fn state(status: &MemberStatus, about: &str, findings: &mut Findings) {
+fn state(status: &EtcdMemberStatus, about: &str, findings: &mut Findings) {
     if status.leader == 0 {
         findings.bad(
             Level::Fail,
@@ -108,7 +119,7 @@ fn state(status: &MemberStatus, about: &str, findings: &mut Findings) {
     }
 }
 
-fn room(status: &MemberStatus, about: &str, findings: &mut Findings) {
+fn room(status: &EtcdMemberStatus, about: &str, findings: &mut Findings) {
     // What etcd takes if nothing is configured; before 3.6 it does not tell.
     const DEFAULT_QUOTA: u64 = 2 << 30;
     let quota = if status.quota == 0 {
@@ -142,12 +153,16 @@ async fn latency(endpoint: &Endpoint, findings: &mut Findings) -> Option<Duratio
                     ErrorKind::PermissionDenied | ErrorKind::Unauthenticated
                 ) =>
             {
-                findings.note(about, "latency", format!("not measured: {error}"));
+                findings.note(
+                    about,
+                    "latency",
+                    format!("not measured: {}", error.report()),
+                );
                 return None;
             }
             Err(error) => {
                 let remedy = "look at the load of this member, its disk and its network; or a longer --request-timeout";
-                let message = format!("a read was not answered: {error}");
+                let message = format!("a read was not answered: {}", error.report());
                 findings.bad(Level::Fail, (about, "latency"), message, remedy);
                 return None;
             }

@@ -2,47 +2,17 @@
 
 use std::fmt::Write as _;
 
-use serde::{Serialize, Serializer, ser::SerializeStruct};
+use eldest_http::contract::command::{Examination, Finding, Level};
 
 use crate::output::one_line;
 
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Level {
-    /// As it should be.
-    Ok,
-    /// Worth knowing.
-    Note,
-    /// Should be changed.
-    Warn,
-    /// Must be changed.
-    Fail,
-}
-
-impl Level {
-    const fn told(self) -> &'static str {
-        match self {
-            Level::Ok => "ok",
-            Level::Note => "note",
-            Level::Warn => "WARN",
-            Level::Fail => "FAIL",
-        }
+const fn told(level: Level) -> &'static str {
+    match level {
+        Level::Ok => "ok",
+        Level::Note => "note",
+        Level::Warn => "WARN",
+        Level::Fail => "FAIL",
     }
-}
-
-/// One thing that was looked at.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Finding {
-    /// A member's endpoint, or what the finding is about as a whole.
-    about: String,
-    /// What was looked at; stable, for programs.
-    check: &'static str,
-    level: Level,
-    message: String,
-    /// What to do about it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remedy: Option<String>,
 }
 
 /// All of them, in the order in which they were found.
@@ -74,15 +44,15 @@ impl Findings {
         about: &str,
         check: &'static str,
         level: Level,
-        message: String,
+        detail: String,
         remedy: Option<String>,
     ) {
         let about = about.to_owned();
         self.0.push(Finding {
             about,
-            check,
+            check: check.to_owned(),
             level,
-            message,
+            detail,
             remedy,
         });
     }
@@ -103,6 +73,14 @@ impl Findings {
             .count()
     }
 
+    /// For programs.
+    pub(crate) fn examination(self) -> Examination {
+        Examination {
+            worst: self.worst(),
+            findings: self.0,
+        }
+    }
+
     /// For people: one block for each thing that findings are about.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
@@ -116,8 +94,8 @@ impl Findings {
             let _ = writeln!(
                 text,
                 "  {:4}  {}",
-                finding.level.told(),
-                one_line(&finding.message)
+                told(finding.level),
+                one_line(&finding.detail)
             );
             if let Some(remedy) = &finding.remedy {
                 let _ = writeln!(text, "        -> {}", one_line(remedy));
@@ -130,14 +108,5 @@ impl Findings {
             _ => write!(text, "{must} must be changed, {should} should be"),
         };
         text
-    }
-}
-
-impl Serialize for Findings {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("Findings", 2)?;
-        object.serialize_field("worst", &self.worst())?;
-        object.serialize_field("findings", &self.0)?;
-        object.end()
     }
 }

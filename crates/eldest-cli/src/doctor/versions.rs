@@ -1,6 +1,6 @@
 //! Lists the bugs and advisories of etcd that matter to elections, with the releases that fix them.
 
-use super::findings::Level;
+use eldest_http::contract::command::Level;
 
 /// A version, such as 3.5.23.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use eldest_http::contract::command::Queue;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
@@ -11,7 +12,7 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 
 use super::Look;
 use crate::output::one_line;
-use crate::view::{Standing, length};
+use crate::view::{self, length};
 
 /// How long a change is shown as one.
 const FRESH: Duration = Duration::from_secs(5);
@@ -22,10 +23,10 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 pub(super) struct Screen {
     place: String,
     revision: i64,
-    standings: Vec<Standing>,
+    queues: Vec<Queue>,
     /// When etcd last answered, and why it has not since.
     seen: Option<Instant>,
-    trouble: Option<String>,
+    error: Option<String>,
     /// By title: how it stood, and when that changed.
     changed: HashMap<String, (String, Option<Instant>)>,
     selected: usize,
@@ -36,9 +37,9 @@ impl Screen {
         Self {
             place,
             revision: 0,
-            standings: Vec::new(),
+            queues: Vec::new(),
             seen: None,
-            trouble: None,
+            error: None,
             changed: HashMap::new(),
             selected: 0,
         }
@@ -48,21 +49,21 @@ impl Screen {
     pub(super) fn update(&mut self, look: Look, now: Instant) {
         match look {
             Ok(look) => self.show(look, now),
-            Err(error) => self.trouble = Some(error.to_string()),
+            Err(error) => self.error = Some(error.report().to_string()),
         }
     }
 
-    pub(super) fn show(&mut self, (revision, standings): (i64, Vec<Standing>), now: Instant) {
+    pub(super) fn show(&mut self, (revision, queues): (i64, Vec<Queue>), now: Instant) {
         // The line that is selected may move; what it is about stays selected.
-        let selected = self.standings.get(self.selected).map(Standing::title);
-        let mut titles = standings.iter().map(Standing::title);
+        let selected = self.queues.get(self.selected).map(view::title);
+        let mut titles = queues.iter().map(view::title);
         let found = selected.and_then(|title| titles.position(|other| other == title));
-        let last = standings.len().saturating_sub(1);
+        let last = queues.len().saturating_sub(1);
         self.selected = found.unwrap_or(self.selected).min(last);
         let first = self.seen.is_none();
         let mut changed = HashMap::new();
-        for standing in &standings {
-            let (title, summary) = (standing.title(), standing.summary());
+        for queue in &queues {
+            let (title, summary) = (view::title(queue), view::summary(queue));
             let when = match self.changed.remove(&title) {
                 Some((before, when)) if before == summary => when,
                 Some(_) => Some(now),
@@ -71,18 +72,18 @@ impl Screen {
             changed.insert(title, (summary, when));
         }
         self.changed = changed;
-        (self.revision, self.standings) = (revision, standings);
-        (self.seen, self.trouble) = (Some(now), None);
+        (self.revision, self.queues) = (revision, queues);
+        (self.seen, self.error) = (Some(now), None);
     }
 
     /// Moves the selection.
     pub(super) fn select(&mut self, by: isize) {
-        let last = self.standings.len().saturating_sub(1);
+        let last = self.queues.len().saturating_sub(1);
         self.selected = self.selected.saturating_add_signed(by).min(last);
     }
 
     pub(super) fn draw(&self, frame: &mut Frame<'_>, now: Instant) {
-        let lines = self.standings.len() as u16;
+        let lines = self.queues.len() as u16;
         let upper = (frame.area().height / 2)
             .min(lines.saturating_add(1))
             .max(2);
@@ -96,9 +97,9 @@ impl Screen {
         let [title, list, gap, members, foot] = Layout::vertical(parts).areas(frame.area());
         frame.render_widget(self.title(now), title);
         self.draw_list(frame, list, now);
-        if let Some(standing) = self.standings.get(self.selected) {
-            frame.render_widget(Line::styled(standing.title(), BOLD), gap);
-            frame.render_widget(Paragraph::new(standing.table()), members);
+        if let Some(queue) = self.queues.get(self.selected) {
+            frame.render_widget(Line::styled(view::title(queue), BOLD), gap);
+            frame.render_widget(Paragraph::new(view::roster(queue)), members);
         }
         frame.render_widget(Line::raw("arrows select   r asks now   q ends"), foot);
     }
@@ -109,42 +110,45 @@ impl Screen {
         } else {
             &self.place
         };
-        let count = self.standings.len();
+        let count = self.queues.len();
         let mut text = format!(
             "eldest top   {}   {count} standing   revision {}",
             one_line(place),
             self.revision
         );
-        if let Some(trouble) = &self.trouble {
+        if let Some(error) = &self.error {
             let old = self
                 .seen
                 .map_or(Duration::ZERO, |seen| now.saturating_duration_since(seen));
             text = format!(
                 "NO ANSWER, this is {} old: {}",
                 length(old),
-                one_line(trouble)
+                one_line(error)
             );
         }
         Line::styled(text, HEAD)
     }
 
     fn draw_list(&self, frame: &mut Frame<'_>, area: Rect, now: Instant) {
-        if self.standings.is_empty() {
+        if self.queues.is_empty() {
             frame.render_widget(Line::raw("nobody stands here"), area);
             return;
         }
-        let rows = self.standings.iter().map(|standing| {
-            let title = standing.title();
+        let rows = self.queues.iter().map(|queue| {
+            let title = view::title(queue);
             let changed = self.changed.get(&title).and_then(|(_, when)| *when);
             let fresh = changed.is_some_and(|when| now.saturating_duration_since(when) < FRESH);
             let row = Row::new([
                 Cell::from(title),
-                Cell::from(standing.members.len().to_string()),
-                Cell::from(standing.summary()),
+                Cell::from(queue.roster.len().to_string()),
+                Cell::from(view::summary(queue)),
             ]);
             row.style(if fresh { BOLD } else { Style::new() })
         });
-        let widest = self.standings.iter().map(|s| Line::raw(s.title()).width());
+        let widest = self
+            .queues
+            .iter()
+            .map(|s| Line::raw(view::title(s)).width());
         let widest = widest.max().unwrap_or(0).clamp(8, 60) as u16;
         let widths = [
             Constraint::Length(widest),
@@ -273,7 +277,7 @@ mod tests {
         let now = Instant::now();
         let mut screen = Screen::new(String::new());
         screen.show((1, vec![election("a", &["x"])]), now);
-        screen.trouble = Some("etcd is unavailable".to_owned());
+        screen.error = Some("etcd is unavailable".to_owned());
         let shown = lines(&drawn(&screen, now + Duration::from_secs(75)));
         assert_eq!(
             shown[0],

@@ -1,10 +1,12 @@
 //! Users and passwords, certificates too: what they may do, and that a password is never shown.
 
-use eldest::etcd_client::{Client, ConnectOptions, Permission, PermissionType};
 use eldest_testing::Etcd;
+use etcd_client::{
+    Client, ConnectOptions, GetResponse, Permission, PermissionType, ResponseHeader,
+};
 use tempfile::TempDir;
 
-use crate::common::{DENIED, DONE, Ended, Result, SICK, USAGE, at, run};
+use crate::common::{DENIED, DONE, Ended, Result, SICK, UNAVAILABLE, USAGE, at, run};
 
 /// Found nowhere else.
 const PASSWORD: &str = "canary-9b1f0c";
@@ -119,7 +121,7 @@ async fn a_user_with_too_few_rights_is_refused_with_a_code_of_its_own() -> Resul
 
     let mut client = guarded.root.clone();
     client.put("eldest/jobs/immortal", "old", None).await?;
-    let args = ["resign", "jobs", "--candidate", "immortal", "--yes"];
+    let args = ["evict", "jobs", "--candidate", "immortal", "--yes"];
     let refused = guarded.run("onlooker", PASSWORD, &args).await?;
     assert_eq!(refused.code, DENIED, "{refused:?}");
     assert_eq!(
@@ -131,81 +133,79 @@ async fn a_user_with_too_few_rights_is_refused_with_a_code_of_its_own() -> Resul
     Ok(())
 }
 
+/// User, password, what else the doctor is told, its exit code, and what its report says.
+type Found = (
+    &'static str,
+    &'static str,
+    &'static [&'static str],
+    i32,
+    &'static [&'static str],
+);
+
+const FOUND: [Found; 6] = [
+    (
+        "node",
+        PASSWORD,
+        &[],
+        DONE,
+        &["all below eldest/ may be used: read and write"],
+    ),
+    (
+        "onlooker",
+        PASSWORD,
+        &[],
+        SICK,
+        &[
+            "it can look on, but not stand",
+            "-> etcdctl role grant-permission ROLE readwrite eldest/ --prefix",
+        ],
+    ),
+    (
+        "onlooker",
+        PASSWORD,
+        &["--onlooker"],
+        DONE,
+        &["all below eldest/ may be used: read\n"],
+    ),
+    (
+        "stranger",
+        PASSWORD,
+        &[],
+        SICK,
+        &["this user may not read all below eldest/"],
+    ),
+    ("stranger", PASSWORD, &["--namespace", "other"], DONE, &[]),
+    (
+        "node",
+        WRONG,
+        &[],
+        UNAVAILABLE,
+        &["-> correct --user and its password"],
+    ),
+];
+
 #[tokio::test]
 async fn the_doctor_tells_what_a_user_may_do_without_doing_it() -> Result {
     let guarded = Guarded::start().await?;
     let mut client = guarded.root.clone();
-    client
-        .put("eldest/jobs", "a key that must not go", None)
-        .await?;
-    let before = client
-        .get("eldest/jobs", None)
-        .await?
-        .header()
-        .map(eldest::etcd_client::ResponseHeader::revision);
-    let doctor = async |user: &str, password: &str, more: &[&str]| {
+    let value = "a key that must not go";
+    client.put("eldest/jobs", value, None).await?;
+    let revision = |answer: &GetResponse| answer.header().map(ResponseHeader::revision);
+    let before = client.get("eldest/jobs", None).await?;
+    for (user, password, more, code, parts) in FOUND {
         let args = [&["doctor", "--clock", "0s", "--ttl", "60s"], more].concat();
-        guarded.run(user, password, &args).await
-    };
-    let report = doctor("node", PASSWORD, &[]).await?;
-    assert_eq!(report.code, DONE, "{report:?}");
-    assert!(
-        report
-            .stdout
-            .contains("all below eldest/ may be used: read and write"),
-        "{report:?}"
-    );
-
-    let report = doctor("onlooker", PASSWORD, &[]).await?;
-    assert_eq!(report.code, SICK, "{report:?}");
-    assert!(
-        report.stdout.contains("it can look on, but not stand"),
-        "{report:?}"
-    );
-    assert!(
-        report
-            .stdout
-            .contains("-> etcdctl role grant-permission ROLE readwrite eldest/ --prefix"),
-        "{report:?}"
-    );
-    let report = doctor("onlooker", PASSWORD, &["--onlooker"]).await?;
-    assert_eq!(report.code, DONE, "{report:?}");
-    assert!(
-        report
-            .stdout
-            .contains("all below eldest/ may be used: read\n"),
-        "{report:?}"
-    );
-
-    let report = doctor("stranger", PASSWORD, &[]).await?;
-    assert_eq!(report.code, SICK, "{report:?}");
-    assert!(
-        report
-            .stdout
-            .contains("this user may not read all below eldest/"),
-        "{report:?}"
-    );
-    let report = doctor("stranger", PASSWORD, &["--namespace", "other"]).await?;
-    assert_eq!(report.code, DONE, "{report:?}");
-
-    let report = doctor("node", WRONG, &[]).await?;
-    assert!(
-        report.stdout.contains("-> correct --user and its password"),
-        "{report:?}"
-    );
-
+        let report = guarded.run(user, password, &args).await?;
+        assert_eq!(report.code, code, "{report:?}");
+        for part in parts {
+            assert!(
+                report.stdout.contains(part),
+                "{part:?} is not in {report:?}"
+            );
+        }
+    }
     let after = client.get("eldest/jobs", None).await?;
-    assert_eq!(
-        after.kvs().len(),
-        1,
-        "it asked whether it may delete, and did not"
-    );
-    assert_eq!(
-        after
-            .header()
-            .map(eldest::etcd_client::ResponseHeader::revision),
-        before
-    );
+    assert_eq!(after.kvs().len(), 1, "it asked whether it may delete");
+    assert_eq!(revision(&after), revision(&before));
     assert_eq!(client.leases().await?.leases().len(), 0);
     Ok(())
 }

@@ -3,9 +3,9 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use eldest::etcd_client::{Client, PutOptions};
 use eldest::{Announcement, BoxError, Candidate, Session, SessionOptions};
 use eldest_testing::{Etcd, eventually};
+use etcd_client::{Client, PutOptions};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -58,8 +58,7 @@ impl Ended {
     /// Its one object.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
-        let value = serde_json::from_str(&self.stdout);
-        value.unwrap_or_else(|error| panic!("{error}: {self:?}"))
+        crate::schema::line(&self.stdout)
     }
 
     /// It failed like this, in one line, and wrote nothing else.
@@ -125,7 +124,7 @@ impl Running {
     }
 
     pub(crate) async fn json(&mut self) -> Result<Value> {
-        Ok(serde_json::from_str(&self.line().await?)?)
+        Ok(crate::schema::line(&self.line().await?))
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) -> Result {
@@ -160,12 +159,12 @@ pub(crate) async fn node(etcd: &Etcd, name: &str) -> Result<Session> {
 /// One that says how to reach it.
 pub(crate) async fn placed(etcd: &Etcd, name: &str) -> Result<Session> {
     let announcement = Announcement::new(name)
-        .address(format!("{name}:80"))
-        .data_center("dc1")
-        .metadata("zone", "z1");
+        .with_address(format!("{name}:80"))
+        .with_data_center("dc1")
+        .with_metadata("zone", "z1");
     let options = SessionOptions::new(name)
         .ttl(Duration::from_secs(60))
-        .announce(announcement);
+        .announcement(announcement);
     Ok(Session::connect([etcd.endpoint()], options).await?)
 }
 
@@ -182,7 +181,7 @@ pub(crate) async fn put(client: &mut Client, key: &str, value: &str) -> Result {
 
 /// All keys that stand.
 pub(crate) async fn keys(client: &mut Client) -> Result<Vec<String>> {
-    let all = eldest::etcd_client::GetOptions::new()
+    let all = etcd_client::GetOptions::new()
         .with_all_keys()
         .with_keys_only();
     let answer = client.get("", Some(all)).await?;
@@ -194,9 +193,9 @@ pub(crate) async fn keys(client: &mut Client) -> Result<Vec<String>> {
 
 /// Waits until no lease is left of what a command needed.
 pub(crate) async fn leases(client: &mut Client, wanted: usize) -> Result {
-    eventually(SOON, format!("{wanted} leases"), async || {
+    Ok(eventually(SOON, format!("{wanted} leases"), async || {
         let leases = client.leases().await.ok()?;
         (leases.leases().len() == wanted).then_some(())
     })
-    .await
+    .await?)
 }

@@ -1,7 +1,7 @@
 //! `eldest doctor`.
 
-use eldest::etcd_client::{AlarmAction, AlarmType, Client};
 use eldest_testing::{Etcd, Proxy};
+use etcd_client::{AlarmAction, AlarmType, Client};
 use serde_json::Value;
 
 use eldest_fixtures::grpc_proxy::GrpcProxy;
@@ -17,7 +17,7 @@ fn found(ended: &Ended, check: &str) -> Vec<(String, String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     findings
         .filter(|finding| finding["check"] == check)
-        .map(|f| (text(&f["level"]), text(&f["message"]), text(&f["remedy"])))
+        .map(|f| (text(&f["level"]), text(&f["detail"]), text(&f["remedy"])))
         .collect()
 }
 
@@ -108,7 +108,7 @@ async fn people_get_a_block_for_each_thing_and_a_sum() -> Result {
         lines[failure..failure + 2],
         [
             "  FAIL  jobs is blocked by the key eldest/jobs/immortal, which has no lease and so never goes",
-            "        -> if nobody needs it: eldest resign jobs --candidate eldest/jobs/immortal",
+            "        -> if nobody needs it: eldest evict jobs --candidate eldest/jobs/immortal",
         ]
     );
     let sum = lines[failure + 2];
@@ -192,7 +192,7 @@ async fn a_member_without_a_quorum_and_a_full_database_are_told() -> Result {
         .header()
         .ok_or("a header")?
         .member_id();
-    let mut options = eldest::etcd_client::AlarmOptions::new();
+    let mut options = etcd_client::AlarmOptions::new();
     options.with_member(member);
     client
         .alarm(AlarmAction::Activate, AlarmType::Nospace, Some(options))

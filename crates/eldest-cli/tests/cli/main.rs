@@ -5,9 +5,10 @@
 mod access;
 mod common;
 mod doctor;
+mod evict;
 mod options;
 mod pages;
-mod resign;
+mod schema;
 mod status;
 mod terminal;
 mod tls;

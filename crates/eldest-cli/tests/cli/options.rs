@@ -15,6 +15,7 @@ async fn whatever_is_wrong_is_named_with_its_rule() -> Result {
         (&["status", "--clock-drift-ppm", "many"], &["'many'"]),
         (&["status", "a", "b"], &["unexpected argument 'b'"]),
         (&["statuss"], &["unrecognized subcommand 'statuss'"]),
+        (&["resign", "jobs"], &["unrecognized subcommand 'resign'"]),
         (&["watch"], &["ELECTION"]),
         (&["--no-such"], &["--no-such"]),
     ] {
@@ -27,68 +28,71 @@ async fn whatever_is_wrong_is_named_with_its_rule() -> Result {
     Ok(())
 }
 
+/// Arguments that the library refuses, and what the error names.
+const REFUSED: [(&[&str], &[&str]); 13] = [
+    (
+        &["status", "--ttl", "1s"],
+        &["ttl is 1s", "from 2s to 300s"],
+    ),
+    (&["status", "--ttl", "2500ms"], &["whole seconds"]),
+    (
+        &["status", "--endpoints", "ftp://localhost:2379"],
+        &["the scheme must be http or https"],
+    ),
+    (
+        &["status", "--endpoints", "http://a:1,http://"],
+        &["etcd endpoint"],
+    ),
+    (
+        &["status", "--endpoints", "http://me:canary@a:1"],
+        &["etcd endpoint number 1"],
+    ),
+    (&["status", "--namespace", "a//b"], &["\"a//b\"", "'//'"]),
+    (
+        &["status", "--request-timeout", "0s"],
+        &["request_timeout is zero"],
+    ),
+    (
+        &["status", "--margin", "9s"],
+        &["one lost renewal would cost the leadership"],
+    ),
+    (
+        &["status", "--log", "loud=very"],
+        &["--log \"loud=very\"", "info"],
+    ),
+    (
+        &["status", "--cacert", "/nowhere"],
+        &["--cacert needs https endpoints; number 1 is http"],
+    ),
+    (
+        &[
+            "status",
+            "--endpoints",
+            "https://a:1",
+            "--cacert",
+            "/nowhere",
+        ],
+        &["/nowhere", "No such file"],
+    ),
+    (
+        &[
+            "status",
+            "--endpoints",
+            "https://a:1",
+            "--cert",
+            "/dev/null",
+        ],
+        &["--cert is given without --key"],
+    ),
+    (
+        &["status", "--endpoints", "https://a:1", "--key", "/dev/null"],
+        &["--key is given without --cert"],
+    ),
+];
+
 #[tokio::test]
 async fn what_the_library_refuses_is_an_error_on_one_line() -> Result {
-    for (args, parts) in [
-        (
-            &["status", "--ttl", "1s"][..],
-            &["ttl is 1s", "from 2s to 300s"][..],
-        ),
-        (&["status", "--ttl", "2500ms"], &["whole seconds"]),
-        (
-            &["status", "--endpoints", "localhost:2379"],
-            &["http://host:port"],
-        ),
-        (
-            &["status", "--endpoints", "http://a:1,http://"],
-            &["etcd endpoint"],
-        ),
-        (
-            &["status", "--endpoints", "http://me:canary@a:1"],
-            &["etcd endpoint number 1"],
-        ),
-        (&["status", "--namespace", "a//b"], &["\"a//b\"", "'//'"]),
-        (
-            &["status", "--request-timeout", "0s"],
-            &["request_timeout is zero"],
-        ),
-        (
-            &["status", "--margin", "9s"],
-            &["one lost renewal would cost the leadership"],
-        ),
-        (
-            &["status", "--log", "loud=very"],
-            &["--log \"loud=very\"", "info"],
-        ),
-        (
-            &["status", "--cacert", "/nowhere"],
-            &["--cacert needs https endpoints; number 1 is none"],
-        ),
-        (
-            &[
-                "status",
-                "--endpoints",
-                "https://a:1",
-                "--cacert",
-                "/nowhere",
-            ],
-            &["/nowhere", "No such file"],
-        ),
-        (
-            &[
-                "status",
-                "--endpoints",
-                "https://a:1",
-                "--cert",
-                "/dev/null",
-            ],
-            &["--cert is given without --key"],
-        ),
-        (
-            &["status", "--endpoints", "https://a:1", "--key", "/dev/null"],
-            &["--key is given without --cert"],
-        ),
-    ] {
+    for (args, parts) in REFUSED {
         let ended = run(eldest(args)).await?;
         ended.failed(USAGE, parts);
         assert!(!ended.stderr.contains("canary"), "{ended:?}");
@@ -134,7 +138,7 @@ async fn errors_are_objects_where_results_are() -> Result {
         let ended = run(command).await?;
         assert_eq!((ended.code, ended.stdout.as_str()), (USAGE, ""));
         assert_eq!(ended.stderr.trim_end().lines().count(), 1, "{ended:?}");
-        Ok(serde_json::from_str(&ended.stderr)?)
+        Ok(crate::schema::line(&ended.stderr))
     };
     let json = Some("json");
     for (args, variable) in [
@@ -146,9 +150,9 @@ async fn errors_are_objects_where_results_are() -> Result {
         (&["nonsense"], json),
     ] {
         let error = refused(args, variable).await?;
-        assert_eq!(error["error"]["code"], USAGE, "{args:?}");
-        assert_eq!(error["error"]["kind"], "usage");
-        let message = error["error"]["message"].as_str().ok_or("a message")?;
+        assert_eq!(error["error"]["exit_code"], USAGE, "{args:?}");
+        assert_eq!(error["error"]["code"], "usage");
+        let message = error["error"]["detail"].as_str().ok_or("a message")?;
         assert!(
             !message.is_empty() && !message.starts_with("error"),
             "{message}"
@@ -170,6 +174,34 @@ async fn arguments_outweigh_variables() -> Result {
     Ok(())
 }
 
+/// The rule, option by option, is a test beside the command line's definition; here it is seen from outside.
+#[tokio::test]
+async fn each_variable_is_shown_beside_its_option_and_taken_for_it() -> Result {
+    let help = run(eldest(&["serve", "--help"])).await?;
+    let help: Vec<&str> = help.done().stdout.split_whitespace().collect();
+    let help = help.join(" ");
+    for variable in ["KEY", "GRACE", "ANNOUNCE", "HTTP_HOST", "CLOCK_DRIFT_PPM"] {
+        let option = variable.to_lowercase().replace('_', "-");
+        let (_, after) = help
+            .split_once(&format!("--{option} <"))
+            .ok_or_else(|| format!("--{option} is not in {help}"))?;
+        let shown = format!("[env: ELDEST_{variable}]");
+        assert!(
+            after.contains(&shown),
+            "{shown} is not after --{option}: {help}"
+        );
+    }
+    let mut command = eldest(&["status", "--endpoints", "https://127.0.0.1:1"]);
+    command.env("ELDEST_KEY", "/dev/null");
+    run(command)
+        .await?
+        .failed(USAGE, &["--key is given without --cert"]);
+    let mut command = eldest(&["serve", "e", "--listen", "127.0.0.1:0"]);
+    command.env("ELDEST_ANNOUNCE", "address=a:1\nzone");
+    run(command).await?.failed_usage(USAGE, "KEY=VALUE");
+    Ok(())
+}
+
 #[tokio::test]
 async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Result {
     let help = run(eldest(&["--help"])).await?;
@@ -177,7 +209,7 @@ async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Res
     for part in [
         "status",
         "watch",
-        "resign",
+        "evict",
         "top",
         "doctor",
         "completions",
@@ -193,7 +225,7 @@ async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Res
     ] {
         assert!(help.contains(part), "{part}: {help}");
     }
-    for command in ["status", "watch", "resign", "top", "doctor"] {
+    for command in ["status", "watch", "evict", "top", "doctor"] {
         let help = run(eldest(&[command, "--help"])).await?;
         assert!(help.done().stdout.contains("Usage: eldest"), "{command}");
         let short = run(eldest(&[command, "-h"])).await?;
@@ -205,8 +237,9 @@ async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Res
     }
     for (command, part) in [
         ("status", "LEASE LEFT is by the"),
-        ("watch", "`vacant_seconds`"),
-        ("resign", "SIGTERM"),
+        ("watch", "`vacant_for_ms`"),
+        ("evict", "SIGTERM"),
+        ("lock", "ELDEST_FENCING_TOKEN"),
         ("top", "Ctrl-C"),
         ("doctor", "the exit code is 6"),
         ("completions", "bash_completion"),
@@ -232,7 +265,7 @@ async fn completions_and_the_manual_are_made_of_the_same_commands() -> Result {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = run(eldest(&["completions", shell])).await?;
         let script = &script.done().stdout;
-        for part in ["resign", "doctor", "password-file"] {
+        for part in ["evict", "doctor", "capacity", "password-file"] {
             assert!(script.contains(part), "{shell}: {part}");
         }
     }
@@ -246,7 +279,12 @@ async fn completions_and_the_manual_are_made_of_the_same_commands() -> Result {
         .map(|page| Ok(page?.file_name().to_string_lossy().into_owned()))
         .collect::<Result<_>>()?;
     pages.sort();
-    for page in ["eldest.1", "eldest-status.1", "eldest-doctor.1"] {
+    for page in [
+        "eldest.1",
+        "eldest-status.1",
+        "eldest-evict.1",
+        "eldest-lock.1",
+    ] {
         assert!(pages.iter().any(|name| name == page), "{page}: {pages:?}");
     }
     let page = run(eldest(&["man"])).await?;
@@ -259,15 +297,26 @@ async fn completions_and_the_manual_are_made_of_the_same_commands() -> Result {
     Ok(())
 }
 
+/// The pages that show how to use the command.
+const PAGES: [&str; 6] = [
+    include_str!("../../../../README.md"),
+    include_str!("../../../../docs/cli.md"),
+    include_str!("../../../../docs/command.md"),
+    include_str!("../../../../docs/deploy.md"),
+    include_str!("../../../../docs/languages.md"),
+    include_str!("../../../../docs/sidecar.md"),
+];
+
 /// Its options are understood, that is; what they do is tested elsewhere.
 #[tokio::test]
-async fn what_readme_types_is_understood() -> Result {
-    let readme = include_str!("../../../../README.md");
-    let typed: Vec<&str> = readme
-        .lines()
-        .filter(|line| line.starts_with("eldest ") && !line.starts_with("eldest ="))
-        .collect();
-    assert!(typed.len() >= 6, "{typed:?}");
+async fn what_the_pages_type_is_understood() -> Result {
+    let mut typed = Vec::new();
+    for page in PAGES {
+        let block = page.split("```sh\n").skip(1);
+        let lines = block.flat_map(|rest| rest.split("```").next().unwrap_or_default().lines());
+        typed.extend(lines.filter(|line| line.starts_with("eldest ")));
+    }
+    assert!(typed.len() >= 15, "{typed:?}");
     for line in typed {
         let line = line.split('#').next().unwrap_or_default();
         let (ours, program) = line.split_once(" -- ").unwrap_or((line, ""));

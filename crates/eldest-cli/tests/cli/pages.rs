@@ -1,12 +1,10 @@
-//! The commands that README and docs/operations.md tell people to type: they work, and what they make suffices.
+//! The commands that docs/permissions.md and docs/operations.md tell people to type: they work, and what they make suffices.
 
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use eldest::etcd_client::ConnectOptions;
-use eldest::{Announcement, Session, SessionOptions};
+use eldest::{Announcement, Candidate, Credentials, Leadership, Session, SessionOptions};
 use eldest_testing::{Etcd, eventually};
-use futures::StreamExt;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,7 +15,7 @@ use crate::common::{DENIED, DONE, Result, Running, SICK, SOON, at, node, put, ru
 use crate::terminal::Terminal;
 use eldest_fixtures::tools::etcdctl;
 
-const README: &str = include_str!("../../../../README.md");
+const PERMISSIONS: &str = include_str!("../../../../docs/permissions.md");
 const OPERATIONS: &str = include_str!("../../../../docs/operations.md");
 
 /// A TTL with which nothing expires while a test runs, and answers may take long.
@@ -79,7 +77,7 @@ impl Shell {
     }
 }
 
-/// An etcd as README's commands leave it: with a node's user, an onlooker's, and root.
+/// An etcd as the commands of docs/permissions.md leave it: with a node's user, an onlooker's, and root.
 async fn guarded() -> Result<Option<(Etcd, Shell)>> {
     // The cheapest hash: it is not what is tested.
     let etcd = Etcd::builder().arg("--bcrypt-cost=4").start().await?;
@@ -90,7 +88,7 @@ async fn guarded() -> Result<Option<(Etcd, Shell)>> {
         let file = shell.path(&format!("{user}.password"));
         std::fs::write(file, format!("secret-{user}\n"))?;
     }
-    let blocks = blocks(README, "### ... permissions");
+    let blocks = blocks(PERMISSIONS, "# Permissions");
     assert_eq!(blocks.len(), 1, "one block of commands: {blocks:?}");
     let (code, said) = shell.types(&blocks[0]).await?;
     assert_eq!(code, 0, "{said}");
@@ -109,10 +107,10 @@ fn as_user(etcd: &Etcd, shell: &Shell, user: &str, args: &[&str]) -> Command {
 }
 
 async fn session(etcd: &Etcd, user: &str) -> Result<Session> {
-    let access = ConnectOptions::new().with_user(user, format!("secret-{user}"));
+    let access = Credentials::new(user, format!("secret-{user}"));
     let options = SessionOptions::new(user)
         .ttl(Duration::from_secs(60))
-        .connect_options(access);
+        .credentials(access);
     Ok(Session::connect([etcd.endpoint()], options).await?)
 }
 
@@ -141,8 +139,31 @@ async fn serves(command: Command) -> Result {
     Ok(())
 }
 
+/// Leads "jobs" and announces itself, and takes and gives back one of everything else.
+async fn leads_and_holds(me: &Session) -> Result<(Candidate, Leadership)> {
+    let election = me.election("jobs")?;
+    let mut observer = election.observe().await?;
+    let mut candidate = election.campaign().await?;
+    let leadership = timeout(SOON, candidate.elected()).await??;
+    leadership
+        .proclaim(Announcement::new("billing").with_address("h:1"))
+        .await?;
+    let seen = timeout(SOON, observer.next()).await?;
+    assert!(seen.ok_or("it goes on")?.is_ok());
+    let guard = timeout(SOON, me.lock("l")?.acquire()).await??;
+    let permit = timeout(SOON, me.semaphore("s", 2)?.acquire()).await??;
+    let mut member = timeout(SOON, me.partitions("p", 3)?.join()).await??;
+    let partition = timeout(SOON, member.owned()).await??;
+    assert_eq!(me.overview("").await?.queues().len(), 4);
+    drop(partition);
+    timeout(SOON, member.leave()).await??;
+    permit.release().await?;
+    guard.release().await?;
+    Ok((candidate, leadership))
+}
+
 #[tokio::test]
-async fn readme_s_role_for_nodes_suffices_for_every_feature() -> Result {
+async fn the_documented_role_for_nodes_suffices_for_every_feature() -> Result {
     let Some((etcd, shell)) = guarded().await? else {
         return Ok(());
     };
@@ -159,29 +180,7 @@ async fn readme_s_role_for_nodes_suffices_for_every_feature() -> Result {
     );
 
     let me = session(&etcd, "billing").await?;
-    let election = me.election("jobs")?;
-    let mut observer = election.observe().await?;
-    let mut candidate = election.campaign().await?;
-    let leadership = timeout(SOON, candidate.elected()).await??;
-    leadership
-        .proclaim(Announcement::new("billing").address("h:1"))
-        .await?;
-    assert!(
-        timeout(SOON, observer.next())
-            .await?
-            .ok_or("it goes on")?
-            .is_ok()
-    );
-    let guard = timeout(SOON, me.lock("l")?.acquire()).await??;
-    let permit = timeout(SOON, me.semaphore("s", 2)?.acquire()).await??;
-    let mut member = timeout(SOON, me.partitions("p", 3)?.join()).await??;
-    let partition = timeout(SOON, member.owned()).await??;
-    assert_eq!(me.overview("").await?.queues().len(), 4);
-    drop(partition);
-    timeout(SOON, member.leave()).await??;
-    permit.release().await?;
-    guard.release().await?;
-
+    let (mut candidate, leadership) = leads_and_holds(&me).await?;
     let status = done(&["status", "jobs"]).await?;
     assert!(status.stdout.contains("billing leads"), "{status:?}");
     let mut watch = Running::start(billing(&["watch", "jobs"]))?;
@@ -193,7 +192,7 @@ async fn readme_s_role_for_nodes_suffices_for_every_feature() -> Result {
     top.type_in("q")?;
     assert_eq!(top.end().await?, DONE);
     let before = leadership.fencing_token();
-    done(&["resign", "jobs", "--id", "billing", "--yes"]).await?;
+    done(&["evict", "jobs", "--id", "billing", "--yes"]).await?;
     timeout(SOON, leadership.lost().cancelled()).await?;
     drop(leadership);
     let again = timeout(SOON, candidate.elected()).await??;
@@ -203,19 +202,12 @@ async fn readme_s_role_for_nodes_suffices_for_every_feature() -> Result {
 
     done(&["run", "task", "--", "true"]).await?;
     done(&["lock", "task", "--", "true"]).await?;
-    serves(billing(&[
-        "serve",
-        "jobs",
-        "--id",
-        "s",
-        "--listen",
-        "127.0.0.1:0",
-    ]))
-    .await
+    let serve = ["serve", "jobs", "--id", "s", "--listen", "127.0.0.1:0"];
+    serves(billing(&serve)).await
 }
 
 #[tokio::test]
-async fn readme_s_role_for_onlookers_looks_on_and_changes_nothing() -> Result {
+async fn the_documented_role_for_onlookers_looks_on_and_changes_nothing() -> Result {
     let Some((etcd, shell)) = guarded().await? else {
         return Ok(());
     };
@@ -246,7 +238,7 @@ async fn readme_s_role_for_onlookers_looks_on_and_changes_nothing() -> Result {
     .await?;
 
     for refused in [
-        vec!["resign", "jobs", "--id", "billing", "--yes"],
+        vec!["evict", "jobs", "--id", "billing", "--yes"],
         vec!["lock", "task", "--", "true"],
         vec!["run", "task", "--", "true"],
     ] {

@@ -34,77 +34,109 @@ async fn the_roster_is_a_table_in_order_of_age_with_the_leader_marked() -> Resul
     assert!(first[4].ends_with('s'), "its age: {lines:?}");
     assert_eq!(first[6..], ["of", "60s", &token.to_string()], "{lines:?}");
     let second = words(lines[3]);
-    assert_eq!(second[..5], ["2", "node-b", "-", "-", "-"], "{lines:?}");
+    assert_eq!(second[..4], ["2", "node-b", "-", "-"], "{lines:?}");
+    assert!(
+        second[4].ends_with('s'),
+        "its age, though it announces nothing: {lines:?}"
+    );
     assert_eq!(lines.len(), 4);
     Ok(())
 }
 
-#[tokio::test]
-async fn everything_below_a_prefix_is_one_object_with_what_each_is() -> Result {
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    let (a, b) = (placed(&etcd, "node-a").await?, node(&etcd, "node-b").await?);
-    let _elections = (
+/// Somebody stands, holds or blocks in each way that there is; until what is returned is dropped.
+async fn one_of_each(etcd: &Etcd) -> Result<impl Sized + use<>> {
+    let (a, b) = (placed(etcd, "node-a").await?, node(etcd, "node-b").await?);
+    let elections = (
         stand(&a, "billing/scheduler").await?,
         stand(&a, "billinghouse").await?,
         stand(&b, "other").await?,
     );
-    let _guard = b.lock("billing/run")?.acquire().await?;
-    let semaphore = b.semaphore("billing/mail", 2)?;
-    let _permit = semaphore.acquire().await?;
-    let _shards = a.partitions("billing", 4)?.join().await?;
+    let guard = b.lock("billing/run")?.acquire().await?;
+    let permit = b.semaphore("billing/mail", 2)?.acquire().await?;
+    let shards = a.partitions("billing", 4)?.join().await?;
+    let mut client = etcd.client().await;
     put(&mut client, "eldest/billing/stuck/somebody", "left behind").await?;
     let owned = async || {
         let map = a.partitions("billing", 4).ok()?.map().await.ok()?;
         (map.unowned().count() == 0).then_some(())
     };
     eldest_testing::eventually(crate::common::SOON, "all are owned", owned).await?;
+    Ok((elections, guard, permit, shards, a, b))
+}
 
+#[tokio::test]
+async fn everything_below_a_prefix_is_one_object_with_what_each_is() -> Result {
+    let etcd = Etcd::start().await?;
+    let _held = one_of_each(&etcd).await?;
     let shown = run(at(&etcd, &["status", "billing", "--output", "json"])).await?;
     let status = shown.done().json();
     assert_eq!(status["namespace"], "eldest");
-    let standings = status["standings"].as_array().ok_or("standings")?;
-    let told: Vec<_> = standings
-        .iter()
-        .map(|s| json!([s["kind"], s["name"], s["leader"], s["blocked_by"]]))
-        .collect();
+    let standings = status["queues"].as_array().ok_or("queues")?;
+    let told = standings.iter();
+    let told = told.map(|s| {
+        json!([
+            s["kind"],
+            s["name"],
+            s["leader"]["identity"],
+            s["blocked_by"]
+        ])
+    });
+    let blocker = "eldest/billing/stuck/somebody";
     assert_eq!(
-        told,
+        told.collect::<Vec<_>>(),
         [
             json!(["election", "billing/run", "node-b", null]),
             json!(["election", "billing/scheduler", "node-a", null]),
-            json!([
-                "election",
-                "billing/stuck",
-                null,
-                "eldest/billing/stuck/somebody"
-            ]),
+            json!(["election", "billing/stuck", null, blocker]),
             json!(["semaphore", "billing/mail", null, null]),
             json!(["partitions", "billing", null, null]),
         ],
         "and not billinghouse, nor other"
     );
-    let leader = &standings[1]["members"][0];
+    let leader = &standings[1]["roster"][0];
     assert_eq!(leader["has_turn"], true);
     assert_eq!(leader["address"], "node-a:80");
     assert_eq!(leader["metadata"], json!({"zone": "z1"}));
-    assert_eq!(leader["lease_ttl_seconds"], 60);
-    let left = leader["lease_left_seconds"].as_u64().ok_or("its lease")?;
-    assert!((1..=60).contains(&left), "{left}");
+    assert_eq!(leader["lease_ttl_ms"], 60_000);
+    let left = leader["lease_left_ms"].as_u64().ok_or("its lease")?;
+    assert!((1..=60_000).contains(&left), "{left}");
     let key = leader["key"].as_str().ok_or("its key")?;
-    let lease = leader["lease"].as_str().ok_or("its lease")?;
+    let lease = leader["lease_id"].as_str().ok_or("its lease")?;
     assert_eq!(key, format!("eldest/billing/scheduler/{lease}"));
-    assert_eq!(standings[2]["members"][0]["lease"], json!(null));
-    assert_eq!(standings[2]["members"][0]["has_turn"], false);
+    assert_eq!(standings[2]["roster"][0]["lease_id"], json!(null));
+    assert_eq!(standings[2]["roster"][0]["has_turn"], false);
     assert_eq!(standings[3]["capacity"], 2);
-    assert_eq!(standings[3]["members"][0]["has_turn"], true);
+    assert_eq!(standings[3]["roster"][0]["has_turn"], true);
     let shards = &standings[4];
     assert_eq!(
-        (&shards["count"], &shards["unowned"]),
+        (&shards["partition_count"], &shards["unowned_partitions"]),
         (&json!(4), &json!([]))
     );
-    assert_eq!(shards["members"][0]["partitions"], json!([0, 1, 2, 3]));
+    assert_eq!(shards["roster"][0]["partitions"], json!([0, 1, 2, 3]));
+    Ok(())
+}
 
+#[tokio::test]
+async fn since_when_each_candidate_of_ours_stands_is_always_told() -> Result {
+    let etcd = Etcd::start().await?;
+    let _held = one_of_each(&etcd).await?;
+    let shown = run(at(&etcd, &["status", "--output", "json"])).await?;
+    let status = shown.done().json();
+    let queues = status["queues"].as_array().ok_or("queues")?;
+    assert_eq!(queues.len(), 7);
+    for standing in queues {
+        for member in standing["roster"].as_array().ok_or("a roster")? {
+            let ours = member["lease_id"].is_string();
+            assert_eq!(member["since_unix_ms"].is_u64(), ours, "{member}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_summary_has_a_line_for_each_that_says_what_it_is() -> Result {
+    let etcd = Etcd::start().await?;
+    let _held = one_of_each(&etcd).await?;
     let summary = run(at(&etcd, &["status", "--summary"])).await?;
     let lines: Vec<&str> = summary.done().stdout.lines().collect();
     let line = |name: &str| {
@@ -147,7 +179,7 @@ async fn nobody_anywhere_is_no_failure() -> Result {
     let shown = run(at(&etcd, &["status", "jobs"])).await?;
     assert_eq!(shown.done().stdout, "nobody stands in jobs or below it\n");
     let shown = run(at(&etcd, &["status", "jobs", "--output=json"])).await?;
-    assert_eq!(shown.done().json()["standings"], json!([]));
+    assert_eq!(shown.done().json()["queues"], json!([]));
     Ok(())
 }
 
@@ -161,7 +193,7 @@ async fn what_candidates_write_does_not_reach_the_terminal_as_it_is() -> Result 
     assert_eq!(shown.done().stdout.lines().count(), 3, "{shown:?}");
     assert!(!shown.stdout.contains('\u{1b}'), "{shown:?}");
     let json = run(at(&etcd, &["status", "--output", "json"])).await?;
-    let name = &json.done().json()["standings"][0]["leader"];
+    let name = &json.done().json()["queues"][0]["leader"]["identity"];
     assert_eq!(
         name, "evil\u{1b}[2J\nfake: root leads",
         "programs get it as it is"
@@ -183,9 +215,9 @@ async fn without_etcd_the_error_names_the_endpoint_and_the_code_says_try_again()
     command.args(["--output", "json", "--endpoints", &etcd.endpoint()]);
     let failed = run(command).await?;
     assert_eq!((failed.code, failed.stdout.as_str()), (UNAVAILABLE, ""));
-    let error: serde_json::Value = serde_json::from_str(&failed.stderr)?;
-    assert_eq!(error["error"]["code"], UNAVAILABLE);
-    assert_eq!(error["error"]["kind"], "unavailable");
+    let error = crate::schema::line(&failed.stderr);
+    assert_eq!(error["error"]["exit_code"], UNAVAILABLE);
+    assert_eq!(error["error"]["code"], "unavailable");
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread::JoinHandle;
 
 use eldest_testing::{Etcd, eventually};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -19,6 +19,8 @@ pub(crate) struct Terminal {
     keyboard: File,
     screen: Arc<Mutex<vt100::Parser>>,
     pub(crate) child: Child,
+    /// Puts on the screen what the program writes, until nobody has the terminal open any more.
+    reader: JoinHandle<()>,
 }
 
 impl Terminal {
@@ -46,7 +48,7 @@ impl Terminal {
             0,
         )));
         let (shown, mut output) = (Arc::clone(&screen), keyboard.try_clone()?);
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             // An error is how a terminal ends that nobody has open any more.
             while let Ok(count @ 1..) = output.read(&mut bytes) {
@@ -59,6 +61,7 @@ impl Terminal {
             keyboard,
             screen,
             child,
+            reader,
         })
     }
 
@@ -95,12 +98,14 @@ impl Terminal {
         Ok(())
     }
 
-    /// Its exit code.
+    /// Its exit code, once all that it wrote is on the screen.
     pub(crate) async fn end(&mut self) -> Result<i32> {
         let status = tokio::time::timeout(SOON, self.child.wait());
         let status = status
             .await
             .map_err(|_| format!("it does not end; it shows\n{}", self.screen()))??;
+        let is_shown = async || self.reader.is_finished().then_some(());
+        eventually(SOON, "all that it wrote is shown", is_shown).await?;
         Ok(status.code().ok_or("ended by a signal")?)
     }
 }
@@ -113,8 +118,5 @@ pub(crate) async fn typed(etcd: &Etcd, args: &[&str], answer: &str) -> Result<(S
         .await?;
     terminal.type_in(answer)?;
     let code = terminal.end().await?;
-    // What it wrote last may still be on its way.
-    let settled = Duration::from_millis(20);
-    tokio::time::sleep(settled).await;
     Ok((terminal.screen(), code))
 }

@@ -2,7 +2,7 @@
 
 use eldest_testing::eventually;
 
-use crate::common::{DONE, Result, SOON, UNAVAILABLE, eldest, run};
+use crate::common::{DENIED, DONE, Result, SOON, eldest, run};
 use eldest_fixtures::tls::TlsEtcd;
 
 #[tokio::test]
@@ -29,8 +29,8 @@ async fn certificates_are_shown_and_asked_for() -> Result {
     assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
     // One without ours, and one that trusts this machine's authorities only: reading those takes a while.
     let unknown = status("3s", &["--cacert", &ca]).await?;
-    unknown.failed(UNAVAILABLE, &[&sealed.endpoint]);
+    unknown.failed(DENIED, &[&sealed.endpoint]);
     let untrusted = status("3s", &["--cert", &cert, "--key", &key]).await?;
-    untrusted.failed(UNAVAILABLE, &["invalid peer certificate"]);
+    untrusted.failed(DENIED, &["invalid peer certificate"]);
     Ok(())
 }

@@ -187,7 +187,15 @@ impl Browser {
             );
             println!("---- its complaints ----\n{:?}", self.complaints());
         }
-        done
+        Ok(done?)
+    }
+
+    /// Waits until a selector finds that many elements.
+    pub(crate) async fn until_count(&mut self, selector: &str, count: usize) -> Result {
+        self.until(&format!(
+            "document.querySelectorAll({selector:?}).length === {count}"
+        ))
+        .await
     }
 
     /// Waits until who leads is said to be that one.

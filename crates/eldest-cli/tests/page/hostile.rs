@@ -2,13 +2,36 @@
 
 use std::time::Duration;
 
-use eldest::{Announcement, Session, SessionOptions};
+use eldest::{Announcement, Candidate, Session, SessionOptions};
 
 use crate::browser::Browser;
 use crate::stage::{ELECTION, Result, Stage};
 
 /// Would say so if it ran.
 const RUNS: &str = "document.body.dataset.ran=1";
+
+/// Stands under that name, and announces markup in every field.
+async fn stand(stage: &Stage, name: &str) -> Result<(Session, Candidate)> {
+    let iframe = format!("</td></table><iframe srcdoc=\"<script>{RUNS}</script>\">");
+    let about = Announcement::new(name)
+        .with_address(format!("javascript:{RUNS}"))
+        .with_data_center(format!("<svg onload=\"{RUNS}\">"))
+        .with_metadata("<b>", iframe);
+    let options = SessionOptions::new(name)
+        .announcement(about)
+        .ttl(Duration::from_secs(60));
+    let session = Session::connect([stage.etcd.endpoint()], options).await?;
+    let candidate = session.election(ELECTION)?.campaign().await?;
+    Ok((session, candidate))
+}
+
+async fn nothing_ran(browser: &mut Browser) -> Result {
+    let made = "document.querySelectorAll('main :is(script, img, svg, iframe, a, b)').length";
+    assert_eq!(browser.tell(made).await?, 0, "markup was made of it");
+    let ran = browser.tell("document.body.dataset.ran").await?;
+    assert!(ran.is_null(), "it ran");
+    Ok(())
+}
 
 #[tokio::test]
 async fn whatever_is_announced_is_shown_as_text_and_runs_nothing() -> Result {
@@ -26,34 +49,16 @@ async fn whatever_is_announced_is_shown_as_text_and_runs_nothing() -> Result {
     ];
     let mut standing = Vec::new();
     for name in &names {
-        let about = Announcement::new(name)
-            .address(format!("javascript:{RUNS}"))
-            .data_center(format!("<svg onload=\"{RUNS}\">"))
-            .metadata(
-                "<b>",
-                format!("</td></table><iframe srcdoc=\"<script>{RUNS}</script>\">"),
-            );
-        let options = SessionOptions::new(name).announce(about);
-        let session = Session::connect(
-            [stage.etcd.endpoint()],
-            options.ttl(Duration::from_secs(60)),
-        )
-        .await?;
-        let mut candidate = session.election(ELECTION)?.campaign().await?;
-        if standing.is_empty() {
-            let leadership = candidate.elected().await?;
-            standing.push((session, candidate, Some(leadership)));
-        } else {
-            standing.push((session, candidate, None));
-        }
+        standing.push(stand(&stage, name).await?);
     }
-    let node = stage
-        .node("60s", "onlooker", &["--observe", "<img src=x>"])
-        .await?;
+    let leadership = standing[0].1.elected().await?;
+    let looking = async |id: &str, election: &str| {
+        let args = ["--observe", election];
+        stage.node("60s", id, &args).await
+    };
+    let node = looking("onlooker", "<img src=x>").await?;
     browser.open(node.at).await?;
-    browser
-        .until("document.querySelectorAll('.roster tbody tr').length === 5")
-        .await?;
+    browser.until_count(".roster tbody tr", 5).await?;
     assert_eq!(browser.texts(".roster .name").await?, names);
     assert_eq!(browser.texts(".leader .name").await?, [&*names[0], ""]);
     let said = browser.texts(".roster tr.leads .said bdi").await?;
@@ -63,35 +68,17 @@ async fn whatever_is_announced_is_shown_as_text_and_runs_nothing() -> Result {
 
     // A key in the way, whose name is text as well.
     let path = format!("eldest/{ELECTION}2/<img src=x onerror={RUNS}>");
-    stage
-        .etcd
-        .client()
-        .await
-        .put(path, "<script>", None)
-        .await?;
-    let blocked = stage
-        .node("60s", "of-another", &["--observe", "team/e2"])
-        .await?;
+    let mut client = stage.etcd.client().await;
+    client.put(path, "<script>", None).await?;
+    let blocked = looking("of-another", "team/e2").await?;
     browser.open(blocked.at).await?;
     browser
         .until("document.querySelector('[data-election=\"team/e2\"] .notice')?.textContent.includes('<img src=x onerror=')")
         .await?;
-
-    let made = "document.querySelectorAll('main :is(script, img, svg, iframe, a, b)').length";
-    assert_eq!(browser.tell(made).await?, 0, "markup was made of it");
-    assert!(
-        browser.tell("document.body.dataset.ran").await?.is_null(),
-        "it ran"
-    );
+    nothing_ran(&mut browser).await?;
     browser.open(node.at).await?;
-    browser
-        .until("document.querySelectorAll('.roster tbody tr').length === 5")
-        .await?;
-    assert_eq!(browser.tell(made).await?, 0, "markup was made of it");
-    assert!(
-        browser.tell("document.body.dataset.ran").await?.is_null(),
-        "it ran"
-    );
+    browser.until_count(".roster tbody tr", 5).await?;
+    nothing_ran(&mut browser).await?;
     // A name is kept to itself: what follows it stands where it stood, and the longest one does not fill the screen.
     let turned = "[...document.querySelectorAll('.roster .name')].every(one => getComputedStyle(one).unicodeBidi === 'isolate')";
     assert_eq!(browser.tell(turned).await?, true);
@@ -101,8 +88,8 @@ async fn whatever_is_announced_is_shown_as_text_and_runs_nothing() -> Result {
     let wide = "document.documentElement.scrollWidth - innerWidth";
     assert!(browser.tell(wide).await?.as_i64() <= Some(0));
     assert_eq!(browser.complaints(), [""; 0]);
-    for (session, candidate, leadership) in standing {
-        drop(leadership);
+    drop(leadership);
+    for (session, candidate) in standing {
         drop(candidate);
         session.close().await?;
     }

@@ -1,12 +1,13 @@
 //! The page of a node that looks on: who stands and who leads, as it changes, without being loaded anew.
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::browser::Browser;
 use crate::caller::{get, post};
 use crate::stage::{ELECTION, Node, Result, Stage, answers};
 
-const RESIGN: &str = "/v1/elections/team%2Fe/resign";
+const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
 
 /// Those of the roster of "team/e", as the page shows them: number, name, token.
 async fn roster(browser: &mut Browser) -> Result<Vec<[String; 3]>> {
@@ -30,19 +31,21 @@ async fn told(node: &Node) -> Result<Vec<[String; 3]>> {
     Ok(each.collect())
 }
 
+/// The text of all elements within the section of "team/e" that a selector finds.
+async fn texts(browser: &mut Browser, selector: &str) -> Result<Vec<String>> {
+    let within = format!("[data-election='team/e'] {selector}");
+    browser.texts(&within).await
+}
+
 #[tokio::test]
 async fn the_page_shows_who_stands_and_leads_and_keeps_up_without_being_loaded_anew() -> Result {
     let Some(mut browser) = Browser::start().await? else {
         return Ok(());
     };
+    let browser = &mut browser;
     let stage = Stage::new().await?;
-    let first = [
-        "second",
-        "--announce",
-        "address=10.0.0.1:80",
-        "--announce",
-        "data_center=dc1",
-    ];
+    let place = ["address=10.0.0.1:80", "data_center=dc1"];
+    let first = ["second", "--announce", place[0], "--announce", place[1]];
     let a = stage.node("3s", "a", &first).await?;
     answers(a.at, "/leader?election=team%2Fe", 200).await?;
     answers(a.at, "/leader?election=second", 200).await?;
@@ -53,133 +56,95 @@ async fn the_page_shows_who_stands_and_leads_and_keeps_up_without_being_loaded_a
 
     browser.until_leads(ELECTION, "a").await?;
     browser.until_leads("second", "a").await?;
-    browser
-        .until("document.querySelectorAll('.roster tbody tr').length === 5")
-        .await?;
-    let seen = roster(&mut browser).await?;
-    assert_eq!(seen, told(&onlooker).await?);
-    let names: Vec<&str> = seen.iter().map(|[_, name, _]| &**name).collect();
-    assert_eq!(names, ["a", "b", "c"], "in order of age");
-    let tokens: Vec<i64> = seen.iter().filter_map(|row| row[2].parse().ok()).collect();
-    assert!(tokens.len() == 3 && tokens.is_sorted(), "{tokens:?}");
-    assert_eq!(browser.texts("h2").await?, ["team/e", "second"]);
-    let leads = "[data-election='team/e'] tr.leads .badge.lead";
-    assert_eq!(
-        browser.texts(&format!(".roster {leads}")).await?,
-        [""; 0],
-        "of another section"
-    );
-    assert_eq!(browser.texts(leads).await?, ["leads"]);
-    let said = "[data-election='team/e'] .roster tr.leads .said bdi";
-    assert_eq!(browser.texts(said).await?, ["dc1", "10.0.0.1:80"]);
-    let token = browser.texts("[data-election='team/e'] .token").await?;
-    assert_eq!(token, [format!("token {},", seen[0][2])]);
-    assert_eq!(browser.texts("#connection").await?, ["live"]);
-    assert_eq!(browser.texts("#eyes").await?, [", as d sees it"]);
-    assert_eq!(
-        browser.texts("[data-election='team/e'] .own").await?,
-        ["This node only looks on."]
-    );
+    browser.until_count(".roster tbody tr", 5).await?;
+    shows_a_leader(browser, &onlooker).await?;
 
-    assert_eq!(post(a.at, RESIGN).await?.status, 200);
+    assert_eq!(post(a.at, STEP_DOWN).await?.status, 200);
     browser.until_leads(ELECTION, "b").await?;
     browser.until_leads("second", "a").await?;
     b.signal(Signal::KILL)?;
     browser.until_leads(ELECTION, "c").await?;
-    browser
-        .until(
-            "document.querySelectorAll('[data-election=\"team/e\"] .terms tbody tr').length === 3",
-        )
-        .await?;
-    assert_eq!(
-        browser
-            .texts("[data-election='team/e'] .terms .name")
-            .await?,
-        ["c", "b", "a"]
-    );
-    browser
-        .until(
-            "document.querySelectorAll('[data-election=\"team/e\"] .roster tbody tr').length === 2",
-        )
-        .await?;
-    assert_eq!(roster(&mut browser).await?, told(&onlooker).await?);
-    // The timeline: a lane for each, one after the other, and one term still goes on.
-    let lanes = "[data-election='team/e'] .lane";
-    assert_eq!(
-        browser.texts(&format!("{lanes} bdi")).await?,
-        ["c", "a", "b"]
-    );
-    let drawn = "[...document.querySelectorAll(\"[data-election='team/e'] .lane\")].map(lane => \
-        [...lane.querySelectorAll('i:not(.gap)')].map(bar => [bar.className, bar.offsetLeft, bar.offsetWidth]))";
-    let drawn = browser.tell(drawn).await?;
-    let ([c_bar, a_bar, b_bar], width) = (
-        [0, 1, 2].map(|lane| drawn[lane][0].clone()),
-        browser
-            .tell("document.querySelector('.track').offsetWidth")
-            .await?,
-    );
-    assert_eq!(
-        [&c_bar[0], &a_bar[0], &b_bar[0]],
-        ["now", "", ""],
-        "{drawn}"
-    );
-    let end = |bar: &serde_json::Value| {
-        bar[1]
-            .as_i64()
-            .zip(bar[2].as_i64())
-            .map(|(left, width)| left + width)
-    };
-    assert!(
-        end(&a_bar) <= b_bar[1].as_i64().map(|left| left + 3),
-        "{drawn}"
-    );
-    assert!(
-        end(&b_bar) < c_bar[1].as_i64().map(|left| left + 3),
-        "{drawn}"
-    );
-    assert!(
-        end(&c_bar) >= width.as_i64().map(|width| width - 3),
-        "{drawn} of {width}"
-    );
+    let rows = |table: &str| format!("[data-election=\"team/e\"] .{table} tbody tr");
+    browser.until_count(&rows("terms"), 3).await?;
+    assert_eq!(texts(browser, ".terms .name").await?, ["c", "b", "a"]);
+    browser.until_count(&rows("roster"), 2).await?;
+    assert_eq!(roster(browser).await?, told(&onlooker).await?);
+    draws_the_terms(browser).await?;
 
     // Nobody is there for a while.
     a.stop().await?;
     c.stop().await?;
     let vacant = "document.querySelector('[data-election=\"team/e\"].vacant .leader')?.textContent.trim() === 'nobody leads'";
     browser.until(vacant).await?;
-    let since = "document.querySelector('[data-election=\"team/e\"] .since').textContent";
-    browser
-        .until(&format!(
-            "{since}.startsWith('for 1 s; the last one was c, token ')"
-        ))
-        .await?;
+    let since = "document.querySelector('[data-election=\"team/e\"] .since').textContent\
+        .startsWith('for 1 s; the last one was c, token ')";
+    browser.until(since).await?;
     let e = stage.node("3s", "e", &[]).await?;
     browser.until_leads(ELECTION, "e").await?;
     let gap = "Math.max(...[...document.querySelectorAll(\"[data-election='team/e'] .gap\")].map(gap => gap.offsetWidth))";
-    assert!(
-        browser.tell(gap).await?.as_i64() > Some(0),
-        "the time is seen in which nobody led"
-    );
+    let gap = browser.tell(gap).await?.as_i64();
+    assert!(gap > Some(0), "the time is seen in which nobody led");
 
     assert!(browser.is_the_same().await?, "it was loaded anew");
     assert_eq!(browser.complaints(), [""; 0]);
-    let own = format!("http://{}/", onlooker.at);
-    let asked = browser.requested();
-    let mut paths: Vec<&str> = asked
-        .iter()
-        .filter_map(|url| url.strip_prefix(&own))
-        .collect();
-    paths.sort_unstable();
-    assert_eq!(paths, ["", "page.css", "page.js", "v1/events"], "{asked:?}");
-    // Of `data:` there is only the icon, which is empty.
-    assert!(
-        asked
-            .iter()
-            .all(|url| url.starts_with(&own) || url == "data:,"),
-        "{asked:?}"
-    );
+    asked_for_nothing_else(browser, &onlooker);
     for node in [e, onlooker] {
         node.stop().await?;
     }
     Ok(())
+}
+
+/// Of "team/e", which a leads and b and c wait for.
+async fn shows_a_leader(browser: &mut Browser, onlooker: &Node) -> Result {
+    let seen = roster(browser).await?;
+    assert_eq!(seen, told(onlooker).await?);
+    let names: Vec<&str> = seen.iter().map(|[_, name, _]| &**name).collect();
+    assert_eq!(names, ["a", "b", "c"], "in order of age");
+    let tokens: Vec<i64> = seen.iter().filter_map(|row| row[2].parse().ok()).collect();
+    assert!(tokens.len() == 3 && tokens.is_sorted(), "{tokens:?}");
+    assert_eq!(browser.texts("h2").await?, ["team/e", "second"]);
+    let nested = browser.texts(".roster [data-election='team/e'] tr.leads .badge.lead");
+    assert_eq!(nested.await?, [""; 0], "of another section");
+    assert_eq!(texts(browser, "tr.leads .badge.lead").await?, ["leads"]);
+    let said = texts(browser, ".roster tr.leads .said bdi").await?;
+    assert_eq!(said, ["dc1", "10.0.0.1:80"]);
+    let token = texts(browser, ".token").await?;
+    assert_eq!(token, [format!("token {},", seen[0][2])]);
+    assert_eq!(browser.texts("#connection").await?, ["live"]);
+    assert_eq!(browser.texts("#eyes").await?, [", as d sees it"]);
+    let own = texts(browser, ".own").await?;
+    assert_eq!(own, ["This node only looks on."]);
+    Ok(())
+}
+
+/// The timeline of "team/e": a lane for each, one after the other, and one term still goes on.
+async fn draws_the_terms(browser: &mut Browser) -> Result {
+    assert_eq!(texts(browser, ".lane bdi").await?, ["c", "a", "b"]);
+    let drawn = "[...document.querySelectorAll(\"[data-election='team/e'] .lane\")].map(lane => \
+        [...lane.querySelectorAll('i:not(.gap)')].map(bar => [bar.className, bar.offsetLeft, bar.offsetWidth]))";
+    let drawn = browser.tell(drawn).await?;
+    let width = "document.querySelector('.track').offsetWidth";
+    let width = browser.tell(width).await?.as_i64();
+    let [c, a, b] = [0, 1, 2].map(|lane| &drawn[lane][0]);
+    assert_eq!([&c[0], &a[0], &b[0]], ["now", "", ""], "{drawn}");
+    let begin = |bar: &Value| bar[1].as_i64();
+    let end = |bar: &Value| Some(begin(bar)? + bar[2].as_i64()?);
+    // Pixels are whole.
+    let most = |at: Option<i64>| at.map(|at| at + 3);
+    assert!(end(a) <= most(begin(b)), "{drawn}");
+    assert!(end(b) < most(begin(c)), "{drawn}");
+    assert!(most(end(c)) >= width, "{drawn} of {width:?}");
+    Ok(())
+}
+
+fn asked_for_nothing_else(browser: &Browser, onlooker: &Node) {
+    let own = format!("http://{}/", onlooker.at);
+    let asked = browser.requested();
+    let paths = asked.iter().filter_map(|url| url.strip_prefix(&own));
+    let mut paths: Vec<&str> = paths.collect();
+    paths.sort_unstable();
+    assert_eq!(paths, ["", "page.css", "page.js", "v1/events"], "{asked:?}");
+    // Of `data:` there is only the icon, which is empty.
+    let mut others = asked.iter().filter(|url| !url.starts_with(&own));
+    assert!(others.all(|url| url == "data:,"), "{asked:?}");
 }

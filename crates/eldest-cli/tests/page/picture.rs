@@ -1,4 +1,4 @@
-//! The picture of the page in README.
+//! The picture of the page in docs/sidecar.md.
 
 use std::time::Duration;
 
@@ -6,16 +6,27 @@ use rustix::process::Signal;
 
 use crate::browser::Browser;
 use crate::caller::post;
-use crate::stage::{Result, Stage, answers};
+use crate::stage::{Node, Result, Stage, answers};
 
 const ELECTION: &str = "billing/scheduler";
-const RESIGN: &str = "/v1/elections/billing%2Fscheduler/resign";
+const STEP_DOWN: &str = "/v1/elections/billing%2Fscheduler/step_down";
 /// Names the file to write. Then it takes a minute, so that the terms have lengths that can be seen.
 const FILE: &str = "ELDEST_PICTURE";
 const LARGEST: usize = 150_000;
 
+async fn node(stage: &Stage, number: u8) -> Result<Node> {
+    let id = format!("node{number}");
+    let address = format!("address=10.0.{number}.17:8080");
+    let place = format!("data_center=dc{number}");
+    let own = ["serve", ELECTION, "--id", &id, "--grace", "400ms"];
+    let listen = ["--listen", "127.0.0.1:0"];
+    let announce = ["--announce", &address, "--announce", &place];
+    let args = [&own[..], &listen, &announce].concat();
+    stage.listening(&id, stage.command("4s", &args)).await
+}
+
 #[tokio::test]
-async fn a_picture_of_three_nodes_and_their_terms_is_small_enough_for_the_readme() -> Result {
+async fn a_picture_of_three_nodes_and_their_terms_is_small_enough_for_the_guide() -> Result {
     let Some(mut browser) = Browser::start().await? else {
         return Ok(());
     };
@@ -27,38 +38,17 @@ async fn a_picture_of_three_nodes_and_their_terms_is_small_enough_for_the_readme
         }
     };
     let stage = Stage::new().await?;
-    let node = async |number: u8| {
-        let id = format!("node{number}");
-        let (address, place) = (
-            format!("address=10.0.{number}.17:8080"),
-            format!("data_center=dc{number}"),
-        );
-        let args = [
-            "serve",
-            ELECTION,
-            "--id",
-            &id,
-            "--listen",
-            "127.0.0.1:0",
-            "--grace",
-            "400ms",
-            "--announce",
-            &address,
-            "--announce",
-            &place,
-        ];
-        stage.listening(&id, stage.command("4s", &args)).await
-    };
+    let node = async |number| node(&stage, number).await;
     let (a, c) = (node(1).await?, node(3).await?);
     answers(a.at, "/leader", 200).await?;
     let b = node(2).await?;
     browser.open(c.at).await?;
     browser.until_leads(ELECTION, "node1").await?;
     lasts(9).await;
-    post(a.at, RESIGN).await?;
+    post(a.at, STEP_DOWN).await?;
     browser.until_leads(ELECTION, "node3").await?;
     lasts(14).await;
-    post(c.at, RESIGN).await?;
+    post(c.at, STEP_DOWN).await?;
     browser.until_leads(ELECTION, "node2").await?;
     lasts(7).await;
     b.signal(Signal::KILL)?;

@@ -40,6 +40,14 @@ fn client(kind: &str, node: &Node, wait: u64, program: &str) -> Command {
     command
 }
 
+/// A node that wants the token which the clients have.
+async fn guarded(stage: &Stage, name: &str) -> Result<Node> {
+    let file = stage.folder.path().join("token");
+    std::fs::write(&file, "canary")?;
+    let token = ["--http-token-file", &*file.to_string_lossy()];
+    stage.node("10s", name, &token).await
+}
+
 async fn ended(client: Child) -> Result<Output> {
     let output = tokio::time::timeout(SOON, client.wait_with_output());
     Ok(output.await.map_err(|_| "the client does not end")??)
@@ -51,17 +59,12 @@ fn said(output: &Output) -> String {
 
 async fn takes_and_gives_back(kind: &str) -> Result {
     let stage = Stage::new().await?;
-    let file = stage.folder.path().join("token");
-    std::fs::write(&file, "canary")?;
-    let file = file.to_string_lossy().into_owned();
-    let node = stage
-        .node("10s", "a", &["--http-token-file", &file])
-        .await?;
+    let node = guarded(&stage, "a").await?;
     // Held for as long as the first one's program runs, which is until the file is gone.
     let flag = stage.folder.path().join("flag");
     std::fs::write(&flag, "")?;
     let program = format!(
-        "echo $FENCING_TOKEN; while [ -e {} ]; do sleep 0.1; done; exit 3",
+        "echo $ELDEST_FENCING_TOKEN; while [ -e {} ]; do sleep 0.1; done; exit 3",
         flag.display()
     );
     let first = client(kind, &node, 0, &program).spawn()?;
@@ -70,17 +73,16 @@ async fn takes_and_gives_back(kind: &str) -> Result {
             .as_array()
             .cloned()
     };
-    eventually(SOON, "the lock is held", async || {
-        held().await.filter(|held| held.len() == 1)
-    })
-    .await?;
-    let refused = ended(client(kind, &node, 0, "echo never").spawn()?).await?;
-    assert_eq!(
-        (refused.status.code(), &*said(&refused)),
-        (Some(75), ""),
-        "{refused:?}"
-    );
-    let second = client(kind, &node, 15, "echo $FENCING_TOKEN $ELDEST_HTTP_TOKEN").spawn()?;
+    let one = async || held().await.filter(|held| held.len() == 1);
+    eventually(SOON, "the lock is held", one).await?;
+    gets_nothing(kind, &node, 75).await?;
+    let second = client(
+        kind,
+        &node,
+        15,
+        "echo $ELDEST_FENCING_TOKEN $ELDEST_HTTP_TOKEN",
+    )
+    .spawn()?;
     std::fs::remove_file(&flag)?;
     let (first, second) = (ended(first).await?, ended(second).await?);
     assert_eq!(
@@ -111,12 +113,14 @@ async fn takes_and_gives_back(kind: &str) -> Result {
     node.signal(Signal::KILL)?;
     let third = ended(third).await?;
     assert_eq!(third.status.code(), Some(74), "{third:?}");
-    let nobody = ended(client(kind, &node, 0, "echo never").spawn()?).await?;
-    assert_eq!(
-        (nobody.status.code(), &*said(&nobody)),
-        (Some(69), ""),
-        "{nobody:?}"
-    );
+    gets_nothing(kind, &node, 69).await
+}
+
+/// A client that does not wait ends with that code, and without its program.
+async fn gets_nothing(kind: &str, node: &Node, code: i32) -> Result {
+    let refused = ended(client(kind, node, 0, "echo never").spawn()?).await?;
+    let told = (refused.status.code(), &*said(&refused));
+    assert_eq!(told, (Some(code), ""), "{refused:?}");
     Ok(())
 }
 
@@ -124,12 +128,7 @@ async fn takes_and_gives_back(kind: &str) -> Result {
 /// expired. The program must be dead by then.
 async fn kills_its_program_in_time(kind: &str) -> Result {
     let stage = Stage::new().await?;
-    let file = stage.folder.path().join("token");
-    std::fs::write(&file, "canary")?;
-    let file = file.to_string_lossy().into_owned();
-    let token = ["--http-token-file", &*file];
-    let a = stage.node("10s", "a", &token).await?;
-    let b = stage.node("10s", "b", &token).await?;
+    let (a, b) = (guarded(&stage, "a").await?, guarded(&stage, "b").await?);
     let beats = stage.folder.path().join("beats");
     // Each line is whole; one that was cut short is not read.
     let program = format!(

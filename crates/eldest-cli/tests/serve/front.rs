@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::process::{Child, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,6 +23,18 @@ use eldest_fixtures::tools::tool;
 const TTL: &str = "3s";
 
 struct Haproxy(Child);
+
+impl Haproxy {
+    fn start(mut haproxy: Command, folder: &Path, configuration: &str) -> Result<Self> {
+        let file = folder.join("haproxy.cfg");
+        std::fs::write(&file, configuration)?;
+        let log = std::fs::File::create(folder.join("haproxy.log"))?;
+        haproxy.arg("-f").arg(&file).arg("-db");
+        haproxy.stdin(Stdio::null());
+        haproxy.stdout(log.try_clone()?).stderr(log);
+        Ok(Self(haproxy.spawn()?))
+    }
+}
 
 impl Drop for Haproxy {
     fn drop(&mut self) {
@@ -57,8 +70,23 @@ async fn application(
     Ok((at, task))
 }
 
+/// Three nodes by their names, and the addresses of their applications and sidecars.
+async fn nodes(
+    stage: &Stage,
+    asked_in_vain: &Arc<AtomicUsize>,
+) -> Result<(BTreeMap<&'static str, Node>, Vec<[SocketAddr; 2]>)> {
+    let (mut nodes, mut servers) = (BTreeMap::new(), Vec::new());
+    for name in ["node1", "node2", "node3"] {
+        let node = stage.node(TTL, name, &[]).await?;
+        let (app, _) = application(name, node.at, Arc::clone(asked_in_vain)).await?;
+        servers.push([app, node.at]);
+        nodes.insert(name, node);
+    }
+    Ok((nodes, servers))
+}
+
 /// The documented configuration, at our addresses.
-fn configuration([front, stats]: [SocketAddr; 2], servers: &[(SocketAddr, SocketAddr)]) -> String {
+fn configuration([front, stats]: [SocketAddr; 2], servers: &[[SocketAddr; 2]]) -> String {
     let mut text = include_str!("../../../../deploy/haproxy.cfg").to_owned();
     let mut replace = |documented: &str, ours: &str| {
         assert_eq!(text.matches(documented).count(), 1, "{documented}");
@@ -66,7 +94,7 @@ fn configuration([front, stats]: [SocketAddr; 2], servers: &[(SocketAddr, Socket
     };
     replace("bind :80\n", &format!("bind {front}\n"));
     replace("bind :8404\n", &format!("bind {stats}\n"));
-    for (number, (app, sidecar)) in (1..).zip(servers) {
+    for (number, [app, sidecar]) in (1..).zip(servers) {
         assert_eq!(
             app.ip(),
             sidecar.ip(),
@@ -102,13 +130,25 @@ impl Diary {
         Some((name.clone(), *token))
     }
 
-    /// The longest time without an answer from that number of answers on.
-    fn gap(&self, from: usize) -> Duration {
+    /// Prints the longest time without an answer from that number of answers on.
+    fn say_gap(&self, what: &str, from: usize) {
         let pairs = self.answered[from.saturating_sub(1)..].windows(2);
-        pairs
-            .map(|pair| pair[1].0 - pair[0].0)
-            .max()
-            .unwrap_or_default()
+        let gap = pairs.map(|pair| pair[1].0 - pair[0].0).max();
+        println!("{what} (TTL {TTL}): {gap:?} without an answer");
+    }
+
+    /// One node answered under each token, and under no token after a later one.
+    fn judge(&self) {
+        let mut leaders: BTreeMap<i64, &str> = BTreeMap::new();
+        for (_, name, token) in &self.answered {
+            let known = *leaders.entry(*token).or_insert(name);
+            assert_eq!(known, name, "two nodes answered under {token}");
+        }
+        let answered = &self.answered;
+        let rising = answered.is_sorted_by_key(|(_, _, token)| *token);
+        assert!(rising, "an earlier leader answered later: {answered:?}");
+        // On a machine that is too busy for a lease of that length there are more.
+        assert!(leaders.len() >= 4, "{leaders:?}");
     }
 }
 
@@ -124,31 +164,15 @@ fn call(front: SocketAddr, diary: Arc<Mutex<Diary>>) -> JoinHandle<()> {
 
 #[tokio::test]
 async fn through_the_front_only_the_leader_answers() -> Result {
-    let Some(mut haproxy) = tool("haproxy", "haproxy") else {
+    let Some(haproxy) = tool("haproxy", "haproxy") else {
         return Ok(());
     };
     let stage = Stage::new().await?;
-    let mut nodes: BTreeMap<&str, Node> = BTreeMap::new();
-    let mut servers = Vec::new();
     let asked_in_vain = Arc::new(AtomicUsize::new(0));
-    for name in ["node1", "node2", "node3"] {
-        let node = stage.node(TTL, name, &[]).await?;
-        let (app, _) = application(name, node.at, Arc::clone(&asked_in_vain)).await?;
-        servers.push((app, node.at));
-        nodes.insert(name, node);
-    }
+    let (nodes, servers) = nodes(&stage, &asked_in_vain).await?;
     let (front, stats) = (free_port().await?, free_port().await?);
-    let file = stage.folder.path().join("haproxy.cfg");
-    std::fs::write(&file, configuration([front, stats], &servers))?;
-    haproxy.arg("-f").arg(&file).arg("-db");
-    let log = std::fs::File::create(stage.folder.path().join("haproxy.log"))?;
-    let _haproxy = Haproxy(
-        haproxy
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?,
-    );
+    let text = configuration([front, stats], &servers);
+    let _haproxy = Haproxy::start(haproxy, stage.folder.path(), &text)?;
     answers(front, "/", 200).await?;
     let diary = Arc::new(Mutex::new(Diary::default()));
     let calling = call(front, Arc::clone(&diary));
@@ -179,23 +203,16 @@ async fn through_the_front_only_the_leader_answers() -> Result {
 
     let leader = read().last().ok_or("an answer")?.0;
     let from = read().answered.len();
-    assert_eq!(
-        post(nodes[&*leader].at, "/v1/elections/team%2Fe/resign")
-            .await?
-            .status,
-        200
-    );
+    let resigned = post(nodes[&*leader].at, "/v1/elections/team%2Fe/step_down").await?;
+    assert_eq!(resigned.status, 200);
     let second = another(&leader).await?;
-    println!("hand-over: {:?} without an answer", read().gap(from));
+    read().say_gap("hand-over", from);
     steadily("after the hand-over").await?;
 
     let from = read().answered.len();
     nodes[&*second].signal(Signal::STOP)?;
     let third = another(&second).await?;
-    println!(
-        "a leader that is stopped (TTL {TTL}): {:?} without an answer",
-        read().gap(from)
-    );
+    read().say_gap("a leader that is stopped", from);
     nodes[&*second].signal(Signal::CONT)?;
     answers(nodes[&*second].at, "/ready", 200).await?;
     steadily("after the pause").await?;
@@ -203,25 +220,8 @@ async fn through_the_front_only_the_leader_answers() -> Result {
     let from = read().answered.len();
     nodes[&*third].signal(Signal::KILL)?;
     another(&third).await?;
-    println!(
-        "a leader that is killed (TTL {TTL}): {:?} without an answer",
-        read().gap(from)
-    );
+    read().say_gap("a leader that is killed", from);
     calling.abort();
-
-    let diary = read();
-    let mut leaders: BTreeMap<i64, &str> = BTreeMap::new();
-    for (_, name, token) in &diary.answered {
-        let known = *leaders.entry(*token).or_insert(name);
-        assert_eq!(known, name, "two nodes answered under {token}");
-    }
-    let rising = diary.answered.is_sorted_by_key(|(_, _, token)| *token);
-    assert!(
-        rising,
-        "an earlier leader answered after a later one: {:?}",
-        diary.answered
-    );
-    // On a machine that is too busy for a lease of that length there are more.
-    assert!(leaders.len() >= 4, "{leaders:?}");
+    read().judge();
     Ok(())
 }

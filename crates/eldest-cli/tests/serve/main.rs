@@ -12,3 +12,4 @@ mod monitoring;
 mod options;
 mod processes;
 mod stage;
+mod tls;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::caller::get;
+use crate::caller::{exactly, get};
 use crate::stage::{Result, Stage, answers};
 use eldest_fixtures::tools::tool;
 
@@ -124,6 +124,23 @@ async fn a_node_shows_by_these_names_what_it_measures() -> Result {
             .map(ToOwned::to_owned)
             .collect();
         assert_eq!(&found, labels, "{line}");
+    }
+    node.stop().await
+}
+
+/// As Prometheus asks a target that is a DNS name.
+#[tokio::test]
+async fn prometheus_may_call_a_node_by_each_name_that_it_was_given() -> Result {
+    let stage = Stage::new().await?;
+    let names = ["--http-host", "node1.example", "--http-host", "node1"];
+    let node = stage.node("60s", "a", &names).await?;
+    for (host, status) in [
+        ("node1.example:8470", 200),
+        ("node1:8470", 200),
+        ("node2.example:8470", 421),
+    ] {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        assert_eq!(exactly(node.at, &request).await?.status, status, "{host}");
     }
     node.stop().await
 }

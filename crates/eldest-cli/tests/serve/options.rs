@@ -6,7 +6,7 @@ use std::process::Output;
 use crate::caller::{ask, exactly, get, post};
 use crate::stage::{ELECTION, Result, Stage, answers, eldest};
 
-const RESIGN: &str = "/v1/elections/team%2Fe/resign";
+const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
 
 fn refused(output: &Output, code: i32, parts: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr);
@@ -130,7 +130,7 @@ async fn beyond_loopback_nothing_can_be_changed_without_a_token() -> Result {
     let node = stage.listening("b", stage.command("60s", &args)).await?;
     answers(node.at, "/leader", 200).await?;
     assert_eq!(
-        post(node.at, RESIGN).await?.problem(),
+        post(node.at, STEP_DOWN).await?.problem(),
         "no_token_configured"
     );
     for (host, status) in [
@@ -149,9 +149,9 @@ async fn beyond_loopback_nothing_can_be_changed_without_a_token() -> Result {
     command.arg("--http-token-file").arg(&file);
     let node = stage.listening("c", command).await?;
     answers(node.at, "/leader", 200).await?;
-    assert_eq!(post(node.at, RESIGN).await?.problem(), "token_needed");
+    assert_eq!(post(node.at, STEP_DOWN).await?.problem(), "token_needed");
     let right = "Authorization: Bearer a-token\r\nContent-Length: 0\r\n";
-    assert_eq!(ask(node.at, "POST", RESIGN, right).await?.status, 200);
+    assert_eq!(ask(node.at, "POST", STEP_DOWN, right).await?.status, 200);
     assert!(!node.log().contains("a-token"));
     node.stop().await
 }

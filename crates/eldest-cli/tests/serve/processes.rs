@@ -6,7 +6,7 @@ use crate::caller::{ask, get, post};
 use crate::stage::{Result, SOON, Stage, answers};
 use eldest_fixtures::hang::{closed, idle};
 
-const RESIGN: &str = "/v1/elections/team%2Fe/resign";
+const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
 
 #[tokio::test]
 async fn of_two_nodes_one_leads_and_when_it_resigns_the_other() -> Result {
@@ -29,7 +29,7 @@ async fn of_two_nodes_one_leads_and_when_it_resigns_the_other() -> Result {
     assert_eq!(get(onlooker.at, "/v1/locks").await?.problem(), "no_locks");
     let first = get(a.at, "/leader").await?.json()["fencing_token"].as_i64();
 
-    assert_eq!(post(a.at, RESIGN).await?.status, 200);
+    assert_eq!(post(a.at, STEP_DOWN).await?.status, 200);
     answers(b.at, "/leader", 200).await?;
     assert_eq!(get(a.at, "/leader").await?.status, 503);
     let second = get(b.at, "/leader").await?.json()["fencing_token"].as_i64();
@@ -133,9 +133,9 @@ async fn a_node_that_runs_a_program_answers_whether_it_leads() -> Result {
         "nobody would keep it: {led}"
     );
     assert_eq!(get(b.at, "/leader").await?.status, 503);
-    assert_eq!(post(a.at, RESIGN).await?.problem(), "token_needed");
+    assert_eq!(post(a.at, STEP_DOWN).await?.problem(), "token_needed");
     let token = "Authorization: Bearer canary\r\nContent-Length: 0\r\n";
-    assert_eq!(ask(a.at, "POST", RESIGN, token).await?.status, 200);
+    assert_eq!(ask(a.at, "POST", STEP_DOWN, token).await?.status, 200);
     answers(b.at, "/leader", 200).await?;
     assert_eq!(get(a.at, "/leader").await?.status, 503);
     // It stands again, behind.

@@ -93,14 +93,25 @@ impl Stage {
 
     /// The same by any command that says at which port.
     pub(crate) async fn listening(&self, name: &str, command: Command) -> Result<Node> {
+        let node = self.announced(name, "http", command).await?;
+        answers(node.at, "/ready", 200).await?;
+        Ok(node)
+    }
+
+    /// One that has said where it listens, and in which way.
+    pub(crate) async fn announced(
+        &self,
+        name: &str,
+        scheme: &str,
+        command: Command,
+    ) -> Result<Node> {
         let mut node = Node::start(self, name, command)?;
         node.at = eventually(SOON, format!("{name} listens"), async || {
             let said = std::fs::read_to_string(&node.output).ok()?;
-            let line = said.strip_prefix("listening at http://")?;
+            let line = said.strip_prefix(&format!("listening at {scheme}://"))?;
             line.strip_suffix("/\n")?.parse().ok()
         })
         .await?;
-        answers(node.at, "/ready", 200).await?;
         Ok(node)
     }
 }
@@ -141,10 +152,10 @@ impl Node {
     }
 
     pub(crate) async fn end(&mut self) -> Result<ExitStatus> {
-        eventually(SOON, "it ends", async || {
+        Ok(eventually(SOON, "it ends", async || {
             self.child.try_wait().ok().flatten()
         })
-        .await
+        .await?)
     }
 
     /// Ends it as an operator would.
@@ -172,11 +183,11 @@ impl Drop for Node {
 
 /// Waits until that is the status.
 pub(crate) async fn answers(at: SocketAddr, path: &str, status: u16) -> Result {
-    eventually(SOON, format!("{status} at {path}"), async || {
+    Ok(eventually(SOON, format!("{status} at {path}"), async || {
         let answer = get(at, path).await.ok()?;
         (answer.status == status).then_some(())
     })
-    .await
+    .await?)
 }
 
 /// A port that was free a moment ago. Below those from which the kernel takes some for whoever connects: one of these could

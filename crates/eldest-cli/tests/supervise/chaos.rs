@@ -98,7 +98,7 @@ impl Scene {
     }
 
     /// Stops these for a while.
-    async fn stop(&mut self, pids: &[i32], longest: u64) {
+    async fn stop(&mut self, pids: &[i32], longest: u64) -> Result {
         for pid in pids {
             signal(*pid, Signal::STOP);
         }
@@ -106,6 +106,7 @@ impl Scene {
         for pid in pids {
             signal(*pid, Signal::CONT);
         }
+        Ok(())
     }
 
     async fn strike(&mut self, fault: Fault) -> Result {
@@ -121,19 +122,6 @@ impl Scene {
         let token: i64 = token
             .and_then(|token| token.parse().ok())
             .unwrap_or_default();
-        let kill = |pid| {
-            signal(pid, Signal::KILL);
-        };
-        let first = async |prefix: &str| {
-            let keys = self
-                .stage
-                .keys(&format!("eldest/{prefix}{ELECTION}/"))
-                .await;
-            keys.ok()?.into_iter().next()
-        };
-        let mut client = self.stage.client().await;
-        // Whether another fault must wait until this one's worker is gone: both together nothing could contain.
-        let mut alone = true;
         match fault {
             Fault::WorkerKilled => kill(worker),
             Fault::SupervisorKilled => kill(supervisor),
@@ -141,59 +129,50 @@ impl Scene {
                 signal(supervisor, Signal::TERM);
             }
             Fault::KeeperKilled => kill(keeper),
-            Fault::WorkerStopped => {
-                alone = false;
-                self.stop(&[worker], 3000).await;
-            }
-            Fault::SupervisorStopped => {
-                alone = false;
-                self.stop(&[supervisor], 3500).await;
-            }
-            Fault::KeeperStopped => {
-                alone = false;
-                self.stop(&[keeper], 3500).await;
-            }
+            Fault::WorkerStopped => return self.stop(&[worker], 3000).await,
+            Fault::SupervisorStopped => return self.stop(&[supervisor], 3500).await,
+            Fault::KeeperStopped => return self.stop(&[keeper], 3500).await,
             Fault::SupervisorAndWorkerStopped => {
-                alone = false;
-                self.stop(&[supervisor, worker], 3500).await;
+                return self.stop(&[supervisor, worker], 3500).await;
             }
             // Shorter than any lease lasts.
             Fault::AllOfNodeStopped => {
-                alone = false;
-                self.stop(&[supervisor, keeper, worker], 300).await;
-            }
-            Fault::KeyDeleted => {
-                if let Some((key, _)) = first("").await {
-                    client.delete(key, None).await?;
-                }
-            }
-            Fault::GuardDeleted => {
-                if let Some((key, _)) = first("~run/").await {
-                    client.delete(key, None).await?;
-                }
-            }
-            Fault::LeaseRevoked => {
-                if let Some((_, lease)) = first("").await {
-                    drop(client.lease_revoke(lease).await);
-                }
-            }
-            Fault::GuardsLeaseRevoked => {
-                if let Some((_, lease)) = first("~run/").await {
-                    drop(client.lease_revoke(lease).await);
-                }
+                return self.stop(&[supervisor, keeper, worker], 300).await;
             }
             Fault::EtcdStopped => {
-                alone = false;
                 self.stage.etcd.pause();
                 self.pause(100, 2500).await;
                 self.stage.etcd.resume();
+                return Ok(());
             }
+            Fault::KeyDeleted => self.take_away("", false).await?,
+            Fault::GuardDeleted => self.take_away("~run/", false).await?,
+            Fault::LeaseRevoked => self.take_away("", true).await?,
+            Fault::GuardsLeaseRevoked => self.take_away("~run/", true).await?,
         }
-        if alone {
-            self.stage.nothing_of(token, SOON).await?;
+        // Another fault must wait until this one's worker is gone: both together nothing could contain.
+        self.stage.nothing_of(token, SOON).await
+    }
+
+    /// Deletes the oldest key, of the election or of its guard, or revokes its lease.
+    async fn take_away(&self, prefix: &str, with_lease: bool) -> Result {
+        let prefix = format!("eldest/{prefix}{ELECTION}/");
+        let keys = self.stage.keys(&prefix).await.unwrap_or_default();
+        let Some((key, lease)) = keys.into_iter().next() else {
+            return Ok(());
+        };
+        let mut client = self.stage.client().await;
+        if with_lease {
+            drop(client.lease_revoke(lease).await);
+        } else {
+            client.delete(key, None).await?;
         }
         Ok(())
     }
+}
+
+fn kill(pid: i32) {
+    signal(pid, Signal::KILL);
 }
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -279,18 +258,11 @@ async fn etcdctl_lock_put_through_the_same_overlaps() -> Result {
                 command.env_remove(name); // each would count as an argument
             }
         }
-        command
-            .env("ETCDCTL_API", "3")
-            .args([
-                "--endpoints",
-                &stage.etcd.endpoint(),
-                "lock",
-                "--ttl",
-                "2",
-                ELECTION,
-                "--",
-            ])
-            .args(worker::command(stage.folder(), ""));
+        let endpoint = stage.etcd.endpoint();
+        command.env("ETCDCTL_API", "3");
+        command.args(["--endpoints", &endpoint, "lock", "--ttl", "2"]);
+        command.args([ELECTION, "--"]);
+        command.args(worker::command(stage.folder(), ""));
         Node::start(command, stage.folder(), name)
     };
     let begun = now();
@@ -313,13 +285,9 @@ async fn etcdctl_lock_put_through_the_same_overlaps() -> Result {
             continue;
         };
         match scene.rng.u8(0..3) {
-            0 => {
-                signal(worker.pid, Signal::KILL);
-            }
-            1 => {
-                signal(supervisor, Signal::KILL);
-            }
-            _ => scene.stop(&[supervisor], 3500).await,
+            0 => kill(worker.pid),
+            1 => kill(supervisor),
+            _ => scene.stop(&[supervisor], 3500).await?,
         }
     }
     let overlaps = overlaps(&scene.stage);

@@ -95,7 +95,7 @@ async fn the_program_learns_where_it_leads_and_never_the_password() -> Result {
     assert_eq!(variable("ELDEST_ENDPOINTS"), stage.etcd.endpoint());
     assert!(variable("ELDEST_FENCING_TOKEN").parse::<i64>()? > 0);
     assert!(
-        variable("ELDEST_KEY").starts_with("eldest/billing/jobs/"),
+        variable("ELDEST_TERM_KEY").starts_with("eldest/billing/jobs/"),
         "{said}"
     );
     assert!(
@@ -220,78 +220,5 @@ async fn a_program_s_end_is_noticed_by_a_supervisor_that_was_started_to_ignore_i
     command.args(["run", ELECTION, "--", "/bin/sh", "-c", "exit 7"]);
     let mut node = Node::start(command, stage.folder(), "a")?;
     assert_eq!(node.end().await?.code(), Some(7), "{}", node.log());
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_lock_that_is_not_free_in_time_has_a_code_of_its_own() -> Result {
-    let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
-    let mut holder = stage.eldest(TTL);
-    holder
-        .args(["lock", "res", "--id", "a", "--"])
-        .args(diary.shell(&format!("echo held >> DIARY; {FOR_EVER}")));
-    let mut holder = Node::start(holder, stage.folder(), "a")?;
-    diary.says("held").await?;
-    for wait in ["0s", "300ms"] {
-        let mut command = stage.eldest(TTL);
-        command.args(["lock", "res", "--wait", wait, "--", "sh", "-c", "exit 9"]);
-        let output = output(command).await?;
-        assert_eq!(output.status.code(), Some(75), "{}", text(&output.stderr));
-        assert!(
-            text(&output.stderr).contains("\"res\" was not free"),
-            "{}",
-            text(&output.stderr)
-        );
-    }
-    // Told to end while it waits: nobody is to believe that its program ran.
-    let mut command = stage.eldest(TTL);
-    command.args(["lock", "res", "--id", "b", "--", "sh", "-c", "exit 0"]);
-    let mut told = Node::start(command, stage.folder(), "b")?;
-    eventually(SOON, "it waits", async || {
-        (stage.keys("eldest/res/").await.ok()?.len() == 2).then_some(())
-    })
-    .await?;
-    assert_eq!(told.stop().await?.code(), Some(75), "{}", told.log());
-    let mut command = stage.eldest(TTL);
-    command.args(["lock", "res", "--wait", "20s", "--", "sh", "-c", "exit 9"]);
-    let waiting = tokio::spawn(output(command));
-    eventually(SOON, "another waits", async || {
-        (stage.keys("eldest/res/").await.ok()?.len() == 2).then_some(())
-    })
-    .await?;
-    assert_eq!(holder.stop().await?.code(), Some(143));
-    assert_eq!(waiting.await??.status.code(), Some(9));
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_lock_that_is_lost_ends_its_program_before_the_next_begins() -> Result {
-    let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
-    let start = |name: &str| {
-        let mut command = stage.eldest(TTL);
-        let script = "trap 'sleep 0.2; echo end-$ELDEST_ID. >> DIARY; exit 0' TERM; echo begin-$ELDEST_ID. >> DIARY; \
-            while :; do sleep 0.02; done";
-        command
-            .args(["lock", "res", "--id", name, "--grace", "400ms", "--"])
-            .args(diary.shell(script));
-        Node::start(command, stage.folder(), name)
-    };
-    let mut a = start("a")?;
-    diary.says("begin-a.").await?;
-    let mut b = start("b")?;
-    eventually(SOON, "b waits", async || {
-        (stage.keys("eldest/res/").await.ok()?.len() == 2).then_some(())
-    })
-    .await?;
-    let keys = stage.keys("eldest/res/").await?;
-    stage.client().await.delete(keys[0].0.clone(), None).await?;
-    assert_eq!(a.end().await?.code(), Some(74), "{}", a.log());
-    diary.says("begin-b.").await?;
-    b.stop().await?;
-    let text = diary.text();
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines, ["begin-a.", "end-a.", "begin-b.", "end-b."]);
     Ok(())
 }

@@ -31,10 +31,10 @@ impl Diary {
 
     pub(crate) async fn says(&self, wanted: &str) -> Result {
         let what = format!("{wanted:?} in {:?}", self.text());
-        eventually(TAKEOVER, what, async || {
+        Ok(eventually(TAKEOVER, what, async || {
             self.text().contains(wanted).then_some(())
         })
-        .await
+        .await?)
     }
 
     pub(crate) fn shell(&self, script: &str) -> [String; 3] {

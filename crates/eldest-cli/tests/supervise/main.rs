@@ -15,6 +15,7 @@ mod commands;
 mod contained;
 mod diary;
 mod handover;
+mod locks;
 mod options;
 mod processes;
 mod stage;

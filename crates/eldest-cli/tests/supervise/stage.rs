@@ -7,8 +7,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use eldest::BoxError;
-use eldest::etcd_client::{Client, GetOptions};
 use eldest_testing::{Etcd, eventually};
+use etcd_client::{Client, GetOptions};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -116,7 +116,7 @@ impl Stage {
     pub(crate) async fn next_worker(&self, after: i64) -> Result<Line> {
         let what = format!("a worker after the token {after} is ready");
         let ready = eventually(TAKEOVER, what, async || self.after(after, "ready"));
-        ready.await.inspect_err(|_| self.print_logs())
+        Ok(ready.await.inspect_err(|_| self.print_logs())?)
     }
 
     fn print_logs(&self) {
@@ -172,18 +172,16 @@ impl Stage {
         let options = GetOptions::new().with_prefix();
         let prefix = format!("eldest/{ELECTION}/");
         let mut client = self.client().await;
-        eventually(TAKEOVER, format!("{name} stands"), async || {
+        Ok(eventually(TAKEOVER, format!("{name} stands"), async || {
             let answer = client
                 .get(prefix.as_str(), Some(options.clone()))
                 .await
                 .ok()?;
-            let mut values = answer
-                .kvs()
-                .iter()
-                .map(|kv| kv.value_str().unwrap_or_default());
-            values.any(|value| value == name).then_some(())
+            let identity = format!("\"identity\":\"{name}\"");
+            let mut values = answer.kvs().iter().filter_map(|kv| kv.value_str().ok());
+            values.any(|value| value.contains(&identity)).then_some(())
         })
-        .await
+        .await?)
     }
 
     /// No two at a time, tokens that rise, nobody left.
@@ -282,7 +280,7 @@ impl Node {
     /// Waits for its end.
     pub(crate) async fn end(&mut self) -> Result<ExitStatus> {
         let what = format!("{} ends", self.name);
-        eventually(TAKEOVER, what, async || self.exited()).await
+        Ok(eventually(TAKEOVER, what, async || self.exited()).await?)
     }
 
     /// Kills it, and waits until it is dead.

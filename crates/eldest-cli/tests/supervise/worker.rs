@@ -102,9 +102,8 @@ impl Worker {
     }
 }
 
-/// Not a test: what nodes run.
 #[tokio::test]
-#[ignore = "it is the program that nodes run"]
+#[ignore = "no test, but the program that the nodes of the other tests run"]
 async fn the_worker() {
     let Some(folder) = std::env::var_os(MARK).map(PathBuf::from) else {
         return;
@@ -133,7 +132,8 @@ async fn the_worker() {
     if manner("storm") {
         // Each lives for a moment, in a session of its own, and leaves another behind.
         let script = worker.folder.join("storm");
-        std::fs::write(&script, "sleep 0.01\nsetsid /bin/sh \"$0\" &\n").expect("a script");
+        let text = "[ \"$1\" ] && : > \"$0.apart\"\nsleep 0.01\nsetsid /bin/sh \"$0\" apart &\n";
+        std::fs::write(&script, text).expect("a script");
         shell(&format!("exec /bin/sh {}", script.display()));
     }
     worker.write("ready", "");

@@ -6,14 +6,14 @@ mod joining;
 mod terms;
 mod views;
 
-pub(crate) use joining::{JoinDue, Joined, NotAdmitted, Stood};
+pub(crate) use joining::{JoinDue, JoinOutcome, NotAdmitted, Stood};
 pub(crate) use terms::{KeyLost, LeaseLost, Leave, Look, WorkEnded};
 
 use super::announcements::Announcements;
-use super::config::{CandidateConfig, Follow};
+use super::config::{CandidateConfig, WatchScope};
 use super::keys::{key_of, numbered_key_of};
 use super::phase::{Phase, Turn};
-use crate::action::{Class, RequestError, Standing};
+use crate::action::{Class, RequestError, Status};
 use crate::ids::{RequestId, SlotId};
 use crate::kv::Entry;
 use crate::partitions::{Membership, member_key, partition_key};
@@ -35,10 +35,17 @@ pub enum Role {
     /// To lead when its turn comes.
     #[default]
     Candidate,
-    /// To say that it is there and shares partitions; it never leads.
+    /// To say that it is there and owns partitions; it never leads.
     Member(Box<Membership>),
+    /// To say that it is there, as a member of a group; it never leads.
+    Present,
     /// To own a partition, for that member. It leads from the start, once, and looks at nothing.
-    Owner { member: SlotId, partition: u32 },
+    Owner {
+        /// The member's slot.
+        member: SlotId,
+        /// The number of the partition.
+        partition: u32,
+    },
 }
 
 /// One candidate of the session.
@@ -50,14 +57,14 @@ pub enum Role {
 pub struct Candidacy {
     prefix: Arc<[u8]>,
     value: Arc<[u8]>,
-    manner: CandidateConfig,
+    config: CandidateConfig,
     /// Rejoins after a lost term; false once the candidate was dropped or left.
     wanted: bool,
     /// Does not join again until it is told so.
     held: bool,
     /// It stood in etcd once; from then on everything is retried.
     registered: bool,
-    /// With `at_once`: whoever joined up to this revision is known, and leaves a seat free.
+    /// With `at_once`: whoever joined up to this revision is known, and leaves a permit free.
     free_at: i64,
     /// A join was lost on the way: a key may stand, or come to stand, that we do not know of.
     uncertain: bool,
@@ -76,23 +83,27 @@ pub struct Candidacy {
     /// When its key last came to stand, and how often in a row one was lost soon after that.
     stood_at: Time,
     short_stays: u32,
-    trouble: Option<RequestError>,
+    error: Option<RequestError>,
     view: View,
     role: Role,
     phase: Phase,
-    standing: Option<Standing>,
+    status: Option<Status>,
 }
 
 impl Candidacy {
-    pub fn new(prefix: Arc<[u8]>, value: Arc<[u8]>, manner: CandidateConfig) -> Self {
-        let sharing = manner.sharing.clone();
-        let member = sharing.map(|sharing| Role::Member(Box::new(Membership::new(sharing))));
+    /// A candidate that has not joined yet.
+    pub fn new(prefix: Arc<[u8]>, value: Arc<[u8]>, config: CandidateConfig) -> Self {
+        let role = match &config.partitions {
+            Some(partitions) => Role::Member(Box::new(Membership::new(partitions.clone()))),
+            None if config.present => Role::Present,
+            None => Role::Candidate,
+        };
         Self {
-            view: new_view(&prefix, manner.follow),
-            role: member.unwrap_or_default(),
+            view: new_view(&prefix, config.watch_scope),
+            role,
             prefix,
             value,
-            manner,
+            config,
             wanted: true,
             held: false,
             registered: false,
@@ -106,12 +117,12 @@ impl Candidacy {
             announcements: None,
             stood_at: Time::ZERO,
             short_stays: 0,
-            trouble: None,
+            error: None,
             phase: Phase::Joining {
                 request: None,
                 not_before: Time::ZERO,
             },
-            standing: None,
+            status: None,
         }
     }
 
@@ -136,22 +147,28 @@ impl Candidacy {
         &self.value
     }
 
+    /// What it is doing.
     pub fn phase(&self) -> &Phase {
         &self.phase
     }
 
     /// How many of the eldest lead.
-    pub fn seats(&self) -> usize {
-        self.manner.share.as_ref().map_or(1, |share| share.seats)
+    pub fn capacity(&self) -> usize {
+        self.config
+            .permit
+            .as_ref()
+            .map_or(1, |permit| permit.capacity)
     }
 
     /// Its key under that lease.
     pub fn key(&self, lease: i64) -> Arc<[u8]> {
-        match (&self.role, &self.manner.share) {
+        match (&self.role, &self.config.permit) {
             (Role::Member(_), _) => member_key(&self.prefix, lease),
             (Role::Owner { partition, .. }, _) => partition_key(&self.prefix, *partition),
-            (Role::Candidate, None) => key_of(&self.prefix, lease),
-            (Role::Candidate, Some(share)) => numbered_key_of(&self.prefix, lease, share.number),
+            (Role::Candidate | Role::Present, None) => key_of(&self.prefix, lease),
+            (Role::Candidate | Role::Present, Some(permit)) => {
+                numbered_key_of(&self.prefix, lease, permit.number)
+            }
         }
     }
 
@@ -160,6 +177,7 @@ impl Candidacy {
         matches!(self.role, Role::Candidate)
     }
 
+    /// Whether it stands to own partitions.
     pub fn is_member(&self) -> bool {
         matches!(self.role, Role::Member(_))
     }
@@ -211,7 +229,7 @@ impl Candidacy {
 
     /// Its place, as far as its view can tell.
     pub fn place(&self, own: &Own) -> Place {
-        self.view.place(own, self.seats())
+        self.view.place(own, self.capacity())
     }
 
     /// The key that blocks the election, if that is news.
@@ -369,37 +387,40 @@ impl Candidacy {
     }
 
     /// Where the candidate stands, if that is news.
-    pub fn news(&mut self) -> Option<Standing> {
-        let standing = match &self.phase {
-            Phase::Joining { .. } => Standing::Joining,
-            Phase::Waiting { .. } if !self.leads() => Standing::Waiting { ahead: 0 },
+    pub fn news(&mut self) -> Option<Status> {
+        let status = match &self.phase {
+            Phase::Joining { .. } => Status::Joining,
+            Phase::Waiting { .. } if matches!(self.role, Role::Present) => Status::Present,
+            Phase::Waiting { .. } if !self.leads() => Status::waiting(0),
             Phase::Waiting { own } => match self.place(own) {
-                Place::Behind(ahead) => Standing::Waiting { ahead },
-                Place::First => Standing::Waiting { ahead: 0 },
+                Place::Behind(ahead) => Status::waiting(ahead),
+                Place::First => Status::waiting(0),
                 // Not known: keep to what was said.
-                _ => match self.standing {
-                    Some(old @ Standing::Waiting { .. }) => old,
-                    _ => Standing::Joining,
+                _ => match self.status {
+                    Some(old @ Status::Waiting { .. }) => old,
+                    _ => Status::Joining,
                 },
             },
-            Phase::Leading { own, .. } => Standing::Leading {
-                token: own.create_revision,
+            Phase::Leading { own, .. } => Status::Leading {
+                fencing_token: own.create_revision,
             },
-            Phase::Ending { reason, .. } => Standing::Ending { reason: *reason },
-            Phase::Leaving { reason } => Standing::Ended { reason: *reason },
+            Phase::Ending { reason, .. } => Status::Ending { reason: *reason },
+            Phase::Leaving { reason } => Status::Ended { reason: *reason },
         };
-        if self.standing == Some(standing) {
+        if self.status == Some(status) {
             return None;
         }
-        self.standing = Some(standing);
-        Some(standing)
+        self.status = Some(status);
+        Some(status)
     }
 }
 
-/// A fresh view of the kind that `follow` starts with.
-fn new_view(prefix: &Arc<[u8]>, follow: Follow) -> View {
-    match follow {
-        Follow::Predecessor => View::Predecessor(PredecessorView::new(Arc::clone(prefix))),
-        Follow::Auto | Follow::Everyone => View::Prefix(PrefixView::new(Arc::clone(prefix))),
+/// A fresh view of the kind that `watch_scope` starts with.
+fn new_view(prefix: &Arc<[u8]>, watch_scope: WatchScope) -> View {
+    match watch_scope {
+        WatchScope::Predecessor => View::Predecessor(PredecessorView::new(Arc::clone(prefix))),
+        WatchScope::Auto | WatchScope::Everyone => {
+            View::Prefix(PrefixView::new(Arc::clone(prefix)))
+        }
     }
 }

@@ -1,13 +1,18 @@
-//! Says how a candidate stands: what it watches, what it retries, what it shares.
+//! Says how a candidate stands: what it watches, what it retries, which permits or partitions it is for.
 
 use std::sync::Arc;
 
-use crate::partitions::Sharing;
+use crate::partitions::PartitionSet;
 
 /// Which part of the queue a candidate watches.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Follow {
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
+pub enum WatchScope {
     /// Everyone in a queue of up to 65; in a longer one, the leader and the next do so, and all behind them follow the
     /// predecessor, from then on.
     #[default]
@@ -20,28 +25,32 @@ pub enum Follow {
     Predecessor,
 }
 
-/// With [`Follow::Auto`], more candidates than this beside one's own mean following the predecessor.
+/// With [`WatchScope::Auto`], more candidates than this beside one's own mean following the predecessor.
 pub const LONG_QUEUE: usize = 64;
 
 /// How a candidate stands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CandidateConfig {
-    pub follow: Follow,
+    /// Which part of the queue it watches.
+    pub watch_scope: WatchScope,
     /// Retries what else would be told the caller of `campaign`.
     pub persistent: bool,
     /// Stands only where it leads at once; otherwise no key is put, and the candidacy ends as `Taken`.
     pub at_once: bool,
     /// Of a semaphore, whose permits several hold at once.
-    pub share: Option<Share>,
-    /// Stands to share partitions, not to lead.
-    pub sharing: Option<Sharing>,
+    pub permit: Option<Permit>,
+    /// Stands to own some of these partitions, not to lead.
+    pub partitions: Option<PartitionSet>,
+    /// Stands to be seen, as a member of a group, not to lead. It has no place among the others and watches its own key
+    /// alone, as [`WatchScope::Predecessor`] with nobody before it.
+    pub present: bool,
 }
 
 /// A candidate for one of several permits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Share {
+pub struct Permit {
     /// So many of the eldest hold.
-    pub seats: usize,
+    pub capacity: usize,
     /// The capacity is the level below it. While a key of another capacity stands, nobody joins.
     pub family: Arc<[u8]>,
     /// Tells apart the keys of one session.

@@ -8,8 +8,8 @@ mod phase;
 
 pub use candidacy::{Candidacy, Role};
 pub(crate) use candidacy::{
-    JoinDue, Joined, KeyLost, LeaseLost, Leave, Look, NotAdmitted, Stood, WorkEnded,
+    JoinDue, JoinOutcome, KeyLost, LeaseLost, Leave, Look, NotAdmitted, Stood, WorkEnded,
 };
-pub use config::{CandidateConfig, Follow, LONG_QUEUE, Share, miscount};
+pub use config::{CandidateConfig, LONG_QUEUE, Permit, WatchScope, miscount};
 pub use keys::{key_of, numbered_key_of};
 pub use phase::{Afterwards, End, Phase, Turn};

@@ -16,19 +16,35 @@ pub enum Phase {
         not_before: Time,
     },
     /// The key stands. Left when nothing older is alive, when the key or lease is lost, or by leaving.
-    Waiting { own: Own },
+    Waiting {
+        /// The key.
+        own: Own,
+    },
     /// We lead. Left when the term ends for whatever reason.
-    Leading { own: Own, term: TermId },
+    Leading {
+        /// The key.
+        own: Own,
+        /// The number of the term.
+        term: TermId,
+    },
     /// The term is over. Left when its work has ended; the key is released then, or at `cutoff` if that comes first.
     Ending {
+        /// The key, unless it was lost.
         own: Option<Own>,
+        /// The number of the term.
         term: TermId,
+        /// Why it ended.
         reason: LostReason,
+        /// Work is dropped then.
         cutoff: Time,
+        /// What follows.
         next: Afterwards,
     },
     /// Not a candidate any more; waits until the key is gone for certain.
-    Leaving { reason: EndReason },
+    Leaving {
+        /// Why the candidacy ends.
+        reason: EndReason,
+    },
 }
 
 /// What follows the end of a term.
@@ -46,11 +62,19 @@ pub enum Turn {
     /// Nothing that anybody must be told.
     None,
     /// A term began.
-    Elected { term: TermId, token: i64 },
+    Elected {
+        /// The number of the term.
+        term: TermId,
+        /// The fencing token.
+        token: i64,
+    },
     /// A term ended.
     TermEnded {
+        /// The number of the term.
         term: TermId,
+        /// Why it ended.
         reason: LostReason,
+        /// Work is dropped then.
         cutoff: Time,
     },
 }

@@ -208,15 +208,15 @@ impl Removals {
         now: Time,
         keys: &[Arc<[u8]>],
         request: RequestId,
-        trouble: RequestError,
+        error: RequestError,
         out: &mut Outbox,
     ) {
-        out.smaller_batches(trouble.class, keys.len());
+        out.smaller_batches(error.class, keys.len());
         for key in keys {
-            self.again(key, request, trouble.class, now, out);
+            self.again(key, request, error.class, now, out);
         }
         let first = keys.first().map_or(&[][..], |key| &**key);
-        out.note_failure("delete", first, trouble);
+        out.note_failure("delete", first, error);
     }
 
     /// A request for the key is answered. `is_stray`: what was looked for stands, and serves nobody. If the key is gone now,
@@ -244,9 +244,9 @@ impl Removals {
                 let stray = entry.filter(|_| is_stray);
                 self.found(key, stray.map(|e| e.create_revision), now, out)
             }
-            Answer::Failed(trouble) => {
-                self.failed(key, trouble.class, now, out);
-                out.note_failure("delete", key, trouble);
+            Answer::Failed(error) => {
+                self.failed(key, error.class, now, out);
+                out.note_failure("delete", key, error);
                 None
             }
             _ => None,

@@ -80,8 +80,8 @@ impl Revocations {
         out: &mut Outbox,
     ) -> bool {
         match answer {
-            Answer::Failed(trouble) if trouble.class != Class::LeaseGone => {
-                self.retry(now, lease, trouble, out);
+            Answer::Failed(error) if error.class != Class::LeaseGone => {
+                self.retry(now, lease, error, out);
                 false
             }
             _ => {
@@ -91,16 +91,16 @@ impl Revocations {
         }
     }
 
-    fn retry(&mut self, now: Time, lease: i64, trouble: RequestError, out: &mut Outbox) {
+    fn retry(&mut self, now: Time, lease: i64, error: RequestError, out: &mut Outbox) {
         let Some(revocation) = self.leases.iter_mut().find(|r| r.lease == lease) else {
             return;
         };
         revocation.failures += 1;
         revocation.request = None;
-        let pause = self.pace.pause(revocation.failures, trouble.class);
+        let pause = self.pace.pause(revocation.failures, error.class);
         let not_before = now.after(pause);
         revocation.not_before = not_before;
         out.set_timer(not_before, Timer::Revocations);
-        out.note_failure("revoke", &[], trouble);
+        out.note_failure("revoke", &[], error);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::clock::Trust;
 use super::renewal::{Lease, Next, Outcome};
-use crate::action::{Action, Answer, Ask, Class, Condition, Note, RequestError};
+use crate::action::{Action, Answer, Ask, Class, Note, RequestError, SessionState};
 use crate::ids::{RequestId, SlotId};
 use crate::kv::Header;
 use crate::outbox::Outbox;
@@ -89,7 +89,7 @@ pub(crate) struct LeaseKeeper {
     trusted: Option<Time>,
     /// The last belief's end, kept for terms that fade with it.
     last_deadline: Time,
-    condition: Condition,
+    state: SessionState,
     /// Whose key was read last to verify a renewal.
     verified_slot: SlotId,
     /// Read when no key stands.
@@ -113,7 +113,7 @@ impl LeaseKeeper {
             grant_failures: 0,
             trusted: None,
             last_deadline: Time::ZERO,
-            condition: Condition::Connecting,
+            state: SessionState::Connecting,
             verified_slot: 0,
             probe_key,
             suspicion: None,
@@ -227,13 +227,13 @@ impl LeaseKeeper {
 
     /// Whatever failed, nothing is revoked: only an answer makes a lease ours, and the id may be somebody else's. A lease
     /// that was granted all the same has no keys and expires by itself.
-    pub(crate) fn grant_failed(&mut self, now: Time, trouble: RequestError, out: &mut Outbox) {
+    pub(crate) fn grant_failed(&mut self, now: Time, error: RequestError, out: &mut Outbox) {
         self.grant_failures += 1;
-        let pause = self.pace.pause(self.grant_failures, trouble.class);
+        let pause = self.pace.pause(self.grant_failures, error.class);
         let not_before = now.after(pause);
         self.holding = Holding::None { not_before };
         out.set_timer(not_before, Timer::Grant);
-        out.note_failure("grant", &[], trouble);
+        out.note_failure("grant", &[], error);
     }
 
     /// The lease may be believed in until `deadline`. Whether that is a new belief.
@@ -248,7 +248,7 @@ impl LeaseKeeper {
         out.set_timer(until, Timer::Trust);
         out.act(Action::Trust { deadline, fresh });
         if let Some(lease) = self.id() {
-            self.set_condition(Condition::Live { lease }, out);
+            self.set_state(SessionState::Live(lease), out);
         }
         fresh
     }
@@ -271,7 +271,7 @@ impl LeaseKeeper {
     pub(crate) fn tell_distrust(&mut self, out: &mut Outbox) {
         out.act(Action::Distrust);
         let reason = LostReason::LeaseExpiring;
-        self.set_condition(Condition::Lost { reason }, out);
+        self.set_state(SessionState::Lost { reason }, out);
     }
 
     /// The keepalive stream answered, or failed.
@@ -301,13 +301,11 @@ impl LeaseKeeper {
                 }
             }
             // About this lease: the stream of an earlier one may answer late.
-            Answer::Failed(trouble)
-                if trouble.class == Class::LeaseGone && lease.awaits(request) =>
-            {
+            Answer::Failed(error) if error.class == Class::LeaseGone && lease.awaits(request) => {
                 Renewed::Gone
             }
-            Answer::Failed(trouble) => {
-                if self.renewal_failed(now, request, trouble, out) {
+            Answer::Failed(error) => {
+                if self.renewal_failed(now, request, error, out) {
                     Renewed::Keep
                 } else {
                     Renewed::Nothing
@@ -322,7 +320,7 @@ impl LeaseKeeper {
         &mut self,
         now: Time,
         request: RequestId,
-        trouble: RequestError,
+        error: RequestError,
         out: &mut Outbox,
     ) -> bool {
         let Holding::Held(lease) = &mut self.holding else {
@@ -331,7 +329,7 @@ impl LeaseKeeper {
         let failed = lease.failed(now, request);
         if failed {
             out.act(Action::HangUp);
-            out.note(Note::RenewalFailed { trouble });
+            out.note(Note::RenewalFailed { error });
         }
         failed
     }
@@ -468,7 +466,7 @@ impl LeaseKeeper {
 
     /// Whatever depended on that lease knows of its loss: another one may be granted.
     pub(crate) fn lost(&mut self, now: Time, lease: &Lease, reason: LostReason, out: &mut Outbox) {
-        self.set_condition(Condition::Lost { reason }, out);
+        self.set_state(SessionState::Lost { reason }, out);
         // A lease that is lost as soon as it is granted must not be granted in a tight loop.
         if now.since(lease.renewed()) < lease.ttl() / 3 {
             self.grant_failures += 1;
@@ -505,20 +503,20 @@ impl LeaseKeeper {
 
     /// The session is closed.
     pub(crate) fn closed(&mut self, out: &mut Outbox) {
-        self.set_condition(Condition::Closed, out);
+        self.set_state(SessionState::Closed, out);
     }
 
     /// etcd answered.
     pub(crate) fn connected(&mut self, out: &mut Outbox) {
-        if self.condition == Condition::Connecting {
-            self.set_condition(Condition::Ready, out);
+        if self.state == SessionState::Connecting {
+            self.set_state(SessionState::Ready, out);
         }
     }
 
-    fn set_condition(&mut self, condition: Condition, out: &mut Outbox) {
-        if self.condition != condition {
-            self.condition = condition;
-            out.act(Action::Session(condition));
+    fn set_state(&mut self, state: SessionState, out: &mut Outbox) {
+        if self.state != state {
+            self.state = state;
+            out.act(Action::Session(state));
         }
     }
 }

@@ -29,8 +29,11 @@ enum Link {
 /// What to ask of etcd next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
+    /// The keepalive stream is opened.
     Open,
+    /// The renewal is sent.
     Renew,
+    /// The renewal is verified.
     Verify,
 }
 
@@ -98,14 +101,17 @@ impl Lease {
         }
     }
 
+    /// Its id.
     pub fn id(&self) -> i64 {
         self.id
     }
 
+    /// The time to live that etcd chose.
     pub fn ttl(&self) -> Duration {
         self.ttl
     }
 
+    /// It may be believed in until then.
     pub fn deadline(&self) -> Time {
         self.clock.deadline()
     }

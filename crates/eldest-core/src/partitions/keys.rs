@@ -5,7 +5,12 @@ use std::sync::Arc;
 /// What a key below the prefix is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyKind {
-    Member { lease: i64 },
+    /// The key of a member.
+    Member {
+        /// The lease that the key names.
+        lease: i64,
+    },
+    /// The key of the partition of that number.
     Partition(u32),
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::assignment::{Owned, Seat, assign};
+use super::assignment::{Assignee, Owned, assign};
 use super::keys::{KeyKind, kind_of, partition_key};
 use crate::action::Class;
 use crate::cleanup::Shown;
@@ -27,9 +27,10 @@ const EACH: Duration = Duration::from_micros(50);
 /// but not longer than this.
 const MOST: Duration = Duration::from_millis(250);
 
-/// What partitions are shared, as a member's handle says it.
+/// The partitions that members own, as a member's handle names them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sharing {
+pub struct PartitionSet {
+    /// How many there are.
     pub count: u32,
     /// The count is the level below it. While a key of another count stands, nobody joins.
     pub family: Arc<[u8]>,
@@ -38,14 +39,14 @@ pub struct Sharing {
 }
 
 /// Who is there and who owns what, whatever else stands under the prefix.
-pub fn facts(prefix: &[u8], roster: &Roster) -> (Vec<Seat>, Vec<Owned>) {
+pub fn facts(prefix: &[u8], roster: &Roster) -> (Vec<Assignee>, Vec<Owned>) {
     let (mut members, mut owned) = (Vec::new(), Vec::new());
     for entry in roster.by_key() {
         let (since, lease) = (entry.create_revision, entry.lease);
         match kind_of(prefix, &entry.key) {
             // Written over by somebody, it is no member's any more.
             Some(KeyKind::Member { lease: named }) if named == lease => {
-                members.push(Seat { since, lease });
+                members.push(Assignee { since, lease });
             }
             Some(KeyKind::Partition(partition)) => owned.push(Owned {
                 since,
@@ -70,6 +71,7 @@ struct Hold {
 pub struct Wants {
     /// Keys of ours that are gone or no longer ours.
     pub lost: Vec<(SlotId, Fate)>,
+    /// Terms of partitions that others should own.
     pub give_up: Vec<SlotId>,
     /// Nobody's, and not to be taken before work of ours has ended there. There are others who could.
     pub waiting: Vec<SlotId>,
@@ -140,7 +142,7 @@ pub(crate) enum Rebalance {
 /// The member's side of a candidacy.
 #[derive(Debug, Clone)]
 pub struct Membership {
-    sharing: Sharing,
+    partitions: PartitionSet,
     held: BTreeMap<u32, Hold>,
     /// The transactions under way. How many they may be bounds what a member takes at once, and what it does not know.
     /// No partition is in two of them: so each answer is the only one about what it names.
@@ -165,9 +167,10 @@ pub struct Membership {
 }
 
 impl Membership {
-    pub fn new(sharing: Sharing) -> Self {
+    /// A member that owns nothing yet.
+    pub fn new(partitions: PartitionSet) -> Self {
         Self {
-            sharing,
+            partitions,
             held: BTreeMap::new(),
             taking: BTreeMap::new(),
             uncertain: BTreeSet::new(),
@@ -205,12 +208,12 @@ impl Membership {
 
     /// Written into the keys of partitions, for people to read.
     pub(crate) fn tag(&self) -> &Arc<[u8]> {
-        &self.sharing.tag
+        &self.partitions.tag
     }
 
     /// Something changed that it goes by: whether what that means is to be worked out now, or when.
     pub(crate) fn rebalance_soon(&mut self, now: Time) -> Rebalance {
-        let between = (EACH * self.sharing.count).clamp(BETWEEN, MOST);
+        let between = (EACH * self.partitions.count).clamp(BETWEEN, MOST);
         let at = self.rebalanced.after(between);
         if now >= at {
             Rebalance::Now
@@ -317,6 +320,7 @@ impl Membership {
         self.former.get(&partition).copied()
     }
 
+    /// The member owns the partition, by a term under that slot.
     pub fn hold(&mut self, partition: u32, slot: SlotId, own: Own) {
         self.held.insert(partition, Hold { slot, own });
     }
@@ -370,7 +374,7 @@ impl Membership {
         if !members.iter().any(|member| member.lease == me) {
             return wants;
         }
-        let target = assign(self.sharing.count, &members, &owned);
+        let target = assign(self.partitions.count, &members, &owned);
         let mut keys = vec![None; target.len()];
         for key in owned {
             if let Some(of_it) = keys.get_mut(key.partition as usize) {
@@ -482,12 +486,12 @@ mod tests {
     }
 
     fn member() -> (Membership, Own) {
-        let sharing = Sharing {
+        let partitions = PartitionSet {
             count: 2,
             family: (*b"p/").into(),
             tag: (*b"a").into(),
         };
-        (Membership::new(sharing), own(member_key(PREFIX, 7), 10))
+        (Membership::new(partitions), own(member_key(PREFIX, 7), 10))
     }
 
     fn alone(revision: i64, keys: impl IntoIterator<Item = (u32, i64)>) -> Roster {
@@ -508,7 +512,7 @@ mod tests {
             entry(member_key(PREFIX, 7), 4, 7),
         ];
         let (members, _) = facts(PREFIX, &roster(5, odd));
-        assert_eq!(members, [Seat { since: 4, lease: 7 }]);
+        assert_eq!(members, [Assignee { since: 4, lease: 7 }]);
     }
 
     #[test]

@@ -27,10 +27,12 @@ pub(super) fn age(entry: &Entry) -> (i64, &[u8]) {
 }
 
 impl Queue {
+    /// How many there are.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

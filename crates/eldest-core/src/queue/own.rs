@@ -7,8 +7,11 @@ use crate::kv::{Change, Entry};
 /// A candidate's own key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Own {
+    /// The full key.
     pub key: Arc<[u8]>,
+    /// The only one that is ours.
     pub create_revision: i64,
+    /// The lease that it is bound to.
     pub lease: i64,
 }
 
@@ -24,6 +27,7 @@ pub enum Fate {
 }
 
 impl Own {
+    /// Whether that is this very key.
     pub fn is(&self, entry: &Entry) -> bool {
         self.key == entry.key && self.create_revision == entry.create_revision
     }

@@ -8,7 +8,7 @@ use crate::kv::Entry;
 pub enum Place {
     /// Not to be told now.
     Unknown,
-    /// Nothing older is alive, or fewer than there are seats.
+    /// Nothing older is alive, or fewer than the capacity.
     First,
     /// So many older keys, at most.
     Behind(usize),
@@ -16,9 +16,9 @@ pub enum Place {
     Lost(Fate),
 }
 
-/// The rule of every election: the eldest lead, as many of them as there are seats. `ahead` older keys are alive.
-pub fn place_behind(ahead: usize, seats: usize) -> Place {
-    if ahead < seats {
+/// The rule of every election: the eldest lead, as many of them as the capacity. `ahead` older keys are alive.
+pub fn place_behind(ahead: usize, capacity: usize) -> Place {
+    if ahead < capacity {
         Place::First
     } else {
         Place::Behind(ahead)
@@ -26,9 +26,9 @@ pub fn place_behind(ahead: usize, seats: usize) -> Place {
 }
 
 /// The place of `own` in a read that shows every key as old as it is.
-pub fn place_in(entries: &[Entry], own: &Own, seats: usize) -> Place {
+pub fn place_in(entries: &[Entry], own: &Own, capacity: usize) -> Place {
     match own.read(entries.iter().find(|e| e.key == own.key)) {
-        Fate::Ours => place_behind(ahead(entries, own), seats),
+        Fate::Ours => place_behind(ahead(entries, own), capacity),
         lost => Place::Lost(lost),
     }
 }

@@ -51,7 +51,7 @@ pub struct PredecessorView {
     /// The one before the predecessor. Nothing depends on it but the time at which is read.
     second_predecessor: Option<Neighbour>,
     read: Option<RequestId>,
-    /// Watchers no longer needed, for the machine to cancel.
+    /// Watchers no longer needed, for the core to cancel.
     discarded: Vec<WatchId>,
     /// Keys older than ours. Several that one transaction put share a create revision.
     older: BTreeSet<(i64, Arc<[u8]>)>,
@@ -67,6 +67,7 @@ pub struct PredecessorView {
 }
 
 impl PredecessorView {
+    /// A view that has seen nothing yet.
     pub fn new(prefix: Arc<[u8]>) -> Self {
         Self {
             prefix,

@@ -60,10 +60,12 @@ impl PrefixView {
         }
     }
 
+    /// What it has seen.
     pub fn roster(&self) -> &Roster {
         &self.roster
     }
 
+    /// Whether its watch has no gap since it was last read.
     pub fn is_synced(&self) -> bool {
         self.synced
     }
@@ -204,7 +206,7 @@ impl PrefixView {
         self.roster.len() > long + 1 && matches!(self.place(own, 1), Place::Behind(2..))
     }
 
-    pub(super) fn place(&self, own: &Own, seats: usize) -> Place {
+    pub(super) fn place(&self, own: &Own, capacity: usize) -> Place {
         if !self.synced {
             return Place::Unknown;
         }
@@ -212,7 +214,7 @@ impl PrefixView {
             return Place::Unknown;
         }
         match own.read(self.roster.get(&own.key)) {
-            Fate::Ours => place_behind(self.roster.ahead_of(own.create_revision), seats),
+            Fate::Ours => place_behind(self.roster.ahead_of(own.create_revision), capacity),
             lost => Place::Lost(lost),
         }
     }

@@ -13,15 +13,17 @@ use crate::kv::{Change, Entry};
 /// How a candidate looks at the queue.
 #[derive(Debug, Clone)]
 pub enum View {
+    /// Of all keys below the prefix.
     Prefix(PrefixView),
+    /// Of the own key and those of the two before it.
     Predecessor(PredecessorView),
 }
 
 impl View {
-    /// `seats` of the eldest are first; who follows the predecessor alone knows of one.
-    pub fn place(&self, own: &Own, seats: usize) -> Place {
+    /// The eldest are first, as many as `capacity`; who follows the predecessor alone knows of one.
+    pub fn place(&self, own: &Own, capacity: usize) -> Place {
         match self {
-            View::Prefix(view) => view.place(own, seats),
+            View::Prefix(view) => view.place(own, capacity),
             View::Predecessor(view) => view.place(),
         }
     }

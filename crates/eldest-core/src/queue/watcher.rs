@@ -7,12 +7,14 @@ use crate::ids::WatchId;
 /// A watcher on the session's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watcher {
+    /// The number of the watch.
     pub id: WatchId,
     /// The revision it was created at, once etcd said so.
     pub created: Option<i64>,
 }
 
 impl Watcher {
+    /// A watch that was asked for.
     pub fn new(id: WatchId) -> Self {
         Self { id, created: None }
     }

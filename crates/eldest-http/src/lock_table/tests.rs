@@ -25,7 +25,7 @@ impl Stage {
         let session = Session::connect_lazy(["http://127.0.0.1:1"], options).unwrap();
         let clock = Arc::<Clock>::default();
         let env = clock.env(Scripted::still());
-        let term = ScriptedTerm::new(&session, Arc::clone(&env), at(1000), 7);
+        let term = ScriptedTerm::new(&session, Arc::clone(&env), "e", at(1000), 7);
         let of_caller = ("l", "caller".to_owned());
         let held = Held::new(&env, term.term(), of_caller, Duration::from_millis(ttl_ms));
         Self {
@@ -39,7 +39,7 @@ impl Stage {
     /// Until when a sign of life lets the caller act, in milliseconds.
     fn promised(&self) -> u64 {
         match self.held.sign() {
-            Sign::Held(told) => told["valid_until_boot_ms"].as_u64().unwrap(),
+            Sign::Held(told) => told.may_act_until_boot_ms,
             other => panic!("{other:?}"),
         }
     }

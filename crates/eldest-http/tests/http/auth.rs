@@ -7,11 +7,11 @@ use tokio::net::TcpListener;
 use crate::caller::{ask, exactly, get, post, raw};
 use crate::stage::{Result, SOON, Server, options};
 
-const RESIGN: &str = "/v1/elections/e/resign";
+const STEP_DOWN: &str = "/v1/elections/e/step_down";
 
 fn node() -> Result<Node> {
     let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
-    Ok(Node::new().stands_in(&session.election("e")?))
+    Ok(Node::new().works_in(&session.election("e")?))
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ async fn nothing_is_changed_without_the_token() -> Result {
     ] {
         let header = format!("Authorization: {given}\r\nContent-Length: 0\r\n");
         for method in ["POST", "PUT", "DELETE", "WHATEVER"] {
-            let answer = ask(server.at, method, RESIGN, &header).await?;
+            let answer = ask(server.at, method, STEP_DOWN, &header).await?;
             assert_eq!(
                 (answer.status, &*answer.problem()),
                 (401, "token_needed"),
@@ -109,7 +109,7 @@ async fn nothing_is_changed_without_the_token() -> Result {
     }
     for scheme in ["Bearer", "bearer"] {
         let header = format!("Authorization: {scheme} {secret}\r\nContent-Length: 0\r\n");
-        let answer = ask(server.at, "POST", RESIGN, &header).await?;
+        let answer = ask(server.at, "POST", STEP_DOWN, &header).await?;
         assert_eq!((answer.status, &*answer.problem()), (409, "not_leading"));
     }
     assert!(!format!("{:?}", Auth::at(server.at).token(secret)).contains(secret));
@@ -123,7 +123,7 @@ async fn beyond_loopback_nothing_is_changed_unless_there_is_a_token() -> Result 
     let shutdown = CancellationToken::new();
     let app = router(node()?, Auth::at(([0, 0, 0, 0], at.port()).into()));
     let task = tokio::spawn(serve(listener, app, Limits::default(), shutdown.clone()));
-    let answer = post(at, RESIGN).await?;
+    let answer = post(at, STEP_DOWN).await?;
     assert_eq!(
         (answer.status, &*answer.problem()),
         (403, "no_token_configured")
@@ -155,7 +155,7 @@ async fn a_page_of_another_origin_changes_nothing() -> Result {
         &other_name,
     ] {
         let header = format!("Origin: {origin}\r\nContent-Length: 0\r\n");
-        let answer = ask(server.at, "POST", RESIGN, &header).await?;
+        let answer = ask(server.at, "POST", STEP_DOWN, &header).await?;
         assert_eq!(
             (answer.status, &*answer.problem()),
             (403, "foreign_origin"),
@@ -163,7 +163,7 @@ async fn a_page_of_another_origin_changes_nothing() -> Result {
         );
     }
     let header = format!("Origin: http://{}\r\nContent-Length: 0\r\n", server.at);
-    let answer = ask(server.at, "POST", RESIGN, &header).await?;
+    let answer = ask(server.at, "POST", STEP_DOWN, &header).await?;
     assert_eq!(answer.problem(), "not_leading");
     server.stop().await
 }
@@ -178,7 +178,7 @@ async fn a_page_behind_a_name_that_was_configured_may_ask_for_changes() -> Resul
         ("https://front.example.evil", "foreign_origin"),
     ] {
         let header = format!("Origin: {origin}\r\nContent-Length: 0\r\n");
-        let answer = ask(server.at, "POST", RESIGN, &header).await?;
+        let answer = ask(server.at, "POST", STEP_DOWN, &header).await?;
         assert_eq!(answer.problem(), code, "{origin}");
     }
     let named = "GET /live HTTP/1.1\r\nHost: front.example\r\nConnection: close\r\n\r\n";
@@ -195,13 +195,14 @@ async fn refusals_of_the_framework_are_problem_details_too() -> Result {
         ("GET", "/leader/", 404, "no_such_path"),
         ("GET", "/v1/elections/", 404, "no_such_path"),
         ("POST", "/leader", 405, "no_such_method"),
-        ("OPTIONS", "/leader", 405, "no_such_method"),
-        ("GET", RESIGN, 405, "no_such_method"),
+        ("PUT", "/v1/locks", 405, "no_such_method"),
+        ("OPTIONS", "/nothing", 404, "no_such_path"),
+        ("GET", STEP_DOWN, 405, "no_such_method"),
         ("GET", "/v1/elections/%ff", 400, "bad_path"),
         ("GET", "/v1/elections/other", 404, "no_such_election"),
         (
             "POST",
-            "/v1/elections/other/resign",
+            "/v1/elections/other/step_down",
             404,
             "no_such_election",
         ),
@@ -225,6 +226,43 @@ async fn refusals_of_the_framework_are_problem_details_too() -> Result {
         answer.body.len() < 500,
         "what was sent is not repeated in full"
     );
+    server.stop().await
+}
+
+/// A monitor that asks what there is has no token; a page of another origin learns nothing that it could use.
+#[tokio::test]
+async fn probes_may_ask_by_head_and_options_without_the_token() -> Result {
+    let server = Server::start(node()?, Limits::default(), |auth| auth.token("t")).await?;
+    let at = server.at;
+    for (path, allow) in [
+        ("/leader", "get,head,options"),
+        ("/metrics", "get,head,options"),
+        ("/v1/elections/e", "get,head,options"),
+        ("/v1/elections/e/events", "get,head,options"),
+        (STEP_DOWN, "post,options"),
+        ("/v1/locks", "get,head,options"),
+        ("/v1/locks/r", "post,options"),
+    ] {
+        let answer = ask(at, "OPTIONS", path, "Origin: http://evil.example\r\n").await?;
+        assert_eq!((answer.status, &*answer.body), (204, ""), "{path}");
+        assert_eq!(answer.header("allow"), Some(allow), "{path}");
+        assert_eq!(answer.header("access-control-allow-origin"), None);
+    }
+    let all = exactly(
+        at,
+        "OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    )
+    .await?;
+    assert_eq!(all.status, 204);
+    for (path, status) in [("/live", 200), ("/leader", 503), ("/v1/elections/e", 200)] {
+        let (head, full) = (ask(at, "HEAD", path, "").await?, get(at, path).await?);
+        assert_eq!((head.status, &*head.body), (status, ""), "{path}");
+        assert_eq!(head.header("content-type"), full.header("content-type"));
+        assert!(
+            head.header("content-length")
+                .is_some_and(|length| length != "0")
+        );
+    }
     server.stop().await
 }
 
@@ -254,9 +292,9 @@ async fn no_request_makes_the_server_fall_over() -> Result {
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a TLS client\r\n\r\n".to_vec(),
         b"GET /live HTTP/1.1\r\nHost localhost\r\n\r\n".to_vec(),
         b"GET /live HTTP/1.1\r\nHost: localhost\r\n\xff\xfe: x\r\n\r\n".to_vec(),
-        b"POST /v1/elections/e/resign HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n".to_vec(),
-        b"POST /v1/elections/e/resign HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".to_vec(),
-        b"POST /v1/elections/e/resign HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999999\r\n\r\n".to_vec(),
+        b"POST /v1/elections/e/step_down HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n".to_vec(),
+        b"POST /v1/elections/e/step_down HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".to_vec(),
+        b"POST /v1/elections/e/step_down HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999999\r\n\r\n".to_vec(),
         large.into(),
         target.into(),
         many.into(),
@@ -265,7 +303,7 @@ async fn no_request_makes_the_server_fall_over() -> Result {
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     for _ in 0..200 {
-        let mut request = b"POST /v1/elections/e/resign?fencing_token=1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc".to_vec();
+        let mut request = b"POST /v1/elections/e/step_down?fencing_token=1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc".to_vec();
         for _ in 0..random.usize(1..6) {
             let place = random.usize(..request.len());
             match random.u8(..3) {
@@ -279,15 +317,10 @@ async fn no_request_makes_the_server_fall_over() -> Result {
     }
     for request in wrong {
         let answer = tokio::time::timeout(SOON, half_closed(at, &request)).await??;
-        let fine = ["HTTP/1.1 4", "HTTP/1.0 4", "HTTP/1.1 5", ""];
-        let said = fine
-            .iter()
-            .any(|fine| !fine.is_empty() && answer.starts_with(fine));
-        assert!(
-            answer.is_empty() || said,
-            "{}: {answer}",
-            String::from_utf8_lossy(&request)
-        );
+        let refusals = ["HTTP/1.1 4", "HTTP/1.0 4", "HTTP/1.1 5"];
+        let refused = refusals.iter().any(|start| answer.starts_with(start));
+        let request = String::from_utf8_lossy(&request);
+        assert!(answer.is_empty() || refused, "{request}: {answer}");
         assert!(!answer.contains(" 500 "), "{answer}");
     }
     assert_eq!(get(at, "/live").await?.status, 200);

@@ -140,7 +140,7 @@ impl Events {
             }
             if let Some(data) = line.strip_prefix("data: ").filter(|_| is_state) {
                 let state = serde_json::from_str(data)?;
-                contract::lock_table(&contract::schema("Election"), &state, data);
+                contract::holds("ElectionState", &state, data);
                 return Ok(Some(state));
             }
         }

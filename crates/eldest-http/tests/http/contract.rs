@@ -1,11 +1,12 @@
 //! Holds every answer that a test gets against the description that the node serves of itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use eldest::Session;
 use eldest_http::Node;
-use serde_json::{Map, Value};
+use jsonschema::Validator;
+use serde_json::{Map, Value, json};
 
 use crate::caller::{Answer, ask, get};
 use crate::stage::{Result, Server, options};
@@ -13,241 +14,205 @@ use crate::stage::{Result, Server, options};
 static DESCRIPTION: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("../../src/openapi.json")).expect("JSON"));
 
+const SCHEMAS: &str = "#/components/schemas/";
+
 fn paths() -> &'static Map<String, Value> {
     DESCRIPTION["paths"].as_object().expect("paths")
 }
 
-/// The described path that a request's path is one of.
-fn described(path: &str) -> Option<&'static Map<String, Value>> {
+/// The described paths that a request's path is one of. A name may have slashes, so those count that have the most words
+/// of their own; of a lock the method tells which it is.
+fn described(path: &str) -> Vec<&'static Map<String, Value>> {
     let path = path.split('?').next().unwrap_or_default();
+    let path: Vec<&str> = path.split('/').collect();
     let fits = |template: &str| {
-        let (mut ours, mut theirs) = (template.split('/'), path.split('/'));
-        loop {
-            match (ours.next(), theirs.next()) {
-                (None, None) => return true,
-                (Some(our), Some(their)) if our == their => {}
-                (Some(our), Some(their)) if our.starts_with('{') && !their.is_empty() => {}
-                _ => return false,
+        let template: Vec<&str> = template.split('/').collect();
+        let many = (path.len() + 1)
+            .checked_sub(template.len())
+            .filter(|many| *many > 0)?;
+        let mut rest = path.iter();
+        let mut words = 0;
+        for part in template {
+            match part {
+                "{name}" | "{resource}" => rest.nth(many - 1).map(drop)?,
+                "{lock}" => rest.next().map(drop)?,
+                word => {
+                    words += 1;
+                    rest.next().filter(|given| **given == word)?;
+                }
             }
         }
+        rest.next().is_none().then_some(words)
     };
-    let found = paths().iter().find(|(template, _)| fits(template));
-    found.and_then(|(_, operations)| operations.as_object())
+    let found = paths().iter();
+    let found = found.filter_map(|(template, all)| Some((fits(template)?, all.as_object()?)));
+    let found: Vec<_> = found.collect();
+    let most = found.iter().map(|(words, _)| *words).max();
+    let best = found.into_iter().filter(|(words, _)| Some(*words) == most);
+    best.map(|(_, operations)| operations).collect()
 }
 
 /// Status, type and body of an answer are what is described.
 pub(crate) fn check(method: &str, path: &str, answer: &Answer) {
     let told = format!("{method} {path}: {answer:?}");
+    let operations = described(path);
+    if method == "OPTIONS" && answer.status == 204 {
+        return assert!(allowed(answer).is_superset(&methods(&operations)), "{told}");
+    }
     let method = match method {
         "HEAD" => "get".to_owned(),
         other => other.to_ascii_lowercase(),
     };
-    let operation = described(path).and_then(|operations| operations.get(&method));
+    let operation = operations
+        .iter()
+        .find_map(|operations| operations.get(&method));
     let Some(operation) = operation else {
         // Who calls is checked first.
         assert!(
             [400, 401, 403, 404, 405, 421].contains(&answer.status),
             "not described: {told}"
         );
-        return lock_table(&schema("Problem"), &answer.json(), &told);
+        return holds("Problem", &answer.json(), &told);
     };
     let described = &operation["responses"][answer.status.to_string()];
     let content = described["content"].as_object();
     let content = content.unwrap_or_else(|| panic!("this status is not described: {told}"));
     let kind = answer.header("content-type").unwrap_or_default();
-    let kind = content
-        .get(kind)
-        .unwrap_or_else(|| panic!("this type is not described: {told}"));
-    if answer
-        .header("content-type")
-        .is_some_and(|kind| kind.ends_with("json"))
-        && !answer.body.is_empty()
-    {
-        lock_table(&kind["schema"], &answer.json(), &told);
+    let described = content.get(kind);
+    let described = described.unwrap_or_else(|| panic!("this type is not described: {told}"));
+    if kind.ends_with("json") && !answer.body.is_empty() {
+        let schema = described["schema"]["$ref"].as_str();
+        let name = schema.and_then(|to| to.strip_prefix(SCHEMAS));
+        if let Some(name) = name {
+            holds(name, &answer.json(), &told);
+        }
     }
 }
 
-pub(crate) fn schema(name: &str) -> Value {
-    serde_json::json!({ "$ref": format!("#/components/schemas/{name}") })
+/// The methods that the header `allow` names.
+fn allowed(answer: &Answer) -> BTreeSet<String> {
+    let allow = answer.header("allow").expect("the header `allow`");
+    allow.split(',').map(str::to_ascii_uppercase).collect()
 }
 
-/// Whether a value is as a schema says; panics at what it does not understand of one.
-fn fault(schema: &Value, value: &Value) -> Option<String> {
-    let rules = schema.as_object().expect("a schema");
-    let kind = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_f64() => "number",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
-    rules
-        .iter()
-        .find_map(|(rule, wanted)| match (rule.as_str(), value) {
-            ("$ref", _) => {
-                let pointer = wanted
-                    .as_str()
-                    .and_then(|to| to.strip_prefix('#'))
-                    .expect("a pointer");
-                fault(DESCRIPTION.pointer(pointer).expect("it is there"), value)
-            }
-            ("anyOf", _) => {
-                let faults = wanted
-                    .as_array()
-                    .expect("a list")
-                    .iter()
-                    .map(|one| fault(one, value));
-                let faults: Vec<_> = faults.collect();
-                faults
-                    .iter()
-                    .all(Option::is_some)
-                    .then(|| format!("{faults:?}"))
-            }
-            ("type", _) => {
-                let fits = wanted == kind
-                    || wanted
-                        .as_array()
-                        .is_some_and(|all| all.iter().any(|one| one == kind));
-                (!fits).then(|| format!("{value} is not {wanted}"))
-            }
-            ("enum", _) => {
-                let known = wanted.as_array().expect("a list").contains(value);
-                (!known).then(|| format!("{value} is not one of {wanted}"))
-            }
-            ("const", _) => (value != wanted).then(|| format!("{value} is not {wanted}")),
-            ("minimum", Value::Number(number)) => (number.as_f64() < wanted.as_f64())
-                .then(|| format!("{value} is less than {wanted}")),
-            ("maximum", Value::Number(number)) => (number.as_f64() > wanted.as_f64())
-                .then(|| format!("{value} is more than {wanted}")),
-            ("required", Value::Object(members)) => {
-                let mut names = wanted
-                    .as_array()
-                    .expect("a list")
-                    .iter()
-                    .filter_map(Value::as_str);
-                let missing = names.find(|name| !members.contains_key(*name));
-                missing.map(|name| format!("{name} is missing"))
-            }
-            ("properties", Value::Object(members)) => {
-                let mut known = members
-                    .iter()
-                    .filter_map(|(name, value)| Some((name, wanted.get(name)?, value)));
-                known.find_map(|(name, schema, value)| {
-                    Some(format!("{name}: {}", fault(schema, value)?))
-                })
-            }
-            ("additionalProperties", Value::Object(members)) => {
-                let known = |name: &String| {
-                    rules
-                        .get("properties")
-                        .is_some_and(|known| known.get(name).is_some())
-                };
-                let mut others = members.iter().filter(|(name, _)| !known(name));
-                others.find_map(|(name, value)| match wanted {
-                    Value::Bool(_) => Some(format!("{name} is not described")),
-                    schema => fault(schema, value),
-                })
-            }
-            ("items", Value::Array(items)) => items.iter().find_map(|item| fault(wanted, item)),
-            (
-                "description"
-                | "default"
-                | "minimum"
-                | "maximum"
-                | "required"
-                | "properties"
-                | "additionalProperties"
-                | "items",
-                _,
-            ) => None,
-            _ => panic!("a schema with {rule}"),
-        })
-}
-
-/// Fails unless the value is as the schema says.
-pub(crate) fn lock_table(schema: &Value, value: &Value, told: &str) {
-    if let Some(fault) = fault(schema, value) {
-        panic!("{fault}: {told}");
+/// Those that are described, with the two that all that is described takes as well.
+fn methods(operations: &[&Map<String, Value>]) -> BTreeSet<String> {
+    let described = operations.iter().copied().flatten();
+    let mut all: BTreeSet<String> = described
+        .map(|(name, _)| name.to_ascii_uppercase())
+        .collect();
+    all.insert("OPTIONS".to_owned());
+    if all.contains("GET") {
+        all.insert("HEAD".to_owned());
     }
+    all
+}
+
+/// The schemas with nothing left open: clients must accept fields that they do not know, and none may be sent that is not
+/// described.
+static STRICT: LazyLock<Value> = LazyLock::new(|| {
+    let mut components = DESCRIPTION["components"].clone();
+    let schemas = components["schemas"].as_object_mut().expect("schemas");
+    let parts = ["OwnState"];
+    for (name, schema) in schemas {
+        if !parts.contains(&name.as_str()) {
+            schema["unevaluatedProperties"] = false.into();
+        }
+    }
+    let code = &mut components["schemas"]["Problem"]["properties"]["code"];
+    code["enum"] = code["examples"].clone();
+    let own = &mut components["schemas"]["OwnState"]["properties"];
+    for words in ["status", "session"] {
+        own[words]["enum"] = own[words]["examples"].clone();
+    }
+    components
+});
+
+fn validator(name: &str) -> Validator {
+    let schema = json!({ "$ref": format!("{SCHEMAS}{name}"), "components": *STRICT });
+    jsonschema::validator_for(&schema).expect("a schema")
+}
+
+/// Fails unless the value is as the schema of that name says.
+pub(crate) fn holds(name: &str, value: &Value, told: &str) {
+    let faults: Vec<String> = validator(name)
+        .iter_errors(value)
+        .map(|fault| format!("{fault} at {}", fault.instance_path()))
+        .collect();
+    assert!(faults.is_empty(), "not a {name}: {faults:?}: {told}");
 }
 
 #[test]
 fn the_check_of_the_contract_finds_what_is_wrong() {
-    let good = serde_json::json!({ "fencing_token": 1, "identity": "a", "began_unix_ms": null, "ended_unix_ms": 3 });
-    assert_eq!(fault(&schema("Term"), &good), None);
+    let good =
+        json!({ "fencing_token": 1, "identity": "a", "began_unix_ms": null, "ended_unix_ms": 3 });
+    let term = validator("Term");
+    assert!(term.is_valid(&good));
     for (name, value) in [
-        ("fencing_token", serde_json::json!("1")),
-        ("fencing_token", serde_json::json!(0)),
+        ("fencing_token", json!("1")),
+        ("fencing_token", json!(0)),
         ("fencing_token", Value::Null),
         ("identity", Value::Null),
-        ("more", serde_json::json!(1)),
+        ("more", json!(1)),
     ] {
         let mut bad = good.clone();
         bad[name] = value;
-        assert!(fault(&schema("Term"), &bad).is_some(), "{bad}");
+        assert!(!term.is_valid(&bad), "{bad}");
     }
     let mut bad = good;
     bad.as_object_mut().expect("an object").remove("identity");
-    assert!(fault(&schema("Term"), &bad).is_some());
-    let live = serde_json::json!({ "ready": true, "elections": { "e": 1 } });
-    assert!(fault(&schema("Ready"), &live).is_some());
-    assert!(
-        fault(
-            &serde_json::json!({ "type": "array", "items": { "type": "null" } }),
-            &serde_json::json!([null, 1])
-        )
-        .is_some()
-    );
+    assert!(!term.is_valid(&bad));
+    let ready = json!({ "ready": true, "elections": { "e": 1 }, "reasons": {} });
+    assert!(!validator("Ready").is_valid(&ready));
+    let refused =
+        json!({ "type": "about:blank", "title": "", "status": 400, "code": "bad", "detail": "" });
+    assert!(!validator("Problem").is_valid(&refused), "an unknown code");
 }
 
-/// Every route and method of the router, by its source.
-fn routed() -> BTreeMap<String, BTreeSet<String>> {
-    let source = include_str!("../../src/lib.rs");
-    let routes = source.split(".route(").skip(1).map(|route| {
-        let mut parts = route.split('"');
-        let path = parts.nth(1).expect("a path");
-        let method = parts.next().expect("a method").trim_start_matches(", ");
-        let method = method.split('(').next().expect("its name");
-        (path.to_owned(), BTreeSet::from([method.to_owned()]))
-    });
-    routes.collect()
-}
-
+/// A client that checks what it gets by the description must not refuse what a later node adds.
 #[test]
-fn the_description_names_exactly_the_paths_that_there_are() {
-    let all = paths().iter().map(|(path, operations)| {
-        let methods = operations.as_object().expect("operations").keys();
-        (path.clone(), methods.cloned().collect())
-    });
-    assert_eq!(routed(), all.collect());
+fn the_description_leaves_room_for_fields_that_are_added() {
+    let text = DESCRIPTION.to_string();
+    let requests = text.matches("\"additionalProperties\":false").count();
+    assert_eq!(requests, 1, "only requests refuse what is unknown");
+}
+
+/// Every path of the router, by its source; those that begin like it, where it reads the rest by itself.
+#[test]
+fn the_description_names_every_path_that_there_is() {
+    let source = include_str!("../../src/lib.rs");
+    let routed = source.split(".route(").skip(1);
+    let routed = routed.map(|route| route.split('"').nth(1).expect("a path"));
+    for route in routed {
+        let fits = match route.split_once("{*") {
+            Some((begin, _)) => paths().keys().any(|path| path.starts_with(begin)),
+            None => paths().contains_key(route),
+        };
+        assert!(fits, "{route} is not described");
+    }
 }
 
 #[tokio::test]
 async fn the_description_is_served_and_every_path_of_it_answers() -> Result {
     let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
-    let node = Node::new().stands_in(&session.election("e")?);
+    let node = Node::new().works_in(&session.election("e")?);
     let server = Server::plain(node.metrics(String::new)).await?;
     let description = get(server.at, "/openapi.json").await?;
     assert_eq!(description.json(), *DESCRIPTION);
     for (path, operations) in paths() {
-        // It does not end by itself.
-        if path.ends_with("/events") {
-            continue;
-        }
         let path = path
             .replace("{name}", "e")
             .replace("{resource}", "r")
             .replace("{lock}", "l");
+        // Which methods it takes, `check` compares with the description.
+        assert_eq!(ask(server.at, "OPTIONS", &path, "").await?.status, 204);
+        // It does not end by itself.
+        if path.ends_with("/events") {
+            continue;
+        }
         for method in operations.as_object().expect("operations").keys() {
-            let answer = ask(
-                server.at,
-                &method.to_uppercase(),
-                &path,
-                "Content-Length: 0\r\n",
-            )
-            .await?;
+            let method = method.to_uppercase();
+            let answer = ask(server.at, &method, &path, "Content-Length: 0\r\n").await?;
             if answer.status == 404 {
                 assert_ne!(answer.problem(), "no_such_path", "{method} {path}");
             }
@@ -260,7 +225,7 @@ async fn the_description_is_served_and_every_path_of_it_answers() -> Result {
 #[tokio::test]
 async fn the_page_loads_nothing_from_elsewhere() -> Result {
     let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
-    let server = Server::plain(Node::new().stands_in(&session.election("e")?)).await?;
+    let server = Server::plain(Node::new().works_in(&session.election("e")?)).await?;
     let page = get(server.at, "/").await?;
     let policy = page.header("content-security-policy").expect("a policy");
     assert!(
@@ -291,7 +256,7 @@ fn no_code_is_described_that_there_is_not() {
     let source: String = sources
         .map(|path| std::fs::read_to_string(path).expect("text"))
         .collect();
-    let codes = &DESCRIPTION["components"]["schemas"]["Problem"]["properties"]["code"]["enum"];
+    let codes = &DESCRIPTION["components"]["schemas"]["Problem"]["properties"]["code"]["examples"];
     for code in codes.as_array().expect("codes") {
         assert!(source.contains(&code.to_string()), "{code}");
     }

@@ -3,20 +3,21 @@
 use eldest::{Announcement, Session};
 use eldest_http::Node;
 use eldest_testing::Etcd;
+use serde_json::json;
 
 use crate::caller::{Events, get, post};
 use crate::stage::{Result, Server, Standing, answers, options};
 
-const E: &str = "/v1/elections/team%2Fe";
+const E: &str = "/v1/elections/team/e";
 
 #[tokio::test]
 async fn an_election_is_shown_with_its_roster_leader_tokens_and_terms() -> Result {
     let etcd = Etcd::start().await?;
     let me = Announcement::new("a")
-        .address("10.0.0.1:80")
-        .data_center("dc1")
-        .metadata("zone", "z");
-    let a = Standing::with(&etcd, options("a").announce(me)).await?;
+        .with_address("10.0.0.1:80")
+        .with_data_center("dc1")
+        .with_metadata("zone", "z");
+    let a = Standing::with(&etcd, options("a").announcement(me)).await?;
     let b = Standing::start(&etcd, "b").await?;
     answers(a.server.at, "/leader", 200).await?;
     let mut events = Events::follow(b.server.at, &format!("{E}/events")).await?;
@@ -27,61 +28,36 @@ async fn an_election_is_shown_with_its_roster_leader_tokens_and_terms() -> Resul
         .await?;
     let shown = get(b.server.at, E).await?.json();
     let token = a.election.term().expect("it leads").fencing_token();
-    let first = &shown["roster"][0];
-    assert_eq!(shown["leader"], *first);
-    assert_eq!(
-        (&first["identity"], &first["fencing_token"]),
-        (&"a".into(), &token.into())
-    );
-    assert_eq!(
-        (&first["address"], &first["data_center"]),
-        (&"10.0.0.1:80".into(), &"dc1".into())
-    );
-    assert_eq!(
-        (&first["metadata"]["zone"], &first["rank"]),
-        (&"z".into(), &1.into())
-    );
-    assert!(first["since_unix_ms"].is_u64() && first["lease"].is_string());
-    assert_eq!(
-        (&shown["roster"][1]["identity"], &shown["own"]["rank"]),
-        (&"b".into(), &2.into())
-    );
-    assert_eq!(
-        (&shown["own"]["role"], &shown["own"]["session"]),
-        (&"follower".into(), &"live".into())
-    );
-    let last = shown["terms"]
-        .as_array()
-        .and_then(|terms| terms.last())
-        .expect("one was seen");
-    assert_eq!(
-        (&last["fencing_token"], last["ended_unix_ms"].is_null()),
-        (&token.into(), true)
-    );
+    assert_eq!(shown["leader"], shown["roster"][0]);
+    for (place, wanted) in [
+        ("/leader/identity", json!("a")),
+        ("/leader/fencing_token", json!(token)),
+        ("/leader/address", json!("10.0.0.1:80")),
+        ("/leader/data_center", json!("dc1")),
+        ("/leader/metadata/zone", json!("z")),
+        ("/leader/rank", json!(1)),
+        ("/roster/1/identity", json!("b")),
+        ("/own/rank", json!(2)),
+        ("/own/role", json!("follower")),
+        ("/own/session", json!("live")),
+    ] {
+        assert_eq!(shown.pointer(place), Some(&wanted), "{place}: {shown}");
+    }
+    let first = &shown["leader"];
+    assert!(first["since_unix_ms"].is_u64() && first["lease_id"].is_string());
+    let terms = shown["terms"].as_array();
+    let last = terms.and_then(|terms| terms.last()).expect("one was seen");
+    assert_eq!(last["fencing_token"], token);
+    assert!(last["ended_unix_ms"].is_null(), "{last}");
 
     let all = get(b.server.at, "/v1/elections").await?.json();
     assert_eq!(all["elections"][0]["election"], "team/e");
-    let answer = get(b.server.at, "/v1/elections/team%2Fe2").await?;
-    assert_eq!(
-        (answer.status, &*answer.problem()),
-        (404, "no_such_election")
-    );
-    let answer = get(b.server.at, "/v1/elections/team/e").await?;
-    assert_eq!((answer.status, &*answer.problem()), (404, "no_such_path"));
-
     a.stop().await?;
     let state = events
-        .until("b leads", |state| state["own"]["role"] == "leader")
+        .until("b leads and sees it", |state| {
+            state["own"]["role"] == "leader" && state["leader"]["identity"] == "b"
+        })
         .await?;
-    let state = if state["leader"]["identity"] == "b" {
-        state
-    } else {
-        events
-            .until("b is seen to lead", |state| {
-                state["leader"]["identity"] == "b"
-            })
-            .await?
-    };
     let terms = state["terms"].as_array().expect("terms");
     let [.., before, now] = &terms[..] else {
         panic!("{state}")
@@ -90,6 +66,46 @@ async fn an_election_is_shown_with_its_roster_leader_tokens_and_terms() -> Resul
     assert!(before["ended_unix_ms"].is_u64() && now["began_unix_ms"].is_u64());
     assert_eq!(now["identity"], "b");
     b.stop().await
+}
+
+/// Whoever writes its name plainly would be refused otherwise, as by most others.
+#[tokio::test]
+async fn the_slashes_of_a_name_are_written_as_they_are_or_escaped() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let (plain, hard) = (
+        session.election("team/e")?,
+        session.election("team/events")?,
+    );
+    let node = Node::new().works_in(&plain).works_in(&hard);
+    let server = Server::plain(node).await?;
+    let at = server.at;
+    for (path, name) in [
+        ("team/e", "team/e"),
+        ("team%2Fe", "team/e"),
+        ("team%2Fevents", "team/events"),
+        ("team/%65vents", "team/events"),
+    ] {
+        let shown = get(at, &format!("/v1/elections/{path}")).await?;
+        assert_eq!(shown.json()["election"], name, "{path}");
+        let mut events = Events::follow(at, &format!("/v1/elections/{path}/events")).await?;
+        let state = events.next().await?.expect("a state");
+        assert_eq!(state["election"], name, "{path}");
+        let answer = post(at, &format!("/v1/elections/{path}/step_down")).await?;
+        assert_eq!(answer.problem(), "not_leading", "{path}");
+    }
+    for (path, problem) in [
+        ("/v1/elections/team%2Fe2", "no_such_election"),
+        ("/v1/elections/team/e/state", "no_such_election"),
+        // The events of `team`.
+        ("/v1/elections/team/events", "no_such_election"),
+        ("/v1/elections/", "no_such_path"),
+    ] {
+        let answer = get(at, path).await?;
+        assert_eq!((answer.status, &*answer.problem()), (404, problem));
+    }
+    session.close().await?;
+    server.stop().await
 }
 
 #[tokio::test]
@@ -108,7 +124,7 @@ async fn events_begin_with_the_present_state_tell_of_a_vacant_seat_and_end_with_
     let vacant = events
         .until("nobody stands", |state| state["leader"].is_null())
         .await?;
-    assert_eq!(vacant["roster"], serde_json::json!([]));
+    assert_eq!(vacant["roster"], json!([]));
     session.close().await?;
     while events.next().await?.is_some() {}
     server.stop().await
@@ -130,16 +146,20 @@ async fn whoever_follows_events_hears_that_the_node_lives_though_nothing_changes
 }
 
 #[tokio::test]
-async fn a_leader_that_resigns_stands_again_behind_the_others() -> Result {
+async fn a_leader_that_steps_down_stands_again_behind_the_others() -> Result {
     let etcd = Etcd::start().await?;
     let a = Standing::start(&etcd, "a").await?;
     answers(a.server.at, "/leader", 200).await?;
     let b = Standing::start(&etcd, "b").await?;
-    let answer = post(b.server.at, &format!("{E}/resign")).await?;
+    let answer = post(b.server.at, &format!("{E}/step_down")).await?;
     assert_eq!((answer.status, &*answer.problem()), (409, "not_leading"));
     let token = a.election.term().expect("it leads").fencing_token();
     for wanted in ["0", "x", ""] {
-        let answer = post(a.server.at, &format!("{E}/resign?fencing_token={wanted}")).await?;
+        let answer = post(
+            a.server.at,
+            &format!("{E}/step_down?fencing_token={wanted}"),
+        )
+        .await?;
         assert_eq!((answer.status, &*answer.problem()), (409, "another_term"));
     }
     assert_eq!(
@@ -147,11 +167,11 @@ async fn a_leader_that_resigns_stands_again_behind_the_others() -> Result {
         200,
         "nothing was ended"
     );
-    let answer = post(a.server.at, &format!("{E}/resign?fencing_token={token}")).await?;
+    let answer = post(a.server.at, &format!("{E}/step_down?fencing_token={token}")).await?;
     assert_eq!(answer.status, 200);
     assert_eq!(
         answer.json(),
-        serde_json::json!({ "fencing_token": token, "released": true })
+        json!({ "fencing_token": token, "released": true })
     );
     answers(b.server.at, "/leader", 200).await?;
     answers(a.server.at, "/ready", 200).await?;
@@ -160,19 +180,19 @@ async fn a_leader_that_resigns_stands_again_behind_the_others() -> Result {
         .until("a is behind b", |state| state["own"]["rank"] == 2)
         .await?;
     assert_eq!(state["own"]["role"], "follower");
-    let answer = post(a.server.at, &format!("{E}/resign?fencing_token={token}")).await?;
+    let answer = post(a.server.at, &format!("{E}/step_down?fencing_token={token}")).await?;
     assert_eq!(answer.problem(), "not_leading");
     a.stop().await?;
     b.stop().await
 }
 
 #[tokio::test]
-async fn an_onlooker_resigns_nothing() -> Result {
+async fn an_onlooker_ends_nobody_s_term() -> Result {
     let etcd = Etcd::start().await?;
     let a = Standing::start(&etcd, "a").await?;
     answers(a.server.at, "/leader", 200).await?;
     let server = Server::plain(Node::new().observes(&a.election)).await?;
-    let answer = post(server.at, &format!("{E}/resign")).await?;
+    let answer = post(server.at, &format!("{E}/step_down")).await?;
     assert_eq!((answer.status, &*answer.problem()), (409, "not_leading"));
     assert_eq!(get(a.server.at, "/leader").await?.status, 200);
     server.stop().await?;
@@ -184,7 +204,7 @@ async fn one_connection_tells_of_all_elections() -> Result {
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let (stood, seen) = (session.election("stood")?, session.election("seen")?);
-    let server = Server::plain(Node::new().stands_in(&stood).observes(&seen)).await?;
+    let server = Server::plain(Node::new().works_in(&stood).observes(&seen)).await?;
     let mut events = Events::follow(server.at, "/v1/events").await?;
     let mut first = [
         events.next().await?.expect("a state")["election"].clone(),

@@ -14,7 +14,7 @@ use eldest_fixtures::hang::{closed, idle};
 
 fn node() -> Result<Node> {
     let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
-    Ok(Node::new().stands_in(&session.election("e")?))
+    Ok(Node::new().works_in(&session.election("e")?))
 }
 
 #[tokio::test]

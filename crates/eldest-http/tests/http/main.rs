@@ -13,3 +13,5 @@ mod roles;
 mod stage;
 mod stale;
 mod stopped;
+#[cfg(feature = "tls")]
+mod tls;

@@ -41,10 +41,10 @@ fn sample(page: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
 
 /// Waits until a sample is what is wanted.
 async fn becomes(name: &str, labels: &[(&str, &str)], wanted: impl Fn(f64) -> bool) -> Result<f64> {
-    eventually(SOON, format!("{name} {labels:?}"), async || {
+    Ok(eventually(SOON, format!("{name} {labels:?}"), async || {
         sample(&RECORDER.render(), name, labels).filter(|value| wanted(*value))
     })
-    .await
+    .await?)
 }
 
 #[expect(clippy::float_cmp, reason = "whole numbers, exactly")]
@@ -75,7 +75,7 @@ async fn leading_rank_and_terms_are_told_as_they_change() -> Result {
         |deadline| (30.0..60.0).contains(&(deadline - wall)),
     )
     .await?;
-    let answer = crate::caller::post(a.server.at, "/v1/elections/team%2Fe/resign").await?;
+    let answer = crate::caller::post(a.server.at, "/v1/elections/team%2Fe/step_down").await?;
     assert_eq!(answer.status, 200);
     becomes("eldest_leading", &of_b, is(1.0)).await?;
     becomes("eldest_leading", &of_a, is(0.0)).await?;
@@ -156,13 +156,13 @@ async fn the_page_is_served_and_says_by_the_clock_who_leads() -> Result {
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("metrics-d")).await?;
     let election = session.election("e")?;
-    let without = Server::plain(Node::new().stands_in(&election)).await?;
+    let without = Server::plain(Node::new().works_in(&election)).await?;
     let answer = get(without.at, "/metrics").await?;
     assert_eq!((answer.status, &*answer.problem()), (404, "no_metrics"));
     without.stop().await?;
 
     let node = Node::new()
-        .stands_in(&election)
+        .works_in(&election)
         .metrics(|| RECORDER.render());
     let server = Server::plain(node).await?;
     let leading = async || -> Result<Option<f64>> {

@@ -1,8 +1,8 @@
 //! What load balancers and orchestrators are told.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use eldest::{LostReason, Session};
+use eldest::{CancellationToken, ErrorKind, LostReason, Session, Status};
 use eldest_http::Node;
 use eldest_testing::{Etcd, eventually};
 
@@ -59,7 +59,7 @@ async fn whoever_was_told_that_a_node_leads_has_a_grace_period_before_another_do
     let mut next = session.election("team/e")?.campaign().await?;
     answers(a.server.at, "/leader", 200).await?;
     let at = a.server.at;
-    let resign = tokio::spawn(async move { post(at, "/v1/elections/team%2Fe/resign").await });
+    let resign = tokio::spawn(async move { post(at, "/v1/elections/team%2Fe/step_down").await });
     // The callers of a busy service: the last of them that was told 200 asked at `told`.
     let mut told = Instant::now();
     eventually(SOON, "it says that it leads no more", async || {
@@ -86,6 +86,67 @@ async fn whoever_was_told_that_a_node_leads_has_a_grace_period_before_another_do
     a.stop().await
 }
 
+/// Of work of its own nobody is told that it ends in time for them.
+#[tokio::test]
+async fn a_node_that_leads_for_its_own_work_promises_nobody_time() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let election = session.election("e")?;
+    let mut candidate = election.campaign().await?;
+    let leadership = candidate.elected().await?;
+    let server = Server::plain(Node::new().works_in(&election)).await?;
+    let answer = get(server.at, "/leader").await?;
+    assert_eq!(
+        (answer.status, answer.json()["role"].as_str()),
+        (200, Some("leader"))
+    );
+    assert!(answer.json()["may_act_for_ms"].is_null(), "{answer:?}");
+    // Nor does a node that was to lead on behalf of others: this session stands there already.
+    let (node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
+    let refused = leading.await.expect_err("it stands already");
+    assert_eq!(refused.kind(), ErrorKind::AlreadyCampaigning);
+    let other = Server::plain(node).await?;
+    let answer = get(other.at, "/leader").await?;
+    assert_eq!(
+        (answer.status, answer.json()["role"].as_str()),
+        (503, Some("ending"))
+    );
+    assert!(answer.json()["may_act_for_ms"].is_null(), "{answer:?}");
+    leadership.resign().await?;
+    session.close().await?;
+    server.stop().await?;
+    other.stop().await
+}
+
+#[tokio::test]
+async fn who_is_in_a_hurry_leaves_at_once_and_otherwise_a_grace_period_later() -> Result {
+    let etcd = Etcd::start().await?;
+    // Far beyond any deadline here.
+    let patient = options("a").grace(Duration::from_secs(15));
+    let session = Session::connect([etcd.endpoint()], patient).await?;
+    let election = session.election("team/e")?;
+    let (_node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
+    let mut status = election.subscribe();
+    let leads = status.wait_for(|status| matches!(status, Status::Leading { .. }));
+    tokio::time::timeout(SOON, leads).await??;
+    let term = election.term().expect("it leads");
+    leading.stop();
+    tokio::time::timeout(SOON, term.lost().cancelled()).await?;
+    assert!(
+        election.roster().await?.leader().is_some(),
+        "callers may act"
+    );
+    let begun = Instant::now();
+    leading.stop_at_once();
+    tokio::time::timeout(SOON, leading).await??;
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "it waited for callers"
+    );
+    assert!(election.roster().await?.is_vacant());
+    Ok(session.close().await?)
+}
+
 #[tokio::test]
 async fn with_several_elections_the_request_names_one() -> Result {
     let etcd = Etcd::start().await?;
@@ -93,7 +154,7 @@ async fn with_several_elections_the_request_names_one() -> Result {
     let (stood, seen) = (session.election("stood")?, session.election("seen")?);
     let mut candidate = stood.campaign().await?;
     let leadership = candidate.elected().await?;
-    let node = Node::new().stands_in(&stood).observes(&seen);
+    let node = Node::new().works_in(&stood).observes(&seen);
     let server = Server::plain(node).await?;
     let at = server.at;
     for path in ["/leader", "/follower"] {
@@ -126,7 +187,7 @@ async fn a_node_is_ready_when_it_does_what_it_is_there_for_and_lives_until_its_s
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let (stood, seen) = (session.election("stood")?, session.election("seen")?);
-    let node = Node::new().stands_in(&stood).observes(&seen);
+    let node = Node::new().works_in(&stood).observes(&seen);
     let server = Server::plain(node).await?;
     let at = server.at;
     answers(at, "/ready?election=seen", 200).await?;
@@ -150,7 +211,7 @@ async fn a_node_that_cannot_reach_etcd_lives_and_is_not_ready() -> Result {
     let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
     let election = session.election("e")?;
     for node in [
-        Node::new().stands_in(&election),
+        Node::new().works_in(&election),
         Node::new().observes(&election),
     ] {
         let server = Server::plain(node).await?;

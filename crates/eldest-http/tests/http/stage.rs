@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use eldest::{BoxError, CancellationToken, Election, Session, SessionOptions};
-use eldest_http::{Auth, Limits, Node, on_behalf, router, serve};
+use eldest_http::{Auth, Leading, Limits, Node, router, serve};
 use eldest_testing::{Etcd, eventually};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -62,8 +62,7 @@ pub(crate) struct Standing {
     pub(crate) session: Session,
     pub(crate) election: Election,
     pub(crate) server: Server,
-    stop: CancellationToken,
-    run: JoinHandle<eldest::Result<()>>,
+    leading: Leading,
 }
 
 impl Standing {
@@ -74,26 +73,21 @@ impl Standing {
     pub(crate) async fn with(etcd: &Etcd, options: SessionOptions) -> Result<Self> {
         let session = Session::connect([etcd.endpoint()], options).await?;
         let election = session.election("team/e")?;
-        let server = Server::plain(Node::new().stands_in(&election)).await?;
-        let stop = CancellationToken::new();
-        let run = {
-            let (election, stop) = (election.clone(), stop.clone());
-            tokio::spawn(async move { election.run(stop, on_behalf).await })
-        };
+        let (node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
+        let server = Server::plain(node).await?;
         answers(server.at, "/ready", 200).await?;
         Ok(Self {
             session,
             election,
             server,
-            stop,
-            run,
+            leading,
         })
     }
 
     /// Leaves the election and stops answering.
     pub(crate) async fn stop(self) -> Result {
-        self.stop.cancel();
-        tokio::time::timeout(SOON, self.run).await???;
+        self.leading.stop();
+        tokio::time::timeout(SOON, self.leading).await??;
         self.session.close().await?;
         self.server.stop().await
     }
@@ -101,9 +95,9 @@ impl Standing {
 
 /// Waits until that is the status.
 pub(crate) async fn answers(at: SocketAddr, path: &str, status: u16) -> Result {
-    eventually(SOON, format!("{status} at {path}"), async || {
+    Ok(eventually(SOON, format!("{status} at {path}"), async || {
         let answer = get(at, path).await.ok()?;
         (answer.status == status).then_some(())
     })
-    .await
+    .await?)
 }

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use eldest::{CancellationToken, Session, SessionOptions};
-use eldest_http::{Auth, Limits, Node, on_behalf, router, serve};
+use eldest_http::{Auth, Limits, Node, router, serve};
 use eldest_testing::{Etcd, eventually};
 use tokio::net::TcpListener;
 
@@ -54,11 +54,11 @@ async fn child() -> Result {
     let election = session.election("e")?;
     let listener = TcpListener::bind(at).await?;
     let auth = Auth::at(listener.local_addr()?);
-    let app = router(Node::new().stands_in(&election), auth);
     // Until it is killed.
     let never = CancellationToken::new();
-    let server = serve(listener, app, Limits::default(), never.clone());
-    let (answered, led) = tokio::join!(server, election.run(never, on_behalf));
+    let (node, leading) = Node::new().lead_on_behalf(&election, never.clone());
+    let server = serve(listener, router(node, auth), Limits::default(), never);
+    let (answered, led) = tokio::join!(server, leading);
     answered?;
     led?;
     Ok(())

@@ -6,13 +6,13 @@ use std::time::Duration;
 use bollard::Docker;
 use bollard::errors::Error;
 
-use super::BoxError;
+use super::{ErrorKind, TestError};
 
 /// With one request to the engine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client of the engine that `DOCKER_HOST` names, which has answered.
-pub(super) async fn connect() -> Result<Docker, BoxError> {
+pub(super) async fn connect() -> Result<Docker, TestError> {
     let docker = Docker::connect_with_defaults().map_err(|error| out_of_reach(&error))?;
     let docker = docker.with_timeout(PATIENCE);
     // An engine refuses a client that speaks of a newer version than its own.
@@ -20,21 +20,24 @@ pub(super) async fn connect() -> Result<Docker, BoxError> {
     docker.map_err(|error| out_of_reach(&error))
 }
 
-fn out_of_reach(error: &Error) -> BoxError {
+fn out_of_reach(error: &Error) -> TestError {
     let host = std::env::var("DOCKER_HOST");
     let host = host
         .as_deref()
         .unwrap_or("the local socket (DOCKER_HOST is not set)");
-    format!(
-        "no Docker Engine answers at {host}: {}. Start it (`systemctl start docker`, or `dockerd` as root), \
-         see that this user may use its socket (group `docker`), or let DOCKER_HOST name another",
-        whole(error)
-    )
-    .into()
+    let text = format!(
+        "no Docker Engine answers at {host}: start it (`systemctl start docker`, or `dockerd` as root), \
+         see that this user may use its socket (group `docker`), or let DOCKER_HOST name another"
+    );
+    TestError::because(ErrorKind::Unreachable, text, whole(error))
 }
 
-pub(super) fn failed(doing: &str, on: &str, error: &Error) -> BoxError {
-    format!("cannot {doing} {on}: {}", whole(error)).into()
+pub(super) fn failed(doing: &str, on: &str, error: &Error) -> TestError {
+    TestError::because(
+        ErrorKind::Refused,
+        format!("cannot {doing} {on}"),
+        whole(error),
+    )
 }
 
 /// Whether what was asked for is gone already.

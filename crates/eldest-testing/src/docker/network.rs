@@ -2,7 +2,7 @@
 
 use bollard::models::{EndpointSettings, NetworkConnectRequest, NetworkCreateRequest};
 
-use super::{BoxError, Container, engine, owner_label};
+use super::{Container, ErrorKind, TestError, engine, owner_label};
 
 /// A network of this test, with the [label](super::owner_label) of this process. testcontainers makes networks too,
 /// but gives them no labels: name this one in `with_network`.
@@ -19,7 +19,7 @@ impl Network {
     /// # Errors
     ///
     /// The engine cannot be reached, or refuses: the name is taken.
-    pub async fn create(name: impl Into<String>) -> Result<Self, BoxError> {
+    pub async fn create(name: impl Into<String>) -> Result<Self, TestError> {
         Self::of(name.into(), false).await
     }
 
@@ -29,16 +29,17 @@ impl Network {
     /// # Errors
     ///
     /// As for [`create`](Self::create).
-    pub async fn internal(name: impl Into<String>) -> Result<Self, BoxError> {
+    pub async fn internal(name: impl Into<String>) -> Result<Self, TestError> {
         Self::of(name.into(), true).await
     }
 
-    async fn of(name: String, internal: bool) -> Result<Self, BoxError> {
+    async fn of(name: String, internal: bool) -> Result<Self, TestError> {
         let docker = engine::connect().await?;
         // Old engines allow two networks of one name unless they are told not to, and newer ones never do; only the
         // look beforehand works with all.
         if docker.inspect_network(&name, None).await.is_ok() {
-            return Err(format!("there is a network {name} already").into());
+            let text = format!("there is a network {name} already");
+            return Err(TestError::new(ErrorKind::Refused, text));
         }
         let (key, value) = owner_label();
         let request = NetworkCreateRequest {
@@ -57,7 +58,7 @@ impl Network {
     /// # Errors
     ///
     /// The engine refused.
-    pub async fn connect(&self, container: &Container, alias: &str) -> Result<(), BoxError> {
+    pub async fn connect(&self, container: &Container, alias: &str) -> Result<(), TestError> {
         let request = NetworkConnectRequest {
             container: container.id().to_owned(),
             endpoint_config: Some(EndpointSettings {
@@ -83,7 +84,10 @@ impl Drop for Network {
         let removal = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
-                .build()?;
+                .build()
+                .map_err(|error| {
+                    TestError::because(ErrorKind::Machine, "cannot make a runtime", error)
+                })?;
             runtime.block_on(async {
                 match engine::connect().await?.remove_network(&name).await {
                     Err(error) if !engine::is_gone(&error) => {
@@ -94,7 +98,7 @@ impl Drop for Network {
             })
         });
         if let Ok(Err(error)) = removal.join() {
-            tracing::warn!(%error, "a network of a test is left for the next sweep");
+            tracing::warn!(?error, "a network of a test is left for the next sweep");
         }
     }
 }

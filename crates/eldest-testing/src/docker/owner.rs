@@ -13,7 +13,7 @@ use bollard::query_parameters::{
     RemoveContainerOptionsBuilder, RemoveVolumeOptionsBuilder,
 };
 
-use super::{BoxError, engine};
+use super::{ErrorKind, TestError, engine};
 
 /// How often one kind of thing is tried to be removed; with the pauses, half a minute.
 const TRIES: u32 = 150;
@@ -45,14 +45,15 @@ pub fn owner_label() -> (&'static str, String) {
 ///
 /// The engine cannot be reached, or still refuses to remove something after half a minute; there is no `/proc` to look
 /// for owners in.
-pub async fn sweep() -> Result<Vec<String>, BoxError> {
+pub async fn sweep() -> Result<Vec<String>, TestError> {
     if !Path::new("/proc/self/stat").exists() {
-        return Err("without /proc nobody can tell which owners still run".into());
+        let text = "without /proc nobody can tell which owners still run";
+        return Err(TestError::new(ErrorKind::Machine, text));
     }
     sweep_by(&engine::connect().await?, TRIES).await
 }
 
-pub(super) async fn sweep_by(docker: &Docker, tries: u32) -> Result<Vec<String>, BoxError> {
+pub(super) async fn sweep_by(docker: &Docker, tries: u32) -> Result<Vec<String>, TestError> {
     let mut swept = Vec::new();
     // In this order: a network or a volume in use cannot be removed.
     for kind in [Kind::Container, Kind::Network, Kind::Volume] {
@@ -82,7 +83,7 @@ impl Kind {
         docker: &Docker,
         tries: u32,
         swept: &mut Vec<String>,
-    ) -> Result<(), BoxError> {
+    ) -> Result<(), TestError> {
         for again in (0..tries).rev() {
             let mut refused = None;
             for left in self.left(docker).await? {
@@ -110,7 +111,7 @@ impl Kind {
         }
     }
 
-    async fn left(self, docker: &Docker) -> Result<Vec<Left>, BoxError> {
+    async fn left(self, docker: &Docker) -> Result<Vec<Left>, TestError> {
         let left = match self {
             Self::Container => containers(docker).await,
             Self::Network => networks(docker).await,

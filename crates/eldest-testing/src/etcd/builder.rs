@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Etcd, Failure, launch_all};
-use crate::BoxError;
+use crate::error::{Error, ErrorKind, Result};
 
 /// Names the binary to use instead of the vendored one.
 const BINARY_VARIABLE: &str = "ELDEST_ETCD_BIN";
 
 /// Configures an [`Etcd`] or an [`EtcdCluster`](crate::EtcdCluster) before it starts.
+#[must_use = "a builder does nothing until it starts an etcd"]
 #[derive(Debug, Clone, Default)]
 pub struct EtcdBuilder {
     pub(super) binary: Option<PathBuf>,
@@ -88,13 +89,15 @@ impl EtcdBuilder {
     ///
     /// # Errors
     ///
-    /// There is no binary, or it does not serve within 20 s; the message quotes its log.
-    pub async fn start(self) -> Result<Etcd, BoxError> {
+    /// As for [`Etcd::start`].
+    pub async fn start(self) -> Result<Etcd> {
         let mut members = self.start_members(1).await?;
-        members.pop().ok_or_else(|| "no member".into())
+        members
+            .pop()
+            .ok_or_else(|| Error::new(ErrorKind::InvalidInput, "no member"))
     }
 
-    pub(crate) async fn start_members(self, count: usize) -> Result<Vec<Etcd>, BoxError> {
+    pub(crate) async fn start_members(self, count: usize) -> Result<Vec<Etcd>> {
         let mut attempts = 0;
         loop {
             attempts += 1;
@@ -108,20 +111,25 @@ impl EtcdBuilder {
         }
     }
 
-    pub(super) fn find_binary(&self) -> Result<PathBuf, BoxError> {
+    pub(super) fn find_binary(&self) -> Result<PathBuf> {
         if let Some(binary) = &self.binary {
             return Ok(binary.clone());
         }
         if let Some(binary) = std::env::var_os(BINARY_VARIABLE) {
             return Ok(binary.into());
         }
-        let vendored = etcd_bin_vendored::etcd_bin_path()
-            .map_err(|error| format!("{error}; name a binary by {BINARY_VARIABLE}"))?;
+        let vendored =
+            etcd_bin_vendored::etcd_bin_path().map_err(|error| missing(&error.to_string()))?;
         if vendored.exists() {
             Ok(vendored.to_owned())
         } else {
             let path = vendored.display();
-            Err(format!("{path} is not on this machine; name a binary by {BINARY_VARIABLE}").into())
+            Err(missing(&format!("{path} is not on this machine")))
         }
     }
+}
+
+fn missing(problem: &str) -> Error {
+    let text = format!("{problem}; name a binary by {BINARY_VARIABLE}");
+    Error::new(ErrorKind::Missing, text)
 }

@@ -9,7 +9,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use tempfile::TempDir;
 
 use super::builder::EtcdBuilder;
-use crate::BoxError;
+use crate::error::{Error, ErrorKind, Result};
 use crate::ports::Port;
 
 /// Room that a server needs in memory: it writes its log in pieces of 64 MB, one ahead.
@@ -78,7 +78,7 @@ fn is_etcd_s(variable: &OsStr) -> bool {
 }
 
 /// A new temporary folder. In memory if it can be: there even a server that insists on writing to the disk is quick.
-pub(super) fn new_folder() -> Result<TempDir, BoxError> {
+pub(super) fn new_folder() -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix("eldest-etcd-");
     #[cfg(target_os = "linux")]
@@ -90,7 +90,9 @@ pub(super) fn new_folder() -> Result<TempDir, BoxError> {
             return Ok(folder);
         }
     }
-    Ok(builder.tempdir()?)
+    builder.tempdir().map_err(|error| {
+        Error::because(ErrorKind::Machine, "cannot make a temporary folder", error)
+    })
 }
 
 /// What a binary says that it is.
@@ -102,7 +104,7 @@ pub(super) struct Version {
 
 impl Version {
     /// Asks the binary, once per process.
-    pub(super) fn of(binary: &Path) -> Result<Self, BoxError> {
+    pub(super) fn of(binary: &Path) -> Result<Self> {
         static KNOWN: LazyLock<Mutex<HashMap<PathBuf, Version>>> = LazyLock::new(Mutex::default);
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(version) = known.get(binary) {
@@ -112,10 +114,15 @@ impl Version {
             .arg("--version")
             .stdin(Stdio::null())
             .output()
-            .map_err(|error| format!("cannot run {}: {error}", binary.display()))?;
+            .map_err(|error| {
+                let text = format!("cannot run {}", binary.display());
+                Error::because(ErrorKind::Missing, text, error)
+            })?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let version = Self::parse(&text)
-            .ok_or_else(|| format!("{} --version: no version in `{text}`", binary.display()))?;
+        let version = Self::parse(&text).ok_or_else(|| {
+            let text = format!("{} --version: no version in `{text}`", binary.display());
+            Error::new(ErrorKind::Missing, text)
+        })?;
         known.insert(binary.to_owned(), version.clone());
         Ok(version)
     }

@@ -34,7 +34,7 @@ impl Recorder {
     /// #   let valid = |event: &eldest_testing::history::Event| matches!(event.what, What::Valid { .. });
     /// #   while !recorder.history()?.events().iter().any(valid) { tokio::task::yield_now().await; }
     /// #   stop.cancel();
-    ///     Ok(())
+    ///     Ok::<_, eldest::BoxError>(())
     /// };
     /// election.run(shutdown.clone(), work).await?;
     /// # Ok(())
@@ -54,9 +54,9 @@ impl Recorder {
     pub fn follow(&self, node: &str, term: Term) -> impl Future<Output = ()> + Send + use<> {
         let (recorder, node) = (self.clone(), node.to_owned());
         let token = term.fencing_token();
-        recorder.record(&*node, term.election(), What::Elected { token });
+        recorder.record(&*node, term.name(), What::Elected { token });
         async move {
-            let election = term.election();
+            let election = term.name();
             let lost = term.lost();
             let record_loss = || {
                 let reason = term.lost_reason().map_or("unknown", LostReason::as_str);

@@ -1,6 +1,7 @@
 //! Random valid histories are never reported; one corruption of such a history always is.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -24,7 +25,7 @@ enum End {
 
 /// What happens in a term's first second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RequestError {
+enum Early {
     None,
     ShortStop,
     EtcdDown,
@@ -33,7 +34,7 @@ enum RequestError {
 #[derive(Debug, Clone)]
 struct Plan {
     end: End,
-    trouble: RequestError,
+    early: Early,
     /// Milliseconds.
     length: u64,
     every: u64,
@@ -52,23 +53,23 @@ fn plan() -> impl Strategy<Value = Plan> {
         Just(End::RevokedEarly),
         Just(End::DeletedByOperator),
     ];
-    let trouble = prop_oneof![
-        Just(RequestError::None),
-        Just(RequestError::ShortStop),
-        Just(RequestError::EtcdDown)
+    let early = prop_oneof![
+        Just(Early::None),
+        Just(Early::ShortStop),
+        Just(Early::EtcdDown)
     ];
     let writes = prop::collection::vec(any::<(bool, bool)>(), 0..5);
     (
         end,
-        trouble,
+        early,
         12_000..25_000_u64,
         50..700_u64,
         writes,
         0..50_u64,
     )
-        .prop_map(|(end, trouble, length, every, writes, late)| Plan {
+        .prop_map(|(end, early, length, every, writes, late)| Plan {
             end,
-            trouble,
+            early,
             length,
             every,
             writes,
@@ -167,90 +168,29 @@ impl Model {
         let (node, token) = self.queue[0];
         let to = from + plan.length;
         self.late = plan.late;
-        self.node(from, node, What::Elected { token });
-        self.node(from, node, What::Guarded { token });
-        let stop = match plan.trouble {
-            RequestError::None => from..from,
-            RequestError::ShortStop => {
-                self.node(from + 100, node, What::Paused);
-                self.node(from + 900, node, What::Resumed);
-                from + 100..from + 900
-            }
-            RequestError::EtcdDown => {
-                let name = "etcd down".to_owned();
-                self.on(from + 100, "", What::Fault { name: name.clone() });
-                self.on(from + 800, "", What::Healed { name });
-                from..from
-            }
-        };
-        let samples = (from..to).step_by(plan.every as usize).chain([to - 1]);
-        for at in samples.filter(|at| !stop.contains(at)) {
-            self.node(at, node, What::Valid { token });
-        }
-        self.write(from + 1000, node, token, (false, false));
-        for (index, write) in plan.writes.iter().enumerate() {
-            self.write(from + 1001 + index as u64, node, token, *write);
-        }
-
-        let losing = |reason: &str| What::LostToken {
-            token,
-            reason: reason.to_owned(),
-        };
+        self.leads(from..to, plan, (node, token));
         let end = if last { End::Released } else { plan.end };
-        let mut blame_until = to - 1;
-        let next = match end {
-            End::Released => {
-                let create_revision = token;
-                self.node(to, node, What::AskedToDelete { create_revision });
-                self.node(to, node, What::Released { token });
-                self.delete(to + 3);
-                self.join_unless(last, to + 10, node);
-                to + 3
-            }
-            End::Killed => {
-                self.node(to, node, What::Killed);
-                self.delete(to + TTL);
-                self.join_unless(last, to + 3000, node);
-                to + TTL
-            }
-            End::StoppedBeyondTtl => {
-                self.node(to, node, What::Paused);
-                self.delete(to + TTL - 100);
-                self.node(to + 4000, node, What::Resumed);
-                self.node(to + 4001, node, What::Invalid { token });
-                self.join_unless(last, to + 4010, node);
-                to + TTL - 100
-            }
-            End::CutOff => {
-                self.node(to, node, losing("LeaseExpiring"));
-                self.node(to, node, What::Invalid { token });
-                self.delete(to + 1000);
-                self.join_unless(last, to + 2000, node);
-                to + 1000
-            }
+        let (next, blame_until) = match end {
             End::RevokedEarly => {
                 let left = Some(Duration::from_secs(1));
                 self.truth(to - 100 - self.late, Change::Lease { lease: token, left });
                 self.delete(to);
-                self.truth(
-                    to + 5,
-                    Change::Lease {
-                        lease: token,
-                        left: None,
-                    },
-                );
+                let gone = Change::Lease {
+                    lease: token,
+                    left: None,
+                };
+                self.truth(to + 5, gone);
                 self.believes_on(to + 400, node, token, last);
-                blame_until = to.saturating_sub(LAG);
-                to
+                (to, to.saturating_sub(LAG))
             }
             End::DeletedByOperator => {
                 let create_revision = token;
                 self.on(to, "operator", What::DeletedByOther { create_revision });
                 self.delete(to);
                 self.believes_on(to + 300, node, token, last);
-                blame_until = to.saturating_sub(LAG);
-                to
+                (to, to.saturating_sub(LAG))
             }
+            by_itself => (self.ends(to, by_itself, (node, token), last), to - 1),
         };
         if !last {
             // The old leader tries once more.
@@ -264,6 +204,67 @@ impl Model {
             blame_until,
         };
         (term, next + 1)
+    }
+
+    /// The term until its end: what happens early, its samples and its writes.
+    fn leads(&mut self, term: Range<u64>, plan: &Plan, (node, token): (usize, i64)) {
+        let from = term.start;
+        self.node(from, node, What::Elected { token });
+        self.node(from, node, What::Guarded { token });
+        let stop = match plan.early {
+            Early::None => from..from,
+            Early::ShortStop => {
+                self.node(from + 100, node, What::Paused);
+                self.node(from + 900, node, What::Resumed);
+                from + 100..from + 900
+            }
+            Early::EtcdDown => {
+                let name = "etcd down".to_owned();
+                self.on(from + 100, "", What::Fault { name: name.clone() });
+                self.on(from + 800, "", What::Healed { name });
+                from..from
+            }
+        };
+        let last = term.end - 1;
+        let samples = term.step_by(plan.every as usize).chain([last]);
+        for at in samples.filter(|at| !stop.contains(at)) {
+            self.node(at, node, What::Valid { token });
+        }
+        self.write(from + 1000, node, token, (false, false));
+        for (index, write) in plan.writes.iter().enumerate() {
+            self.write(from + 1001 + index as u64, node, token, *write);
+        }
+    }
+
+    /// The node gives its term up, or stops to renew its lease. Returns when its key goes.
+    fn ends(&mut self, to: u64, end: End, (node, token): (usize, i64), last: bool) -> u64 {
+        let (gone, back) = match end {
+            End::Released => {
+                let create_revision = token;
+                self.node(to, node, What::AskedToDelete { create_revision });
+                self.node(to, node, What::Released { token });
+                (to + 3, to + 10)
+            }
+            End::Killed => {
+                self.node(to, node, What::Killed);
+                (to + TTL, to + 3000)
+            }
+            End::StoppedBeyondTtl => {
+                self.node(to, node, What::Paused);
+                self.node(to + 4000, node, What::Resumed);
+                self.node(to + 4001, node, What::Invalid { token });
+                (to + TTL - 100, to + 4010)
+            }
+            _ => {
+                let reason = "LeaseExpiring".to_owned();
+                self.node(to, node, What::LostToken { token, reason });
+                self.node(to, node, What::Invalid { token });
+                (to + 1000, to + 2000)
+            }
+        };
+        self.delete(gone);
+        self.join_unless(last, back, node);
+        gone
     }
 
     fn believes_on(&mut self, until: u64, node: usize, token: i64, last: bool) {

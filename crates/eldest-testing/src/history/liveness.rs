@@ -95,13 +95,11 @@ impl<'a> State<'a> {
     }
 }
 
-pub(super) fn check(
-    view: &View<'_>,
-    terms: &[Term<'_>],
-    rules: &Rules,
-    counts: &mut Counts,
-    violations: &mut Vec<Violation>,
-) {
+/// What changes who leads or must lead, in the order of time; at the same time, beginnings first and ends last.
+fn points<'a>(
+    view: &View<'a>,
+    terms: &[Term<'a>],
+) -> impl Iterator<Item = (Duration, Point<'a>)> + use<'a> {
     let mut points: Vec<(Duration, u8, Point<'_>)> = Vec::new();
     for term in terms {
         points.push((term.present.from, 0, Point::Begins));
@@ -117,13 +115,19 @@ pub(super) fn check(
         }
     }
     points.sort_by_key(|(at, order, _)| (*at, *order));
+    points.into_iter().map(|(at, _, point)| (at, point))
+}
 
+pub(super) fn check(
+    view: &View<'_>,
+    terms: &[Term<'_>],
+    rules: &Rules,
+    counts: &mut Counts,
+    violations: &mut Vec<Violation>,
+) {
+    let live = rules.live.iter().map(|node| (node.as_str(), EXPECTED));
     let mut state = State {
-        live: rules
-            .live
-            .iter()
-            .map(|node| (node.as_str(), EXPECTED))
-            .collect(),
+        live: live.collect(),
         ..State::default()
     };
     let bound = rules.takeover_bound();
@@ -149,7 +153,7 @@ pub(super) fn check(
         });
         true
     };
-    for (at, _, point) in points {
+    for (at, point) in points(view, terms) {
         reported = reported || judge(since, at, last_leader);
         let anew = match point {
             Point::Begins => {

@@ -104,7 +104,8 @@ impl Recorder {
             Sink::Memory(events) => events.push(event),
             Sink::File(file, path) => {
                 // One write of one line: lines of processes that share the file do not mix.
-                if let Err(error) = file.write_all(json::line(&event).as_bytes()) {
+                let line = json::line(&event);
+                if let Err(error) = line.and_then(|line| file.write_all(line.as_bytes())) {
                     panic!("cannot record to {}: {error}", path.display());
                 }
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Resources;
 
 /// What a history is checked against. A plain value with a builder; every duration is real time.
+#[must_use = "rules do nothing until a history is checked against them"]
 #[derive(Debug, Clone)]
 pub struct Rules {
     pub(super) ttl: Duration,

@@ -52,6 +52,7 @@ pub(super) fn check_order(view: &View<'_>, violations: &mut Vec<Violation>) {
             && acted.insert(token)
         {
             match newest {
+                Some((before, earlier)) if before > token && counted_before(event, earlier) => {}
                 Some((before, earlier)) if before > token => violate(
                     format!("token {token} was first used after the newer token {before}"),
                     [earlier, event],
@@ -60,6 +61,15 @@ pub(super) fn check_order(view: &View<'_>, violations: &mut Vec<Violation>) {
             }
         }
     }
+}
+
+/// Whether the counter admitted the first write before the second, whenever their nodes recorded that: a process that was
+/// stopped in the middle of a write records it when it wakes up.
+fn counted_before(first: &Event, second: &Event) -> bool {
+    let value = |event: &Event| admitted(&event.what).map(|(_, value)| value);
+    value(first)
+        .zip(value(second))
+        .is_some_and(|(first, second)| first < second)
 }
 
 /// The token, where it must be the node's own.
@@ -190,7 +200,16 @@ fn replay<'a>(view: &View<'a>) -> Option<Truth<'a>> {
         return None;
     }
     changes.sort_by_key(|(revision, _, _)| *revision);
+    let keys = lives(&changes);
+    Some(Truth {
+        keys,
+        gaps,
+        changes,
+    })
+}
 
+/// Each key of the changes, which are in order: when it was deleted, when it became the oldest, and who was before it.
+fn lives(changes: &[(i64, &Change, &Event)]) -> BTreeMap<i64, Key> {
     let mut keys: BTreeMap<i64, Key> = BTreeMap::new();
     let mut live: BTreeSet<i64> = BTreeSet::new();
     for together in changes.chunk_by(|a, b| a.0 == b.0) {
@@ -239,9 +258,5 @@ fn replay<'a>(view: &View<'a>) -> Option<Truth<'a>> {
             key.oldest = seen;
         }
     }
-    Some(Truth {
-        keys,
-        gaps,
-        changes,
-    })
+    keys
 }

@@ -11,14 +11,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use eldest::etcd_client::{
-    Client, Error, EventType, GetOptions, KeyValue, WatchOptions, WatchStream,
+use etcd_client::{
+    Client, Error, EventType, GetOptions, KeyValue, ResponseHeader, WatchOptions, WatchStream,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Change, Recorder, What};
+use crate::error::{Error as TestError, Result as TestResult};
 
 /// The node under which etcd's side is recorded.
 const NODE: &str = "etcd";
@@ -89,25 +90,54 @@ enum Ended {
 }
 
 impl TruthRecorder {
-    /// Lists the keys below `prefix` (which ends with the delimiter, as `Election::prefix` does) and follows them.
+    /// Lists the keys below `prefix` (which ends with the delimiter, as `Election::prefix` does) and follows them, by a
+    /// connection of its own to those endpoints (`http://HOST:PORT`).
     ///
     /// # Errors
     ///
-    /// The first list failed.
-    pub async fn start(
+    /// [`Unreachable`](crate::ErrorKind::Unreachable), [`Refused`](crate::ErrorKind::Refused): the first list failed.
+    pub async fn start<E: AsRef<str>>(
+        endpoints: impl IntoIterator<Item = E>,
+        recorder: Recorder,
+        election: impl Into<String>,
+        prefix: impl Into<Vec<u8>>,
+    ) -> TestResult<Self> {
+        let endpoints: Vec<String> = endpoints.into_iter().map(|e| e.as_ref().into()).collect();
+        let client = Client::connect(endpoints, None).await;
+        let client = client.map_err(|error| TestError::of_etcd("connect to etcd", error))?;
+        Self::over(client, recorder, election.into(), prefix.into()).await
+    }
+
+    /// As [`start`](Self::start), by a client of yours: with a user, with TLS. With the feature `etcd-client`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    #[cfg(feature = "etcd-client")]
+    pub async fn with_client(
         client: Client,
         recorder: Recorder,
         election: impl Into<String>,
         prefix: impl Into<Vec<u8>>,
-    ) -> Result<Self, Error> {
+    ) -> TestResult<Self> {
+        Self::over(client, recorder, election.into(), prefix.into()).await
+    }
+
+    async fn over(
+        client: Client,
+        recorder: Recorder,
+        election: String,
+        prefix: Vec<u8>,
+    ) -> TestResult<Self> {
         let shared = Arc::new(Shared {
             client,
             recorder,
-            election: election.into(),
-            prefix: prefix.into(),
+            election,
+            prefix,
             state: Mutex::default(),
         });
-        let listing = shared.list().await?;
+        let listing = shared.list().await;
+        let listing = listing.map_err(|error| TestError::of_etcd("list the election", error))?;
         shared.reconcile(listing, true);
         let (stop, stopped) = watch::channel(None);
         Ok(TruthRecorder {
@@ -195,7 +225,7 @@ impl Shared {
             .collect();
         let revision = answer
             .header()
-            .map_or(0, eldest::etcd_client::ResponseHeader::revision);
+            .map_or(0, etcd_client::ResponseHeader::revision);
         Ok(Listing { revision, keys })
     }
 
@@ -302,9 +332,7 @@ impl Shared {
             // Progress answers only once every watch of the stream has been served (from etcd 3.5 on; an older one
             // answers at once, and what it still holds back shows as a difference to the list).
             let progress = !message.created() && message.events().is_empty();
-            let reached = message
-                .header()
-                .map_or(0, eldest::etcd_client::ResponseHeader::revision);
+            let reached = message.header().map_or(0, ResponseHeader::revision);
             if let Some(goal) = goal
                 && (self.state().known.revision >= goal.revision
                     || progress && reached >= goal.revision)

@@ -30,7 +30,7 @@ async fn a_cluster_elects_another_leader_while_its_leader_is_paused() -> Result 
     let second = cluster.leader().await;
     assert_ne!(first, second);
     cluster.member(first).resume();
-    eventually(GUARD, "the old leader follows again", async || {
+    Ok(eventually(GUARD, "the old leader follows again", async || {
         let answer = cluster.members()[first]
             .client()
             .await
@@ -39,7 +39,7 @@ async fn a_cluster_elects_another_leader_while_its_leader_is_paused() -> Result 
             .ok()?;
         (answer.leader() != answer.header()?.member_id() && answer.leader() != 0).then_some(())
     })
-    .await
+    .await?)
 }
 
 #[tokio::test]

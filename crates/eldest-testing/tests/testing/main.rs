@@ -3,10 +3,12 @@
 #![allow(clippy::float_cmp)] // metrics that count are whole numbers
 
 mod cluster;
+mod crashes;
 #[cfg(unix)]
 mod following;
 mod proxy;
 mod server;
+mod without_etcd;
 
 use std::time::Duration;
 

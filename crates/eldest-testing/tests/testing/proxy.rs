@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use eldest::etcd_client::Client;
 use eldest_testing::{Etcd, Proxy, eventually};
+use etcd_client::Client;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -48,7 +48,7 @@ impl Echo {
 
     async fn has_heard(&self, bytes: usize) -> Result {
         let what = format!("the server hears {bytes} bytes");
-        eventually(GUARD, what, async || (self.heard() == bytes).then_some(())).await
+        Ok(eventually(GUARD, what, async || (self.heard() == bytes).then_some(())).await?)
     }
 }
 
@@ -103,10 +103,10 @@ async fn a_proxy_passes_bytes_both_ways_on_several_connections() -> Result {
     timeout(GUARD, both).await??;
     assert!(back == much);
     assert_eq!((proxy.held_requests(), proxy.held_responses()), (0, 0));
-    eventually(GUARD, "one connection is left", async || {
+    Ok(eventually(GUARD, "one connection is left", async || {
         (proxy.connections() == 1).then_some(())
     })
-    .await
+    .await?)
 }
 
 #[tokio::test]
@@ -193,10 +193,10 @@ async fn one_connection_can_be_held_while_the_others_go_on() -> Result {
     assert_echoes(&mut second).await?;
     assert_eq!(echo.heard(), 5 + 5 + 4 + 5 + 5);
     drop(first);
-    eventually(GUARD, "the connection is gone", async || {
+    Ok(eventually(GUARD, "the connection is gone", async || {
         (proxy.open_connections() == open[1..]).then_some(())
     })
-    .await
+    .await?)
 }
 
 #[tokio::test]
@@ -280,10 +280,10 @@ async fn a_dropped_proxy_resets_refuses_and_leaves_no_task() -> Result {
     drop(proxy);
     assert!(TcpStream::connect(address).await.is_err());
     assert_eq!(timeout(GUARD, stream.read(&mut [0])).await?.unwrap_or(0), 0);
-    eventually(GUARD, "no task is left", async || {
+    Ok(eventually(GUARD, "no task is left", async || {
         (tasks() == before).then_some(())
     })
-    .await
+    .await?)
 }
 
 #[tokio::test]

@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use eldest::etcd_client::{Txn, TxnOp};
 use eldest_testing::{Etcd, EtcdCluster, Proxy, eventually};
+use etcd_client::{Txn, TxnOp};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
@@ -94,10 +94,12 @@ async fn a_killed_test_process_takes_its_server_and_the_folder_along() -> Result
     assert!(runs(pid) && folder.exists());
     child.kill()?;
     child.wait()?;
-    eventually(GUARD, "the server and its folder are gone", async || {
-        (!runs(pid) && !folder.exists()).then_some(())
-    })
-    .await
+    Ok(
+        eventually(GUARD, "the server and its folder are gone", async || {
+            (!runs(pid) && !folder.exists()).then_some(())
+        })
+        .await?,
+    )
 }
 
 #[cfg(unix)]

@@ -251,32 +251,23 @@ pub(super) async fn peer(mut context: Context, mut asked: Asked) -> Result<()> {
     while let Some(words) = asked.next().await? {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let answer = match (&words[..], &session, &mut bare) {
-            ([ask @ ("lead" | "keep"), prefix, n], Some(session), _) => {
-                let start = Instant::now();
-                let led = lead(session, prefix, n.parse()?).await;
-                let took = start.elapsed();
-                match (led, *ask) {
-                    (Ok(led), "keep") => {
-                        kept = led;
-                        Ok(vec![nanos(took)])
-                    }
-                    (Ok(led), _) => {
-                        let resigned = try_join_all(led.iter().map(Leadership::resign)).await;
-                        resigned.map(|_| vec![nanos(took)]).map_err(Into::into)
-                    }
-                    (Err(error), _) => Err(error),
-                }
+            (["keep", prefix, n], Some(session), _) => timed(lead(session, prefix, n.parse()?))
+                .await
+                .map(|(took, led)| {
+                    kept = led;
+                    vec![took]
+                }),
+            (["lead", prefix, n], Some(session), _) => {
+                lead_and_resign(session, prefix, n.parse()?).await
             }
             (["lead", prefix, n], _, Some(bare)) => {
                 let n: usize = n.parse()?;
-                let start = Instant::now();
-                let done = match &*context.peer {
-                    "rpc" => campaign(&client, lease, prefix, n).await,
-                    _ => bare.lead(prefix, n).await,
+                let led = match &*context.peer {
+                    "rpc" => timed(campaign(&client, lease, prefix, n)).await,
+                    _ => timed(bare.lead(prefix, n)).await,
                 };
-                let took = start.elapsed();
                 bare.leave(prefix).await?;
-                done.map(|()| vec![nanos(took)])
+                led.map(|(took, ())| vec![took])
             }
             (["ttl", seconds], ..) => {
                 context.ttl = Duration::from_secs(seconds.parse()?);
@@ -288,10 +279,8 @@ pub(super) async fn peer(mut context: Context, mut asked: Asked) -> Result<()> {
             (["allocations"], ..) => Ok(vec![allocations()]),
             (["allocated"], ..) => {
                 let stats = INSTRUMENTED_SYSTEM.stats();
-                let bytes = stats
-                    .bytes_allocated
-                    .saturating_sub(stats.bytes_deallocated);
-                Ok(vec![bytes as f64])
+                let freed = stats.bytes_deallocated;
+                Ok(vec![stats.bytes_allocated.saturating_sub(freed) as f64])
             }
             _ => bail!("no question {words:?}"),
         };
@@ -299,6 +288,19 @@ pub(super) async fn peer(mut context: Context, mut asked: Asked) -> Result<()> {
     }
     drop(kept);
     Ok(())
+}
+
+async fn timed<T>(work: impl Future<Output = Result<T>>) -> Result<(f64, T)> {
+    let start = Instant::now();
+    let done = work.await?;
+    Ok((nanos(start.elapsed()), done))
+}
+
+/// How long it takes to lead; what resigning takes does not count.
+async fn lead_and_resign(session: &eldest::Session, prefix: &str, n: usize) -> Result<Vec<f64>> {
+    let (took, led) = timed(lead(session, prefix, n)).await?;
+    try_join_all(led.iter().map(Leadership::resign)).await?;
+    Ok(vec![took])
 }
 
 /// Leads so many elections, all asked for at once.

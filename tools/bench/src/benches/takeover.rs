@@ -44,110 +44,126 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         } else {
             run.samples(15, 2)
         };
-        let mut took: HashMap<&str, Samples> = HashMap::new();
-        let mut until: HashMap<&str, Samples> = HashMap::new();
-        let mut after: HashMap<&str, Samples> = HashMap::new();
+        let mut times = Times::default();
         for round in 0..rounds {
-            let mut pairs = Vec::new();
-            for number in 0..AT_ONCE {
-                for name in PEERS {
-                    let election = format!("takeover-{ttl}-{round}-{number}-{name}");
-                    pairs.extend(Pair::start(run, name, (election, number), ttl).await?);
-                }
-            }
-            let mut client = run.client().await?;
-            let mut deleted = deletes(&mut client).await?;
-            // Evenly spread over a TTL since each began to renew, which is a few intervals of anybody's renewals. By the
-            // time at which the last one began, some have renewed for longer than a TTL.
-            let all_renew = Instant::now();
-            let part = (round as f64 + 0.5) / rounds as f64;
-            let killed = pairs.into_iter().map(|pair| {
-                let ttls = all_renew
-                    .saturating_duration_since(pair.began)
-                    .as_secs_f64()
-                    / ttl as f64;
-                let phase = (pair.number as f64 + part) / AT_ONCE as f64;
-                let at = pair.began + Duration::from_secs_f64((ttls.ceil() + phase) * ttl as f64);
-                pair.kill_at(at)
-            });
-            let ended = try_join_all(killed).await?;
-            let mut seen = HashMap::new();
-            while let Ok((key, at)) = deleted.try_recv() {
-                seen.entry(key).or_insert(at);
-            }
-            for end in ended {
-                let milliseconds = (end.led - end.killed) / 1e6;
-                took.entry(end.peer).or_default().add(milliseconds);
-                // The leader's is the first: its successor's goes when that process ends.
-                let prefix = format!("{}/", end.election);
-                let of_it = seen.iter().filter(|(key, _)| key.contains(&prefix));
-                let at = of_it.map(|(_, at)| *at).min_by(f64::total_cmp);
-                let at = at.context("etcd deleted no key of it")?;
-                until
-                    .entry(end.peer)
-                    .or_default()
-                    .add((at - end.killed) / 1e6);
-                after.entry(end.peer).or_default().add((end.led - at) / 1e6);
-            }
+            kill_leaders(run, ttl, (round, rounds), &mut times).await?;
         }
-        let rows = |of: &HashMap<&str, Samples>| -> Vec<Row> {
-            let row = |name: &&str| {
-                Some(Row {
-                    peer: (*name).to_owned(),
-                    samples: of.get(name)?.clone(),
-                })
-            };
-            PEERS.iter().filter_map(row).collect()
+        times.report(run, run.group(usize::try_from(ttl)?, "ms"));
+        report_renewals(run, ttl).await?;
+    }
+    Ok(())
+}
+
+/// Each peer's times, in milliseconds.
+#[derive(Default)]
+struct Times {
+    /// From the kill until the successor leads.
+    took: HashMap<&'static str, Samples>,
+    /// From the kill until etcd deletes the leader's key.
+    until: HashMap<&'static str, Samples>,
+    /// From then until the successor leads.
+    after: HashMap<&'static str, Samples>,
+}
+
+/// Kills the leaders of some pairs of each peer, each at another moment of its TTL.
+async fn kill_leaders(
+    run: &mut Run<'_>,
+    ttl: u64,
+    (round, rounds): (usize, usize),
+    times: &mut Times,
+) -> Result<()> {
+    let mut pairs = Vec::new();
+    for number in 0..AT_ONCE {
+        for name in PEERS {
+            let election = format!("takeover-{ttl}-{round}-{number}-{name}");
+            pairs.extend(Pair::start(run, name, (election, number), ttl).await?);
+        }
+    }
+    let mut client = run.client().await?;
+    let mut deleted = deletes(&mut client).await?;
+    // Evenly spread over a TTL since each began to renew, which is a few intervals of anybody's renewals. By the
+    // time at which the last one began, some have renewed for longer than a TTL.
+    let all_renew = Instant::now();
+    let part = (round as f64 + 0.5) / rounds as f64;
+    let killed = pairs.into_iter().map(|pair| {
+        let renewed = all_renew.saturating_duration_since(pair.began);
+        let ttls = renewed.as_secs_f64() / ttl as f64;
+        let phase = (pair.number as f64 + part) / AT_ONCE as f64;
+        let at = pair.began + Duration::from_secs_f64((ttls.ceil() + phase) * ttl as f64);
+        pair.kill_at(at)
+    });
+    let ended = try_join_all(killed).await?;
+    let mut seen = HashMap::new();
+    while let Ok((key, at)) = deleted.try_recv() {
+        seen.entry(key).or_insert(at);
+    }
+    for end in ended {
+        // The leader's is the first: its successor's goes when that process ends.
+        let prefix = format!("{}/", end.election);
+        let of_it = seen.iter().filter(|(key, _)| key.contains(&prefix));
+        let at = of_it.map(|(_, at)| *at).min_by(f64::total_cmp);
+        let at = at.context("etcd deleted no key of it")?;
+        let add = |to: &mut HashMap<_, Samples>, nanos: f64| {
+            to.entry(end.peer).or_default().add(nanos / 1e6);
         };
-        let of_ttl = run.group(usize::try_from(ttl)?, "ms");
-        let group = Group {
-            what: "killed",
-            ..of_ttl
-        };
-        let killed = rows(&took);
-        run.report.rows(group, &killed);
-        run.report.ratio(group, &killed, ("eldest", "go"), TO_GO);
+        add(&mut times.took, end.led - end.killed);
+        add(&mut times.until, at - end.killed);
+        add(&mut times.after, end.led - at);
+    }
+    Ok(())
+}
+
+impl Times {
+    fn report(&self, run: &mut Run<'_>, of_ttl: Group) {
+        let group = |what| Group { what, ..of_ttl };
+        let killed = rows(&self.took);
+        run.report.rows(group("killed"), &killed);
+        run.report
+            .ratio(group("killed"), &killed, ("eldest", "go"), TO_GO);
         if let [own, go] = &killed[..] {
             let figure = own.samples.max() / go.samples.max();
-            run.report.target(group, "max, eldest / go", figure, TO_GO);
+            run.report
+                .target(group("killed"), "max, eldest / go", figure, TO_GO);
         }
-        let group = Group {
-            what: "until the delete",
-            ..of_ttl
-        };
-        run.report.rows(group, &rows(&until));
-        let group = Group {
-            what: "after the delete",
-            ..of_ttl
-        };
-        let after = rows(&after);
+        run.report
+            .rows(group("until the delete"), &rows(&self.until));
+        let group = group("after the delete");
+        let after = rows(&self.after);
         run.report.rows(group, &after);
         if let Some(own) = after.iter().find(|row| row.peer == "eldest") {
             let figure = own.samples.p50();
             run.report
                 .target(group, "ms after a bare watcher", figure, AFTER_WATCHER);
         }
-        let renewals = renewals(run, ttl).await?;
-        let group = Group {
-            what: "renewals",
-            ..of_ttl
-        };
-        run.report.rows(group, &renewals);
-        // Calculated: at a random moment half of such a time has passed since the last renewal.
-        let left = |row: Row| {
-            let of = |interval: f64| ttl as f64 * 1e3 - interval / 2.0;
-            Row {
-                samples: Samples::from_iter([of(row.samples.p50())]),
-                ..row
-            }
-        };
-        let group = Group {
-            what: "left of the lease",
-            ..of_ttl
-        };
-        let left: Vec<Row> = renewals.into_iter().map(left).collect();
-        run.report.rows(group, &left);
     }
+}
+
+fn rows(of: &HashMap<&str, Samples>) -> Vec<Row> {
+    let row = |name: &&str| {
+        Some(Row {
+            peer: (*name).to_owned(),
+            samples: of.get(name)?.clone(),
+        })
+    };
+    PEERS.iter().filter_map(row).collect()
+}
+
+/// How often each peer renews, and how much of its lease a process that is killed at a random moment leaves.
+async fn report_renewals(run: &mut Run<'_>, ttl: u64) -> Result<()> {
+    let of_ttl = run.group(usize::try_from(ttl)?, "ms");
+    let renewals = renewals(run, ttl).await?;
+    let group = |what| Group { what, ..of_ttl };
+    run.report.rows(group("renewals"), &renewals);
+    // Calculated: at a random moment half of such a time has passed since the last renewal.
+    let left = |row: Row| {
+        let of = |interval: f64| ttl as f64 * 1e3 - interval / 2.0;
+        Row {
+            samples: Samples::from_iter([of(row.samples.p50())]),
+            ..row
+        }
+    };
+    let left: Vec<Row> = renewals.into_iter().map(left).collect();
+    run.report.rows(group("left of the lease"), &left);
     Ok(())
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use eldest::etcd_client::ResponseHeader;
 use eldest_testing::Proxy;
+use etcd_client::ResponseHeader;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 
@@ -11,139 +11,129 @@ use crate::Result;
 use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 
-pub(super) fn all() -> Vec<Box<dyn Action>> {
+/// Name and description, what must come of it, and what is done to which links.
+type Row = (
+    [&'static str; 2],
+    (Side, Effect, Lasts),
+    (Reach, fn(&Proxy)),
+);
+
+const LINKS: [Row; 12] = {
     use Effect::{Changed, Kept};
     use Reach::{All, InUse};
     use Side::{Follower, Leader};
-    let one = |name, about, side, effect, lasts, reach, how| -> Box<dyn Action> {
-        let card = Card {
-            name,
-            about,
-            side,
-            realm: Realm::Links,
-            effect,
-            lasts,
-            refuses: false,
-            asks: false,
-            only_by_name: false,
-        };
-        Box::new(Link { card, reach, how })
-    };
-    vec![
-        one(
-            "cut-leader-from-one",
-            "the leader's connections to the server that it uses are reset, and refused",
-            Leader,
-            Kept,
-            Lasts::BEYOND,
-            InUse,
-            Proxy::cut,
+    [
+        (
+            [
+                "cut-leader-from-one",
+                "the leader's connections to the server that it uses are reset, and refused",
+            ],
+            (Leader, Kept, Lasts::BEYOND),
+            (InUse, Proxy::cut),
         ),
-        one(
-            "silence-leader-from-one",
-            "the leader hears nothing from the server that it uses; connections stay open",
-            Leader,
-            Kept,
-            Lasts::BEYOND,
-            InUse,
-            Proxy::hold,
+        (
+            [
+                "silence-leader-from-one",
+                "the leader hears nothing from the server that it uses; connections stay open",
+            ],
+            (Leader, Kept, Lasts::BEYOND),
+            (InUse, Proxy::hold),
         ),
-        one(
-            "cut-leader",
-            "all connections of the leader are reset, and refused",
-            Leader,
-            Changed,
-            Lasts::BEYOND,
-            All,
-            Proxy::cut,
+        (
+            [
+                "cut-leader",
+                "all connections of the leader are reset, and refused",
+            ],
+            (Leader, Changed, Lasts::BEYOND),
+            (All, Proxy::cut),
         ),
-        one(
-            "silence-leader",
-            "nothing passes between the leader and etcd; connections stay open, and new ones are accepted",
-            Leader,
-            Changed,
-            Lasts::BEYOND,
-            All,
-            Proxy::hold,
+        (
+            [
+                "silence-leader",
+                "nothing passes between the leader and etcd; connections stay open, and new ones are accepted",
+            ],
+            (Leader, Changed, Lasts::BEYOND),
+            (All, Proxy::hold),
         ),
-        one(
-            "lose-requests",
-            "what the leader asks does not arrive, until late",
-            Leader,
-            Changed,
-            Lasts::BEYOND,
-            All,
-            Proxy::hold_requests,
+        (
+            [
+                "lose-requests",
+                "what the leader asks does not arrive, until late",
+            ],
+            (Leader, Changed, Lasts::BEYOND),
+            (All, Proxy::hold_requests),
         ),
-        one(
-            "lose-answers",
-            "what the leader asks is done, but it hears no answer, until late",
-            Leader,
-            Changed,
-            Lasts::BEYOND,
-            All,
-            Proxy::hold_responses,
+        (
+            [
+                "lose-answers",
+                "what the leader asks is done, but it hears no answer, until late",
+            ],
+            (Leader, Changed, Lasts::BEYOND),
+            (All, Proxy::hold_responses),
         ),
-        one(
-            "cut-follower",
-            "all connections of a waiting node are reset, and refused",
-            Follower,
-            Kept,
-            Lasts::BEYOND,
-            All,
-            Proxy::cut,
+        (
+            [
+                "cut-follower",
+                "all connections of a waiting node are reset, and refused",
+            ],
+            (Follower, Kept, Lasts::BEYOND),
+            (All, Proxy::cut),
         ),
-        one(
-            "silence-follower",
-            "nothing passes between a waiting node and etcd",
-            Follower,
-            Kept,
-            Lasts::BEYOND,
-            All,
-            Proxy::hold,
+        (
+            [
+                "silence-follower",
+                "nothing passes between a waiting node and etcd",
+            ],
+            (Follower, Kept, Lasts::BEYOND),
+            (All, Proxy::hold),
         ),
-        one(
-            "slow-leader",
-            "every message of the leader takes 30 ms more, each way",
-            Leader,
-            Kept,
-            Lasts::ttls(2.0),
-            All,
-            |link| link.delay(Duration::from_millis(30)),
+        (
+            [
+                "slow-leader",
+                "every message of the leader takes 30 ms more, each way",
+            ],
+            (Leader, Kept, Lasts::ttls(2.0)),
+            (All, |link| link.delay(Duration::from_millis(30))),
         ),
-        one(
-            "too-slow-leader",
-            "every answer to the leader comes after its request was given up",
-            Leader,
-            Changed,
-            Lasts::BEYOND,
-            All,
-            |link| link.delay(Duration::from_millis(600)),
+        (
+            [
+                "too-slow-leader",
+                "every answer to the leader comes after its request was given up",
+            ],
+            (Leader, Changed, Lasts::BEYOND),
+            (All, |link| link.delay(Duration::from_millis(600))),
         ),
-        one(
-            "reset-leader",
-            "all connections of the leader are reset once; new ones are accepted",
-            Leader,
-            Kept,
-            Lasts::MOMENT,
-            All,
-            Proxy::drop_connections,
+        (
+            [
+                "reset-leader",
+                "all connections of the leader are reset once; new ones are accepted",
+            ],
+            (Leader, Kept, Lasts::MOMENT),
+            (All, Proxy::drop_connections),
         ),
-        one(
-            "half-open-leader",
-            "one connection of the leader, the oldest, falls silent; the others go on",
-            Leader,
-            Kept,
-            Lasts::ttls(2.0),
-            InUse,
-            |link| {
+        (
+            [
+                "half-open-leader",
+                "one connection of the leader, the oldest, falls silent; the others go on",
+            ],
+            (Leader, Kept, Lasts::ttls(2.0)),
+            (InUse, |link| {
                 if let Some(oldest) = link.open_connections().first() {
                     link.hold_connection(*oldest);
                 }
-            },
+            }),
         ),
-        Box::new(Compaction),
     ]
+};
+
+pub(super) fn all() -> Vec<Box<dyn Action>> {
+    let link = |(what, expected, (reach, how)): Row| -> Box<dyn Action> {
+        let card = Card::new(Realm::Links, what, expected);
+        Box::new(Link { card, reach, how })
+    };
+    let mut all: Vec<_> = LINKS.into_iter().map(link).collect();
+    all.push(Box::new(Compaction));
+    all
 }
 
 /// What a node missed while it was away is gone when it comes back.
@@ -151,16 +141,12 @@ struct Compaction;
 
 impl Action for Compaction {
     fn card(&self) -> Card {
+        const ABOUT: &str =
+            "a waiting node is cut off; what happened meanwhile is compacted before it is back";
+        let expected = (Side::Follower, Effect::Kept, Lasts::ttls(0.3));
         Card {
-            name: "compact-while-away",
-            about: "a waiting node is cut off; what happened meanwhile is compacted before it is back",
-            side: Side::Follower,
-            realm: Realm::Links,
-            effect: Effect::Kept,
-            lasts: Lasts::ttls(0.3),
-            refuses: false,
             asks: true,
-            only_by_name: false,
+            ..Card::new(Realm::Links, ["compact-while-away", ABOUT], expected)
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use eldest::etcd_client::{LeaseGrantOptions, PutOptions, Txn, TxnOp};
 use eldest::{Candidate, Leadership, Session, SessionOptions};
+use etcd_client::{LeaseGrantOptions, PutOptions, Txn, TxnOp};
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, try_join_all};
 use tokio::sync::Mutex;
@@ -174,7 +174,7 @@ impl Action for Elections {
 async fn change_hands(lab: &Lab, held: Held) -> Result {
     let mut all = held.leads.iter().flat_map(|(_, leads)| leads);
     if let Some(lost) = all.find(|leadership| !leadership.is_valid()) {
-        return Err(format!("{} was lost", lost.election()).into());
+        return Err(format!("{} was lost", lost.name()).into());
     }
     let since = lab.now();
     for (session, leads) in held.leads {

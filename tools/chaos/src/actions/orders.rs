@@ -13,52 +13,53 @@ use crate::lab::Lab;
 /// More than etcd takes in one request.
 const TOO_LARGE: usize = 2_000_000;
 
-pub(super) fn all() -> Vec<Box<dyn Action>> {
+/// Name and description, what must come of it and how long it lasts, and what the program is told.
+type Row = ([&'static str; 2], (Effect, Lasts), Order);
+
+const ORDERS: [Row; 4] = {
     use Effect::{Changed, ChangedAtOnce, Kept};
-    let one = |name, about, effect, lasts, order| -> Box<dyn Action> {
-        let card = Card {
-            name,
-            about,
-            side: Side::Leader,
-            realm: Realm::Process,
-            effect,
-            lasts,
-            refuses: false,
-            asks: false,
-            only_by_name: false,
-        };
-        Box::new(Program { card, order })
-    };
-    vec![
-        one(
-            "starve-leader",
-            "all threads of the leader's runtime are kept busy for longer than the TTL",
-            Changed,
-            Lasts::BEYOND,
+    [
+        (
+            [
+                "starve-leader",
+                "all threads of the leader's runtime are kept busy for longer than the TTL",
+            ],
+            (Changed, Lasts::BEYOND),
             Order::Starve,
         ),
-        one(
-            "panic-leader",
-            "the leader's work panics, and with it its process; it is started again when another leads",
-            Changed,
-            Lasts::MOMENT,
+        (
+            [
+                "panic-leader",
+                "the leader's work panics, and with it its process; it is started again when another leads",
+            ],
+            (Changed, Lasts::MOMENT),
             Order::Panic,
         ),
-        one(
-            "deaf-leader",
-            "the leader is told to end, and its work ignores that; it is started again when another leads",
-            ChangedAtOnce,
-            Lasts::MOMENT,
+        (
+            [
+                "deaf-leader",
+                "the leader is told to end, and its work ignores that; it is started again when another leads",
+            ],
+            (ChangedAtOnce, Lasts::MOMENT),
             Order::Deaf,
         ),
-        one(
-            "announce-too-much",
-            "the leader announces more than etcd takes",
-            Kept,
-            Lasts::MOMENT,
+        (
+            [
+                "announce-too-much",
+                "the leader announces more than etcd takes",
+            ],
+            (Kept, Lasts::MOMENT),
             Order::Announce,
         ),
     ]
+};
+
+pub(super) fn all() -> Vec<Box<dyn Action>> {
+    let program = |(what, (effect, lasts), order): Row| -> Box<dyn Action> {
+        let card = Card::new(Realm::Process, what, (Side::Leader, effect, lasts));
+        Box::new(Program { card, order })
+    };
+    ORDERS.into_iter().map(program).collect()
 }
 
 enum Order {

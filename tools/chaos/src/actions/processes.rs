@@ -9,87 +9,83 @@ use crate::Result;
 use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::{ELECTION, Lab};
 
-pub(super) fn all() -> Vec<Box<dyn Action>> {
+/// Name and description, what must come of it, and what is done to the process.
+type Row = ([&'static str; 2], (Side, Effect, Lasts), How);
+
+const PROCESSES: [Row; 6] = {
     use Effect::{Changed, ChangedAtOnce, Kept};
-    use How::{Kill, Stop, Tell};
+    use How::{Kill, Stop, StopInWrite, Tell};
     use Side::{Follower, Leader};
-    let brief = Lasts::ttls(0.15);
-    let one = |name, about, side, effect, lasts, refuses, how| -> Box<dyn Action> {
+    [
+        (
+            [
+                "kill-leader",
+                "the leader's process is killed (SIGKILL), and started again when another leads",
+            ],
+            (Leader, Changed, Lasts::MOMENT),
+            Kill,
+        ),
+        (
+            [
+                "kill-follower",
+                "a waiting node is killed, and started again a TTL later",
+            ],
+            (Follower, Kept, Lasts::BEYOND),
+            Kill,
+        ),
+        (
+            [
+                "stop-leader-briefly",
+                "the leader's process is stopped (SIGSTOP) for less than is left of its lease",
+            ],
+            (Leader, Kept, Lasts::ttls(0.15)),
+            Stop,
+        ),
+        (
+            [
+                "stop-leader",
+                "the leader's process is stopped in the middle of a write, until after another leads",
+            ],
+            (Leader, Changed, Lasts::BEYOND),
+            StopInWrite,
+        ),
+        (
+            [
+                "stop-follower",
+                "a waiting node is stopped for longer than the TTL",
+            ],
+            (Follower, Kept, Lasts::BEYOND),
+            Stop,
+        ),
+        (
+            [
+                "terminate-leader",
+                "the leader is told to end (SIGTERM), and started again when another leads",
+            ],
+            (Leader, ChangedAtOnce, Lasts::MOMENT),
+            Tell,
+        ),
+    ]
+};
+
+pub(super) fn all() -> Vec<Box<dyn Action>> {
+    let process = |(what, expected, how): Row| -> Box<dyn Action> {
         let card = Card {
-            name,
-            about,
-            side,
-            realm: Realm::Process,
-            effect,
-            lasts,
-            refuses,
-            asks: false,
-            only_by_name: false,
+            refuses: matches!(how, How::StopInWrite),
+            ..Card::new(Realm::Process, what, expected)
         };
         Box::new(Process { card, how })
     };
-    vec![
-        one(
-            "kill-leader",
-            "the leader's process is killed (SIGKILL), and started again when another leads",
-            Leader,
-            Changed,
-            Lasts::MOMENT,
-            false,
-            Kill,
-        ),
-        one(
-            "kill-follower",
-            "a waiting node is killed, and started again a TTL later",
-            Follower,
-            Kept,
-            Lasts::BEYOND,
-            false,
-            Kill,
-        ),
-        one(
-            "stop-leader-briefly",
-            "the leader's process is stopped (SIGSTOP) for less than is left of its lease",
-            Leader,
-            Kept,
-            brief,
-            false,
-            Stop,
-        ),
-        one(
-            "stop-leader",
-            "the leader's process is stopped in the middle of a write, until after another leads",
-            Leader,
-            Changed,
-            Lasts::BEYOND,
-            true,
-            Stop,
-        ),
-        one(
-            "stop-follower",
-            "a waiting node is stopped for longer than the TTL",
-            Follower,
-            Kept,
-            Lasts::BEYOND,
-            false,
-            Stop,
-        ),
-        one(
-            "terminate-leader",
-            "the leader is told to end (SIGTERM), and started again when another leads",
-            Leader,
-            ChangedAtOnce,
-            Lasts::MOMENT,
-            false,
-            Tell,
-        ),
-        Box::new(Twin),
-    ]
+    let mut all: Vec<_> = PROCESSES.into_iter().map(process).collect();
+    all.push(Box::new(Twin));
+    all
 }
 
 enum How {
     Kill,
     Stop,
+    /// While a write of the leader is on its way, which must be refused.
+    StopInWrite,
     Tell,
 }
 
@@ -108,7 +104,7 @@ impl Action for Process {
         async move {
             match self.how {
                 How::Kill => lab.kill(node)?,
-                How::Stop if self.card.refuses => stop_while_writing(lab, victim).await?,
+                How::StopInWrite => stop_while_writing(lab, victim).await?,
                 How::Stop => {
                     node.pause();
                     lab.record(&node.name, What::Paused);

@@ -9,95 +9,93 @@ use crate::Result;
 use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 
-pub(super) fn all() -> Vec<Box<dyn Action>> {
+/// Longer than the others take to choose another leader.
+const ELECTION: Lasts = Lasts {
+    ttls: 0.0,
+    and: Duration::from_millis(2500),
+};
+
+/// Name and description, what must come of it and how long it lasts, and what is done to which servers.
+type Row = ([&'static str; 2], (Effect, Lasts), (Which, How));
+
+const SERVERS: [Row; 8] = {
     use Effect::{Kept, KeptOrChanged, Vacant};
     use How::{Kill, Stop, StopInTurn};
     use Which::{All, Follower, Leader, Majority};
-    // Longer than the others take to choose another leader.
-    let election = Lasts {
-        ttls: 0.0,
-        and: Duration::from_millis(2500),
-    };
-    let one = |name, about, effect, lasts, which, how| -> Box<dyn Action> {
-        let card = Card {
-            name,
-            about,
-            side: Side::Everybody,
-            realm: Realm::Servers,
-            effect,
-            lasts,
-            refuses: false,
-            asks: false,
-            only_by_name: false,
-        };
-        Box::new(Servers { card, which, how })
-    };
-    vec![
-        one(
-            "kill-etcd-leader",
-            "etcd's own leader is killed, and started again",
-            KeptOrChanged,
-            election,
-            Leader,
-            Kill,
+    [
+        (
+            [
+                "kill-etcd-leader",
+                "etcd's own leader is killed, and started again",
+            ],
+            (KeptOrChanged, ELECTION),
+            (Leader, Kill),
         ),
-        one(
-            "kill-etcd-follower",
-            "another server of etcd is killed, and started again",
-            Kept,
-            election,
-            Follower,
-            Kill,
+        (
+            [
+                "kill-etcd-follower",
+                "another server of etcd is killed, and started again",
+            ],
+            (Kept, ELECTION),
+            (Follower, Kill),
         ),
-        one(
-            "stop-etcd-leader-briefly",
-            "etcd's leader is stopped until another was chosen",
-            KeptOrChanged,
-            election,
-            Leader,
-            Stop,
+        (
+            [
+                "stop-etcd-leader-briefly",
+                "etcd's leader is stopped until another was chosen",
+            ],
+            (KeptOrChanged, ELECTION),
+            (Leader, Stop),
         ),
-        one(
-            "stop-etcd-leader",
-            "etcd's leader is stopped for longer than the TTL, and believes in the old leases when it goes on",
-            KeptOrChanged,
-            Lasts::BEYOND,
-            Leader,
-            Stop,
+        (
+            [
+                "stop-etcd-leader",
+                "etcd's leader is stopped for longer than the TTL, and believes in the old leases when it goes on",
+            ],
+            (KeptOrChanged, Lasts::BEYOND),
+            (Leader, Stop),
         ),
-        one(
-            "stop-etcd-leaders-in-turn",
-            "etcd's leader is stopped, and as soon as it goes on, the next one is: what the first had received comes late",
-            KeptOrChanged,
-            election,
-            Leader,
-            StopInTurn,
+        (
+            [
+                "stop-etcd-leaders-in-turn",
+                "etcd's leader is stopped, and as soon as it goes on, the next one is: what the first had received comes late",
+            ],
+            (KeptOrChanged, ELECTION),
+            (Leader, StopInTurn),
         ),
-        one(
-            "lose-quorum",
-            "all but one server of etcd are stopped for longer than the TTL",
-            Vacant,
-            Lasts::BEYOND,
-            Majority,
-            Stop,
+        (
+            [
+                "lose-quorum",
+                "all but one server of etcd are stopped for longer than the TTL",
+            ],
+            (Vacant, Lasts::BEYOND),
+            (Majority, Stop),
         ),
-        one(
-            "restart-etcd",
-            "all servers of etcd are killed, and started again at once",
-            KeptOrChanged,
-            Lasts::MOMENT,
-            All,
-            Kill,
+        (
+            [
+                "restart-etcd",
+                "all servers of etcd are killed, and started again at once",
+            ],
+            (KeptOrChanged, Lasts::MOMENT),
+            (All, Kill),
         ),
-        one(
-            "etcd-down",
-            "all servers of etcd are killed, and started again when every lease would have run out",
-            Vacant,
-            Lasts::BEYOND,
-            All,
-            Kill,
+        (
+            [
+                "etcd-down",
+                "all servers of etcd are killed, and started again when every lease would have run out",
+            ],
+            (Vacant, Lasts::BEYOND),
+            (All, Kill),
         ),
     ]
+};
+
+pub(super) fn all() -> Vec<Box<dyn Action>> {
+    let servers = |(what, (effect, lasts), (which, how)): Row| -> Box<dyn Action> {
+        let card = Card::new(Realm::Servers, what, (Side::Everybody, effect, lasts));
+        Box::new(Servers { card, which, how })
+    };
+    SERVERS.into_iter().map(servers).collect()
 }
 
 enum Which {

@@ -1,9 +1,7 @@
 //! Faults in what etcd holds: operators, strangers, and limits.
 
-use eldest::etcd_client::{
-    AlarmAction, AlarmOptions, AlarmType, Client, Error, PutOptions, Txn, TxnOp,
-};
 use eldest_testing::history::What;
+use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client, Error, PutOptions, Txn, TxnOp};
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 
@@ -11,87 +9,84 @@ use crate::Result;
 use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::{Key, Lab, PREFIX};
 
-pub(super) fn all() -> Vec<Box<dyn Action>> {
+/// Name and description, what must come of it, and what is done to the node's key.
+type Row = ([&'static str; 2], (Side, Effect), How);
+
+const MEDDLES: [Row; 6] = {
     use Effect::{ChangedAtOnce, Kept};
-    use Side::{Everybody, Follower, Leader};
-    let card = |name, about, side, effect, lasts| Card {
-        name,
-        about,
-        side,
-        realm: Realm::Store,
-        effect,
-        lasts,
-        refuses: false,
-        asks: true,
-        only_by_name: false,
-    };
-    let meddles = |name, about, side, effect, how| -> Box<dyn Action> {
-        let card = card(name, about, side, effect, Lasts::MOMENT);
-        Box::new(Meddles { card, how })
-    };
-    let lasts = Lasts::ttls(1.5);
-    vec![
-        meddles(
-            "revoke-leader",
-            "an operator revokes the leader's lease",
-            Leader,
-            ChangedAtOnce,
+    use Side::{Follower, Leader};
+    [
+        (
+            ["revoke-leader", "an operator revokes the leader's lease"],
+            (Leader, ChangedAtOnce),
             How::Revoke,
         ),
-        meddles(
-            "delete-leader",
-            "an operator deletes the leader's key",
-            Leader,
-            ChangedAtOnce,
+        (
+            ["delete-leader", "an operator deletes the leader's key"],
+            (Leader, ChangedAtOnce),
             How::Delete,
         ),
-        meddles(
-            "overwrite-leader",
-            "a stranger writes over the leader's key, without a lease",
-            Leader,
-            ChangedAtOnce,
+        (
+            [
+                "overwrite-leader",
+                "a stranger writes over the leader's key, without a lease",
+            ],
+            (Leader, ChangedAtOnce),
             How::Overwrite,
         ),
-        meddles(
-            "recreate-leader",
-            "the leader's key is deleted, and put again under its lease by a stranger",
-            Leader,
-            ChangedAtOnce,
+        (
+            [
+                "recreate-leader",
+                "the leader's key is deleted, and put again under its lease by a stranger",
+            ],
+            (Leader, ChangedAtOnce),
             How::Recreate,
         ),
-        meddles(
-            "revoke-follower",
-            "an operator revokes the lease of a node that waits",
-            Follower,
-            Kept,
+        (
+            [
+                "revoke-follower",
+                "an operator revokes the lease of a node that waits",
+            ],
+            (Follower, Kept),
             How::Revoke,
         ),
-        meddles(
-            "overwrite-follower",
-            "a stranger writes over the key of a node that waits",
-            Follower,
-            Kept,
+        (
+            [
+                "overwrite-follower",
+                "a stranger writes over the key of a node that waits",
+            ],
+            (Follower, Kept),
             How::Overwrite,
         ),
-        Box::new(Garbage {
-            card: card(
-                "garbage",
-                "keys that are no candidates': binary, nested, large, and without a lease",
-                Everybody,
-                Kept,
-                lasts,
-            ),
-        }),
-        Box::new(NoSpace {
-            card: card(
-                "no-space",
-                "etcd raises the alarm NOSPACE, and takes no more",
-                Everybody,
-                Kept,
-                lasts,
-            ),
-        }),
     ]
+};
+const GARBAGE: [&str; 2] = [
+    "garbage",
+    "keys that are no candidates': binary, nested, large, and without a lease",
+];
+const NO_SPACE: [&str; 2] = [
+    "no-space",
+    "etcd raises the alarm NOSPACE, and takes no more",
+];
+
+pub(super) fn all() -> Vec<Box<dyn Action>> {
+    let card = |what, expected| Card {
+        asks: true,
+        ..Card::new(Realm::Store, what, expected)
+    };
+    let meddles = |(what, (side, effect), how): Row| -> Box<dyn Action> {
+        let card = card(what, (side, effect, Lasts::MOMENT));
+        Box::new(Meddles { card, how })
+    };
+    let mut all: Vec<_> = MEDDLES.into_iter().map(meddles).collect();
+    let lasting = |what| card(what, (Side::Everybody, Effect::Kept, Lasts::ttls(1.5)));
+    all.push(Box::new(Garbage {
+        card: lasting(GARBAGE),
+    }));
+    all.push(Box::new(NoSpace {
+        card: lasting(NO_SPACE),
+    }));
+    all
 }
 
 enum How {

@@ -84,7 +84,7 @@ impl Orders {
                 panic!("the work was told to panic");
             }
             Order::Announce(bytes) => {
-                let news = Announcement::new("padded").metadata("padding", "x".repeat(bytes));
+                let news = Announcement::new("padded").with_metadata("padding", "x".repeat(bytes));
                 match leadership.proclaim(news).await {
                     Ok(()) => "taken".to_owned(),
                     Err(error) => format!("refused: {error}"),

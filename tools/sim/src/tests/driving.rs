@@ -68,7 +68,7 @@ fn a_leader_whose_machine_was_suspended_for_a_ttl_leads_no_more() {
 fn two_elections(w: &mut World) {
     w.together = true;
     for election in [b"e/", b"f/"] {
-        w.stand(0, election, eldest_core::candidate::Follow::Auto, false);
+        w.stand(0, election, eldest_core::candidate::WatchScope::Auto, false);
     }
 }
 

@@ -102,7 +102,7 @@ fn what_is_no_plan_is_refused_with_its_line_and_the_rule() {
         ("inf", "-1", "line 7", "negative"),
         ("node = 1", "node = 2", "line 10", "one of the members"),
         ("node = 1", "election = 2", "line 10", "0 or 1"),
-        ("leave", "acquire", "line 10", "`shared`"),
+        ("leave", "acquire", "line 10", "`beside`"),
         ("{},", "{ work = inf },", "", "a member whose work ends"),
         ("1.5", "2.5", "line 11", "in the order"),
         ("0.25", "20", "line 11", "within one storm"),

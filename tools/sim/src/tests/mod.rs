@@ -3,10 +3,10 @@
 mod asks;
 mod driving;
 mod keeping;
+mod partitions;
 mod properties;
 mod scale;
 mod scenarios;
-mod sharing;
 mod simulating;
 mod taking;
 
@@ -16,10 +16,10 @@ use crate::world::node::Node;
 use crate::world::settings::Settings;
 use crate::world::store::Key;
 use crate::world::{Fate, Forbidden, Rule, World};
-use eldest_core::action::{Ask, Note, SlotId, Standing};
-use eldest_core::candidate::{Follow, LONG_QUEUE};
+use eldest_core::BATCH;
+use eldest_core::action::{Ask, Note, SlotId, Status};
+use eldest_core::candidate::{LONG_QUEUE, WatchScope};
 use eldest_core::kv::Reach;
-use eldest_core::machine::BATCH;
 use eldest_core::time::Time;
 
 /// The election of most scenarios.
@@ -90,7 +90,7 @@ impl World {
 
     /// Stands in the one election of most scenarios.
     pub(crate) fn campaign(&mut self, node: usize) -> SlotId {
-        self.stand(node, E, Follow::Auto, false)
+        self.stand(node, E, WatchScope::Auto, false)
             .expect("does not stand yet")
     }
 
@@ -152,8 +152,8 @@ impl World {
 }
 
 impl Node {
-    pub(crate) fn standing(&self, prefix: &[u8]) -> Option<Standing> {
-        self.seat(prefix)?.1.standing
+    pub(crate) fn status(&self, prefix: &[u8]) -> Option<Status> {
+        self.candidate(prefix)?.1.status
     }
 
     pub(crate) fn noted(&self, which: impl Fn(&Note) -> bool) -> usize {

@@ -5,68 +5,36 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use crate::inflict::{inflict_alike, meddle};
+use crate::kind::Kind;
 use crate::tests::TTL;
 use crate::world::World;
 use crate::world::cluster::PERMITS;
 use crate::world::node::Work;
 use crate::world::store::ELECTION;
-use eldest_core::candidate::Follow;
-use eldest_core::reason::LostReason;
+use eldest_core::action::Status;
+use eldest_core::candidate::WatchScope;
 use eldest_core::time::Time;
 
 const NODES: usize = 3;
 const ELECTIONS: [&[u8]; 2] = [b"e/", b"f/"];
+/// Where each node is announced beside them.
+const GROUP: &[u8] = b"g/";
 /// Faults begin until then.
 const HEALED: Duration = Duration::from_secs(60);
 /// From the end of all faults until there is one leader.
 const RECOVERY: Duration = Duration::from_millis(3500);
 
-/// What a user or an outage does.
 #[derive(Debug, Clone, Copy)]
-enum Fault {
-    Cut,
-    RequestsLost,
-    AnswersLost,
-    RequestsLate,
-    WatchesStalled,
-    WatchesCanceled,
-    StreamBroken,
-    /// etcd's leader changes, and this node's renewals go on to the old one.
-    Deposed,
-    Pause,
-    Kill,
-    Leave,
-    /// Leaves and stands again at once, whatever is under way.
-    Return,
-    Resign,
-    StepDown,
-    Stall,
-    /// May not join again for a while.
-    Unwell,
-    ShutDown,
-    Drop,
-    Close,
-}
-
-/// What somebody else does to etcd's keys.
-#[derive(Debug, Clone, Copy)]
-enum Meddling {
-    Delete,
-    Recreate,
-    Overwrite,
-    Revoke,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Step<T> {
+struct Step {
     at_ms: u64,
     node: usize,
     election: usize,
     for_ms: u64,
-    what: T,
+    what: Kind,
 }
 
-fn step<T: Clone + std::fmt::Debug>(what: &'static [T]) -> impl Strategy<Value = Step<T>> {
+fn step(what: &'static [Kind]) -> impl Strategy<Value = Step> {
     let parts = (1u64..60_000, 0..NODES, 0..ELECTIONS.len(), 1u64..15_000);
     (parts, proptest::sample::select(what)).prop_map(|((at_ms, node, election, for_ms), what)| {
         Step {
@@ -79,42 +47,39 @@ fn step<T: Clone + std::fmt::Debug>(what: &'static [T]) -> impl Strategy<Value =
     })
 }
 
-const FAULTS: &[Fault] = &[
-    Fault::Cut,
-    Fault::RequestsLost,
-    Fault::AnswersLost,
-    Fault::RequestsLate,
-    Fault::WatchesStalled,
-    Fault::WatchesCanceled,
-    Fault::StreamBroken,
-    Fault::Deposed,
-    Fault::Pause,
-    Fault::Kill,
-    Fault::Leave,
-    Fault::Return,
-    Fault::Return,
-    Fault::Resign,
-    Fault::StepDown,
-    Fault::Stall,
-    Fault::Unwell,
-    Fault::ShutDown,
-    Fault::Drop,
-    Fault::Close,
+/// What a user or an outage does.
+const FAULTS: &[Kind] = &[
+    Kind::Cut,
+    Kind::RequestsLost,
+    Kind::AnswersLost,
+    Kind::RequestsLate,
+    Kind::WatchesStalled,
+    Kind::WatchesCanceled,
+    Kind::StreamBroken,
+    Kind::Deposed,
+    Kind::Pause,
+    Kind::Kill,
+    Kind::Leave,
+    Kind::Return,
+    Kind::Return,
+    Kind::Resign,
+    Kind::StepDown,
+    Kind::Stall,
+    Kind::Unwell,
+    Kind::ShutDown,
+    Kind::Drop,
+    Kind::Close,
 ];
 
-const MEDDLING: &[Meddling] = &[
-    Meddling::Delete,
-    Meddling::Recreate,
-    Meddling::Overwrite,
-    Meddling::Revoke,
-];
+/// What somebody else does to etcd's keys.
+const MEDDLING: &[Kind] = &[Kind::Delete, Kind::Recreate, Kind::Overwrite, Kind::Revoke];
 
 #[derive(Debug, Clone)]
 struct Schedule {
     seed: u64,
     follow: [usize; NODES],
     work_ms: [u64; NODES],
-    faults: Vec<Step<Fault>>,
+    faults: Vec<Step>,
 }
 
 fn schedule() -> impl Strategy<Value = Schedule> {
@@ -129,16 +94,13 @@ fn schedule() -> impl Strategy<Value = Schedule> {
     })
 }
 
-fn healing(
-    node: usize,
-    heal: impl FnOnce(&mut crate::world::node::Link) + 'static,
-) -> impl FnOnce(&mut World) {
-    move |w| w.relink(node, heal)
-}
-
 impl Schedule {
-    fn follow(&self, node: usize) -> Follow {
-        [Follow::Auto, Follow::Everyone, Follow::Predecessor][self.follow[node]]
+    fn follow(&self, node: usize) -> WatchScope {
+        [
+            WatchScope::Auto,
+            WatchScope::Everyone,
+            WatchScope::Predecessor,
+        ][self.follow[node]]
     }
 
     fn world(&self) -> World {
@@ -188,7 +150,7 @@ impl Schedule {
     }
 }
 
-fn stand_again(w: &mut World, node: usize, follow: Follow) {
+fn stand_again(w: &mut World, node: usize, follow: WatchScope) {
     if w.nodes[node].closed() {
         w.kill(node);
     }
@@ -197,121 +159,60 @@ fn stand_again(w: &mut World, node: usize, follow: Follow) {
     }
 }
 
-fn inflict(w: &mut World, fault: Step<Fault>, lasts: Duration, follow: Follow) {
+fn inflict(w: &mut World, fault: Step, lasts: Duration, follow: WatchScope) {
     let node = fault.node;
     let election = ELECTIONS[fault.election];
     match fault.what {
-        Fault::Cut => {
-            w.relink(node, |l| (l.requests_lost, l.answers_lost) = (true, true));
-            w.after(
-                lasts,
-                healing(node, |l| (l.requests_lost, l.answers_lost) = (false, false)),
-            );
-        }
-        Fault::RequestsLost => {
-            w.relink(node, |l| l.requests_lost = true);
-            w.after(lasts, healing(node, |l| l.requests_lost = false));
-        }
-        Fault::AnswersLost => {
-            w.relink(node, |l| l.answers_lost = true);
-            w.after(lasts, healing(node, |l| l.answers_lost = false));
-        }
-        Fault::RequestsLate => {
-            // The last of them arrives before everything is healed.
-            let short = lasts / 2;
-            w.relink(node, |l| l.late = Some(short.min(Duration::from_secs(5))));
-            w.after(short, healing(node, |l| l.late = None));
-        }
-        Fault::WatchesStalled => {
-            w.relink(node, |l| l.watches_stalled = true);
-            w.after(lasts, healing(node, |l| l.watches_stalled = false));
-        }
-        Fault::WatchesCanceled => w.disturb_watches(node, false),
-        Fault::StreamBroken => w.disturb_watches(node, true),
-        Fault::Deposed => {
-            let old = w.store.term;
-            let now = w.now;
-            w.store.change_leader(now);
-            w.relink(node, |l| l.stale = Some(old));
-            w.after(lasts, healing(node, |l| l.stale = None));
-        }
-        Fault::Pause => w.pause(node, lasts),
-        Fault::Kill => {
+        Kind::Kill => {
             w.kill(node);
             stand_again(w, node, follow);
         }
-        Fault::Leave => w.leave(node, election),
-        Fault::Return => {
+        // Leaves and stands again at once, whatever is under way.
+        Kind::Return => {
             w.leave(node, election);
             stand_again(w, node, follow);
         }
-        Fault::Resign => w.end(node, election, LostReason::Resigned),
-        Fault::StepDown => w.end(node, election, LostReason::SteppedDown),
-        Fault::Stall => w.end(node, election, LostReason::Stalled),
-        Fault::Unwell => {
-            w.hold_back(node, election, true);
-            w.after(lasts, move |w| w.hold_back(node, election, false));
-        }
-        Fault::ShutDown => w.end(node, election, LostReason::Shutdown),
-        Fault::Drop => w.drop_leadership(node, election),
-        Fault::Close => w.close(node),
+        kind => assert!(
+            inflict_alike(w, kind, (node, election), lasts),
+            "{kind:?} is not for these schedules"
+        ),
     }
 }
 
-fn meddle(w: &mut World, step: Step<Meddling>) {
-    let election = ELECTIONS[step.election];
-    let lease = w.nodes[step.node].lease();
-    let key = w.nodes[step.node]
-        .key(election)
-        .filter(|k| w.store.keys.contains_key(k));
-    match (step.what, key, lease) {
-        (Meddling::Delete, Some(key), _) => w.delete(&key),
-        (Meddling::Recreate, Some(key), Some(lease)) => {
-            let lease = if step.for_ms.is_multiple_of(2) {
-                0
-            } else {
-                lease
-            };
-            w.recreate(&key, lease);
-        }
-        (Meddling::Overwrite, Some(key), _) => w.overwrite(&key),
-        (Meddling::Revoke, _, Some(lease)) => w.revoke(lease),
-        _ => {}
-    }
-}
-
-/// What tasks want of the lock and of the semaphore that the nodes share.
-#[derive(Debug, Clone, Copy)]
-enum Want {
-    Acquire,
-    Try,
-    Release,
-    GiveUp,
-}
-
-const WANTS: &[Want] = &[
-    Want::Acquire,
-    Want::Acquire,
-    Want::Acquire,
-    Want::Try,
-    Want::Release,
-    Want::Release,
-    Want::GiveUp,
+/// What tasks want of the lock and of the semaphore of the nodes.
+const WANTS: &[Kind] = &[
+    Kind::Acquire,
+    Kind::Acquire,
+    Kind::Acquire,
+    Kind::Try,
+    Kind::Release,
+    Kind::Release,
+    Kind::GiveUp,
 ];
 
 /// The lock and the semaphore, in the place of the elections of a step.
 const HELD: [&[u8]; 2] = [b"l/", PERMITS];
 
-fn want(w: &mut World, step: Step<Want>) {
+fn want(w: &mut World, step: Step) {
     let (node, prefix) = (step.node, HELD[step.election]);
     if w.nodes[node].paused {
         return;
     }
     match step.what {
-        Want::Acquire => drop(w.acquire(node, prefix, false)),
-        Want::Try => drop(w.acquire(node, prefix, true)),
-        Want::Release => w.release(node, prefix),
-        Want::GiveUp => w.give_up(node, prefix),
+        Kind::Release => w.release(node, prefix),
+        Kind::GiveUp => w.give_up(node, prefix),
+        kind => drop(w.acquire(node, prefix, kind == Kind::Try)),
+    }
+}
+
+/// A member leaves its group, or leaves it and joins it again at once.
+fn come_or_go(w: &mut World, step: Step) {
+    if w.nodes[step.node].paused {
+        return;
+    }
+    w.leave(step.node, GROUP);
+    if step.what == Kind::Return {
+        w.join_group(step.node, GROUP);
     }
 }
 
@@ -372,6 +273,40 @@ proptest! {
         schedule.settle(&mut w);
     }
 
+    /// Members of a group stand beside elections, on the same leases: each has its key in the end, and nobody ever leads.
+    #[test]
+    fn whatever_fails_each_member_of_a_group_has_its_key_in_the_end(
+        schedule in schedule(),
+        meddling in proptest::collection::vec(step(MEDDLING), 0..6),
+        comings in proptest::collection::vec(step(&[Kind::Leave, Kind::Return]), 0..6),
+    ) {
+        let mut w = schedule.world();
+        for node in 0..NODES {
+            w.join_group(node, GROUP);
+        }
+        for step in meddling {
+            w.after(Duration::from_millis(step.at_ms), move |w| {
+                meddle(w, step.what, step.node, GROUP, step.for_ms);
+            });
+        }
+        for step in comings {
+            w.after(Duration::from_millis(step.at_ms), move |w| come_or_go(w, step));
+        }
+        w.run(HEALED);
+        for node in 0..NODES {
+            if w.nodes[node].closed() {
+                w.kill(node);
+            }
+            w.join_group(node, GROUP);
+        }
+        schedule.settle(&mut w);
+        // Whose session was still closing when the faults were over, is closed now.
+        let open: Vec<_> = w.nodes.iter().filter(|n| !n.closed()).collect();
+        prop_assert!(open.iter().all(|n| n.status(GROUP) == Some(Status::Present)));
+        prop_assert_eq!(w.store.queue(GROUP).len(), open.len());
+        prop_assert!(w.elected.iter().all(|elected| &*elected.prefix != GROUP));
+    }
+
     /// A key that somebody else took away early is the one thing that lets two nodes believe, and not for long.
     #[test]
     fn what_somebody_else_deletes_is_believed_in_until_the_deadline_at_most(
@@ -380,7 +315,10 @@ proptest! {
     ) {
         let mut w = schedule.world();
         for step in meddling {
-            w.after(Duration::from_millis(step.at_ms), move |w| meddle(w, step));
+            w.after(Duration::from_millis(step.at_ms), move |w| {
+                let election = ELECTIONS[step.election];
+                meddle(w, step.what, step.node, election, step.for_ms);
+            });
         }
         schedule.settle(&mut w);
         for ((_, token), (first, last)) in &w.overlaps {

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 use crate::tests::asks::joins;
 use crate::tests::{SLOW, TTL};
 use crate::world::store::Store;
-use eldest_core::action::{Action, Answer, Ask, Class, RequestError, RequestId, SlotId, TermId};
+use eldest_core::Core;
+use eldest_core::action::{
+    Action, Answer, Ask, CandidateAction, Class, RequestError, RequestId, SlotId, TermId,
+};
 use eldest_core::candidate::CandidateConfig;
-use eldest_core::machine::Machine;
 use eldest_core::time::Time;
 
 /// A session and its etcd, without a network between.
 struct Pair {
-    machine: Machine,
+    core: Core,
     store: Store,
     now: Time,
     stream: Option<i64>,
@@ -23,9 +25,9 @@ struct Pair {
 impl Pair {
     /// Asks to stand, and has not been heard yet.
     fn standing(elections: u64) -> Self {
-        let machine = Machine::new(SLOW.config());
+        let core = Core::new(SLOW.config());
         let mut pair = Self {
-            machine,
+            core,
             store: Store::new(),
             now: Time::ZERO.after(Duration::from_secs(1000)),
             stream: None,
@@ -33,9 +35,9 @@ impl Pair {
         };
         for slot in 1..=elections {
             let prefix = format!("e{slot}/").into_bytes().into();
-            let manner = CandidateConfig::default();
-            pair.machine
-                .campaign(pair.now, slot, prefix, (*b"v").into(), manner);
+            let config = CandidateConfig::default();
+            pair.core
+                .campaign(pair.now, slot, prefix, (*b"v").into(), config);
         }
         pair
     }
@@ -49,14 +51,16 @@ impl Pair {
 
     /// Does what the session asks, until it asks nothing more.
     fn serve(&mut self) {
-        while let Some(action) = self.machine.action() {
+        while let Some(action) = self.core.action() {
             match action {
                 Action::Ask { request, ask } => self.answer(request, &ask),
                 Action::Watch { watch, .. } => {
                     let revision = self.store.revision;
-                    self.machine.watch_created(self.now, watch, revision);
+                    self.core.watch_created(self.now, watch, revision);
                 }
-                Action::Elected { slot, term, .. } => drop(self.terms.insert(slot, term)),
+                Action::Candidate(CandidateAction::Elected { slot, term, .. }) => {
+                    self.terms.insert(slot, term);
+                }
                 _ => {}
             }
         }
@@ -70,7 +74,7 @@ impl Pair {
         }
         let answer = self.store.perform(self.now, ask, self.stream);
         self.store.publish();
-        self.machine.answer(self.now, request, answer);
+        self.core.answer(self.now, request, answer);
     }
 
     /// The session doubts its lease, gives every key up and stands anew everywhere. How long that takes.
@@ -78,26 +82,22 @@ impl Pair {
         let before = self.terms.clone();
         // The renewal that is due fails, and the belief ends before the next one.
         self.now = self.now.after(TTL).before(Duration::from_secs(1));
-        self.machine.tick(self.now);
+        self.core.tick(self.now);
         let mut asked = Vec::new();
-        while let Some(action) = self.machine.action() {
+        while let Some(action) = self.core.action() {
             if let Action::Ask { request, .. } = action {
                 asked.push(request);
             }
         }
         for request in asked {
-            let trouble = RequestError {
-                class: Class::Retry,
-                ambiguous: false,
-                message: String::new(),
-            };
-            let answer = Answer::Failed(trouble);
-            self.machine.answer(self.now, request, answer);
+            let error = RequestError::new(Class::Retry, "", "").unsent();
+            let answer = Answer::Failed(error);
+            self.core.answer(self.now, request, answer);
         }
         self.serve();
         let begun = Instant::now();
         for (slot, term) in &before {
-            self.machine.work_joined(self.now, *slot, *term);
+            self.core.work_joined(self.now, *slot, *term);
         }
         self.serve();
         let took = begun.elapsed();
@@ -118,7 +118,7 @@ fn what_leaders_read_waits_until_nobody_joins() {
     let (mut asked, mut watches) = (VecDeque::new(), VecDeque::new());
     let (mut joined, mut listed) = (0, 0);
     loop {
-        while let Some(action) = pair.machine.action() {
+        while let Some(action) = pair.core.action() {
             match action {
                 Action::Ask { request, ask } if joins(&ask) => asked.push_back((request, ask)),
                 Action::Ask { request, ask } => {
@@ -129,7 +129,9 @@ fn what_leaders_read_waits_until_nobody_joins() {
                     pair.answer(request, &ask);
                 }
                 Action::Watch { watch, .. } => watches.push_back(watch),
-                Action::Elected { slot, term, .. } => drop(pair.terms.insert(slot, term)),
+                Action::Candidate(CandidateAction::Elected { slot, term, .. }) => {
+                    pair.terms.insert(slot, term);
+                }
                 _ => {}
             }
         }
@@ -141,7 +143,7 @@ fn what_leaders_read_waits_until_nobody_joins() {
         if joined > 1 {
             let (now, revision) = (pair.now, pair.store.revision);
             let watch = watches.pop_front().expect("one for each election");
-            pair.machine.watch_created(now, watch, revision);
+            pair.core.watch_created(now, watch, revision);
         }
     }
     assert_eq!((pair.terms.len() as u64, listed), (N, N - 1));

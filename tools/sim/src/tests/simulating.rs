@@ -3,7 +3,7 @@
 use super::keeping::is_noticed_by_a_kept_plan;
 use crate::kind::Kind;
 use crate::mutant::Mutant;
-use crate::plan::{Plan, Shared};
+use crate::plan::{Beside, Plan};
 use crate::report::{self, Row};
 use crate::run::{Sum, run};
 use crate::shrink::shrink;
@@ -21,9 +21,9 @@ fn the_same_seed_is_the_same_story_to_the_last_line() {
         let outcome = run(&plan, None, true);
         report::story(&plan, &outcome, usize::MAX)
     };
-    for shared in [Shared::Nothing, Shared::Locks, Shared::Partitions] {
+    for beside in [Beside::Nothing, Beside::Locks, Beside::Partitions] {
         let seed = (1..1000)
-            .find(|seed| Plan::of(*seed).shared == shared)
+            .find(|seed| Plan::of(*seed).beside == beside)
             .unwrap();
         assert!(story(seed) == story(seed), "seed {seed}");
         assert!(story(seed) != story(seed + 1));

@@ -76,22 +76,22 @@ impl World {
 fn where_etcd_takes_few_operations_batches_shrink() {
     let mut w = World::new(1, 1);
     w.the_next(3, 0, takes, Fate::Refused(Class::Invalid));
-    w.share(0, 60);
+    w.join_partitions(0, 60);
     w.until("all owned", secs(4), |w| w.all_owned(60));
     assert_eq!(w.taken_at_once(), [60, 30, 30, 15, 15, 15, 15]);
 }
 
 #[test]
 fn what_etcd_refuses_of_one_partition_alone_says_nothing_of_batches() {
-    let mut w = World::sharing(1, 8);
+    let mut w = World::with_partitions(1, 8);
     w.next(0, takes, Fate::Refused(Class::Invalid));
     let (_, key) = w.any_of(0, 8);
     w.delete(&key);
     w.until("refused", ms(50), |w| w.count(0, takes) == 2);
     w.until("all owned", secs(1), |w| w.all_owned(8));
-    w.stop_sharing(0, 8);
+    w.leave_partitions(0, 8);
     w.run(secs(1));
-    w.share(0, 60);
+    w.join_partitions(0, 60);
     w.until("all owned", secs(1), |w| w.all_owned(60));
     assert_eq!(w.taken_at_once(), [8, 1, 1, 60]);
 }
@@ -101,7 +101,7 @@ fn what_etcd_refuses_of_one_partition_alone_says_nothing_of_batches() {
 fn a_take_that_is_refused_because_the_lease_is_gone_is_not_repeated_under_that_lease() {
     let mut w = World::new(1, 1);
     w.next(0, takes, Fate::Refused(Class::LeaseGone));
-    w.share(0, 60);
+    w.join_partitions(0, 60);
     w.until("all owned", secs(4), |w| w.all_owned(60));
     let leases = w.asked.iter().filter_map(|(.., ask)| match ask {
         Ask::Take { member, .. } => Some(member.lease),
@@ -117,14 +117,19 @@ fn who_leaves_looks_for_what_it_may_have_taken_whatever_the_refusal_said() {
     for class in [Class::Retry, Class::Denied, Class::Backoff] {
         let mut w = World::new(1, 1);
         w.next(0, takes, Fate::RefusedLater(class));
-        w.share(0, 60);
+        w.join_partitions(0, 60);
         w.until("asked", secs(1), |w| w.count(0, takes) == 1);
         w.relink(0, |l| l.watches_stalled = true);
         w.run(ms(10));
         assert_eq!(w.keys_of_partitions(60).len(), 60);
-        w.stop_sharing(0, 60);
+        w.leave_partitions(0, 60);
         w.until("it has left", secs(1), |w| {
-            w.nodes[0].seat(&prefix_of(60)).unwrap().1.ended.is_some()
+            w.nodes[0]
+                .candidate(&prefix_of(60))
+                .unwrap()
+                .1
+                .ended
+                .is_some()
         });
         assert_eq!(w.keys_of_partitions(60), [], "{class:?}");
     }
@@ -133,7 +138,7 @@ fn who_leaves_looks_for_what_it_may_have_taken_whatever_the_refusal_said() {
 #[test]
 fn several_batches_go_out_at_once_and_the_rest_in_the_next_round() {
     let mut w = World::new(1, 1);
-    w.share(0, 2000);
+    w.join_partitions(0, 2000);
     w.until("all owned", ms(250), |w| w.all_owned(2000));
     assert_eq!(w.sizes_of_rounds(), [8, 8]);
     let mut sizes = vec![127; 15];
@@ -149,7 +154,7 @@ fn no_more_than_eight_are_under_way_and_none_twice() {
     let mut w = World::new(1, 1);
     w.the_next(6, 0, takes, Fate::Slow(ms(280)));
     w.the_next(10, 0, takes, Fate::Slow(ms(100)));
-    w.share(0, 2000);
+    w.join_partitions(0, 2000);
     let most = Cell::new(0);
     w.until("all owned", secs(1), |w| {
         let taking = w.taking(0);
@@ -176,7 +181,7 @@ fn what_fails_among_others_is_taken_again_and_nothing_twice() {
         Fate::Refused(Class::Backoff),
     ];
     w.takes_meet(0, fates);
-    w.share(0, ROUND);
+    w.join_partitions(0, ROUND);
     w.until("those that went well", ms(100), |w| {
         w.loads(ROUND)[0] == 3 * 127
     });
@@ -192,7 +197,7 @@ fn one_that_comes_late_is_adopted_when_the_next_one_of_these_was_answered() {
     w.takes_meet(0, [Fate::Late(ms(350))]);
     w.the_next(7, 0, takes, Fate::Slow(ms(10)));
     w.next(0, takes, Fate::Delayed(ms(200)));
-    w.share(0, ROUND);
+    w.join_partitions(0, ROUND);
     w.until("the others", ms(100), |w| w.loads(ROUND)[0] == 7 * 127);
     w.run(ms(400));
     assert_eq!(w.keys_of_partitions(ROUND).len(), ROUND as usize);
@@ -209,7 +214,7 @@ fn one_that_comes_late_is_adopted_when_the_next_one_of_these_was_answered() {
 fn what_etcd_refuses_at_once_halves_the_batch_once() {
     let mut w = World::new(1, 1);
     w.the_next(8, 0, takes, Fate::Refused(Class::Invalid));
-    w.share(0, ROUND);
+    w.join_partitions(0, ROUND);
     w.until("all owned", secs(1), |w| w.all_owned(ROUND));
     let sizes = [vec![127; 8], vec![63; 16], vec![8]].concat();
     assert_eq!(w.taken_at_once(), sizes);
@@ -221,7 +226,7 @@ fn takes_that_fail_together_are_one_failure() {
     for fate in [Fate::Refused(Class::Retry), Fate::RequestLost] {
         let mut w = World::new(1, 1);
         w.the_next(8, 0, takes, fate);
-        w.share(0, ROUND);
+        w.join_partitions(0, ROUND);
         w.until("asked", secs(1), |w| !w.taking(0).is_empty());
         w.until("answered", secs(1), |w| w.taking(0).is_empty());
         w.until("all owned", ms(60), |w| w.all_owned(ROUND));
@@ -235,7 +240,7 @@ fn of_the_pauses_after_takes_that_fail_together_the_longest_counts() {
     let mut w = World::new(1, 1);
     w.takes_meet(0, [Fate::Refused(Class::Backoff)]);
     w.the_next(7, 0, takes, Fate::Refused(Class::Retry));
-    w.share(0, ROUND);
+    w.join_partitions(0, ROUND);
     w.until("asked", secs(1), |w| w.taking(0).len() == 8);
     w.run(w.settings.timeout);
     assert_eq!(w.sizes_of_rounds(), [8]);
@@ -247,7 +252,7 @@ fn of_the_pauses_after_takes_that_fail_together_the_longest_counts() {
 fn rounds_that_fail_one_after_another_are_paused_between_ever_longer() {
     let mut w = World::new(1, 1);
     w.the_next(15, 0, takes, Fate::Refused(Class::Retry));
-    w.share(0, 300);
+    w.join_partitions(0, 300);
     w.until("all owned", secs(2), |w| w.all_owned(300));
     assert_eq!(w.sizes_of_rounds(), [3; 6]);
     // Beside the way to etcd and back, and what lies between two looks at the view.
@@ -264,18 +269,23 @@ fn who_leaves_looks_for_what_it_may_have_taken_when_no_take_is_under_way() {
     w.takes_meet(0, [Fate::AnswerLost]);
     w.the_next(7, 0, takes, Fate::Slow(ms(1)));
     w.takes_meet(0, [Fate::AnswerLost]);
-    w.share(0, MORE);
+    w.join_partitions(0, MORE);
     w.until("the last one", ms(200), |w| w.count(0, takes) == 9);
     assert_eq!(w.taking(0).len(), 2);
     w.relink(0, |l| l.watches_stalled = true);
     w.run(ms(10));
     assert_eq!(w.keys_of_partitions(MORE).len(), MORE as usize);
-    w.stop_sharing(0, MORE);
+    w.leave_partitions(0, MORE);
     w.until("one is answered", ms(400), |w| w.taking(0).len() == 1);
     assert_eq!(w.count(0, finds), 0, "the other may be lost too");
     w.until("both", ms(400), |w| w.taking(0).is_empty());
     w.until("it has left", ms(100), |w| {
-        w.nodes[0].seat(&prefix_of(MORE)).unwrap().1.ended.is_some()
+        w.nodes[0]
+            .candidate(&prefix_of(MORE))
+            .unwrap()
+            .1
+            .ended
+            .is_some()
     });
     assert_eq!(w.keys_of_partitions(MORE), []);
 }
@@ -284,7 +294,7 @@ fn who_leaves_looks_for_what_it_may_have_taken_when_no_take_is_under_way() {
 fn takes_under_a_lease_that_is_lost_are_not_waited_for() {
     let mut w = World::new(1, 1);
     w.the_next(8, 0, takes, Fate::Slow(ms(290)));
-    w.share(0, ROUND);
+    w.join_partitions(0, ROUND);
     w.until("under way", ms(100), |w| w.taking(0).len() == 8);
     w.run(ms(5));
     let first = w.nodes[0].lease().unwrap();
@@ -300,9 +310,9 @@ fn what_a_late_take_brought_beyond_the_share_goes_without_a_term() {
     let mut w = World::new(2, 1);
     w.next(0, takes, Fate::Late(ms(250)));
     w.next(1, takes, Fate::RequestLost);
-    w.share(0, 8);
+    w.join_partitions(0, 8);
     w.until("it takes all", ms(100), |w| w.count(0, takes) == 1);
-    w.share(1, 8);
+    w.join_partitions(1, 8);
     w.until("all owned", secs(2), |w| w.loads(8) == [4, 4]);
     w.check_one_term_each(8);
 }
@@ -311,22 +321,27 @@ fn what_a_late_take_brought_beyond_the_share_goes_without_a_term() {
 fn who_leaves_looks_for_nothing_that_it_may_have_taken_under_a_former_lease() {
     let mut w = World::new(1, 1);
     w.next(0, takes, Fate::RequestLost);
-    w.share(0, 8);
+    w.join_partitions(0, 8);
     w.until("all owned", secs(2), |w| w.all_owned(8));
     w.revoke(w.nodes[0].lease().unwrap());
     w.run(secs(1));
     assert!(w.all_owned(8), "under another lease");
     w.nodes[0].work = Work::After(secs(1));
-    w.stop_sharing(0, 8);
+    w.leave_partitions(0, 8);
     w.until("it has left", secs(2), |w| {
-        w.nodes[0].seat(&prefix_of(8)).unwrap().1.ended.is_some()
+        w.nodes[0]
+            .candidate(&prefix_of(8))
+            .unwrap()
+            .1
+            .ended
+            .is_some()
     });
     assert_eq!(w.count(0, finds), 0);
 }
 
 #[test]
 fn nothing_is_taken_by_a_view_with_a_gap() {
-    let mut w = World::sharing(1, 8);
+    let mut w = World::with_partitions(1, 8);
     w.next(0, takes, Fate::RequestLost);
     let (_, key) = w.any_of(0, 8);
     w.delete(&key);
@@ -344,7 +359,7 @@ fn nothing_is_taken_by_a_view_with_a_gap() {
 fn take_whose_key_is_deleted_before_its_answer_begins_no_term() {
     let mut w = World::new(1, 1);
     w.next(0, takes, Fate::Slow(ms(100)));
-    w.share(0, 1);
+    w.join_partitions(0, 1);
     w.until("the key stands", ms(100), |w| {
         !w.keys_of_partitions(1).is_empty()
     });

@@ -1,11 +1,12 @@
-//! Carries out what a machine asks for, and does to nodes what happens to processes.
+//! Carries out what a core asks for, and does to nodes what happens to processes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::node::{Link, Node, Term, Work};
+use super::store::Key;
 use super::{Ev, Event, World};
-use eldest_core::action::{Action, SlotId, TermId};
+use eldest_core::action::{Action, CandidateAction, SlotId, TermId, WatchId};
 
 impl World {
     pub(crate) fn relink(&mut self, node: usize, change: impl FnOnce(&mut Link)) {
@@ -55,43 +56,11 @@ impl World {
     pub(crate) fn act(&mut self, node: usize, action: Action) {
         match action {
             Action::Ask { request, ask } => self.send(node, request, ask),
-            Action::Watch { .. } => {
-                self.remember_watch(node, &action);
-                let Action::Watch { watch, key, prefix } = action else {
-                    return;
-                };
-                let n = &mut self.nodes[node];
-                let first = !std::mem::replace(&mut n.watching, true);
-                n.watch_generation += u64::from(first);
-                let generation = n.watch_generation;
-                let opening = [Duration::ZERO, self.nodes[node].link.opening][usize::from(first)];
-                let at = self.now.after(self.hop(node) + opening);
-                let register = Ev::Register {
-                    generation,
-                    id: watch,
-                    key,
-                    prefix,
-                    first,
-                };
-                self.schedule(at, node, register);
+            Action::Watch { watch, key, prefix } => self.open_watch(node, watch, key, prefix),
+            Action::Unwatch { watch: id } => {
+                self.on_stream(node, |generation| Ev::Cancel { generation, id });
             }
-            Action::Unwatch { watch } => {
-                let generation = self.nodes[node].watch_generation;
-                let at = self.now.after(self.hop(node));
-                self.schedule(
-                    at,
-                    node,
-                    Ev::Cancel {
-                        generation,
-                        id: watch,
-                    },
-                );
-            }
-            Action::Progress => {
-                let generation = self.nodes[node].watch_generation;
-                let at = self.now.after(self.hop(node));
-                self.schedule(at, node, Ev::Progress { generation });
-            }
+            Action::Progress => self.on_stream(node, |generation| Ev::Progress { generation }),
             Action::HangUpWatches { elsewhere } => {
                 let n = &mut self.nodes[node];
                 n.watch_generation += 1;
@@ -99,24 +68,24 @@ impl World {
                 n.watching = false;
                 self.watchers.retain(|w| w.node != node);
             }
-            Action::TermEnded { slot, term, .. } => {
+            Action::Candidate(CandidateAction::TermEnded { slot, term, .. }) => {
                 self.says_action(node, &action);
                 self.wind_up(node, slot, term);
                 self.tell(node, action);
             }
-            Action::Elected { slot, .. } => {
+            Action::Candidate(CandidateAction::Elected { slot, .. }) => {
                 self.says_action(node, &action);
                 self.begin_term(node, &action);
                 // As `Resource::elected`: the candidate is dropped when it has what it waited for.
-                if self.nodes[node].seats[&slot].brief {
+                if self.nodes[node].candidates[&slot].brief {
                     self.leave_slot(node, slot);
                 }
             }
-            Action::Taken {
+            Action::Candidate(CandidateAction::Taken {
                 member,
                 partition,
                 slot,
-            } => self.taken(node, member, partition, slot),
+            }) => self.taken(node, member, partition, slot),
             Action::Observed { .. } => {
                 self.says_action(node, &action);
                 self.shown(node, &action);
@@ -143,6 +112,31 @@ impl World {
         }
     }
 
+    /// Sends something on the open watch stream.
+    fn on_stream(&mut self, node: usize, ev: impl FnOnce(u64) -> Ev) {
+        let generation = self.nodes[node].watch_generation;
+        let at = self.now.after(self.hop(node));
+        self.schedule(at, node, ev(generation));
+    }
+
+    fn open_watch(&mut self, node: usize, id: WatchId, key: Key, prefix: bool) {
+        self.remember_watch(node, id, &key, prefix);
+        let n = &mut self.nodes[node];
+        let first = !std::mem::replace(&mut n.watching, true);
+        n.watch_generation += u64::from(first);
+        let generation = n.watch_generation;
+        let opening = [Duration::ZERO, n.link.opening][usize::from(first)];
+        let at = self.now.after(self.hop(node) + opening);
+        let register = Ev::Register {
+            generation,
+            id,
+            key,
+            prefix,
+            first,
+        };
+        self.schedule(at, node, register);
+    }
+
     fn tell(&mut self, node: usize, action: Action) {
         let mutant = self.mutant;
         let now = self.nodes[node].local(self.now);
@@ -159,10 +153,10 @@ impl World {
     }
 
     fn begin_term(&mut self, node: usize, action: &Action) {
-        let Action::Elected { slot, .. } = action else {
+        let Action::Candidate(CandidateAction::Elected { slot, .. }) = action else {
             return;
         };
-        let prefix = Arc::clone(&self.nodes[node].seats[slot].prefix);
+        let prefix = Arc::clone(&self.nodes[node].candidates[slot].prefix);
         let prize = self.stands_for(&prefix);
         let Some(token) = self.nodes[node].elected(action, prize) else {
             return;
@@ -170,7 +164,7 @@ impl World {
         let p = &mut self.prizes[prize];
         p.open += 1;
         p.terms += 1;
-        self.crowded += usize::from(p.open == p.seats + 1);
+        self.crowded += usize::from(p.open == p.capacity + 1);
         // A driver that was held up may tell of a term whose time has passed: nobody ever believes in it.
         let local = self.nodes[node].local(self.now);
         let over = |term: &Term| term.limit() <= local;
@@ -184,6 +178,6 @@ impl World {
     pub(crate) fn close_term(&mut self, prize: usize) {
         let p = &mut self.prizes[prize];
         p.open -= 1;
-        self.crowded -= usize::from(p.open == p.seats);
+        self.crowded -= usize::from(p.open == p.capacity);
     }
 }

@@ -46,7 +46,7 @@ impl World {
         }
         self.command(node, move |w| {
             let n = &mut w.nodes[node];
-            let Some(slot) = n.seat(prefix).map(|(slot, _)| slot) else {
+            let Some(slot) = n.candidate(prefix).map(|(slot, _)| slot) else {
                 return;
             };
             if n.closed() {
@@ -90,7 +90,7 @@ impl World {
     /// Whether what a caller was told stands in the candidate's key, if that still stands.
     fn stands_announced(&self, node: usize, slot: SlotId) -> Result<(), String> {
         let n = &self.nodes[node];
-        let own = n.machine.own(slot);
+        let own = n.core.own(slot);
         let (Some(told), Some(own)) = (n.announced.told.get(&slot), own) else {
             return Ok(());
         };

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::World;
-use super::node::Seat;
+use super::node::SimCandidate;
 use super::store::{Key, Store, Write};
+use eldest_core::Core;
 use eldest_core::action::SlotId;
 use eldest_core::candidate::key_of;
-use eldest_core::candidate::{CandidateConfig, Follow, Share};
+use eldest_core::candidate::{CandidateConfig, Permit, WatchScope};
 use eldest_core::kv::Entry;
-use eldest_core::machine::Machine;
 use eldest_core::reason::{EndReason, LostReason};
 
 /// The elections that nodes stand in.
@@ -20,7 +20,7 @@ pub(crate) const PERMITS: &[u8] = b"s/2/";
 pub(crate) const FAMILY: &[u8] = b"s/";
 
 /// How many may hold what lies under that prefix.
-pub(crate) fn seats_of(prefix: &[u8]) -> usize {
+pub(crate) fn capacity_of(prefix: &[u8]) -> usize {
     let capacity = prefix.strip_prefix(FAMILY).unwrap_or(b"1/");
     let capacity = capacity.split(|byte| *byte == b'/').next();
     let capacity = capacity.and_then(|text| std::str::from_utf8(text).ok());
@@ -35,35 +35,53 @@ impl World {
         &mut self,
         node: usize,
         prefix: &[u8],
-        follow: Follow,
+        follow: WatchScope,
         persistent: bool,
     ) -> Option<SlotId> {
+        let config = CandidateConfig {
+            watch_scope: follow,
+            persistent,
+            ..CandidateConfig::default()
+        };
+        self.stand_as(node, prefix, config)
+    }
+
+    /// Announces the node as a member of a group, unless its session does already. Nobody leads there.
+    #[cfg(test)]
+    pub(crate) fn join_group(&mut self, node: usize, prefix: &[u8]) -> Option<SlotId> {
+        let config = CandidateConfig {
+            watch_scope: WatchScope::Predecessor,
+            persistent: true,
+            present: true,
+            ..CandidateConfig::default()
+        };
+        self.stand_as(node, prefix, config)
+    }
+
+    fn stand_as(&mut self, node: usize, prefix: &[u8], config: CandidateConfig) -> Option<SlotId> {
         let prefix: Key = prefix.into();
         let n = &mut self.nodes[node];
-        let slot = n.seats.keys().next_back().map_or(1, |last| last + 1);
+        let slot = n.candidates.keys().next_back().map_or(1, |last| last + 1);
         if n.stood
             .get(&prefix)
-            .is_some_and(|other| n.machine.stands(*other))
+            .is_some_and(|other| n.core.stands(*other))
         {
             return None;
         }
         n.stood.insert(Arc::clone(&prefix), slot);
-        n.seats.insert(
+        n.candidates.insert(
             slot,
-            Seat {
+            SimCandidate {
                 prefix: Arc::clone(&prefix),
-                ..Seat::default()
+                ..SimCandidate::default()
             },
         );
-        self.stands_for(&prefix);
+        if !config.present {
+            self.stands_for(&prefix);
+        }
         let value = self.value(node, slot, 0);
         self.give(node, |m, now| {
-            let manner = CandidateConfig {
-                follow,
-                persistent,
-                ..CandidateConfig::default()
-            };
-            m.campaign(now, slot, prefix, value, manner);
+            m.campaign(now, slot, prefix, value, config);
         });
         Some(slot)
     }
@@ -72,43 +90,43 @@ impl World {
     pub(crate) fn acquire(&mut self, node: usize, prefix: &[u8], at_once: bool) -> Option<SlotId> {
         let prefix: Key = prefix.into();
         let n = &mut self.nodes[node];
-        let slot = n.seats.keys().next_back().map_or(1, |last| last + 1);
-        let share = prefix.starts_with(FAMILY).then(|| Share {
-            seats: seats_of(&prefix),
+        let slot = n.candidates.keys().next_back().map_or(1, |last| last + 1);
+        let permit = prefix.starts_with(FAMILY).then(|| Permit {
+            capacity: capacity_of(&prefix),
             family: FAMILY.into(),
             number: slot,
         });
-        if share.is_some() {
+        if permit.is_some() {
             n.permits.push(slot);
         } else {
             // As the session's own queue: the next task stands when nothing is left of the one before.
-            let before = n.stood.get(&prefix).map(|other| &n.seats[other]);
-            if before.is_some_and(|seat| seat.ended.is_none()) {
+            let before = n.stood.get(&prefix).map(|other| &n.candidates[other]);
+            if before.is_some_and(|candidate| candidate.ended.is_none()) {
                 return None;
             }
             n.stood.insert(Arc::clone(&prefix), slot);
         }
-        let seat = Seat {
+        let candidate = SimCandidate {
             prefix: Arc::clone(&prefix),
             brief: true,
-            ..Seat::default()
+            ..SimCandidate::default()
         };
-        n.seats.insert(slot, seat);
+        n.candidates.insert(slot, candidate);
         self.stands_for(&prefix);
         self.give(node, |m, now| {
-            let follow = if share.is_some() {
-                Follow::Everyone
+            let follow = if permit.is_some() {
+                WatchScope::Everyone
             } else {
-                Follow::Predecessor
+                WatchScope::Predecessor
             };
-            let manner = CandidateConfig {
-                follow,
+            let config = CandidateConfig {
+                watch_scope: follow,
                 persistent: false,
                 at_once,
-                share,
-                sharing: None,
+                permit,
+                ..CandidateConfig::default()
             };
-            m.campaign(now, slot, prefix, (*b"held").into(), manner);
+            m.campaign(now, slot, prefix, (*b"held").into(), config);
         });
         Some(slot)
     }
@@ -124,15 +142,16 @@ impl World {
 
     /// The tasks that wait are dropped.
     pub(crate) fn give_up(&mut self, node: usize, prefix: &[u8]) {
-        let seats = self.nodes[node].seats.iter();
-        let waiting = seats.filter(|(_, seat)| &*seat.prefix == prefix && seat.ended.is_none());
+        let candidates = self.nodes[node].candidates.iter();
+        let waiting = candidates
+            .filter(|(_, candidate)| &*candidate.prefix == prefix && candidate.ended.is_none());
         for slot in waiting.map(|(slot, _)| *slot).collect::<Vec<_>>() {
             self.leave_slot(node, slot);
         }
     }
 
     pub(crate) fn leave(&mut self, node: usize, prefix: &[u8]) {
-        if let Some((slot, _)) = self.nodes[node].seat(prefix) {
+        if let Some((slot, _)) = self.nodes[node].candidate(prefix) {
             self.leave_slot(node, slot);
         }
     }
@@ -154,7 +173,7 @@ impl World {
 
     /// Whether it may join again after a term.
     pub(crate) fn hold_back(&mut self, node: usize, prefix: &[u8], held: bool) {
-        if let Some((slot, _)) = self.nodes[node].seat(prefix) {
+        if let Some((slot, _)) = self.nodes[node].candidate(prefix) {
             self.command(node, move |w| {
                 w.give(node, |m, now| m.hold_back(now, slot, held));
             });
@@ -168,11 +187,17 @@ impl World {
         }
     }
 
+    /// The node holds a lease from now on, whether or not it stands.
+    #[cfg(test)]
+    pub(crate) fn keep_lease(&mut self, node: usize) {
+        self.command(node, move |w| w.give(node, Core::always_keep_lease));
+    }
+
     pub(crate) fn close(&mut self, node: usize) {
         self.command(node, move |w| {
             // The handles of onlookers end with the session.
             w.nodes[node].looks.clear();
-            w.give(node, Machine::close);
+            w.give(node, Core::close);
         });
     }
 

@@ -66,7 +66,7 @@ const PAUSE: Duration = Duration::from_millis(1500);
 impl World {
     /// The work of a new leader begins.
     pub(super) fn begin_work(&mut self, node: usize, prize: usize, token: i64) {
-        if !self.working || self.prizes[prize].seats > 1 {
+        if !self.working || self.prizes[prize].capacity > 1 {
             return;
         }
         let Some(key) = self.nodes[node].terms.last().map(|t| Arc::clone(&t.key)) else {

@@ -1,8 +1,8 @@
-//! Gives a node's machine what reaches it and does what the machine wants done, as the library's driver does.
+//! Gives a node's core what reaches it and does what the core wants done, as the library's driver does.
 //!
 //! Where turns cost nothing, everything is taken up the moment it comes. Otherwise inputs wait while a turn goes on, and
 //! the next turn takes one of them in the order of `driver/inbox.rs`: answers about the lease first, then due timers, then
-//! commands, other answers and watch messages in turn. What the machine decides in a turn is done at its end: that is the
+//! commands, other answers and watch messages in turn. What the core decides in a turn is done at its end: that is the
 //! worst of what a busy or interrupted thread can do.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::{Ev, Event, World, store};
 use crate::world::message::Message;
+use eldest_core::Core;
 use eldest_core::action::{Ask, RequestId, SlotId, TermId};
-use eldest_core::machine::Machine;
 use eldest_core::time::Time;
 
 /// Commands taken up in one turn, as `driver::inbox::IN_ONE_TURN`.
@@ -38,9 +38,9 @@ enum Turn {
     /// No turn is under way.
     #[default]
     Idle,
-    /// Inputs are given to the machine; what it wants done is left for later.
+    /// Inputs are given to the core; what it wants done is left for later.
     Deciding,
-    /// The turn takes its time. What the machine wants done is done at the end.
+    /// The turn takes its time. What the core wants done is done at the end.
     Busy,
     /// The time has passed while the process was stopped.
     Over,
@@ -224,7 +224,7 @@ impl World {
     /// The driver's timer rings.
     pub(super) fn ring(&mut self, node: usize) {
         if self.cost.is_zero() {
-            self.give(node, Machine::tick);
+            self.give(node, Core::tick);
         } else {
             self.begin_turn(node);
         }
@@ -248,7 +248,7 @@ impl World {
             self.happened.queued += u64::from(!n.inbox.is_empty());
             match work {
                 Work::Event(event) => self.take_up(node, event),
-                Work::Due => self.give(node, Machine::tick),
+                Work::Due => self.give(node, Core::tick),
                 Work::Commands(commands) => commands.into_iter().for_each(|act| act(self)),
             }
             // Most turns cost next to nothing.
@@ -274,7 +274,7 @@ impl World {
         self.begin_turn(node);
     }
 
-    /// What the machine decided in this turn is done.
+    /// What the core decided in this turn is done.
     fn end_turn(&mut self, node: usize) {
         self.nodes[node].inbox.turn = Turn::Idle;
         self.give(node, |_, _| {});
@@ -347,26 +347,26 @@ impl World {
         });
     }
 
-    /// Lets the node's machine do something, and does what it wants done: at once, or at the end of the driver's turn.
-    pub(crate) fn give(&mut self, node: usize, act: impl FnOnce(&mut Machine, Time)) {
+    /// Lets the node's core do something, and does what it wants done: at once, or at the end of the driver's turn.
+    pub(crate) fn give(&mut self, node: usize, act: impl FnOnce(&mut Core, Time)) {
         let n = &mut self.nodes[node];
         if n.closed() {
             return;
         }
         let now = n.local(self.now);
         n.watchdog(now);
-        act(&mut n.machine, now);
+        act(&mut n.core, now);
         if n.inbox.turn == Turn::Deciding {
             return;
         }
-        while let Some(action) = self.nodes[node].machine.action() {
+        while let Some(action) = self.nodes[node].core.action() {
             self.act(node, action);
         }
         if self.together {
             self.flush(node);
         }
         let n = &mut self.nodes[node];
-        let due = n.machine.next_timeout();
+        let due = n.core.next_timeout();
         if n.due_local != due {
             n.due_local = due;
             n.due = due.map(|at| n.world(at));

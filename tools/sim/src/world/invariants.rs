@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::World;
 use super::node::Node;
 use super::promise::{Broken, Invariant};
 use super::store::Key;
-use eldest_core::action::{Ask, Standing};
+use super::{Prize, World};
+use eldest_core::action::{Ask, Status};
 
 impl World {
     /// The first one counts: what follows may follow from it. A restore takes keys away that terms stand by, and gives
@@ -34,8 +34,8 @@ impl World {
     pub(super) fn check(&mut self) {
         self.check_terms();
         let astray = |node: &Node| {
-            let mut watches = node.machine.watches();
-            let astray = watches.find(|(_, slot)| !node.machine.has_slot(*slot));
+            let mut watches = node.core.watches();
+            let astray = watches.find(|(_, slot)| !node.core.has_slot(*slot));
             astray.map(|(watch, slot)| {
                 format!("watch {watch} is for slot {slot}, which is forgotten")
             })
@@ -68,8 +68,8 @@ impl World {
     fn check_prize(&mut self, valid: &[(usize, i64, usize, bool)]) {
         let place = valid[0].0;
         let prize = &self.prizes[place];
-        let seats = prize.seats;
-        if valid.len() <= seats || self.restored {
+        let capacity = prize.capacity;
+        if valid.len() <= capacity || self.restored {
             return;
         }
         let now = self.now;
@@ -78,7 +78,7 @@ impl World {
         let mut older = 0;
         for (index, (_, token, ..)) in valid.iter().enumerate() {
             let touched = self.was_touched(place, *token);
-            if older >= seats && !beyond {
+            if older >= capacity && !beyond {
                 let prefix = String::from_utf8_lossy(&prize.prefix).into_owned();
                 let valid: Vec<_> = valid.iter().map(|(_, token, n, _)| (token, n)).collect();
                 let what = format!("too many hold {prefix}: {valid:?} as (token, node)");
@@ -86,7 +86,7 @@ impl World {
                 return;
             }
             older += usize::from(!touched);
-            if index + seats >= valid.len() {
+            if index + capacity >= valid.len() {
                 continue;
             }
             let class = if beyond {
@@ -119,7 +119,7 @@ impl World {
     /// I2 and I4. Whose key somebody took away may still see itself first in events that reach it late.
     pub(super) fn check_election(&mut self, node: usize, prize: usize, token: i64) {
         let prefix = Arc::clone(&self.prizes[prize].prefix);
-        let seats = self.prizes[prize].seats;
+        let capacity = self.prizes[prize].capacity;
         let mut queue = self.store.queue(&prefix);
         // A partition's key is its own queue.
         if let Some(own) = self.store.keys.get(&prefix) {
@@ -128,7 +128,7 @@ impl World {
         let older = queue.iter().filter(|e| e.create_revision < token).count();
         let stands = queue.iter().any(|e| e.create_revision == token);
         let gone = self.was_touched(prize, token) || self.restored || self.nodes[node].beyond();
-        if older >= seats || !(stands || gone) {
+        if older >= capacity || !(stands || gone) {
             let what = format!(
                 "node {node} leads with {token}, behind {older} in {}",
                 super::trace::keys(&queue)
@@ -136,7 +136,7 @@ impl World {
             self.broken(Invariant::Seniority, what);
         }
         let newest = self.prizes[prize].newest;
-        if token <= newest && !gone && seats == 1 {
+        if token <= newest && !gone && capacity == 1 {
             let what = format!("token {token} of node {node} after {newest}");
             self.broken(Invariant::Tokens, what);
         }
@@ -226,54 +226,9 @@ impl World {
     /// I5 and I6, once everything has settled: one leader of every election, whoever stands has a place, and
     /// nothing else is left in etcd.
     pub(crate) fn settled(&self) -> Result<(), (Invariant, String)> {
-        let mut owned = Vec::new();
-        let stuck = |what: String| Err((Invariant::Liveness, what));
-        for (index, node) in self.nodes.iter().enumerate().filter(|(_, n)| !n.closed()) {
-            for slot in node.stood.values().chain(&node.permits) {
-                let seat = &node.seats[slot];
-                let place = node.machine.stands(*slot).then_some(seat.standing);
-                match place {
-                    Some(Some(Standing::Waiting { .. } | Standing::Leading { .. })) => {
-                        owned.extend(node.own_key(*slot));
-                    }
-                    Some(other) => return stuck(format!("node {index} is stuck: {other:?}")),
-                    None if seat.ended.is_none() => {
-                        return stuck(format!("node {index} never left: {seat:?}"));
-                    }
-                    None => {}
-                }
-            }
-        }
+        let mut owned = self.keys_of_candidates()?;
         for prize in &self.prizes {
-            let mut queue = self.store.queue(&prize.prefix);
-            // A partition's key is its own queue, and somebody's for as long as a node acts under it.
-            if let Some(own) = self.store.keys.get(&prize.prefix) {
-                queue.push(own.clone());
-                if self.nodes.iter().any(|n| n.lease() == Some(own.lease)) {
-                    owned.push(Arc::clone(&own.key));
-                }
-            }
-            let stray = queue.iter().find(|entry| !owned.contains(&entry.key));
-            if let Some(entry) = stray {
-                return Err((
-                    Invariant::Leaks,
-                    format!(
-                        "nobody's key: {}",
-                        super::trace::keys(std::slice::from_ref(entry))
-                    ),
-                ));
-            }
-            let held = self
-                .nodes
-                .iter()
-                .flat_map(|n| n.held(&prize.prefix, self.now));
-            let mut held: Vec<_> = held.map(|t| t.token).collect();
-            held.sort_unstable();
-            let eldest = queue.iter().take(prize.seats);
-            let eldest: Vec<_> = eldest.map(|e| e.create_revision).collect();
-            if held != eldest {
-                return stuck(format!("{held:?} lead, but the eldest are {eldest:?}"));
-            }
+            self.eldest_lead(prize, &mut owned)?;
         }
         if self.store.keys.len() != owned.len() {
             let keys = self.store.keys.keys();
@@ -289,4 +244,59 @@ impl World {
         self.all_is_announced()?;
         self.all_is_shown()
     }
+
+    /// The keys of all candidates, each of which waits or leads, or has left.
+    fn keys_of_candidates(&self) -> Result<Vec<Key>, (Invariant, String)> {
+        let mut owned = Vec::new();
+        for (index, node) in self.nodes.iter().enumerate().filter(|(_, n)| !n.closed()) {
+            for slot in node.stood.values().chain(&node.permits) {
+                let candidate = &node.candidates[slot];
+                let place = node.core.stands(*slot).then_some(candidate.status);
+                match place {
+                    Some(Some(
+                        Status::Waiting { .. } | Status::Present | Status::Leading { .. },
+                    )) => {
+                        owned.extend(node.own_key(*slot));
+                    }
+                    Some(other) => return stuck(format!("node {index} is stuck: {other:?}")),
+                    None if candidate.ended.is_none() => {
+                        return stuck(format!("node {index} never left: {candidate:?}"));
+                    }
+                    None => {}
+                }
+            }
+        }
+        Ok(owned)
+    }
+
+    /// Every key of the prize is owned, and the eldest lead. Adds the key of a partition to those that are owned.
+    fn eldest_lead(&self, prize: &Prize, owned: &mut Vec<Key>) -> Result<(), (Invariant, String)> {
+        let mut queue = self.store.queue(&prize.prefix);
+        // A partition's key is its own queue, and somebody's for as long as a node acts under it.
+        if let Some(own) = self.store.keys.get(&prize.prefix) {
+            queue.push(own.clone());
+            if self.nodes.iter().any(|n| n.lease() == Some(own.lease)) {
+                owned.push(Arc::clone(&own.key));
+            }
+        }
+        let stray = queue.iter().find(|entry| !owned.contains(&entry.key));
+        if let Some(entry) = stray {
+            let key = super::trace::keys(std::slice::from_ref(entry));
+            return Err((Invariant::Leaks, format!("nobody's key: {key}")));
+        }
+        let nodes = self.nodes.iter();
+        let held = nodes.flat_map(|n| n.held(&prize.prefix, self.now));
+        let mut held: Vec<_> = held.map(|t| t.token).collect();
+        held.sort_unstable();
+        let eldest = queue.iter().take(prize.capacity);
+        let eldest: Vec<_> = eldest.map(|e| e.create_revision).collect();
+        if held != eldest {
+            return stuck(format!("{held:?} lead, but the eldest are {eldest:?}"));
+        }
+        Ok(())
+    }
+}
+
+fn stuck<T>(what: String) -> Result<T, (Invariant, String)> {
+    Err((Invariant::Liveness, what))
 }

@@ -1,9 +1,10 @@
 //! Runs sessions, their etcd and the network between them in virtual time, in place of the library's driver. The
-//! machines' requests are executed, delayed or lost, and the invariants are checked after every step.
+//! cores' requests are executed, delayed or lost, and the invariants are checked after every step.
 
 mod acting;
 pub(crate) mod agenda;
 pub(crate) mod announcing;
+pub(crate) mod batch;
 pub(crate) mod cluster;
 pub(crate) mod counter;
 pub(crate) mod driver;
@@ -16,7 +17,6 @@ pub(crate) mod onlookers;
 pub(crate) mod partitions;
 pub(crate) mod promise;
 pub(crate) mod settings;
-pub(crate) mod shared;
 pub(crate) mod store;
 pub(crate) mod tally;
 mod told;
@@ -122,7 +122,7 @@ pub(crate) enum Ev {
     },
     /// Requests that share a transaction reach etcd.
     ArriveTogether {
-        asked: Vec<shared::Asked>,
+        asked: Vec<batch::Asked>,
         sent: Time,
         back: Option<Duration>,
         refusal: Option<Class>,
@@ -193,8 +193,8 @@ pub(crate) struct Elected {
 #[derive(Debug)]
 pub(crate) struct Prize {
     pub(crate) prefix: Key,
-    pub(crate) seats: usize,
-    /// Terms whose work has not ended; only where there are more than seats can too many be valid.
+    pub(crate) capacity: usize,
+    /// Terms whose work has not ended; only beyond the capacity can too many be valid.
     pub(crate) open: usize,
     pub(crate) newest: i64,
     pub(crate) terms: u64,
@@ -250,7 +250,7 @@ pub(crate) struct World {
     /// Leaders do guarded work.
     pub(crate) working: bool,
     /// The nodes share partitions.
-    pub(crate) shares: bool,
+    pub(crate) has_partitions: bool,
     /// How many keys a session may have; each is looked at in turn.
     pub(crate) turns: u32,
     pub(crate) mutant: Option<Mutant>,
@@ -258,7 +258,7 @@ pub(crate) struct World {
     pub(crate) trace: Option<Vec<Line>>,
     pub(crate) prizes: Vec<Prize>,
     places: BTreeMap<Key, usize>,
-    /// Prizes with more open terms than seats.
+    /// Prizes with more open terms than the capacity.
     crowded: usize,
     pub(crate) lives: Vec<u64>,
     pub(crate) inboxes: Vec<Vec<Event>>,
@@ -304,7 +304,7 @@ impl World {
             together: false,
             pages: false,
             working: false,
-            shares: false,
+            has_partitions: false,
             turns: 2,
             mutant: None,
             broken: None,
@@ -362,7 +362,7 @@ impl World {
         Duration::from_micros(drawn.unwrap_or(micros.end))
     }
 
-    /// The earliest time that a machine waits for.
+    /// The earliest time that a core waits for.
     fn next_tick(&self) -> (Time, usize) {
         let due = self.wakes.iter().enumerate().map(|(i, at)| (*at, i)).min();
         due.unwrap_or((Time::MAX, 0))
@@ -438,7 +438,7 @@ impl World {
         self.places.insert(Arc::clone(prefix), self.prizes.len());
         self.prizes.push(Prize {
             prefix: Arc::clone(prefix),
-            seats: cluster::seats_of(prefix),
+            capacity: cluster::capacity_of(prefix),
             open: 0,
             newest: 0,
             terms: 0,

@@ -8,7 +8,7 @@ use super::message::Message;
 use super::store::{EXISTS, Key};
 use super::{Ev, Event, World};
 use crate::mutant::Mutant;
-use eldest_core::action::{Action, Answer, Ask, RequestId, SlotId, TermId, WatchId};
+use eldest_core::action::{Answer, Ask, Join, Joined, Listed, RequestId, SlotId, TermId, WatchId};
 use eldest_core::kv::{Change, Entry, Header};
 use eldest_core::queue::Own;
 use eldest_core::time::Time;
@@ -54,8 +54,8 @@ impl World {
             return false;
         };
         let own = |own: &&Own| own.key == *key;
-        let machine = &n.machine;
-        let mine = machine.candidates().find_map(|(_, c)| c.own().filter(own));
+        let core = &n.core;
+        let mine = core.candidates().find_map(|(_, c)| c.own().filter(own));
         let entry = mine.map(|own| Entry {
             key: Arc::clone(&own.key),
             value: Key::default(),
@@ -101,54 +101,31 @@ impl World {
                 let ttl = ttl + now.since(sent);
                 Answer::Granted { lease, ttl, header }
             }
-            (Mutant::AdoptsLease, Ask::Grant { .. }, Answer::Failed(trouble))
-                if trouble.message == EXISTS =>
+            (Mutant::AdoptsLease, Ask::Grant { .. }, Answer::Failed(error))
+                if error.message == EXISTS =>
             {
                 Answer::Granted { lease, ttl, header }
             }
-            (Mutant::RevokesTaken, Ask::Grant { .. }, Answer::Failed(trouble))
-                if trouble.message == EXISTS =>
+            (Mutant::RevokesTaken, Ask::Grant { .. }, Answer::Failed(error))
+                if error.message == EXISTS =>
             {
                 self.store.perform(self.now, &Ask::Revoke { lease }, None);
-                Answer::Failed(trouble)
+                Answer::Failed(error)
             }
             (
                 Mutant::AdoptsDeleted,
                 Ask::Delete { .. } | Ask::Release { .. },
-                Answer::Failed(trouble),
-            ) if trouble.ambiguous => Answer::Deleted { header },
-            (
-                Mutant::ForgetsElders,
-                Ask::Join { key, .. },
-                Answer::Joined {
-                    header,
-                    created,
-                    entries,
-                    other,
-                },
-            ) => Answer::Joined {
-                header,
-                created,
-                entries: nearest(entries, &key),
-                other,
-            },
-            (Mutant::ForgetsElders, Ask::Older { .. }, Answer::Listed { header, entries }) => {
-                // Its own is the youngest of them.
-                let own = entries.iter().max_by_key(|e| e.create_revision);
-                let own = own.map(|e| Arc::clone(&e.key)).unwrap_or_default();
-                Answer::Listed {
-                    header,
-                    entries: nearest(entries, &own),
-                }
-            }
+                Answer::Failed(error),
+            ) if error.ambiguous => Answer::Deleted { header },
+            (Mutant::ForgetsElders, ask, answer) => without_elders(&ask, answer),
             (Mutant::TrustsExistence, _, Answer::Read { header, entry }) => Answer::Read {
                 header,
                 entry: entry.map(|e| n.memory.as_first_seen(e)),
             },
-            (Mutant::TrustsExistence, _, Answer::Listed { header, entries }) => Answer::Listed {
-                header,
-                entries: n.memory.all_as_first_seen(entries),
-            },
+            (Mutant::TrustsExistence, _, Answer::Listed(Listed { header, entries })) => {
+                let entries = n.memory.all_as_first_seen(entries);
+                Answer::Listed(Listed { header, entries })
+            }
             (_, _, answer) => answer,
         }
     }
@@ -211,10 +188,10 @@ impl World {
     }
 
     /// A watch is opened.
-    pub(crate) fn remember_watch(&mut self, node: usize, action: &Action) {
-        if let (Some(_), Action::Watch { watch, key, prefix }) = (self.mutant, action) {
+    pub(crate) fn remember_watch(&mut self, node: usize, id: WatchId, key: &Key, prefix: bool) {
+        if self.mutant.is_some() {
             let watches = &mut self.nodes[node].memory.watches;
-            watches.insert(*watch, (Arc::clone(key), *prefix));
+            watches.insert(id, (Arc::clone(key), prefix));
         }
     }
 
@@ -279,6 +256,23 @@ impl Memory {
     fn all_as_first_seen(&mut self, entries: Vec<Entry>) -> Vec<Entry> {
         entries.into_iter().map(|e| self.as_first_seen(e)).collect()
     }
+}
+
+/// The answer to a join or to a question for older keys, with nobody in it but the predecessor and who is younger.
+fn without_elders(ask: &Ask, mut answer: Answer) -> Answer {
+    match (ask, &mut answer) {
+        (Ask::Join(Join { key, .. }), Answer::Joined(Joined { entries, .. })) => {
+            *entries = nearest(std::mem::take(entries), key);
+        }
+        (Ask::Older { .. }, Answer::Listed(Listed { entries, .. })) => {
+            // Its own is the youngest of them.
+            let own = entries.iter().max_by_key(|e| e.create_revision);
+            let own = own.map(|e| Arc::clone(&e.key)).unwrap_or_default();
+            *entries = nearest(std::mem::take(entries), &own);
+        }
+        _ => {}
+    }
+    answer
 }
 
 /// Of the keys older than `own` only the youngest.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::cluster::ELECTIONS;
 use super::message::Message;
 use super::store::{ELECTION, Key, denied, failed};
-use super::{Ev, Event, Fate, Forbidden, Watcher, World};
+use super::{Ev, Event, Fate, Forbidden, Rule, Watcher, World};
 use eldest_core::action::{Answer, Ask, Class, RequestId};
 use eldest_core::time::Time;
 
@@ -42,30 +42,21 @@ impl World {
                 prefix,
                 first,
             } if alive && generation == self.nodes[node].watch_generation => {
-                if self.nodes[node].link.requests_lost {
-                    if first {
-                        let at = self.now.after(self.settings.timeout);
-                        self.message_at(at, node, generation, Message::Broken);
-                    } else {
-                        let at = self.now.after(Duration::from_millis(200));
-                        self.schedule(at, node, ev);
-                    }
-                    return;
-                }
-                self.watchers.push(Watcher {
-                    node,
-                    generation,
-                    id,
-                    key: Arc::clone(key),
-                    prefix,
-                    last: self.now,
-                });
-                let forbidden = |f: &Forbidden| f.node == node && key.starts_with(&f.prefix);
-                if self.forbidden.iter().any(forbidden) {
-                    self.message(self.watchers.len() - 1, Message::Refused { id });
-                    self.watchers.pop();
+                if !self.nodes[node].link.requests_lost {
+                    self.register(Watcher {
+                        node,
+                        generation,
+                        id,
+                        key: Arc::clone(key),
+                        prefix,
+                        last: self.now,
+                    });
+                } else if first {
+                    let at = self.now.after(self.settings.timeout);
+                    self.message_at(at, node, generation, Message::Broken);
                 } else {
-                    self.begin_watch(self.watchers.len() - 1, id);
+                    let at = self.now.after(Duration::from_millis(200));
+                    self.schedule(at, node, ev);
                 }
             }
             Ev::Cancel { generation, id } if alive => {
@@ -76,14 +67,33 @@ impl World {
                 }
             }
             Ev::Progress { generation } if alive && !self.nodes[node].link.requests_lost => {
-                let of_stream = |w: &Watcher| w.node == node && w.generation == generation;
-                let mine = (0..self.watchers.len()).filter(|w| of_stream(&self.watchers[*w]));
-                if let Some(slowest) = mine.max_by_key(|w| self.watchers[*w].last) {
-                    let revision = self.store.revision;
-                    self.message(slowest, Message::Progress { revision });
-                }
+                self.progress(node, generation);
             }
             _ => {}
+        }
+    }
+
+    /// etcd tells how far the stream is, with its slowest watch.
+    fn progress(&mut self, node: usize, generation: u64) {
+        let of_stream = |w: &Watcher| w.node == node && w.generation == generation;
+        let mine = (0..self.watchers.len()).filter(|w| of_stream(&self.watchers[*w]));
+        if let Some(slowest) = mine.max_by_key(|w| self.watchers[*w].last) {
+            let revision = self.store.revision;
+            self.message(slowest, Message::Progress { revision });
+        }
+    }
+
+    /// etcd opens a watch, or refuses it.
+    fn register(&mut self, watcher: Watcher) {
+        let (node, id) = (watcher.node, watcher.id);
+        let covers = |f: &Forbidden| f.node == node && watcher.key.starts_with(&f.prefix);
+        let forbidden = self.forbidden.iter().any(covers);
+        self.watchers.push(watcher);
+        if forbidden {
+            self.message(self.watchers.len() - 1, Message::Refused { id });
+            self.watchers.pop();
+        } else {
+            self.begin_watch(self.watchers.len() - 1, id);
         }
     }
 
@@ -402,19 +412,7 @@ impl World {
             _ => None,
         };
         let (out, back) = (self.hop(node), self.hop(node));
-        let forbidden = self.is_forbidden(node, &ask);
-        let rule = self
-            .rules
-            .iter_mut()
-            .find(|r| r.node == node && r.times > 0 && (r.what)(&ask));
-        let fate = match rule {
-            Some(rule) => {
-                rule.times -= 1;
-                Some(rule.fate)
-            }
-            None if forbidden => Some(Fate::Refused(Class::Denied)),
-            None => self.fate_by_link(node, out),
-        };
+        let fate = self.fate(node, &ask, out);
         if let Some(Fate::Refused(class)) = fate {
             self.answer(node, request, failed(class, false), stream, now, out + back);
             return;
@@ -437,6 +435,19 @@ impl World {
             };
             self.schedule(now.after(out), node, arrive);
         }
+    }
+
+    /// What becomes of a request: what a rule says, what its permissions allow, what the way to etcd makes of it.
+    fn fate(&mut self, node: usize, ask: &Ask, out: Duration) -> Option<Fate> {
+        let meets = |r: &&mut Rule| r.node == node && r.times > 0 && (r.what)(ask);
+        if let Some(rule) = self.rules.iter_mut().find(meets) {
+            rule.times -= 1;
+            return Some(rule.fate);
+        }
+        if self.is_forbidden(node, ask) {
+            return Some(Fate::Refused(Class::Denied));
+        }
+        self.fate_by_link(node, out)
     }
 
     /// What the way to etcd makes of a request that takes so long to get there.

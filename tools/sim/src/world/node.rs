@@ -1,4 +1,4 @@
-//! Holds the state of one node beside its machine: its clock, its link, and the state of the driver and the handles.
+//! Holds the state of one node beside its core: its clock, its link, and the state of the driver and the handles.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -8,21 +8,22 @@ use std::time::Duration;
 
 use super::Event;
 use super::announcing::Announced;
+use super::batch::Kept;
 use super::driver::Inbox;
 use super::message::Message;
 use super::mutated::Memory;
 use super::onlookers::Look;
 use super::settings::Settings;
-use super::shared::Kept;
 use super::store::Key;
 use super::tally::Tally;
 use crate::mutant::Mutant;
+use eldest_core::Core;
 use eldest_core::action::{
-    Action, Answer, Condition, Note, RequestError, RequestId, SlotId, Standing, TermId,
+    Action, Answer, CandidateAction, Note, RequestError, RequestId, SessionState, SlotId, Status,
+    TermId,
 };
-use eldest_core::candidate::{Follow, Phase};
+use eldest_core::candidate::{Phase, WatchScope};
 use eldest_core::kv::{Entry, Reach};
-use eldest_core::machine::Machine;
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
 use eldest_core::watch::Completeness;
@@ -34,7 +35,7 @@ pub(crate) struct Belief {
     pub(crate) frozen: Cell<bool>,
 }
 
-/// As `term::Shared`, with the work that goes on under it.
+/// As `term::Beside`, with the work that goes on under it.
 #[derive(Debug)]
 pub(crate) struct Term {
     pub(crate) slot: SlotId,
@@ -97,9 +98,9 @@ pub(crate) struct Link {
 
 /// What a candidate's handles were told.
 #[derive(Debug, Default)]
-pub(crate) struct Seat {
+pub(crate) struct SimCandidate {
     pub(crate) prefix: Key,
-    pub(crate) standing: Option<Standing>,
+    pub(crate) status: Option<Status>,
     pub(crate) registered: bool,
     /// Of a lock or semaphore: its holder does not stand again by itself.
     pub(crate) brief: bool,
@@ -111,7 +112,7 @@ pub(crate) struct Seat {
     reason = "independent facts, each said in its own words"
 )]
 pub(crate) struct Node {
-    pub(crate) machine: Machine,
+    pub(crate) core: Core,
     pub(crate) settings: Settings,
     /// Of its lease ids.
     pub(crate) seed: u64,
@@ -124,7 +125,7 @@ pub(crate) struct Node {
     pub(crate) link: Link,
     pub(crate) work: Work,
     /// How its candidates look at the queue.
-    pub(crate) follow: Follow,
+    pub(crate) follow: WatchScope,
     pub(crate) paused: bool,
     /// Since when its machine is suspended: it is paused, and the timers of its runtime stand still.
     pub(crate) suspended: Option<Time>,
@@ -136,7 +137,7 @@ pub(crate) struct Node {
     pub(crate) inbox: Inbox,
     /// What is sent at the end of a turn.
     pub(crate) kept: Kept,
-    /// What the machine waits for, by the node's clock and by the world's.
+    /// What the core waits for, by the node's clock and by the world's.
     pub(crate) due_local: Option<Time>,
     pub(crate) due: Option<Time>,
     /// The lease of the open keepalive stream.
@@ -144,7 +145,7 @@ pub(crate) struct Node {
     pub(crate) generation: u64,
     pub(crate) watching: bool,
     pub(crate) watch_generation: u64,
-    /// How often the machine asked for a watch stream at another endpoint.
+    /// How often the core asked for a watch stream at another endpoint.
     pub(crate) watches_moved: u64,
     /// That stream is half open: nothing comes on it.
     pub(crate) dead_watches: Option<u64>,
@@ -156,7 +157,7 @@ pub(crate) struct Node {
     pub(crate) belief: Option<Rc<Belief>>,
     /// Every term; of a world that does not record, those whose work goes on.
     pub(crate) terms: Vec<Term>,
-    pub(crate) seats: BTreeMap<SlotId, Seat>,
+    pub(crate) candidates: BTreeMap<SlotId, SimCandidate>,
     pub(crate) stood: BTreeMap<Key, SlotId>,
     /// Slots of a semaphore, of which one session has several.
     pub(crate) permits: Vec<SlotId>,
@@ -167,7 +168,7 @@ pub(crate) struct Node {
     pub(crate) leases: Vec<i64>,
     /// The create revision of every key that it joined with.
     pub(crate) joined: Vec<i64>,
-    pub(crate) conditions: Vec<Condition>,
+    pub(crate) session_states: Vec<SessionState>,
     pub(crate) notes: Vec<Note>,
     pub(crate) proclaimed: Vec<(u64, Result<bool, RequestError>)>,
     pub(crate) observed: Vec<(SlotId, i64, Vec<Entry>)>,
@@ -188,7 +189,7 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new(settings: Settings, seed: u64) -> Self {
         Self {
-            machine: Machine::new(settings.config()),
+            core: Core::new(settings.config()),
             settings,
             seed,
             drawn: (0, 0),
@@ -197,7 +198,7 @@ impl Node {
             rate_ppm: 0,
             link: Link::default(),
             work: Work::After(Duration::ZERO),
-            follow: Follow::Auto,
+            follow: WatchScope::Auto,
             paused: false,
             suspended: None,
             stopped: Vec::new(),
@@ -217,7 +218,7 @@ impl Node {
             lost_below: 0,
             belief: None,
             terms: Vec::new(),
-            seats: BTreeMap::new(),
+            candidates: BTreeMap::new(),
             stood: BTreeMap::new(),
             permits: Vec::new(),
             recording: false,
@@ -225,7 +226,7 @@ impl Node {
             tally: Tally::default(),
             leases: Vec::new(),
             joined: Vec::new(),
-            conditions: Vec::new(),
+            session_states: Vec::new(),
             notes: Vec::new(),
             proclaimed: Vec::new(),
             observed: Vec::new(),
@@ -251,9 +252,9 @@ impl Node {
         self.drawn.1 = ((z >> 1) as i64).max(1);
     }
 
-    /// Before the machine hears of it.
+    /// Before the core hears of it.
     pub(crate) fn count_lost_take(&mut self, request: RequestId, answer: &Answer) {
-        let lost = matches!(answer, Answer::Failed(trouble) if trouble.ambiguous);
+        let lost = matches!(answer, Answer::Failed(error) if error.ambiguous);
         let beside = lost && self.takes().count() > 1;
         if beside && self.takes().any(|(take, _)| *take == request) {
             self.tally.takes_lost += 1;
@@ -262,7 +263,7 @@ impl Node {
 
     /// The partitions of every take under way.
     pub(crate) fn takes(&self) -> impl Iterator<Item = (&RequestId, &Vec<u32>)> {
-        self.machine.candidates().flat_map(|(_, c)| c.takes())
+        self.core.candidates().flat_map(|(_, c)| c.takes())
     }
 
     /// This node's clock at an instant of the world. Overflows after 18,000 s of it.
@@ -344,14 +345,14 @@ impl Node {
         Some(term.prize)
     }
 
-    /// The key that a candidate holds, as its machine knows.
+    /// The key that a candidate holds, as its core knows.
     pub(crate) fn own_key(&self, slot: SlotId) -> Option<Key> {
-        self.machine.own(slot).map(|own| Arc::clone(&own.key))
+        self.core.own(slot).map(|own| Arc::clone(&own.key))
     }
 
-    /// Whether its machine believes to hold that very key, and means to keep it.
+    /// Whether its core believes to hold that very key, and means to keep it.
     pub(crate) fn holds(&self, key: &[u8], create_revision: i64) -> bool {
-        self.machine
+        self.core
             .candidates()
             .any(|(_, candidate)| match candidate.phase() {
                 Phase::Waiting { own } | Phase::Leading { own, .. } => {
@@ -361,13 +362,13 @@ impl Node {
             })
     }
 
-    pub(crate) fn seat(&self, prefix: &[u8]) -> Option<(SlotId, &Seat)> {
+    pub(crate) fn candidate(&self, prefix: &[u8]) -> Option<(SlotId, &SimCandidate)> {
         let slot = self.stood.get(prefix)?;
-        Some((*slot, &self.seats[slot]))
+        Some((*slot, &self.candidates[slot]))
     }
 
     pub(crate) fn lease(&self) -> Option<i64> {
-        self.machine.lease().map(eldest_core::lease::Lease::id)
+        self.core.lease().map(eldest_core::lease::Lease::id)
     }
 
     pub(crate) fn key(&self, prefix: &[u8]) -> Option<Key> {
@@ -384,12 +385,12 @@ impl Node {
 
     /// A term begins, unless nothing may be believed in any more: its token.
     pub(crate) fn elected(&mut self, action: &Action, prize: usize) -> Option<i64> {
-        let Action::Elected {
+        let Action::Candidate(CandidateAction::Elected {
             slot,
             term,
             key,
             token,
-        } = action
+        }) = action
         else {
             return None;
         };
@@ -397,7 +398,7 @@ impl Node {
         self.terms.push(Term {
             slot: *slot,
             id: *term,
-            prefix: Arc::clone(&self.seats[slot].prefix),
+            prefix: Arc::clone(&self.candidates[slot].prefix),
             prize,
             key: Arc::clone(key),
             token: *token,

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::World;
-use super::node::{Seat, Term};
+use super::node::{SimCandidate, Term};
 use super::store::Key;
 use eldest_core::action::SlotId;
-use eldest_core::candidate::{CandidateConfig, Follow};
-use eldest_core::partitions::{Sharing, partition_key};
+use eldest_core::candidate::{CandidateConfig, WatchScope};
+use eldest_core::partitions::{PartitionSet, partition_key};
 
 pub(crate) fn prefix_of(count: u32) -> Key {
     format!("p/{count}/").into_bytes().into()
@@ -15,25 +15,25 @@ pub(crate) fn prefix_of(count: u32) -> Key {
 
 impl World {
     /// Shares partitions, unless this session does already.
-    pub(crate) fn share(&mut self, node: usize, count: u32) {
+    pub(crate) fn join_partitions(&mut self, node: usize, count: u32) {
         let prefix = prefix_of(count);
         let n = &mut self.nodes[node];
         let known = n.stood.get(&prefix);
-        if known.is_some_and(|other| n.machine.stands(*other)) {
+        if known.is_some_and(|other| n.core.stands(*other)) {
             return;
         }
-        let own = n.seats.keys().rev().find(|slot| **slot < 1 << 32);
+        let own = n.candidates.keys().rev().find(|slot| **slot < 1 << 32);
         let slot = own.map_or(1, |last| last + 1);
         n.stood.insert(Arc::clone(&prefix), slot);
-        let seat = Seat {
+        let candidate = SimCandidate {
             prefix: Arc::clone(&prefix),
-            ..Seat::default()
+            ..SimCandidate::default()
         };
-        n.seats.insert(slot, seat);
-        let manner = CandidateConfig {
-            follow: Follow::Everyone,
+        n.candidates.insert(slot, candidate);
+        let config = CandidateConfig {
+            watch_scope: WatchScope::Everyone,
             persistent: true,
-            sharing: Some(Sharing {
+            partitions: Some(PartitionSet {
                 count,
                 family: (*b"p/").into(),
                 tag: (*b"tag").into(),
@@ -41,23 +41,23 @@ impl World {
             ..CandidateConfig::default()
         };
         let value = format!("n{node}").into_bytes().into();
-        self.give(node, |m, now| m.campaign(now, slot, prefix, value, manner));
+        self.give(node, |m, now| m.campaign(now, slot, prefix, value, config));
     }
 
     pub(crate) fn taken(&mut self, node: usize, member: SlotId, partition: u32, slot: SlotId) {
         let n = &mut self.nodes[node];
-        let key = partition_key(&n.seats[&member].prefix, partition);
+        let key = partition_key(&n.candidates[&member].prefix, partition);
         // I1 of one node: the work of an earlier term of it has ended.
         let open = |t: &&Term| t.prefix == key && !t.joined;
         assert!(
             n.terms.iter().find(open).is_none(),
             "{partition} was taken while its work goes on"
         );
-        let seat = Seat {
+        let candidate = SimCandidate {
             prefix: Arc::clone(&key),
-            ..Seat::default()
+            ..SimCandidate::default()
         };
-        n.seats.insert(slot, seat);
+        n.candidates.insert(slot, candidate);
         self.stands_for(&key);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::lease::Trust;
-use eldest_core::machine::{BATCH, Config};
+use eldest_core::{BATCH, Config};
 
 /// How sessions are configured.
 #[derive(Debug, Clone, Copy)]

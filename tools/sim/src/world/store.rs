@@ -5,8 +5,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eldest_core::action::{Admission, Answer, Ask, Class, RequestError};
+use eldest_core::action::{Admission, Answer, Ask, Class, Join, Joined, Listed, RequestError};
 use eldest_core::kv::{Change, Entry, Header, Reach};
+use eldest_core::queue::Own;
 use eldest_core::time::Time;
 
 pub(crate) type Key = Arc<[u8]>;
@@ -48,28 +49,19 @@ pub(crate) enum Write {
 
 /// Not permitted.
 pub(crate) fn denied() -> RequestError {
-    RequestError {
-        class: Class::Denied,
-        ambiguous: false,
-        message: "model".to_owned(),
-    }
+    RequestError::new(Class::Denied, "model", "")
 }
 
 pub(crate) fn failed(class: Class, ambiguous: bool) -> Answer {
     Answer::Failed(RequestError {
-        class,
         ambiguous,
-        message: format!("model: {class:?}"),
+        ..RequestError::new(class, format!("model: {class:?}"), "")
     })
 }
 
 /// The refusal of a lease whose id is taken.
 pub(crate) fn exists() -> Answer {
-    Answer::Failed(RequestError {
-        class: Class::Retry,
-        ambiguous: false,
-        message: EXISTS.to_owned(),
-    })
+    Answer::Failed(RequestError::new(Class::Retry, EXISTS, "").unsent())
 }
 
 /// What etcd says then.
@@ -265,20 +257,7 @@ impl Store {
     /// Does what is asked. `lease` is that of the keepalive stream on which the request came, or the one to be granted.
     pub(crate) fn perform(&mut self, now: Time, ask: &Ask, lease: Option<i64>) -> Answer {
         match ask {
-            Ask::Grant { ttl } => {
-                let expires = now.after(*ttl);
-                let lease = lease.unwrap_or_default();
-                if self.leases.contains_key(&lease) {
-                    return exists();
-                }
-                self.leases.insert(lease, Lease { ttl: *ttl, expires });
-                self.none_before = self.none_before.min(expires);
-                Answer::Granted {
-                    lease,
-                    ttl: *ttl,
-                    header: self.header(),
-                }
-            }
+            Ask::Grant { ttl } => self.grant(now, lease.unwrap_or_default(), *ttl),
             Ask::Open { lease } => match self.renew(now, *lease) {
                 Some(_) => Answer::Opened,
                 None => failed(Class::LeaseGone, false),
@@ -295,116 +274,31 @@ impl Store {
                 header: self.header(),
                 entry: self.keys.get(key).cloned(),
             },
-            Ask::Join {
-                key,
-                value,
-                lease,
-                prefix,
-                admission,
-            } => {
-                let other = self.other(prefix, admission);
-                let created = other.is_none() && self.admits(key, prefix, admission);
-                if created && !self.leases.contains_key(lease) {
-                    return failed(Class::LeaseGone, false);
-                }
-                if created {
-                    self.put(key, value, *lease);
-                }
-                Answer::Joined {
-                    header: self.header(),
-                    created,
-                    entries: self.children(prefix),
-                    other,
-                }
-            }
-            Ask::List { prefix, reach } => Answer::Listed {
-                header: self.header(),
-                entries: self.below(prefix, *reach),
-            },
+            Ask::Join(join) => self.join(join),
+            Ask::List { prefix, reach } => self.listed(self.below(prefix, *reach)),
             Ask::Older {
                 prefix,
                 create_revision,
             } => {
                 let mut entries = self.children(prefix);
                 entries.retain(|e| e.create_revision <= *create_revision);
-                Answer::Listed {
-                    header: self.header(),
-                    entries,
-                }
+                self.listed(entries)
             }
             Ask::Delete {
                 key,
                 create_revision,
-            } => {
-                if self.holds(key, *create_revision) {
-                    self.delete(key);
-                }
-                Answer::Deleted {
-                    header: self.header(),
-                }
-            }
-            Ask::Release { keys } => {
-                let held: Vec<_> = keys
-                    .iter()
-                    .filter(|(k, created)| self.holds(k, *created))
-                    .map(|(key, _)| Write::Delete {
-                        key: Arc::clone(key),
-                    })
-                    .collect();
-                self.write(held);
-                Answer::Deleted {
-                    header: self.header(),
-                }
-            }
+            } => self.release(&[(Arc::clone(key), *create_revision)]),
+            Ask::Release { keys } => self.release(keys),
             Ask::Take {
                 member,
                 value,
                 keys,
-            } => {
-                if !self.holds(&member.key, member.create_revision) {
-                    return Answer::Taken {
-                        header: self.header(),
-                        taken: None,
-                    };
-                }
-                let absent = |key: &Key| !self.keys.contains_key(key);
-                let taken: Vec<_> = keys.iter().map(absent).collect();
-                if !self.leases.contains_key(&member.lease) && taken.contains(&true) {
-                    return failed(Class::LeaseGone, false);
-                }
-                let puts: Vec<_> = keys
-                    .iter()
-                    .zip(&taken)
-                    .filter(|(_, taken)| **taken)
-                    .map(|(key, _)| Write::Put {
-                        key: Arc::clone(key),
-                        value: Arc::clone(value),
-                        lease: member.lease,
-                    })
-                    .collect();
-                self.write(puts);
-                Answer::Taken {
-                    header: self.header(),
-                    taken: Some(taken),
-                }
-            }
+            } => self.take(member, value, keys),
             Ask::Proclaim {
                 own,
                 mod_revision,
                 value,
-            } => {
-                let entry = self.keys.get(&own.key);
-                let held = entry.is_some_and(|e| {
-                    own.is(e) && e.lease == own.lease && e.mod_revision == *mod_revision
-                });
-                if held {
-                    self.put(&own.key, value, own.lease);
-                    let held = Some(self.revision);
-                    return Answer::Proclaimed { held, entry: None };
-                }
-                let entry = entry.cloned();
-                Answer::Proclaimed { held: None, entry }
-            }
+            } => self.proclaim(own, *mod_revision, value),
             Ask::Revoke { lease } => {
                 self.revoke(*lease);
                 Answer::Revoked
@@ -413,5 +307,90 @@ impl Store {
                 keys: self.keys_of(*lease),
             },
         }
+    }
+
+    fn grant(&mut self, now: Time, lease: i64, ttl: Duration) -> Answer {
+        if self.leases.contains_key(&lease) {
+            return exists();
+        }
+        let expires = now.after(ttl);
+        self.leases.insert(lease, Lease { ttl, expires });
+        self.none_before = self.none_before.min(expires);
+        let header = self.header();
+        Answer::Granted { lease, ttl, header }
+    }
+
+    fn join(&mut self, join: &Join) -> Answer {
+        let (prefix, admission) = (&join.prefix, &join.admission);
+        let other = self.other(prefix, admission);
+        let created = other.is_none() && self.admits(&join.key, prefix, admission);
+        if created && !self.leases.contains_key(&join.lease) {
+            return failed(Class::LeaseGone, false);
+        }
+        if created {
+            self.put(&join.key, &join.value, join.lease);
+        }
+        Answer::Joined(Joined {
+            header: self.header(),
+            created,
+            entries: self.children(prefix),
+            other,
+        })
+    }
+
+    fn listed(&self, entries: Vec<Entry>) -> Answer {
+        let header = self.header();
+        Answer::Listed(Listed { header, entries })
+    }
+
+    /// Deletes those of the keys that still have their create revision.
+    fn release(&mut self, keys: &[(Key, i64)]) -> Answer {
+        let held = keys.iter().filter(|(k, created)| self.holds(k, *created));
+        let deletes = held.map(|(key, _)| Write::Delete {
+            key: Arc::clone(key),
+        });
+        self.write(deletes.collect::<Vec<_>>());
+        let header = self.header();
+        Answer::Deleted { header }
+    }
+
+    /// Puts those of the keys that are absent, while the member's own key stands.
+    fn take(&mut self, member: &Own, value: &Key, keys: &[Key]) -> Answer {
+        if !self.holds(&member.key, member.create_revision) {
+            let header = self.header();
+            return Answer::Taken {
+                header,
+                taken: None,
+            };
+        }
+        let absent = |key: &Key| !self.keys.contains_key(key);
+        let taken: Vec<_> = keys.iter().map(absent).collect();
+        if !self.leases.contains_key(&member.lease) && taken.contains(&true) {
+            return failed(Class::LeaseGone, false);
+        }
+        let absent = keys.iter().zip(&taken).filter(|(_, taken)| **taken);
+        let puts = absent.map(|(key, _)| Write::Put {
+            key: Arc::clone(key),
+            value: Arc::clone(value),
+            lease: member.lease,
+        });
+        self.write(puts);
+        Answer::Taken {
+            header: self.header(),
+            taken: Some(taken),
+        }
+    }
+
+    fn proclaim(&mut self, own: &Own, mod_revision: i64, value: &[u8]) -> Answer {
+        let entry = self.keys.get(&own.key);
+        let held = entry
+            .is_some_and(|e| own.is(e) && e.lease == own.lease && e.mod_revision == mod_revision);
+        if held {
+            self.put(&own.key, value, own.lease);
+            let held = Some(self.revision);
+            return Answer::Proclaimed { held, entry: None };
+        }
+        let entry = entry.cloned();
+        Answer::Proclaimed { held: None, entry }
     }
 }

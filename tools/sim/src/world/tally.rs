@@ -1,4 +1,4 @@
-//! Counts what the machines of a world tell.
+//! Counts what the cores of a world tell.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! Notes what a machine tells its node: beliefs, terms, candidacies and observations.
+//! Notes what a core tells its node: beliefs, terms, candidacies and observations.
 
-use super::node::{Node, Seat};
+use super::node::{Node, SimCandidate};
 use crate::mutant::Mutant;
-use eldest_core::action::{Action, Condition, Note, SlotId};
+use eldest_core::action::{Action, CandidateAction, Note, SessionState, SlotId};
 use eldest_core::kv::Entry;
 use eldest_core::time::Time;
 
@@ -18,7 +18,7 @@ impl Node {
             Action::Trust { deadline, fresh } => {
                 let stands = self.trust(deadline, fresh, mutant);
                 if !stands {
-                    self.machine.distrusted(now);
+                    self.core.distrusted(now);
                 }
             }
             Action::Distrust => {
@@ -26,7 +26,62 @@ impl Node {
                     belief.frozen.set(true);
                 }
             }
-            Action::TermEnded {
+            Action::Candidate(action) => self.candidate_told(action, extends),
+            Action::Proclaimed { ticket, result } if self.recording => {
+                self.proclaimed.push((ticket, result));
+            }
+            Action::Observed {
+                slot,
+                revision,
+                entries,
+                ..
+            } if self.recording => {
+                let entries = entries.iter().map(|entry| Entry::clone(entry)).collect();
+                self.observed.push((slot, revision, entries));
+            }
+            Action::ObserveFailed { error, .. } => self.observe_failed.push(error),
+            Action::Synced { slot, as_of } => {
+                let complete = self.complete.entry(slot).or_default();
+                complete.read(as_of);
+                assert!(complete.synced(self.confirmed), "told twice");
+            }
+            Action::Unsynced { slot } => {
+                let complete = self.complete.entry(slot).or_default();
+                assert!(complete.unsynced(self.confirmed), "told twice");
+            }
+            Action::Confirmed { as_of } => {
+                assert!(Some(as_of) > self.confirmed, "older than before");
+                self.confirmed = Some(as_of);
+            }
+            Action::Session(state) => {
+                assert!(!self.closed(), "after the end came {state:?}");
+                self.closed = state == SessionState::Closed;
+                if self.recording {
+                    self.session_states.push(state);
+                }
+            }
+            Action::Note(note) => self.keep_note(note),
+            _ => {}
+        }
+    }
+
+    fn keep_note(&mut self, note: Note) {
+        self.tally.count(&note);
+        match &note {
+            Note::LeaseGranted { lease, .. } => self.leases.push(*lease),
+            Note::Joined {
+                create_revision, ..
+            } => self.joined.push(*create_revision),
+            _ => {}
+        }
+        if self.recording {
+            self.notes.push(note);
+        }
+    }
+
+    fn candidate_told(&mut self, action: CandidateAction, extends: bool) {
+        match action {
+            CandidateAction::TermEnded {
                 term,
                 reason,
                 cutoff,
@@ -44,68 +99,24 @@ impl Node {
                     t.cutoff = t.cutoff.min(cutoff);
                 }
             }
-            Action::Registered { slot } => self.seat_of(slot).registered = true,
-            Action::Standing { slot, standing } => self.seat_of(slot).standing = Some(standing),
-            Action::Ended {
+            CandidateAction::Registered { slot } => self.candidate_of(slot).registered = true,
+            CandidateAction::Status { slot, status } => {
+                self.candidate_of(slot).status = Some(status);
+            }
+            CandidateAction::Ended {
                 slot,
                 reason,
-                trouble,
+                error,
             } => {
-                let seat = self.seat_of(slot);
-                assert!(seat.ended.is_none(), "a candidacy ends once");
-                seat.ended = Some((reason, trouble));
+                let candidate = self.candidate_of(slot);
+                assert!(candidate.ended.is_none(), "a candidacy ends once");
+                candidate.ended = Some((reason, error));
             }
-            Action::Proclaimed { ticket, result } if self.recording => {
-                self.proclaimed.push((ticket, result));
-            }
-            Action::Observed {
-                slot,
-                revision,
-                entries,
-                ..
-            } if self.recording => {
-                let entries = entries.iter().map(|entry| Entry::clone(entry)).collect();
-                self.observed.push((slot, revision, entries));
-            }
-            Action::ObserveFailed { trouble, .. } => self.observe_failed.push(trouble),
-            Action::Synced { slot, as_of } => {
-                let complete = self.complete.entry(slot).or_default();
-                complete.read(as_of);
-                assert!(complete.synced(self.confirmed), "told twice");
-            }
-            Action::Unsynced { slot } => {
-                let complete = self.complete.entry(slot).or_default();
-                assert!(complete.unsynced(self.confirmed), "told twice");
-            }
-            Action::Confirmed { as_of } => {
-                assert!(Some(as_of) > self.confirmed, "older than before");
-                self.confirmed = Some(as_of);
-            }
-            Action::Session(condition) => {
-                assert!(!self.closed(), "after the end came {condition:?}");
-                self.closed = condition == Condition::Closed;
-                if self.recording {
-                    self.conditions.push(condition);
-                }
-            }
-            Action::Note(note) => {
-                self.tally.count(&note);
-                match &note {
-                    Note::LeaseGranted { lease, .. } => self.leases.push(*lease),
-                    Note::Joined {
-                        create_revision, ..
-                    } => self.joined.push(*create_revision),
-                    _ => {}
-                }
-                if self.recording {
-                    self.notes.push(note);
-                }
-            }
-            _ => {}
+            CandidateAction::Elected { .. } | CandidateAction::Taken { .. } => {}
         }
     }
 
-    fn seat_of(&mut self, slot: SlotId) -> &mut Seat {
-        self.seats.entry(slot).or_default()
+    fn candidate_of(&mut self, slot: SlotId) -> &mut SimCandidate {
+        self.candidates.entry(slot).or_default()
     }
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::World;
 use super::message::Message;
-use eldest_core::action::{Action, Answer, Ask, Note, RequestId};
+use eldest_core::action::{
+    Action, Answer, Ask, CandidateAction, Join, Joined, Listed, Note, RequestId,
+};
 use eldest_core::kv::{Change, Entry};
 use eldest_core::time::Time;
 
@@ -40,7 +42,7 @@ pub(super) fn ask(ask: &Ask) -> String {
         Ask::Verify { key } => format!("verify by {}", text(key)),
         Ask::Check { keys } => format!("check {} keys", keys.len()),
         Ask::Probe { key } => format!("probe by {}", text(key)),
-        Ask::Join { key, .. } => format!("join as {}", text(key)),
+        Ask::Join(Join { key, .. }) => format!("join as {}", text(key)),
         Ask::List { prefix, .. } => format!("list {}", text(prefix)),
         Ask::Older {
             prefix,
@@ -75,16 +77,18 @@ fn answer(answer: &Answer) -> String {
             let (term, revision) = (header.term, header.revision);
             format!("{entry}, in raft term {term} at {revision}")
         }
-        Answer::Joined {
+        Answer::Joined(Joined {
             header,
             created,
             entries,
             ..
-        } => {
+        }) => {
             let how = if *created { "created" } else { "not created" };
             format!("{how} at {}: {}", header.revision, keys(entries))
         }
-        Answer::Listed { header, entries } => format!("at {}: {}", header.revision, keys(entries)),
+        Answer::Listed(Listed { header, entries }) => {
+            format!("at {}: {}", header.revision, keys(entries))
+        }
         Answer::Deleted { .. } => "deleted".to_owned(),
         Answer::Taken { .. } => "taken".to_owned(),
         Answer::Checked { entries, .. } => {
@@ -94,8 +98,8 @@ fn answer(answer: &Answer) -> String {
         Answer::Proclaimed { held, .. } => format!("proclaimed: {}", held.is_some()),
         Answer::Revoked => "revoked".to_owned(),
         Answer::Swept { keys } => format!("{} keys", keys.len()),
-        Answer::Failed(trouble) if trouble.ambiguous => "no answer in time".to_owned(),
-        Answer::Failed(trouble) => format!("refused: {:?}", trouble.class),
+        Answer::Failed(error) if error.ambiguous => "no answer in time".to_owned(),
+        Answer::Failed(error) => format!("refused: {:?}", error.class),
     }
 }
 
@@ -151,20 +155,24 @@ impl World {
                 format!("believes {anew}until {until}")
             }
             Action::Distrust => "believes no longer".to_owned(),
-            Action::Elected { term, token, .. } => format!("LEADS: term {term}, token {token}"),
-            Action::TermEnded {
+            Action::Candidate(CandidateAction::Elected { term, token, .. }) => {
+                format!("LEADS: term {term}, token {token}")
+            }
+            Action::Candidate(CandidateAction::TermEnded {
                 term,
                 reason,
                 cutoff,
                 valid,
                 ..
-            } => {
+            }) => {
                 let until = self.instant(node, *cutoff);
                 let valid = if *valid { "valid" } else { "not valid" };
                 format!("term {term} ENDS: {reason}, {valid}, work until {until}")
             }
-            Action::Ended { slot, reason, .. } => format!("candidate {slot} is over: {reason:?}"),
-            Action::Session(condition) => format!("session: {condition:?}"),
+            Action::Candidate(CandidateAction::Ended { slot, reason, .. }) => {
+                format!("candidate {slot} is over: {reason:?}")
+            }
+            Action::Session(state) => format!("session: {state:?}"),
             Action::Note(Note::RenewalRefused) => "refuses the renewal".to_owned(),
             Action::Note(Note::WatchLost { why }) => format!("watches lost: {why}"),
             Action::Note(Note::OrphanFound { key }) => format!("finds its orphan {}", text(key)),
@@ -176,7 +184,7 @@ impl World {
                 let entries = keys(&entries.collect::<Vec<_>>());
                 format!("is shown at {revision}: {entries}")
             }
-            Action::ObserveFailed { trouble, .. } => format!("may not look: {:?}", trouble.class),
+            Action::ObserveFailed { error, .. } => format!("may not look: {:?}", error.class),
             Action::Proclaimed { result, .. } => format!("a value is announced: {result:?}"),
             _ => return,
         };

@@ -81,8 +81,10 @@ pub(crate) struct Broken {
     /// Whom it hits; empty: everybody.
     node: String,
     name: String,
-    mend: Box<dyn FnOnce(&mut World)>,
+    mend: Mend,
 }
+
+type Mend = Box<dyn FnOnce(&mut World)>;
 
 impl Fault {
     /// Breaks it. What is written down names it by its number, since two of a kind may overlap.
@@ -144,100 +146,24 @@ impl Fault {
         }
     }
 
-    #[allow(clippy::type_complexity)] // whom it hits, and how it is mended
+    /// Whom it hits, if not everybody, and how it is mended.
     fn make(
         self,
         world: &mut World,
         rng: &mut Rng,
         node: String,
         leader: Option<String>,
-    ) -> (String, Box<dyn FnOnce(&mut World)>) {
-        let everybody = String::new();
+    ) -> (String, Mend) {
         let some_member = rng.usize(..MEMBERS);
         let first = world.cluster.leader().unwrap_or(some_member);
-        let others = move || (0..MEMBERS).filter(move |other| *other != first);
+        if let Some(mend) = self.on_links(world, rng, &node, some_member) {
+            return (node, mend);
+        }
+        let everybody = String::new();
+        if let Some(mend) = self.on_members(world, rng, node.clone(), (first, some_member)) {
+            return (everybody, mend);
+        }
         match self {
-            Fault::CutFromOne => {
-                let one = member(some_member);
-                world.sim.partition(&*node, &*one);
-                let cut = node.clone();
-                (node, Box::new(move |world| world.sim.repair(&*cut, &*one)))
-            }
-            Fault::CutFromAll => {
-                each(|one| world.sim.partition(&*node, one));
-                let cut = node.clone();
-                let mend = move |world: &mut World| each(|one| world.sim.repair(&*cut, one));
-                (node, Box::new(mend))
-            }
-            Fault::RequestsLost => {
-                each(|one| world.sim.partition_oneway(&*node, one));
-                let cut = node.clone();
-                let mend = move |world: &mut World| each(|one| world.sim.repair_oneway(&*cut, one));
-                (node, Box::new(mend))
-            }
-            Fault::AnswersLost => {
-                each(|one| world.sim.partition_oneway(one, &*node));
-                let cut = node.clone();
-                let mend = move |world: &mut World| each(|one| world.sim.repair_oneway(one, &*cut));
-                (node, Box::new(mend))
-            }
-            Fault::Held => {
-                each(|one| world.sim.hold(&*node, one));
-                let held = node.clone();
-                let mend = move |world: &mut World| each(|one| world.sim.release(&*held, one));
-                (node, Box::new(mend))
-            }
-            Fault::Slow => {
-                let (least, most) = (millis(20), millis(rng.u64(100..600)));
-                let slow = |world: &World, node: &str, most| {
-                    each(|one| world.sim.set_link_max_message_latency(node, one, most));
-                };
-                slow(world, &node, most);
-                let slowed = node.clone();
-                let mend = move |world: &mut World| slow(world, &slowed, least * 2);
-                (node, Box::new(mend))
-            }
-            Fault::LeaderAlone => {
-                others().for_each(|other| world.cluster.cut(first, other));
-                (everybody, Box::new(|world| world.cluster.join()))
-            }
-            Fault::LeaderAndNodeAlone => {
-                others().for_each(|other| {
-                    world.cluster.cut(first, other);
-                    world.sim.partition(&*node, &*member(other));
-                });
-                let cut = node.clone();
-                let mend = move |world: &mut World| {
-                    world.cluster.join();
-                    others().for_each(|other| world.sim.repair(&*cut, &*member(other)));
-                };
-                (everybody, Box::new(mend))
-            }
-            Fault::MemberDies => {
-                let dead = if rng.bool() { first } else { some_member };
-                world.kill_member(dead);
-                (everybody, Box::new(move |world| world.restart_member(dead)))
-            }
-            Fault::MajorityDies => {
-                let left = some_member;
-                let dead = move || (0..MEMBERS).filter(move |one| *one != left);
-                dead().for_each(|one| world.kill_member(one));
-                let mend =
-                    move |world: &mut World| dead().for_each(|one| world.restart_member(one));
-                (everybody, Box::new(mend))
-            }
-            Fault::AllDie => {
-                (0..MEMBERS).for_each(|one| world.kill_member(one));
-                let mend =
-                    |world: &mut World| (0..MEMBERS).for_each(|one| world.restart_member(one));
-                (everybody, Box::new(mend))
-            }
-            Fault::LeaderStops | Fault::LeaderStopsAndRevokes => {
-                world.cluster.freeze(first);
-                let revokes = self == Fault::LeaderStopsAndRevokes;
-                let mend = move |world: &mut World| world.cluster.thaw(first, revokes);
-                (everybody, Box::new(mend))
-            }
             Fault::NodeDies | Fault::LeaderDies => {
                 let dead = match leader {
                     Some(leader) if self == Fault::LeaderDies => leader,
@@ -246,36 +172,119 @@ impl Fault {
                 world.kill_node(&dead);
                 let restarted = dead.clone();
                 let mend = move |world: &mut World| world.sim.bounce(&*restarted);
-                (dead, Box::new(mend))
+                return (dead, Box::new(mend));
             }
-            Fault::AnswersTimeOut => {
-                world.cluster.lose_answers(0.5);
-                (everybody, Box::new(|world| world.cluster.lose_answers(0.0)))
-            }
-            Fault::WatchesStall => {
-                world.cluster.stall_watches(some_member, true);
-                let mend = move |world: &mut World| world.cluster.stall_watches(some_member, false);
-                (everybody, Box::new(mend))
-            }
-            Fault::NoSpace => {
-                world.cluster.no_space(true);
-                (everybody, Box::new(|world| world.cluster.no_space(false)))
-            }
-            Fault::Compaction => {
-                world.cluster.compact(rng.i64(0..5));
-                (everybody, Box::new(|_| {}))
-            }
+            Fault::Compaction => world.cluster.compact(rng.i64(0..5)),
             Fault::Revoked => {
-                if let Some((_, _, create_revision, lease)) =
-                    world.cluster.keys(PREFIX.as_bytes()).into_iter().next()
-                {
+                let keys = world.cluster.keys(PREFIX.as_bytes());
+                if let Some((_, _, create_revision, lease)) = keys.into_iter().next() {
                     world.record("operator", What::DeletedByOther { create_revision });
                     world.cluster.revoke(lease);
                 }
-                (everybody, Box::new(|_| {}))
             }
+            _ => unreachable!("{self:?} is made by nobody"),
         }
+        (everybody, Box::new(|_| {}))
     }
+
+    /// Breaks the links between a node and etcd.
+    fn on_links(self, world: &World, rng: &mut Rng, node: &str, one: usize) -> Option<Mend> {
+        let (sim, of) = (&world.sim, node.to_owned());
+        Some(match self {
+            Fault::CutFromOne => {
+                let one = member(one);
+                sim.partition(node, &*one);
+                Box::new(move |world| world.sim.repair(&*of, &*one))
+            }
+            Fault::CutFromAll => {
+                each(|one| sim.partition(node, one));
+                Box::new(move |world| each(|one| world.sim.repair(&*of, one)))
+            }
+            Fault::RequestsLost => {
+                each(|one| sim.partition_oneway(node, one));
+                Box::new(move |world| each(|one| world.sim.repair_oneway(&*of, one)))
+            }
+            Fault::AnswersLost => {
+                each(|one| sim.partition_oneway(one, node));
+                Box::new(move |world| each(|one| world.sim.repair_oneway(one, &*of)))
+            }
+            Fault::Held => {
+                each(|one| sim.hold(node, one));
+                Box::new(move |world| each(|one| world.sim.release(&*of, one)))
+            }
+            Fault::Slow => {
+                let (least, most) = (millis(20), millis(rng.u64(100..600)));
+                let slow = |world: &World, node: &str, most| {
+                    each(|one| world.sim.set_link_max_message_latency(node, one, most));
+                };
+                slow(world, node, most);
+                Box::new(move |world| slow(world, &of, least * 2))
+            }
+            _ => return None,
+        })
+    }
+
+    /// Breaks members of etcd, or what they answer.
+    fn on_members(
+        self,
+        world: &mut World,
+        rng: &mut Rng,
+        node: String,
+        (first, one): (usize, usize),
+    ) -> Option<Mend> {
+        let but = |left: usize| (0..MEMBERS).filter(move |other| *other != left);
+        Some(match self {
+            Fault::LeaderAlone => {
+                but(first).for_each(|other| world.cluster.cut(first, other));
+                Box::new(|world| world.cluster.join())
+            }
+            Fault::LeaderAndNodeAlone => {
+                but(first).for_each(|other| {
+                    world.cluster.cut(first, other);
+                    world.sim.partition(&*node, &*member(other));
+                });
+                Box::new(move |world| {
+                    world.cluster.join();
+                    but(first).for_each(|other| world.sim.repair(&*node, &*member(other)));
+                })
+            }
+            Fault::MemberDies => {
+                let dead = if rng.bool() { first } else { one };
+                kill(world, vec![dead])
+            }
+            Fault::MajorityDies => kill(world, but(one).collect()),
+            Fault::AllDie => kill(world, (0..MEMBERS).collect()),
+            Fault::LeaderStops | Fault::LeaderStopsAndRevokes => {
+                world.cluster.freeze(first);
+                let revokes = self == Fault::LeaderStopsAndRevokes;
+                Box::new(move |world| world.cluster.thaw(first, revokes))
+            }
+            Fault::AnswersTimeOut => {
+                world.cluster.lose_answers(0.5);
+                Box::new(|world| world.cluster.lose_answers(0.0))
+            }
+            Fault::WatchesStall => {
+                world.cluster.stall_watches(one, true);
+                Box::new(move |world| world.cluster.stall_watches(one, false))
+            }
+            Fault::NoSpace => {
+                world.cluster.no_space(true);
+                Box::new(|world| world.cluster.no_space(false))
+            }
+            _ => return None,
+        })
+    }
+}
+
+fn kill(world: &mut World, members: Vec<usize>) -> Mend {
+    for one in &members {
+        world.kill_member(*one);
+    }
+    Box::new(move |world| {
+        for one in members {
+            world.restart_member(one);
+        }
+    })
 }
 
 impl Broken {

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use eldest::etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
-use eldest::{CancellationToken, ErrorKind, Leadership, LostReason, Session, SessionOptions, Term};
-use eldest_sim_stack::SimEnv;
+use eldest::{
+    CancellationToken, Comparison, Condition, ErrorKind, Leadership, LostReason, Op, Session,
+    SessionOptions, Term,
+};
+use eldest_sim_stack::sim_env;
 use eldest_testing::history::{Outcome, What};
 
 use crate::world::{ELECTION, Shared, World, millis};
@@ -32,7 +34,7 @@ pub(crate) async fn live(
     habits: Habits,
     (seed, offset, drift_ppm): (u64, Duration, i32),
 ) -> turmoil::Result {
-    let env = Arc::new(SimEnv::new(seed, offset, drift_ppm));
+    let env = sim_env(seed, offset, drift_ppm);
     let options = SessionOptions::new(&*name).ttl(ttl).env(env);
     let session = Session::connect_lazy(World::endpoints(), options)?;
     let election = session.election(ELECTION)?;
@@ -41,7 +43,7 @@ pub(crate) async fn live(
         let habits = habits.clone();
         async move {
             lead(&name, &shared, &habits, leadership).await;
-            Ok(())
+            Ok::<_, eldest::BoxError>(())
         }
     };
     election.run(CancellationToken::new(), work).await?;
@@ -97,23 +99,16 @@ async fn write(name: &str, shared: &Shared, term: &Term) {
             let next = value + 1;
             // An earlier write of this term, whose answer was lost, may yet arrive: it must not undo this one.
             let same = match value {
-                0 => Compare::create_revision(COUNTER, CompareOp::Equal, 0),
-                _ => Compare::value(COUNTER, CompareOp::Equal, value.to_string()),
+                0 => Condition::create_revision(COUNTER, Comparison::Equal, 0),
+                _ => Condition::value(COUNTER, Comparison::Equal, value.to_string()),
             };
-            let put = TxnOp::put(COUNTER, next.to_string(), None);
+            let put = Op::put(COUNTER, next.to_string());
             record(Outcome::Sent);
-            let written = term
-                .txn([TxnOp::txn(Txn::new().when([same]).and_then([put]))])
-                .await;
+            let written = term.txn([Op::when([same], [put], [])]).await;
             record(match written {
-                Ok(answer) => match answer.op_responses().first() {
-                    Some(TxnOpResponse::Txn(inner)) if inner.succeeded() => {
-                        Outcome::Admitted { value: next }
-                    }
-                    _ => Outcome::Refused,
-                },
+                Ok(outcome) if outcome.all_held() => Outcome::Admitted { value: next },
                 Err(error) if error.kind() == ErrorKind::Ambiguous => Outcome::Unknown,
-                Err(_) => Outcome::Refused,
+                Ok(_) | Err(_) => Outcome::Refused,
             });
         }
         tokio::time::sleep(PACE).await;
@@ -122,12 +117,9 @@ async fn write(name: &str, shared: &Shared, term: &Term) {
 
 /// The counter, read under the same guard.
 async fn read(term: &Term) -> Option<u64> {
-    let answer = term.txn([TxnOp::get(COUNTER, None)]).await.ok()?;
-    match answer.op_responses().first() {
-        Some(TxnOpResponse::Get(got)) => match got.kvs().first() {
-            Some(kv) => kv.value_str().ok()?.parse().ok(),
-            None => Some(0),
-        },
-        _ => None,
+    let outcome = term.txn([Op::get(COUNTER)]).await.ok()?;
+    match outcome.found().next() {
+        Some(entry) => entry.value_str().ok()?.parse().ok(),
+        None => Some(0),
     }
 }

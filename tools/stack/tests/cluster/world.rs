@@ -9,6 +9,7 @@ use eldest::Term;
 use eldest_sim_stack::server::{Cluster, ClusterOptions, serve};
 use eldest_sim_stack::{PORT, listen};
 use eldest_testing::history::{Change, History, Recorder, Report, Rules, What, check};
+use fastrand::Rng;
 use turmoil::Sim;
 
 use crate::node::{Habits, live};
@@ -116,9 +117,46 @@ impl Plan {
     }
 }
 
+fn host_etcd(sim: &mut Sim<'_>, cluster: &Cluster) {
+    for number in 0..MEMBERS {
+        let cluster = cluster.clone();
+        sim.host(member(number), move || {
+            let cluster = cluster.clone();
+            async move { Ok(serve(cluster, number, listen().await?).await?) }
+        });
+    }
+}
+
+/// Samples every term all the time.
+fn host_eye(sim: &mut Sim<'_>, shared: &Arc<Shared>) {
+    let eye = Arc::clone(shared);
+    sim.host("eye", move || {
+        let eye = Arc::clone(&eye);
+        async move {
+            loop {
+                eye.sample();
+                tokio::time::sleep(SAMPLE).await;
+            }
+        }
+    });
+}
+
+fn host_node(sim: &mut Sim<'_>, name: &str, plan: &Plan, rng: &mut Rng, shared: &Arc<Shared>) {
+    let drift = rng.i32(plan.drift_ppm.0..=plan.drift_ppm.1);
+    let ttl = plan.ttl;
+    let (seed, offset) = (rng.u64(..), seconds(rng.u64(0..100_000)));
+    let (node, shared, habits) = (name.to_owned(), Arc::clone(shared), plan.habits.clone());
+    let lives = AtomicU64::new(0);
+    sim.host(name, move || {
+        let life = lives.fetch_add(1, Ordering::Relaxed);
+        let env = (seed.wrapping_add(life), offset, drift);
+        live(node.clone(), ttl, Arc::clone(&shared), habits.clone(), env)
+    });
+}
+
 impl World {
     pub(crate) fn new(plan: &Plan) -> Self {
-        let mut rng = fastrand::Rng::with_seed(plan.seed);
+        let mut rng = Rng::with_seed(plan.seed);
         let mut sim = turmoil::Builder::new()
             .tick_duration(TICK)
             .simulation_duration(Duration::MAX)
@@ -146,38 +184,12 @@ impl World {
             terms: Mutex::default(),
             now,
         });
-        for number in 0..MEMBERS {
-            let cluster = cluster.clone();
-            sim.host(member(number), move || {
-                let cluster = cluster.clone();
-                async move { Ok(serve(cluster, number, listen().await?).await?) }
-            });
-        }
-        let eye = Arc::clone(&shared);
-        sim.host("eye", move || {
-            let eye = Arc::clone(&eye);
-            async move {
-                loop {
-                    eye.sample();
-                    tokio::time::sleep(SAMPLE).await;
-                }
-            }
-        });
-        let nodes: Vec<String> = (0..plan.nodes)
-            .map(|number| format!("node-{number}"))
-            .collect();
+        host_etcd(&mut sim, &cluster);
+        host_eye(&mut sim, &shared);
+        let nodes = (0..plan.nodes).map(|number| format!("node-{number}"));
+        let nodes: Vec<String> = nodes.collect();
         for name in &nodes {
-            let drift = rng.i32(plan.drift_ppm.0..=plan.drift_ppm.1);
-            let ttl = plan.ttl;
-            let (seed, offset) = (rng.u64(..), seconds(rng.u64(0..100_000)));
-            let (name, shared, habits) = (name.clone(), Arc::clone(&shared), plan.habits.clone());
-            let lives = Arc::new(AtomicU64::new(0));
-            sim.host(name.clone(), move || {
-                let life = lives.fetch_add(1, Ordering::Relaxed);
-                let (name, shared, habits) = (name.clone(), Arc::clone(&shared), habits.clone());
-                let env = (seed.wrapping_add(life), offset, drift);
-                live(name, ttl, shared, habits, env)
-            });
+            host_node(&mut sim, name, plan, &mut rng, &shared);
         }
         World {
             sim,
@@ -257,7 +269,7 @@ impl World {
                             lease,
                         }
                     } else {
-                        let node = String::from_utf8_lossy(&value).into_owned();
+                        let node = identity(value);
                         let what = What::Joined {
                             key: key.clone(),
                             create_revision,
@@ -302,7 +314,7 @@ impl World {
     pub(crate) fn eldest(&self) -> Option<String> {
         let keys = self.cluster.keys(PREFIX.as_bytes());
         let (_, value, _, _) = keys.first()?;
-        Some(String::from_utf8_lossy(value).into_owned())
+        Some(identity(value.clone()))
     }
 
     pub(crate) fn candidates(&self) -> usize {
@@ -349,4 +361,9 @@ impl World {
             &rules(Rules::new(self.ttl).observer_lag(TICK)).live(self.nodes.clone()),
         )
     }
+}
+
+/// Who announces itself by that value.
+fn identity(value: Vec<u8>) -> String {
+    eldest::Announcement::from(value).identity().to_owned()
 }

@@ -4,7 +4,6 @@
 #![allow(clippy::default_trait_access)] // etcd-client does not name what is asked of a watch stream
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -142,83 +141,38 @@ impl Side {
         Ok(match step.clone() {
             Step::Range(request) => {
                 let lease_untold = request.keys_only && self.minor < 7;
-                let answer = self.unary(request, "KV/Range").await;
-                told(answer, |mut answer: PbRangeResponse| {
+                let say = |mut answer: PbRangeResponse| {
                     answer.header = nameless(answer.header);
                     for kv in answer.kvs.iter_mut().filter(|_| lease_untold) {
                         kv.lease = 0;
                     }
                     Answer::Range(answer)
-                })
+                };
+                self.unary(request, "KV/Range", say).await
             }
             Step::Put(request) => {
-                let answer = self.unary(request, "KV/Put").await;
-                told(answer, |mut answer: PbPutResponse| {
+                let say = |mut answer: PbPutResponse| {
                     answer.header = nameless(answer.header);
                     Answer::Put(answer)
-                })
+                };
+                self.unary(request, "KV/Put", say).await
             }
             Step::Delete(request) => {
-                let answer = self.unary(request, "KV/DeleteRange").await;
-                told(answer, |mut answer: PbDeleteResponse| {
+                let say = |mut answer: PbDeleteResponse| {
                     answer.header = nameless(answer.header);
                     Answer::Delete(answer)
-                })
+                };
+                self.unary(request, "KV/DeleteRange", say).await
             }
             Step::Txn(request) => {
-                let answer = self.unary(request, "KV/Txn").await;
-                told(answer, |answer| Answer::Txn(nameless_txn(answer)))
+                let say = |answer| Answer::Txn(nameless_txn(answer));
+                self.unary(request, "KV/Txn", say).await
             }
             Step::Compact(revision) => {
-                let request = PbCompactionRequest {
-                    revision,
-                    physical: true,
-                };
-                let answer = self.unary(request, "KV/Compact").await;
-                told(answer, |answer: PbCompactionResponse| {
-                    Answer::Done(revision_of(answer.header))
-                })
-            }
-            Step::Grant { id, ttl } => {
-                let answer = self.unary(PbLeaseGrantRequest { ttl, id }, "Lease/LeaseGrant");
-                told(answer.await, |answer: PbLeaseGrantResponse| {
-                    Answer::Granted {
-                        revision: revision_of(answer.header),
-                        id: answer.id,
-                        ttl: answer.ttl,
-                    }
-                })
-            }
-            Step::Revoke(id) => {
-                let answer = self.unary(PbLeaseRevokeRequest { id }, "Lease/LeaseRevoke");
-                told(answer.await, |answer: PbLeaseRevokeResponse| {
-                    Answer::Done(revision_of(answer.header))
-                })
-            }
-            Step::Renew(id) => told(self.renew(id).await, |answer| Answer::Renewed {
-                revision: revision_of(answer.header),
-                id: answer.id,
-                ttl: answer.ttl,
-            }),
-            Step::TimeToLive { id, keys } => {
-                let request = PbLeaseTimeToLiveRequest { id, keys };
-                let answer = self.unary(request, "Lease/LeaseTimeToLive").await;
-                told(answer, |answer: PbLeaseTimeToLiveResponse| Answer::Lease {
-                    revision: revision_of(answer.header),
-                    granted: answer.granted_ttl,
-                    // Whole, within what a walk may take; or gone.
-                    left: (answer.ttl < answer.granted_ttl - 60).then_some(answer.ttl),
-                    keys: answer.keys.into_iter().collect(),
-                })
-            }
-            Step::Leases => {
-                let answer = self.unary(PbLeaseLeasesRequest {}, "Lease/LeaseLeases");
-                told(answer.await, |answer: PbLeaseLeasesResponse| {
-                    Answer::Leases {
-                        revision: revision_of(answer.header),
-                        ids: answer.leases.iter().map(|lease| lease.id).collect(),
-                    }
-                })
+                let physical = true;
+                let request = PbCompactionRequest { revision, physical };
+                let say = |answer: PbCompactionResponse| Answer::Done(revision_of(answer.header));
+                self.unary(request, "KV/Compact", say).await
             }
             Step::Watch(watch) => {
                 self.watch(&watch).await?;
@@ -232,7 +186,52 @@ impl Side {
                 self.settle().await?;
                 Answer::Sent
             }
+            of_leases => self.take_of_leases(of_leases).await,
         })
+    }
+
+    async fn take_of_leases(&self, step: Step) -> Answer {
+        match step {
+            Step::Grant { id, ttl } => {
+                let say = |answer: PbLeaseGrantResponse| Answer::Granted {
+                    revision: revision_of(answer.header),
+                    id: answer.id,
+                    ttl: answer.ttl,
+                };
+                let request = PbLeaseGrantRequest { ttl, id };
+                self.unary(request, "Lease/LeaseGrant", say).await
+            }
+            Step::Revoke(id) => {
+                let say = |answer: PbLeaseRevokeResponse| Answer::Done(revision_of(answer.header));
+                let request = PbLeaseRevokeRequest { id };
+                self.unary(request, "Lease/LeaseRevoke", say).await
+            }
+            Step::Renew(id) => told(self.renew(id).await, |answer| Answer::Renewed {
+                revision: revision_of(answer.header),
+                id: answer.id,
+                ttl: answer.ttl,
+            }),
+            Step::TimeToLive { id, keys } => {
+                let say = |answer: PbLeaseTimeToLiveResponse| Answer::Lease {
+                    revision: revision_of(answer.header),
+                    granted: answer.granted_ttl,
+                    // Whole, within what a walk may take; or gone.
+                    left: (answer.ttl < answer.granted_ttl - 60).then_some(answer.ttl),
+                    keys: answer.keys.into_iter().collect(),
+                };
+                let request = PbLeaseTimeToLiveRequest { id, keys };
+                self.unary(request, "Lease/LeaseTimeToLive", say).await
+            }
+            Step::Leases => {
+                let say = |answer: PbLeaseLeasesResponse| Answer::Leases {
+                    revision: revision_of(answer.header),
+                    ids: answer.leases.iter().map(|lease| lease.id).collect(),
+                };
+                let request = PbLeaseLeasesRequest {};
+                self.unary(request, "Lease/LeaseLeases", say).await
+            }
+            other => unreachable!("{other:?} is not about leases"),
+        }
     }
 
     /// Forgets the watches and what they said.
@@ -257,17 +256,20 @@ impl Side {
         Ok(watches.look(|heard| heard.by_id.clone()))
     }
 
-    async fn unary<Q, A>(&self, request: Q, method: &str) -> Result<A, Status>
+    async fn unary<Q, A>(&self, request: Q, method: &str, say: impl FnOnce(A) -> Answer) -> Answer
     where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        let mut grpc = self.ready().await?;
-        let path = format!("/etcdserverpb.{method}").parse();
-        let path = path.map_err(|error| Status::internal(format!("{error}")))?;
-        let codec = ProstCodec::<Q, A>::default();
-        let answer = grpc.unary(Request::new(request), path, codec).await?;
-        Ok(answer.into_inner())
+        let answer = async {
+            let mut grpc = self.ready().await?;
+            let path = format!("/etcdserverpb.{method}").parse();
+            let path = path.map_err(|error| Status::internal(format!("{error}")))?;
+            let codec = ProstCodec::<Q, A>::default();
+            let answer = grpc.unary(Request::new(request), path, codec).await?;
+            Ok(answer.into_inner())
+        };
+        told(answer.await, say)
     }
 
     async fn ready(&self) -> Result<Grpc<Channel>, Status> {
@@ -488,7 +490,7 @@ impl Heard {
     }
 }
 
-fn told<A: Debug>(answer: Result<A, Status>, say: impl FnOnce(A) -> Answer) -> Answer {
+fn told<A>(answer: Result<A, Status>, say: impl FnOnce(A) -> Answer) -> Answer {
     match answer {
         Ok(answer) => say(answer),
         Err(status) => Answer::Refused(status.code(), status.message().to_owned()),

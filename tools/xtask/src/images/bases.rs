@@ -7,8 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Image, Owner, workshop};
 use crate::stage::Stage;
-use crate::version::Version;
-use crate::{packages, setup};
+use crate::{packages, setup, version};
 
 /// For running.
 pub(crate) const DEBIAN: &str = "debian:bookworm-slim";
@@ -24,7 +23,7 @@ const OWN_AUTHORITIES: &str = "/usr/local/share/ca-certificates";
 /// Makes those of the two images that are not there.
 pub(super) fn make(stage: &mut Stage) -> Result<()> {
     let rustc = stage.output(setup::program("rustc").arg("--version"))?;
-    let rustc = rustc.split(' ').nth(1).and_then(Version::parse);
+    let rustc = rustc.split(' ').nth(1).and_then(version::parse);
     let rustc = rustc.context("`rustc --version` names no version")?;
     let debian = Image {
         name: DEBIAN,

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Attribute, Item, ItemMod, ItemUse, UseTree};
+use syn::{Attribute, Item, ItemMod, ItemUse, Meta, Token, UseTree};
 
 use super::file_of;
 
@@ -251,12 +252,24 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// `#[cfg(test)]`, or a documentation test's.
+/// `#[cfg(test)]`, a documentation test's, or `#[cfg(all(test, ...))]`.
 fn is_for_tests(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        attribute.path().is_ident("cfg")
-            && attribute
-                .parse_args::<syn::Path>()
-                .is_ok_and(|what| what.is_ident("test") || what.is_ident("doctest"))
+    let cfg = |attribute: &&Attribute| attribute.path().is_ident("cfg");
+    attributes.iter().filter(cfg).any(|attribute| {
+        attribute
+            .parse_args::<Meta>()
+            .is_ok_and(|what| names_tests(&what))
     })
+}
+
+fn names_tests(what: &Meta) -> bool {
+    match what {
+        Meta::Path(path) => path.is_ident("test") || path.is_ident("doctest"),
+        Meta::List(list) if list.path.is_ident("all") => {
+            let parts = Punctuated::<Meta, Token![,]>::parse_terminated;
+            list.parse_args_with(parts)
+                .is_ok_and(|parts| parts.iter().any(names_tests))
+        }
+        _ => false,
+    }
 }

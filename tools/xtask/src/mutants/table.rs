@@ -15,7 +15,7 @@ const HEAD: &str = "\
 # Rules broken on purpose
 
 Written by `cargo xtask mutants`; do not edit. One rule of the library is broken at a time, and somebody must notice. What
-the invariants I1 to I6 say is in [ARCHITECTURE.md](../ARCHITECTURE.md).
+the invariants I1 to I6 say is in [ARCHITECTURE.md](../ARCHITECTURE.md#i1-to-i6).
 ";
 
 /// The section that the simulator writes by itself.

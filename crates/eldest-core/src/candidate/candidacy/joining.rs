@@ -23,7 +23,7 @@ pub(crate) enum JoinDue {
 
 /// What a join led to.
 #[derive(Debug)]
-pub(crate) enum Joined {
+pub(crate) enum JoinOutcome {
     /// The candidate's key stands.
     Stands(Stood),
     /// It has left meanwhile: whatever stands is to go.
@@ -53,9 +53,9 @@ pub(crate) enum NotAdmitted {
     Refused(RequestError),
     /// Others stand who will go.
     Retry,
-    /// All seats are taken.
+    /// All permits are taken.
     Taken,
-    /// A seat was free: it joins again at once.
+    /// A permit was free: it joins again at once.
     Again,
 }
 
@@ -82,7 +82,7 @@ impl Candidacy {
     pub fn admission(&self) -> Admission {
         let family = self.family().map(|(family, _)| Arc::clone(family));
         Admission {
-            none_after: self.manner.at_once.then_some(self.free_at),
+            none_after: self.config.at_once.then_some(self.free_at),
             nothing_else_in: family,
         }
     }
@@ -139,7 +139,7 @@ impl Candidacy {
         (header, created): (Header, bool),
         entries: &[Entry],
         closing: bool,
-    ) -> Joined {
+    ) -> JoinOutcome {
         self.failures = 0;
         let key = self.key(lease);
         let standing = entries.iter().find(|e| e.key == key);
@@ -148,7 +148,7 @@ impl Candidacy {
             self.enter(Phase::Leaving {
                 reason: left(closing),
             });
-            return Joined::Unwanted { create_revision };
+            return JoinOutcome::Unwanted { create_revision };
         }
         let (create_revision, same_value, ours) = match standing {
             // What is announced may have changed since the join was sent.
@@ -161,10 +161,10 @@ impl Candidacy {
                 e.value == self.value,
                 e.lease == lease && self.uncertain && e.create_revision > self.joins_after,
             ),
-            None => return Joined::NotAdmitted,
+            None => return JoinOutcome::NotAdmitted,
         };
         if !ours {
-            return Joined::Blocked { create_revision };
+            return JoinOutcome::Blocked { create_revision };
         }
         let adopted = standing.filter(|_| !created);
         self.announced_at = adopted.map_or(header.revision, |e| e.mod_revision);
@@ -182,7 +182,7 @@ impl Candidacy {
             entries.iter().find(stands).cloned()
         });
         let first_time = !std::mem::replace(&mut self.registered, true);
-        Joined::Stands(Stood {
+        JoinOutcome::Stands(Stood {
             own,
             first_time,
             same_value,
@@ -197,23 +197,23 @@ impl Candidacy {
         standing: usize,
         other: Option<Arc<[u8]>>,
     ) -> NotAdmitted {
-        if let Some(trouble) = other.and_then(|other| self.mismatch(&other)) {
-            self.trouble = Some(trouble.clone());
-            NotAdmitted::Refused(trouble)
-        } else if !self.manner.at_once {
+        if let Some(error) = other.and_then(|other| self.mismatch(&other)) {
+            self.error = Some(error.clone());
+            NotAdmitted::Refused(error)
+        } else if !self.config.at_once {
             NotAdmitted::Retry
-        } else if standing >= self.seats() {
+        } else if standing >= self.capacity() {
             NotAdmitted::Taken
         } else {
-            // A seat is free of those who stood then; whoever joins before us is seen by the transaction.
+            // A permit is free of those who stood then; whoever joins before us is seen by the transaction.
             self.free_at = revision;
             NotAdmitted::Again
         }
     }
 
     /// A join failed. Whether the candidate still wants to stand.
-    pub(crate) fn join_failed(&mut self, trouble: &RequestError) -> bool {
-        self.uncertain |= trouble.ambiguous;
+    pub(crate) fn join_failed(&mut self, error: &RequestError) -> bool {
+        self.uncertain |= error.ambiguous;
         self.wanted
     }
 
@@ -226,17 +226,22 @@ impl Candidacy {
     }
 
     /// Whether a candidate that never stood is to leave, and be told what is wrong, instead of waiting for it to go away.
-    pub(crate) fn is_refused(&mut self, trouble: &RequestError) -> bool {
-        let hopeless = match trouble.class {
+    pub(crate) fn is_refused(&mut self, error: &RequestError) -> bool {
+        let hopeless = match error.class {
             Class::Denied | Class::Invalid | Class::Mismatch | Class::Miscount => true,
-            Class::Auth | Class::Backoff => !self.manner.persistent,
-            Class::Retry | Class::LeaseGone => false,
+            Class::Auth | Class::Backoff => !self.config.persistent,
+            Class::Retry
+            | Class::Compacted
+            | Class::LeaseTaken
+            | Class::Proxy
+            | Class::Certificate
+            | Class::LeaseGone => false,
         };
         let joining = matches!(self.phase, Phase::Joining { .. });
         if self.registered || !hopeless || !joining {
             return false;
         }
-        self.trouble = Some(trouble.clone());
+        self.error = Some(error.clone());
         true
     }
 
@@ -281,10 +286,11 @@ impl Candidacy {
 
     /// Below that prefix all use the same number.
     fn family(&self) -> Option<(&Arc<[u8]>, usize)> {
-        let sharing = self.manner.sharing.as_ref();
-        let sharing = sharing.map(|sharing| (&sharing.family, sharing.count as usize));
-        let share = self.manner.share.as_ref();
-        sharing.or(share.map(|share| (&share.family, share.seats)))
+        let partitions = self.config.partitions.as_ref();
+        let partitions =
+            partitions.map(|partitions| (&partitions.family, partitions.count as usize));
+        let permit = self.config.permit.as_ref();
+        partitions.or(permit.map(|permit| (&permit.family, permit.capacity)))
     }
 
     /// What is told who asks for another number than others, one of whose keys is `other`.
@@ -299,11 +305,7 @@ impl Candidacy {
             );
             (Class::Mismatch, message)
         };
-        Some(RequestError {
-            class,
-            ambiguous: false,
-            message,
-        })
+        Some(RequestError::new(class, message, ""))
     }
 }
 

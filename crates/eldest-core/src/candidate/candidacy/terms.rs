@@ -383,6 +383,6 @@ impl Candidacy {
     pub(crate) fn finish(&mut self) -> (Option<RequestError>, Option<Own>) {
         let owner = self.is_owner();
         let former = self.former.take().filter(|_| !owner);
-        (self.trouble.take(), former)
+        (self.error.take(), former)
     }
 }

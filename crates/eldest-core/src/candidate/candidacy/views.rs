@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Candidacy, Role, new_view};
 use crate::action::{Ask, Class};
-use crate::candidate::config::Follow;
+use crate::candidate::config::WatchScope;
 use crate::candidate::phase::Phase;
 use crate::cleanup::Shown;
 use crate::ids::{RequestId, SlotId, WatchId};
@@ -110,27 +110,31 @@ impl Candidacy {
         let Phase::Leading { own, .. } = &self.phase else {
             return false;
         };
-        let place = place_in(entries, own, self.seats());
+        let place = place_in(entries, own, self.capacity());
         self.leads() && matches!(place, Place::Behind(_))
     }
 
     /// The answer to `request`: a read, or a join that read the prefix and put the key. Beyond `long` older keys a new
     /// candidate follows its neighbours. Whether the read shows the key first, which is proof by itself: nothing older can
-    /// come to be, however many seats. The watchers that are not needed any more.
+    /// come to be, whatever the capacity. The watchers that are not needed any more.
     pub(crate) fn snapshot(
         &mut self,
         (request, joined): (RequestId, bool),
         revision: i64,
-        entries: Vec<Entry>,
+        mut entries: Vec<Entry>,
         long: usize,
     ) -> (bool, Vec<WatchId>) {
         self.failures = 0;
         let own = self.own().cloned();
+        if matches!(self.role, Role::Present) {
+            // It waits for nobody, so nobody else's key is watched.
+            entries.retain(|entry| own.as_ref().is_some_and(|own| own.key == entry.key));
+        }
         let first = own
             .as_ref()
             .filter(|_| self.leads())
-            .is_some_and(|own| place_in(&entries, own, self.seats()) == Place::First);
-        let auto = joined && self.manner.follow == Follow::Auto;
+            .is_some_and(|own| place_in(&entries, own, self.capacity()) == Place::First);
+        let auto = joined && self.config.watch_scope == WatchScope::Auto;
         let mut discarded = Vec::new();
         match (&self.view, &own) {
             (View::Prefix(_), Some(own)) if auto && ahead(&entries, own) > long => {
@@ -144,8 +148,8 @@ impl Candidacy {
     /// If the queue is longer than that and it is not the next to lead, it follows its neighbours from now on. The watchers
     /// that are not needed any more.
     pub(crate) fn follow_if_long(&mut self, long: usize) -> Vec<WatchId> {
-        let (Phase::Waiting { own }, Follow::Auto, View::Prefix(view)) =
-            (&self.phase, self.manner.follow, &self.view)
+        let (Phase::Waiting { own }, WatchScope::Auto, View::Prefix(view)) =
+            (&self.phase, self.config.watch_scope, &self.view)
         else {
             return Vec::new();
         };
@@ -225,13 +229,13 @@ impl Candidacy {
             return Vec::new();
         };
         let watchers = view.watchers();
-        self.view = new_view(&self.prefix, self.manner.follow);
+        self.view = new_view(&self.prefix, self.config.watch_scope);
         watchers
     }
 
     /// What was read so far was another store's.
     pub(crate) fn store_changed(&mut self) {
-        self.view = new_view(&self.prefix, self.manner.follow);
+        self.view = new_view(&self.prefix, self.config.watch_scope);
         self.free_at = 0;
         if let Role::Member(member) = &mut self.role {
             member.store_changed();

@@ -9,12 +9,13 @@ use proptest::prelude::*;
 use super::*;
 
 /// Leases of members are 1 to 9 here; whoever owns under another is no member.
-fn state() -> impl Strategy<Value = (u32, Vec<Seat>, Vec<Owned>)> {
+fn state() -> impl Strategy<Value = (u32, Vec<Assignee>, Vec<Owned>)> {
     (1u32..80, 1usize..9).prop_flat_map(|(count, members)| {
         let since = Just((0..members as i64).collect::<Vec<_>>()).prop_shuffle();
-        let seats = since.prop_map(|since| {
-            let seats = (1..).zip(since);
-            seats.map(|(lease, since)| Seat { since, lease }).collect()
+        let assignees = since.prop_map(|since| {
+            let all = (1..).zip(since);
+            all.map(|(lease, since)| Assignee { since, lease })
+                .collect()
         });
         let by = prop_oneof![2 => Just(0), 6 => 1i64..=members as i64, 1 => Just(99)];
         let owners = proptest::collection::vec((by, 0i64..20), count as usize);
@@ -27,17 +28,17 @@ fn state() -> impl Strategy<Value = (u32, Vec<Seat>, Vec<Owned>)> {
             };
             keys.map(key).collect()
         });
-        (Just(count), seats, owned)
+        (Just(count), assignees, owned)
     })
 }
 
-fn loads(members: &[Seat], target: &[i64]) -> Vec<usize> {
-    let load = |m: &Seat| target.iter().filter(|lease| **lease == m.lease).count();
+fn loads(members: &[Assignee], target: &[i64]) -> Vec<usize> {
+    let load = |m: &Assignee| target.iter().filter(|lease| **lease == m.lease).count();
     members.iter().map(load).collect()
 }
 
 /// Partitions that a member owns and shall not keep.
-fn moved(members: &[Seat], owned: &[Owned], target: &[i64]) -> usize {
+fn moved(members: &[Assignee], owned: &[Owned], target: &[i64]) -> usize {
     let by_member = |key: &&Owned| members.iter().any(|m| m.lease == key.lease);
     let goes = |key: &&Owned| target[key.partition as usize] != key.lease;
     owned.iter().filter(by_member).filter(goes).count()
@@ -48,7 +49,7 @@ fn balanced(loads: &[usize]) -> bool {
 }
 
 /// The fewest moves that any balanced assignment needs: all of them are tried.
-fn fewest(count: u32, members: &[Seat], owned: &[Owned]) -> usize {
+fn fewest(count: u32, members: &[Assignee], owned: &[Owned]) -> usize {
     let all = (members.len() as u64).pow(count);
     let nth = |mut n: u64| {
         let mut target = Vec::new();
@@ -157,7 +158,7 @@ proptest! {
     fn who_joins_takes_its_share_and_who_leaves_moves_only_what_it_owned((count, members, owned) in state()) {
         let settled = carried_out(&assign(count, &members, &owned), &owned, 50);
         let mut more = members.clone();
-        more.push(Seat { since: 60, lease: 10 });
+        more.push(Assignee { since: 60, lease: 10 });
         let target = assign(count, &more, &settled);
         prop_assert_eq!(moved(&more, &settled, &target), count as usize / more.len());
         let fewer = &members[1..];
@@ -198,14 +199,14 @@ type Keys = BTreeMap<u32, Owned>;
 
 struct World {
     count: u32,
-    members: Vec<Seat>,
+    members: Vec<Assignee>,
     now: Keys,
     past: Vec<Keys>,
     revision: i64,
 }
 
 impl World {
-    fn new(count: u32, members: Vec<Seat>, owned: Vec<Owned>) -> Self {
+    fn new(count: u32, members: Vec<Assignee>, owned: Vec<Owned>) -> Self {
         Self {
             count,
             members,
@@ -258,7 +259,7 @@ fn who_has_too_much_gives_up_what_it_took_last() {
         lease: 1,
     };
     let owned = [key(0, 7), key(1, 3), key(2, 5), key(3, 5)];
-    let members = [1, 2].map(|lease| Seat {
+    let members = [1, 2].map(|lease| Assignee {
         since: lease,
         lease,
     });
@@ -272,11 +273,11 @@ fn without_members_nobody_should_own_anything() {
 
 #[test]
 fn more_members_than_partitions_leave_the_youngest_idle() {
-    let seat = |since| Seat {
+    let assignee = |since| Assignee {
         since,
         lease: since,
     };
-    let members: Vec<_> = (1..=5).map(seat).collect();
+    let members: Vec<_> = (1..=5).map(assignee).collect();
     assert_eq!(assign(3, &members, &[]), [1, 2, 3]);
 }
 
@@ -287,18 +288,18 @@ fn keys_beyond_the_count_are_nobodys_business() {
         partition: 7,
         lease: 1,
     };
-    let member = Seat { since: 1, lease: 1 };
+    let member = Assignee { since: 1, lease: 1 };
     assert_eq!(assign(2, &[member], &[key]), [1, 1]);
 }
 
 /// Far below a second even where the compiler optimises nothing; quadratic work would take minutes.
 #[test]
 fn ten_thousand_partitions_over_a_hundred_members_are_assigned_at_once() {
-    let seat = |lease| Seat {
+    let assignee = |lease| Assignee {
         since: lease,
         lease,
     };
-    let members: Vec<_> = (1..=100).map(seat).collect();
+    let members: Vec<_> = (1..=100).map(assignee).collect();
     let began = Instant::now();
     let first = assign(10_000, &members, &[]);
     let settled = carried_out(&first, &[], 200);

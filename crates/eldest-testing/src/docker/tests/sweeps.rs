@@ -82,7 +82,7 @@ async fn what_stays_is_named_with_what_the_engine_says() {
     });
     let engine = engine.await;
     let error = sweep_by(&engine.docker, 2).await.expect_err("in use");
-    let error = error.to_string();
+    let error = format!("{error:?}");
     assert!(error.contains("cannot remove network net"), "{error}");
     assert!(error.contains("active endpoints"), "{error}");
     assert_eq!(

@@ -66,7 +66,7 @@ fn every_kind_of_event_survives_a_file() {
 #[test]
 fn a_line_of_a_file_is_an_event() {
     for event in every_kind() {
-        let line = json::line(&event);
+        let line = json::line(&event).unwrap();
         assert_eq!(line.parse::<Event>().unwrap(), event);
         let broken_off = line.trim_end_matches("}\n");
         assert!(broken_off.parse::<Event>().is_err());

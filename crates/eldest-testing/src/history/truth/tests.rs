@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use eldest::etcd_client::{CompactionOptions, PutOptions};
+use etcd_client::{CompactionOptions, PutOptions};
 use tempfile::TempDir;
 
 use super::*;
@@ -82,7 +82,7 @@ impl Drop for Server {
 }
 
 async fn start(client: &Client, recorder: &Recorder) -> TruthRecorder {
-    TruthRecorder::start(client.clone(), recorder.clone(), "jobs", "e/jobs/")
+    TruthRecorder::with_client(client.clone(), recorder.clone(), "jobs", "e/jobs/")
         .await
         .unwrap()
 }

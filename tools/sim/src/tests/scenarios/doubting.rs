@@ -6,20 +6,18 @@ use super::lease::{believed, sent};
 use super::*;
 use crate::tests::{E, GRACE, TTL};
 use crate::world::{Fate, World};
-use eldest_core::action::{Condition, Note};
-use eldest_core::candidate::Follow;
+use eldest_core::action::{Note, SessionState};
+use eldest_core::candidate::WatchScope;
 use eldest_core::reason::LostReason;
 
 fn doubts(w: &World, node: usize) -> bool {
-    let lost = Condition::Lost {
-        reason: LostReason::LeaseExpiring,
-    };
-    w.nodes[node].conditions.last() == Some(&lost)
+    let lost = SessionState::lost(LostReason::LeaseExpiring);
+    w.nodes[node].session_states.last() == Some(&lost)
 }
 
 fn believes(w: &World, node: usize) -> bool {
-    let last = w.nodes[node].conditions.last();
-    matches!(last, Some(Condition::Live { .. }))
+    let last = w.nodes[node].session_states.last();
+    matches!(last, Some(SessionState::Live(_)))
 }
 
 /// What a node has asked since `from` of the requests that keep its lease.
@@ -42,11 +40,15 @@ fn a_renewal_that_is_verified_within_the_grace_period_does_not_restore_the_belie
     assert!(doubts(&w, 1));
 
     w.rules.retain(|rule| rule.fate != Fate::AnswerLost);
-    let told = w.nodes[1].conditions.len();
+    let told = w.nodes[1].session_states.len();
     let renewed = |note: &Note| matches!(note, Note::Renewed { .. });
     w.until("verified", GRACE, |w| w.nodes[1].noted(renewed) == 1);
     w.run(ms(50));
-    assert_eq!(w.nodes[1].conditions.len(), told, "doubted all the time");
+    assert_eq!(
+        w.nodes[1].session_states.len(),
+        told,
+        "doubted all the time"
+    );
 }
 
 #[test]
@@ -93,7 +95,7 @@ fn join_that_is_answered_after_the_end_of_the_belief_begins_no_term() {
     w.until("asked", secs(1), |w| w.count(0, joins) == 1);
     let belief = believed(sent(&w, 0, grants)).before(GRACE);
     w.pause(0, belief.since(w.nodes[0].local(w.now)) + ms(10));
-    let stood = |w: &World| w.nodes[0].seat(E).unwrap().1.registered;
+    let stood = |w: &World| w.nodes[0].candidate(E).unwrap().1.registered;
     w.until("answered", TTL, stood);
     assert!(doubts(&w, 0));
     assert!(w.elected.is_empty(), "not under a lease that is doubted");
@@ -105,7 +107,7 @@ fn join_that_is_answered_after_the_end_of_the_belief_begins_no_term() {
 fn the_reads_that_verify_renewals_look_after_each_key_in_turn() {
     let mut w = World::seated(1);
     for election in [b"f/", b"g/"] {
-        w.stand(0, election, Follow::Auto, false);
+        w.stand(0, election, WatchScope::Auto, false);
     }
     let verified = w.count(0, verifies);
     let from = w.asked.len();

@@ -7,8 +7,8 @@ use crate::tests::E;
 use crate::tests::TTL;
 use crate::world::node::Work;
 use crate::world::{Fate, World};
-use eldest_core::action::{Class, Condition, Note, Standing};
-use eldest_core::candidate::Follow;
+use eldest_core::action::{Class, Note, SessionState, Status};
+use eldest_core::candidate::WatchScope;
 use eldest_core::reason::{EndReason, LostReason};
 
 #[test]
@@ -24,7 +24,7 @@ fn a_lease_lost_while_closing_does_not_reopen_the_session() {
 }
 
 fn ended(w: &World, node: usize) -> Option<EndReason> {
-    let (reason, _) = w.nodes[node].seat(E)?.1.ended.as_ref()?;
+    let (reason, _) = w.nodes[node].candidate(E)?.1.ended.as_ref()?;
     Some(*reason)
 }
 
@@ -82,11 +82,14 @@ fn another_candidacy_may_follow_when_the_key_was_released_though_the_work_goes_o
         w.nodes[0].work = Work::Never;
         w.end(0, E, reason);
         assert!(
-            w.stand(0, E, Follow::Auto, false).is_none(),
+            w.stand(0, E, WatchScope::Auto, false).is_none(),
             "its key stands"
         );
         w.until("released", TTL, |w| w.count(0, deletes) == 1);
-        assert!(w.stand(0, E, Follow::Auto, false).is_some(), "{reason:?}");
+        assert!(
+            w.stand(0, E, WatchScope::Auto, false).is_some(),
+            "{reason:?}"
+        );
     }
 }
 
@@ -137,7 +140,7 @@ fn a_leadership_dropped_after_it_was_lost_stands_again_at_the_back() {
     w.relink(0, |l| l.answers_lost = false);
     w.drop_leadership(0, E);
     w.run(secs(3));
-    assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead: 1 }));
+    assert_eq!(w.nodes[0].status(E), Some(Status::waiting(1)));
     assert!(w.leads(1));
     w.check_settled();
 }
@@ -160,10 +163,10 @@ fn a_leader_that_left_leads_on_and_is_not_followed_by_itself() {
 #[test]
 fn a_closing_session_ends_its_terms_first_and_then_revokes_once() {
     let mut w = World::seated(2);
-    w.stand(0, b"f/", Follow::Auto, false);
-    w.stand(1, b"g/", Follow::Auto, false);
+    w.stand(0, b"f/", WatchScope::Auto, false);
+    w.stand(1, b"g/", WatchScope::Auto, false);
     w.run(ms(50));
-    w.stand(0, b"g/", Follow::Auto, false);
+    w.stand(0, b"g/", WatchScope::Auto, false);
     w.run(ms(50));
     w.nodes[0].work = Work::After(secs(1));
     w.close(0);
@@ -222,11 +225,17 @@ fn who_campaigns_in_a_closing_session_is_told_so() {
     let mut w = World::seated(1);
     w.nodes[0].work = Work::Never;
     w.close(0);
-    w.stand(0, b"f/", Follow::Auto, false);
-    let seat = w.nodes[0].seat(b"f/").unwrap().1;
-    assert!(matches!(seat.ended, Some((EndReason::SessionClosed, None))));
+    w.stand(0, b"f/", WatchScope::Auto, false);
+    let candidate = w.nodes[0].candidate(b"f/").unwrap().1;
+    assert!(matches!(
+        candidate.ended,
+        Some((EndReason::SessionClosed, None))
+    ));
     w.until("closed", TTL * 2, |w| w.nodes[0].closed());
-    assert_eq!(w.nodes[0].conditions.last(), Some(&Condition::Closed));
+    assert_eq!(
+        w.nodes[0].session_states.last(),
+        Some(&SessionState::Closed)
+    );
     assert!(w.store.leases.is_empty() && w.store.keys.is_empty());
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::tests::TTL;
 use crate::world::World;
 use eldest_core::action::Note;
-use eldest_core::candidate::Follow;
+use eldest_core::candidate::WatchScope;
 use eldest_core::kv::Reach;
 
 /// More than joins may be under way.
@@ -28,7 +28,7 @@ fn changed(note: &Note) -> bool {
 
 fn stands_everywhere(w: &mut World, elections: usize) {
     for election in 0..elections {
-        w.stand(0, &prefix(election), Follow::Auto, true);
+        w.stand(0, &prefix(election), WatchScope::Auto, true);
     }
 }
 

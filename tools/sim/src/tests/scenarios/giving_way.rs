@@ -5,20 +5,20 @@ use crate::tests::E;
 use crate::tests::{GRACE, TTL};
 use crate::world::node::Work;
 use crate::world::{Fate, World};
-use eldest_core::action::Standing;
+use eldest_core::action::Status;
 use eldest_core::reason::{EndReason, LostReason};
 
-const BEHIND: Option<Standing> = Some(Standing::Waiting { ahead: 1 });
+const BEHIND: Option<Status> = Some(Status::waiting(1));
 
 fn ended(w: &World, node: usize) -> Option<EndReason> {
-    let (reason, _) = w.nodes[node].seat(E)?.1.ended.as_ref()?;
+    let (reason, _) = w.nodes[node].candidate(E)?.1.ended.as_ref()?;
     Some(*reason)
 }
 
 /// The latest term of the node, for what the handles ask about it.
 fn released(w: &World, node: usize) -> bool {
     let term = w.nodes[node].term_of(E).unwrap();
-    w.nodes[node].machine.is_released(term.slot, term.id)
+    w.nodes[node].core.is_released(term.slot, term.id)
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn who_steps_down_stands_again_at_the_back_once_the_work_has_ended_and_the_key_i
     assert_eq!((w.count(0, deletes), w.leads(1)), (0, false));
     w.until("the next leads", ms(50), |w| w.leads(1));
     w.run(ms(50));
-    assert_eq!(w.nodes[0].standing(E), BEHIND);
+    assert_eq!(w.nodes[0].status(E), BEHIND);
     assert_eq!(ended(&w, 0), None);
     w.drop_leadership(1, E);
     w.until("its next turn", ms(50), |w| w.leads(0));
@@ -62,7 +62,7 @@ fn stepping_down_after_the_term_was_lost_changes_nothing() {
         assert_eq!(term.reason, Some(LostReason::LeaseExpiring));
         w.drop_leadership(0, E);
         w.run(secs(3));
-        assert_eq!(w.nodes[0].standing(E), BEHIND);
+        assert_eq!(w.nodes[0].status(E), BEHIND);
         w.check_settled();
     }
 }
@@ -100,7 +100,7 @@ fn a_stalled_term_is_valid_for_the_grace_period_whatever_its_lease() {
     assert_eq!(w.count(0, joins), 1, "not while its work goes on");
     w.drop_leadership(0, E);
     w.run(ms(50));
-    assert_eq!(w.nodes[0].standing(E), BEHIND);
+    assert_eq!(w.nodes[0].status(E), BEHIND);
 }
 
 #[test]
@@ -141,11 +141,11 @@ fn who_is_held_back_releases_its_key_and_stands_again_only_when_told() {
     // Nor does anything else make it stand.
     w.revoke(w.nodes[0].lease().unwrap());
     w.run(TTL);
-    assert_eq!(w.nodes[0].standing(E), Some(Standing::Joining));
+    assert_eq!(w.nodes[0].status(E), Some(Status::Joining));
     assert_eq!(w.count(0, joins), 1);
     w.hold_back(0, E, false);
     w.run(ms(50));
-    assert_eq!(w.nodes[0].standing(E), BEHIND);
+    assert_eq!(w.nodes[0].status(E), BEHIND);
     w.check_settled();
 }
 
@@ -186,6 +186,6 @@ fn a_key_counts_as_released_when_etcd_confirmed_it_and_not_before() {
     let first = w.nodes[0].term_of(E).unwrap().id;
     w.drop_leadership(1, E);
     w.until("its next turn", ms(50), |w| w.leads(0));
-    let slot = w.nodes[0].seat(E).unwrap().0;
-    assert!(w.nodes[0].machine.is_released(slot, first) && !released(&w, 0));
+    let slot = w.nodes[0].candidate(E).unwrap().0;
+    assert!(w.nodes[0].core.is_released(slot, first) && !released(&w, 0));
 }

@@ -5,7 +5,7 @@ use crate::tests::{TTL, key};
 use crate::world::cluster::PERMITS;
 use crate::world::node::Work;
 use crate::world::{Fate, World};
-use eldest_core::action::{Class, Note, Standing};
+use eldest_core::action::{Class, Note, Status};
 use eldest_core::reason::{EndReason, LostReason};
 
 const L: &[u8] = b"l/";
@@ -22,9 +22,9 @@ fn asked(nodes: usize, prefix: &[u8]) -> World {
 
 /// How the candidacy that a node began last has ended.
 fn ended(w: &World, node: usize) -> Option<(EndReason, Option<Class>)> {
-    let (_, seat) = w.nodes[node].seats.iter().next_back()?;
-    let (reason, trouble) = seat.ended.as_ref()?;
-    Some((*reason, trouble.as_ref().map(|t| t.class)))
+    let (_, candidate) = w.nodes[node].candidates.iter().next_back()?;
+    let (reason, error) = candidate.ended.as_ref()?;
+    Some((*reason, error.as_ref().map(|t| t.class)))
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_lock_that_was_lost_is_not_joined_again() {
     w.release(0, L);
     w.run(secs(10));
     assert_eq!(w.count(0, joins), 1);
-    assert!(w.nodes[0].seats[&1].ended.is_some());
+    assert!(w.nodes[0].candidates[&1].ended.is_some());
     assert_eq!(w.leader(L), Some(1));
 }
 
@@ -100,7 +100,7 @@ fn an_attempt_that_somebody_overtakes_does_not_stay_behind_him() {
     let mut w = World::new(3, 1);
     w.acquire(0, PERMITS, true);
     w.run(ms(20));
-    // It has seen one seat free; before it comes back for it, somebody else has it.
+    // It has seen one permit free; before it comes back for it, somebody else has it.
     w.next(1, joins, Fate::Slow(ms(100)));
     w.acquire(1, PERMITS, true);
     w.run(ms(50));
@@ -120,7 +120,7 @@ fn attempt_does_not_compare_with_revisions_of_a_former_store() {
     }
     w.acquire(0, PERMITS, true);
     w.run(ms(20));
-    // It has seen one seat free; when it comes back for it, the store is another one, where both are taken.
+    // It has seen one permit free; when it comes back for it, the store is another one, where both are taken.
     w.acquire(1, PERMITS, true);
     w.until("asked again", ms(50), |w| w.count(1, joins) == 2);
     w.restored = true;
@@ -160,17 +160,17 @@ fn an_attempt_whose_answer_was_lost_is_found_again_or_taken_away() {
 fn as_many_of_the_eldest_hold_as_there_are_seats() {
     let mut w = asked(4, PERMITS);
     assert_eq!(w.holders(PERMITS), 2);
-    let standing = |w: &World, node: usize| w.nodes[node].seats[&1].standing;
-    assert_eq!(standing(&w, 2), Some(Standing::Waiting { ahead: 2 }));
-    assert_eq!(standing(&w, 3), Some(Standing::Waiting { ahead: 3 }));
+    let standing = |w: &World, node: usize| w.nodes[node].candidates[&1].status;
+    assert_eq!(standing(&w, 2), Some(Status::waiting(2)));
+    assert_eq!(standing(&w, 3), Some(Status::waiting(3)));
     let asked = w.count(2, |_| true);
     w.release(1, PERMITS);
     w.run(ms(20));
-    assert!(matches!(standing(&w, 2), Some(Standing::Leading { .. })));
+    assert!(matches!(standing(&w, 2), Some(Status::Leading { .. })));
     assert_eq!(w.count(2, |_| true), asked, "without a request");
     w.release(0, PERMITS);
     w.run(ms(20));
-    assert!(matches!(standing(&w, 3), Some(Standing::Leading { .. })));
+    assert!(matches!(standing(&w, 3), Some(Status::Leading { .. })));
     w.run(secs(20));
     w.check_settled();
 }
@@ -204,7 +204,7 @@ fn another_capacity_is_refused_while_anybody_stands_and_named() {
             let refused = Some((EndReason::Refused, Some(Class::Mismatch)));
             assert_eq!(ended(&w, 1), refused);
         }
-        let failed = |n: &Note| matches!(n, Note::JoinFailed { trouble, .. } if trouble.message.contains("of capacity"));
+        let failed = |n: &Note| matches!(n, Note::JoinFailed { error, .. } if error.message.contains("of capacity"));
         assert_eq!(w.nodes[1].noted(failed), 2);
         assert_eq!(w.holders(first), 1);
         w.release(0, first);

@@ -6,8 +6,8 @@ use super::*;
 use crate::tests::{E, key};
 use crate::world::node::Work;
 use crate::world::{Fate, World};
-use eldest_core::action::{Class, Note, Standing};
-use eldest_core::candidate::Follow;
+use eldest_core::action::{Class, Note, Status};
+use eldest_core::candidate::WatchScope;
 use eldest_core::reason::{EndReason, LostReason};
 
 /// A candidate left while its join was under way, and another of the same session stands at once.
@@ -41,8 +41,8 @@ fn join_that_was_done_and_then_refused_leaves_no_key() {
         w.campaign(0);
         w.until("the caller is refused", secs(1), |w| {
             w.nodes[0]
-                .seat(E)
-                .is_some_and(|(_, seat)| seat.ended.is_some())
+                .candidate(E)
+                .is_some_and(|(_, candidate)| candidate.ended.is_some())
         });
         w.until("its key is gone", secs(1), |w| w.store.queue(E).is_empty());
         w.campaign(1);
@@ -92,7 +92,7 @@ fn a_candidacy_that_came_back_leaves_a_free_path() {
     let mut w = returned(Some(Fate::Refused(Class::LeaseGone)));
     one_key_each(&mut w);
     assert!(
-        w.stand(0, E, Follow::Auto, false).is_none(),
+        w.stand(0, E, WatchScope::Auto, false).is_none(),
         "the second still stands"
     );
 }
@@ -300,7 +300,7 @@ fn candidate_that_leaves_under_another_lease_looks_for_no_key_of_the_lost_one() 
     assert!(w.nodes[0].lease().is_some());
     w.leave(0, E);
     w.run(ms(100));
-    assert!(w.nodes[0].seat(E).unwrap().1.ended.is_some());
+    assert!(w.nodes[0].candidate(E).unwrap().1.ended.is_some());
     assert_eq!(w.count(0, finds), 0);
 }
 
@@ -333,11 +333,11 @@ fn a_candidate_that_left_after_a_lost_join_leaves_no_key() {
     w.run(ms(100));
     w.leave(0, E);
     assert!(
-        w.nodes[0].seat(E).unwrap().1.ended.is_none(),
+        w.nodes[0].candidate(E).unwrap().1.ended.is_none(),
         "not before it is certain"
     );
     w.until("it has left", secs(1), |w| {
-        w.nodes[0].seat(E).unwrap().1.ended.is_some()
+        w.nodes[0].candidate(E).unwrap().1.ended.is_some()
     });
     assert!(w.store.queue(E).is_empty());
     assert_eq!(w.count(0, finds), 1);
@@ -349,7 +349,7 @@ fn a_put_delayed_beyond_its_candidates_leaving_is_swept() {
     for late in [secs(3), secs(10)] {
         let mut w = World::seated(1);
         w.next(0, joins, Fate::Late(late));
-        w.stand(0, b"f/", Follow::Auto, false);
+        w.stand(0, b"f/", WatchScope::Auto, false);
         w.run(ms(5));
         w.leave(0, b"f/");
         w.until("it arrives", secs(11), |w| !w.store.queue(b"f/").is_empty());
@@ -394,7 +394,7 @@ fn a_key_that_was_asked_to_go_is_never_ours_again() {
         let token = w.elected[0].token;
         w.the_next(2, 0, deletes, fate);
         w.drop_leadership(0, E);
-        assert!(w.stand(0, E, Follow::Auto, false).is_some());
+        assert!(w.stand(0, E, WatchScope::Auto, false).is_some());
         w.run(ms(100));
         assert_eq!(
             w.count(0, joins),
@@ -404,7 +404,7 @@ fn a_key_that_was_asked_to_go_is_never_ours_again() {
         w.run(secs(10));
         assert!(w.leads(1), "{fate:?}");
         assert!(w.elected.iter().all(|e| e.node != 0 || e.token == token));
-        assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead: 1 }));
+        assert_eq!(w.nodes[0].status(E), Some(Status::waiting(1)));
         w.check_settled();
     }
 }
@@ -415,9 +415,9 @@ fn leaving_ends_only_when_the_deletion_is_confirmed() {
     w.the_next(3, 1, deletes, Fate::AnswerLost);
     w.leave(1, E);
     w.run(ms(250));
-    assert!(w.nodes[1].seat(E).unwrap().1.ended.is_none());
+    assert!(w.nodes[1].candidate(E).unwrap().1.ended.is_none());
     w.until("confirmed", secs(3), |w| {
-        w.nodes[1].seat(E).unwrap().1.ended.is_some()
+        w.nodes[1].candidate(E).unwrap().1.ended.is_some()
     });
     assert_eq!(w.count(1, deletes), 4);
 }
@@ -431,10 +431,10 @@ fn leaving_while_the_last_terms_key_is_not_gone_waits_for_it() {
     w.drop_leadership(0, E);
     w.leave(0, E);
     w.run(ms(200));
-    let seat = w.nodes[0].seat(E).unwrap().1;
-    assert!(seat.ended.is_none(), "the key still stands");
+    let candidate = w.nodes[0].candidate(E).unwrap().1;
+    assert!(candidate.ended.is_none(), "the key still stands");
     w.until("confirmed", secs(3), |w| {
-        w.nodes[0].seat(E).unwrap().1.ended.is_some()
+        w.nodes[0].candidate(E).unwrap().1.ended.is_some()
     });
     assert_eq!(w.store.queue(E).len(), 1);
 }
@@ -454,17 +454,17 @@ fn a_new_candidate_is_told_what_etcd_will_never_accept() {
         for kind in [joins as fn(&Ask) -> bool, grants] {
             let mut w = World::new(1, 1);
             w.the_next(3, 0, kind, Fate::Refused(class));
-            w.stand(0, E, Follow::Auto, persistent);
+            w.stand(0, E, WatchScope::Auto, persistent);
             w.run(secs(5));
-            let seat = w.nodes[0].seat(E).unwrap().1;
-            let refused = seat
+            let candidate = w.nodes[0].candidate(E).unwrap().1;
+            let refused = candidate
                 .ended
                 .as_ref()
                 .map(|(r, t)| (*r, t.as_ref().map(|t| t.class)));
             let expected = told.then_some((EndReason::Refused, Some(class)));
             assert_eq!(refused, expected, "{class:?} persistent {persistent}");
             assert_eq!(w.leads(0), !told);
-            assert_eq!(seat.registered, !told);
+            assert_eq!(candidate.registered, !told);
             w.check_settled();
         }
     }
@@ -477,7 +477,7 @@ fn a_candidate_that_stood_once_retries_whatever_etcd_says() {
         w.the_next(3, 0, joins, Fate::Refused(class));
         w.revoke(w.nodes[0].lease().unwrap());
         w.run(secs(5));
-        assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead: 1 }));
+        assert_eq!(w.nodes[0].status(E), Some(Status::waiting(1)));
     }
 }
 

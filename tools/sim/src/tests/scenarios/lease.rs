@@ -5,8 +5,8 @@ use crate::tests::E;
 use crate::tests::{GRACE, MARGIN, SLOW, TTL};
 use crate::world::node::Work;
 use crate::world::{Fate, World};
-use eldest_core::action::{Class, Condition, Note, Standing};
-use eldest_core::candidate::Follow;
+use eldest_core::action::{Class, Note, SessionState, Status};
+use eldest_core::candidate::WatchScope;
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
 
@@ -188,11 +188,9 @@ fn a_lapse_ends_terms_but_keeps_the_seniority_of_those_who_wait() {
     let tokens: Vec<_> = w.store.queue(E).iter().map(|e| e.create_revision).collect();
     // Renewals reach etcd, so the lease lives on for a while; nothing comes back.
     w.relink(1, |l| l.answers_lost = true);
-    let lost = Condition::Lost {
-        reason: LostReason::LeaseExpiring,
-    };
+    let lost = SessionState::lost(LostReason::LeaseExpiring);
     w.until("it believes nothing", TTL, |w| {
-        w.nodes[1].conditions.last() == Some(&lost)
+        w.nodes[1].session_states.last() == Some(&lost)
     });
     w.relink(1, |l| l.answers_lost = false);
     w.run(secs(1));
@@ -232,7 +230,7 @@ fn a_leader_whose_belief_lapsed_rejoins_at_the_back_after_healing() {
     w.relink(0, |l| l.answers_lost = false);
     w.run(secs(5));
     assert!(w.leads(1));
-    assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead: 1 }));
+    assert_eq!(w.nodes[0].status(E), Some(Status::waiting(1)));
     w.check_settled();
 }
 
@@ -247,7 +245,7 @@ fn an_expired_candidate_rejoins_instead_of_winning() {
     assert!(w.leads(2));
     w.run(secs(3));
     assert!(w.leads(2));
-    assert_eq!(w.nodes[1].standing(E), Some(Standing::Waiting { ahead: 1 }));
+    assert_eq!(w.nodes[1].status(E), Some(Status::waiting(1)));
     assert_eq!(w.elected.len(), 2);
     w.check_settled();
 }
@@ -255,7 +253,7 @@ fn an_expired_candidate_rejoins_instead_of_winning() {
 #[test]
 fn when_etcd_says_that_the_lease_is_gone_everybody_of_it_stands_again() {
     let mut w = World::seated(1);
-    w.stand(0, b"f/", eldest_core::candidate::Follow::Auto, false);
+    w.stand(0, b"f/", eldest_core::candidate::WatchScope::Auto, false);
     w.run(ms(20));
     w.relink(0, |l| l.watches_stalled = true);
     w.revoke(w.nodes[0].lease().unwrap());
@@ -275,7 +273,7 @@ fn when_etcd_says_that_the_lease_is_gone_everybody_of_it_stands_again() {
 fn a_frozen_deadline_is_not_extended_by_later_renewals() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::Never;
-    w.stand(0, b"f/", eldest_core::candidate::Follow::Auto, false);
+    w.stand(0, b"f/", eldest_core::candidate::WatchScope::Auto, false);
     w.run(secs(1));
     let frozen = deadline(&w, 0);
     w.end(0, E, LostReason::Shutdown);
@@ -341,7 +339,7 @@ fn a_clone_that_draws_a_taken_lease_id_ends_nobody_s_lease() {
     let mut w = World::seated(1);
     w.add_node();
     w.relink(1, |l| l.same_ids = true);
-    w.stand(1, b"f/", Follow::Auto, false);
+    w.stand(1, b"f/", WatchScope::Auto, false);
     w.run(TTL);
     assert!(w.leads(0) && w.leader(b"f/").is_none());
     assert!(w.count(1, grants) > 2);
@@ -411,4 +409,35 @@ fn a_lease_that_is_lost_as_soon_as_it_is_granted_is_not_granted_in_a_tight_loop(
     w.run(secs(10));
     let tried = w.count(0, grants);
     assert!((5..20).contains(&tried), "{tried} leases in ten seconds");
+}
+
+#[test]
+fn a_lease_that_is_always_kept_is_held_without_a_candidate_replaced_and_given_back() {
+    let mut w = World::new(1, 1);
+    w.keep_lease(0);
+    let live = |w: &World| w.nodes[0].lease().is_some() && w.nodes[0].belief.is_some();
+    w.until("a lease", secs(1), live);
+    let first = w.nodes[0].lease().unwrap();
+    w.run(TTL * 2);
+    assert_eq!(w.nodes[0].lease(), Some(first), "it is renewed");
+
+    w.revoke(first);
+    w.until("another", TTL, |w| {
+        w.nodes[0].lease().is_some_and(|l| l != first)
+    });
+    assert!(w.store.keys.is_empty());
+    w.close(0);
+    w.until("closed", TTL, |w| w.nodes[0].closed());
+    assert!(w.store.leases.is_empty());
+    assert_eq!(w.count(0, grants), 2, "none is asked for while closing");
+}
+
+#[test]
+fn a_candidate_stands_under_the_lease_that_was_there_before() {
+    let mut w = World::new(1, 1);
+    w.keep_lease(0);
+    w.until("a lease", secs(1), |w| w.nodes[0].lease().is_some());
+    w.campaign(0);
+    w.until("it leads", secs(1), |w| w.leads(0));
+    assert_eq!(w.count(0, grants), 1);
 }

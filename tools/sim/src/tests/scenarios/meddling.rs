@@ -4,8 +4,8 @@ use super::*;
 use crate::tests::{E, TTL};
 use crate::world::node::Work;
 use crate::world::{Fate, World};
-use eldest_core::action::Standing;
-use eldest_core::candidate::Follow;
+use eldest_core::action::Status;
+use eldest_core::candidate::WatchScope;
 use eldest_core::reason::LostReason;
 
 fn own_key(w: &World, node: usize) -> crate::world::store::Key {
@@ -14,7 +14,7 @@ fn own_key(w: &World, node: usize) -> crate::world::store::Key {
 
 #[test]
 fn a_leader_whose_key_is_written_over_steps_down_and_takes_the_key_away() {
-    for follow in [Follow::Everyone, Follow::Predecessor] {
+    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = World::new(2, 1);
         for node in 0..2 {
             w.stand(node, E, follow, false);
@@ -28,13 +28,13 @@ fn a_leader_whose_key_is_written_over_steps_down_and_takes_the_key_away() {
         );
         w.run(secs(10));
         w.check_settled();
-        assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead: 1 }));
+        assert_eq!(w.nodes[0].status(E), Some(Status::waiting(1)));
     }
 }
 
 #[test]
 fn a_key_written_over_unseen_is_taken_away_by_a_leader_that_resigns() {
-    for follow in [Follow::Everyone, Follow::Predecessor] {
+    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = World::new(1, 1);
         w.nodes[0].work = Work::After(secs(1));
         w.stand(0, E, follow, false);
@@ -56,8 +56,8 @@ fn a_waiting_key_written_over_is_taken_away_and_stands_again_at_the_back() {
     w.overwrite(&own_key(&w, 1));
     w.run(ms(100));
     w.check_settled();
-    assert_eq!(w.nodes[1].standing(E), Some(Standing::Waiting { ahead: 2 }));
-    assert_eq!(w.nodes[2].standing(E), Some(Standing::Waiting { ahead: 1 }));
+    assert_eq!(w.nodes[1].status(E), Some(Status::waiting(2)));
+    assert_eq!(w.nodes[2].status(E), Some(Status::waiting(1)));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_deleted_key_ends_the_term_and_its_node_stands_again_at_the_back() {
         Some(LostReason::KeyDeleted)
     );
     w.run(ms(100));
-    assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead: 2 }));
+    assert_eq!(w.nodes[0].status(E), Some(Status::waiting(2)));
     w.run(secs(10));
     w.check_settled();
 }
@@ -178,7 +178,7 @@ fn a_key_created_again_is_told_from_ours_by_the_verifying_read() {
 #[test]
 fn a_revoked_lease_ends_the_term_at_once_and_everybody_of_it_stands_again() {
     let mut w = World::seated(2);
-    w.stand(0, b"f/", Follow::Auto, false);
+    w.stand(0, b"f/", WatchScope::Auto, false);
     w.run(ms(20));
     w.revoke(w.nodes[0].lease().unwrap());
     w.until("the next leads", ms(50), |w| w.leads(1));
@@ -212,7 +212,7 @@ fn a_key_without_lease_that_sits_first_is_waited_for() {
     w.store.put(&crate::tests::key("e/deep/er"), b"", 0);
     w.campaign(0);
     w.run(secs(20));
-    assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead: 1 }));
+    assert_eq!(w.nodes[0].status(E), Some(Status::waiting(1)));
     w.delete(&crate::tests::key("e/blocker"));
     w.until("it leads, whatever lies deeper", ms(50), |w| w.leads(0));
 }
@@ -229,7 +229,7 @@ fn a_late_word_about_an_earlier_lease_does_not_take_the_present_one() {
         w.count(0, opens) > opened
     });
     w.revoke(w.nodes[0].lease().unwrap());
-    w.stand(0, b"f/", Follow::Auto, false);
+    w.stand(0, b"f/", WatchScope::Auto, false);
     w.until("another lease", ms(150), |w| w.count(0, grants) == 2);
     w.run(secs(20));
     w.check_settled();
@@ -254,7 +254,7 @@ fn put_anew_while_work_goes_on(reason: LostReason) {
     w.recreate(&own_key(&w, 0), w.nodes[0].lease().unwrap());
     w.campaign(1);
     w.run(secs(1));
-    assert_eq!(w.nodes[1].standing(E), Some(Standing::Waiting { ahead: 1 }));
+    assert_eq!(w.nodes[1].status(E), Some(Status::waiting(1)));
     w.until("it is found and taken away", secs(7), |w| w.leads(1));
     let term = w.nodes[0].term_of(E).unwrap();
     assert_eq!((term.reason, term.joined), (Some(reason), false));
@@ -301,7 +301,7 @@ fn key_written_over_unseen_goes_though_the_work_of_the_lost_term_goes_on() {
 
 #[test]
 fn candidate_whose_key_went_unseen_does_not_lead_by_it() {
-    for follow in [Follow::Everyone, Follow::Predecessor] {
+    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = World::new(2, 1);
         for node in 0..2 {
             w.stand(node, E, follow, false);
@@ -327,8 +327,8 @@ fn key_put_anew_in_place_of_a_waiting_one_is_not_adopted() {
             w.next(1, joins, Fate::AnswerLost);
         }
         w.campaign(1);
-        let behind = Some(Standing::Waiting { ahead: 1 });
-        w.until("it waits", secs(1), |w| w.nodes[1].standing(E) == behind);
+        let behind = Some(Status::waiting(1));
+        w.until("it waits", secs(1), |w| w.nodes[1].status(E) == behind);
         let key = own_key(&w, 1);
         w.recreate(&key, w.nodes[1].lease().unwrap());
         let anew = w.store.keys[&key].create_revision;

@@ -5,6 +5,7 @@ mod ending;
 mod freshness;
 mod gates;
 mod giving_way;
+mod groups;
 mod holding;
 mod joining;
 mod lease;

@@ -7,11 +7,11 @@ use crate::tests::{E, SLOW, key};
 use crate::world::settings::Settings;
 use crate::world::store::Write;
 use crate::world::{Fate, World};
-use eldest_core::action::Standing;
-use eldest_core::candidate::Follow;
+use eldest_core::action::Status;
+use eldest_core::candidate::WatchScope;
 use eldest_core::pause::LONGEST_PAUSE;
 
-fn followers(nodes: usize, follow: Follow) -> World {
+fn followers(nodes: usize, follow: WatchScope) -> World {
     let mut w = World::new(nodes, 1);
     for node in 0..nodes {
         w.stand(node, E, follow, false);
@@ -37,9 +37,9 @@ fn a_newcomer_and_one_that_comes_back_stand_at_the_back() {
     w.run(ms(50));
     w.campaign(1);
     w.run(ms(50));
-    let standing: Vec<_> = (0..3).map(|n| w.nodes[n].standing(E)).collect();
-    assert_eq!(standing[1], Some(Standing::Waiting { ahead: 2 }));
-    assert_eq!(standing[2], Some(Standing::Waiting { ahead: 1 }));
+    let standing: Vec<_> = (0..3).map(|n| w.nodes[n].status(E)).collect();
+    assert_eq!(standing[1], Some(Status::waiting(2)));
+    assert_eq!(standing[2], Some(Status::waiting(1)));
     w.drop_leadership(0, E);
     w.until("the next leads", ms(50), |w| w.leads(2));
 }
@@ -54,7 +54,7 @@ fn lock_waits_behind_all_keys_of_one_revision() {
             lease: 0,
         }));
         w.publish();
-        w.stand(0, E, Follow::Predecessor, false);
+        w.stand(0, E, WatchScope::Predecessor, false);
         w.run(secs(1));
         for name in [first, second] {
             assert_eq!(w.leader(E), None, "{name} still stands");
@@ -98,12 +98,12 @@ fn candidate_whose_key_vanishes_now_and_then_joins_again_at_once() {
 #[test]
 fn the_middle_candidate_leaving_does_not_make_the_last_one_leader() {
     // Complaint 9.
-    for follow in [Follow::Everyone, Follow::Predecessor] {
+    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = followers(3, follow);
         w.leave(1, E);
         w.run(secs(3));
         assert!(w.leads(0), "{follow:?}");
-        assert_eq!(w.nodes[2].standing(E), Some(Standing::Waiting { ahead: 1 }));
+        assert_eq!(w.nodes[2].status(E), Some(Status::waiting(1)));
         w.drop_leadership(0, E);
         w.until("now it leads", ms(50), |w| w.leads(2));
         assert_eq!(w.elected.len(), 2);
@@ -112,7 +112,7 @@ fn the_middle_candidate_leaving_does_not_make_the_last_one_leader() {
 
 #[test]
 fn a_promotion_needs_no_request_when_everybody_is_watched() {
-    let mut w = followers(3, Follow::Everyone);
+    let mut w = followers(3, WatchScope::Everyone);
     let before = w.count(1, |_| true);
     w.drop_leadership(0, E);
     w.until("it leads", ms(50), |w| w.leads(1));
@@ -121,7 +121,7 @@ fn a_promotion_needs_no_request_when_everybody_is_watched() {
 
 #[test]
 fn a_promotion_by_the_only_predecessor_needs_no_read() {
-    let mut w = followers(2, Follow::Predecessor);
+    let mut w = followers(2, WatchScope::Predecessor);
     let before = w.count(1, reads);
     w.drop_leadership(0, E);
     w.until("it leads", ms(50), |w| w.leads(1));
@@ -130,7 +130,7 @@ fn a_promotion_by_the_only_predecessor_needs_no_read() {
 
 #[test]
 fn a_promotion_after_elders_left_unseen_was_prepared_by_one_read() {
-    let mut w = followers(5, Follow::Predecessor);
+    let mut w = followers(5, WatchScope::Predecessor);
     w.drop_leadership(0, E);
     w.run(ms(100));
     w.drop_leadership(1, E);
@@ -150,7 +150,7 @@ fn a_promotion_after_elders_left_unseen_was_prepared_by_one_read() {
 
 #[test]
 fn a_promotion_that_nothing_announced_needs_exactly_one_read() {
-    let mut w = followers(4, Follow::Predecessor);
+    let mut w = followers(4, WatchScope::Predecessor);
     w.drop_leadership(0, E);
     w.run(ms(100));
     let before = w.count(3, reads);
@@ -163,7 +163,7 @@ fn a_promotion_that_nothing_announced_needs_exactly_one_read() {
 
 #[test]
 fn a_change_in_a_long_queue_reaches_only_the_two_behind() {
-    let mut w = followers(7, Follow::Predecessor);
+    let mut w = followers(7, WatchScope::Predecessor);
     let quiet = [4, 5, 6].map(|node| w.count(node, |_| true));
     let before = [2, 3].map(|node| w.count(node, reads));
     w.leave(1, E);
@@ -182,11 +182,11 @@ fn behind_more_than_sixty_four_only_the_predecessor_is_followed() {
         }
         w.campaign(0);
         w.run(ms(100));
-        assert_eq!(w.nodes[0].standing(E), Some(Standing::Waiting { ahead }));
+        assert_eq!(w.nodes[0].status(E), Some(Status::waiting(ahead)));
         let before = w.count(0, reads);
         w.delete(&key("e/000"));
         w.run(ms(100));
-        let seen = w.nodes[0].standing(E) == Some(Standing::Waiting { ahead: ahead - 1 });
+        let seen = w.nodes[0].status(E) == Some(Status::waiting(ahead - 1));
         assert_eq!(seen, !follows, "behind {ahead}");
         assert_eq!(w.count(0, reads), before);
         for n in 1..ahead {
@@ -204,7 +204,7 @@ fn growing(nodes: usize, long: usize) -> World {
     };
     let mut w = World::of(settings, nodes, 1);
     for node in 0..nodes {
-        w.stand(node, E, Follow::Auto, false);
+        w.stand(node, E, WatchScope::Auto, false);
         w.run(ms(20));
     }
     w.run(ms(100));
@@ -272,7 +272,7 @@ fn who_goes_while_others_turn_to_their_predecessors_is_not_missed() {
 
 #[test]
 fn a_lost_read_about_the_elders_is_repeated() {
-    let mut w = followers(3, Follow::Predecessor);
+    let mut w = followers(3, WatchScope::Predecessor);
     w.leave(0, E);
     w.drop_leadership(0, E);
     w.run(ms(50));
@@ -284,10 +284,10 @@ fn a_lost_read_about_the_elders_is_repeated() {
 #[test]
 fn somebody_standing_twice_in_one_session_is_refused_by_the_registry() {
     let mut w = World::seated(1);
-    assert!(w.stand(0, E, Follow::Auto, false).is_none());
+    assert!(w.stand(0, E, WatchScope::Auto, false).is_none());
     w.drop_leadership(0, E);
     assert!(
-        w.stand(0, E, Follow::Auto, false).is_some(),
+        w.stand(0, E, WatchScope::Auto, false).is_some(),
         "as soon as it has left"
     );
     w.run(secs(3));

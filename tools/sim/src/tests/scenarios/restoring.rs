@@ -5,7 +5,7 @@ use crate::tests::{E, TTL, key};
 use crate::world::store::Store;
 use crate::world::{Fate, World};
 use eldest_core::action::Note;
-use eldest_core::candidate::Follow;
+use eldest_core::candidate::WatchScope;
 
 /// Another election of the same sessions, which keeps their leases alive.
 const OTHER: &[u8] = b"f/";
@@ -14,7 +14,7 @@ fn changed(note: &Note) -> bool {
     matches!(note, Note::StoreChanged { .. })
 }
 
-fn standing(nodes: usize, follow: Follow) -> World {
+fn standing(nodes: usize, follow: WatchScope) -> World {
     let mut w = World::new(nodes, 1);
     for node in 0..nodes {
         w.stand(node, E, follow, true);
@@ -44,12 +44,12 @@ fn leads_in_turn(w: &mut World, nodes: usize) {
 
 #[test]
 fn watch_revisions_reveal_a_restore_that_no_answer_would() {
-    for follow in [Follow::Everyone, Follow::Predecessor] {
+    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = standing(2, follow);
         let backup = w.store.clone();
         comes_and_goes(&mut w);
         w.restore(&backup, 0);
-        if follow == Follow::Everyone {
+        if follow == WatchScope::Everyone {
             w.until("both notice", TTL, |w| {
                 w.nodes.iter().all(|node| node.noted(changed) > 0)
             });
@@ -63,7 +63,7 @@ fn watch_revisions_reveal_a_restore_that_no_answer_would() {
 
 #[test]
 fn every_reopened_stream_lists_anew() {
-    for follow in [Follow::Everyone, Follow::Predecessor] {
+    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = standing(3, follow);
         let backup = w.store.clone();
         // Node 1 leaves, which node 2 sees; the restore brings its key back, and the revision is higher than ever.
@@ -107,7 +107,7 @@ fn key_that_a_restore_brings_back_is_not_adopted() {
     // Whether a join was lost since makes no difference: the key is older.
     for lost in [false, true] {
         let mut w = World::new(2, 1);
-        w.stand(0, OTHER, Follow::Auto, true);
+        w.stand(0, OTHER, WatchScope::Auto, true);
         w.campaign(0);
         w.run(ms(50));
         let backup = w.store.clone();
@@ -137,7 +137,7 @@ fn key_that_a_restore_brings_back_is_not_adopted() {
 #[test]
 fn key_that_a_restore_brings_back_goes_though_nobody_stands_by_it() {
     let mut w = World::new(2, 1);
-    w.stand(0, OTHER, Follow::Auto, true);
+    w.stand(0, OTHER, WatchScope::Auto, true);
     w.campaign(0);
     w.run(ms(50));
     let backup = w.store.clone();
@@ -152,7 +152,7 @@ fn key_that_a_restore_brings_back_goes_though_nobody_stands_by_it() {
 
 #[test]
 fn leader_behind_a_key_that_a_restore_brings_back_steps_aside() {
-    for follow in [Follow::Everyone, Follow::Predecessor] {
+    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = standing(2, follow);
         let backup = w.store.clone();
         // Node 1 hears that the leader's key is gone and leads. Node 0 does not hear it before the restore.
@@ -177,7 +177,7 @@ fn leader_behind_a_key_that_a_restore_brings_back_steps_aside() {
 #[test]
 fn deletion_that_the_former_store_confirmed_is_asked_of_the_restored_one() {
     let mut w = World::seated(2);
-    w.stand(0, OTHER, Follow::Auto, false);
+    w.stand(0, OTHER, WatchScope::Auto, false);
     w.run(ms(20));
     // Written over, the key does not go with its lease.
     let key = w.nodes[0].key(E).unwrap();
@@ -195,7 +195,7 @@ fn deletion_that_the_former_store_confirmed_is_asked_of_the_restored_one() {
 
 #[test]
 fn partitions_key_that_a_restore_brings_back_is_deleted_again_and_the_partition_taken() {
-    let mut w = World::sharing(1, 8);
+    let mut w = World::with_partitions(1, 8);
     let backup = w.store.clone();
     let (partition, key) = w.any_of(0, 8);
     let old = w.store.keys[&key].create_revision;
@@ -216,7 +216,7 @@ fn partitions_key_that_a_restore_brings_back_is_deleted_again_and_the_partition_
 
 #[test]
 fn deletions_of_a_former_store_do_not_count_for_keys_of_the_next() {
-    let mut w = World::sharing(1, 8);
+    let mut w = World::with_partitions(1, 8);
     for _ in 0..200 {
         w.store.put(&key("other"), b"", 0);
     }

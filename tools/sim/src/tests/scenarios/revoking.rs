@@ -5,12 +5,12 @@ use crate::tests::{E, GRACE, TTL};
 use crate::world::node::Work;
 use crate::world::{Fate, World};
 use eldest_core::action::Class;
-use eldest_core::candidate::Follow;
+use eldest_core::candidate::WatchScope;
 
 /// One endpoint knows nothing of the node's lease, which lives on: the session takes it for lost.
 fn lose_lease(w: &mut World, node: usize) {
     w.next(node, joins, Fate::Refused(Class::LeaseGone));
-    w.stand(node, b"f/", Follow::Auto, false);
+    w.stand(node, b"f/", WatchScope::Auto, false);
     w.until("another lease", secs(1), |w| {
         w.nodes[node].leases.len() == 2
     });

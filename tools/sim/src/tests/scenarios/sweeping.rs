@@ -7,7 +7,7 @@ use crate::world::partitions::prefix_of;
 use crate::world::store::Key;
 use crate::world::{Fate, World};
 use eldest_core::action::Class;
-use eldest_core::candidate::Follow;
+use eldest_core::candidate::WatchScope;
 use eldest_core::candidate::key_of;
 use eldest_core::reason::LostReason;
 
@@ -39,8 +39,8 @@ fn join_that_may_have_been_done_is_swept_for_whatever_its_refusal_says() {
         w.run(TTL * 3);
         let swept = w.count(0, sweeps);
         w.next(0, joins, Fate::RefusedLater(class));
-        w.stand(0, OTHER, Follow::Auto, false);
-        let ended = |w: &World| w.nodes[0].seat(OTHER).unwrap().1.ended.is_some();
+        w.stand(0, OTHER, WatchScope::Auto, false);
+        let ended = |w: &World| w.nodes[0].candidate(OTHER).unwrap().1.ended.is_some();
         w.until("its candidate is told", secs(1), ended);
         assert_eq!((w.count(0, finds), w.store.queue(OTHER).len()), (1, 0));
         let orphan = orphan(&mut w);
@@ -63,7 +63,7 @@ fn sweep_that_failed_is_repeated() {
 #[test]
 fn key_that_a_sweep_meets_during_the_removal_of_an_earlier_one_is_swept_later() {
     let mut w = World::seated(1);
-    w.stand(0, OTHER, Follow::Auto, false);
+    w.stand(0, OTHER, WatchScope::Auto, false);
     w.until("the last sweep is near", TTL * 3, |w| {
         w.count(0, renews) == 4
     });
@@ -85,7 +85,7 @@ fn key_that_a_sweep_meets_during_the_removal_of_an_earlier_one_is_swept_later() 
 
 #[test]
 fn sweep_during_a_take_leaves_the_taken_key_to_its_member() {
-    let mut w = World::sharing(1, 8);
+    let mut w = World::with_partitions(1, 8);
     w.until("the first sweep is near", TTL, |w| w.count(0, renews) == 1);
     w.next(0, sweeps, Fate::Delayed(ms(100)));
     w.next(0, takes, Fate::Slow(ms(280)));
@@ -100,7 +100,7 @@ fn sweep_during_a_take_leaves_the_taken_key_to_its_member() {
 /// The search after the sweep shows the key as it stood before somebody deleted it.
 #[test]
 fn answer_of_a_search_that_is_older_than_the_loss_of_a_key_releases_nothing() {
-    let mut w = World::sharing(1, 8);
+    let mut w = World::with_partitions(1, 8);
     w.until("the first sweep is near", TTL, |w| w.count(0, renews) == 1);
     w.next(0, sweeps, Fate::Delayed(ms(50)));
     w.next(0, takes, Fate::Slow(ms(100)));
@@ -118,7 +118,7 @@ fn answer_of_a_search_that_is_older_than_the_loss_of_a_key_releases_nothing() {
 
 #[test]
 fn partitions_key_written_over_unseen_goes_when_its_lease_is_lost_though_its_work_goes_on() {
-    let mut w = World::sharing(2, 4);
+    let mut w = World::with_partitions(2, 4);
     w.nodes[0].work = Work::Never;
     let (_, key) = w.any_of(0, 4);
     w.relink(0, |l| l.watches_stalled = true);
@@ -152,16 +152,23 @@ fn search_under_a_former_lease_does_not_end_the_present_one() {
         // The member leaves before it knows what it took.
         w.next(0, takes, Fate::RefusedLater(Class::Retry));
         w.next(0, finds, Fate::Slow(ms(290)));
-        w.share(0, 1);
+        w.join_partitions(0, 1);
         w.until("taken", ms(100), |w| w.count(0, takes) == searches);
-        w.stop_sharing(0, 1);
+        w.leave_partitions(0, 1);
         w.until("searched", ms(50), |w| w.count(0, finds) == searches);
         w.run(ms(10));
         if searches == 1 {
             w.give(0, |m, now| m.lose_lease(now, LostReason::LeaseLost));
         }
     }
-    let left = |w: &World| w.nodes[0].seat(&prefix_of(1)).unwrap().1.ended.is_some();
+    let left = |w: &World| {
+        w.nodes[0]
+            .candidate(&prefix_of(1))
+            .unwrap()
+            .1
+            .ended
+            .is_some()
+    };
     w.until("it has left", secs(1), left);
     assert_eq!(w.keys_of_partitions(1), []);
 }

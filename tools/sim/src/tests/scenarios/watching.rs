@@ -4,8 +4,8 @@ use super::*;
 use crate::tests::TTL;
 use crate::tests::{E, key};
 use crate::world::{Fate, World};
-use eldest_core::action::{Class, Condition, Note, Standing};
-use eldest_core::candidate::Follow;
+use eldest_core::action::{Class, Note, SessionState, Status};
+use eldest_core::candidate::WatchScope;
 use eldest_core::kv::Reach;
 use eldest_core::reason::LostReason;
 
@@ -23,7 +23,7 @@ fn changed(note: &Note) -> bool {
 
 #[test]
 fn a_stalled_watch_is_noticed_and_opened_again() {
-    for follow in [Follow::Everyone, Follow::Predecessor] {
+    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = World::new(2, 1);
         for node in 0..2 {
             w.stand(node, E, follow, false);
@@ -44,7 +44,7 @@ fn leader_whose_key_is_deleted_unwatched_notices_at_the_next_renewal() {
     let mut w = World::new(1, 1);
     for election in 0..ELECTIONS {
         let prefix = format!("{election}/").into_bytes();
-        w.stand(0, &prefix, Follow::Auto, true);
+        w.stand(0, &prefix, WatchScope::Auto, true);
     }
     w.run(ms(100));
     // From now on no watch tells anything, not even that it stands, and the session notices that.
@@ -95,7 +95,7 @@ fn a_silent_watch_is_not_taken_for_a_stalled_one() {
 
 #[test]
 fn what_happened_while_the_stream_was_broken_is_read_again() {
-    for follow in [Follow::Everyone, Follow::Predecessor] {
+    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         for broken in [true, false] {
             let mut w = World::new(3, 1);
             for node in 0..3 {
@@ -138,7 +138,7 @@ fn read_that_was_begun_before_the_stream_broke_is_not_taken_for_the_one_under_wa
 
 #[test]
 fn a_watch_that_stands_after_the_join_reads_the_gap() {
-    let joined = |w: &World| w.nodes[1].seat(E).is_some_and(|(_, s)| s.registered);
+    let joined = |w: &World| w.nodes[1].candidate(E).is_some_and(|(_, s)| s.registered);
     // Whatever order the two requests arrive in, the leader that goes between them is not missed.
     for seed in 0..40 {
         let mut w = World::new(2, seed);
@@ -183,10 +183,8 @@ fn a_restored_backup_ends_terms_and_everything_recovers() {
         w.nodes[0].term_of(E).unwrap().reason,
         Some(LostReason::StoreChanged)
     );
-    let lost = Condition::Lost {
-        reason: LostReason::StoreChanged,
-    };
-    assert!(w.nodes[0].conditions.contains(&lost));
+    let lost = SessionState::lost(LostReason::StoreChanged);
+    assert!(w.nodes[0].session_states.contains(&lost));
     w.run(TTL * 4);
     assert!(w.leader(E).is_some());
     w.check_settled();
@@ -194,7 +192,7 @@ fn a_restored_backup_ends_terms_and_everything_recovers() {
 
 #[test]
 fn another_cluster_at_the_same_address_ends_terms_and_everything_recovers() {
-    for follow in [Follow::Everyone, Follow::Predecessor] {
+    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = World::new(2, 1);
         for node in 0..2 {
             w.stand(node, E, follow, false);
@@ -226,7 +224,7 @@ fn a_store_exchanged_while_a_grant_is_under_way_takes_no_second_lease() {
     w.disturb_watches(0, true);
     w.store.put(&key("e/x"), b"", 0);
     w.until("noticed", ms(200), |w| w.nodes[0].noted(changed) == 1);
-    w.stand(0, b"f/", Follow::Auto, false);
+    w.stand(0, b"f/", WatchScope::Auto, false);
     w.delete(&key("e/x"));
     w.run(secs(3));
     assert_eq!(w.count(0, grants), 1);
@@ -286,14 +284,14 @@ fn a_paused_node_takes_in_everything_at_once_and_decides_by_its_clock() {
         assert_eq!(w.leads(1), !kept);
         w.run(secs(10));
         w.check_settled();
-        let standing = w.nodes[usize::from(kept)].standing(E);
-        assert_eq!(standing, Some(Standing::Waiting { ahead: 1 }));
+        let standing = w.nodes[usize::from(kept)].status(E);
+        assert_eq!(standing, Some(Status::waiting(1)));
     }
 }
 
 #[test]
 fn refused_watch_leaves_the_other_elections_of_its_session_alone() {
-    for follow in [Follow::Everyone, Follow::Predecessor] {
+    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = World::new(2, 1);
         for node in 0..2 {
             for prefix in [E, b"f/"] {
@@ -337,7 +335,7 @@ fn stream_is_opened_anew_when_a_read_is_permitted_where_a_watch_was_refused() {
 
 #[test]
 fn cancelled_watch_leaves_the_stream_open() {
-    for follow in [Follow::Everyone, Follow::Predecessor] {
+    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = World::new(3, 1);
         for node in 0..3 {
             w.stand(node, E, follow, false);
@@ -395,7 +393,7 @@ fn watches_that_wait_one_after_another_are_not_one_silence() {
         let seen = w.count(0, verifies);
         w.until("a read", TTL, |w| w.count(0, verifies) == seen + 1);
         w.relink(0, |l| l.watches_stalled = true);
-        w.stand(0, prefix, Follow::Auto, false);
+        w.stand(0, prefix, WatchScope::Auto, false);
         w.run(ms(50));
         w.relink(0, |l| l.watches_stalled = false);
     }

@@ -1,0 +1,184 @@
+//! Implements `eldest evict`: selects exactly one candidate, asks for confirmation, and takes its key away.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use anyhow::Result;
+use eldest::{Member, Roster, operator};
+use eldest_http::contract::command::Evicted;
+
+use crate::exit::{Code, fault};
+use crate::global::Global;
+use crate::output::{self, Format, one_line};
+use crate::view::{self, Leases};
+
+/// Take a candidate's key away, so that the next one leads
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Take a candidate's key away, so that the next one leads.\n\n\
+    The key is deleted only if it still is the very one that was shown. Its node is not asked: if it leads, it acts as \
+    leader until its watch tells it, usually for milliseconds, at the latest until its local deadline. Where you can, \
+    stop its process with SIGTERM instead: then it resigns. An evicted node of eldest stands again, at the back of the \
+    queue.\n\n\
+    A key without a lease that blocks an election is taken away likewise."
+)]
+pub(crate) struct Args {
+    /// The election, or the lock
+    election: String,
+
+    /// Whose key to take away; refused unless exactly one candidate has that name
+    #[arg(long, value_name = "NAME")]
+    id: Option<String>,
+
+    /// Which key to take away, as `eldest status --output json` shows it, or its last level
+    #[arg(long, value_name = "KEY")]
+    candidate: Option<String>,
+
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
+    let key = args.candidate.as_deref();
+    if args.id.is_none() && key.is_none() {
+        return Err(fault(
+            Code::Usage,
+            "say whom: --id NAME, or --candidate KEY",
+        ));
+    }
+    let session = global.connection.onlooker().await?;
+    let election = session.election(&args.election)?;
+    let roster = election.roster().await?;
+    let member = select(&roster, election.prefix(), args.id.as_deref(), key)?;
+    if !args.yes {
+        confirm(election.name(), &roster, member)?;
+    }
+    let stood = operator::evict(&session, member).await?;
+    if !stood {
+        let message = format!(
+            "{} had left by itself; nothing was deleted",
+            described(member)
+        );
+        return Err(fault(Code::NotDone, message));
+    }
+    let after = election.roster().await?;
+    let next = after
+        .leader()
+        .map(|leader| view::candidate(leader, true, &Leases::new()));
+    match global.output {
+        Format::Json => output::say_json(&Evicted {
+            election: election.name().to_owned(),
+            evicted: view::candidate(member, roster.leader() == Some(member), &Leases::new()),
+            leader: next,
+        })?,
+        Format::Text => {
+            let next = next.map_or("nobody leads now".to_owned(), |next| {
+                let token = next.member.fencing_token;
+                format!("{} leads now with token {token}", view::described(&next))
+            });
+            output::say(format!(
+                "{} is out of {}; {next}",
+                described(member),
+                election.name()
+            ))?;
+        }
+    }
+    Ok(Code::Done)
+}
+
+/// The one candidate that is meant.
+fn select<'a>(
+    roster: &'a Roster,
+    prefix: &str,
+    id: Option<&str>,
+    key: Option<&str>,
+) -> Result<&'a Member> {
+    let is_named = |member: &&Member| id.is_none_or(|id| member.identity() == id);
+    let is_keyed = |member: &&Member| {
+        key.is_none_or(|key| {
+            let last = key.strip_prefix(prefix).unwrap_or(key);
+            member.key().strip_prefix(prefix.as_bytes()) == Some(last.as_bytes())
+        })
+    };
+    let members = roster.members().iter();
+    let found: Vec<&Member> = members.filter(is_named).filter(is_keyed).collect();
+    match found[..] {
+        [one] => Ok(one),
+        [] => {
+            let wanted = match (id, key) {
+                (Some(id), None) => format!("called {id:?}"),
+                (None, Some(key)) => format!("with the key {key:?}"),
+                _ => "of that name with that key".to_owned(),
+            };
+            let there = if roster.members().is_empty() {
+                "nobody stands there".to_owned()
+            } else {
+                let names = roster.members().iter().map(Member::identity);
+                format!("there are {}", list(names))
+            };
+            Err(fault(
+                Code::NotDone,
+                format!("no candidate {wanted}; {there}"),
+            ))
+        }
+        _ => {
+            let keys = found.iter().map(|member| view::key_of(member));
+            let keys: Vec<String> = keys.collect();
+            let message = format!(
+                "{} candidates are called {:?}; choose one with --candidate: {}",
+                found.len(),
+                id.unwrap_or_default(),
+                list(keys.iter().map(String::as_str))
+            );
+            Err(fault(Code::NotDone, message))
+        }
+    }
+}
+
+/// The first few, for a message.
+fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    const MANY: usize = 10;
+    let mut names: Vec<String> = names.map(one_line).collect();
+    let more = names.len().saturating_sub(MANY);
+    names.truncate(MANY);
+    let names = names.join(", ");
+    if more > 0 {
+        format!("{names} and {more} more")
+    } else {
+        names
+    }
+}
+
+fn described(member: &Member) -> String {
+    view::described(&view::candidate(member, false, &Leases::new()))
+}
+
+/// Asks the person at the terminal; elsewhere there is nobody to ask.
+fn confirm(election: &str, roster: &Roster, member: &Member) -> Result<()> {
+    if !io::stdin().is_terminal() {
+        let message = "this asks before it deletes, and there is no terminal: say --yes";
+        return Err(fault(Code::Usage, message));
+    }
+    let key = one_line(&view::key_of(member));
+    let who = described(member);
+    let what = if roster.leader() == Some(member) {
+        format!(
+            "{who} leads {election} with token {}",
+            member.create_revision()
+        )
+    } else {
+        format!("{who} waits in {election} at rank {}", member.rank())
+    };
+    let mut terminal = io::stderr();
+    write!(terminal, "{what}. Delete its key {key}? [y/N] ")?;
+    terminal.flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(fault(
+        Code::NotDone,
+        "nothing was deleted: you did not say yes",
+    ))
+}

@@ -1,0 +1,73 @@
+//! Takes a lock, or a permit of a semaphore, for the programs that run under it.
+
+use std::time::Duration;
+
+use eldest::{Lock, LockGuard, Permit, Result, Semaphore, Session, Term};
+
+/// What one program may hold at a time, or several.
+pub(crate) enum Resource {
+    Lock(Lock),
+    Semaphore(Semaphore),
+}
+
+/// It is ours until this is dropped, or lost.
+pub(crate) enum Held {
+    Lock(LockGuard),
+    Permit(Permit),
+}
+
+impl Resource {
+    /// A semaphore if there is a capacity, even one of 1: its keys name it, so another capacity is noticed.
+    pub(crate) fn new(session: &Session, name: &str, capacity: Option<usize>) -> Result<Self> {
+        Ok(match capacity {
+            None => Self::Lock(session.lock(name)?),
+            Some(capacity) => Self::Semaphore(session.semaphore(name, capacity)?),
+        })
+    }
+
+    /// A part of a sentence.
+    pub(crate) fn described(&self) -> String {
+        match self {
+            Self::Lock(lock) => format!("the lock {:?}", lock.name()),
+            Self::Semaphore(semaphore) => {
+                let (name, capacity) = (semaphore.name(), semaphore.capacity());
+                format!("a permit of {name:?} (capacity {capacity})")
+            }
+        }
+    }
+
+    pub(crate) async fn acquire(&self) -> Result<Held> {
+        match self {
+            Self::Lock(lock) => lock.acquire().await.map(Held::Lock),
+            Self::Semaphore(semaphore) => semaphore.acquire().await.map(Held::Permit),
+        }
+    }
+
+    /// `None`: it was not free in time. No limit: it waits as long as it takes; zero: not at all.
+    pub(crate) async fn acquire_within(&self, limit: Option<Duration>) -> Result<Option<Held>> {
+        match (self, limit) {
+            (_, None) => self.acquire().await.map(Some),
+            (Self::Lock(lock), Some(Duration::ZERO)) => {
+                Ok(lock.try_acquire().await?.map(Held::Lock))
+            }
+            (Self::Lock(lock), Some(limit)) => {
+                Ok(lock.acquire_timeout(limit).await?.map(Held::Lock))
+            }
+            (Self::Semaphore(semaphore), Some(Duration::ZERO)) => {
+                Ok(semaphore.try_acquire().await?.map(Held::Permit))
+            }
+            (Self::Semaphore(semaphore), Some(limit)) => {
+                Ok(semaphore.acquire_timeout(limit).await?.map(Held::Permit))
+            }
+        }
+    }
+}
+
+impl Held {
+    pub(crate) fn term(&self) -> Term {
+        match self {
+            Self::Lock(guard) => guard.term(),
+            Self::Permit(permit) => permit.term(),
+        }
+    }
+}

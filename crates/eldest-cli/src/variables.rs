@@ -1,0 +1,26 @@
+//! Names the environment variables: those that stand for options, the secrets, and what programs are told.
+//!
+//! One rule: an option `--some-name` that may come from the environment has the variable `ELDEST_SOME_NAME`. The tests
+//! of the command line hold every option, and docs/cli.md, to it.
+
+/// Holds the password of `--user`. There is no option for it: every user of a machine can read arguments.
+pub(crate) const PASSWORD: &str = "ELDEST_PASSWORD";
+/// Holds the token of requests that change something. No option either.
+pub(crate) const HTTP_TOKEN: &str = "ELDEST_HTTP_TOKEN";
+/// What no program that we run is told.
+#[cfg(unix)]
+pub(crate) const SECRETS: [&str; 2] = [PASSWORD, HTTP_TOKEN];
+
+/// These two are options' own, and tell a program what the options say: an `eldest` that it runs asks the same etcd.
+#[cfg(unix)]
+pub(crate) const ENDPOINTS: &str = "ELDEST_ENDPOINTS";
+#[cfg(unix)]
+pub(crate) const ID: &str = "ELDEST_ID";
+
+/// What a program is told beyond that. No option may ever have one of these names.
+#[cfg(unix)]
+pub(crate) const ELECTION: &str = "ELDEST_ELECTION";
+#[cfg(unix)]
+pub(crate) const FENCING_TOKEN: &str = "ELDEST_FENCING_TOKEN";
+#[cfg(unix)]
+pub(crate) const TERM_KEY: &str = "ELDEST_TERM_KEY";

@@ -1,0 +1,107 @@
+//! Holds every object that the commands write against command.schema.json.
+
+use std::sync::LazyLock;
+
+use eldest_testing::Etcd;
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+use crate::common::{Result, Running, USAGE, at, eldest, run};
+
+const FILE: &str = include_str!("../../../eldest-http/src/command.schema.json");
+
+fn published() -> Value {
+    serde_json::from_str(FILE).expect("command.schema.json")
+}
+
+/// What is published, and beyond that: nothing that it does not name.
+static STRICT: LazyLock<Value> = LazyLock::new(|| {
+    let mut schema = published();
+    let parts = schema["$defs"].as_object_mut().expect("parts");
+    for (name, part) in parts {
+        // A `Member` is never written but as a part of a `Candidate`.
+        let whole = part.get("properties").is_some() || part.get("allOf").is_some();
+        if whole && name != "Member" {
+            part["unevaluatedProperties"] = json!(false);
+        }
+    }
+    schema
+});
+
+/// By a member that no other object has.
+fn part(value: &Value) -> &'static str {
+    let parts = [
+        ("queues", "Status"),
+        ("event", "Change"),
+        ("evicted", "Evicted"),
+        ("findings", "Examination"),
+        ("listening", "Listening"),
+        ("error", "Failed"),
+    ];
+    let known = parts.iter().find(|(member, _)| value.get(member).is_some());
+    known.unwrap_or_else(|| panic!("no command's: {value}")).1
+}
+
+/// Why it is not as the schema says.
+fn faults(schema: &Value, part: &str, value: &Value) -> Vec<String> {
+    let wanted = json!({ "$ref": format!("#/$defs/{part}"), "$defs": schema["$defs"] });
+    let validator: Validator = jsonschema::validator_for(&wanted).expect("a schema");
+    let faults = validator.iter_errors(value);
+    faults
+        .map(|fault| format!("{}: {fault}", fault.instance_path()))
+        .collect()
+}
+
+/// Reads a line that a command wrote, which is as the schema says.
+#[track_caller]
+pub(crate) fn line(text: &str) -> Value {
+    let value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text:?}"));
+    let faults = faults(&STRICT, part(&value), &value);
+    assert!(faults.is_empty(), "{faults:?}: {value}");
+    value
+}
+
+#[tokio::test]
+async fn the_first_line_of_a_node_and_an_error_are_as_the_schema_says() -> Result {
+    let etcd = Etcd::start().await?;
+    let args = [
+        "serve",
+        "jobs",
+        "--listen",
+        "127.0.0.1:0",
+        "--output",
+        "json",
+    ];
+    let mut node = Running::start(at(&etcd, &args))?;
+    let address = line(&node.line().await?);
+    assert!(
+        address["listening"]
+            .as_str()
+            .is_some_and(|at| at.starts_with("127.0.0.1:"))
+    );
+    node.signal(rustix::process::Signal::TERM)?;
+    node.end().await?;
+    let failed = run(eldest(&["status", "--ttl", "1s", "--output", "json"])).await?;
+    let error = &line(&failed.stderr)["error"];
+    assert_eq!(error["exit_code"], USAGE);
+    assert_eq!(error["code"], "usage");
+    Ok(())
+}
+
+/// As docs/command.md says: fields may be added, and none goes.
+#[tokio::test]
+async fn the_schema_accepts_what_is_added_and_misses_what_is_gone() -> Result {
+    let whole = json!({ "error": { "exit_code": 2, "code": "usage", "detail": "..." } });
+    let schema = published();
+    assert_eq!(faults(&schema, "Failed", &whole), [""; 0]);
+    let mut more = whole.clone();
+    more["error"]["new"] = json!(1);
+    assert_eq!(faults(&schema, "Failed", &more), [""; 0]);
+    assert!(
+        !faults(&STRICT, "Failed", &more).is_empty(),
+        "the tests notice it"
+    );
+    let less = json!({ "error": { "exit_code": 2, "code": "usage" } });
+    assert!(!faults(&schema, "Failed", &less).is_empty());
+    Ok(())
+}

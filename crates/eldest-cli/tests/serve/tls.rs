@@ -1,0 +1,101 @@
+//! A node that answers by TLS.
+
+use std::sync::Arc;
+
+use eldest_fixtures::tls::Authority;
+use eldest_testing::eventually;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::stage::{ELECTION, Node, Result, SOON, Stage, eldest};
+
+/// What a node answers to somebody who trusts that authority and no other.
+async fn asked(node: &Node, authority: &Authority, path: &str) -> Result<String> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes())?)?;
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(node.at).await?;
+    let name = ServerName::from(node.at.ip());
+    let mut stream = TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    tokio::time::timeout(SOON, stream.read_to_string(&mut answer)).await??;
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn with_a_certificate_a_node_answers_by_tls_and_by_nothing_else() -> Result {
+    let stage = Stage::new().await?;
+    let authority = Authority::new()?;
+    let signed = authority.sign("127.0.0.1")?;
+    let file = |name: &str| stage.folder.path().join(name).display().to_string();
+    std::fs::write(file("node.pem"), signed.certificate)?;
+    std::fs::write(file("node.key"), signed.key)?;
+    let args = [
+        "serve",
+        ELECTION,
+        "--id",
+        "a",
+        "--listen",
+        "127.0.0.1:0",
+        "--grace",
+        "400ms",
+    ];
+    let mut command = stage.command("60s", &args);
+    command.args(["--http-cert", &file("node.pem")]);
+    // The other one by its variable.
+    command.env("ELDEST_HTTP_KEY", file("node.key"));
+    let node = stage.announced("a", "https", command).await?;
+    let leads = async || {
+        let answer = asked(&node, &authority, "/leader").await.ok()?;
+        answer.starts_with("HTTP/1.1 200 ").then_some(())
+    };
+    eventually(SOON, "it leads", leads).await?;
+    let stranger = asked(&node, &Authority::new()?, "/live").await;
+    assert!(
+        stranger.is_err(),
+        "its certificate is another's: {stranger:?}"
+    );
+    let plain = crate::caller::get(node.at, "/live").await;
+    assert!(plain.is_err(), "without TLS: {plain:?}");
+    node.stop().await
+}
+
+#[tokio::test]
+async fn a_certificate_that_cannot_be_used_is_refused_before_anything_is_begun() -> Result {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("empty").display().to_string();
+    std::fs::write(&path, "")?;
+    for (more, parts) in [
+        (&["--http-cert", "/nowhere"][..], &["--http-key"][..]),
+        (&["--http-key", "/nowhere"], &["--http-cert"]),
+        (
+            &["--http-cert", "/nowhere", "--http-key", &path],
+            &["--http-cert", "/nowhere"],
+        ),
+        (
+            &["--http-cert", &path, "--http-key", &path],
+            &["--http-cert", &path],
+        ),
+    ] {
+        let mut command = eldest(&["serve", "e", "--listen", "127.0.0.1:0"]);
+        let output = command.args(more).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{part:?} is not in {said:?}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! `eldest lock`: programs under a lock, and under the permits of a semaphore.
+
+use eldest_testing::eventually;
+
+use crate::diary::{Diary, FOR_EVER, output, text};
+use crate::stage::{Node, Result, SOON, Stage, TTL, eldest};
+
+/// Runs, under "res", a program that writes when it begins and, a while after SIGTERM, when it ends.
+fn holder(stage: &Stage, name: &str, options: &[&str]) -> Result<Node> {
+    let script = "trap 'sleep 0.2; echo end-$ELDEST_ID. >> DIARY; exit 0' TERM; \
+        echo begin-$ELDEST_ID. >> DIARY; echo token-$ELDEST_FENCING_TOKEN >> DIARY.tokens; while :; do sleep 0.02; done";
+    let mut command = stage.eldest(TTL);
+    command.args(["lock", "res", "--id", name, "--grace", "400ms"]);
+    command.args(options).arg("--");
+    command.args(Diary::of(stage).shell(script));
+    Node::start(command, stage.folder(), name)
+}
+
+/// Waits until so many hold or await something there: the keys, eldest first, with their leases.
+async fn standing(stage: &Stage, prefix: &str, count: usize) -> Result<Vec<(Vec<u8>, i64)>> {
+    Ok(
+        eventually(SOON, format!("{count} keys below {prefix}"), async || {
+            let keys = stage.keys(prefix).await.ok()?;
+            (keys.len() == count).then_some(keys)
+        })
+        .await?,
+    )
+}
+
+/// A call that ends by itself: its code, and what it says.
+async fn call(stage: &Stage, options: &[&str]) -> Result<(Option<i32>, String)> {
+    let mut command = stage.eldest(TTL);
+    command.args(["lock", "res"]).args(options);
+    command.args(["--", "sh", "-c", "exit 9"]);
+    let output = output(command).await?;
+    Ok((output.status.code(), text(&output.stderr)))
+}
+
+#[tokio::test]
+async fn a_lock_that_is_not_free_in_time_has_a_code_of_its_own() -> Result {
+    let stage = Stage::new().await?;
+    let diary = Diary::of(&stage);
+    let mut holder = stage.eldest(TTL);
+    holder
+        .args(["lock", "res", "--id", "a", "--"])
+        .args(diary.shell(&format!("echo held >> DIARY; {FOR_EVER}")));
+    let mut holder = Node::start(holder, stage.folder(), "a")?;
+    diary.says("held").await?;
+    for wait in ["0s", "300ms"] {
+        let mut command = stage.eldest(TTL);
+        command.args(["lock", "res", "--wait", wait, "--", "sh", "-c", "exit 9"]);
+        let output = output(command).await?;
+        assert_eq!(output.status.code(), Some(75), "{}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains("\"res\" was not free"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+    // Told to end while it waits: nobody is to believe that its program ran.
+    let mut command = stage.eldest(TTL);
+    command.args(["lock", "res", "--id", "b", "--", "sh", "-c", "exit 0"]);
+    let mut told = Node::start(command, stage.folder(), "b")?;
+    eventually(SOON, "it waits", async || {
+        (stage.keys("eldest/res/").await.ok()?.len() == 2).then_some(())
+    })
+    .await?;
+    assert_eq!(told.stop().await?.code(), Some(75), "{}", told.log());
+    let mut command = stage.eldest(TTL);
+    command.args(["lock", "res", "--wait", "20s", "--", "sh", "-c", "exit 9"]);
+    let waiting = tokio::spawn(output(command));
+    eventually(SOON, "another waits", async || {
+        (stage.keys("eldest/res/").await.ok()?.len() == 2).then_some(())
+    })
+    .await?;
+    assert_eq!(holder.stop().await?.code(), Some(143));
+    assert_eq!(waiting.await??.status.code(), Some(9));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lock_that_is_lost_ends_its_program_before_the_next_begins() -> Result {
+    loses_it(&[], "eldest/res/").await
+}
+
+#[tokio::test]
+async fn a_permit_that_is_lost_ends_its_program_before_the_next_begins() -> Result {
+    loses_it(&["-n", "1"], "eldest/~semaphore/res/1/").await
+}
+
+/// Somebody deletes the key of the program that runs.
+async fn loses_it(options: &[&str], prefix: &str) -> Result {
+    let stage = Stage::new().await?;
+    let diary = Diary::of(&stage);
+    let mut a = holder(&stage, "a", options)?;
+    diary.says("begin-a.").await?;
+    let mut b = holder(&stage, "b", options)?;
+    let keys = standing(&stage, prefix, 2).await?;
+    stage.client().await.delete(keys[0].0.clone(), None).await?;
+    assert_eq!(a.end().await?.code(), Some(74), "{}", a.log());
+    diary.says("begin-b.").await?;
+    b.stop().await?;
+    let text = diary.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines, ["begin-a.", "end-a.", "begin-b.", "end-b."]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Result {
+    const PERMITS: &str = "eldest/~semaphore/res/2/";
+    let stage = Stage::new().await?;
+    let diary = Diary::of(&stage);
+    let two = ["-n", "2"];
+    let mut a = holder(&stage, "a", &two)?;
+    diary.says("begin-a.").await?;
+    let mut b = holder(&stage, "b", &two)?;
+    diary.says("begin-b.").await?;
+    let mut c = holder(&stage, "c", &["--capacity", "2"])?;
+    let keys = standing(&stage, PERMITS, 3).await?;
+    // A program begins only with this as well, whatever becomes of the key of its permit.
+    standing(&stage, "eldest/~run/~semaphore/res/2/", 2).await?;
+    assert!(!diary.text().contains("begin-c."), "{}", diary.text());
+
+    let (code, said) = call(&stage, &["-n", "2", "--wait", "0s"]).await?;
+    assert_eq!(code, Some(75), "{said}");
+    assert!(
+        said.contains("a permit of \"res\" (capacity 2) was not free at once"),
+        "{said}"
+    );
+    let (code, said) = call(&stage, &["-n", "3"]).await?;
+    assert_eq!(code, Some(2), "{said}");
+    for part in ["capacity 3 was asked for", "permits of capacity 2"] {
+        assert!(said.contains(part), "{part:?} is not in {said:?}");
+    }
+    let mut command = stage.eldest(TTL);
+    command.args(["status", "--summary"]);
+    let shown = text(&output(command).await?.stdout);
+    assert!(
+        shown.contains("res (semaphore of 2)") && !shown.contains("~run"),
+        "{shown}"
+    );
+    // The lock of that name is another thing.
+    assert_eq!(call(&stage, &[]).await?.0, Some(9));
+    assert_eq!(
+        standing(&stage, PERMITS, 3).await?,
+        keys,
+        "nobody else came or left"
+    );
+
+    assert_eq!(a.stop().await?.code(), Some(0), "{}", a.log());
+    diary.says("begin-c.").await?;
+    b.stop().await?;
+    c.stop().await?;
+    let text = diary.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..4], ["begin-a.", "begin-b.", "end-a.", "begin-c."]);
+    let tokens = std::fs::read_to_string(stage.folder().join("notes.tokens"))?;
+    let token = |line: &str| line.strip_prefix("token-")?.parse::<i64>().ok();
+    let tokens: Vec<i64> = tokens.lines().filter_map(token).collect();
+    assert!(
+        tokens.len() == 3 && tokens.is_sorted_by(|a, b| a < b),
+        "{tokens:?}"
+    );
+    standing(&stage, "eldest/", 0).await?;
+    Ok(())
+}
+
+/// As under a lock, the keeper ends the program; the next one has a permit by then, and waits for that.
+#[tokio::test]
+async fn a_permit_s_program_is_gone_before_the_next_begins_though_its_supervisor_was_killed()
+-> Result {
+    let stage = Stage::new().await?;
+    let diary = Diary::of(&stage);
+    let one = ["-n", "1"];
+    let mut a = holder(&stage, "a", &one)?;
+    diary.says("begin-a.").await?;
+    let mut b = holder(&stage, "b", &one)?;
+    standing(&stage, "eldest/~semaphore/res/1/", 2).await?;
+    a.kill().await?;
+    diary.says("begin-b.").await?;
+    b.stop().await?;
+    let text = diary.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines, ["begin-a.", "end-a.", "begin-b.", "end-b."]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_capacity_that_cannot_be_is_refused_at_the_door() -> Result {
+    for number in ["0", "1025", "70000", "2.5", "many"] {
+        // No etcd is there: it is not even asked.
+        let mut command = eldest();
+        command.args(["--endpoints", "http://127.0.0.1:1", "lock", "res"]);
+        command.args(["-n", number, "--", "true"]);
+        let output = output(command).await?;
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{number:?}: {said}");
+        for part in ["--capacity", number, "whole number from 1 to 1024"] {
+            assert!(said.contains(part), "{part:?} is not in {said:?}");
+        }
+    }
+    let stage = Stage::new().await?;
+    assert_eq!(call(&stage, &["-n", "1024"]).await?.0, Some(9));
+    Ok(())
+}

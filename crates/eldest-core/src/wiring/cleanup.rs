@@ -1,0 +1,177 @@
+//! Wires the removals of keys and leases to the candidates that wait for them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Core, Slot};
+use crate::action::{Answer, Class, RequestId, SlotId};
+use crate::candidate::Phase;
+use crate::cleanup::{is_named_by_us, is_shared};
+use crate::kv::Entry;
+use crate::time::Time;
+
+impl Core {
+    /// Deletes `key` if it was created at that revision, for as long as it takes. `slot` waits for it.
+    pub fn remove(
+        &mut self,
+        now: Time,
+        key: &Arc<[u8]>,
+        create_revision: Option<i64>,
+        slot: Option<SlotId>,
+    ) {
+        let out = &mut self.out;
+        self.removals.add(now, key, create_revision, slot, out);
+    }
+
+    pub(super) fn removed(
+        &mut self,
+        now: Time,
+        key: &Arc<[u8]>,
+        request: RequestId,
+        answer: Answer,
+    ) {
+        let found = match &answer {
+            Answer::Read { entry, .. } => entry.as_ref(),
+            _ => None,
+        };
+        let stray = found.is_some_and(|entry| self.is_stray(entry, now));
+        let out = &mut self.out;
+        let gone = self
+            .removals
+            .answered(now, key, request, answer, stray, out);
+        if let Some(waiting) = gone {
+            self.release_waiting(waiting, now);
+            if is_shared(key) {
+                self.may_be_taken_again(key, now);
+            }
+        }
+    }
+
+    pub(super) fn released(
+        &mut self,
+        now: Time,
+        keys: &[Arc<[u8]>],
+        request: RequestId,
+        answer: Answer,
+    ) {
+        self.removals.release_answered();
+        if let Answer::Failed(error) = answer {
+            let out = &mut self.out;
+            self.removals.release_failed(now, keys, request, error, out);
+        } else {
+            for key in keys {
+                self.removed(now, key, request, answer.clone());
+            }
+        }
+        self.removals.start_releases(&mut self.out);
+    }
+
+    /// The answer was another store's, and proves nothing about the keys.
+    pub(super) fn release_again(&mut self, keys: &[Arc<[u8]>], request: RequestId, now: Time) {
+        let out = &mut self.out;
+        self.removals.release_answered();
+        for key in keys {
+            self.removals.again(key, request, Class::Retry, now, out);
+        }
+        self.removals.start_releases(out);
+    }
+
+    /// Put under our lease, and not what a candidate stands by: that is released when its work has ended, not looked for.
+    fn is_stray(&self, entry: &Entry, now: Time) -> bool {
+        let held = self.slots.values().any(|slot| match slot {
+            Slot::Candidate(c) => {
+                c.own().is_some_and(|own| own.is(entry))
+                    || c.member()
+                        .and_then(|member| member.holder_of(entry))
+                        .is_some_and(|slot| self.winds_up(slot, now))
+                    || c.taking().any(|key| key == entry.key)
+            }
+            Slot::Onlooker(_) => false,
+        });
+        !held && self.lease.id() == Some(entry.lease)
+    }
+
+    /// Whether work of a term that is over may go on. Work that is overdue keeps no key.
+    fn winds_up(&self, slot: SlotId, now: Time) -> bool {
+        match self.slots.get(&slot) {
+            Some(Slot::Candidate(candidate)) => match *candidate.phase() {
+                Phase::Ending { cutoff, .. } => now < self.release_at(cutoff),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    pub(super) fn release_waiting(&mut self, waiting: Vec<SlotId>, now: Time) {
+        for slot in waiting {
+            let Some(Slot::Candidate(candidate)) = self.slots.get(&slot) else {
+                continue;
+            };
+            match candidate.phase() {
+                Phase::Leaving { .. } => self.finish(slot, now),
+                Phase::Joining { .. } => {
+                    self.tidy(slot, now);
+                    self.queue_join(slot, now);
+                }
+                _ => {}
+            }
+        }
+        self.close_if_done(now);
+    }
+
+    /// Deletes keys of our lease that no candidate owns: left over from a join whose answer was lost, or brought back by a
+    /// restore.
+    pub(super) fn swept(&mut self, now: Time, lease: i64, answer: Answer) {
+        if self.lease.id() != Some(lease) {
+            return;
+        }
+        let keys = match answer {
+            Answer::Swept { keys } => keys,
+            Answer::Failed(error) => {
+                self.lease.sweep_again();
+                self.out.note_failure("sweep", &[], error);
+                return;
+            }
+            _ => return,
+        };
+        let mut owned = BTreeSet::new();
+        for slot in self.slots.values() {
+            if let Slot::Candidate(c) = slot {
+                owned.extend(c.may_stand().then(|| c.key(lease)));
+            }
+        }
+        for key in keys {
+            // Keys that users bind to the lease have other names.
+            if !is_named_by_us(&key, lease) || owned.contains(&key) {
+                continue;
+            }
+            if self.removals.contains(&key) {
+                // It may be another key than the one that is asked to go.
+                self.lease.sweep_again();
+            } else {
+                // The search spares what a member stands by or is taking.
+                self.remove(now, &key, None, None);
+            }
+        }
+    }
+
+    /// Takes the lease away from etcd, from `not_before` on; it would go by itself a TTL later.
+    pub(super) fn revoke(&mut self, now: Time, lease: i64, ttl: Duration, not_before: Time) {
+        self.revocations
+            .add(now, (lease, ttl), not_before, &mut self.out);
+        self.close_if_done(now);
+    }
+
+    pub(super) fn start_revocations(&mut self, now: Time) {
+        self.revocations.start(now, &mut self.out);
+        self.close_if_done(now);
+    }
+
+    pub(super) fn revoked(&mut self, now: Time, lease: i64, answer: Answer) {
+        let gone = self.revocations.answered(now, lease, answer, &mut self.out);
+        if gone {
+            self.close_if_done(now);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Applies the user's commands to a candidate or an observer, up to the closing of the session.
+
+use std::sync::Arc;
+
+use super::{Core, Slot};
+use crate::action::{CandidateAction, SlotId, TermId};
+use crate::candidate::{Candidacy, CandidateConfig, End, Leave, Phase, WorkEnded};
+use crate::kv::Reach;
+use crate::lease::Closing;
+use crate::reason::{EndReason, LostReason};
+use crate::time::Time;
+use crate::timers::Timer;
+use crate::watch::Onlooker;
+
+impl Core {
+    /// Whether that candidacy still counts as one: it has not left, and is not about to.
+    pub fn stands(&self, slot: SlotId) -> bool {
+        let candidate = self.slots.get(&slot).and_then(Slot::candidate);
+        candidate.is_some_and(Candidacy::stands)
+    }
+
+    /// Stands as a candidate.
+    pub fn campaign(
+        &mut self,
+        now: Time,
+        slot: SlotId,
+        prefix: Arc<[u8]>,
+        value: Arc<[u8]>,
+        config: CandidateConfig,
+    ) {
+        self.expire(now);
+        if self.closing {
+            self.out.tell(CandidateAction::Ended {
+                slot,
+                reason: EndReason::SessionClosed,
+                error: None,
+            });
+            return;
+        }
+        let candidate = Candidacy::new(prefix, value, config);
+        self.slots
+            .insert(slot, Slot::Candidate(Box::new(candidate)));
+        self.keep_lease(now);
+        self.queue_join(slot, now);
+        self.tell(slot);
+    }
+
+    /// Looks on.
+    pub fn observe(&mut self, now: Time, slot: SlotId, prefix: Arc<[u8]>, reach: Reach) {
+        self.expire(now);
+        if self.closing {
+            return;
+        }
+        let onlooker = Onlooker::new(slot, prefix, reach, now);
+        self.slots.insert(slot, Slot::Onlooker(Box::new(onlooker)));
+        self.watch_slot(slot);
+        self.want_read(slot, now);
+        self.watches.probe_later(now, &mut self.out);
+    }
+
+    /// Nobody looks on any more.
+    pub fn unobserve(&mut self, slot: SlotId) {
+        if matches!(self.slots.get(&slot), Some(Slot::Onlooker(_))) {
+            self.forget(slot);
+        }
+    }
+
+    /// The candidate gives up its place. A term that runs is not ended; it will not be followed by another.
+    pub fn leave(&mut self, now: Time, slot: SlotId, reason: EndReason) {
+        self.expire(now);
+        self.give_up_partitions(slot, reason, now);
+        let lease = self.lease.id();
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        match candidate.leave(reason, lease) {
+            Leave::Nothing => {}
+            Leave::Remove(own) => {
+                self.remove(now, &own.key, Some(own.create_revision), Some(slot));
+            }
+            Leave::Hold(key) => self.removals.hold(key, slot, now),
+            Leave::Search {
+                key: Some(key),
+                uncertain,
+            } if uncertain || self.removals.contains(&key) => {
+                self.remove(now, &key, None, Some(slot));
+            }
+            Leave::Search { .. } => self.finish(slot, now),
+        }
+        self.tell(slot);
+    }
+
+    /// The leader ends its term: resigning or stepping down (its work is done), shutting down (its work winds up), or
+    /// because its work stalled.
+    pub fn end_by_leader(&mut self, now: Time, slot: SlotId, term: TermId, reason: LostReason) {
+        self.expire(now);
+        let ended = |c: &mut Candidacy| c.ended_by_leader(term, reason);
+        if !self.candidate(slot).is_some_and(ended) {
+            return;
+        }
+        let end = match reason {
+            LostReason::Resigned | LostReason::SteppedDown => End::Void,
+            LostReason::Stalled => End::Brief,
+            _ => End::Fading,
+        };
+        self.end_term(slot, now, reason, end);
+    }
+
+    /// The term's work has ended, or the leadership was dropped: now its key may go.
+    pub fn work_joined(&mut self, now: Time, slot: SlotId, term: TermId) {
+        self.expire(now);
+        if self.candidate(slot).is_some_and(|c| c.leads_term(term)) {
+            self.end_by_leader(now, slot, term, LostReason::Resigned);
+        }
+        let closing = self.closing;
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        match candidate.work_ended(term, now, closing) {
+            WorkEnded::Nothing => return,
+            WorkEnded::Rejoin(Some(own)) | WorkEnded::Leave(Some(own)) => {
+                self.remove(now, &own.key, Some(own.create_revision), Some(slot));
+            }
+            WorkEnded::Rejoin(None) => self.queue_join(slot, now),
+            WorkEnded::Leave(None) => self.leave_when_removed(slot, now),
+        }
+        self.tell(slot);
+    }
+
+    /// Whether the candidate may join again after a term: not while its node is unhealthy, or its work goes on.
+    pub fn hold_back(&mut self, now: Time, slot: SlotId, held: bool) {
+        self.expire(now);
+        if self.candidate(slot).is_some_and(|c| c.hold_back(held)) {
+            self.queue_join(slot, now);
+        }
+    }
+
+    /// Whether the key of that term is gone for certain.
+    pub fn is_released(&self, slot: SlotId, term: TermId) -> bool {
+        let Some(candidate) = self.slots.get(&slot).and_then(Slot::candidate) else {
+            return true;
+        };
+        let key = self.lease.id().map(|lease| candidate.key(lease));
+        match candidate.holds_key_of(term) {
+            Some(holds) => !holds,
+            None => key.is_none_or(|key| !self.removals.contains(&key)),
+        }
+    }
+
+    /// The key was released before the work ended; wait for the release if it is still under way.
+    fn leave_when_removed(&mut self, slot: SlotId, now: Time) {
+        let lease = self.lease.id();
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let key = lease.map(|lease| candidate.key(lease));
+        let waits = key.is_some_and(|key| self.removals.wait(&key, slot));
+        if !waits {
+            self.finish(slot, now);
+        }
+    }
+
+    /// Ends every term, leaves every election and gives the lease back.
+    pub fn close(&mut self, now: Time) {
+        self.expire(now);
+        if self.closing {
+            return;
+        }
+        self.closing = true;
+        self.out
+            .set_timer(now.after(self.config.ttl * 2), Timer::GiveUp);
+        for slot in self.slot_ids() {
+            match self.slots.get_mut(&slot) {
+                Some(Slot::Onlooker(_)) => self.forget(slot),
+                Some(Slot::Candidate(candidate)) => match candidate.phase() {
+                    Phase::Leading { .. } => {
+                        self.end_term(slot, now, LostReason::SessionClosed, End::Fading);
+                        self.leave(now, slot, EndReason::SessionClosed);
+                    }
+                    // Waiting keys go with the lease, in one request. Members' go first: the others wait for that.
+                    Phase::Waiting { .. } if !candidate.is_member() => {
+                        candidate.leave_with_lease();
+                        self.finish(slot, now);
+                    }
+                    _ => self.leave(now, slot, EndReason::SessionClosed),
+                },
+                None => {}
+            }
+        }
+        self.close_if_done(now);
+    }
+
+    /// While closing: when every term has ended, the lease goes, and then the session is closed.
+    pub(super) fn close_if_done(&mut self, now: Time) {
+        if !self.closing {
+            return;
+        }
+        let mut candidates = self.slots.values().filter_map(Slot::candidate);
+        let busy = candidates.any(Candidacy::needs_lease);
+        if busy || !self.removals.is_empty() {
+            return;
+        }
+        match self.lease.close(&mut self.out) {
+            Closing::Held(lease) => self.revoke(now, lease.id(), lease.ttl(), now),
+            Closing::None if self.revocations.is_empty() => self.lease.closed(&mut self.out),
+            Closing::Granting | Closing::None => {}
+        }
+    }
+
+    /// The candidacy is over and nothing of it is left.
+    pub(super) fn finish(&mut self, slot: SlotId, now: Time) {
+        let candidate = self.slots.get(&slot).and_then(Slot::candidate);
+        let Some(reason) = candidate.and_then(Candidacy::leaving) else {
+            return;
+        };
+        if !self.nothing_left(slot, now) {
+            return;
+        }
+        let Some(candidate) = self.candidate(slot) else {
+            return;
+        };
+        let owner = candidate.owner_of();
+        let (error, former) = candidate.finish();
+        self.tell(slot);
+        self.forget(slot);
+        if let Some(former) = former {
+            self.remove(now, &former.key, Some(former.create_revision), None);
+        }
+        self.out.tell(CandidateAction::Ended {
+            slot,
+            reason,
+            error,
+        });
+        if let Some((member, partition)) = owner {
+            self.let_go(member, partition, now);
+        }
+        self.close_if_done(now);
+    }
+}

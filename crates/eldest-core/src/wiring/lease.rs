@@ -1,0 +1,213 @@
+//! Wires the session's lease to the candidates that stand under it.
+
+use std::sync::Arc;
+
+use super::{Core, Slot};
+use crate::action::{Action, Answer, RequestId, SlotId};
+use crate::candidate::{Candidacy, End, Phase};
+use crate::kv::Header;
+use crate::lease::{Confirmed, Renewed};
+use crate::reason::LostReason;
+use crate::time::Time;
+
+impl Core {
+    /// Grants, opens, renews: whatever is due.
+    pub(super) fn keep_lease(&mut self, now: Time) {
+        let (closing, slots, always) = (self.closing, &self.slots, self.keeps_lease);
+        let looks = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.looks());
+        let wanted = || !closing && (always || slots.values().any(looks));
+        if let Some(request) = self.lease.keep(now, wanted, &mut self.out) {
+            self.verify(request);
+        }
+    }
+
+    /// Holds a lease from now on, although nobody stands, and replaces it when it is lost.
+    pub fn always_keep_lease(&mut self, now: Time) {
+        self.expire(now);
+        self.keeps_lease = true;
+        self.keep_lease(now);
+    }
+
+    pub(super) fn granted(&mut self, now: Time, sent: Time, answer: Answer) {
+        match answer {
+            Answer::Granted { lease, ttl, header } => {
+                let granted = (lease, ttl, header);
+                let fresh = self.lease.granted(now, sent, granted, &mut self.out);
+                self.look_afresh(fresh, now);
+                self.close_if_done(now);
+            }
+            Answer::Failed(error) => {
+                self.lease.grant_failed(now, error.clone(), &mut self.out);
+                for slot in self.slot_ids() {
+                    self.refuse_if_new(slot, &error, now);
+                }
+                self.close_if_done(now);
+            }
+            _ => {}
+        }
+    }
+
+    /// After a new belief began, candidates may join and lead again.
+    fn look_afresh(&mut self, fresh: bool, now: Time) {
+        if fresh {
+            for slot in self.slot_ids() {
+                self.look(slot, now);
+            }
+        }
+    }
+
+    pub(super) fn renewed(&mut self, now: Time, request: RequestId, answer: Answer) {
+        match self.lease.renewed(now, request, answer, &mut self.out) {
+            Renewed::Nothing => {}
+            Renewed::Keep => self.keep_lease(now),
+            Renewed::Verify(request) => self.verify(request),
+            Renewed::Gone => self.lose_lease(now, LostReason::LeaseLost),
+        }
+    }
+
+    /// Reads a live key of ours, another each time.
+    fn verify(&mut self, request: RequestId) {
+        let after = self.lease.verified_slot();
+        let mut slots = self
+            .slots
+            .range(after + 1..)
+            .chain(self.slots.range(..=after));
+        let chosen = slots.find_map(|(id, slot)| match slot {
+            Slot::Candidate(c) => c
+                .own()
+                .map(|own| (*id, own.create_revision, Arc::clone(&own.key))),
+            Slot::Onlooker(_) => None,
+        });
+        self.lease.verify(request, chosen, &mut self.out);
+    }
+
+    /// Any linearizable answer may verify the last acknowledgement.
+    pub(super) fn confirm(&mut self, now: Time, begun: RequestId, header: Header) {
+        match self.lease.confirm(now, begun, header, &mut self.out) {
+            Confirmed::Nothing => {}
+            Confirmed::Extended { fresh } => {
+                self.look_afresh(fresh, now);
+                self.lease.count_renewal(&mut self.out);
+                self.check_unwatched();
+            }
+            Confirmed::Hopeless => self.lose_lease(now, LostReason::LeaseLost),
+        }
+    }
+
+    pub(super) fn verified(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        subject: Option<(SlotId, i64)>,
+        answer: Answer,
+    ) {
+        match answer {
+            Answer::Read { header, entry } => {
+                self.lease.verified(now, request);
+                self.keep_lease(now);
+                if let Some((slot, create_revision)) = subject {
+                    self.own_key_read(slot, create_revision, entry.as_ref(), now);
+                }
+                self.compare_stream(now, header.revision);
+            }
+            Answer::Failed(error) => {
+                let out = &mut self.out;
+                if self.lease.renewal_failed(now, request, error, out) {
+                    self.keep_lease(now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends the belief in the lease when its time has come; called before anything else is looked at.
+    pub(super) fn expire(&mut self, now: Time) {
+        if self.lease.is_expired(now) {
+            self.distrust(now);
+        }
+    }
+
+    /// The watchdog, or a check past the deadline, ended the belief before we did.
+    pub fn distrusted(&mut self, now: Time) {
+        if self.lease.trusted().is_some() {
+            self.distrust(now);
+        }
+    }
+
+    fn distrust(&mut self, now: Time) {
+        self.lease.distrust();
+        for slot in self.slot_ids() {
+            self.end_term(slot, now, LostReason::LeaseExpiring, End::Fading);
+        }
+        self.lease.tell_distrust(&mut self.out);
+    }
+
+    /// The lease is gone, or given up: its keys with it.
+    pub fn lose_lease(&mut self, now: Time, reason: LostReason) {
+        let Some((lease, trusted)) = self.lease.lose(&mut self.out) else {
+            return;
+        };
+        for slot in self.slot_ids() {
+            self.lease_lost(slot, reason, now);
+        }
+        if trusted {
+            self.out.act(Action::Distrust);
+        }
+        let waiting = self.removals.lease_lost();
+        self.release_waiting(waiting, now);
+        // etcd may not know yet that it is gone, and an abandoned one lives on: nothing of it may stay behind.
+        // If it has it after all, as a restored store does, its keys stay for as long as work may go on under them.
+        let working = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.is_ending());
+        let not_before = if self.slots.values().any(working) {
+            now.after(self.config.grace)
+        } else {
+            now
+        };
+        self.revoke(now, lease.id(), lease.ttl(), not_before);
+        self.lease.lost(now, &lease, reason, &mut self.out);
+        self.keep_lease(now);
+    }
+
+    /// Reads the keys of leaders that are not watched, unless such reads are under way.
+    fn check_unwatched(&mut self) {
+        if self.checks.are_under_way() {
+            return;
+        }
+        let slots = self.slots.iter();
+        let unwatched = slots.filter_map(|(slot, candidate)| match candidate {
+            Slot::Candidate(candidate) => self.unwatched_key(*slot, candidate),
+            Slot::Onlooker(_) => None,
+        });
+        let unwatched: Vec<_> = unwatched.collect();
+        self.checks.start(&unwatched, &mut self.out);
+    }
+
+    /// The key of a leader whose view cannot tell whether it stands, with its create revision.
+    fn unwatched_key(
+        &self,
+        slot: SlotId,
+        candidate: &Candidacy,
+    ) -> Option<(SlotId, i64, Arc<[u8]>)> {
+        let Phase::Leading { own, .. } = candidate.phase() else {
+            return None;
+        };
+        let watched = match candidate.owner_of() {
+            // A member's view shows the keys of its partitions.
+            Some((member, _)) => {
+                let member = self.slots.get(&member).and_then(Slot::candidate);
+                member.is_some_and(Candidacy::is_current)
+            }
+            None => candidate.is_current(),
+        };
+        (!watched).then(|| (slot, own.create_revision, Arc::clone(&own.key)))
+    }
+
+    pub(super) fn checked(&mut self, now: Time, subjects: &[(SlotId, i64)], answer: Answer) {
+        // What was not answered is asked for again after the next renewal.
+        if let Answer::Checked { entries, .. } = answer {
+            for ((slot, created), entry) in subjects.iter().zip(entries) {
+                self.own_key_read(*slot, *created, entry.as_ref(), now);
+            }
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Wires the rooms of the core: events go in, each room decides, actions come out. Time is an argument.
+//!
+//! Contract with the driver: every [`Ask`](crate::action::Ask) is answered exactly once (a timeout is an answer), watch events
+//! arrive in the order of the stream, and `now` never goes back.
+
+mod announcing;
+mod cleanup;
+mod commands;
+mod config;
+mod joining;
+mod lease;
+mod rebalance;
+mod slots;
+mod transitions;
+mod view_sync;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use self::slots::Slot;
+use crate::action::{Action, Answer, Class, RequestId, SlotId, WatchId};
+use crate::candidate::Candidacy;
+use crate::cleanup::{Removals, Revocations};
+use crate::gate::Gate;
+use crate::known_store::{Floor, Origin};
+use crate::kv::Header;
+use crate::lease::{KeyChecks, Lease, LeaseConfig, LeaseKeeper};
+use crate::outbox::Outbox;
+use crate::pause::Pace;
+use crate::purpose::Purpose;
+use crate::queue::Own;
+use crate::reason::LostReason;
+use crate::time::Time;
+use crate::timers::Timer;
+use crate::watch::WatchStream;
+pub use config::Config;
+
+/// Joins, which share transactions.
+const MOST_JOINS: usize = 256;
+const MOST_LISTS: usize = 64;
+
+/// The decisions of one session.
+#[derive(Debug)]
+pub struct Core {
+    config: Config,
+    /// What is to be done, and what is under way.
+    out: Outbox,
+    /// The pauses between requests that failed.
+    pace: Pace,
+    /// The session's lease.
+    lease: LeaseKeeper,
+    /// Reads of leaders' keys.
+    checks: KeyChecks,
+    /// Candidates and onlookers.
+    slots: BTreeMap<SlotId, Slot>,
+    /// Who waits to join.
+    joins: Gate,
+    /// Who waits to read its queue.
+    lists: Gate,
+    /// All watches, on one stream.
+    watches: WatchStream,
+    /// Keys that must go.
+    removals: Removals,
+    /// Leases that must go.
+    revocations: Revocations,
+    /// A lease is wanted whether or not anybody stands.
+    keeps_lease: bool,
+    /// Nothing begins any more; the lease goes when every term has ended.
+    closing: bool,
+}
+
+impl Core {
+    /// A session that has done nothing yet.
+    pub fn new(config: Config) -> Self {
+        let pace = Pace::new(config.request_timeout);
+        let lease = LeaseConfig {
+            ttl: config.ttl,
+            trust: config.trust,
+            grace: config.grace,
+            request_timeout: config.request_timeout,
+        };
+        Self {
+            out: Outbox::new(config.batch),
+            pace,
+            lease: LeaseKeeper::new(lease, Arc::clone(&config.probe_key)),
+            checks: KeyChecks::default(),
+            slots: BTreeMap::new(),
+            removals: Removals::new(pace),
+            watches: WatchStream::new(config.ttl, config.request_timeout),
+            lists: Gate::new(MOST_LISTS),
+            joins: Gate::new(MOST_JOINS),
+            keeps_lease: false,
+            closing: false,
+            revocations: Revocations::new(pace),
+            config,
+        }
+    }
+
+    /// The next thing to do, in order.
+    pub fn action(&mut self) -> Option<Action> {
+        self.out.pop()
+    }
+
+    /// When [`Core::tick`] must be called at the latest.
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.out.next_timeout()
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Time) {
+        self.expire(now);
+        while let Some(timer) = self.out.due(now) {
+            match timer {
+                Timer::Trust => {}
+                Timer::Grant | Timer::Renewal => self.keep_lease(now),
+                Timer::Probe => self.probe(now),
+                Timer::Watches => self.open_watches(now),
+                Timer::Rewatch(slot) => self.rewatch(slot, now),
+                Timer::Slot(slot) => self.slot_due(slot, now),
+                Timer::Relist(slot, request) => self.relist(slot, request, now),
+                Timer::Rebalance(slot) => self.rebalance(slot, now),
+                Timer::Announcement(slot) => self.announce_owed(slot),
+                Timer::Removals => self.removals.start_all(now, &mut self.out),
+                Timer::Revocations => self.start_revocations(now),
+                Timer::GiveUp => self.lease.give_up(&mut self.out),
+            }
+        }
+    }
+
+    // ---- helpers of the other files of this folder
+
+    /// The lease that is held, whether it may be believed in or not.
+    pub fn lease(&self) -> Option<&Lease> {
+        self.lease.lease()
+    }
+
+    /// Until when the lease is believed in; `None` when it is not.
+    pub fn trusted(&self) -> Option<Time> {
+        self.lease.trusted()
+    }
+
+    /// Every candidate, by its slot.
+    pub fn candidates(&self) -> impl Iterator<Item = (SlotId, &Candidacy)> {
+        let slots = self.slots.iter();
+        slots.filter_map(|(id, slot)| Some((*id, slot.candidate()?)))
+    }
+
+    /// The key of the candidate in that slot, while it holds one and may still act on it.
+    pub fn own(&self, slot: SlotId) -> Option<&Own> {
+        self.slots.get(&slot)?.candidate()?.own()
+    }
+
+    /// Whether anything stands in the slot.
+    pub fn has_slot(&self, slot: SlotId) -> bool {
+        self.slots.contains_key(&slot)
+    }
+
+    /// Every watch, with the slot that it is for.
+    pub fn watches(&self) -> impl Iterator<Item = (WatchId, SlotId)> {
+        self.watches.iter()
+    }
+
+    /// Whether the session closes, or is closed.
+    pub fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// etcd answered.
+    pub fn connected(&mut self) {
+        self.lease.connected(&mut self.out);
+    }
+
+    // ---- answers
+
+    /// The answer to a request.
+    pub fn answer(&mut self, now: Time, request: RequestId, answer: Answer) {
+        self.expire(now);
+        let Some((purpose, floor)) = self.out.answered(request) else {
+            return;
+        };
+        if !matches!(answer, Answer::Failed(_)) {
+            self.connected();
+        }
+        if let Some(header) = answer.linearizable() {
+            if !self.same_store(now, header, floor) {
+                self.answered_by_another_store(now, request, purpose);
+                return;
+            }
+            self.confirm(now, request, header);
+        }
+        match purpose {
+            Purpose::Grant { sent } => self.granted(now, sent, answer),
+            Purpose::Open | Purpose::Renew => self.renewed(now, request, answer),
+            Purpose::Verify { subject } => self.verified(now, request, subject, answer),
+            Purpose::Probe { sent } => {
+                if let Answer::Read { header, .. } = answer {
+                    self.probed(now, sent, header.revision);
+                }
+            }
+            Purpose::Permission { slot } => self.permission_told(slot, answer, now),
+            Purpose::Check { subjects } => {
+                self.checks.answered();
+                self.checked(now, &subjects, answer);
+            }
+            Purpose::Join { slot } => {
+                self.join_answered(slot, request);
+                self.joined(now, slot, request, answer);
+                self.start_joins(now);
+                self.start_lists(now);
+            }
+            Purpose::List { slot, sent } => {
+                self.lists.answered();
+                self.listed(now, slot, request, sent, answer);
+                self.start_lists(now);
+            }
+            Purpose::Remove { key } => self.removed(now, &key, request, answer),
+            Purpose::Release { keys } => self.released(now, &keys, request, answer),
+            Purpose::Take { slot } => self.taken(now, slot, request, answer),
+            Purpose::Proclaim { slot, key, tickets } => {
+                self.proclaimed(now, slot, &key, tickets, answer);
+            }
+            Purpose::Revoke { lease } => self.revoked(now, lease, answer),
+            Purpose::Sweep { lease } => self.swept(now, lease, answer),
+        }
+    }
+
+    /// What was asked for was the former store's. It is asked for anew.
+    fn answered_by_another_store(&mut self, now: Time, request: RequestId, purpose: Purpose) {
+        match purpose {
+            Purpose::Join { slot } => self.join_answered(slot, request),
+            Purpose::Check { .. } => self.checks.answered(),
+            Purpose::List { .. } => self.lists.answered(),
+            Purpose::Remove { key } => {
+                let out = &mut self.out;
+                self.removals.again(&key, request, Class::Retry, now, out);
+            }
+            Purpose::Release { keys } => self.release_again(&keys, request, now),
+            _ => {}
+        }
+    }
+
+    /// Whether the answer proves something about the store that is known.
+    fn same_store(&mut self, now: Time, header: Header, floor: Floor) -> bool {
+        let origin = self.out.origin(header, floor);
+        if origin == Origin::Other {
+            self.store_exchanged(now, header);
+        }
+        origin == Origin::Known
+    }
+
+    /// Another store answers: everything known of the former one is given up.
+    fn store_exchanged(&mut self, now: Time, header: Header) {
+        self.out.store_exchanged(header);
+        self.lose_lease(now, LostReason::StoreChanged);
+        self.restart_watches(now, false);
+        self.slots.values_mut().for_each(Slot::store_changed);
+    }
+
+    // ---- gates
+
+    fn queue_join(&mut self, slot: SlotId, now: Time) {
+        self.joins.queue(slot);
+        self.start_joins(now);
+    }
+
+    fn start_joins(&mut self, now: Time) {
+        while let Some(slot) = self.joins.next(true) {
+            if self.start_join(slot, now) {
+                self.joins.sent();
+            }
+        }
+    }
+
+    /// Reads of those who wait for their turn come first. A leader learns from its own who stands behind it, for until then
+    /// each renewal looks after its key: that shall hold up nobody who joins.
+    fn queue_list(&mut self, slot: SlotId, now: Time) {
+        if self.candidate(slot).is_some_and(|c| c.is_leading()) {
+            self.lists.queue_last(slot);
+        } else {
+            self.lists.queue(slot);
+        }
+        self.start_lists(now);
+    }
+
+    fn start_lists(&mut self, now: Time) {
+        while let Some(slot) = self.lists.next(self.joins.is_idle()) {
+            if self.start_list(slot, now) {
+                self.lists.sent();
+            }
+        }
+    }
+
+    /// The slot is empty from now on.
+    fn forget(&mut self, slot: SlotId) {
+        self.watches.forget(slot);
+        let Some(forgotten) = self.slots.remove(&slot) else {
+            return;
+        };
+        let watchers = forgotten.watchers();
+        if let Slot::Candidate(candidate) = forgotten {
+            self.answer_proclaims(candidate.unanswered(), false);
+        }
+        self.close_watches(watchers);
+    }
+}

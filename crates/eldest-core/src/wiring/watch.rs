@@ -1,0 +1,168 @@
+//! Wires the watch stream to the slots that it watches for.
+
+use std::sync::Arc;
+
+use super::{Core, Slot};
+use crate::action::{Action, Answer, Ask, Class, Note, RequestError};
+use crate::ids::{SlotId, WatchId};
+use crate::kv::Change;
+use crate::purpose::Purpose;
+use crate::time::Time;
+use crate::watch::Compared;
+
+impl Core {
+    /// The watch stands since `revision`.
+    pub fn watch_created(&mut self, now: Time, watch: WatchId, revision: i64) {
+        self.expire(now);
+        self.watches.created(now, watch, revision, &mut self.out);
+        if let Some(slot) = self.watches.slot(watch) {
+            self.slot_watched(slot, watch, revision, now);
+        }
+    }
+
+    /// Events of one watch, in order, up to `revision`.
+    pub fn watch_events(&mut self, now: Time, watch: WatchId, changes: Vec<Change>) {
+        self.expire(now);
+        if let Some(last) = changes.last() {
+            self.watches.saw(last.revision(), &mut self.out);
+        }
+        if let Some(slot) = self.watches.slot(watch) {
+            self.slot_changed(slot, changes, now);
+        }
+    }
+
+    /// Every watch of the stream has delivered everything up to `revision`.
+    pub fn watch_progress(&mut self, revision: i64) {
+        self.watches.progress(revision, &mut self.out);
+    }
+
+    /// A probe that was sent at `sent` showed `revision`.
+    pub(super) fn probed(&mut self, now: Time, sent: Time, revision: i64) {
+        let compared = self.watches.probed(now, sent, revision, &mut self.out);
+        self.restart_if_stalled(compared, now);
+    }
+
+    /// A linearizable read showed `revision`, which the stream is compared with.
+    pub(super) fn compare_stream(&mut self, now: Time, revision: i64) {
+        let compared = self.watches.compare(now, revision, &mut self.out);
+        self.restart_if_stalled(compared, now);
+    }
+
+    fn restart_if_stalled(&mut self, compared: Compared, now: Time) {
+        if compared == Compared::Stalled {
+            self.restart_watches(now, true);
+        }
+    }
+
+    /// The stream broke.
+    pub fn watch_lost(&mut self, now: Time, why: String) {
+        self.expire(now);
+        self.out.note(Note::WatchLost { why });
+        self.restart_watches(now, false);
+    }
+
+    pub(super) fn restart_watches(&mut self, now: Time, elsewhere: bool) {
+        self.watches.restart(now, elsewhere, &mut self.out);
+        for slot in self.slot_ids() {
+            self.slot_unwatched(slot);
+        }
+    }
+
+    /// The pause after the stream broke is over.
+    pub(super) fn open_watches(&mut self, now: Time) {
+        if self.watches.is_up_again(now) {
+            for slot in self.slot_ids() {
+                self.watch_slot(slot);
+                self.want_read(slot, now);
+            }
+        }
+    }
+
+    /// etcd does not create this watch.
+    pub fn watch_refused(&mut self, now: Time, watch: WatchId, error: RequestError) {
+        self.expire(now);
+        self.watches.refused(now);
+        let Some(slot) = self.watches.slot(watch) else {
+            return;
+        };
+        let class = error.class;
+        let prefix = self.prefix_of(slot);
+        self.out.note_failure("watch", &prefix, error);
+        self.watch_again_later(slot, watch, class, now);
+        // etcd judges a watch by the token with which the stream was opened, and 3.4 calls an expired token "permission
+        // denied". A read under today's token tells the two cases apart.
+        if class == Class::Denied {
+            let ask = Ask::Probe { key: prefix };
+            self.out.ask(Purpose::Permission { slot }, ask);
+        }
+    }
+
+    /// etcd cancelled one watch, as it does with those that are so far behind that what they miss was compacted.
+    pub fn watch_canceled(&mut self, now: Time, watch: WatchId, reason: String) {
+        self.expire(now);
+        if let Some(slot) = self.watches.slot(watch) {
+            self.out.note(Note::WatchLost { why: reason });
+            self.watch_again_later(slot, watch, Class::Retry, now);
+        }
+    }
+
+    /// What the slot knows may be old, so it watches and reads anew after a pause of its own.
+    fn watch_again_later(&mut self, slot: SlotId, gone: WatchId, class: Class, now: Time) {
+        self.watches.gone(gone);
+        let others = self.slots.get(&slot).map(Slot::watchers);
+        self.close_watches(others.unwrap_or_default());
+        self.slot_unwatched(slot);
+        self.watches.watch_later(slot, class, now, &mut self.out);
+    }
+
+    /// The pause after the loss of the slot's watch is over.
+    pub(super) fn rewatch(&mut self, slot: SlotId, now: Time) {
+        if self.watches.watch_again(slot) {
+            self.watch_slot(slot);
+            self.want_read(slot, now);
+        }
+    }
+
+    /// Onlookers' watches are compared with a read of their own, which also tells how fresh their views are.
+    pub(super) fn probe(&mut self, now: Time) {
+        let last = self.watches.probe_due();
+        if let Some((slot, key)) = self.probed_next(last) {
+            self.watches.probe(now, slot, key, &mut self.out);
+        }
+    }
+
+    /// The onlooker whose prefix is probed next, if anybody looks on: another each time, and rather one that was permitted to
+    /// read it. Nobody needs a permission for anything else.
+    fn probed_next(&self, after: SlotId) -> Option<(SlotId, Arc<[u8]>)> {
+        let later = self.slots.range(after.saturating_add(1)..);
+        let onlookers = later.chain(self.slots.range(..=after));
+        let mut onlookers = onlookers.filter_map(|(id, slot)| match slot {
+            Slot::Onlooker(onlooker) => Some((*id, onlooker)),
+            Slot::Candidate(_) => None,
+        });
+        let first = onlookers.next()?;
+        let permitted = std::iter::once(first).chain(onlookers);
+        let permitted = permitted.into_iter().find(|(_, o)| o.is_synced());
+        let (id, onlooker) = permitted.unwrap_or(first);
+        Some((id, Arc::clone(onlooker.prefix())))
+    }
+
+    /// Whether a read of what etcd does not let us watch is permitted.
+    pub(super) fn permission_told(&mut self, slot: SlotId, answer: Answer, now: Time) {
+        let waits = self.watches.waits(slot);
+        match answer {
+            Answer::Read { .. } if waits => {
+                let why = "a watch was refused, and a read of the same keys was not".to_owned();
+                self.out.note(Note::WatchLost { why });
+                self.restart_watches(now, false);
+            }
+            Answer::Failed(error) if error.class == Class::Denied => {
+                if let Some(Slot::Onlooker(_)) = self.slots.get(&slot) {
+                    self.out.act(Action::ObserveFailed { slot, error });
+                    self.forget(slot);
+                }
+            }
+            _ => {}
+        }
+    }
+}

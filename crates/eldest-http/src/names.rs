@@ -1,0 +1,160 @@
+//! Reads what a path names. A slash may stand in the name of an election or a lock as it is; `%2F` always belongs to the
+//! name, so a name whose last part is also an action's is written with it.
+
+use http::{Method, StatusCode};
+use percent_encoding::percent_decode_str;
+
+use super::problem::Problem;
+
+/// What precedes the name of an election, and of a lock.
+const ELECTIONS: &str = "/v1/elections/";
+const LOCKS: &str = "/v1/locks/";
+
+/// What is asked of an election.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// `{name}`.
+    State,
+    /// `{name}/events`.
+    Events,
+    /// `{name}/step_down`.
+    StepDown,
+}
+
+impl Part {
+    /// The methods that it takes.
+    pub(super) const fn allow(self) -> &'static str {
+        match self {
+            Part::State | Part::Events => "GET,HEAD,OPTIONS",
+            Part::StepDown => "POST,OPTIONS",
+        }
+    }
+}
+
+/// The name of an election, and what is asked of it.
+pub(super) fn election(path: &str) -> Result<(String, Part), Problem> {
+    let rest = path.strip_prefix(ELECTIONS).unwrap_or_default();
+    let (name, part) = match rest.rsplit_once('/') {
+        Some((name, "events")) => (name, Part::Events),
+        Some((name, "step_down")) => (name, Part::StepDown),
+        _ => (rest, Part::State),
+    };
+    Ok((decoded(name)?, part))
+}
+
+/// What is asked of locks.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum LockRequest {
+    /// `POST {resource}`.
+    Acquire(String),
+    /// `PUT {resource}/{lock}/renew`.
+    Renew(String, String),
+    /// `DELETE {resource}/{lock}`.
+    Release(String, String),
+    /// A path that does not take the method, and the methods that it takes.
+    Other(&'static str),
+}
+
+/// The name of a lock, and what is asked of it. The method tells where the name ends.
+pub(super) fn lock(method: &Method, path: &str) -> Result<LockRequest, Problem> {
+    let rest = path.strip_prefix(LOCKS).unwrap_or_default();
+    let held = |path: &str| match path.rsplit_once('/') {
+        Some((resource, id)) => Ok(Some((decoded(resource)?, decoded(id)?))),
+        None => Ok(None),
+    };
+    let renewal = rest
+        .strip_suffix("/renew")
+        .filter(|held| held.contains('/'));
+    let request = match *method {
+        Method::POST => Some(LockRequest::Acquire(decoded(rest)?)),
+        Method::DELETE => held(rest)?.map(|(resource, id)| LockRequest::Release(resource, id)),
+        Method::PUT => match renewal {
+            Some(path) => held(path)?.map(|(resource, id)| LockRequest::Renew(resource, id)),
+            None => None,
+        },
+        _ => None,
+    };
+    let allow = match (renewal, rest.contains('/')) {
+        (Some(_), _) => "POST,DELETE,PUT,OPTIONS",
+        (None, true) => "POST,DELETE,OPTIONS",
+        (None, false) => "POST,OPTIONS",
+    };
+    Ok(request.unwrap_or(LockRequest::Other(allow)))
+}
+
+fn decoded(text: &str) -> Result<String, Problem> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    let decoded = decoded.map_err(|_| {
+        let detail = "the path is not UTF-8 once its escapes are read";
+        Problem::new(StatusCode::BAD_REQUEST, "bad_path", detail)
+    })?;
+    Ok(decoded.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slash_is_part_of_a_name_with_and_without_an_escape() {
+        for (path, name, part) in [
+            ("jobs", "jobs", Part::State),
+            ("billing/scheduler", "billing/scheduler", Part::State),
+            ("billing%2Fscheduler", "billing/scheduler", Part::State),
+            (
+                "billing/scheduler/events",
+                "billing/scheduler",
+                Part::Events,
+            ),
+            (
+                "billing%2fscheduler/step_down",
+                "billing/scheduler",
+                Part::StepDown,
+            ),
+            // Those whose name ends as an action is called.
+            ("events", "events", Part::State),
+            ("billing%2Fevents", "billing/events", Part::State),
+            ("billing/%65vents", "billing/events", Part::State),
+            ("billing/events/events", "billing/events", Part::Events),
+            (
+                "billing%2Fstep_down/step_down",
+                "billing/step_down",
+                Part::StepDown,
+            ),
+            ("%c3%bc%20+", "ü +", Part::State),
+        ] {
+            let read = election(&format!("{ELECTIONS}{path}"));
+            assert_eq!(read.expect(path), (name.to_owned(), part), "{path}");
+        }
+        let refused = election("/v1/elections/%ff").expect_err("not UTF-8");
+        assert_eq!(refused.code, "bad_path");
+    }
+
+    #[test]
+    fn the_method_tells_where_the_name_of_a_lock_ends() {
+        let (post, put, delete) = (Method::POST, Method::PUT, Method::DELETE);
+        let read = |method: &Method, path: &str| lock(method, &format!("{LOCKS}{path}")).unwrap();
+        let both = || ("a/b".to_owned(), "l1".to_owned());
+        for path in ["a/b", "a%2Fb"] {
+            let acquire = LockRequest::Acquire("a/b".to_owned());
+            assert_eq!(read(&post, path), acquire, "{path}");
+            let (resource, id) = both();
+            let release = LockRequest::Release(resource, id);
+            assert_eq!(read(&delete, &format!("{path}/l1")), release, "{path}");
+            let (resource, id) = both();
+            let renew = LockRequest::Renew(resource, id);
+            assert_eq!(read(&put, &format!("{path}/l1/renew")), renew, "{path}");
+        }
+        let named = LockRequest::Acquire("a/l1/renew".to_owned());
+        assert_eq!(read(&post, "a/l1/renew"), named);
+        for (method, path, allow) in [
+            (&Method::GET, "a", "POST,OPTIONS"),
+            (&delete, "a", "POST,OPTIONS"),
+            (&put, "l1/renew", "POST,DELETE,OPTIONS"),
+            (&put, "a/l1", "POST,DELETE,OPTIONS"),
+            (&Method::GET, "a/l1/renew", "POST,DELETE,PUT,OPTIONS"),
+        ] {
+            assert_eq!(read(method, path), LockRequest::Other(allow), "{path}");
+        }
+    }
+}

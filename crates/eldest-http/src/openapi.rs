@@ -1,0 +1,424 @@
+//! Writes the description of the interface from the types of its answers: `openapi.json`, which nodes serve, and
+//! `command.schema.json` of what the command writes. Tests compare the committed files with it; to renew them:
+//! `ELDEST_RENEW=1 cargo test -p eldest-http --lib openapi`.
+
+mod schemas;
+
+use serde_json::Value;
+use utoipa::ToSchema;
+use utoipa::openapi::path::{OperationBuilder, Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::request_body::RequestBodyBuilder;
+use utoipa::openapi::schema::{ComponentsBuilder, ObjectBuilder, Schema, Type};
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::tag::TagBuilder;
+use utoipa::openapi::{
+    ContentBuilder, HeaderBuilder, HttpMethod, InfoBuilder, OpenApiBuilder, Paths, Ref, RefOr,
+    Required, Response, ResponseBuilder,
+};
+
+use self::schemas::{command_schema, finish, schemas};
+use super::contract;
+
+const ABOUT: &str = "Who leads, and locks: answered by a node of the leader-election library eldest, from its memory and by \
+    its own clock. A 200 tells of the moment in which it was made: what must never happen twice is fenced by its \
+    `fencing_token`.\n\n\
+    What stays: each path and operation, and the name, type and meaning of each field; every field of an answer is always \
+    there, with null where there is nothing to say. What may be added: paths, operations, fields, and words of `status`, \
+    `session` and `code`. Clients must accept fields and words that they do not know.\n\n\
+    A slash in the name of an election or a lock is written as it is or as `%2F`, which always belongs to the name. Each \
+    path answers HEAD where it answers GET, and OPTIONS with 204 and the header `allow`.";
+
+const EVENTS: &str = "Events `state`, whose data is an `ElectionState`: at once, and after every change. Each 5 s without one \
+    an event `alive`, so that whoever hears nothing for longer knows that the node is stopped or cut off.";
+const CONNECTION: &str = "Held by the connection: a line with a `Lock` at once and each `ttl_ms / 4`; the last line is a \
+    `LockLost`.";
+
+/// One operation: its id, its tag, its summary.
+struct Op(OperationBuilder);
+
+impl Op {
+    /// Every request may be malformed, and may call the node by a wrong name.
+    fn new(id: &str, tag: &str, summary: &str) -> Self {
+        let new = OperationBuilder::new()
+            .operation_id(Some(id))
+            .tag(tag)
+            .summary(Some(summary));
+        Self(new)
+            .refuses("400", "The request is malformed, or has no header `host`.")
+            .refuses(
+                "421",
+                "The request calls the node by a name that is not its own.",
+            )
+    }
+
+    /// What changes something may need a token.
+    fn changing(id: &str, tag: &str, summary: &str) -> Self {
+        let open = SecurityRequirement::default();
+        let token = SecurityRequirement::new::<_, _, String>("token", []);
+        let Self(new) = Self::new(id, tag, summary)
+            .refuses("401", "The token is missing or wrong.")
+            .refuses("403", "A page of another origin asked, or the node listens beyond loopback and has no token.");
+        Self(new.security(open).security(token))
+    }
+
+    fn takes(self, parameter: Parameter) -> Self {
+        Self(self.0.parameter(parameter))
+    }
+
+    fn answers<T: ToSchema>(self, status: &str, text: &str) -> Self {
+        self.content(status, text, "application/json", reference::<T>())
+    }
+
+    fn refuses(self, status: &str, text: &str) -> Self {
+        let kind = "application/problem+json";
+        self.content(status, text, kind, reference::<contract::Problem>())
+    }
+
+    fn text(self, kind: &str, text: &str) -> Self {
+        self.content("200", text, kind, string().into())
+    }
+
+    fn content(self, status: &str, text: &str, kind: &str, schema: RefOr<Schema>) -> Self {
+        let content = ContentBuilder::new().schema(Some(schema)).build();
+        let response = ResponseBuilder::new()
+            .description(text)
+            .content(kind, content);
+        self.response(status, response.build())
+    }
+
+    fn response(self, status: &str, response: Response) -> Self {
+        Self(self.0.response(status, response))
+    }
+
+    fn at(self, paths: &mut Paths, method: HttpMethod, path: &str) {
+        paths.add_path_operation(path, vec![method], self.0.build());
+    }
+}
+
+fn reference<T: ToSchema>() -> RefOr<Schema> {
+    Ref::from_schema_name(T::name()).into()
+}
+
+fn string() -> Schema {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .build()
+        .into()
+}
+
+fn in_path(name: &str, text: &str) -> Parameter {
+    parameter(ParameterIn::Path, name, text, string())
+}
+
+fn in_query(name: &str, text: &str, schema: Schema) -> Parameter {
+    parameter(ParameterIn::Query, name, text, schema)
+}
+
+fn parameter(place: ParameterIn, name: &str, text: &str, schema: Schema) -> Parameter {
+    let needed = match place {
+        ParameterIn::Path => Required::True,
+        _ => Required::False,
+    };
+    let new = ParameterBuilder::new()
+        .name(name)
+        .parameter_in(place)
+        .required(needed);
+    new.description(Some(text)).schema(Some(schema)).build()
+}
+
+fn election() -> Parameter {
+    in_path(
+        "name",
+        "The election's name; its slashes may be written as they are.",
+    )
+}
+
+fn resource() -> Parameter {
+    in_path(
+        "resource",
+        "The lock's name; its slashes may be written as they are.",
+    )
+}
+
+fn lock() -> Parameter {
+    in_path("lock", "The lock's id, as its owner was told.")
+}
+
+fn probes(paths: &mut Paths) {
+    let asked = || in_query("election", "Needed if the node shows several.", string());
+    let role = |id: &str, summary: &str, yes: &str, no: &str| {
+        Op::new(id, "probes", summary)
+            .takes(asked())
+            .answers::<contract::RoleAnswer>("200", yes)
+            .answers::<contract::RoleAnswer>("503", no)
+            .refuses("404", "No such election.")
+    };
+    role(
+        "checkLeader",
+        "Whether this node leads",
+        "It does.",
+        "It does not.",
+    )
+    .at(paths, HttpMethod::Get, "/leader");
+    role(
+        "checkPrimary",
+        "The same as /leader",
+        "It does.",
+        "It does not.",
+    )
+    .at(paths, HttpMethod::Get, "/primary");
+    let follows = "It does not, and no term of its own winds up.";
+    role(
+        "checkFollower",
+        "Whether this node does not lead",
+        follows,
+        "It leads, or its term winds up.",
+    )
+    .at(paths, HttpMethod::Get, "/follower");
+    Op::new(
+        "checkLive",
+        "probes",
+        "Whether the process is worth keeping",
+    )
+    .answers::<contract::Live>("200", "It is.")
+    .answers::<contract::Live>("503", "A session is closed.")
+    .at(paths, HttpMethod::Get, "/live");
+    Op::new(
+        "checkReady",
+        "probes",
+        "Whether the node does what it is there for",
+    )
+    .takes(in_query("election", "Without it, all of them.", string()))
+    .answers::<contract::Ready>("200", "It does.")
+    .answers::<contract::Ready>("503", "It does not.")
+    .refuses("404", "No such election.")
+    .at(paths, HttpMethod::Get, "/ready");
+}
+
+fn elections(paths: &mut Paths) {
+    let get = HttpMethod::Get;
+    Op::new(
+        "listElections",
+        "elections",
+        "All elections that this node shows",
+    )
+    .answers::<contract::Elections>("200", "All of them.")
+    .at(paths, get.clone(), "/v1/elections");
+    Op::new(
+        "getElection",
+        "elections",
+        "Roster, leader, tokens, the node's own rank, the last terms",
+    )
+    .takes(election())
+    .answers::<contract::ElectionState>("200", "The election.")
+    .refuses("404", "No such election.")
+    .at(paths, get.clone(), "/v1/elections/{name}");
+    Op::new(
+        "followElection",
+        "elections",
+        "The same as server-sent events",
+    )
+    .takes(election())
+    .text("text/event-stream", EVENTS)
+    .refuses("404", "No such election.")
+    .refuses("503", "Too many callers follow events.")
+    .at(paths, get.clone(), "/v1/elections/{name}/events");
+    Op::new("followElections", "elections", "The same of all elections")
+        .text("text/event-stream", EVENTS)
+        .refuses("503", "Too many callers follow events.")
+        .at(paths, get, "/v1/events");
+    let token = ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .build()
+        .into();
+    let summary = "Ends this node's term; it stands again at the back of the queue";
+    Op::changing("stepDown", "elections", summary)
+        .takes(election())
+        .takes(in_query("fencing_token", "Ends that term only.", token))
+        .answers::<contract::SteppedDown>("200", "The key is gone.")
+        .answers::<contract::SteppedDown>("202", "The key goes in the background.")
+        .refuses("404", "No such election.")
+        .refuses("409", "This node does not lead, or under another token.")
+        .at(paths, HttpMethod::Post, "/v1/elections/{name}/step_down");
+}
+
+fn locks(paths: &mut Paths) {
+    let none = "The node takes no locks for others.";
+    let no_such = "No such lock, or the node takes no locks for others.";
+    Op::new(
+        "listLocks",
+        "locks",
+        "The locks that this node keeps for others",
+    )
+    .answers::<contract::Locks>("200", "All of them.")
+    .refuses("404", none)
+    .at(paths, HttpMethod::Get, "/v1/locks");
+    acquire()
+        .refuses("404", none)
+        .at(paths, HttpMethod::Post, "/v1/locks/{resource}");
+    Op::changing("releaseLock", "locks", "Gives a lock back")
+        .takes(resource())
+        .takes(lock())
+        .answers::<contract::Released>("200", "It is free.")
+        .answers::<contract::Released>("202", "It is freed in the background.")
+        .refuses("404", no_such)
+        .at(paths, HttpMethod::Delete, "/v1/locks/{resource}/{lock}");
+    Op::changing("renewLock", "locks", "Keeps a lock for `ttl_ms` more")
+        .takes(resource())
+        .takes(lock())
+        .answers::<contract::Lock>("200", "It is held.")
+        .refuses("404", no_such)
+        .refuses("410", "It was lost: stop the work.")
+        .at(paths, HttpMethod::Put, "/v1/locks/{resource}/{lock}/renew");
+}
+
+fn acquire() -> Op {
+    let asked = ContentBuilder::new()
+        .schema(Some(reference::<contract::AcquireLock>()))
+        .build();
+    let body = RequestBodyBuilder::new().required(Some(Required::True));
+    let body = body.content("application/json", asked).build();
+    let text = "The lock: to release it, delete this; to renew it, append `/renew`.";
+    let location = HeaderBuilder::new()
+        .schema(Some(string()))
+        .description(Some(text))
+        .build();
+    let held = ContentBuilder::new()
+        .schema(Some(reference::<contract::Lock>()))
+        .build();
+    let created = ResponseBuilder::new()
+        .description("Held by renewals.")
+        .content("application/json", held)
+        .header("location", location);
+    let Op(new) = Op::changing("acquireLock", "locks", "Acquires a lock")
+        .takes(resource())
+        .content("200", CONNECTION, "application/x-ndjson", string().into())
+        .response("201", created.build())
+        .refuses("408", "The body did not come in time.")
+        .refuses("409", "Others held it for as long as was waited.")
+        .refuses("410", "It was acquired and lost at once.")
+        .refuses("413", "The body is too large.")
+        .refuses("415", "The body is not JSON.")
+        .refuses("502", "etcd refused.")
+        .refuses(
+            "503",
+            "etcd is out of reach, the node ends, or too many wait.",
+        );
+    Op(new.request_body(Some(body)))
+}
+
+fn others(paths: &mut Paths) {
+    let get = HttpMethod::Get;
+    Op::new("showPage", "page", "A page that shows all this to people")
+        .text("text/html; charset=utf-8", "HTML")
+        .at(paths, get.clone(), "/");
+    Op::new("getPageScript", "page", "The script of that page")
+        .text("text/javascript; charset=utf-8", "Its text.")
+        .at(paths, get.clone(), "/page.js");
+    Op::new("getPageStyle", "page", "Its style")
+        .text("text/css; charset=utf-8", "Its text.")
+        .at(paths, get.clone(), "/page.css");
+    Op::new("getMetrics", "monitoring", "Metrics for Prometheus")
+        .text(
+            "text/plain; version=0.0.4; charset=utf-8",
+            "The text format of Prometheus.",
+        )
+        .refuses("404", "The node was not told how.")
+        .at(paths, get.clone(), "/metrics");
+    let any = ObjectBuilder::new().schema_type(Type::Object).build();
+    Op::new("getDescription", "monitoring", "This description")
+        .content(
+            "200",
+            "OpenAPI 3.1",
+            "application/json",
+            RefOr::T(any.into()),
+        )
+        .at(paths, get, "/openapi.json");
+}
+
+fn openapi() -> Value {
+    let mut paths = Paths::new();
+    probes(&mut paths);
+    elections(&mut paths);
+    locks(&mut paths);
+    others(&mut paths);
+    let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+    let components = ComponentsBuilder::new().schemas_from_iter(schemas());
+    let components = components.security_scheme("token", token).build();
+    let tags = [
+        (
+            "probes",
+            "For load balancers and orchestrators: the status alone tells.",
+        ),
+        (
+            "elections",
+            "Who stands where, and how a leader is made to give way.",
+        ),
+        ("locks", "For programs in other languages."),
+        ("monitoring", "What is measured, and this description."),
+        ("page", "For people."),
+    ];
+    let tags =
+        tags.map(|(name, text)| TagBuilder::new().name(name).description(Some(text)).build());
+    let info = InfoBuilder::new()
+        .title("eldest")
+        .version("1")
+        .description(Some(ABOUT))
+        .build();
+    let all = OpenApiBuilder::new()
+        .info(info)
+        .paths(paths)
+        .components(Some(components));
+    let mut all = serde_json::to_value(all.tags(Some(tags)).build()).expect("JSON");
+    finish(
+        all["components"]["schemas"]
+            .as_object_mut()
+            .expect("schemas"),
+    );
+    all
+}
+
+/// Fails unless the file has what the types say, or writes it if that is asked for.
+fn compare(file: &str, now: &Value) {
+    let path = format!("{}/{file}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("ELDEST_RENEW").is_some() {
+        let text = serde_json::to_string_pretty(now).expect("JSON") + "\n";
+        std::fs::write(&path, text).expect("it can be written");
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    let committed: Value = serde_json::from_str(&committed).unwrap_or_default();
+    assert!(
+        committed == *now,
+        "{file} is not what the types say; if that is meant, run \
+         `ELDEST_RENEW=1 cargo test -p eldest-http --lib openapi` and commit it"
+    );
+}
+
+#[test]
+fn the_committed_description_is_what_the_types_say() {
+    compare("src/openapi.json", &openapi());
+}
+
+#[test]
+fn the_committed_schema_of_the_command_is_what_the_types_say() {
+    compare("src/command.schema.json", &command_schema());
+}
+
+#[test]
+fn each_operation_has_an_id_of_its_own_and_a_tag_that_is_explained() {
+    let all = openapi();
+    let tags = all["tags"].as_array().expect("tags");
+    let mut ids = std::collections::BTreeSet::new();
+    for operations in all["paths"].as_object().expect("paths").values() {
+        for operation in operations.as_object().expect("operations").values() {
+            let id = operation["operationId"].as_str().expect("an id");
+            assert!(ids.insert(id), "{id} twice");
+            let tag = &operation["tags"][0];
+            assert!(
+                tags.iter().any(|known| known["name"] == *tag),
+                "{id}: {tag}"
+            );
+        }
+    }
+    assert!(ids.len() > 15, "{ids:?}");
+}

@@ -1,0 +1,137 @@
+//! Writes the schemas of what nodes and the command write, from the types.
+
+use serde_json::{Value, json};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::contract::{self, command};
+
+/// Every `code` of a refusal so far.
+const CODES: &[&str] = &[
+    "another_term",
+    "bad_body",
+    "bad_host",
+    "bad_name",
+    "bad_path",
+    "bad_query",
+    "closed",
+    "etcd",
+    "foreign_origin",
+    "held",
+    "lock_lost",
+    "no_locks",
+    "no_metrics",
+    "no_such_election",
+    "no_such_lock",
+    "no_such_method",
+    "no_such_path",
+    "no_token_configured",
+    "not_json",
+    "not_leading",
+    "token_needed",
+    "too_large",
+    "too_many_locks",
+    "too_many_streams",
+    "too_slow",
+    "unknown_host",
+    "which_election",
+];
+const STATUSES: &[&str] = &["idle", "joining", "waiting", "leading", "ending", "ended"];
+const SESSIONS: &[&str] = &["connecting", "ready", "live", "lost", "closed"];
+
+type Schemas = Vec<(String, RefOr<Schema>)>;
+
+/// The types that answers are made of, and those within them.
+pub(super) fn schemas() -> Schemas {
+    let mut all = Schemas::new();
+    with::<contract::Elections>(&mut all);
+    with::<contract::RoleAnswer>(&mut all);
+    with::<contract::Live>(&mut all);
+    with::<contract::Ready>(&mut all);
+    with::<contract::SteppedDown>(&mut all);
+    with::<contract::AcquireLock>(&mut all);
+    with::<contract::Lock>(&mut all);
+    with::<contract::LockLost>(&mut all);
+    with::<contract::Locks>(&mut all);
+    with::<contract::Released>(&mut all);
+    with::<contract::Problem>(&mut all);
+    all
+}
+
+fn with<T: ToSchema + PartialSchema>(all: &mut Schemas) {
+    all.push((T::name().into_owned(), T::schema()));
+    T::schemas(all);
+}
+
+/// What the command writes, by the names of its types.
+pub(super) fn command_schema() -> Value {
+    let mut all = Schemas::new();
+    with::<command::Status>(&mut all);
+    with::<command::Change>(&mut all);
+    with::<command::Evicted>(&mut all);
+    with::<command::Listening>(&mut all);
+    with::<command::Failed>(&mut all);
+    with::<command::Examination>(&mut all);
+    let all: serde_json::Map<String, Value> = all
+        .into_iter()
+        .map(|(name, schema)| (name, serde_json::to_value(schema).expect("JSON")))
+        .collect();
+    let text = serde_json::to_string(&all).expect("JSON");
+    let text = text.replace("#/components/schemas/", "#/$defs/");
+    let mut all: serde_json::Map<String, Value> = serde_json::from_str(&text).expect("JSON");
+    finish(&mut all);
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What `eldest --output json` writes",
+        "description": "`eldest status` writes a `Status`, `watch` a `Change` a line, `evict` an `Evicted`, `serve` a \
+            `Listening` first, `doctor` an `Examination`; a command that fails writes a `Failed` to stderr. What stays: the \
+            name, type and meaning of each field; every field is always there, with null where there is nothing to say. What \
+            may be added: fields, and words of `event`, `kind`, `check` and `code`. Readers must accept fields and words that \
+            they do not know.",
+        "$defs": all,
+    })
+}
+
+/// What serde's attributes do not say: every field of an answer is there, and which words there are so far.
+pub(super) fn finish(schemas: &mut serde_json::Map<String, Value>) {
+    for (name, schema) in schemas {
+        if name != "AcquireLock" {
+            all_required(schema);
+        }
+        let words: &[(&str, &[&str])] = match name.as_str() {
+            "Problem" => &[("code", CODES)],
+            "OwnState" => &[("status", STATUSES), ("session", SESSIONS)],
+            _ => &[],
+        };
+        for (field, words) in words {
+            schema["properties"][field]["examples"] = json!(words);
+        }
+        on_one_line(schema);
+    }
+}
+
+fn all_required(schema: &mut Value) {
+    for part in schema
+        .get_mut("allOf")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        all_required(part);
+    }
+    if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
+        let names: Vec<&String> = properties.keys().collect();
+        schema["required"] = json!(names);
+    }
+}
+
+/// A comment's lines end where the source's do.
+fn on_one_line(schema: &mut Value) {
+    match schema {
+        Value::Object(rules) => rules.values_mut().for_each(on_one_line),
+        Value::Array(rules) => rules.iter_mut().for_each(on_one_line),
+        Value::String(text) => *text = text.replace('\n', " "),
+        _ => {}
+    }
+}

@@ -1,0 +1,207 @@
+//! Provides a session's surroundings in the time of the tokio runtime, which a test may pause, and ends them at one blow.
+#![allow(clippy::disallowed_methods)] // this is a place that makes timers and tasks
+#![cfg_attr(not(feature = "memory"), allow(unreachable_pub))] // the simulator of the whole library has it with that feature
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use eldest::CancellationToken;
+use eldest::sim::{Env, Time, Watched};
+use etcd_client::{Client, ConnectOptions, Error};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Where the wall clocks of all simulations begin: the first second of 2020.
+const EPOCH: Duration = Duration::from_secs(1_577_836_800);
+/// What a clock shows at first: a deadline may lie a little before it.
+const FIRST: Duration = Duration::from_secs(100);
+
+type Connecting = BoxFuture<'static, Result<Client, Error>>;
+
+/// The surroundings of one session: tokio's timers and tasks, and a clock, a source of random numbers and a network of the
+/// caller's choice.
+pub struct TokioEnv {
+    runtime: Handle,
+    clock: Box<dyn Fn() -> Time + Send + Sync>,
+    /// The clock's seconds in one of tokio's.
+    rate: f64,
+    random: Box<dyn Fn() -> u64 + Send + Sync>,
+    connect: Box<dyn Fn(String, ConnectOptions) -> Connecting + Send + Sync>,
+    watchdog: Arc<Watchdog>,
+    life: CancellationToken,
+}
+
+impl TokioEnv {
+    /// Of the runtime on which it is called, with its clock and with random numbers of the machine.
+    pub fn new(
+        connect: impl Fn(String, ConnectOptions) -> Connecting + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let clock = clock();
+        let now = move || Time::ZERO.after(FIRST + clock());
+        Self::with_clock(now, 1.0, || fastrand::u64(..), connect)
+    }
+
+    /// With a clock that runs at another rate than tokio's.
+    pub fn with_clock(
+        clock: impl Fn() -> Time + Clone + Send + Sync + 'static,
+        rate: f64,
+        random: impl Fn() -> u64 + Send + Sync + 'static,
+        connect: impl Fn(String, ConnectOptions) -> Connecting + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let env = Arc::new(Self {
+            runtime: Handle::current(),
+            clock: Box::new(clock.clone()),
+            rate,
+            random: Box::new(random),
+            connect: Box::new(connect),
+            watchdog: Arc::default(),
+            life: CancellationToken::new(),
+        });
+        let guard = guard(Arc::downgrade(&env.watchdog), clock, rate);
+        env.runtime.spawn(guard);
+        env
+    }
+}
+
+/// The time since this call by the clock of this runtime, paused or not, for any thread.
+pub(crate) fn clock() -> impl Fn() -> Duration + Clone + Send + Sync + 'static {
+    let (runtime, begun) = (Handle::current(), Instant::now());
+    move || {
+        let _inside = runtime.enter();
+        begun.elapsed()
+    }
+}
+
+/// Stands for the watchdog's thread.
+async fn guard(watchdog: Weak<Watchdog>, clock: impl Fn() -> Time, rate: f64) {
+    while let Some(watchdog) = watchdog.upgrade() {
+        let now = clock();
+        let wait = match watchdog.look(now) {
+            Some(due) => due.since(now).div_f64(rate),
+            None => Duration::from_secs(1),
+        };
+        tokio::select! {
+            biased;
+            () = watchdog.changed.notified() => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+impl Env for TokioEnv {
+    fn now(&self) -> Time {
+        (self.clock)()
+    }
+
+    fn unix_time(&self) -> Duration {
+        EPOCH + Duration::from_nanos(self.now().as_nanos())
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let duration = duration.div_f64(self.rate);
+        async move { tokio::time::sleep(duration).await }.boxed()
+    }
+
+    fn wake_at(&self, at: Time) -> BoxFuture<'static, ()> {
+        // No machine is suspended in a test.
+        self.sleep(at.since(self.now()))
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        let life = self.life.clone();
+        let task = async move { life.run_until_cancelled(task).await };
+        drop(self.runtime.spawn(task));
+    }
+
+    fn random(&self) -> u64 {
+        (self.random)()
+    }
+
+    fn connect(&self, endpoint: String, options: ConnectOptions) -> Connecting {
+        if self.life.is_cancelled() {
+            return refused();
+        }
+        (self.connect)(endpoint, options)
+    }
+
+    fn watch(&self, watched: Weak<dyn Watched>) {
+        self.watchdog.watch(watched);
+    }
+
+    fn rewatch(&self) {
+        self.watchdog.changed.notify_one();
+    }
+
+    fn crash(&self) -> bool {
+        self.life.cancel();
+        true
+    }
+}
+
+/// A connection that nobody takes.
+pub(crate) fn refused() -> Connecting {
+    let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+    std::future::ready(Err(Error::IoError(refused))).boxed()
+}
+
+/// Fires what is due when it is told to look.
+#[derive(Default)]
+pub(crate) struct Watchdog {
+    watched: Mutex<Vec<Watch>>,
+    changed: Notify,
+}
+
+struct Watch {
+    watched: Weak<dyn Watched>,
+    fired: Option<Time>,
+}
+
+impl Watchdog {
+    fn lock(&self) -> MutexGuard<'_, Vec<Watch>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn watch(&self, watched: Weak<dyn Watched>) {
+        let fired = None;
+        self.lock().push(Watch { watched, fired });
+        self.changed.notify_one();
+    }
+
+    /// Fires what is due, and says when to look again.
+    pub(crate) fn look(&self, now: Time) -> Option<Time> {
+        let mut next = None;
+        let mut due_now = Vec::new();
+        self.lock().retain_mut(|watch| {
+            let Some(watched) = watch.watched.upgrade() else {
+                return false;
+            };
+            match watched.due() {
+                Some(due) if watch.fired == Some(due) => {}
+                Some(due) if due <= now => {
+                    watch.fired = Some(due);
+                    due_now.push(watched);
+                }
+                Some(due) => next = Some(next.map_or(due, |next: Time| next.min(due))),
+                None => {}
+            }
+            true
+        });
+        let again = !due_now.is_empty();
+        for watched in due_now {
+            watched.fire(now);
+        }
+        // Firing may have moved another deadline.
+        if again { Some(now) } else { next }
+    }
+}
+
+impl fmt::Debug for TokioEnv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokioEnv").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,235 @@
+//! Models the agreement of the members: elections, the revision that each has applied, the expiry of leases, and
+//! faults.
+//!
+//! This is a model, not raft: the members share one store, and a member that is behind sees it at an older revision.
+//! Exchanges between members send no messages over the network, but take a randomly drawn time. Only members that hear
+//! each other take part in them.
+
+mod faults;
+mod requests;
+mod state;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::memory::proto::{Event, EventType};
+use state::State;
+
+/// How a cluster is made.
+#[derive(Debug, Clone)]
+pub struct ClusterOptions {
+    /// How many members it has.
+    pub members: usize,
+    /// How long a member hears nothing of a leader before it stands for election.
+    pub election_timeout: Duration,
+    /// What a message from member to member takes: at least and at most.
+    pub latency: (Duration, Duration),
+    /// How long at the most a leader that another has replaced goes on as one, counted from when it runs.
+    pub stale: Duration,
+    /// Of what is drawn.
+    pub seed: u64,
+}
+
+impl Default for ClusterOptions {
+    /// One member, as a default etcd has it.
+    fn default() -> Self {
+        ClusterOptions {
+            members: 1,
+            election_timeout: Duration::from_secs(1),
+            latency: (Duration::ZERO, Duration::ZERO),
+            stale: Duration::from_secs(2),
+            seed: 0,
+        }
+    }
+}
+
+/// An etcd of one or more members. Clones are handles to the same.
+#[derive(Clone)]
+pub struct Cluster {
+    clock: Arc<dyn Fn() -> Duration + Send + Sync>,
+    state: Arc<Mutex<State>>,
+    changed: watch::Sender<u64>,
+    options: Arc<ClusterOptions>,
+}
+
+/// What a test may want to know of a cluster's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// How often a leader was elected.
+    pub elections: u64,
+    /// Renewals that a member acknowledged which was not the leader any more.
+    pub stale_renewals: u64,
+    /// Leases revoked because they had expired.
+    pub expired: u64,
+    /// Leases revoked by a leader that took them for expired when it went on.
+    pub revoked_early: u64,
+    /// Answers that were lost after the request had been applied.
+    pub answers_lost: u64,
+}
+
+/// What happened to a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its value, create revision and lease now; nothing if it was deleted.
+    pub now: Option<(Vec<u8>, i64, i64)>,
+}
+
+impl Change {
+    fn of(event: &Event) -> Option<Self> {
+        let kv = event.kv.as_ref()?;
+        let deleted = event.r#type == EventType::Delete as i32;
+        Some(Change {
+            key: kv.key.clone(),
+            now: (!deleted).then(|| (kv.value.clone(), kv.create_revision, kv.lease)),
+        })
+    }
+}
+
+impl Cluster {
+    /// All members are up and hear each other, and the first leads. `clock` is one for all of them.
+    ///
+    /// # Panics
+    ///
+    /// Without any member.
+    pub fn new(
+        options: ClusterOptions,
+        clock: impl Fn() -> Duration + Send + Sync + 'static,
+    ) -> Self {
+        assert!(options.members > 0, "a cluster without members");
+        let now = clock();
+        let state = State::new(now, &options);
+        Cluster {
+            clock: Arc::new(clock),
+            state: Arc::new(Mutex::new(state)),
+            changed: watch::Sender::new(0),
+            options: Arc::new(options),
+        }
+    }
+
+    /// The member that leads, if any does.
+    pub fn leader(&self) -> Option<usize> {
+        self.with(|state| state.leader)
+    }
+
+    /// Whether a member takes itself for the leader, and is not.
+    pub fn any_deposed(&self) -> bool {
+        self.with(|state| state.members.iter().any(|member| member.deposed.is_some()))
+    }
+
+    /// What has happened.
+    pub fn tally(&self) -> Tally {
+        self.with(|state| state.tally)
+    }
+
+    /// The revision of what is agreed on.
+    pub fn revision(&self) -> i64 {
+        self.with(|state| state.store.revision())
+    }
+
+    /// The keys below a prefix: path, value, create revision and lease, oldest first.
+    pub fn keys(&self, prefix: &[u8]) -> Vec<(Vec<u8>, Vec<u8>, i64, i64)> {
+        self.with(|state| {
+            let request = crate::memory::proto::RangeRequest {
+                key: prefix.to_vec(),
+                range_end: vec![0],
+                ..Default::default()
+            };
+            let Ok(found) = state.store.range(&request, state.store.revision()) else {
+                return Vec::new();
+            };
+            let mut keys: Vec<_> = found
+                .kvs
+                .into_iter()
+                .filter(|kv| kv.key.starts_with(prefix))
+                .map(|kv| (kv.key, kv.value, kv.create_revision, kv.lease))
+                .collect();
+            keys.sort_by_key(|(_, _, created, _)| *created);
+            keys
+        })
+    }
+
+    /// What changed since the last call, each with its revision and its time.
+    pub fn changes_since(&self) -> Vec<(i64, Duration, Change)> {
+        self.with(|state| {
+            let mut changes = Vec::new();
+            for (revision, at) in std::mem::take(&mut state.times) {
+                state.told = revision;
+                for (_, events) in state.store.changes(revision - 1, revision) {
+                    let all = events.iter().filter_map(Change::of);
+                    changes.extend(all.map(|change| (revision, at, change)));
+                }
+            }
+            changes
+        })
+    }
+
+    /// How many leases there are.
+    pub fn leases(&self) -> usize {
+        self.with(|state| state.store.leases().len())
+    }
+
+    /// Keys whose leases were revoked early: create revision, and when. Each is told once.
+    pub fn removed_early(&self) -> Vec<(i64, Duration)> {
+        self.with(|state| std::mem::take(&mut state.removed_early))
+    }
+
+    fn now(&self) -> Duration {
+        (self.clock)()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is held but the tests themselves.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at, or changes, the state as it is now, and tells those who wait.
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let now = self.now();
+        let (done, told) = {
+            let mut state = self.lock();
+            let before = state.mark();
+            state.advance(now, &self.options);
+            let done = act(&mut state);
+            state.advance(now, &self.options);
+            let newest = state.store.revision();
+            let known = state.times.last().map_or(state.told, |(known, _)| *known);
+            state
+                .times
+                .extend((known + 1..=newest).map(|revision| (revision, now)));
+            (done, state.mark() != before)
+        };
+        if told {
+            self.changed.send_modify(|count| *count += 1);
+        }
+        done
+    }
+
+    /// Keeps the cluster's time going. One of them for each member that is up.
+    pub(crate) async fn beat(self) {
+        let mut changed = self.changed.subscribe();
+        loop {
+            let next = self.with(|state| state.due(&self.options));
+            let wait = next
+                .saturating_sub(self.now())
+                .max(Duration::from_millis(1));
+            tokio::select! {
+                biased;
+                _ = changed.changed() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,419 @@
+//! Moves the state of a cluster on: elections, what each member has applied, and the expiry of leases.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use super::{Cluster, ClusterOptions, Tally};
+use crate::memory::proto::Header;
+use crate::memory::server::store::{Lease, Store};
+
+/// How often etcd looks for leases that have expired.
+const EXPIRY: Duration = Duration::from_millis(500);
+/// At most so many leases are revoked at a look.
+const REVOKED_AT_ONCE: usize = 500;
+/// A member that hears of no leader for so many election timeouts ends the streams that require one.
+pub(super) const NO_LEADER: u32 = 3;
+
+pub(super) struct State {
+    /// When it was last moved on.
+    pub(super) now: Duration,
+    pub(super) store: Store,
+    pub(super) rng: Rng,
+    pub(super) term: u64,
+    pub(super) leader: Option<usize>,
+    /// When the leader was last heard by a majority.
+    pub(super) leader_well: Duration,
+    /// When a majority that hears no leader elects one.
+    pub(super) election_at: Option<Duration>,
+    /// When each lease expires by the leader's countdown.
+    pub(super) expiry: BTreeMap<i64, Duration>,
+    pub(super) expiry_at: Duration,
+    pub(super) members: Vec<Member>,
+    pub(super) cut: BTreeSet<(usize, usize)>,
+    pub(super) no_space: bool,
+    pub(super) lose_answers: f64,
+    pub(super) tally: Tally,
+    pub(super) removed_early: Vec<(i64, Duration)>,
+    /// When each revision was agreed on, until it is told.
+    pub(super) times: Vec<(i64, Duration)>,
+    pub(super) told: i64,
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
+pub(super) struct Member {
+    pub(super) up: bool,
+    pub(super) frozen: bool,
+    pub(super) stalled_watches: bool,
+    pub(super) applied: i64,
+    /// When it will have caught up.
+    pub(super) catches_up: Option<Duration>,
+    pub(super) term: u64,
+    /// When it last heard of a leader.
+    pub(super) heard: Duration,
+    /// It leads no more, and does not know.
+    pub(super) deposed: Option<Deposed>,
+    /// Whether it revokes what it takes for expired when it goes on after a stop.
+    pub(super) revokes_on_thaw: bool,
+}
+
+#[derive(PartialEq)]
+pub(super) struct Mark {
+    pub(super) revision: i64,
+    pub(super) term: u64,
+    pub(super) leader: Option<usize>,
+    pub(super) members: Vec<(i64, bool, bool, bool)>,
+}
+
+/// What a leader that is none any more goes by.
+pub(super) struct Deposed {
+    /// When it learns of it; not before it goes on, if it is stopped.
+    pub(super) until: Duration,
+    pub(super) leases: BTreeMap<i64, Lease>,
+    pub(super) expiry: BTreeMap<i64, Duration>,
+}
+
+/// What a member said of a lease.
+pub(crate) struct Told {
+    pub(crate) left: Duration,
+    pub(crate) granted: i64,
+    pub(crate) keys: Vec<Vec<u8>>,
+}
+
+impl State {
+    /// All members are up, and the first one leads.
+    pub(super) fn new(now: Duration, options: &ClusterOptions) -> Self {
+        let member = || Member {
+            up: true,
+            frozen: false,
+            stalled_watches: false,
+            applied: 1,
+            catches_up: None,
+            term: 2,
+            heard: now,
+            deposed: None,
+            revokes_on_thaw: false,
+        };
+        State {
+            now,
+            store: Store::default(),
+            rng: Rng::with_seed(options.seed),
+            term: 2,
+            leader: Some(0),
+            leader_well: now,
+            election_at: None,
+            expiry: BTreeMap::new(),
+            expiry_at: now,
+            members: (0..options.members).map(|_| member()).collect(),
+            cut: BTreeSet::new(),
+            no_space: false,
+            lose_answers: 0.0,
+            tally: Tally::default(),
+            removed_early: Vec::new(),
+            times: Vec::new(),
+            told: 1,
+        }
+    }
+
+    /// Differs if those who wait must look again.
+    pub(super) fn mark(&self) -> Mark {
+        let member = |member: &Member| {
+            let deposed = member.deposed.is_some();
+            let held = member.frozen || member.stalled_watches;
+            (member.applied, member.up, held, deposed)
+        };
+        Mark {
+            revision: self.store.revision(),
+            term: self.term,
+            leader: self.leader,
+            members: self.members.iter().map(member).collect(),
+        }
+    }
+
+    pub(super) fn draw(&mut self, least: Duration, most: Duration) -> Duration {
+        least + (most.saturating_sub(least)).mul_f64(self.rng.f64())
+    }
+
+    pub(super) fn trip(&mut self, options: &ClusterOptions) -> Duration {
+        self.draw(options.latency.0, options.latency.1)
+    }
+
+    fn runs(&self, member: usize) -> bool {
+        self.members[member].up && !self.members[member].frozen
+    }
+
+    fn hears(&self, one: usize, other: usize) -> bool {
+        let both = self.runs(one) && self.runs(other);
+        both && (one == other || !self.cut.contains(&pair(one, other)))
+    }
+
+    /// Whether that member hears a majority, itself included.
+    fn has_majority(&self, member: usize) -> bool {
+        let all = self.members.len();
+        let heard = (0..all).filter(|other| self.hears(member, *other)).count();
+        heard * 2 > all
+    }
+
+    /// Whether the member hears the leader, and that one a majority.
+    pub(super) fn reaches(&self, member: usize) -> bool {
+        let leads = |leader| self.hears(member, leader) && self.has_majority(leader);
+        self.members[member].deposed.is_none() && self.leader.is_some_and(leads)
+    }
+
+    /// Whom the member takes for the leader, if that one can be asked.
+    pub(super) fn follows(&self, member: usize) -> Option<usize> {
+        if self.members[member].deposed.is_some() {
+            return Some(member);
+        }
+        if let Some(leader) = self.leader
+            && self.hears(member, leader)
+        {
+            return Some(leader);
+        }
+        let deposed = |other: &usize| self.members[*other].deposed.is_some();
+        (0..self.members.len()).find(|other| deposed(other) && self.hears(member, *other))
+    }
+
+    /// A change was made: the leader has it at once, the others some time later.
+    pub(super) fn committed(&mut self) {
+        // Leases that are new begin to count down; those that are gone do not any more.
+        let (store, expiry) = (&self.store, &mut self.expiry);
+        expiry.retain(|id, _| store.leases().contains_key(id));
+        if let Some(leader) = self.leader {
+            self.members[leader].applied = self.store.revision();
+        }
+    }
+
+    pub(super) fn header(&self, member: usize) -> Header {
+        Header {
+            cluster_id: 0xe1de_57ac,
+            member_id: Cluster::member_id(member),
+            revision: self.view(member),
+            raft_term: self.members[member].term,
+        }
+    }
+
+    pub(super) fn view(&self, member: usize) -> i64 {
+        self.members[member].applied.max(self.store.compacted())
+    }
+
+    /// Moves everything on that time alone moves.
+    pub(super) fn advance(&mut self, now: Duration, options: &ClusterOptions) {
+        self.now = now;
+        self.lead(now, options);
+        for member in 0..self.members.len() {
+            self.follow(member, now, options);
+        }
+        self.count_down(now);
+    }
+
+    fn lead(&mut self, now: Duration, options: &ClusterOptions) {
+        if let Some(leader) = self.leader
+            && self.has_majority(leader)
+        {
+            self.leader_well = now;
+            self.election_at = None;
+            return;
+        }
+        // Those that could elect another one.
+        let electors: Vec<usize> = (0..self.members.len())
+            .filter(|member| Some(*member) != self.leader || self.leader.is_none())
+            .filter(|member| self.has_majority(*member))
+            .collect();
+        let timeout = options.election_timeout;
+        if electors.is_empty() {
+            self.election_at = None;
+            // A leader that hears no majority lays its office down.
+            if let Some(leader) = self.leader
+                && now >= self.leader_well + timeout * 2
+                && self.runs(leader)
+            {
+                self.leader = None;
+            }
+            return;
+        }
+        let at = if let Some(at) = self.election_at {
+            at
+        } else {
+            let at = now + self.draw(timeout, timeout * 2);
+            *self.election_at.insert(at)
+        };
+        if now < at {
+            return;
+        }
+        self.election_at = None;
+        let elected = electors[self.rng.usize(..electors.len())];
+        let within = self.draw(Duration::ZERO, options.stale);
+        if let Some(old) = self.leader.take()
+            && self.members[old].up
+        {
+            self.members[old].deposed = Some(Deposed {
+                until: now + within,
+                leases: self.store.leases().clone(),
+                expiry: self.expiry.clone(),
+            });
+        }
+        self.term += 1;
+        self.tally.elections += 1;
+        self.leader = Some(elected);
+        self.leader_well = now;
+        let member = &mut self.members[elected];
+        member.applied = self.store.revision();
+        member.catches_up = None;
+        member.deposed = None;
+        // Every lease begins anew, with the time that the election may have taken.
+        for (id, lease) in self.store.leases() {
+            let ttl = Duration::from_secs(lease.ttl.unsigned_abs());
+            self.expiry.insert(*id, now + ttl + timeout);
+        }
+    }
+
+    fn follow(&mut self, member: usize, now: Duration, options: &ClusterOptions) {
+        if !self.runs(member) {
+            return;
+        }
+        if let Some(deposed) = &self.members[member].deposed {
+            if self.members[member].revokes_on_thaw {
+                let late: Vec<i64> = deposed
+                    .expiry
+                    .iter()
+                    .filter(|(_, at)| **at <= now)
+                    .map(|(id, _)| *id)
+                    .collect();
+                self.members[member].revokes_on_thaw = false;
+                for id in late {
+                    self.revoke_early(id);
+                }
+            }
+            let Some(deposed) = &self.members[member].deposed else {
+                return;
+            };
+            if now < deposed.until {
+                // It takes itself for the leader.
+                self.members[member].heard = now;
+                return;
+            }
+            self.members[member].deposed = None;
+        }
+        if Some(member) != self.leader && !self.reaches(member) {
+            self.members[member].catches_up = None;
+            return;
+        }
+        if Some(member) == self.leader && !self.has_majority(member) {
+            self.members[member].heard = now;
+            return;
+        }
+        let trip = self.trip(options);
+        let (term, newest) = (self.term, self.store.revision());
+        let leads = Some(member) == self.leader;
+        let member = &mut self.members[member];
+        member.heard = now;
+        member.term = term;
+        if member.applied < newest {
+            let at = *member.catches_up.get_or_insert(now + trip);
+            if now >= at || leads {
+                member.applied = newest;
+                member.catches_up = None;
+            }
+        }
+    }
+
+    fn revoke_early(&mut self, id: i64) {
+        if let Some(lease) = self.store.leases().get(&id).cloned() {
+            let newest = self.store.revision();
+            for key in &lease.keys {
+                if let Some(kv) = self.store.at(key, newest) {
+                    self.removed_early.push((kv.create_revision, self.now));
+                }
+            }
+            self.expiry.remove(&id);
+            // It is there.
+            let _ = self.store.revoke(id);
+            self.tally.revoked_early += 1;
+        }
+    }
+
+    /// Leases that are new begin, and the leader revokes those that have expired.
+    fn count_down(&mut self, now: Duration) {
+        for (id, lease) in self.store.leases() {
+            let ttl = Duration::from_secs(lease.ttl.unsigned_abs());
+            self.expiry.entry(*id).or_insert(now + ttl);
+        }
+        if now < self.expiry_at {
+            return;
+        }
+        let Some(leader) = self.leader else { return };
+        if !self.has_majority(leader) {
+            return;
+        }
+        self.expiry_at = now + EXPIRY;
+        let expired = self.expiry.iter().filter(|(_, at)| **at <= now);
+        let expired: Vec<i64> = expired.map(|(id, _)| *id).take(REVOKED_AT_ONCE).collect();
+        for id in expired {
+            self.expiry.remove(&id);
+            // It may be gone.
+            if self.store.revoke(id).is_ok() {
+                self.tally.expired += 1;
+            }
+        }
+        self.members[leader].applied = self.store.revision();
+    }
+
+    /// When time moves something next.
+    pub(super) fn due(&self, options: &ClusterOptions) -> Duration {
+        let members = self.members.iter().flat_map(|member| {
+            let deposed = member.deposed.as_ref().map(|deposed| deposed.until);
+            [
+                member.catches_up,
+                deposed,
+                Some(member.heard + options.election_timeout * NO_LEADER),
+            ]
+        });
+        let late = self.now + options.election_timeout / 2;
+        members
+            .flatten()
+            .chain(self.election_at)
+            .chain([late])
+            .chain((!self.expiry.is_empty()).then_some(self.expiry_at))
+            .filter(|at| *at > self.now)
+            .min()
+            .unwrap_or(late)
+    }
+
+    pub(super) fn renew(&mut self, leader: usize, id: i64, now: Duration) -> Option<i64> {
+        let until = |lease: &Lease| now + Duration::from_secs(lease.ttl.unsigned_abs());
+        if let Some(deposed) = &mut self.members[leader].deposed {
+            let lease = deposed.leases.get(&id)?;
+            deposed.expiry.insert(id, until(lease));
+            self.tally.stale_renewals += 1;
+            return Some(lease.ttl);
+        }
+        let lease = self.store.leases().get(&id)?;
+        // One that has expired is as good as revoked.
+        let expired = self.expiry.get(&id).is_some_and(|at| *at <= now);
+        if expired {
+            return None;
+        }
+        self.expiry.insert(id, until(lease));
+        Some(lease.ttl)
+    }
+
+    pub(super) fn told(&self, leader: usize, id: i64, now: Duration) -> Option<Told> {
+        let (leases, expiry) = match &self.members[leader].deposed {
+            Some(deposed) => (&deposed.leases, &deposed.expiry),
+            None => (self.store.leases(), &self.expiry),
+        };
+        let lease = leases.get(&id)?;
+        let left = expiry.get(&id)?.checked_sub(now)?;
+        Some(Told {
+            left,
+            granted: lease.ttl,
+            keys: lease.keys.iter().cloned().collect(),
+        })
+    }
+}
+
+pub(super) fn pair(one: usize, other: usize) -> (usize, usize) {
+    (one.min(other), one.max(other))
+}

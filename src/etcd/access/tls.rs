@@ -1,0 +1,172 @@
+//! Holds what TLS needs, in files or in memory, and says what is missing in it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use etcd_client::{Certificate, Identity};
+
+use super::Env;
+use crate::error::{Error, ErrorKind, Result};
+
+type Bytes = std::result::Result<Vec<u8>, String>;
+
+/// What files in PEM say that they hold.
+const CERTIFICATE: &str = "CERTIFICATE-----";
+const PRIVATE_KEY: &str = "PRIVATE KEY-----";
+
+/// Whom to trust and what to show when connecting to etcd by TLS, given to
+/// [`SessionOptions::tls`](crate::SessionOptions::tls). `https` endpoints need none of it if etcd's certificate is signed
+/// by an authority that the default trusts.
+///
+/// Files (PEM) are read anew by every attempt to connect: replace them in time, and no process has to be restarted. A
+/// connection that stands is not touched when they change, nor when a certificate expires; etcd looks at certificates when
+/// a connection is made, and so do we. A file that is missing, or a key that does not fit its certificate, is an attempt
+/// that failed: the next one reads them again. So replace them in any order, each by a rename.
+///
+/// # Default
+///
+/// Shows no certificate. Trusts the authorities that this machine trusts (feature `tls-native-roots`, part of `tls`), those
+/// that are built in (feature `tls-webpki-roots`), or both.
+#[must_use = "options do nothing until a session is made with them"]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsOptions {
+    authorities: Option<Pem>,
+    identity: Option<(Pem, Pem)>,
+    server_name: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Pem {
+    File(PathBuf),
+    Bytes(Vec<u8>),
+}
+
+impl fmt::Debug for Pem {
+    /// Leaves out the bytes, which may be a private key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pem::File(file) => f.debug_tuple("File").field(file).finish(),
+            Pem::Bytes(_) => f.debug_tuple("Bytes").finish_non_exhaustive(),
+        }
+    }
+}
+
+impl TlsOptions {
+    /// See the default.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Trusts certificates signed by an authority in this file only. To change the authority, let the file hold both for
+    /// a while.
+    pub fn authorities(mut self, file: impl Into<PathBuf>) -> Self {
+        self.authorities = Some(Pem::File(file.into()));
+        self
+    }
+
+    /// As [`authorities`](Self::authorities), from memory.
+    pub fn authorities_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.authorities = Some(Pem::Bytes(pem.into()));
+        self
+    }
+
+    /// Shows the certificate in this file, with its private key, to members that ask for one.
+    pub fn identity(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.identity = Some((Pem::File(certificate.into()), Pem::File(key.into())));
+        self
+    }
+
+    /// As [`identity`](Self::identity), from memory.
+    pub fn identity_pem(
+        mut self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.identity = Some((Pem::Bytes(certificate.into()), Pem::Bytes(key.into())));
+        self
+    }
+
+    /// The name that etcd's certificate must be valid for. Default: the host in the endpoint.
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.server_name = Some(name.into());
+        self
+    }
+
+    /// Whether each file is there and holds what it should, for programs that want to say so at their start; else
+    /// [`Session::connect`](crate::Session::connect) says so when its time is over. Blocks while it reads.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` names the file.
+    pub fn check(&self) -> Result<()> {
+        let identity = self
+            .identity
+            .iter()
+            .flat_map(|(certificate, key)| [(certificate, CERTIFICATE), (key, PRIVATE_KEY)]);
+        let authorities = self.authorities.iter().map(|pem| (pem, CERTIFICATE));
+        for (pem, kind) in authorities.chain(identity) {
+            let read = match pem {
+                Pem::File(file) => std::fs::read(file).map_err(|error| named(file, &error)),
+                Pem::Bytes(bytes) => Ok(bytes.clone()),
+            };
+            read.and_then(|bytes| pem.holding(kind, bytes))
+                .map_err(|why| Error::new(ErrorKind::InvalidInput, why))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn has_authorities(&self) -> bool {
+        self.authorities.is_some()
+    }
+
+    pub(super) async fn read(
+        &self,
+        env: &dyn Env,
+    ) -> std::result::Result<etcd_client::TlsOptions, String> {
+        let tls = etcd_client::TlsOptions::new();
+        let mut tls = match &self.authorities {
+            Some(pem) => {
+                tls.ca_certificate(Certificate::from_pem(pem.read(env, CERTIFICATE).await?))
+            }
+            None => tls.with_enabled_roots(),
+        };
+        if let Some((certificate, key)) = &self.identity {
+            let certificate = certificate.read(env, CERTIFICATE).await?;
+            let key = key.read(env, PRIVATE_KEY).await?;
+            tls = tls.identity(Identity::from_pem(certificate, key));
+        }
+        if let Some(name) = &self.server_name {
+            tls = tls.domain_name(name);
+        }
+        Ok(tls)
+    }
+}
+
+impl Pem {
+    async fn read(&self, env: &dyn Env, kind: &str) -> Bytes {
+        let bytes = match self {
+            Pem::File(file) => {
+                let read = env.read(file.clone()).await;
+                read.map_err(|error| named(file, &error))?
+            }
+            Pem::Bytes(bytes) => bytes.clone(),
+        };
+        self.holding(kind, bytes)
+    }
+
+    /// The bytes, if they hold something of that kind: rustls would take those that hold nothing for an empty list.
+    fn holding(&self, kind: &str, bytes: Vec<u8>) -> Bytes {
+        if String::from_utf8_lossy(&bytes).contains(kind) {
+            return Ok(bytes);
+        }
+        let what = kind.trim_end_matches('-').to_lowercase();
+        Err(match self {
+            Pem::File(file) => format!("{}: there is no {what} in it, in PEM", file.display()),
+            Pem::Bytes(_) => format!("the PEM in memory: there is no {what} in it"),
+        })
+    }
+}
+
+fn named(file: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", file.display())
+}

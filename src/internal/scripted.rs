@@ -1,0 +1,151 @@
+//! Makes terms without a candidate, which a test extends and ends, and abandons sessions as a crash would.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+
+use super::SharedEnv;
+use crate::driver::{Command, CommandReceiver, Commands};
+use crate::election::Claim;
+use crate::runtime::Watched;
+pub use crate::runtime::{Clock, Scripted};
+use crate::session::Handle;
+use crate::state::{LeaseDeadline, LeaseDeadlines, LocalStatusWriter, TermState};
+use crate::{Election, Leadership, Session, Status, Term};
+use eldest_core::reason::LostReason;
+use eldest_core::time::Time;
+
+/// What etcd calls the lease of such a term.
+const LEASE: i64 = 1;
+
+/// A term without a candidate: the test extends its lease and ends it.
+pub struct ScriptedTerm {
+    ending: Ending,
+    /// The watchdog holds it weakly.
+    _lease_deadlines: Arc<LeaseDeadlines>,
+}
+
+/// Ends a term as the core does.
+#[derive(Clone)]
+struct Ending {
+    lease_deadline: Arc<LeaseDeadline>,
+    shared: Arc<TermState>,
+    grace: Duration,
+}
+
+impl ScriptedTerm {
+    /// Under a lease that is believed in until `deadline`, with the session's grace period.
+    pub fn new(session: &Session, env: SharedEnv, name: &str, deadline: Time, token: i64) -> Self {
+        let grace = session.shared().settings.grace;
+        let lease_deadlines = LeaseDeadlines::new(grace);
+        let lease_deadline = lease_deadlines.begin(LEASE, deadline);
+        let watched: Arc<dyn Watched> = Arc::clone(&lease_deadlines) as Arc<dyn Watched>;
+        env.watch(Arc::downgrade(&watched));
+        let key = format!("{}{LEASE:x}", session.shared().settings.prefix(name));
+        let shared = TermState::new(
+            env,
+            Arc::clone(&session.shared().pool),
+            Arc::clone(&lease_deadline),
+            name.into(),
+            key.into_bytes().into(),
+            token,
+        );
+        let ending = Ending {
+            lease_deadline,
+            shared,
+            grace,
+        };
+        Self {
+            ending,
+            _lease_deadlines: lease_deadlines,
+        }
+    }
+
+    /// A view of it.
+    pub fn term(&self) -> Term {
+        Term {
+            shared: Arc::clone(&self.ending.shared),
+        }
+    }
+
+    /// The right to act in it. What its holder asks for is done without etcd.
+    pub fn leadership(&self, session: &Session) -> Leadership {
+        let (commands, asked) = Commands::channel();
+        let shared = Arc::clone(&session.handle().shared);
+        shared.env.spawn(obey(asked, self.ending.clone()).boxed());
+        let handle = Handle { commands, shared };
+        Leadership::new(Claim::new(handle, 1, Duration::ZERO, 1, self.term()))
+    }
+
+    /// Says of this session that it leads the election in this term.
+    pub fn elect(&self, election: &Election) {
+        let writer = LocalStatusWriter::new(Arc::clone(&election.local), 1);
+        writer.take();
+        writer.elected(self.term(), 1);
+        writer.status(Status::leading(self.ending.shared.token));
+    }
+
+    /// A renewal was verified. False: the lease is no longer believed in.
+    pub fn renewed(&self, deadline: Time) -> bool {
+        self.ending.lease_deadline.extend(deadline)
+    }
+
+    /// The lease is no longer believed in.
+    pub fn lease_lost(&self) {
+        self.ending.lease_deadline.end();
+    }
+
+    /// The term ends, and its work at `cutoff`.
+    pub fn end(&self, reason: LostReason, cutoff: Time) {
+        self.ending.shared.end(reason, cutoff, true);
+    }
+
+    /// The term ends, as for that reason terms do.
+    pub fn lose(&self, reason: LostReason) {
+        self.ending.end(reason);
+    }
+}
+
+impl Ending {
+    fn end(&self, reason: LostReason) {
+        let now = self.shared.env.now();
+        let brief = now.after(self.grace);
+        let (cutoff, valid) = match reason {
+            LostReason::LeaseExpiring | LostReason::Stalled | LostReason::Reassigned => {
+                (brief, true)
+            }
+            LostReason::Shutdown | LostReason::SessionClosed | LostReason::RuntimeGone => {
+                (self.lease_deadline.deadline(), true)
+            }
+            _ => (brief, false),
+        };
+        // No later renewal extends it.
+        self.shared.end(reason, cutoff, valid);
+    }
+}
+
+/// Stands for the driver.
+async fn obey(mut asked: CommandReceiver, ending: Ending) {
+    while let Some(command) = asked.next().await {
+        match command {
+            Command::End { reason, .. } => ending.end(reason),
+            // They were asked for after the end of the work.
+            Command::AwaitEnd { reply, .. } | Command::AwaitRelease { reply, .. } => {
+                let _ = reply.send(());
+            }
+            Command::Proclaim { reply, .. } => drop(reply.send(Ok(!ending.shared.is_lost()))),
+            _ => {}
+        }
+    }
+}
+
+/// Abandons a session: its tasks stop, its connections close, and no others are made. False: its environment cannot.
+pub fn crash(session: &Session) -> bool {
+    let shared = session.shared();
+    let crashed = shared.env.crash();
+    if crashed {
+        shared.pool.hang_up();
+    }
+    crashed
+}

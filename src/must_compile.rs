@@ -1,0 +1,121 @@
+//! Programs that must compile, and programs that must not, as documentation tests. `trybuild` would build every dependency
+//! a second time. Of each pair the first program compiles, so that the second fails for its one difference.
+
+/// A run does not borrow its handle and is `Send`: a task may own it. It stops by a token or by any future, and by
+/// nothing else.
+///
+/// ```no_run
+/// # use eldest::{BoxError, CancellationToken, Election, Leadership};
+/// fn start(election: &Election, token: CancellationToken, signal: impl Future<Output = ()> + Send + 'static) {
+///     let work = |leadership: Leadership| async move {
+///         leadership.lost().cancelled().await;
+///         Ok::<_, BoxError>(())
+///     };
+///     tokio::spawn(election.run(token.clone(), work));
+///     tokio::spawn(election.run(signal, work));
+///     tokio::spawn(election.runner().run(token, work));
+/// }
+/// ```
+///
+/// ```compile_fail,E0277
+/// # use eldest::{BoxError, Election, Leadership};
+/// fn start(election: &Election) {
+///     let work = |leadership: Leadership| async move {
+///         leadership.lost().cancelled().await;
+///         Ok::<_, BoxError>(())
+///     };
+///     tokio::spawn(election.run("SIGTERM", work));
+/// }
+/// ```
+pub struct Runs;
+
+/// A guard that was released guards nothing.
+///
+/// ```no_run
+/// async fn work(guard: eldest::LockGuard) -> eldest::Result<bool> {
+///     let valid = guard.is_valid();
+///     guard.release().await?;
+///     Ok(valid)
+/// }
+/// ```
+///
+/// ```compile_fail,E0382
+/// async fn work(guard: eldest::LockGuard) -> eldest::Result<bool> {
+///     guard.release().await?;
+///     Ok(guard.is_valid())
+/// }
+/// ```
+pub struct Released;
+
+/// One task awaits a candidate's terms.
+///
+/// ```no_run
+/// async fn first(mut candidate: eldest::Candidate) {
+///     let _ = candidate.elected().await;
+/// }
+/// ```
+///
+/// ```compile_fail,E0499
+/// async fn both(mut candidate: eldest::Candidate) {
+///     let _ = tokio::join!(candidate.elected(), candidate.elected());
+/// }
+/// ```
+pub struct AwaitedOnce;
+
+/// A program goes on compiling when states are added, and fields of states.
+///
+/// ```no_run
+/// fn ahead(status: eldest::Status) -> usize {
+///     match status {
+///         eldest::Status::Waiting { ahead, .. } => ahead,
+///         _ => 0,
+///     }
+/// }
+/// ```
+///
+/// ```compile_fail,E0638
+/// fn ahead(status: eldest::Status) -> usize {
+///     match status {
+///         eldest::Status::Waiting { rank: _, ahead } => ahead,
+///         _ => 0,
+///     }
+/// }
+/// ```
+///
+/// ```compile_fail,E0004
+/// fn warns(overrun: eldest::OnOverrun) -> bool {
+///     match overrun {
+///         eldest::OnOverrun::Release => false,
+///         eldest::OnOverrun::Abort => true,
+///     }
+/// }
+/// ```
+pub struct MayGrow;
+
+/// What is dropped by oversight is warned of.
+///
+/// ```no_run
+/// #![deny(unused_must_use)]
+/// async fn stand(election: eldest::Election, group: eldest::Group) -> eldest::Result<()> {
+///     let _candidate = election.campaign().await?;
+///     let _membership = group.join().await?;
+///     Ok(())
+/// }
+/// ```
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// async fn stand(election: eldest::Election) -> eldest::Result<()> {
+///     election.campaign().await?;
+///     Ok(())
+/// }
+/// ```
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// async fn join(group: eldest::Group) -> eldest::Result<()> {
+///     group.join().await?;
+///     Ok(())
+/// }
+/// ```
+pub struct MustUse;

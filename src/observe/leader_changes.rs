@@ -1,0 +1,104 @@
+//! Tells of each change of an election's leader, once and in the order of etcd's revisions.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures::{Stream, StreamExt};
+
+use super::observer::Observer;
+use crate::error::Result;
+use crate::state::{Member, Roster};
+
+/// A change of an election's leader, as etcd tells it.
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq)]
+pub enum LeaderChange {
+    /// Another candidate leads, or the same one in a new term.
+    #[non_exhaustive]
+    Elected {
+        /// Who leads. Its [create revision](Member::create_revision) is the term's fencing token.
+        leader: Member,
+        /// The revision of etcd's store at which this was seen.
+        revision: i64,
+    },
+    /// Nobody leads: nobody stands, or a key [blocks](Roster::blocker) the queue.
+    #[non_exhaustive]
+    Vacant {
+        /// The revision of etcd's store at which this was seen.
+        revision: i64,
+    },
+}
+
+/// The changes of an election's leader, as a stream: who leads now first, then every change, in order of etcd's revision. Two
+/// items that follow one another always differ. From [`Election::leader_changes`](crate::Election::leader_changes).
+///
+/// A leader that announces something else is no change; for that read the rosters of
+/// [`Election::observe`](crate::Election::observe). Everything else is as an [`Observer`] does it: a reader that falls
+/// more than 256 changes behind skips to the newest state.
+#[must_use = "streams do nothing unless polled"]
+#[derive(Debug)]
+pub struct LeaderChanges {
+    changes: Observer,
+    told: Told,
+}
+
+/// The last change that was handed out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Told {
+    Nothing,
+    Vacant,
+    /// By its fencing token.
+    Elected(i64),
+}
+
+impl LeaderChanges {
+    pub(crate) fn new(changes: Observer) -> Self {
+        Self {
+            changes,
+            told: Told::Nothing,
+        }
+    }
+
+    /// Waits for the next change; `None` when the session was closed or etcd does not permit to look.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: a change that was not returned is returned by the next call.
+    pub async fn next(&mut self) -> Option<Result<LeaderChange>> {
+        StreamExt::next(self).await
+    }
+
+    /// `None`: it is no change of the leader.
+    fn change(&mut self, roster: &Roster) -> Option<LeaderChange> {
+        let leader = roster.leader();
+        let told = leader.map_or(Told::Vacant, |leader| {
+            Told::Elected(leader.create_revision())
+        });
+        if std::mem::replace(&mut self.told, told) == told {
+            return None;
+        }
+        let revision = roster.revision();
+        Some(match leader.cloned() {
+            Some(leader) => LeaderChange::Elected { leader, revision },
+            None => LeaderChange::Vacant { revision },
+        })
+    }
+}
+
+impl Stream for LeaderChanges {
+    type Item = Result<LeaderChange>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            match ready!(Pin::new(&mut self.changes).poll_next(cx)) {
+                None => return Poll::Ready(None),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Some(Ok(roster)) => {
+                    if let Some(change) = self.change(&roster) {
+                        return Poll::Ready(Some(Ok(change)));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Reads a session's options from a program's configuration.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+
+use super::SessionOptions;
+use crate::etcd::Credentials;
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+use crate::etcd::TlsOptions;
+use crate::state::Announcement;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename = "SessionOptions")]
+struct Config {
+    identity: String,
+    namespace: Option<String>,
+    ttl_ms: Option<u64>,
+    margin_ms: Option<u64>,
+    grace_ms: Option<u64>,
+    request_timeout_ms: Option<u64>,
+    connect_timeout_ms: Option<u64>,
+    clock_drift_ppm: Option<u32>,
+    announcement: Option<Announcement>,
+    credentials: Option<User>,
+    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+    tls: Option<Files>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename = "Credentials")]
+struct User {
+    user: String,
+    password: String,
+}
+
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename = "TlsOptions")]
+struct Files {
+    authorities: Option<std::path::PathBuf>,
+    certificate: Option<std::path::PathBuf>,
+    key: Option<std::path::PathBuf>,
+    server_name: Option<String>,
+}
+
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+impl Files {
+    fn options(self) -> Result<TlsOptions, &'static str> {
+        let mut tls = TlsOptions::new();
+        if let Some(authorities) = self.authorities {
+            tls = tls.authorities(authorities);
+        }
+        match (self.certificate, self.key) {
+            (Some(certificate), Some(key)) => tls = tls.identity(certificate, key),
+            (None, None) => {}
+            _ => return Err("of tls, a certificate needs its key and a key its certificate"),
+        }
+        if let Some(name) = self.server_name {
+            tls = tls.server_name(name);
+        }
+        Ok(tls)
+    }
+}
+
+impl<'de> Deserialize<'de> for SessionOptions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let read = Config::deserialize(deserializer)?;
+        let (ms, default) = (Duration::from_millis, SessionOptions::new(read.identity));
+        Ok(SessionOptions {
+            namespace: read.namespace.unwrap_or(default.namespace),
+            ttl: read.ttl_ms.map_or(default.ttl, ms),
+            margin: read.margin_ms.map(ms),
+            grace: read.grace_ms.map(ms),
+            request_timeout: read.request_timeout_ms.map(ms),
+            connect_timeout: read.connect_timeout_ms.map_or(default.connect_timeout, ms),
+            clock_drift_ppm: read.clock_drift_ppm.unwrap_or(default.clock_drift_ppm),
+            announcement: read.announcement,
+            credentials: (read.credentials).map(|of| Credentials::new(of.user, of.password)),
+            #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+            tls: (read.tls.map(Files::options).transpose()).map_err(serde::de::Error::custom)?,
+            ..default
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, from_value, json};
+
+    fn read(config: Value) -> Result<SessionOptions, String> {
+        from_value(config).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_are_read_from_configuration() {
+        let mut default = read(json!({"identity": "a"})).unwrap();
+        assert_eq!(default.ttl, Duration::from_secs(10));
+        assert_eq!(default.namespace, "eldest");
+        default = read(json!({
+            "identity": "a", "namespace": "x", "ttl_ms": 5000, "margin_ms": 1, "grace_ms": 2, "request_timeout_ms": 300,
+            "connect_timeout_ms": 4, "clock_drift_ppm": 5, "announcement": {"address": "a:1"},
+            "credentials": {"user": "u", "password": "p"},
+        }))
+        .unwrap();
+        assert_eq!(default.namespace, "x");
+        let times = [default.ttl, default.connect_timeout].map(|time| time.as_millis());
+        assert_eq!(times, [5000, 4]);
+        let times = [default.margin, default.grace, default.request_timeout];
+        assert_eq!(times.map(|time| time.unwrap().as_millis()), [1, 2, 300]);
+        assert_eq!(default.clock_drift_ppm, 5);
+        assert_eq!(default.announcement.unwrap().address(), Some("a:1"));
+        assert_eq!(default.credentials.unwrap(), Credentials::new("u", "p"));
+    }
+
+    #[test]
+    fn a_name_that_is_no_option_is_an_error() {
+        let error = read(json!({"identity": "a", "tll_ms": 5000})).unwrap_err();
+        assert!(error.contains("tll_ms"), "{error}");
+        assert!(read(json!({})).unwrap_err().contains("identity"));
+    }
+
+    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+    #[test]
+    fn certificates_are_read_as_files() {
+        let files = json!({"authorities": "ca.pem", "certificate": "a.pem", "key": "a.key", "server_name": "etcd"});
+        let read_tls = |tls: Value| read(json!({"identity": "a", "tls": tls}));
+        let tls = TlsOptions::new().authorities("ca.pem");
+        let tls = tls.identity("a.pem", "a.key").server_name("etcd");
+        assert_eq!(read_tls(files).unwrap().tls, Some(tls));
+        let error = read_tls(json!({"certificate": "a.pem"})).unwrap_err();
+        assert!(error.contains("needs its key"), "{error}");
+    }
+}

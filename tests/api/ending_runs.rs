@@ -1,0 +1,261 @@
+//! How `Election::run` ends its work and releases its key: on shutdown, on loss, on panic, when it is dropped.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::common::{
+    CountOnDrop, Probe, Result, Running, SOON, WHILE, elected, keys, nothing_under, session, short,
+    soon, stand, stands, status, stays, until_lost,
+};
+use crate::running::Broken;
+use eldest::{CancellationToken, ErrorKind, LostReason, Session, Status};
+use eldest_testing::{Etcd, eventually};
+use tokio::sync::mpsc;
+
+#[tokio::test]
+async fn on_shutdown_the_work_is_told_then_awaited_and_only_then_the_key_goes() -> Result {
+    // Complaint 16.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let finish = CancellationToken::new();
+    let (told, mut tells) = mpsc::unbounded_channel();
+    let finished = finish.clone();
+    let mut running = Running::start(&session.election("e")?, move |leadership| {
+        let (told, finished) = (told.clone(), finished.clone());
+        async move {
+            leadership.lost().cancelled().await;
+            let _ = told.send(leadership.lost_reason());
+            finished.cancelled().await;
+            Err(Broken(2).into())
+        }
+    });
+    let term = running.term().await;
+    running.shutdown.cancel();
+    let reason = soon("the work is told", tells.recv()).await;
+    assert_eq!(reason, Some(Some(LostReason::Shutdown)));
+    stays(
+        WHILE,
+        "the key stands while the work winds up",
+        async || {
+            term.is_valid()
+                && stands(&mut client, term.key(), term.fencing_token()).await
+                && !running.task.is_finished()
+        },
+    )
+    .await?;
+    finish.cancel();
+    running.end().await?;
+    assert!(!stands(&mut client, term.key(), term.fencing_token()).await);
+    assert!(!term.is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn shutdown_while_waiting_leaves_the_queue() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let _leads = elected(&mut a).await?;
+    let b = session(&etcd, "b").await?;
+    let running = Running::start(&b.election("e")?, until_lost);
+    eventually(SOON, "b stands", async || {
+        (keys(&mut client, "eldest/").await.len() == 2).then_some(())
+    })
+    .await?;
+    running.shutdown.cancel();
+    running.end().await?;
+    assert_eq!(keys(&mut client, "eldest/").await.len(), 1);
+
+    let cancelled = CancellationToken::new();
+    cancelled.cancel();
+    let run = b.election("e")?;
+    soon("run", run.run(cancelled, until_lost)).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_key_goes() -> Result
+{
+    // Complaint 18.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = Session::connect([etcd.endpoint()], short("a")).await?;
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&dropped);
+    let mut running = Running::start(&session.election("e")?, move |leadership| {
+        let guard = CountOnDrop(Arc::clone(&counter));
+        async move {
+            let _held = (guard, leadership);
+            std::future::pending().await
+        }
+    });
+    let term = running.term().await;
+    running.shutdown.cancel();
+    soon("the token", term.lost().cancelled()).await;
+    let frozen = term.valid_until().since_boot();
+    let begun = Instant::now();
+    let left = term.valid_until().time_left();
+    eventually(SOON, "the work is dropped", async || {
+        assert!(
+            term.valid_until().since_boot() <= frozen,
+            "renewals extend it no more"
+        );
+        (dropped.load(Ordering::SeqCst) == 1).then_some(())
+    })
+    .await?;
+    assert!(
+        begun.elapsed() + Duration::from_millis(100) >= left,
+        "it had its time"
+    );
+    running.end().await?;
+    assert!(!term.is_valid());
+    assert!(!stands(&mut client, term.key(), term.fencing_token()).await);
+    // The session and its lease live on.
+    let mut again = soon("campaign", session.election("e")?.campaign()).await?;
+    assert!(elected(&mut again).await?.is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn work_that_ignores_the_loss_of_its_key_is_dropped_and_called_again() -> Result {
+    // Complaint 18.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&dropped);
+    let mut running = Running::start(&session.election("e")?, move |leadership| {
+        let guard = CountOnDrop(Arc::clone(&counter));
+        async move {
+            let _held = (guard, leadership);
+            std::future::pending().await
+        }
+    });
+    let first = running.term().await;
+    client.delete(first.key(), None).await?;
+    let second = running.term().await;
+    assert_eq!(dropped.load(Ordering::SeqCst), 1, "the first call is over");
+    assert!(second.fencing_token() > first.fencing_token());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_panic_releases_the_key_and_goes_on() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let running = Running::start(&session.election("e")?, async |_leadership| {
+        panic!("on purpose")
+    });
+    let error = soon("run", running.task)
+        .await
+        .expect_err("the panic goes on");
+    let panic = error.into_panic();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
+    assert_eq!(keys(&mut client, "eldest/").await, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropping_the_run_drops_the_work_first_and_then_releases() -> Result {
+    // Complaint 16.
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (endpoint, probes) = (etcd.endpoint(), Arc::clone(&seen));
+    let mut running = Running::start(&session.election("e")?, move |leadership| {
+        let probe = Probe::new(&endpoint, leadership.key(), &probes);
+        async move {
+            // The leadership is dropped before the rest of the work.
+            let _work = probe;
+            let _held = leadership;
+            std::future::pending().await
+        }
+    });
+    running.term().await;
+    running.task.abort();
+    assert!(
+        soon("the task", running.task)
+            .await
+            .expect_err("aborted")
+            .is_cancelled()
+    );
+    nothing_under(&mut client, "eldest/").await?;
+    assert_eq!(
+        *seen.lock().expect("no panic"),
+        [true],
+        "the key stood while the work was dropped"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn resigning_inside_the_work_ends_the_run() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let election = session.election("e")?;
+    let calls = AtomicUsize::new(0);
+    let run = election.run(CancellationToken::new(), async |leadership| {
+        calls.fetch_add(1, Ordering::SeqCst);
+        leadership.resign().await?;
+        Err::<(), eldest::BoxError>(Broken(3).into())
+    });
+    soon("run", run).await?;
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    assert_eq!(keys(&mut client, "eldest/").await, []);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_leadership_dropped_inside_the_work_keeps_the_key_until_the_work_has_ended() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = session(&etcd, "a").await?;
+    let finish = CancellationToken::new();
+    let finished = finish.clone();
+    let mut running = Running::start(&session.election("e")?, move |leadership| {
+        drop(leadership);
+        let finished = finished.clone();
+        async move {
+            finished.cancelled().await;
+            Ok(())
+        }
+    });
+    let term = running.term().await;
+    stays(WHILE, "the key stands while the work runs", async || {
+        term.is_valid() && stands(&mut client, term.key(), term.fencing_token()).await
+    })
+    .await?;
+    finish.cancel();
+    running.end().await?;
+    assert_eq!(keys(&mut client, "eldest/").await, []);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_beside_a_candidate_of_the_same_session_is_refused() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, election, candidate) = stand(&etcd, "a").await?;
+    let run = election.run(CancellationToken::new(), until_lost);
+    let error = soon("run", run).await.expect_err("it stands already");
+    assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning);
+    status(&candidate, |s| matches!(s, Status::Leading { .. })).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_whose_session_closes_ends_its_work_and_says_so() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = session(&etcd, "a").await?;
+    let mut running = Running::start(&session.election("e")?, until_lost);
+    let term = running.term().await;
+    soon("close", session.close()).await?;
+    assert_eq!(term.lost_reason(), Some(LostReason::SessionClosed));
+    let error = running.end().await.expect_err("closed");
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Elections at the exact prefixes that other programs gave them.
+
+use eldest::{ErrorKind, Session, Status};
+use eldest_testing::Etcd;
+
+use crate::common::{Result, elected, keys, only_key, options, session, soon, status};
+
+const PREFIX: &str = "/golem/shard-manager/leader";
+
+#[tokio::test]
+async fn keys_lie_right_below_the_exact_prefix() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let a = session(&etcd, "a").await?;
+    let election = a.election_at(PREFIX)?;
+    assert_eq!(election.name(), PREFIX);
+    assert_eq!(election.prefix(), format!("{PREFIX}/"));
+    let mut candidate = soon("campaign", election.campaign()).await?;
+    let leadership = elected(&mut candidate).await?;
+    let key = only_key(&mut client, "").await;
+    assert_eq!(key.path, format!("{PREFIX}/{:x}", key.lease));
+    assert_eq!(leadership.name(), PREFIX);
+    assert!(a.election_at(PREFIX)?.is_leader(), "another handle of it");
+    soon("resign", leadership.resign()).await?;
+    assert_eq!(keys(&mut client, "").await, []);
+    Ok(())
+}
+
+#[tokio::test]
+async fn sessions_of_any_namespace_meet_at_an_exact_prefix() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = session(&etcd, "a").await?;
+    let other = |namespace: &str| options("b").namespace(namespace);
+    let b = Session::connect([etcd.endpoint()], other("other")).await?;
+    let c = Session::connect([etcd.endpoint()], other("/")).await?;
+    let mut first = soon("campaign", a.election_at(PREFIX)?.campaign()).await?;
+    let _leadership = elected(&mut first).await?;
+    let second = soon("campaign", b.election_at(PREFIX)?.campaign()).await?;
+    status(&second, |s| matches!(s, Status::Waiting { ahead: 1, .. })).await?;
+    let within = c.election_at(PREFIX)?;
+    assert_eq!(
+        within.name(),
+        PREFIX.trim_start_matches('/'),
+        "its namespace is the slash"
+    );
+    let third = soon("campaign", within.campaign()).await?;
+    status(&third, |s| matches!(s, Status::Waiting { ahead: 2, .. })).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_exact_prefix_within_the_namespace_is_the_election_of_that_name() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = session(&etcd, "a").await?;
+    let _candidate = soon("campaign", a.election("x")?.campaign()).await?;
+    let exact = a.election_at("eldest/x")?;
+    assert_eq!((exact.name(), exact.prefix()), ("x", "eldest/x/"));
+    let error = exact.campaign().await.expect_err("it stands");
+    assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning, "{error}");
+    assert_ne!(exact.status(), Status::Idle);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_would_be_mixed_is_refused_with_its_name_and_the_rule() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = session(&etcd, "a").await?;
+    let _in_use = (a.lock("l")?, a.election("x/y")?);
+    for (prefix, rule) in [
+        ("/golem/", "must not end with '/'"),
+        ("eldest/~semaphore/s/3", "must not lie below"),
+        ("eldest/l", "for a lock; an election"),
+        ("eldest/x", "nests with \"x/y\""),
+        ("eldest", "nests with"),
+        ("x/y", "for two elections"),
+    ] {
+        let error = a.election_at(prefix).expect_err(prefix);
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains(rule), "{error}");
+        let named = prefix.trim_start_matches("eldest/");
+        assert!(error.to_string().contains(named), "{error}");
+    }
+    Ok(())
+}

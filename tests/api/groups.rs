@@ -1,0 +1,199 @@
+//! Groups: nodes that are announced and lead nothing.
+
+use eldest::{
+    Announcement, EndReason, ErrorKind, Group, GroupMembership, Observer, QueueKind, Roster,
+    Session, Status,
+};
+use eldest_testing::{Etcd, eventually};
+
+use crate::common::{
+    Result, SOON, Thread, WHILE, identities, keys, leases, nothing_under, only_key, session, short,
+    soon, stays,
+};
+
+const PREFIX: &str = "eldest/~members/workers/";
+
+async fn join(etcd: &Etcd, identity: &str) -> Result<(Session, Group, GroupMembership)> {
+    let session = session(etcd, identity).await?;
+    let group = session.group("workers")?;
+    let membership = soon("join", group.join()).await?;
+    Ok((session, group, membership))
+}
+
+/// The next state in which exactly these are there.
+async fn there(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
+    loop {
+        let roster = soon("a change", observer.next())
+            .await
+            .ok_or("it ended")??;
+        assert_eq!(roster.leader(), None, "nobody leads");
+        if identities(&roster) == wanted {
+            return Ok(roster);
+        }
+    }
+}
+
+async fn becomes(member: &GroupMembership, wanted: Status) -> Result {
+    let mut status = member.subscribe();
+    soon("status", status.wait_for(|status| *status == wanted)).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn members_are_announced_listed_and_watched_until_they_leave() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (a, group, mut first) = join(&etcd, "a").await?;
+    assert_eq!((group.name(), group.prefix()), ("workers", PREFIX));
+    let key = only_key(&mut client, "").await;
+    assert_eq!(key.path, format!("{PREFIX}{:x}", key.lease));
+    let mut observer = group.observe().await?;
+    there(&mut observer, &["a"]).await?;
+    let (_b, _, second) = join(&etcd, "b").await?;
+    there(&mut observer, &["a", "b"]).await?;
+    let roster = group.members().await?;
+    assert_eq!(identities(&roster), ["a", "b"]);
+    assert_eq!((roster.leader(), roster.blocker()), (None, None));
+    assert_eq!([first.status(), second.status()], [Status::Present; 2]);
+
+    soon("leave", first.leave()).await?;
+    assert_eq!(keys(&mut client, PREFIX).await.len(), 1, "when it returns");
+    let reason = EndReason::Left;
+    assert_eq!(first.status(), Status::ended(reason));
+    there(&mut observer, &["b"]).await?;
+    drop(second);
+    there(&mut observer, &[]).await?;
+    nothing_under(&mut client, PREFIX).await?;
+    // Again, and gone with the session.
+    let again = soon("join", group.join()).await?;
+    soon("close", a.close()).await?;
+    assert_eq!(keys(&mut client, PREFIX).await, []);
+    let reason = EndReason::SessionClosed;
+    becomes(&again, Status::ended(reason)).await
+}
+
+#[tokio::test]
+async fn what_a_member_announces_is_replaced_and_stays_replaced() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let a = session(&etcd, "a").await?;
+    let group = a.group("workers")?;
+    let me = Announcement::new("a").with_address("10.0.0.1:80");
+    let announcing = group.clone().announcement(me);
+    let member = soon("join", announcing.join()).await?;
+    let address = async || -> Option<String> {
+        let members = group.members().await.ok()?;
+        let member = members.members().first()?;
+        member.announcement().address().map(str::to_owned)
+    };
+    assert_eq!(address().await.as_deref(), Some("10.0.0.1:80"));
+    let moved = Announcement::new("a").with_address("10.0.0.2:80");
+    soon("told", member.proclaim(moved)).await?;
+    assert_eq!(address().await.as_deref(), Some("10.0.0.2:80"));
+    let key = only_key(&mut client, PREFIX).await;
+    client.delete(key.path, None).await?;
+    eventually(SOON, "put anew", async || {
+        let same = address().await? == "10.0.0.2:80";
+        let entry = keys(&mut client, PREFIX).await.pop()?;
+        (same && entry.created > key.created).then_some(())
+    })
+    .await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_member_whose_lease_was_revoked_stands_again_by_itself() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, group, member) = join(&etcd, "a").await?;
+    let mut observer = group.observe().await?;
+    let before = there(&mut observer, &["a"]).await?;
+    let lease = before.members()[0].lease_id();
+    let mut status = member.subscribe();
+    status.borrow_and_update();
+    client.lease_revoke(lease).await?;
+    there(&mut observer, &[]).await?;
+    let after = there(&mut observer, &["a"]).await?;
+    assert_ne!(after.members()[0].lease_id(), lease);
+    assert!(status.has_changed()?, "it was told");
+    becomes(&member, Status::Present).await?;
+    assert_eq!(leases(&mut client).await, 1, "and the old one is gone");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_member_that_crashes_is_gone_when_its_lease_has_expired() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, group, _member) = join(&etcd, "a").await?;
+    let mut observer = group.observe().await?;
+    let process = Thread::start()?;
+    let endpoint = etcd.endpoint();
+    let joined = process.handle().spawn(async move {
+        let session = Session::connect([endpoint], short("b")).await?;
+        let member = session.group("workers")?.join().await?;
+        Ok::<_, eldest::Error>((session, member))
+    });
+    let (session, member) = soon("join", joined).await??;
+    there(&mut observer, &["a", "b"]).await?;
+    drop(process);
+    there(&mut observer, &["a"]).await?;
+    drop((session, member));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_is_a_member_once_and_may_stand_in_an_election_of_that_name() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (a, group, _member) = join(&etcd, "a").await?;
+    let error = soon("told", group.join()).await.expect_err("it is one");
+    assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning, "{error}");
+    let _leader = soon("campaign", a.election("workers")?.campaign()).await?;
+    assert_eq!(keys(&mut client, PREFIX).await.len(), 1);
+    let error = a.group("workers/inner").expect_err("nests");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    for name in ["", "/a", "a/", "~a"] {
+        assert!(a.group(name).is_err(), "{name}");
+    }
+    // A key of somebody else's without a lease is in nobody's way.
+    client.put(format!("{PREFIX}stray"), "stray", None).await?;
+    let b = session(&etcd, "b").await?;
+    let other = soon("join", b.group("workers")?.join()).await?;
+    assert_eq!(other.status(), Status::Present);
+    let roster = group.members().await?;
+    assert_eq!(identities(&roster), ["a", "stray", "b"]);
+    assert_eq!(roster.blocker(), None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_overview_shows_groups_without_a_leader() -> Result {
+    let etcd = Etcd::start().await?;
+    let (a, _group, _member) = join(&etcd, "a").await?;
+    let overview = a.overview("workers").await?;
+    let [queue] = overview.queues() else {
+        panic!("one: {overview:?}");
+    };
+    assert_eq!((queue.name(), queue.kind()), ("workers", QueueKind::Group));
+    assert_eq!(identities(queue.roster()), ["a"]);
+    assert_eq!(queue.roster().leader(), None);
+    assert!(!queue.has_turn(&queue.roster().members()[0]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_join_that_is_given_up_leaves_nothing() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let a = session(&etcd, "a").await?;
+    let group = a.group("workers")?;
+    for patience in [0, 1, 5, 20] {
+        let patience = std::time::Duration::from_millis(patience);
+        drop(tokio::time::timeout(patience, group.join()).await);
+    }
+    nothing_under(&mut client, PREFIX).await?;
+    stays(WHILE, "nothing comes later", async || {
+        keys(&mut client, PREFIX).await.is_empty()
+    })
+    .await
+}

@@ -1,0 +1,147 @@
+//! Members that share partitions: rules in one story each, and random schedules of faults.
+
+mod meddling;
+mod moving;
+mod schedules;
+mod taking;
+
+use std::time::Duration;
+
+use crate::tests::asks::secs;
+use crate::world::World;
+use crate::world::node::SimCandidate;
+use crate::world::partitions::prefix_of;
+use crate::world::store::Key;
+use eldest_core::action::Status;
+use eldest_core::kv::Entry;
+use eldest_core::partitions::{KeyKind, kind_of, partition_key};
+use eldest_core::reason::EndReason;
+
+/// How many partitions random schedules share.
+const COUNT: u32 = 9;
+
+/// From the end of all faults until every partition is owned.
+const RECOVERY: Duration = Duration::from_millis(3500);
+
+impl World {
+    pub(in crate::tests) fn keys_of_partitions(&self, count: u32) -> Vec<(u32, Entry)> {
+        let prefix = prefix_of(count);
+        let entries = self.store.children(&prefix).into_iter();
+        let partition = |e: Entry| match kind_of(&prefix, &e.key) {
+            Some(KeyKind::Partition(partition)) => Some((partition, e)),
+            _ => None,
+        };
+        entries.filter_map(partition).collect()
+    }
+
+    /// How many partitions each node acts for.
+    pub(super) fn loads(&self, count: u32) -> Vec<usize> {
+        let prefix = prefix_of(count);
+        let load = |node: &crate::world::node::Node| {
+            let valid = node.valid_terms(self.now);
+            valid.filter(|t| t.prefix.starts_with(&prefix)).count()
+        };
+        self.nodes.iter().map(load).collect()
+    }
+
+    /// How many members' keys stand.
+    fn members(&self, count: u32) -> usize {
+        let of_member = [&prefix_of(count)[..], b"m-"].concat();
+        let keys = self.store.keys.keys();
+        keys.filter(|key| key.starts_with(&of_member)).count()
+    }
+
+    pub(in crate::tests) fn all_owned(&self, count: u32) -> bool {
+        self.loads(count).iter().sum::<usize>() == count as usize
+    }
+
+    /// Everything owned by those who share, evenly.
+    fn even(&self, count: u32, nodes: &[usize]) -> bool {
+        let loads = self.loads(count);
+        let among: Vec<_> = nodes.iter().map(|node| loads[*node]).collect();
+        let (most, least) = (among.iter().max(), among.iter().min());
+        let fair = most
+            .zip(least)
+            .is_some_and(|(most, least)| most - least <= 1);
+        fair && among.iter().sum::<usize>() == count as usize
+    }
+
+    /// What stands in etcd is what the nodes act for, and nothing else is left.
+    pub(super) fn check_shared(&self, count: u32) {
+        let keys = self.keys_of_partitions(count);
+        for (partition, entry) in &keys {
+            let owner = self.nodes.iter().find(|n| n.lease() == Some(entry.lease));
+            let term = owner.and_then(|n| n.valid(&entry.key, self.now));
+            assert_eq!(
+                term.map(|t| t.token),
+                Some(entry.create_revision),
+                "nobody acts for {partition}: {entry:?}"
+            );
+        }
+        let members = self.nodes.iter().filter(|n| {
+            let candidate = n
+                .candidate(&prefix_of(count))
+                .map(|(_, candidate)| candidate.status);
+            matches!(candidate, Some(Some(Status::Waiting { .. }))) && !n.closed()
+        });
+        assert_eq!(self.store.keys.len(), keys.len() + members.count());
+        let held: Vec<_> = self
+            .nodes
+            .iter()
+            .filter_map(crate::world::node::Node::lease)
+            .collect();
+        for lease in self.store.leases.keys() {
+            assert!(held.contains(lease), "a lease is left: {lease:x}");
+        }
+    }
+
+    /// So many share, and it has settled.
+    pub(in crate::tests) fn with_partitions(nodes: usize, count: u32) -> Self {
+        let mut w = World::new(nodes, 1);
+        for node in 0..nodes {
+            w.join_partitions(node, count);
+        }
+        let all: Vec<_> = (0..nodes).collect();
+        w.until("settled", secs(2), |w| w.even(count, &all));
+        w
+    }
+
+    fn owns(&self, node: usize, count: u32, partition: u32) -> bool {
+        let key = partition_key(&prefix_of(count), partition);
+        self.nodes[node].valid(&key, self.now).is_some()
+    }
+
+    pub(in crate::tests) fn any_of(&self, node: usize, count: u32) -> (u32, Key) {
+        let owned = (0..count).find(|p| self.owns(node, count, *p));
+        let partition = owned.expect("owns one");
+        (partition, partition_key(&prefix_of(count), partition))
+    }
+
+    /// It gives up what it has, and cannot share again meanwhile.
+    fn is_leaving(&self, node: usize) -> bool {
+        let n = &self.nodes[node];
+        let candidate = n
+            .candidate(&prefix_of(COUNT))
+            .map(|(_, candidate)| candidate);
+        let left =
+            |candidate: &SimCandidate| matches!(candidate.status, Some(Status::Ended { .. }));
+        let leaves =
+            candidate.is_some_and(|candidate| left(candidate) && candidate.ended.is_none());
+        !n.closed() && (leaves || n.core.is_closing())
+    }
+
+    pub(in crate::tests) fn leave_partitions(&mut self, node: usize, count: u32) {
+        if let Some((slot, _)) = self.nodes[node].candidate(&prefix_of(count)) {
+            self.give(node, |m, now| m.leave(now, slot, EndReason::Left));
+        }
+    }
+}
+
+impl World {
+    /// One more node, which shares as well.
+    fn share_more(&mut self, count: u32) {
+        self.add_node();
+        let node = self.nodes.len() - 1;
+        self.join_partitions(node, count);
+    }
+}

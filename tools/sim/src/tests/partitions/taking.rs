@@ -1,0 +1,294 @@
+//! How partitions are taken, by requests that are lost, late or partly refused.
+
+use std::sync::Arc;
+
+use crate::tests::asks::{joins, ms, releases, secs, takes};
+use crate::tests::{GRACE, TTL};
+use crate::world::node::Work;
+use crate::world::partitions::prefix_of;
+use crate::world::{Fate, World};
+use eldest_core::action::{Ask, Note};
+use eldest_core::partitions::{member_key, partition_key};
+
+#[test]
+fn a_partition_is_not_taken_again_while_its_work_goes_on_here() {
+    let mut w = World::with_partitions(1, 4);
+    w.nodes[0].work = Work::After(secs(3));
+    let (partition, key) = w.any_of(0, 4);
+    w.delete(&key);
+    w.run(secs(2));
+    assert!(!w.owns(0, 4, partition));
+    let own = member_key(&prefix_of(4), w.nodes[0].lease().unwrap());
+    assert!(w.store.keys.contains_key(&own), "there is nobody else");
+    w.until("taken again", secs(2), |w| w.all_owned(4));
+    let tokens = w.elected.iter().filter(|e| e.prefix == key);
+    assert_eq!(tokens.count(), 2);
+}
+
+#[test]
+fn who_cannot_take_its_share_because_work_goes_on_lets_others_take_it() {
+    let mut w = World::with_partitions(2, 8);
+    w.nodes[0].work = Work::Never;
+    let (partition, key) = w.any_of(0, 8);
+    w.delete(&key);
+    w.run(GRACE.saturating_sub(ms(50)));
+    assert!(!w.owns(1, 8, partition), "it may end in time");
+    w.until("another has it", secs(1), |w| w.owns(1, 8, partition));
+    assert_eq!(w.loads(8), [3, 5], "nothing else moved");
+    w.run(TTL * 2);
+    assert_eq!(w.loads(8), [3, 5]);
+    w.drop_leadership(0, &key);
+    w.until("even", secs(1), |w| w.even(8, &[0, 1]));
+    w.check_shared(8);
+}
+
+#[test]
+fn what_was_taken_unheard_by_a_member_that_steps_aside_is_left_to_others() {
+    let mut w = World::with_partitions(3, 9);
+    // No sweep follows that would find it.
+    w.run(TTL * 3);
+    w.nodes[0].work = Work::Never;
+    let (_, key) = w.any_of(0, 9);
+    w.delete(&key);
+    w.run(GRACE);
+    w.next(0, takes, Fate::AnswerLost);
+    w.leave_partitions(2, 9);
+    w.until("others have it", secs(2), |w| w.all_owned(9));
+    assert_eq!(w.loads(9), [2, 7, 0]);
+}
+
+#[test]
+fn who_leaves_has_left_when_what_it_took_meanwhile_is_gone_as_well() {
+    let mut w = World::with_partitions(1, 1);
+    let (_, key) = w.any_of(0, 1);
+    // It hears of that when it has given up everything else.
+    w.next(0, takes, Fate::Slow(ms(60)));
+    w.delete(&key);
+    w.until("on its way", secs(1), |w| w.count(0, takes) == 2);
+    w.next(0, releases, Fate::Delayed(ms(100)));
+    w.leave_partitions(0, 1);
+    w.until("over", secs(1), |w| {
+        let candidate = &w.nodes[0].candidate(&prefix_of(1)).unwrap().1;
+        candidate.ended.is_some()
+    });
+    assert!(!w.store.keys.contains_key(&key));
+}
+
+#[test]
+fn who_comes_back_adopts_nothing_that_it_had_deleted_though_its_view_is_behind() {
+    let mut w = World::with_partitions(3, 9);
+    w.nodes[0].work = Work::Never;
+    let (_, stuck) = w.any_of(0, 9);
+    w.delete(&stuck);
+    w.run(GRACE);
+    // It takes one more without hearing of it, steps aside, and has it deleted later.
+    w.next(0, takes, Fate::AnswerLost);
+    w.next(0, releases, Fate::Delayed(ms(200)));
+    let own = member_key(&prefix_of(9), w.nodes[0].lease().unwrap());
+    w.leave_partitions(2, 9);
+    w.until("asked to go", secs(2), |w| w.count(0, releases) == 1);
+    assert!(!w.store.keys.contains_key(&own), "it has stepped aside");
+    // Its work ends, and it is back before the deletion.
+    w.drop_leadership(0, &stuck);
+    w.until("back", ms(100), |w| w.store.keys.contains_key(&own));
+    w.run(ms(20));
+    w.relink(0, |link| link.watches_stalled = true);
+    let terms = w.elected.len();
+    w.run(ms(250));
+    assert_eq!(w.elected.len(), terms, "confirmed, but not yet seen");
+    w.relink(0, |link| link.watches_stalled = false);
+    w.until("all owned", secs(2), |w| w.all_owned(9));
+}
+
+#[test]
+fn who_lost_its_lease_and_cannot_end_its_work_leaves_everything_to_others() {
+    let mut w = World::with_partitions(2, 8);
+    w.nodes[0].work = Work::Never;
+    w.revoke(w.nodes[0].lease().unwrap());
+    w.until("others have all", GRACE + secs(1), |w| w.loads(8) == [0, 8]);
+    w.run(TTL);
+    assert_eq!(w.loads(8), [0, 8]);
+    // Not before all of it has ended.
+    let (before, key) = (w.count(0, joins), Arc::clone(&w.nodes[0].terms[0].prefix));
+    w.drop_leadership(0, &key);
+    w.run(secs(1));
+    assert_eq!((w.count(0, joins), w.loads(8)), (before, vec![0, 8]));
+}
+
+#[test]
+fn a_member_that_stepped_aside_does_not_leave_a_late_key_of_its_own_to_wait_for() {
+    let mut w = World::with_partitions(2, 8);
+    w.nodes[0].work = Work::Never;
+    // Arrives when the next one was answered, and its key removed again.
+    w.next(0, joins, Fate::Late(secs(1)));
+    w.pause(0, TTL * 2);
+    w.until("its key is gone", TTL * 2, |w| w.members(8) == 1);
+    w.until("it joins again", TTL * 2, |w| w.members(8) == 2);
+    w.until("it steps aside", ms(500), |w| w.members(8) == 1);
+    w.until("the late join is there", secs(2), |w| w.members(8) == 2);
+    w.until(
+        "its key is gone, and nothing is kept for it",
+        TTL + secs(1),
+        |w| w.members(8) == 1 && w.loads(8) == [0, 8],
+    );
+}
+
+#[test]
+fn what_is_taken_too_late_to_be_believed_in_goes_again() {
+    let mut w = World::with_partitions(1, 4);
+    let renews = |ask: &Ask| matches!(ask, Ask::Renew | Ask::Open { .. });
+    w.the_next(1000, 0, renews, Fate::RequestLost);
+    w.run(ms(300));
+    let trusted = w.nodes[0].core.trusted().unwrap();
+    let end = w.nodes[0].world(trusted.before(GRACE));
+    w.run(end.since(w.now).saturating_sub(ms(100)));
+    let (_, key) = w.any_of(0, 4);
+    let before = w.count(0, takes);
+    w.next(0, takes, Fate::Slow(ms(200)));
+    w.delete(&key);
+    w.run(ms(90));
+    assert_eq!(w.count(0, takes), before + 1);
+    assert!(w.store.keys.contains_key(&key) && w.nodes[0].core.trusted().is_some());
+    w.run(ms(210));
+    assert!(w.nodes[0].core.trusted().is_none());
+    assert!(!w.store.keys.contains_key(&key) && w.nodes[0].lease().is_some());
+}
+
+#[test]
+fn a_batch_whose_answer_was_lost_is_adopted_from_the_view() {
+    let mut w = World::new(1, 1);
+    w.next(0, takes, Fate::AnswerLost);
+    w.join_partitions(0, 8);
+    w.until("all owned", secs(1), |w| w.all_owned(8));
+    w.run(secs(2));
+    assert_eq!(w.count(0, takes), 1, "nothing was left to take");
+    w.check_shared(8);
+}
+
+#[test]
+fn a_batch_that_arrives_after_its_member_left_takes_nothing() {
+    let mut w = World::new(1, 1);
+    w.next(0, takes, Fate::Late(secs(2)));
+    w.join_partitions(0, 8);
+    w.run(ms(20));
+    w.leave_partitions(0, 8);
+    w.run(secs(4));
+    assert_eq!(w.keys_of_partitions(8), []);
+    assert!(
+        w.nodes[0]
+            .candidate(&prefix_of(8))
+            .unwrap()
+            .1
+            .ended
+            .is_some()
+    );
+}
+
+#[test]
+fn a_batch_that_comes_too_late_for_its_member_key_keeps_nothing_from_being_taken() {
+    let mut w = World::new(1, 1);
+    w.next(0, takes, Fate::Delayed(ms(200)));
+    w.join_partitions(0, 8);
+    w.until("asked", secs(1), |w| w.count(0, takes) == 1);
+    let lease = w.nodes[0].lease().unwrap();
+    w.delete(&member_key(&prefix_of(8), lease));
+    w.run(ms(100));
+    // Nothing that the member sees comes as far as the revision of the answer.
+    w.store.put(&(*b"elsewhere").into(), b"", 0);
+    w.until("all owned", secs(2), |w| w.all_owned(8));
+}
+
+#[test]
+fn a_batch_that_was_applied_unheard_is_taken_away_when_its_member_leaves() {
+    let mut w = World::new(2, 1);
+    w.next(0, takes, Fate::AnswerLost);
+    w.join_partitions(0, 8);
+    w.until("asked", secs(1), |w| w.count(0, takes) == 1);
+    w.relink(0, |l| l.watches_stalled = true);
+    w.run(ms(20));
+    assert_eq!(w.keys_of_partitions(8).len(), 8);
+    w.leave_partitions(0, 8);
+    w.join_partitions(1, 8);
+    w.until("the other has all", secs(2), |w| w.loads(8)[1] == 8);
+    assert!(
+        w.nodes[0]
+            .candidate(&prefix_of(8))
+            .unwrap()
+            .1
+            .ended
+            .is_some()
+    );
+}
+
+#[test]
+fn a_batch_that_was_applied_unheard_does_not_wait_for_the_work_of_a_member_that_left() {
+    let mut w = World::new(2, 1);
+    w.nodes[0].work = Work::Never;
+    let foreign = partition_key(&prefix_of(8), 3);
+    w.store.put(&foreign, b"theirs", 0);
+    w.join_partitions(0, 8);
+    w.until("it owns the others", secs(1), |w| w.loads(8)[0] == 7);
+    w.next(0, takes, Fate::AnswerLost);
+    let before = w.count(0, takes);
+    w.delete(&foreign);
+    w.until("asked", secs(1), |w| w.count(0, takes) > before);
+    w.relink(0, |l| l.watches_stalled = true);
+    w.run(ms(20));
+    assert_eq!(w.keys_of_partitions(8).len(), 8);
+    w.leave_partitions(0, 8);
+    w.join_partitions(1, 8);
+    w.until("the other has all", GRACE + secs(2), |w| {
+        w.loads(8) == [0, 8]
+    });
+    assert!(
+        w.nodes[0]
+            .candidate(&prefix_of(8))
+            .unwrap()
+            .1
+            .ended
+            .is_none()
+    );
+}
+
+#[test]
+fn a_batch_that_came_late_is_looked_for_by_a_member_that_steps_aside_though_it_worked_on_that_partition()
+ {
+    let mut w = World::new(2, 1);
+    w.nodes[0].work = Work::Never;
+    let foreign = partition_key(&prefix_of(8), 0);
+    w.store.put(&foreign, b"theirs", 0);
+    w.join_partitions(0, 8);
+    w.join_partitions(1, 8);
+    w.until("it lacks one", secs(3), |w| w.loads(8) == [3, 4]);
+    // The first take arrives when the term that the second one brought is over, and before the member steps aside.
+    w.next(0, takes, Fate::Late(ms(1500)));
+    w.delete(&foreign);
+    w.until("the second one", secs(1), |w| w.owns(0, 8, 0));
+    w.delete(&foreign);
+    w.run(ms(50));
+    assert!(!w.owns(0, 8, 0));
+    w.relink(0, |l| l.watches_stalled = true);
+    w.until("it came", secs(2), |w| w.store.keys.contains_key(&foreign));
+    assert_eq!(w.members(8), 2, "the member is still there");
+    w.until("the other owns it", GRACE + secs(2), |w| w.owns(1, 8, 0));
+    assert_eq!(w.members(8), 1, "it stepped aside");
+}
+
+#[test]
+fn what_others_own_is_left_alone_and_the_rest_of_the_batch_is_taken() {
+    let mut w = World::new(1, 1);
+    let foreign = partition_key(&prefix_of(8), 3);
+    w.next(0, takes, Fate::Late(ms(200)));
+    w.join_partitions(0, 8);
+    w.run(ms(100));
+    w.store.put(&foreign, b"theirs", 0);
+    w.run(secs(3));
+    assert_eq!(w.loads(8), [7]);
+    assert_eq!(&*w.store.keys[&foreign].value, b"theirs");
+    w.store.put(&foreign, b"theirs still", 0);
+    w.run(secs(1));
+    let told = |note: &Note| matches!(note, Note::Blocked { key, .. } if *key == foreign);
+    assert_eq!(w.nodes[0].noted(told), 1);
+    w.delete(&foreign);
+    w.until("all owned", ms(50), |w| w.all_owned(8));
+}

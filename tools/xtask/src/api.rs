@@ -1,0 +1,127 @@
+//! Lists the public interface of each published library in docs/api/, so that a change of it shows in review.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::published::{CORE, HTTP, LIBRARY, TESTING};
+use crate::stage::{DEFAULT_LIMIT, Stage};
+use crate::{checks, process, setup};
+
+/// Those with a library.
+const LISTED: [&str; 4] = [CORE, LIBRARY, HTTP, TESTING];
+/// What renews the lists.
+const REMEDY: &str = "if that is meant, run `cargo xtask api` and commit docs/api";
+/// How many differences are shown.
+const SHOWN: usize = 20;
+
+/// The command `api`: writes the lists anew.
+pub(crate) fn run() -> Result<ExitCode> {
+    let stage = Stage::start("api", true, DEFAULT_LIMIT);
+    let mut command = documenting(&stage)?;
+    let status = command.status().context("starting cargo")?;
+    ensure!(status.success(), "{} failed", process::show(&command));
+    std::fs::create_dir_all(folder())?;
+    for package in LISTED {
+        let file = file(package);
+        std::fs::write(&file, list(package)?)?;
+        println!("{}", file.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The stage `api`: compares the lists with the code.
+pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
+    let mut cargo = documenting(stage)?;
+    if !stage.step(&mut cargo)? {
+        return Ok(());
+    }
+    for package in LISTED {
+        let committed = std::fs::read_to_string(file(package)).unwrap_or_default();
+        match difference(&committed, &list(package)?) {
+            None => stage.pass(&format!("{package}: the interface is the one in docs/api")),
+            Some(difference) => {
+                stage.fail(format!(
+                    "{package} has another interface:\n{difference}{REMEDY}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn folder() -> PathBuf {
+    setup::root().join("docs/api")
+}
+
+fn file(package: &str) -> PathBuf {
+    folder().join(format!("{package}.txt"))
+}
+
+/// Cargo, to write the interfaces as JSON; hidden items are left out. What the libraries depend on is there from the stage
+/// `docs`.
+fn documenting(stage: &Stage) -> Result<Command> {
+    let mut cargo = checks::documenting(stage)?;
+    // Rustdoc alone has options of the nightly compiler: had cargo as well, build scripts would run again.
+    let rustdoc = setup::root().join("tools/xtask/rustdoc-json");
+    let flags = "-Z unstable-options --output-format json --cap-lints allow";
+    cargo.env("RUSTDOC", rustdoc).env("RUSTDOCFLAGS", flags);
+    Ok(cargo)
+}
+
+/// One item a line, sorted. Left out is what the compiler implements by itself, and for all types.
+fn list(package: &str) -> Result<String> {
+    let name = package.replace('-', "_");
+    let json = setup::target().join("doc").join(format!("{name}.json"));
+    let api = public_api::Builder::from_rustdoc_json(json)
+        .omit_blanket_impls(true)
+        .omit_auto_trait_impls(true)
+        .build()
+        .with_context(|| format!("reading what rustdoc says of {package}"))?;
+    let items: BTreeSet<String> = api.items().map(ToString::to_string).collect();
+    Ok(items.into_iter().map(|item| item + "\n").collect())
+}
+
+/// The lines that are in one of both lists only; `None` if there are none.
+fn difference(committed: &str, now: &str) -> Option<String> {
+    let (old, new): (BTreeSet<_>, BTreeSet<_>) =
+        (committed.lines().collect(), now.lines().collect());
+    let gone = old.difference(&new).map(|line| format!("- {line}\n"));
+    let come = new.difference(&old).map(|line| format!("+ {line}\n"));
+    let all: Vec<String> = gone.chain(come).collect();
+    let more = all.len().saturating_sub(SHOWN);
+    let mut text: String = all.iter().take(SHOWN).map(String::as_str).collect();
+    if more > 0 {
+        let _ = writeln!(text, "and {more} more");
+    }
+    (!all.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_went_and_what_came_is_shown() {
+        assert_eq!(difference("a\nb\n", "b\na\n"), None);
+        let shown = difference("a\nb\n", "a\nc\n").expect("they differ");
+        assert_eq!(shown, "- b\n+ c\n");
+        let many: Vec<_> = (0..30).map(|line| line.to_string()).collect();
+        assert!(
+            difference("", &many.join("\n"))
+                .expect("they differ")
+                .ends_with("and 10 more\n")
+        );
+    }
+
+    #[test]
+    fn each_list_is_there() {
+        for package in LISTED {
+            let list = std::fs::read_to_string(file(package)).expect("`cargo xtask api` writes it");
+            assert!(list.contains("pub mod "), "{package}");
+        }
+    }
+}
