@@ -46,8 +46,7 @@ pub(crate) fn run(folder: &Path) -> Result<()> {
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         println!("{}", path.display());
     }
-    if let Some(text) = tables::page(folder)? {
-        let path = folder.with_extension("md");
+    for (path, text) in tables::pages(folder)? {
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         println!("{}", path.display());
     }
