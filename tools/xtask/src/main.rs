@@ -1,4 +1,4 @@
-//! The project's own commands, `cargo xtask …`. This file hides how a command line becomes a command.
+//! The project's own commands, `cargo xtask …`. Finds the command that the command line names, and runs it.
 
 mod api;
 mod bench;
@@ -36,6 +36,7 @@ mod together;
 mod tools;
 mod version;
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -51,49 +52,139 @@ fn main() -> ExitCode {
     }
 }
 
+struct Entry {
+    name: &'static str,
+    /// What may follow the name, if anything may.
+    options: &'static str,
+    about: &'static str,
+    run: fn(&[String]) -> Result<ExitCode>,
+}
+
+const COMMANDS: &[Entry] = &[
+    command("demo", "[-- ARGS]", "build the demo and run it", |args| {
+        built::become_it("eldest-demo", args)
+    }),
+    command(
+        "bench",
+        "[OPTION …] [BENCH …]",
+        "measure the library and its peers; --help lists options and benches",
+        bench::run,
+    ),
+    command(
+        "check",
+        "",
+        "what a change must pass before it is worth a commit: 3 minutes at most, warm",
+        test::check,
+    ),
+    command(
+        "chaos",
+        "[OPTION …]",
+        "break a real cluster and its nodes; --help lists the options",
+        chaos::run,
+    ),
+    command(
+        TEST,
+        "[--limit SECONDS] [STAGE …]",
+        "run the stages named, or all in this order",
+        test::run,
+    ),
+    command(
+        "simulate",
+        "[OPTION …]",
+        "simulate the core from seeds; --help lists the options",
+        simulate::run,
+    ),
+    command(
+        "mutants",
+        "[OPTION …]",
+        "break the core's rules one at a time; --help lists the options",
+        mutants::run,
+    ),
+    command(
+        "api",
+        "",
+        "write the public interface of each library to docs/api",
+        |_| api::run(),
+    ),
+    command(
+        "deny",
+        "[ARGS]",
+        "install cargo-deny, and have it check deny.toml, advisories too",
+        deny::run,
+    ),
+    command(
+        "images",
+        "[IMAGE …]",
+        "make the container images named, or all, without a registry",
+        images::run,
+    ),
+    command(
+        "leaks",
+        "",
+        "ten thousand cycles in an election, twice, and what they leave behind",
+        |_| suites::leaks(),
+    ),
+    command(
+        "model",
+        "[OPTIONS]",
+        "look at every state of the protocol's model; --help lists its options",
+        model::run,
+    ),
+    command(
+        "static",
+        "",
+        "build the command `eldest` so that it runs on any Linux",
+        |_| Ok(fixed::run()),
+    ),
+    command("help", "", "this text", |_| {
+        print!("{}", help());
+        Ok(ExitCode::SUCCESS)
+    }),
+];
+
+/// The command whose arguments are stages.
+const TEST: &str = "test";
+
+const fn command(
+    name: &'static str,
+    options: &'static str,
+    about: &'static str,
+    run: fn(&[String]) -> Result<ExitCode>,
+) -> Entry {
+    Entry {
+        name,
+        options,
+        about,
+        run,
+    }
+}
+
 fn dispatch(args: &[String]) -> Result<ExitCode> {
     let rest = args.get(1..).unwrap_or_default();
-    match args.first().map(String::as_str) {
-        Some("api") => api::run(),
-        Some("bench") => bench::run(rest),
-        Some("chaos") => chaos::run(rest),
-        Some("check") => test::check(rest),
-        Some("demo") => built::become_it("eldest-demo", rest),
-        Some("deny") => deny::run(rest),
-        Some("images") => images::run(rest),
-        Some("leaks") => suites::leaks(),
-        Some("simulate") => simulate::run(rest),
-        Some("mutants") => mutants::run(rest),
-        Some("static") => Ok(fixed::run()),
-        Some("model") => model::run(rest),
-        Some("test") => test::run(rest),
-        None | Some("help" | "--help" | "-h") => {
-            print!("{}", help());
-            Ok(ExitCode::SUCCESS)
-        }
-        Some(other) => bail!("there is no command `{other}`; `cargo xtask help` lists them"),
+    let name = match args.first().map(String::as_str) {
+        None | Some("--help" | "-h") => "help",
+        Some(name) => name,
+    };
+    match COMMANDS.iter().find(|command| command.name == name) {
+        Some(command) => (command.run)(rest),
+        None => bail!("there is no command `{name}`; `cargo xtask help` lists them"),
     }
+}
+
+/// One line for each command.
+fn describe() -> String {
+    COMMANDS.iter().fold(String::new(), |mut text, command| {
+        let call = format!("cargo xtask {} {}", command.name, command.options);
+        let _ = writeln!(text, "  {call:<46} {}", command.about);
+        text
+    })
 }
 
 fn help() -> String {
     format!(
         "The project's own commands. Nothing needs to be installed but Rust: protoc and etcd come from crates.
 
-  cargo xtask demo [-- ARGS]                     build the demo and run it
-  cargo xtask bench [OPTION …] [BENCH …]         measure the library and its peers; --help lists options and benches
-  cargo xtask check                              what a change must pass before it is worth a commit: 3 minutes at most, warm
-  cargo xtask chaos [OPTION …]                   break a real cluster and its nodes; --help lists the options
-  cargo xtask test [--limit SECONDS] [STAGE …]   run the stages named, or all in this order
-  cargo xtask simulate [OPTION …]                simulate the core from seeds; --help lists the options
-  cargo xtask mutants [OPTION …]                 break the core's rules one at a time; --help lists the options
-  cargo xtask api                                write the public interface of each library to docs/api
-  cargo xtask deny [ARGS]                        install cargo-deny, and have it check deny.toml, advisories too
-  cargo xtask images [IMAGE …]                   make the container images named, or all, without a registry
-  cargo xtask leaks                              ten thousand cycles in an election, twice, and what they leave behind
-  cargo xtask model [OPTIONS]                    look at every state of the protocol's model; --help lists its options
-  cargo xtask static                             build the command `eldest` so that it runs on any Linux
-  cargo xtask help                               this text
-
+{}
 Images:
 {}
 An image that is there and was not made here, such as one that was pulled, is left alone.
@@ -106,8 +197,32 @@ The exit code is 0 if no test and no stage failed.
 To use plain cargo, set PROTOC and PROTOC_INCLUDE, or install protobuf-compiler and libprotobuf-dev.
 A PROTOC that is set already is left alone.
 ",
+        describe(),
         images::DESCRIPTION,
         test::describe(),
         stage::DEFAULT_LIMIT.as_secs() / 60,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{COMMANDS, dispatch, help};
+
+    #[test]
+    fn command_names_are_unique_and_in_the_help_text() {
+        let mut names: Vec<_> = COMMANDS.iter().map(|command| command.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), COMMANDS.len());
+        let help = help();
+        for name in names {
+            assert!(help.contains(&format!("\n  cargo xtask {name} ")), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_command_is_refused() {
+        let error = dispatch(&["nope".to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("`nope`"), "{error}");
+    }
 }
