@@ -70,6 +70,7 @@ const STACK: &str = "cluster";
 const CONFORMANCE: &str = "conformance";
 const DEMO: &str = "eldest-demo";
 const NODE: &str = "eldest-node";
+const FENCING: &str = "eldest-fencing-example";
 
 /// The stage `build`. The other stages build what they need too, when they run by themselves.
 pub(crate) fn build(stage: &mut Stage) -> Result<()> {
@@ -88,8 +89,12 @@ pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
 pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
     let tests = all(stage, None);
     stage.step(test_all(stage)?.arg("--doc"))?;
-    stage.side_by_side(&[DEMO, NODE], 2, |part, package| {
-        part.tests(&mut test_package(part, package)?)?;
+    stage.side_by_side(&[DEMO, NODE, FENCING], 2, |part, package| {
+        let mut tests = test_package(part, package)?;
+        if package == FENCING {
+            tools::add_postgres(part, &mut tests);
+        }
+        part.tests(&mut tests)?;
         Ok(())
     });
     stage.tests(&mut setup::cargo(["test", "--package", "xtask"])?)?;
@@ -141,6 +146,7 @@ pub(crate) fn find_tools(stage: &Stage, cargo: &mut Command) {
     add_etcdctl(stage, cargo);
     tools::add_etcdutl(stage, cargo);
     tools::add_haproxy(stage, cargo);
+    tools::add_postgres(stage, cargo);
     tools::add(stage, cargo);
 }
 

@@ -1,10 +1,10 @@
 //! Finds the programs that tests need: on this machine, or in packages of Debian that are only unpacked. The tests of the command need
-//! `HAProxy`, promtool and Chromium, tests/faults `HAProxy`, tests/restore etcdutl.
+//! `HAProxy`, promtool and Chromium, tests/faults `HAProxy`, tests/restore etcdutl, those of examples/fencing `PostgreSQL`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::stage::Stage;
 use crate::{packages, setup};
@@ -35,6 +35,19 @@ pub(crate) fn add_haproxy(stage: &Stage, cargo: &mut Command) {
                 cargo.env("ELDEST_HAPROXY_LIBRARIES", libraries);
             }
             Err(error) => stage.say(&format!("no haproxy: {error:#}")),
+        }
+    }
+}
+
+/// Tells the tests where `PostgreSQL` is, if this machine has none. Without it they fail and name the remedy.
+pub(crate) fn add_postgres(stage: &Stage, cargo: &mut Command) {
+    if is_wanted("postgres", "POSTGRES") && postgres_in(Path::new("/usr")).is_none() {
+        match postgres(stage) {
+            Ok((program, libraries)) => {
+                cargo.env("ELDEST_POSTGRES", program);
+                cargo.env("ELDEST_POSTGRES_LIBRARIES", libraries);
+            }
+            Err(error) => stage.say(&format!("no PostgreSQL: {error:#}")),
         }
     }
 }
@@ -81,6 +94,23 @@ fn haproxy(stage: &Stage) -> Result<(PathBuf, String)> {
         folders.push(library(stage, name)?.display().to_string());
     }
     Ok((program, folders.join(":")))
+}
+
+/// The program, and the folders of its libraries as the loader wants them.
+fn postgres(stage: &Stage) -> Result<(PathBuf, String)> {
+    // The package that depends on the server in this release's version; it has nothing but this file.
+    let about = "usr/share/doc/postgresql/copyright";
+    let (about, libraries) = packages::unpack_whole(stage, "postgresql", about)?;
+    let usr = about.ancestors().nth(4).context("a folder")?;
+    Ok((postgres_in(usr).context("no server in it")?, libraries))
+}
+
+/// Debian has a folder for each version of the server.
+fn postgres_in(usr: &Path) -> Option<PathBuf> {
+    let versions = usr.join("lib/postgresql").read_dir().ok()?;
+    let mut servers =
+        versions.filter_map(|version| Some(version.ok()?.path().join("bin/postgres")));
+    servers.find(|server| server.is_file())
 }
 
 /// The folder of a package's libraries.
