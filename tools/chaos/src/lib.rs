@@ -2,8 +2,8 @@
 //! made and undone again. What everybody believed, did and suffered is recorded and judged by the one checker of
 //! histories.
 //!
-//! [`run`] does a whole run; [`actions::all`] are the faults; docs/faults.md says which row of the catalogue is held by
-//! which of them, or by which other test.
+//! [`run`] does a whole run; [`actions::all`] are the faults; docs/faults.md lists them, and the tests that
+//! make other faults.
 #![cfg(unix)]
 
 pub mod action;

@@ -1,11 +1,24 @@
-//! docs/faults.md says what is there: no more, and no less.
+//! docs/faults.md names every fault of the harness and says what must hold, and names only tests that exist.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// The lines of the table: fault, actions, tests, what is left.
-fn table(text: &str) -> Vec<[String; 4]> {
+#[cfg(unix)]
+use eldest_chaos::action::{Card, Effect};
+
+const PAGE: &str = "docs/faults.md";
+/// Set, the test writes the table instead of comparing it.
+#[cfg(unix)]
+const RENEW: &str = "ELDEST_RENEW";
+#[cfg(unix)]
+const BEGIN: &str =
+    "<!-- `ELDEST_RENEW=1 cargo test -p eldest-chaos --test table` writes this -->\n";
+#[cfg(unix)]
+const END: &str = "<!-- end -->\n";
+
+/// The rows of the table of tests: fault, tests, limits.
+fn rows(text: &str) -> Vec<[String; 3]> {
     let rows = text.lines().filter_map(|line| {
         let cells = line.strip_prefix("| ")?.strip_suffix('|')?;
         let cells: Vec<String> = cells
@@ -19,6 +32,25 @@ fn table(text: &str) -> Vec<[String; 4]> {
 
 fn names(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
+}
+
+#[cfg(unix)]
+fn must_hold(card: &Card) -> String {
+    let effect = match card.effect {
+        Effect::Kept => "the term continues",
+        Effect::Changed => {
+            "the term ends within the TTL; another node leads within the TTL + 4.5 s"
+        }
+        Effect::ChangedAtOnce => "the term ends; another node leads within 3.5 s",
+        Effect::Vacant => "the term ends within the TTL; no node leads until the fault is over",
+        Effect::KeptOrChanged => "the term continues, or another node leads",
+    };
+    let refused = if card.refuses {
+        "; a late write of the old term is refused"
+    } else {
+        ""
+    };
+    format!("{effect}{refused}")
 }
 
 /// Every `fn name(` below the folder.
@@ -40,37 +72,53 @@ fn functions(folder: &Path, found: &mut BTreeSet<String>) {
 
 #[test]
 #[cfg(unix)]
-fn the_table_of_faults_names_what_there_is_and_all_of_it() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let rows = table(&fs::read_to_string(root.join("docs/faults.md")).expect("docs/faults.md"));
-    assert!(!rows.is_empty());
-    let mut functions_there = BTreeSet::new();
-    for folder in ["src", "crates", "tests", "tools"] {
-        functions(&root.join(folder), &mut functions_there);
-    }
-    let actions: BTreeSet<&str> = eldest_chaos::actions::all()
+fn page_lists_every_fault_of_the_harness() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(PAGE);
+    let page = fs::read_to_string(&path).expect(PAGE);
+    let (before, rest) = page.split_once(BEGIN).expect("a place for the table");
+    let (_, after) = rest.split_once(END).expect("the end of the table");
+    let head = "| fault | what it does | what must hold | in a full run |\n|---|---|---|---|\n";
+    let table = eldest_chaos::actions::all()
         .iter()
-        .map(|action| action.card().name)
-        .collect();
-    let mut named = BTreeSet::new();
-    for [fault, harness, tests, left] in &rows {
-        for action in names(harness) {
-            assert!(actions.contains(action), "{fault}: there is no `{action}`");
-            named.insert(action);
-        }
-        for test in names(tests) {
-            assert!(
-                functions_there.contains(test),
-                "{fault}: there is no test `{test}`"
-            );
-        }
-        let covered = names(harness).chain(names(tests)).count() > 0;
+        .fold(head.to_owned(), |table, action| {
+            let card = action.card();
+            let full = if card.only_by_name { "no" } else { "yes" };
+            table
+                + &format!(
+                    "| `{}` | {} | {} | {full} |\n",
+                    card.name,
+                    card.about,
+                    must_hold(&card)
+                )
+        });
+    let expected = format!("{before}{BEGIN}\n{table}\n{END}{after}");
+    if std::env::var_os(RENEW).is_some() {
+        fs::write(&path, expected).expect(PAGE);
+    } else {
         assert!(
-            covered || !left.is_empty(),
-            "{fault}: by nothing, and for no reason"
+            page == expected,
+            "the table differs; write it with {RENEW}=1"
         );
     }
-    assert_eq!(named, actions, "each is in the table");
+}
+
+#[test]
+fn page_names_only_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let rows = rows(&fs::read_to_string(root.join(PAGE)).expect(PAGE));
+    assert!(!rows.is_empty());
+    let mut there = BTreeSet::new();
+    for folder in ["src", "crates", "tests", "tools"] {
+        functions(&root.join(folder), &mut there);
+    }
+    for [fault, tests, _] in &rows {
+        assert!(names(tests).count() > 0, "{fault}: no test");
+        for test in names(tests) {
+            assert!(there.contains(test), "{fault}: there is no test `{test}`");
+        }
+    }
 }
 
 /// What docs/ttl.md says that etcd needs for a distance is what the harness gives it for that distance.

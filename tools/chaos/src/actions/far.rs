@@ -21,7 +21,7 @@ impl Action for Isolate {
     fn card(&self) -> Card {
         Card {
             name: ISOLATE,
-            about: "with --wide: etcd's leader and the node that leads are cut from the others, but not from each other",
+            about: "needs --wide: etcd's leader and the leading node are cut from all others, but not from each other",
             side: Side::Leader,
             realm: Realm::Servers,
             effect: Effect::Changed,

@@ -26,7 +26,7 @@ const LINKS: [Row; 12] = {
         (
             [
                 "cut-leader-from-one",
-                "the leader's connections to the server that it uses are reset, and refused",
+                "the leader's connections to the member that it uses are reset and refused",
             ],
             (Leader, Kept, Lasts::BEYOND),
             (InUse, Proxy::cut),
@@ -34,7 +34,7 @@ const LINKS: [Row; 12] = {
         (
             [
                 "silence-leader-from-one",
-                "the leader hears nothing from the server that it uses; connections stay open",
+                "nothing passes between the leader and the member that it uses; connections stay open",
             ],
             (Leader, Kept, Lasts::BEYOND),
             (InUse, Proxy::hold),
@@ -42,7 +42,7 @@ const LINKS: [Row; 12] = {
         (
             [
                 "cut-leader",
-                "all connections of the leader are reset, and refused",
+                "all connections of the leader are reset and refused",
             ],
             (Leader, Changed, Lasts::BEYOND),
             (All, Proxy::cut),
@@ -58,7 +58,7 @@ const LINKS: [Row; 12] = {
         (
             [
                 "lose-requests",
-                "what the leader asks does not arrive, until late",
+                "the leader's requests reach etcd only after the fault",
             ],
             (Leader, Changed, Lasts::BEYOND),
             (All, Proxy::hold_requests),
@@ -66,7 +66,7 @@ const LINKS: [Row; 12] = {
         (
             [
                 "lose-answers",
-                "what the leader asks is done, but it hears no answer, until late",
+                "etcd serves the leader's requests, but the answers arrive only after the fault",
             ],
             (Leader, Changed, Lasts::BEYOND),
             (All, Proxy::hold_responses),
@@ -74,7 +74,7 @@ const LINKS: [Row; 12] = {
         (
             [
                 "cut-follower",
-                "all connections of a waiting node are reset, and refused",
+                "all connections of a follower are reset and refused",
             ],
             (Follower, Kept, Lasts::BEYOND),
             (All, Proxy::cut),
@@ -82,7 +82,7 @@ const LINKS: [Row; 12] = {
         (
             [
                 "silence-follower",
-                "nothing passes between a waiting node and etcd",
+                "nothing passes between a follower and etcd; connections stay open",
             ],
             (Follower, Kept, Lasts::BEYOND),
             (All, Proxy::hold),
@@ -90,7 +90,7 @@ const LINKS: [Row; 12] = {
         (
             [
                 "slow-leader",
-                "every message of the leader takes 30 ms more, each way",
+                "each message to and from the leader is delayed by 30 ms",
             ],
             (Leader, Kept, Lasts::ttls(2.0)),
             (All, |link| link.delay(Duration::from_millis(30))),
@@ -98,7 +98,7 @@ const LINKS: [Row; 12] = {
         (
             [
                 "too-slow-leader",
-                "every answer to the leader comes after its request was given up",
+                "every answer reaches the leader after the request timed out",
             ],
             (Leader, Changed, Lasts::BEYOND),
             (All, |link| link.delay(Duration::from_millis(600))),
@@ -114,7 +114,7 @@ const LINKS: [Row; 12] = {
         (
             [
                 "half-open-leader",
-                "one connection of the leader, the oldest, falls silent; the others go on",
+                "the leader's oldest connection goes silent; the others continue",
             ],
             (Leader, Kept, Lasts::ttls(2.0)),
             (InUse, |link| {
@@ -142,7 +142,7 @@ struct Compaction;
 impl Action for Compaction {
     fn card(&self) -> Card {
         const ABOUT: &str =
-            "a waiting node is cut off; what happened meanwhile is compacted before it is back";
+            "a follower is cut off, and etcd compacts the events that it missed before it returns";
         let expected = (Side::Follower, Effect::Kept, Lasts::ttls(0.3));
         Card {
             asks: true,

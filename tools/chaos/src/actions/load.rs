@@ -40,13 +40,13 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
         Box::new(Crowd {
             card: card(
                 "crowd",
-                "5,000 more candidates, of other programs, queue behind the nodes, and go at once",
+                "5,000 candidates of other programs join the queue behind the nodes, and leave at once",
             ),
         }),
         Box::new(Elections {
             card: card(
                 "elections",
-                "10,000 more elections: ten sessions lead them, ten others wait in them and take over at once",
+                "ten sessions lead 10,000 more elections; ten others wait in them and take over at once",
             ),
             held: Mutex::default(),
         }),

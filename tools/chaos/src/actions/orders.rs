@@ -22,7 +22,7 @@ const ORDERS: [Row; 4] = {
         (
             [
                 "starve-leader",
-                "all threads of the leader's runtime are kept busy for longer than the TTL",
+                "all threads of the leader's runtime are busy for longer than the TTL",
             ],
             (Changed, Lasts::BEYOND),
             Order::Starve,
@@ -30,7 +30,7 @@ const ORDERS: [Row; 4] = {
         (
             [
                 "panic-leader",
-                "the leader's work panics, and with it its process; it is started again when another leads",
+                "the leader's work panics and ends its process; it restarts once another node leads",
             ],
             (Changed, Lasts::MOMENT),
             Order::Panic,
@@ -38,7 +38,7 @@ const ORDERS: [Row; 4] = {
         (
             [
                 "deaf-leader",
-                "the leader is told to end, and its work ignores that; it is started again when another leads",
+                "SIGTERM to the leader's process, whose work ignores its token; it restarts once another node leads",
             ],
             (ChangedAtOnce, Lasts::MOMENT),
             Order::Deaf,
@@ -46,7 +46,7 @@ const ORDERS: [Row; 4] = {
         (
             [
                 "announce-too-much",
-                "the leader announces more than etcd takes",
+                "the leader announces a value that is too large for etcd",
             ],
             (Kept, Lasts::MOMENT),
             Order::Announce,

@@ -20,7 +20,7 @@ const PROCESSES: [Row; 6] = {
         (
             [
                 "kill-leader",
-                "the leader's process is killed (SIGKILL), and started again when another leads",
+                "SIGKILL to the leader's process; it restarts once another node leads",
             ],
             (Leader, Changed, Lasts::MOMENT),
             Kill,
@@ -28,7 +28,7 @@ const PROCESSES: [Row; 6] = {
         (
             [
                 "kill-follower",
-                "a waiting node is killed, and started again a TTL later",
+                "SIGKILL to a follower; it restarts after the TTL",
             ],
             (Follower, Kept, Lasts::BEYOND),
             Kill,
@@ -36,7 +36,7 @@ const PROCESSES: [Row; 6] = {
         (
             [
                 "stop-leader-briefly",
-                "the leader's process is stopped (SIGSTOP) for less than is left of its lease",
+                "SIGSTOP to the leader's process for less than the time left on its lease",
             ],
             (Leader, Kept, Lasts::ttls(0.15)),
             Stop,
@@ -44,7 +44,7 @@ const PROCESSES: [Row; 6] = {
         (
             [
                 "stop-leader",
-                "the leader's process is stopped in the middle of a write, until after another leads",
+                "SIGSTOP to the leader's process during a write, until another node leads",
             ],
             (Leader, Changed, Lasts::BEYOND),
             StopInWrite,
@@ -52,7 +52,7 @@ const PROCESSES: [Row; 6] = {
         (
             [
                 "stop-follower",
-                "a waiting node is stopped for longer than the TTL",
+                "SIGSTOP to a follower for longer than the TTL",
             ],
             (Follower, Kept, Lasts::BEYOND),
             Stop,
@@ -60,7 +60,7 @@ const PROCESSES: [Row; 6] = {
         (
             [
                 "terminate-leader",
-                "the leader is told to end (SIGTERM), and started again when another leads",
+                "SIGTERM to the leader's process; it restarts once another node leads",
             ],
             (Leader, ChangedAtOnce, Lasts::MOMENT),
             Tell,
@@ -159,7 +159,7 @@ impl Action for Twin {
     fn card(&self) -> Card {
         Card {
             name: "twin",
-            about: "a second process stands under the identity of the first node",
+            about: "a second process becomes a candidate with the first node's identity",
             side: Side::Everybody,
             realm: Realm::Process,
             effect: Effect::Kept,

@@ -24,17 +24,14 @@ const SERVERS: [Row; 8] = {
     use Which::{All, Follower, Leader, Majority};
     [
         (
-            [
-                "kill-etcd-leader",
-                "etcd's own leader is killed, and started again",
-            ],
+            ["kill-etcd-leader", "etcd's leader is killed and restarted"],
             (KeptOrChanged, ELECTION),
             (Leader, Kill),
         ),
         (
             [
                 "kill-etcd-follower",
-                "another server of etcd is killed, and started again",
+                "a follower of etcd is killed and restarted",
             ],
             (Kept, ELECTION),
             (Follower, Kill),
@@ -42,7 +39,7 @@ const SERVERS: [Row; 8] = {
         (
             [
                 "stop-etcd-leader-briefly",
-                "etcd's leader is stopped until another was chosen",
+                "etcd's leader is stopped until etcd has elected another one",
             ],
             (KeptOrChanged, ELECTION),
             (Leader, Stop),
@@ -50,7 +47,7 @@ const SERVERS: [Row; 8] = {
         (
             [
                 "stop-etcd-leader",
-                "etcd's leader is stopped for longer than the TTL, and believes in the old leases when it goes on",
+                "etcd's leader is stopped for longer than the TTL, and resumes with its old leases",
             ],
             (KeptOrChanged, Lasts::BEYOND),
             (Leader, Stop),
@@ -58,7 +55,7 @@ const SERVERS: [Row; 8] = {
         (
             [
                 "stop-etcd-leaders-in-turn",
-                "etcd's leader is stopped, and as soon as it goes on, the next one is: what the first had received comes late",
+                "etcd's leader is stopped; when it resumes, its successor is stopped, so requests that it had received apply late",
             ],
             (KeptOrChanged, ELECTION),
             (Leader, StopInTurn),
@@ -66,7 +63,7 @@ const SERVERS: [Row; 8] = {
         (
             [
                 "lose-quorum",
-                "all but one server of etcd are stopped for longer than the TTL",
+                "all members of etcd except its leader are stopped for longer than the TTL",
             ],
             (Vacant, Lasts::BEYOND),
             (Majority, Stop),
@@ -74,7 +71,7 @@ const SERVERS: [Row; 8] = {
         (
             [
                 "restart-etcd",
-                "all servers of etcd are killed, and started again at once",
+                "all members of etcd are killed and restarted at once",
             ],
             (KeptOrChanged, Lasts::MOMENT),
             (All, Kill),
@@ -82,7 +79,7 @@ const SERVERS: [Row; 8] = {
         (
             [
                 "etcd-down",
-                "all servers of etcd are killed, and started again when every lease would have run out",
+                "all members of etcd are killed, and restarted after the TTL",
             ],
             (Vacant, Lasts::BEYOND),
             (All, Kill),

@@ -29,7 +29,7 @@ const MEDDLES: [Row; 6] = {
         (
             [
                 "overwrite-leader",
-                "a stranger writes over the leader's key, without a lease",
+                "another client overwrites the leader's key, without a lease",
             ],
             (Leader, ChangedAtOnce),
             How::Overwrite,
@@ -37,23 +37,20 @@ const MEDDLES: [Row; 6] = {
         (
             [
                 "recreate-leader",
-                "the leader's key is deleted, and put again under its lease by a stranger",
+                "another client deletes the leader's key and puts it again under the leader's lease",
             ],
             (Leader, ChangedAtOnce),
             How::Recreate,
         ),
         (
-            [
-                "revoke-follower",
-                "an operator revokes the lease of a node that waits",
-            ],
+            ["revoke-follower", "an operator revokes a follower's lease"],
             (Follower, Kept),
             How::Revoke,
         ),
         (
             [
                 "overwrite-follower",
-                "a stranger writes over the key of a node that waits",
+                "another client overwrites a follower's key",
             ],
             (Follower, Kept),
             How::Overwrite,
@@ -62,11 +59,11 @@ const MEDDLES: [Row; 6] = {
 };
 const GARBAGE: [&str; 2] = [
     "garbage",
-    "keys that are no candidates': binary, nested, large, and without a lease",
+    "keys that belong to no candidate appear below the prefix: binary, nested, large, without a lease",
 ];
 const NO_SPACE: [&str; 2] = [
     "no-space",
-    "etcd raises the alarm NOSPACE, and takes no more",
+    "etcd raises the alarm NOSPACE and refuses writes",
 ];
 
 pub(super) fn all() -> Vec<Box<dyn Action>> {

@@ -19,7 +19,7 @@ impl Action for Upgrade {
     fn card(&self) -> Card {
         Card {
             name: UPGRADE,
-            about: "the servers of etcd go through the versions of --etcd, one after the other, each stopped in order",
+            about: "each member of etcd is upgraded through the versions of --etcd, one member at a time",
             side: Side::Everybody,
             realm: Realm::Servers,
             effect: Effect::Kept,
