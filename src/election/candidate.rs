@@ -1,4 +1,4 @@
-//! Represents a candidate in the queue of an election, and waits until it is elected.
+//! Defines a candidate: a place in the queue of an election, and the wait until it is elected.
 
 use std::fmt;
 use std::pin::pin;
@@ -17,14 +17,14 @@ use crate::util::{LazyWatch, Receiver, Sender, channel};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
 
-/// A node in the queue of an election. Its key is kept alive while it waits.
+/// A candidate in the queue of an election. The session keeps its key alive while it waits.
 ///
-/// After a term that was lost it rejoins at the back by itself, as soon as the [`Leadership`] of that term is
-/// dropped; await [`Candidate::elected`] again. So it does after [`Leadership::step_down`]. After a term that was
-/// resigned, or whose `Leadership` was dropped while it was valid, it has ended.
+/// After a lost term, the candidate joins the queue again, at the back, as soon as the [`Leadership`] of that term is
+/// dropped; await [`Candidate::elected`] again. The same happens after [`Leadership::step_down`]. The candidacy ends
+/// when the leader resigns, or drops its `Leadership` while it is valid.
 ///
-/// Dropping it while it waits leaves the queue at once, in the background. A `Leadership` it produced lives on without
-/// it.
+/// Dropping a candidate that waits leaves the queue at once, in the background. A `Leadership` that it produced lives
+/// on without it.
 ///
 /// ```
 /// # #[tokio::main]
@@ -54,12 +54,12 @@ use eldest_core::candidate::CandidateConfig;
 pub struct Candidate {
     handle: Handle,
     slot: SlotId,
-    /// Since when, counted from 1970: what it announces later says the same.
+    /// The time at which the candidate joined, since 1970; later announcements repeat it.
     since: Duration,
     status: Arc<LazyWatch<Status>>,
     elected: Receiver<Leadership>,
     failure: Arc<OnceLock<Error>>,
-    /// The driver has been told to leave; once is enough, however often a user asks.
+    /// Whether the driver was told to leave; once is enough, however often a user asks.
     leaves: AtomicBool,
 }
 
@@ -81,8 +81,8 @@ impl Winner for Elected {
 }
 
 impl Candidate {
-    /// Stands in the manner that is made for its slot; returns once the key stands in etcd. `turn` is given back when
-    /// the key is gone; `local` gets its status.
+    /// Joins the queue with the configuration that `config` makes for its slot, and returns once the key is in etcd.
+    /// `turn` is given back when the key is gone; `local` receives the status.
     pub(crate) async fn stand(
         handle: &Handle,
         name: Arc<str>,
@@ -133,26 +133,26 @@ impl Candidate {
         }
     }
 
-    /// Where it stands. Asks nobody.
+    /// Returns the candidate's status from memory, without asking etcd.
     pub fn status(&self) -> Status {
         self.status.get()
     }
 
-    /// The same as a channel: the current status at once (`changed()` returns for it), then every change, the latest
-    /// winning.
+    /// Returns a channel with the status: the current status at once (`changed()` returns for it), then every change. A
+    /// slow reader sees only the latest status.
     pub fn subscribe(&self) -> watch::Receiver<Status> {
         let mut status = self.status.watch();
         status.mark_changed();
         status
     }
 
-    /// Waits until this candidate leads.
+    /// Waits until this candidate leads, and returns its leadership.
     ///
-    /// Await it for as long as the candidate stands. One that wins while nobody awaits this leads all the same: its key is
-    /// the eldest, nobody else can lead, and nobody acts. The log warns of it after the
-    /// [grace period](crate::SessionOptions::grace).
+    /// Await it for as long as the candidate exists. A candidate that wins while nobody awaits this call leads all the
+    /// same: its key is the eldest, so no other node can lead, and nobody acts. The log warns of this after the [grace
+    /// period](crate::SessionOptions::grace).
     ///
-    /// The deadline is compared at the moment of return: a leadership that has died on the way is never handed out.
+    /// The deadline is checked at the moment of return, so a leadership that has already ended is never returned.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl Candidate {
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: the place in the queue is kept, and a leadership won meanwhile is returned by the next call.
+    /// Cancel safe: the candidate keeps its place, and the next call returns a leadership won meanwhile.
     pub async fn elected(&mut self) -> Result<Leadership> {
         loop {
             match self.elected.recv().await {
@@ -176,7 +176,7 @@ impl Candidate {
         }
     }
 
-    /// Whether it may not join again after a term, from now on.
+    /// Sets whether the candidate must not join again after a term.
     pub(crate) fn hold_back(&self, held: bool) -> Result<()> {
         let slot = self.slot;
         self.handle.send(Command::HoldBack { slot, held })
@@ -190,16 +190,17 @@ impl Candidate {
         })
     }
 
-    /// Replaces all that this candidate announces, now and after every rejoin. At most 32 KiB. Its place stays.
+    /// Replaces the candidate's whole announcement, now and after every rejoin. At most 32 KiB. The place in the queue
+    /// stays.
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: too large. `Ended`: it is a candidate no more, or its key was lost this moment.
-    /// `Unavailable` and others: etcd did not do it now, or did not say so; it will be announced with the next key.
+    /// `InvalidInput`: the announcement is too large. `Ended`: the candidacy has ended, or the key was lost at this
+    /// moment. `Unavailable` and others: etcd did not store it, or did not confirm it; the next key will have it.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped midway, etcd may or may not have it; the next key will.
+    /// If the call is dropped midway, etcd may or may not have the announcement; the next key will have it.
     pub async fn proclaim(&self, announcement: impl Into<Announcement>) -> Result<()> {
         proclaim(
             &self.handle,
@@ -211,20 +212,20 @@ impl Candidate {
         .await
     }
 
-    /// Leaves the queue; returns when etcd confirmed that the key is gone.
+    /// Leaves the queue, and returns when etcd confirmed that the key is gone.
     ///
-    /// A leadership that [`Candidate::elected`] returned is not ended by it, but will not be followed by another:
-    /// resign it. The call then returns when that term has ended. One that was won meanwhile and not taken up is
+    /// A leadership that [`Candidate::elected`] returned is not ended by this call, but no other will follow it: resign
+    /// it. The call then returns when that term has ended. A leadership that was won meanwhile and not returned is
     /// given back.
     ///
     /// # Errors
     ///
-    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is retried in the background,
+    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is repeated in the background,
     /// and this call may be repeated.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: leaving goes on in the background.
+    /// Cancel safe: leaving continues in the background.
     pub async fn leave(&mut self) -> Result<()> {
         self.leave_within(self.handle.patience()).await
     }

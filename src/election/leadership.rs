@@ -1,4 +1,5 @@
-//! Gives a term back, however its holder drops it: awaits the work first, then releases the key.
+//! Defines a leadership, which gives its term back however its holder drops it: work is awaited first, then the key is
+//! released.
 
 use std::fmt;
 use std::ops::Deref;
@@ -18,8 +19,7 @@ use crate::state::{Announcement, Term};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::reason::LostReason;
 
-/// The right to act as leader, for one term. Checks and fencing are those of its [`Term`], to which it dereferences: each of
-/// its methods means the same here.
+/// The right to act as leader for one term. It dereferences to its [`Term`], which has the checks and the fencing.
 ///
 /// Dropping it, or a panic that unwinds through it, releases the key at once: the next eldest leads within
 /// milliseconds, not after the TTL. Drop it only when the work has ended. Tasks of [`Leadership::spawn`] are awaited
@@ -31,31 +31,31 @@ pub struct Leadership {
     claim: Arc<Claim>,
 }
 
-/// Says for a part of a leader's work that it makes progress. From [`Leadership::heartbeats`]; it does not hold the
+/// Reports the progress of a part of a leader's work. It comes from [`Leadership::heartbeats`], and does not hold the
 /// leadership.
 #[derive(Debug, Clone)]
 pub struct Heartbeats(Term);
 
 impl Heartbeats {
-    /// As [`Leadership::heartbeat`].
+    /// Reports progress, as [`Leadership::heartbeat`] does.
     pub fn beat(&self) {
         self.0.shared.beat();
     }
 }
 
-/// The last one dropped gives the key back.
+/// Gives the key back when its last holder drops it.
 pub(crate) struct Claim {
     handle: Handle,
     slot: SlotId,
     since: Duration,
     id: TermId,
     term: Term,
-    /// Made for the first one: of thousands of elections few have any.
+    /// Made for the first task, because few of thousands of elections have any.
     tasks: OnceLock<Tasks>,
     sent: Sent,
 }
 
-/// What the driver has been told of a term. Once is enough, however often a user asks.
+/// The messages about a term that the driver has received. Each is sent once, however often a user asks.
 #[derive(Default)]
 struct Sent {
     /// One bit for each reason to end.
@@ -63,7 +63,7 @@ struct Sent {
     joined: AtomicBool,
 }
 
-/// What runs for a term, and what stops it.
+/// The tasks of a term, and the token that stops them.
 #[derive(Clone, Default)]
 struct Tasks {
     running: TaskTracker,
@@ -81,32 +81,34 @@ impl Leadership {
         &self.claim.handle.shared
     }
 
-    /// Keeps the key until the returned claim is dropped as well.
+    /// Returns a claim that keeps the key until it is dropped as well.
     pub(crate) fn claim(&self) -> Arc<Claim> {
         Arc::clone(&self.claim)
     }
 
-    /// A view to pass to whatever acts for the leader; it does not hold the leadership.
+    /// Returns a view of the term, for everything that acts for the leader. The view does not hold the leadership.
     pub fn term(&self) -> Term {
         self.claim.term.clone()
     }
 
-    /// Says that the work makes progress. With a [stall timeout](crate::Runner::stall_timeout) the term ends when this is
-    /// not said often enough. Call it where a piece of work has been *done*, not from a task of its own that would go on
-    /// while the work hangs.
+    /// Reports that the work makes progress.
     ///
-    /// One read of the clock and an atomic write, from any thread.
+    /// With a [stall timeout](crate::Runner::stall_timeout), the term ends when heartbeats are missing for that long.
+    /// Call it where a piece of work *is done*, not from a separate task that would continue while the work hangs.
+    ///
+    /// It costs one read of the clock and an atomic write, from any thread.
     pub fn heartbeat(&self) {
         self.claim.term.shared.beat();
     }
 
-    /// [`Leadership::heartbeat`] for those who do a part of the work and do not hold the leadership.
+    /// Returns a handle that reports heartbeats, for parts of the work that do not hold the leadership.
     pub fn heartbeats(&self) -> Heartbeats {
         Heartbeats(self.term())
     }
 
-    /// Runs a task that belongs to the term: when the term ends, the key is released only after the task has ended,
-    /// and at the frozen deadline it is dropped. It should watch [`Term::lost`].
+    /// Runs a task that belongs to the term: the key is released only after the task has ended.
+    ///
+    /// The task should watch [`Term::lost`]. At the frozen deadline, it is dropped.
     ///
     /// ```
     /// # #[tokio::main]
@@ -141,17 +143,19 @@ impl Leadership {
         self.claim.handle.shared.env.spawn(task.boxed());
     }
 
-    /// Replaces all that this leader announces, now and after every rejoin. At most 32 KiB. The term and its token stay.
-    /// Of calls that overlap, the value of the last one stays, whatever answers are lost or late.
+    /// Replaces this leader's whole announcement, now and after every rejoin. At most 32 KiB. The term and its token
+    /// stay.
+    ///
+    /// If calls overlap, the value of the last call stays, whatever answers are lost or late.
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: too large. `GuardLost`: the key is no longer ours. `Unavailable` and others: etcd did not do it
-    /// now, or did not say so; it will be announced with the next key.
+    /// `InvalidInput`: the announcement is too large. `GuardLost`: the key belongs to this leader no more.
+    /// `Unavailable` and others: etcd did not store it, or did not confirm it; the next key will have it.
     ///
     /// # Cancellation safety
     ///
-    /// Dropped midway, etcd may or may not have it; the next key will.
+    /// If the call is dropped midway, etcd may or may not have the announcement; the next key will have it.
     pub async fn proclaim(&self, announcement: impl Into<Announcement>) -> Result<()> {
         let claim = &self.claim;
         proclaim(
@@ -164,19 +168,19 @@ impl Leadership {
         .await
     }
 
-    /// Gives up the leadership and the candidacy; returns when etcd confirmed that the key is gone.
+    /// Gives up the leadership and the candidacy, and returns when etcd confirmed that the key is gone.
     ///
-    /// The caller says by it that the work has ended: validity ends at once. Tasks of [`Leadership::spawn`] are
-    /// awaited until the frozen deadline and dropped then; only after that the key is released.
+    /// With this call, the caller states that the work has ended: validity ends at once. Tasks of [`Leadership::spawn`]
+    /// are awaited until the frozen deadline and then dropped; only after that is the key released.
     ///
     /// # Errors
     ///
-    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is retried in the background,
+    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is repeated in the background,
     /// and this call may be repeated. `LeadershipLost`: the leader [stepped down](Leadership::step_down) before.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: resigning goes on in the background.
+    /// Cancel safe: resigning continues in the background.
     pub async fn resign(&self) -> Result<()> {
         let claim = &self.claim;
         if self.lost_reason() == Some(LostReason::SteppedDown) {
@@ -189,14 +193,15 @@ impl Leadership {
         claim.handle.ended(claim.slot).await
     }
 
-    /// Gives up the leadership and goes to the back of the queue; returns when etcd confirmed that the key is gone.
+    /// Gives up the leadership and joins at the back of the queue. Returns when etcd confirmed that the key is gone.
     ///
-    /// As with [`Leadership::resign`], the caller says by it that the work has ended: validity ends at once, and tasks
-    /// of [`Leadership::spawn`] are awaited until the frozen deadline before the key is released. Then the next eldest
-    /// leads, and this node stands again behind all who wait; if nobody does, it leads again. Await
-    /// [`Candidate::elected`](crate::Candidate::elected) for its next turn; within the work of
-    /// [`Election::run`](crate::Election::run) return, and the work is called again when it comes. A candidate that was
-    /// dropped, or has left, does not stand again.
+    /// As with [`Leadership::resign`], the caller states that the work has ended: validity ends at once, and tasks of
+    /// [`Leadership::spawn`] are awaited until the frozen deadline before the key is released. Then the next eldest
+    /// leads, and this node waits behind all other candidates; if there are none, it leads again.
+    ///
+    /// Await [`Candidate::elected`](crate::Candidate::elected) for its next turn. Work of
+    /// [`Election::run`](crate::Election::run) returns instead, and is called again at its next turn. A candidate that
+    /// was dropped, or has left, does not join again.
     ///
     /// # Why there is no hand-over to a chosen node
     ///
@@ -208,12 +213,12 @@ impl Leadership {
     ///
     /// # Errors
     ///
-    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is retried in the background,
+    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is repeated in the background,
     /// and this call may be repeated. `Closed`: the session was closed.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: stepping down goes on in the background once the `Leadership` is dropped.
+    /// Cancel safe: stepping down continues in the background once the `Leadership` is dropped.
     ///
     /// ```
     /// # #[tokio::main]
@@ -256,7 +261,7 @@ impl fmt::Debug for Leadership {
 }
 
 impl Claim {
-    /// Won by a candidate that stands since then, counted from 1970.
+    /// Makes the claim of a candidate that joined at `since`, counted from 1970.
     pub(crate) fn new(
         handle: Handle,
         slot: SlotId,
@@ -275,7 +280,7 @@ impl Claim {
         }
     }
 
-    /// Unless nothing runs any more.
+    /// Returns the tasks, unless none is running.
     fn tasks(&self) -> Option<&Tasks> {
         self.tasks.get().filter(|tasks| !tasks.running.is_empty())
     }
@@ -284,7 +289,7 @@ impl Claim {
         &self.term
     }
 
-    /// Ends the term for a reason of its holder's; the token follows when the driver has seen it.
+    /// Ends the term for its holder's reason. The token is cancelled when the driver has processed it.
     pub(crate) fn end(&self, reason: LostReason) -> Result<()> {
         let bit = 1 << reason as u32;
         if self.sent.reasons.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
@@ -294,7 +299,7 @@ impl Claim {
         self.handle.send(Command::End { slot, term, reason })
     }
 
-    /// Ends the term, awaits its tasks and says that they have ended.
+    /// Ends the term, awaits its tasks and reports that they have ended.
     async fn give_back(&self, reason: LostReason) -> Result<()> {
         self.end(reason)?;
         if let Some(tasks) = self.tasks() {
@@ -305,7 +310,7 @@ impl Claim {
         self.joined()
     }
 
-    /// The work has ended: the key may go, and so nobody who kept a view of the term may act on it any more.
+    /// Reports that the work has ended: the key may go, so no view of the term may act any more.
     pub(crate) fn joined(&self) -> Result<()> {
         self.term.shared.give_back();
         if self.sent.joined.swap(true, Ordering::AcqRel) {
@@ -315,7 +320,7 @@ impl Claim {
         self.handle.send(Command::Joined { slot, term })
     }
 
-    /// Waits for the term's tasks; at the frozen deadline they are dropped. The token must have been cancelled.
+    /// Waits for the term's tasks, and drops them at the frozen deadline. The caller must have cancelled the token.
     pub(crate) async fn join_tasks(&self) {
         if let Some(tasks) = self.tasks() {
             tasks.join(&self.term).await;
@@ -324,7 +329,7 @@ impl Claim {
 }
 
 impl Tasks {
-    /// Waits for them; at the term's frozen deadline they are dropped. The token must have been cancelled.
+    /// Waits for the tasks, and drops them at the term's frozen deadline. The caller must have cancelled the token.
     async fn join(&self, term: &Term) {
         self.running.close();
         if term.until_cutoff(self.running.wait()).await.is_none() {
@@ -360,7 +365,7 @@ impl Drop for Claim {
     }
 }
 
-/// Hands a new announcement to the driver and waits for etcd.
+/// Passes a new announcement to the driver and waits for etcd.
 pub(crate) async fn proclaim(
     handle: &Handle,
     slot: SlotId,

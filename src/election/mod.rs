@@ -1,4 +1,4 @@
-//! Defines the handle of an election: the prefix of its keys, and the ways to take part in it.
+//! Defines the handle of an election, with the prefix of its keys and the ways to take part in it.
 
 mod candidate;
 mod following;
@@ -37,13 +37,14 @@ pub(crate) use shutdown::cancel_on;
 #[cfg(test)]
 pub(crate) use work_monitor::WorkMonitor;
 
-/// One election: a prefix in etcd under which every candidate has a key. The smallest create revision leads.
+/// An election: a prefix in etcd under which each candidate has a key. The candidate with the smallest create revision
+/// leads.
 ///
 /// The keys are those of etcd's own election recipe, `<name>/<lease id in hex>`, so Go's `concurrency` package,
-/// `etcdctl elect` and the v3election RPC can stand in the same election. Every key exactly one level below the
-/// prefix counts as a candidate, whoever wrote it.
+/// `etcdctl elect` and the v3election RPC can take part in the same election. Every key exactly one level below the
+/// prefix counts as a candidate, whatever program wrote it.
 ///
-/// A cheap handle from [`Session::election`](crate::Session::election); clone it freely.
+/// An election is a cheap handle from [`Session::election`](crate::Session::election); clone it freely.
 #[derive(Clone)]
 pub struct Election {
     pub(crate) handle: Handle,
@@ -55,14 +56,21 @@ pub struct Election {
 }
 
 impl Session {
-    /// An election by name. Sends nothing.
+    /// Returns the election with that name. Sends nothing.
+    ///
+    /// The keys are `<namespace>/<name>/<lease id in hex>`. Go services with `clientv3/concurrency`, `etcdctl elect`
+    /// and the v3election RPC take part under the name `<namespace>/<name>`, or just `<name>` with an empty
+    /// [`namespace`](crate::SessionOptions::namespace).
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the name is empty, begins or ends with `/`, contains `//` or control characters, is longer
-    /// than 512 bytes, begins with `~` (this crate's own keys do), is in use for a [`Lock`](crate::Lock) of this session, or lies
-    /// inside (or around) another election or lock of this session that is in use: `a` and `a/b` may not be used
-    /// together, because other programs would count the keys of `a/b` in `a`.
+    /// `InvalidInput`: the name
+    ///
+    /// * is empty, begins or ends with `/`, contains `//` or control characters, or is longer than 512 bytes;
+    /// * begins with `~`, as this crate's own keys do;
+    /// * is in use for a [`Lock`](crate::Lock) of this session; or
+    /// * lies inside or around another election or lock of this session that is in use. `a` and `a/b` may not be used
+    ///   together, because other programs would count the keys of `a/b` in `a`.
     pub fn election(&self, name: impl AsRef<str>) -> Result<Election> {
         let name = name.as_ref();
         check_name(name)?;
@@ -74,25 +82,25 @@ impl Session {
 }
 
 impl Session {
-    /// The election whose keys are `<prefix>/<lease id in hex>`, wherever they lie: for an election that exists already,
-    /// under a name that other programs gave it. Nothing is trimmed or put before it. Sends nothing.
+    /// Returns the election with exactly that prefix, for an election that other programs named. Sends nothing.
     ///
-    /// A prefix that lies within the session's namespace is the election of the name that follows:
-    /// `election_at("eldest/x")` is `election("x")` of the default namespace, with the same status and the same
-    /// [name](Election::name). Elsewhere, the election has the whole prefix for its name, in logs and metrics too.
+    /// The keys are `<prefix>/<lease id in hex>`; nothing is trimmed or put before it. A prefix within the session's
+    /// namespace is the election with the name that follows: `election_at("eldest/x")` is `election("x")` of the
+    /// default namespace, with the same status and the same [name](Election::name). Elsewhere, the whole prefix is the
+    /// election's name, in logs and metrics too.
     ///
     /// # What must not be mixed
     ///
-    /// * Every key exactly one level below the prefix counts as a candidate. Keep other keys out of it; one without a
-    ///   lease that is the oldest [blocks](Roster::blocker) the election.
-    /// * An election and a lock with the same prefix are one queue, and programs that follow etcd's own recipe count the
-    ///   keys at every level below. This session refuses a second use of a prefix, and prefixes that nest, its own names
-    ///   included. What other sessions and programs do there, nobody notices.
-    /// * `/a` and `a` are two elections. Go's `concurrency.NewElection(session, "/a/")` and `etcdctl elect /a/` have their
-    ///   keys at `/a//<lease id>`: an election that no prefix here can name.
+    /// * Every key exactly one level below the prefix counts as a candidate. Keep other keys out of it. If the oldest
+    ///   key has no lease, it [blocks](Roster::blocker) the election.
+    /// * An election and a lock with the same prefix are one queue, and programs that follow etcd's own recipe count
+    ///   the keys at every level below. This session refuses a second use of a prefix, and prefixes that nest, its own
+    ///   names included. No session notices what other sessions and programs do there.
+    /// * `/a` and `a` are two elections. Go's `concurrency.NewElection(session, "/a/")` and `etcdctl elect /a/` have
+    ///   their keys at `/a//<lease id>`: an election that no prefix here can name.
     ///
-    /// The session's user needs the permission `readwrite` on the prefix `<prefix>/` as well: one key of the lease
-    /// that it may not write stops the renewals of all.
+    /// The session's user also needs the permission `readwrite` on the prefix `<prefix>/`: if the user may not write
+    /// one key of the lease, etcd refuses to renew the lease for all of them.
     ///
     /// ```
     /// # #[tokio::main]
@@ -110,10 +118,13 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the prefix is empty, ends with `/`, contains control characters, is longer than 1025 bytes, or lies
-    /// where this crate keeps other keys (a level `~semaphore`, `~partitions`, `~members` or `~run`; within the session's namespace any
-    /// that begins with `~`); or it is in use for a lock of this session, nests with what is in use, or is the name of
-    /// another election that is in use within the namespace.
+    /// `InvalidInput`: the prefix
+    ///
+    /// * is empty, ends with `/`, contains control characters, or is longer than 1025 bytes;
+    /// * lies where this crate keeps other keys (a level `~semaphore`, `~partitions`, `~members` or `~run`; within the
+    ///   session's namespace any name that begins with `~`);
+    /// * is in use for a lock of this session, nests with a prefix that is in use, or is the name of another election
+    ///   that is in use within the namespace.
     pub fn election_at(&self, prefix: impl AsRef<str>) -> Result<Election> {
         let prefix = prefix.as_ref();
         let shared = self.shared();
@@ -142,48 +153,51 @@ impl Election {
         }
     }
 
-    /// Its name within the session's namespace, or the exact prefix that [`Session::election_at`] was given.
+    /// Returns the election's name within the session's namespace, or the exact prefix given to
+    /// [`Session::election_at`].
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The session that it belongs to, as one more handle of it.
+    /// Returns the session of this election, as one more handle.
     pub fn session(&self) -> Session {
         Session::of(self.handle.clone())
     }
 
-    /// The prefix of its keys, with the final `/`.
+    /// Returns the prefix of the election's keys, with the final `/`.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Chooses which part of the queue candidates watch ([`WatchScope::Auto`] by default); for those that campaign
-    /// afterwards, through this handle.
+    /// Sets which part of the queue a candidate watches ([`WatchScope::Auto`] by default), for later campaigns through
+    /// this handle.
     pub fn watch_scope(mut self, scope: WatchScope) -> Self {
         self.watch_scope = scope;
         self
     }
 
-    /// What candidates announce that campaign afterwards through this handle, in place of the session's
+    /// Sets the announcement of candidates that campaign through this handle from now on. It replaces the session's
     /// [announcement](crate::SessionOptions::announcement).
     pub fn announcement(mut self, announcement: impl Into<Announcement>) -> Self {
         self.announcement = Some(announcement.into());
         self
     }
 
-    /// Stands as a candidate; returns once the key stands in etcd.
+    /// Joins the election as a candidate, and returns once its key is in etcd.
     ///
-    /// Goes on trying while etcd cannot be reached; give it a timeout if that is not wanted.
+    /// The call retries while etcd cannot be reached; add a timeout if it should give up. A session can campaign again
+    /// right after it dropped a candidate: the new candidate joins at the back when the old key is gone.
     ///
     /// # Errors
     ///
-    /// `AlreadyCampaigning`: this session stands in this election. `InvalidInput`: the announcement is too large.
+    /// `AlreadyCampaigning`: this session has a candidate in this election, or a `Leadership` or a task of
+    /// [`Leadership::spawn`] that outlived its candidate. `InvalidInput`: the announcement is too large.
     /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key.
-    /// `Closed`: the session was closed. Nothing is left in etcd.
+    /// `Closed`: the session was closed. After an error, nothing is left in etcd.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: dropped before it is ready, the key is taken away again in the background.
+    /// Cancel safe: if it is dropped before it is ready, the key is deleted in the background.
     pub async fn campaign(&self) -> Result<Candidate> {
         self.stand(false).await
     }
@@ -210,16 +224,20 @@ impl Election {
         .await
     }
 
-    /// Where this session stands in it, whether by a [`Candidate`] or by [`Election::run`], through whichever handle.
-    /// [`Status::Idle`]: it has not stood since its first handle of this election was made. Asks nobody.
+    /// Returns the status of this session in the election from memory, without asking etcd.
+    ///
+    /// It covers [`Candidate`]s and [`Election::run`], through every handle of this session. It is [`Status::Idle`] if
+    /// the session has not been a candidate since its first handle of this election was made.
     pub fn status(&self) -> Status {
         self.local.get().status.unwrap_or(Status::Idle)
     }
 
-    /// The same as a channel: the current status at once (`changed()` returns for it), then every change, the latest
-    /// winning. It goes on from one candidacy to the next, for as long as a handle of this election lives.
+    /// Returns a channel with the status: the current status at once (`changed()` returns for it), then every change. A
+    /// slow reader sees only the latest status.
     ///
-    /// A leader is told to stop when its status becomes [`Status::Ending`]; its term is over when another status follows.
+    /// The channel continues from one candidacy to the next, while any handle of this election exists.
+    ///
+    /// A leader should stop when its status becomes [`Status::Ending`]. Its term is over when another status follows.
     ///
     /// ```
     /// # #[tokio::main]
@@ -249,31 +267,31 @@ impl Election {
         status
     }
 
-    /// Whether this session leads and has not been told to stop: `false` from the cancellation of the term's
-    /// [token](Term::lost) on. For what begins new work.
+    /// Returns `true` while this session leads and its term's [token](Term::lost) is not cancelled. Ask it before new
+    /// work begins.
     ///
-    /// Work that is under way may go on for the [grace period](crate::SessionOptions::grace): for that ask
-    /// [`Term::is_valid`], of [`Election::term`].
+    /// Work that is under way may continue for the [grace period](crate::SessionOptions::grace): ask
+    /// [`Term::is_valid`], of [`Election::term`], for such work.
     pub fn is_leader(&self) -> bool {
         let term = self.local.get().held.map(|held| held.term);
         term.is_some_and(|term| !term.shared.is_lost() && term.is_valid())
     }
 
-    /// Ends this session's candidacy from outside of its work, whether it leads or waits; returns when etcd confirmed that
-    /// the key is gone. At once if it does not stand.
+    /// Ends this session's candidacy from outside of its work, whether it leads or waits. Returns when etcd confirmed
+    /// that the key is gone, and at once if the session is not a candidate.
     ///
-    /// A leader's work is told through its token, awaited, and dropped after the
-    /// [grace period](crate::SessionOptions::grace); then [`Election::run`] returns. Who went step by step drops its
-    /// [`Leadership`] when its work has ended.
+    /// The token of a leader's work is cancelled. The work is awaited, and dropped after the [grace
+    /// period](crate::SessionOptions::grace); then [`Election::run`] returns. A program that controls single steps
+    /// drops its [`Leadership`] when its work has ended.
     ///
     /// # Errors
     ///
-    /// `Unavailable`: not confirmed within the grace period and four request timeouts. It goes on in the background, and
-    /// this call may be repeated. `Closed`: the session was closed.
+    /// `Unavailable`: etcd did not confirm within the grace period and four request timeouts. The deletion continues in
+    /// the background, and this call may be repeated. `Closed`: the session was closed.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: resigning goes on in the background.
+    /// Cancel safe: resigning continues in the background.
     pub async fn resign(&self) -> Result<()> {
         let state = self.local.get();
         let Some(slot) = state.slot else {
@@ -286,11 +304,11 @@ impl Election {
         self.handle.ended_within(slot, self.patience()).await
     }
 
-    /// Ends this session's term from outside of its work, and goes to the back of the queue; returns when etcd confirmed
-    /// that the term's key is gone. At once if it does not lead.
+    /// Ends this session's term from outside of its work, and joins at the back of the queue. Returns when etcd
+    /// confirmed that the term's key is gone, and at once if the session does not lead.
     ///
-    /// The work ends as after [`Election::resign`]; then the next eldest leads, and this node stands again behind all who
-    /// wait.
+    /// The work ends as after [`Election::resign`]. Then the next eldest leads, and this node waits behind all other
+    /// candidates.
     ///
     /// # Errors
     ///
@@ -298,7 +316,7 @@ impl Election {
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: stepping down goes on in the background.
+    /// Cancel safe: stepping down continues in the background.
     pub async fn step_down(&self) -> Result<()> {
         match self.local.get().held {
             Some(held) if held.term.is_valid() => self.step_down_from(&held).await,
@@ -313,19 +331,20 @@ impl Election {
         self.handle.released_within(slot, term, patience).await
     }
 
-    /// May be asked for any number of times: it waits for room among the commands.
+    /// Sends the end of a term when there is room, because a user may ask for it any number of times.
     async fn end(&self, held: &Held, reason: LostReason) -> Result<()> {
         let (slot, term) = held.id;
         self.handle.call(Command::End { slot, term, reason }).await
     }
 
-    /// How long a key may take to go whose work is awaited first.
+    /// Returns how long to wait for the deletion of a key whose work is awaited first.
     fn patience(&self) -> Duration {
         self.handle.shared.settings.grace + self.handle.patience()
     }
 
-    /// The last term in which this session led, whoever holds the leadership; `None`: it has not. Asks nobody. The term
-    /// may be over: [`Term::is_valid`] tells, at every use.
+    /// Returns the last term in which this session led, or `None` if it never led. Reads memory, without asking etcd.
+    ///
+    /// The term is returned whichever handle holds the leadership. It may be over: ask [`Term::is_valid`] at every use.
     ///
     /// ```
     /// # #[tokio::main]
@@ -350,8 +369,8 @@ impl Election {
         self.local.get().held.map(|held| held.term)
     }
 
-    /// Who leads, by one linearizable read. `None`: nobody, or a key without a lease is in the way (see
-    /// [`Roster::blocker`]).
+    /// Reads the leader from etcd, by one linearizable read. Returns `None` if there is no candidate, or if a key
+    /// without a lease is in the way ([`Roster::blocker`]).
     ///
     /// # Errors
     ///
@@ -365,7 +384,7 @@ impl Election {
         Ok(self.roster().await?.leader().cloned())
     }
 
-    /// All candidates, eldest first, by one linearizable read.
+    /// Reads all candidates from etcd, eldest first, by one linearizable read.
     ///
     /// # Errors
     ///
@@ -397,22 +416,54 @@ impl Election {
             .await
     }
 
-    /// Looks on: the current state first, then every change. Needs no lease, and only the permission to read. While
-    /// etcd cannot be reached, the stream waits.
+    /// Returns a stream of the election's candidates: the current state first, then every change.
+    ///
+    /// An observer needs no lease, and only the permission to read. While etcd cannot be reached, the stream waits.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let endpoints = [etcd.endpoint()];
+    /// use eldest::Announcement;
+    /// use futures::StreamExt;
+    ///
+    /// let me = Announcement::default().with_address("10.0.0.1:8080");
+    /// let session = Session::connect(endpoints, SessionOptions::new("node-a").announcement(me)).await?;
+    /// let election = session.election("billing/scheduler")?;
+    /// let _candidate = election.campaign().await?;
+    ///
+    /// let mut changes = election.observe().await?;
+    /// while let Some(roster) = changes.next().await {
+    ///     match roster?.leader() {
+    ///         Some(leader) => {
+    ///             println!("{} leads at {:?}", leader.identity(), leader.announcement().address());
+    /// #           assert_eq!(leader.announcement().address(), Some("10.0.0.1:8080"));
+    /// #           break;
+    ///         }
+    ///         None => println!("nobody leads"),
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// `Closed`: the session was closed. What etcd refuses arrives as an item of the stream.
+    /// `Closed`: the session was closed. If etcd refuses the watch, the error arrives as an item of the stream.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe, as is waiting for the stream's next item.
+    /// Cancel safe, and so is waiting for the stream's next item.
     pub async fn observe(&self) -> Result<Observer> {
         Observer::start(self.handle.clone(), self.prefix_bytes(), Reach::Children).await
     }
 
-    /// Looks on as [`Election::observe`] does, and tells only of changes of the leader: who leads now first, then each
-    /// election and each vacancy, once and in order.
+    /// Returns a stream of changes of the leader: the current leader first, then each election and each vacancy, once
+    /// and in order.
+    ///
+    /// It watches as [`Election::observe`] does.
     ///
     /// ```
     /// # #[tokio::main]
@@ -443,7 +494,7 @@ impl Election {
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe, as is waiting for the next change.
+    /// Cancel safe, and so is waiting for the next change.
     pub async fn leader_changes(&self) -> Result<LeaderChanges> {
         Ok(LeaderChanges::new(self.observe().await?))
     }

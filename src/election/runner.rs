@@ -28,7 +28,7 @@ pub type NoCheck = fn() -> Pending<Result<(), BoxError>>;
 /// What becomes of a leader's work that has not ended by the frozen deadline of its term.
 ///
 /// Until then it was asked to end by [`Term::lost`](crate::Term::lost), for at least the
-/// [grace period](crate::SessionOptions::grace) in most cases (see [Ending a term](crate#ending-a-term)).
+/// [grace period](crate::SessionOptions::grace) in most cases (see [how a term ends](crate::Term#how-a-term-ends)).
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(

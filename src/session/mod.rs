@@ -1,4 +1,4 @@
-//! Shares one lease, one keepalive stream and one watch stream among all handles of a session.
+//! Defines the session: one lease, one keepalive stream and one watch stream for all of its handles.
 
 mod names;
 mod options;
@@ -31,17 +31,17 @@ pub(crate) use names::{MAX_CAPACITY, MAX_COUNT, Path, Use};
 pub use options::SessionOptions;
 pub(crate) use options::{Settings, check_exact, check_name};
 
-/// One node's stay in etcd: one lease, one keepalive stream and one watch stream for every election and lock of a
-/// process.
+/// A node's connection to etcd, with one lease, one keepalive stream and one watch stream for all its elections and
+/// locks.
 ///
-/// A cheap handle; clone it freely. The lease is granted at the first campaign or lock, so a session that only looks on
-/// holds none. A lost lease is replaced, and candidates rejoin at the back of their queues, by themselves.
+/// A session is a cheap handle; clone it freely. The first campaign or lock grants the lease, so a session that only
+/// observes has none. The session replaces a lost lease, and its candidates join their queues again, at the back.
 ///
-/// When the last handle is dropped (sessions, elections, candidates, leaderships, locks and observers all are handles),
-/// the session closes itself in the background, as [`Session::close`] does, for as long as the runtime lives. A
-/// process that ends right afterwards leaves its keys to expire: call [`Session::close`] and await it.
+/// Sessions, elections, candidates, leaderships, locks and observers are all handles of the session. When the last
+/// handle is dropped, the session closes in the background, as [`Session::close`] does, while the runtime lives. A
+/// process that ends right afterwards leaves its keys until they expire: await [`Session::close`] first.
 ///
-/// One session per process is enough for any number of elections, in each of which it can be one candidate.
+/// One session per process is enough for any number of elections. It can be one candidate in each of them.
 ///
 /// ```
 /// # #[tokio::main]
@@ -68,7 +68,7 @@ pub struct Session {
     handle: Handle,
 }
 
-/// What keeps a session alive.
+/// The parts that keep a session alive.
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(crate) commands: Commands,
@@ -112,15 +112,16 @@ impl Handle {
         }
     }
 
-    /// Sends at once what a handle says a few times at most. Fails only when the driver is gone.
+    /// Sends a command at once, for commands that a handle sends only a few times. Fails only if the driver is gone.
     pub(crate) fn send(&self, command: Command) -> Result<()> {
         self.commands.tell(command)
     }
 
-    /// Sends what a user may ask for any number of times, when there is room. Fails only when the driver is gone.
+    /// Sends a command when there is room, for commands that a user may send any number of times. Fails only if the
+    /// driver is gone.
     ///
     /// # Cancellation safety
-    /// Dropped before it is ready, nothing is sent.
+    /// If it is dropped before it is ready, nothing is sent.
     pub(crate) async fn call(&self, command: Command) -> Result<()> {
         self.commands.call(&self.shared.room, command).await
     }
@@ -129,29 +130,29 @@ impl Handle {
         self.shared.slots.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The announcement as it is written to etcd, of a candidate that stands since then.
+    /// Encodes the announcement for etcd, for a candidate that joined at `since`.
     pub(crate) fn encode(&self, announcement: &Announcement, since: Duration) -> Result<Arc<[u8]>> {
         announcement.encode(&self.shared.settings.identity, since)
     }
 
-    /// Waits until a candidacy is over and its key is gone for certain.
+    /// Waits until a candidacy is over and its key is certainly gone.
     pub(crate) async fn ended(&self, slot: SlotId) -> Result<()> {
         self.ended_within(slot, self.patience()).await
     }
 
-    /// As [`Handle::ended`], where work is awaited first.
+    /// Waits as [`Handle::ended`] does, for keys whose work is awaited first.
     pub(crate) async fn ended_within(&self, slot: SlotId, patience: Duration) -> Result<()> {
         let (reply, done) = oneshot::channel();
         self.call(Command::AwaitEnd { slot, reply }).await?;
         self.confirmed(done, patience).await
     }
 
-    /// Waits until the key of that term is gone for certain.
+    /// Waits until the key of that term is certainly gone.
     pub(crate) async fn released(&self, slot: SlotId, term: TermId) -> Result<()> {
         self.released_within(slot, term, self.patience()).await
     }
 
-    /// As [`Handle::released`], where work is awaited first.
+    /// Waits as [`Handle::released`] does, for keys whose work is awaited first.
     pub(crate) async fn released_within(
         &self,
         slot: SlotId,
@@ -177,24 +178,24 @@ impl Handle {
         }
     }
 
-    /// How long calls wait for etcd to confirm that a key is gone.
+    /// Returns how long calls wait for etcd to confirm that a key is gone.
     pub(crate) fn patience(&self) -> Duration {
         several(self.shared.settings.request_timeout)
     }
 }
 
 impl Session {
-    /// Connects to etcd, through whichever endpoint answers first.
+    /// Connects to etcd, through the endpoint that answers first.
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: an endpoint or an option breaks a rule, or there is no tokio runtime. `Unavailable`: no
-    /// endpoint answered a linearizable read within the connect timeout (default 5 s). `Unauthenticated`,
-    /// `PermissionDenied`: etcd refused us.
+    /// `InvalidInput`: an endpoint or an option breaks a rule, or there is no tokio runtime. `Unavailable`: no endpoint
+    /// answered a linearizable read within the connect timeout (default 5 s). `Unauthenticated`, `PermissionDenied`:
+    /// etcd refused the session's user.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: dropped before it is ready, nothing is left.
+    /// Cancel safe: if it is dropped before it is ready, nothing is left.
     pub async fn connect<E: AsRef<str>>(
         endpoints: impl IntoIterator<Item = E>,
         options: SessionOptions,
@@ -205,7 +206,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Makes a session without connecting: campaigns and observers wait until etcd can be reached.
+    /// Makes a session without connecting. Campaigns and observers wait until etcd can be reached.
     ///
     /// # Errors
     ///
@@ -315,32 +316,34 @@ impl Session {
         }
     }
 
-    /// Who this node is, as given to [`SessionOptions::new`].
+    /// Returns the name of this node, as given to [`SessionOptions::new`].
     pub fn identity(&self) -> &str {
         &self.handle.shared.settings.identity
     }
 
-    /// Where the session's keys live, without the final `/`; see [`SessionOptions::namespace`].
+    /// Returns the namespace of the session's keys, without the final `/` ([`SessionOptions::namespace`]).
     pub fn namespace(&self) -> &str {
         &self.handle.shared.settings.namespace
     }
 
-    /// How the session is doing: the current state at once, then every change.
+    /// Returns a channel with the session's state: the current state at once, then every change.
     pub fn state(&self) -> watch::Receiver<SessionState> {
         self.handle.shared.state.clone()
     }
 
-    /// Ends every term (tokens cancelled, work awaited until its frozen deadline), of locks too, leaves every queue and
-    /// revokes the lease. Handles of this session answer [`ErrorKind::Closed`] afterwards. Calling it again is no error.
+    /// Ends every term, leaves every queue and revokes the lease.
+    ///
+    /// The tokens of all terms are cancelled, of locks too, and work is awaited until its frozen deadline. Afterwards,
+    /// the handles of this session return [`ErrorKind::Closed`]. A second call is no error.
     ///
     /// # Errors
     ///
-    /// `Unavailable`: etcd did not confirm it within the TTL and four request timeouts; it is retried in the
-    /// background until the lease must have expired by itself.
+    /// `Unavailable`: etcd did not confirm it within the TTL and four request timeouts. The session repeats it in the
+    /// background until the lease must have expired.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: closing goes on in the background.
+    /// Cancel safe: closing continues in the background.
     pub async fn close(&self) -> Result<()> {
         let (reply, done) = oneshot::channel();
         if self.handle.call(Command::Close { reply }).await.is_err() {
@@ -360,7 +363,7 @@ impl Session {
 }
 
 impl SessionShared {
-    /// What stands under the prefix, by a linearizable read that is repeated for as long as connecting may take.
+    /// Reads the keys under the prefix by a linearizable read, and repeats it for as long as connecting may take.
     pub(crate) async fn roster(&self, prefix: &[u8], reach: Reach) -> Result<Roster> {
         let read = || async {
             let sent = AsOf::now(&self.env);
@@ -370,7 +373,8 @@ impl SessionShared {
         Ok(Roster::new(listed.header.revision, listed.entries).with_as_of(Some(sent)))
     }
 
-    /// Asks again, for as long as connecting may take, while another try may do better. Only for what may be done twice.
+    /// Repeats a request while another try may succeed, for as long as connecting may take. Only for requests that may
+    /// be sent twice.
     pub(crate) async fn persist<T, A>(&self, mut ask: impl FnMut() -> A) -> Result<T>
     where
         A: Future<Output = Result<T, RequestError>>,
@@ -393,7 +397,7 @@ impl SessionShared {
         }
     }
 
-    /// One linearizable read through any endpoint.
+    /// Makes one linearizable read through any endpoint.
     async fn reach(&self) -> Result<()> {
         let patience = self.settings.connect_timeout;
         let end = self.env.now().after(patience);

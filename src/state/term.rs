@@ -1,4 +1,4 @@
-//! Decides by one clock comparison, on any thread, whether a term is still valid.
+//! Defines a term and its deadline: one clock comparison decides, on any thread, whether a term is still valid.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,13 +13,13 @@ use crate::runtime::{SharedEnv, Watched};
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
 
-/// Set in a deadline's word once the deadline can no longer be extended.
+/// The bit of a deadline's word that says that the deadline can no longer be extended.
 const FROZEN: u64 = 1 << 63;
 
-/// Until when one lease is believed in, without a break; shared by every term that began under it.
+/// The deadline of one lease, without a break; every term that began under the lease shares it.
 ///
-/// Its deadline only moves later, and only while it is not frozen; once anybody saw it pass, it is frozen for
-/// ever, so no check that said "no" is ever followed by one that says "yes".
+/// The deadline only moves later, and only while it is not frozen. It freezes for good as soon as a check sees that it
+/// has passed, so a check that returned `false` is never followed by one that returns `true`.
 #[derive(Debug)]
 pub(crate) struct LeaseDeadline {
     /// etcd's id of the lease.
@@ -49,7 +49,7 @@ impl LeaseDeadline {
         self.word.load(Ordering::Acquire) & FROZEN != 0
     }
 
-    /// Moves the deadline later. False: it is frozen, and whoever wanted to extend it must begin a new one.
+    /// Moves the deadline later. Returns `false` if the deadline is frozen; the caller must then begin a new one.
     pub(crate) fn extend(&self, deadline: Time) -> bool {
         let later = |word: u64| (word & FROZEN == 0).then(|| word.max(deadline.as_nanos()));
         self.word
@@ -57,13 +57,14 @@ impl LeaseDeadline {
             .is_ok()
     }
 
-    /// No extension from here on; every term under it is told.
+    /// Freezes the deadline, and cancels the tokens of all terms under it.
     pub(crate) fn end(&self) {
         self.word.fetch_or(FROZEN, Ordering::AcqRel);
         self.over.cancel();
     }
 
-    /// [`LeaseDeadline::end`] if the deadline has passed by `now`. False: it has not, perhaps because it was just extended.
+    /// Ends the deadline as [`LeaseDeadline::end`] does, if it has passed by `now`. Returns `false` if it has not,
+    /// perhaps because it was just extended.
     fn end_by(&self, now: Time) -> bool {
         // Looked at and ended in one step: no extension comes between.
         let passed = |word: u64| (word & !FROZEN <= now.as_nanos()).then_some(word | FROZEN);
@@ -78,7 +79,7 @@ impl LeaseDeadline {
     }
 }
 
-/// The deadline of the session's present lease, watched by the watchdog.
+/// The deadline of the session's current lease, which the watchdog watches.
 #[derive(Debug)]
 pub(crate) struct LeaseDeadlines {
     present: Mutex<Option<Arc<LeaseDeadline>>>,
@@ -93,7 +94,7 @@ impl LeaseDeadlines {
         })
     }
 
-    /// The longest that work may go on after its term ended.
+    /// Returns the longest time that work may go on after its term ended.
     pub(crate) fn grace(&self) -> Duration {
         self.grace
     }
@@ -139,7 +140,7 @@ impl Watched for LeaseDeadlines {
     }
 }
 
-/// What every handle of one term shares.
+/// The state that every handle of one term shares.
 pub(crate) struct TermState {
     pub(crate) env: SharedEnv,
     pub(crate) pool: Arc<Pool>,
@@ -147,18 +148,18 @@ pub(crate) struct TermState {
     pub(crate) election: Arc<str>,
     pub(crate) key: Arc<[u8]>,
     pub(crate) token: i64,
-    /// Valid no longer than this, whatever the lease; nanoseconds, only ever lowered.
+    /// The term is valid until this time at most, whatever the lease; nanoseconds, only ever lowered.
     until: AtomicU64,
-    /// Work is dropped then; nanoseconds, only ever lowered.
+    /// The time at which work is dropped; nanoseconds, only ever lowered.
     cutoff: AtomicU64,
     reason: OnceLock<LostReason>,
-    /// The driver has told of the end.
+    /// Whether the driver has reported the end of the term.
     told: AtomicBool,
-    /// The watchdog must hear of an earlier end of the work.
+    /// Whether the watchdog must learn of an earlier end of the work.
     guarded: AtomicBool,
-    /// Its `Leadership` was handed to somebody who acts.
+    /// Whether the term's `Leadership` was handed to a caller.
     taken_up: AtomicBool,
-    /// Nanoseconds; the last sign of life of the work.
+    /// The time of the work's last heartbeat; nanoseconds.
     beat: AtomicU64,
     lost: CancellationToken,
 }
@@ -190,7 +191,7 @@ impl TermState {
         })
     }
 
-    /// Somebody acts under it from now on.
+    /// Records that a caller acts under the term from now on.
     pub(crate) fn take_up(&self) {
         self.taken_up.store(true, Ordering::Relaxed);
     }
@@ -199,7 +200,7 @@ impl TermState {
         self.taken_up.load(Ordering::Relaxed)
     }
 
-    /// The driver ends the term. Whether that is news.
+    /// Ends the term on behalf of the driver. Returns `true` at the first call.
     pub(crate) fn end(&self, reason: LostReason, cutoff: Time, valid: bool) -> bool {
         self.limit_to(reason, cutoff, valid);
         if self.guarded.load(Ordering::Acquire) {
@@ -208,12 +209,12 @@ impl TermState {
         !self.told.swap(true, Ordering::AcqRel)
     }
 
-    /// The watchdog ends the term, and leaves it to the driver to tell.
+    /// Ends the term on behalf of the watchdog; the driver reports the end later.
     pub(crate) fn stall(&self, cutoff: Time) {
         self.limit_to(LostReason::Stalled, cutoff, true);
     }
 
-    /// Reason first, then the limits, then the token. Told again, the first reason stands.
+    /// Sets the reason, then the limits, then cancels the token. The first reason stays.
     fn limit_to(&self, reason: LostReason, cutoff: Time, valid: bool) {
         let _ = self.reason.set(reason);
         let until = if valid { cutoff.as_nanos() } else { 0 };
@@ -222,7 +223,7 @@ impl TermState {
         self.lost.cancel();
     }
 
-    /// A watched deadline hangs on the term's: it is looked at again when the term ends.
+    /// Lets the watchdog look again when the term ends, because a watched deadline depends on it.
     pub(crate) fn guard_by_watchdog(&self) {
         self.guarded.store(true, Ordering::Release);
     }
@@ -246,17 +247,17 @@ impl TermState {
         told.or_else(|| self.is_lost().then_some(LostReason::LeaseExpiring))
     }
 
-    /// The holder gave the term back: its key may go from now on.
+    /// Ends validity because the holder gave the term back: its key may be deleted from now on.
     pub(crate) fn give_back(&self) {
         self.until.store(0, Ordering::Release);
     }
 
-    /// When work that goes on is dropped; far away while the term is not over.
+    /// Returns the time at which work is dropped. It is far away while the term is not over.
     pub(crate) fn cutoff(&self) -> Time {
         Time::from_nanos(self.cutoff.load(Ordering::Acquire)).min(self.lease_deadline.deadline())
     }
 
-    /// Completes at the frozen deadline. The token must have been cancelled: until then the deadline moves.
+    /// Completes at the frozen deadline. The caller must have cancelled the token: until then, the deadline moves.
     async fn until_cutoff(&self) {
         loop {
             let cutoff = self.cutoff();
@@ -288,36 +289,64 @@ impl TermState {
     }
 }
 
-/// A view of one term of leadership: whether it is valid, and how to fence what is written under it.
+/// A view of one term of leadership: it says whether the term is valid, and fences writes.
 ///
-/// Cheap to clone and to pass to everything that acts for the leader. It does not hold the leadership: when the
-/// [`Leadership`](crate::Leadership) ends, every view of it says so.
+/// A view is cheap to clone and to pass to everything that acts for the leader. It does not hold the leadership: when
+/// the [`Leadership`](crate::Leadership) ends, all views of its term are invalid.
+///
+/// # How a term ends
+///
+/// A term ends in the same order, whatever ends it:
+///
+/// 1. [`Term::lost`] is cancelled and the deadline is frozen, so that no later renewal extends it.
+/// 2. The work is awaited.
+/// 3. Work that goes on is dropped at the frozen deadline.
+/// 4. The key is deleted. The deletion is repeated until etcd confirms it.
+///
+/// [`Election::run`](crate::Election::run) does all of this. With single steps,
+/// [`Leadership::spawn`](crate::Leadership::spawn) does it for the tasks of a leader.
+///
+/// | what ends the term | the term stays valid | work is dropped |
+/// |---|---|---|
+/// | [no renewal was verified in time](LostReason::LeaseExpiring) | for the [grace period](crate::SessionOptions::grace) | at the end of validity |
+/// | the work [stalled](LostReason::Stalled), or its node is unhealthy ([`Runner`](crate::Runner)) | for the grace period, or until the last deadline if that is earlier | at the end of validity |
+/// | [shutdown](LostReason::Shutdown), [the session closes](LostReason::SessionClosed), [the runtime is gone](LostReason::RuntimeGone) | until the last deadline, less than a TTL away | at the end of validity |
+/// | the [partition goes to another member](LostReason::Reassigned), or its member leaves | for the grace period, or until the last deadline if that is earlier | at the end of validity |
+/// | the [key](LostReason::KeyDeleted) or [lease](LostReason::LeaseLost) is gone, the key is [overwritten](LostReason::KeyOverwritten), or [etcd is another cluster](LostReason::StoreChanged) | no longer | after the grace period, or at the last deadline if that is earlier |
+/// | the leader [resigns](crate::Leadership::resign), [steps down](crate::Leadership::step_down) or drops its [`Leadership`](crate::Leadership) | no longer | as in the line above (tasks of [`Leadership::spawn`](crate::Leadership::spawn)) |
+///
+/// After the reasons in the first, second and fifth line, and after stepping down, the node joins the queue again, at
+/// the back. After a stall, it joins only when its work has ended and its health check returns `Ok`. Work that blocks a
+/// thread cannot be dropped: only [`Term::is_valid`] and fencing hold it back, or the end of its process
+/// ([`OnOverrun::Abort`](crate::OnOverrun::Abort)).
 #[derive(Clone)]
 pub struct Term {
     pub(crate) shared: Arc<TermState>,
 }
 
 impl Term {
-    /// Whether this node may act as leader, now: one read of the clock and a comparison, without lock or
-    /// allocation, for every hot path.
+    /// Returns `true` while this node may act as leader.
     ///
-    /// Once it said `false` it never says `true` again. It is `false` at the latest at [`Term::valid_until`],
-    /// which is before etcd can give the leadership to anybody else. A pause *after* the check cannot be seen by
-    /// any check: what must never happen twice needs [`Term::txn`] or the [`Term::fencing_token`] as well.
+    /// The check is one read of the clock and one comparison, without a lock or an allocation, and suits every hot
+    /// path. Once it returned `false`, it never returns `true` again. It returns `false` at [`Term::valid_until`] at
+    /// the latest, before etcd can give the leadership to another node. No check can see a pause that comes *after* it:
+    /// fence what must never happen twice, by [`Term::txn`] or the [`Term::fencing_token`].
     pub fn is_valid(&self) -> bool {
         self.shared.is_valid()
     }
 
-    /// A token that is cancelled when the term ends, at the latest the session's grace period before validity does.
+    /// Returns a token that is cancelled when the term ends.
     ///
-    /// A plain OS thread cancels it even if every worker of the runtime is blocked. Cancelling the returned token
-    /// affects nobody else. When somebody deleted the key, or the leader resigned, validity ends with the token.
+    /// If no renewal is verified in time, the token is cancelled one grace period before validity ends. If the key was
+    /// deleted or the leader resigned, validity ends together with the token ([all cases](Term#how-a-term-ends)). A
+    /// plain OS thread cancels the token even if every worker of the runtime is blocked. Cancelling the returned token
+    /// affects nothing else.
     pub fn lost(&self) -> CancellationToken {
         self.shared.lost.child_token()
     }
 
-    /// Polls the work of a term until it completes; once the term is lost, until the frozen deadline at the latest. `None`:
-    /// it was still running then, and is dropped with this call.
+    /// Polls the work of a term until it completes, and after the loss of the term until the frozen deadline at most.
+    /// Returns `None` if the work was still running then; this call drops it.
     pub(crate) async fn until_cutoff<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let overdue = async {
             self.shared.lost.cancelled().await;
@@ -330,13 +359,13 @@ impl Term {
         }
     }
 
-    /// Why the term ended; `None` while it has not.
+    /// Returns why the term ended, or `None` while it has not.
     pub fn lost_reason(&self) -> Option<LostReason> {
         self.shared.reason()
     }
 
-    /// Until when the term is valid if nothing else happens; moves later with every verified renewal until the
-    /// term ends.
+    /// Returns the time until which the term is valid if nothing else happens. Every verified renewal moves it later,
+    /// until the term ends.
     pub fn valid_until(&self) -> Deadline {
         Deadline {
             at: self.shared.limit(),
@@ -344,33 +373,45 @@ impl Term {
         }
     }
 
-    /// The create revision of the leader's key: strictly larger in every later term of this election, within one
-    /// etcd cluster. A resource that refuses a token lower than the highest it has seen is safe from old leaders.
+    /// Returns the fencing token: the create revision of the leader's key.
+    ///
+    /// Within one etcd cluster, every later term of this election has a larger token. A resource that keeps the highest
+    /// token it has seen, and refuses lower ones, is safe from old leaders. A new leader writes its token there first,
+    /// and reads the state only then.
+    ///
+    /// A restored backup of etcd lowers its revisions, so tokens are given out again. A running session that notices a
+    /// lower revision or raft term, or another cluster id, ends its terms ([`LostReason::StoreChanged`]), logs an error
+    /// and joins anew. A session that starts afterwards cannot notice. To keep tokens growing, restore with `etcdutl
+    /// snapshot restore --bump-revision N --mark-compacted` and an N larger than the number of changes since the
+    /// backup. Otherwise let outside resources compare `(epoch, token)`, and raise the epoch by hand after a restore.
     pub fn fencing_token(&self) -> i64 {
         self.shared.token
     }
 
-    /// The leader's key in etcd.
+    /// Returns the leader's key in etcd.
     pub fn key(&self) -> &[u8] {
         &self.shared.key
     }
 
-    /// The id of the lease that the leader's key is bound to. A key of one's own under it goes when the session's lease
-    /// does, but not when this term ends: the lease is the session's.
+    /// Returns the id of the lease that the leader's key is bound to.
+    ///
+    /// If you bind your own key to this lease, the key goes when the session's lease ends, but not when this term ends:
+    /// the lease belongs to the session.
     pub fn lease_id(&self) -> i64 {
         self.shared.lease_deadline.lease()
     }
 
-    /// The name of the election, lock or semaphore; of a partition, the name of the partitions, `/` and its number.
+    /// Returns the name of the election, lock or semaphore. For a partition, it is the name of the partitions, `/` and
+    /// the partition's number.
     pub fn name(&self) -> &str {
         &self.shared.election
     }
 
-    /// "This term's key still stands", as a condition for a transaction of one's own.
+    /// Returns the condition that this term's key still exists, for your own transactions.
     ///
     /// For an etcd client of any version and any language: let the transaction compare that the create revision of
-    /// [`key`](Self::key) equals the [fencing token](Self::fencing_token). With this library's own operations, a guard is
-    /// a [`Condition`](crate::Condition). With the feature `etcd-client` it converts into that crate's `Compare`.
+    /// [`key`](Self::key) equals the [fencing token](Self::fencing_token). With this library's own operations, a guard
+    /// is a [`Condition`](crate::Condition). With the feature `etcd-client` it converts into that crate's `Compare`.
     ///
     /// ```
     /// # #[tokio::main]
@@ -401,23 +442,47 @@ impl Term {
         Guard::new(Arc::clone(&self.shared.key), self.shared.token)
     }
 
-    /// Applies `operations` in one etcd transaction, on condition that this term's key still stands.
+    /// Applies `operations` in one etcd transaction, on condition that this term's key still exists.
     ///
-    /// Sent at most once, with the session's request timeout. etcd's user needs permission for the keys of the
-    /// operations too; etcd takes at most 128 of them by default.
+    /// The transaction is sent at most once, with the session's request timeout. etcd's user needs permission for the
+    /// keys of the operations too; etcd accepts at most 128 operations by default.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let mut candidate = session.election("billing/scheduler")?.campaign().await?;
+    /// # let leadership = candidate.elected().await?;
+    /// use eldest::{ErrorKind, Op};
+    ///
+    /// match leadership.txn([Op::put("billing/invoices/next", "4711")]).await {
+    ///     Ok(_applied) => {}
+    ///     Err(error) => match error.kind() {
+    ///         ErrorKind::LeadershipLost | ErrorKind::GuardLost => return Ok(()), // not applied: stop the work
+    ///         ErrorKind::Ambiguous => { /* perhaps applied: read back before writing again */ }
+    ///         _ => return Err(error.into()), // not applied
+    ///     },
+    /// }
+    /// # assert_eq!(etcd.client().await.get("billing/invoices/next", None).await?.kvs()[0].value(), b"4711");
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::LeadershipLost`]: the term was not valid any more; nothing was sent.
-    /// [`ErrorKind::GuardLost`]: etcd refused it; nothing was applied.
-    /// [`ErrorKind::Ambiguous`]: no answer came. It may have been applied, and as long as the term's key stands it may
-    /// yet be: a server that was stopped passes on what it had received seconds before. So do not only read back, but
-    /// let what you write compare what it builds upon, by [`Op::when`]. A later term's guard keeps it out.
-    /// Other kinds: etcd refused the request itself; nothing was applied.
+    /// * [`ErrorKind::LeadershipLost`]: the term was no longer valid. Nothing was sent.
+    /// * [`ErrorKind::GuardLost`]: the key no longer exists. Nothing was applied.
+    /// * [`ErrorKind::Ambiguous`]: no answer came. etcd may have applied the transaction. It may also apply it later,
+    ///   for as long as the term's key exists: a server that was stopped passes on what it received seconds before. So
+    ///   do not only read back; let each write compare the value that it builds on, by [`Op::when`]. The guard of a
+    ///   later term keeps the old transaction out.
+    /// * Other kinds: etcd refused the request itself. Nothing was applied.
     ///
     /// # Cancellation safety
     ///
-    /// Not cancel safe: dropped midway, the outcome is unknown as with `Ambiguous`.
+    /// Not cancel safe: if the call is dropped midway, the outcome is unknown, as with `Ambiguous`.
     pub async fn txn(&self, operations: impl Into<Vec<Op>>) -> Result<TxnOutcome> {
         let operations = operations.into();
         if !self.is_valid() {
@@ -455,11 +520,11 @@ impl fmt::Debug for Term {
     }
 }
 
-/// A point in time after which something is no longer true, by the library's deadline clock.
+/// A point in time at which a promise ends, on the library's deadline clock.
 ///
-/// It converts into [`std::time::Instant`] and [`tokio::time::Instant`], for timers and for other libraries. Those clocks may
-/// stand still while the machine is suspended, and the library's does not: a converted deadline may lie too late after a
-/// suspend. So convert anew for each wait, and ask [`Term::is_valid`] before each act.
+/// It converts into [`std::time::Instant`] and [`tokio::time::Instant`], for timers and for other libraries. Those
+/// clocks may stand still while the machine is suspended, and the library's does not, so a converted deadline may lie
+/// too late after a suspend. Convert anew for each wait, and ask [`Term::is_valid`] before each act.
 #[derive(Clone)]
 pub struct Deadline {
     at: Time,
@@ -467,12 +532,12 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// How long it is until then; zero once it has passed.
+    /// Returns the time until the deadline, or zero once it has passed.
     pub fn time_left(&self) -> Duration {
         self.at.since(self.env.now())
     }
 
-    /// The same point as time since boot (`CLOCK_BOOTTIME`, on Linux), to compare within one machine.
+    /// Returns the deadline as time since boot (`CLOCK_BOOTTIME`, on Linux), for comparisons within one machine.
     pub fn since_boot(&self) -> Duration {
         self.at.since(Time::ZERO)
     }

@@ -25,8 +25,8 @@ const FIRST: Duration = Duration::from_secs(100);
 /// Makes a [`Leadership`] for a unit test, and what the test moves it by. Nothing is sent, nobody else stands, and no time
 /// passes but by [`TermControl::advance`].
 ///
-/// The term is valid for 10 s, with a grace period of 2 s. It ends as the table "Ending a term" in the documentation of
-/// `eldest` says. `resign`, `step_down`, `proclaim` and `spawn` work on a tokio runtime as they do with etcd.
+/// The term is valid for 10 s, with a grace period of 2 s. It ends as the table in the
+/// documentation of [`Term`] says. `resign`, `step_down`, `proclaim` and `spawn` work on a tokio runtime as they do with etcd.
 /// [`Term::txn`] fails as if etcd were out of reach ([`Unavailable`](eldest::ErrorKind::Unavailable)): work that writes to
 /// etcd is tested with `MemoryEtcd` or [`Etcd`](crate::Etcd).
 ///

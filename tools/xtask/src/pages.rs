@@ -24,8 +24,10 @@ const FRONT: [(&str, Option<usize>); 6] = [
 const GUIDE: &str = "docs";
 /// Lists every page of the guide, in the form that mdBook reads.
 const SUMMARY: &str = "docs/SUMMARY.md";
-/// Names every page whose programs are compiled as doctests.
-const DOCTESTS: &str = "src/lib.rs";
+/// The library's front page; it also names every page whose programs are compiled as doctests.
+const LIBRARY: &str = "src/lib.rs";
+/// The most words of prose that the library's front page may have.
+const LIBRARY_WORDS: usize = 900;
 
 /// Part of the stages `docs` and `check`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
@@ -57,8 +59,9 @@ fn check(root: &Path) -> Result<(usize, Vec<String>)> {
     }
     broken.extend(too_long(&pages));
     broken.extend(unlisted(&pages));
-    let doctests = fs::read_to_string(root.join(DOCTESTS))?;
-    broken.extend(uncompiled(&pages, &doctests));
+    let library = fs::read_to_string(root.join(LIBRARY))?;
+    broken.extend(uncompiled(&pages, &library));
+    broken.extend(too_much_prose(&library));
     Ok((pages.len(), broken))
 }
 
@@ -198,6 +201,34 @@ fn too_long(pages: &BTreeMap<PathBuf, Page>) -> Vec<String> {
     broken
 }
 
+/// Why the documentation at the head of that source is too long, if it is.
+fn too_much_prose(source: &str) -> Option<String> {
+    let head = source.lines().map_while(|line| line.strip_prefix("//!"));
+    let text: Vec<&str> = head.map(str::trim_start).collect();
+    let words = prose(&text.join("\n"));
+    (words > LIBRARY_WORDS)
+        .then(|| format!("{LIBRARY}: {words} words of prose, and {LIBRARY_WORDS} are allowed"))
+}
+
+/// How many words a reader of that page reads, without its programs and the targets of its links.
+fn prose(page: &str) -> usize {
+    let mut text = String::new();
+    let mut is_program = false;
+    for event in Parser::new_ext(page, Options::ENABLE_TABLES) {
+        match event {
+            Event::Start(Tag::CodeBlock(_)) => is_program = true,
+            Event::End(TagEnd::CodeBlock) => is_program = false,
+            Event::Text(part) | Event::Code(part) if !is_program => text.push_str(&part),
+            Event::SoftBreak | Event::HardBreak => text.push(' '),
+            Event::End(end) if !matches!(end, TagEnd::Link | TagEnd::Strong | TagEnd::Emphasis) => {
+                text.push(' ');
+            }
+            _ => {}
+        }
+    }
+    text.split_whitespace().count()
+}
+
 /// Pages of the guide that the summary does not list.
 fn unlisted(pages: &BTreeMap<PathBuf, Page>) -> Vec<String> {
     let links = pages
@@ -222,7 +253,7 @@ fn uncompiled(pages: &BTreeMap<PathBuf, Page>, doctests: &str) -> Vec<String> {
     missing
         .map(|(file, _)| {
             format!(
-                "{}: {DOCTESTS} does not compile its programs",
+                "{}: {LIBRARY} does not compile its programs",
                 file.display()
             )
         })
@@ -233,6 +264,8 @@ fn uncompiled(pages: &BTreeMap<PathBuf, Page>, doctests: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
+    const COMPILED: &str = "#[doc = include_str!(\"../docs/compiled.md\")]";
+
     /// A repository with these pages.
     fn checked(pages: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfile::tempdir().expect("a folder");
@@ -241,7 +274,7 @@ mod tests {
             fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
             fs::write(path, text).expect("a page");
         };
-        write(DOCTESTS, "#[doc = include_str!(\"../docs/compiled.md\")]");
+        write(LIBRARY, COMPILED);
         write(SUMMARY, "- [A](a.md)\n- [B](compiled.md)\n");
         write("docs/compiled.md", "# B\n\n```rust\nfn main() {}\n```\n");
         write("docs/a.md", "# A\n");
@@ -275,8 +308,21 @@ mod tests {
     fn a_page_that_is_not_listed_not_compiled_or_too_long_is_named() {
         let page = "```rust,no_run\nfn main() {}\n```\n";
         let long = "word ".repeat(2_001);
-        let broken = checked(&[("docs/new.md", page), ("ARCHITECTURE.md", &long)]);
-        let wrong = ["2001 words", "does not list it", "does not compile"];
+        let library = format!(
+            "//! [One](two) `three::four`, *five*.\n//! ```\n//! no prose\n//! ```\n//! {}\nmod no_prose;\n{COMPILED}",
+            "word ".repeat(898)
+        );
+        let broken = checked(&[
+            ("docs/new.md", page),
+            ("ARCHITECTURE.md", &long),
+            (LIBRARY, &library),
+        ]);
+        let wrong = [
+            "2001 words",
+            "does not list it",
+            "does not compile",
+            "901 words",
+        ];
         assert_eq!(broken.len(), wrong.len(), "{broken:?}");
         for (broken, wrong) in broken.iter().zip(wrong) {
             assert!(broken.contains(wrong), "{broken}");
