@@ -8,6 +8,7 @@ mod checks;
 mod compose;
 mod consumer;
 mod deny;
+mod diagrams;
 mod docker;
 mod engine;
 mod failures;
@@ -111,6 +112,12 @@ const COMMANDS: &[Entry] = &[
         "[ARGS]",
         "install cargo-deny, and have it check deny.toml, advisories too",
         deny::run,
+    ),
+    command(
+        "diagrams",
+        "",
+        "draw docs/diagrams/*.svg from the sources beside them",
+        |_| diagrams::run(),
     ),
     command(
         "images",
