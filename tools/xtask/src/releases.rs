@@ -71,3 +71,42 @@ fn verify(stage: &Stage, etcd: &Path, series: &str) -> Result<Version> {
     stage.say(&format!("etcd {found}"));
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{CURRENT, SUPPORTED};
+
+    const README: &str = include_str!("../../../README.md");
+    const MANIFEST: &str = include_str!("../../../Cargo.toml");
+
+    /// What the workspace's manifest says of `key`.
+    fn manifest(key: &str) -> &'static str {
+        let begin = format!("{key} = \"");
+        let mut lines = MANIFEST.lines();
+        let value = lines.find_map(|line| line.strip_prefix(&begin)?.strip_suffix('"'));
+        value.expect("the manifest has the key")
+    }
+
+    /// The badge's address, with the characters that shields.io reads as its own escaped.
+    fn badge(label: &str, message: &str) -> String {
+        let mut escaped = message.replace('-', "--");
+        for (character, code) in [("+", "%2B"), (" ", "%20"), ("|", "%7C")] {
+            escaped = escaped.replace(character, code);
+        }
+        format!("/badge/{label}-{escaped}-blue)")
+    }
+
+    #[test]
+    fn badges_state_what_is_built_and_tested() {
+        let etcd: Vec<&str> = SUPPORTED.into_iter().chain([CURRENT]).collect();
+        let badges = [
+            badge("rust", &format!("{}+", manifest("rust-version"))),
+            badge("etcd", &etcd.join(" | ")),
+            badge("licence", manifest("license")),
+        ];
+        for badge in &badges {
+            assert!(README.contains(badge), "README.md lacks {badge}");
+        }
+        assert_eq!(README.matches("/badge/").count(), badges.len());
+    }
+}
