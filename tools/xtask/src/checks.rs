@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::metadata::Metadata;
 use crate::published::{HTTP, LIBRARY, TESTING};
 use crate::stage::Stage;
-use crate::{imports, pages, setup, simulate, suites, together};
+use crate::{imports, pages, runbooks, setup, simulate, suites, together};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
@@ -27,6 +27,7 @@ pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
     everything(stage)?;
     imports::stage(stage)?;
     pages::stage(stage)?;
+    runbooks::stage(stage)?;
     suites::unit(stage)?;
     simulate::short(stage)
 }
@@ -68,6 +69,7 @@ pub(crate) fn features(stage: &mut Stage) -> Result<()> {
 /// The stage `docs`: the pages, and the documentation of all libraries.
 pub(crate) fn docs(stage: &mut Stage) -> Result<()> {
     pages::stage(stage)?;
+    runbooks::stage(stage)?;
     stage.step(documenting(stage)?.env("RUSTDOCFLAGS", "-D warnings"))?;
     Ok(())
 }

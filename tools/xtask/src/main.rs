@@ -26,6 +26,7 @@ mod process;
 mod published;
 mod python;
 mod releases;
+mod runbooks;
 mod setup;
 mod simulate;
 mod stage;

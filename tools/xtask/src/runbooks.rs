@@ -1,0 +1,256 @@
+//! Holds the runbooks of docs/operations.md to what people see: every alert and log line that they quote exists, and every
+//! alert and every warning has a runbook.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::setup;
+use crate::stage::Stage;
+
+const RUNBOOKS: &str = "docs/operations.md";
+const ALERTS: &str = "deploy/monitoring/alerts.yml";
+const LOG_LINES: &str = "docs/logging.md";
+/// What the command and its HTTP side write.
+const SOURCES: [&str; 2] = ["crates/eldest-cli/src", "crates/eldest-http/src"];
+/// The table at the top of a runbook.
+const HEADER: &str = "| you see | where |";
+/// What each runbook tells after that table.
+const PARTS: [&str; 2] = ["**It means:**", "**Do"];
+
+/// Part of the stages `docs` and `check`.
+pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
+    let (runbooks, broken) = check(setup::root())?;
+    if broken.is_empty() {
+        stage.pass(&format!("{runbooks} runbooks: what they quote exists"));
+    }
+    for why in broken {
+        stage.fail(format!("{RUNBOOKS}: {why}"));
+    }
+    Ok(())
+}
+
+/// How many runbooks there are, and what is wrong with them.
+fn check(root: &Path) -> Result<(usize, Vec<String>)> {
+    let read =
+        |file: &str| fs::read_to_string(root.join(file)).with_context(|| format!("reading {file}"));
+    let mut sources = String::new();
+    for folder in SOURCES {
+        gather(&root.join(folder), &mut sources)?;
+    }
+    Ok(Runbooks::read(&read(RUNBOOKS)?).held_to(
+        &alerts(&read(ALERTS)?),
+        &log_lines(&read(LOG_LINES)?),
+        &plain(&sources),
+    ))
+}
+
+/// All Rust sources below a folder.
+fn gather(folder: &Path, text: &mut String) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            gather(&path, text)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text.push_str(&fs::read_to_string(&path)?);
+        }
+    }
+    Ok(())
+}
+
+/// Without line breaks within literals.
+fn plain(source: &str) -> String {
+    let words: Vec<&str> = source.split_whitespace().collect();
+    words.join(" ").replace("\\ ", "")
+}
+
+/// The names in a file of alert rules.
+fn alerts(rules: &str) -> BTreeSet<&str> {
+    let lines = rules.lines().map(str::trim);
+    lines
+        .filter_map(|line| line.strip_prefix("- alert: "))
+        .collect()
+}
+
+/// The fields of each message, and whether one of its levels is a warning or an error.
+type LogLines<'a> = BTreeMap<&'a str, (BTreeSet<&'a str>, bool)>;
+
+fn log_lines(page: &str) -> LogLines<'_> {
+    let mut lines = LogLines::new();
+    for row in page.lines().filter(|line| line.starts_with("| `eldest::")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        if let [_, _, level, message, fields, ..] = cells[..] {
+            let line = lines.entry(message.trim_matches('`')).or_default();
+            line.0.extend(spans(fields));
+            line.1 |= matches!(level, "WARN" | "ERROR");
+        }
+    }
+    lines
+}
+
+/// The texts between backquotes.
+fn spans(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+/// The runbooks of a page.
+struct Runbooks<'a>(Vec<Runbook<'a>>);
+
+struct Runbook<'a> {
+    heading: &'a str,
+    rows: Vec<Row<'a>>,
+    /// All that follows the heading of the table.
+    text: &'a str,
+}
+
+/// A row of the table at its top.
+struct Row<'a> {
+    /// What people see, and fields of it.
+    seen: Vec<&'a str>,
+    place: &'a str,
+}
+
+impl<'a> Runbooks<'a> {
+    fn read(page: &'a str) -> Self {
+        let sections = page.split("\n## ").skip(1);
+        Self(sections.filter_map(Runbook::read).collect())
+    }
+
+    fn held_to(
+        &self,
+        alerts: &BTreeSet<&str>,
+        lines: &LogLines<'_>,
+        sources: &str,
+    ) -> (usize, Vec<String>) {
+        let mut broken = Vec::new();
+        let mut quoted = BTreeSet::new();
+        for runbook in &self.0 {
+            let heading = runbook.heading;
+            let missing = PARTS.iter().filter(|part| !runbook.text.contains(**part));
+            broken.extend(missing.map(|part| format!("{heading}: no {part}")));
+            for Row { seen, place } in &runbook.rows {
+                let [first, fields @ ..] = &seen[..] else {
+                    broken.push(format!("{heading}: a row quotes nothing"));
+                    continue;
+                };
+                quoted.insert(*first);
+                let why = match *place {
+                    "alert" => (!alerts.contains(first)).then_some("no such alert"),
+                    "log" => wrong_line(lines, first, fields),
+                    _ => (!written(sources, first)).then_some("no such message"),
+                };
+                broken.extend(why.map(|why| format!("{heading}: {why}: {first}")));
+            }
+        }
+        let warnings = lines.iter().filter(|(_, (_, warns))| *warns);
+        let all = alerts.iter().chain(warnings.map(|(message, _)| message));
+        let without = all.filter(|seen| !quoted.contains(**seen));
+        broken.extend(without.map(|seen| format!("no runbook for {seen}")));
+        (self.0.len(), broken)
+    }
+}
+
+impl<'a> Runbook<'a> {
+    /// `None`: a section without the table is none.
+    fn read(section: &'a str) -> Option<Self> {
+        let (_, text) = section.split_once(HEADER)?;
+        let rows = text
+            .lines()
+            .skip(2)
+            .take_while(|line| line.starts_with('|'));
+        let rows = rows.map(|row| {
+            let row = row.trim_matches(['|', ' ']);
+            let (seen, place) = row.rsplit_once('|').unwrap_or((row, ""));
+            Row {
+                seen: spans(seen).collect(),
+                place: place.trim(),
+            }
+        });
+        Some(Self {
+            heading: section.lines().next().unwrap_or_default(),
+            rows: rows.collect(),
+            text,
+        })
+    }
+}
+
+/// What is wrong with a quoted log line and its `field=value`.
+fn wrong_line(lines: &LogLines<'_>, message: &str, fields: &[&str]) -> Option<&'static str> {
+    let Some((known, _)) = lines.get(message) else {
+        return Some("no such log line");
+    };
+    let name = |field: &&str| {
+        field
+            .split('=')
+            .next()
+            .is_some_and(|name| known.contains(name))
+    };
+    (!fields.iter().all(name)).then_some("no such field of the log line")
+}
+
+/// Whether the sources have each part of a message, whose variable parts are shown as `...`.
+fn written(sources: &str, message: &str) -> bool {
+    message
+        .split("...")
+        .all(|part| sources.contains(part.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINES: &str = "\
+        | `eldest::session` | WARN | `lost` | `identity` `reason` | x |\n\
+        | `eldest::session` | INFO | `granted` | `identity` | x |\n";
+    const RULES: &str = "rules:\n  - alert: Down\n";
+
+    fn broken(rows: &str) -> Vec<String> {
+        let page = format!(
+            "# P\n\n## One\n\n{HEADER}\n|---|---|\n{rows}\n**It means:** a.\n\n**Do:** b.\n"
+        );
+        let sources = plain("\"{n} members \\\n    are gone\"");
+        Runbooks::read(&page)
+            .held_to(&alerts(RULES), &log_lines(LINES), &sources)
+            .1
+    }
+
+    #[test]
+    fn the_runbooks_quote_what_people_see() {
+        let (runbooks, broken) = check(setup::root()).expect("runbooks");
+        assert!(runbooks > 10, "{runbooks}");
+        assert!(broken.is_empty(), "{}", broken.join("\n"));
+    }
+
+    #[test]
+    fn what_exists_may_be_quoted() {
+        let rows = "| `Down` | alert |\n| `lost`, `reason=gone` | log |\n| `granted` | log |\n| `... members are gone` | `eldest x` |\n";
+        assert_eq!(broken(rows), [""; 0]);
+    }
+
+    #[test]
+    fn what_does_not_exist_or_has_no_runbook_is_named() {
+        let rows = "| `Up` | alert |\n| `found` | log |\n| `lost`, `why=gone` | log |\n| `no such` | `eldest x` |\n| nothing | log |\n";
+        let wrong = [
+            "no such alert: Up",
+            "no such log line: found",
+            "no such field of the log line: lost",
+            "no such message: no such",
+            "quotes nothing",
+            "no runbook for Down",
+        ];
+        let broken = broken(rows);
+        assert_eq!(broken.len(), wrong.len(), "{broken:?}");
+        for (broken, wrong) in broken.iter().zip(wrong) {
+            assert!(broken.contains(wrong), "{broken} for {wrong}");
+        }
+    }
+
+    #[test]
+    fn a_runbook_says_what_it_means_and_what_to_do() {
+        let page = format!("# P\n\n## One\n\n{HEADER}\n|---|---|\n| `Down` | alert |\n\nPoetry.\n");
+        let (_, broken) = Runbooks::read(&page).held_to(&alerts(RULES), &LogLines::new(), "");
+        assert_eq!(broken.len(), PARTS.len(), "{broken:?}");
+    }
+}
