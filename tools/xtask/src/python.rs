@@ -10,7 +10,16 @@ use crate::stage::Stage;
 use crate::{packages, setup};
 
 /// The folder of the package, for Python's path; installed when it is not there.
-pub(crate) fn package(stage: &Stage, (name, version): (&str, &str)) -> Result<PathBuf> {
+pub(crate) fn package(stage: &Stage, what: (&str, &str)) -> Result<PathBuf> {
+    install(stage, what, &[])
+}
+
+/// The same without the packages that it names as dependencies.
+pub(crate) fn package_alone(stage: &Stage, what: (&str, &str)) -> Result<PathBuf> {
+    install(stage, what, &["--no-deps"])
+}
+
+fn install(stage: &Stage, (name, version): (&str, &str), options: &[&str]) -> Result<PathBuf> {
     let folder = folder(name, version);
     if folder.is_dir() {
         return Ok(folder);
@@ -18,7 +27,8 @@ pub(crate) fn package(stage: &Stage, (name, version): (&str, &str)) -> Result<Pa
     ensure!(has_pip(), "there is no Python with pip here");
     let part = folder.with_extension("part");
     let mut pip = setup::program("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]);
+    pip.args(["-m", "pip", "install", "--quiet", "--upgrade"]);
+    pip.args(options).arg("--target");
     pip.arg(&part).arg(format!("{name}=={version}"));
     stage.output(&mut pip).context("pip cannot install it")?;
     // Moved into place last, so that what is there is whole.

@@ -107,7 +107,7 @@ const STAGES: &[Entry] = &[
         BENCH,
         stage(
             "manifests",
-            "deploy/kubernetes.yaml against the schema, if Python is there",
+            "the Helm chart, and the kustomize bases rendered from it, against the schema, if Python is there",
             manifests::stage,
         ),
     ),

@@ -1,0 +1,185 @@
+//! What is written down beside the code says the same as the code.
+
+use crate::images::bases::{DEBIAN, RUST};
+use crate::setup;
+use crate::suites;
+use std::fs;
+
+const MANIFEST: &str = "deploy/kustomize/library/manifests.yaml";
+const SIDECAR: &str = "deploy/kustomize/sidecar/manifests.yaml";
+
+fn read(path: &str) -> String {
+    fs::read_to_string(setup::root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The first value of a key in a YAML file of ours.
+fn value<'a>(yaml: &'a str, key: &str) -> &'a str {
+    let mut lines = yaml
+        .lines()
+        .map(|line| line.trim().trim_start_matches("- "));
+    let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    value
+        .unwrap_or_else(|| panic!("no {key}"))
+        .trim()
+        .trim_matches('"')
+}
+
+/// A number, also of seconds.
+fn number(yaml: &str, key: &str) -> u64 {
+    value(yaml, key).trim_end_matches('s').parse().unwrap()
+}
+
+/// The version of a package in the workspace's lock file.
+fn locked(package: &str) -> String {
+    let lock = read("Cargo.lock");
+    let (_, after) = lock.split_once(&format!("name = \"{package}\"\n")).unwrap();
+    let version = after.lines().next().unwrap();
+    let version = version.strip_prefix("version = ").unwrap();
+    version.trim_matches('"').to_owned()
+}
+
+#[test]
+fn a_node_has_two_ttls_and_five_seconds_to_leave() {
+    let kubernetes = read(MANIFEST);
+    let grace = number(&kubernetes, "terminationGracePeriodSeconds");
+    assert_eq!(grace, 2 * number(&kubernetes, "TTL_SECONDS") + 5);
+    let sidecar = read(SIDECAR);
+    let grace = number(&sidecar, "terminationGracePeriodSeconds");
+    assert_eq!(grace, 2 * number(&sidecar, "ELDEST_TTL") + 5);
+    let compose = read("docker-compose.yml");
+    let (_, node) = compose.split_once("x-node:").unwrap();
+    let ttl = number(node, "ELDEST_TTL");
+    assert_eq!(number(node, "stop_grace_period"), 2 * ttl + 5);
+}
+
+#[test]
+fn the_node_knows_each_variable_that_it_is_given() {
+    let known = read("tools/node/src/config.rs");
+    let kubernetes = read(MANIFEST);
+    let (_, data) = kubernetes.split_once("\ndata:\n").unwrap();
+    let (data, rest) = data.split_once("\n---\n").unwrap();
+    let data = data.lines().filter_map(|line| line.trim().split_once(':'));
+    let own = rest
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- name: "));
+    let own = own.filter(|name| name.starts_with(char::is_uppercase));
+    let names: Vec<&str> = data.map(|(name, _)| name).chain(own).collect();
+    for name in ["ETCD_ENDPOINTS", "NODE_NAME", "ADVERTISE"] {
+        assert!(names.contains(&name), "{name} is not given: {names:?}");
+    }
+    // Kubernetes itself puts the one into ADVERTISE; the library for logging reads the other.
+    let others = ["POD_IP", "RUST_LOG"];
+    for name in names.iter().filter(|name| !others.contains(name)) {
+        let read = format!("variable(\"{name}\")");
+        assert!(known.contains(&read), "the node does not read {name}");
+    }
+}
+
+/// Asks each probe of a manifest whether the source of an HTTP interface has its path.
+fn probes_have_routes(kubernetes: &str, web: &str) {
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        let (_, after) = kubernetes.split_once(probe).unwrap();
+        let (_, path) = after.split_once("path: ").unwrap();
+        let (path, _) = path.split_once(',').unwrap();
+        assert!(
+            web.contains(&format!(".route(\"{path}\"")),
+            "{probe}: {path}"
+        );
+        // Or etcd's absence would have every node killed.
+        assert_eq!(path == "/ready", probe == "readinessProbe", "{probe}");
+    }
+}
+
+#[test]
+fn the_sidecar_has_variables_probes_and_an_image_of_the_command() {
+    let (sidecar, variables) = (read(SIDECAR), read("docs/cli.md"));
+    let words = sidecar.split(|letter: char| !letter.is_ascii_uppercase() && letter != '_');
+    let given: Vec<&str> = words.filter(|word| word.starts_with("ELDEST_")).collect();
+    for name in ["ELDEST_ENDPOINTS", "ELDEST_ID", "ELDEST_TTL"] {
+        assert!(given.contains(&name), "{name} is not given: {given:?}");
+    }
+    for name in given.iter().filter(|name| **name != "ELDEST_RENEW") {
+        let row = format!("| `{name}` |");
+        assert!(variables.contains(&row), "the command does not read {name}");
+    }
+    probes_have_routes(&sidecar, &read("crates/eldest-http/src/lib.rs"));
+    assert_eq!(value(&sidecar, "image"), crate::images::command::NAME);
+    let port = "containerPort: 8470";
+    assert!(sidecar.contains(port) && sidecar.contains("--listen=0.0.0.0:8470"));
+}
+
+#[test]
+fn probes_ask_the_node_what_it_answers_where_it_listens() {
+    let (kubernetes, web) = (read(MANIFEST), read("tools/node/src/web.rs"));
+    probes_have_routes(&kubernetes, &web);
+    let listens = read("tools/node/src/config.rs").contains("\"0.0.0.0:8080\"");
+    assert!(listens && kubernetes.contains("containerPort: 8080"));
+    assert!(kubernetes.contains("value: http://$(POD_IP):8080"));
+    assert!(read("Dockerfile").contains("EXPOSE 8470 8080"));
+}
+
+#[test]
+fn the_front_asks_nodes_and_workers_where_they_answer() {
+    let (compose, front) = (read("docker-compose.yml"), read("deploy/haproxy.cfg"));
+    let (_, port) = value(&compose, "ELDEST_SERVE").split_once(':').unwrap();
+    let worker = read("tools/node/src/bin/eldest-worker.rs");
+    assert!(worker.contains("\"0.0.0.0:8080\""));
+    for number in 1..=3 {
+        let server = format!("server node{number} node{number}:8080 check port {port}");
+        assert!(front.contains(&server), "{server}");
+        let address = format!("\"address=http://node{number}:8080\"");
+        assert!(compose.contains(&address), "{address}");
+    }
+    let mount = "./deploy/haproxy.cfg:/usr/local/etc/haproxy/haproxy.cfg:ro";
+    assert!(compose.contains(mount));
+    let (_, of_front) = compose.split_once("\n  front:").unwrap();
+    assert_eq!(value(of_front, "image"), crate::images::haproxy::NAME);
+}
+
+#[test]
+fn the_image_is_the_one_that_is_built_here() {
+    let (kubernetes, dockerfile) = (read(MANIFEST), read("Dockerfile"));
+    let image = format!("eldest-node:{}", locked("eldest-node"));
+    assert_eq!(suites::COMPOSE_IMAGE, image);
+    assert_eq!(value(&kubernetes, "image"), image);
+    let compose = read("docker-compose.yml");
+    let (_, node) = compose.split_once("x-node:").unwrap();
+    assert_eq!(value(node, "image"), image);
+    let user = value(&kubernetes, "runAsUser");
+    let nobody = format!("USER {user}:{user}");
+    let of_both = dockerfile.matches(&nobody).count();
+    assert_eq!(of_both, 2, "nobody in particular runs either");
+    for program in crate::images::node::PROGRAMS {
+        let built = format!("/out/{program} ");
+        assert!(dockerfile.contains(&built), "{program}");
+    }
+    let command = format!("eldest:{}", locked("eldest"));
+    assert_eq!(crate::images::command::NAME, command);
+}
+
+#[test]
+fn compose_and_dockerfile_start_from_images_that_can_be_made_here() {
+    let compose = read("docker-compose.yml");
+    let etcd = format!("${{ETCD_VERSION:-v{}}}", locked("etcd-bin-vendored"));
+    assert!(
+        compose.contains(&etcd),
+        "docker-compose.yml has another etcd than {etcd}"
+    );
+    let example = read("examples/failover/tests/failover.rs");
+    let tag = format!(
+        "(\"quay.io/coreos/etcd\", \"v{}\")",
+        locked("etcd-bin-vendored")
+    );
+    assert!(
+        example.contains(&tag),
+        "the example has another etcd than {tag}"
+    );
+    let dockerfile = read("Dockerfile");
+    let bases = dockerfile
+        .lines()
+        .filter_map(|line| line.strip_prefix("FROM "));
+    let bases: Vec<_> = bases.filter_map(|line| line.split_once(" AS ")).collect();
+    let stages = [(RUST, "builder"), (DEBIAN, "node"), (DEBIAN, "eldest")];
+    assert_eq!(bases, stages);
+    assert!(compose.contains("target: node"));
+}
