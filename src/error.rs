@@ -1,4 +1,4 @@
-//! Defines the errors of this crate: each one says what its caller does next.
+//! Defines the errors of this crate. Each kind tells its caller what to do next.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,54 +6,58 @@ use std::sync::Arc;
 use eldest_core::action::{Class, RequestError};
 use eldest_core::reason::EndReason;
 
-/// Any error of a user's own.
+/// Any error of the user's own work.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, and so what to do about it.
+/// The kind of an error, which tells the caller what to do next.
+///
+/// Losing a leadership is no error of [`Election::run`](crate::Election::run), and an etcd out of reach is none of
+/// [`Election::campaign`](crate::Election::campaign): both continue.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// An option, a name or a value breaks a rule; the message names both. Nothing was sent to etcd. Correct it.
+    /// An option, a name or a value breaks a rule; the message names both. Nothing was sent to etcd. Correct the value.
     InvalidInput,
-    /// etcd could not be reached or did not answer in time at any endpoint. Try again: it may pass by itself.
+    /// No endpoint of etcd could be reached or answered in time. Try again. If the call was to delete something, the
+    /// session continues to delete it in the background.
     Unavailable,
-    /// The user may not do this. Grant the role `readwrite` on the namespace (`read` for onlookers).
+    /// The user lacks a permission. Grant the role `readwrite` on the namespace (`read` for observers).
     PermissionDenied,
-    /// User, password or token were refused. Correct the credentials.
+    /// etcd refused the user, the password or the token. Correct the credentials.
     Unauthenticated,
-    /// etcd is overloaded or out of space. Try again after a pause; see to etcd's alarms.
+    /// etcd is overloaded or out of space. Try again after a pause, and check etcd's alarms.
     Overloaded,
-    /// etcd will never accept this request, for example because it is too large. Change it.
+    /// etcd will never accept this request, for example because it is too large. Change the request.
     Rejected,
-    /// The endpoint is etcd's gRPC proxy, which leases cannot rely on. Name the members of etcd themselves.
+    /// The endpoint is etcd's gRPC proxy, which is not safe for leases. Name the members of etcd as endpoints.
     Proxied,
-    /// We refused etcd's certificate, or etcd refused ours; the source says which and why. Correct the authorities, the
-    /// names in the certificate, or the files of [`SessionOptions::tls`](crate::SessionOptions). A session that lives on
-    /// keeps trying.
+    /// This process refused etcd's certificate, or etcd refused ours; the source says which and why. Correct the
+    /// authorities, the names in the certificate, or the files of [`SessionOptions::tls`](crate::SessionOptions). A
+    /// session that exists keeps trying.
     CertificateRefused,
-    /// Others use this semaphore with another capacity; the message names both. Use theirs, or wait until none of
-    /// them holds or awaits a permit.
+    /// Other sessions use this semaphore with another capacity; the message names both. Use their capacity, or wait
+    /// until none of them holds or awaits a permit.
     CapacityMismatch,
-    /// Others share these partitions under another count; the message names both. Use theirs, or wait until none of
-    /// them is there.
+    /// Other sessions share these partitions under another count; the message names both. Use their count, or wait
+    /// until none of them is a member.
     CountMismatch,
-    /// This session already stands in that election. Use the candidate it has, or another session.
+    /// This session is already a candidate in that election. Use that candidate, or another session.
     AlreadyCampaigning,
-    /// The leadership is over, or was over before this call: stop the work.
+    /// The leadership is over, or was over before this call. Nothing was sent. Stop the work.
     LeadershipLost,
-    /// The fenced transaction was not applied because the key is no longer ours: stop the work.
+    /// The fenced transaction was not applied because the key no longer belongs to this term. Stop the work.
     GuardLost,
-    /// The fenced transaction was sent once and no answer came: it may or may not have been applied, or
-    /// be applied later. Read back, and let the next write compare what it builds upon.
+    /// The fenced transaction was sent once and no answer came: etcd may have applied it, or may apply it later. Read
+    /// back, and let the next write compare the value that it builds on.
     Ambiguous,
-    /// The candidacy has ended. Campaign again to stand anew.
+    /// The candidacy has ended. Campaign again to join the queue.
     Ended,
-    /// The session was closed, or its runtime shut down. Connect a new one.
+    /// The session was closed, or its runtime shut down. Connect a new session.
     Closed,
-    /// The work given to [`Election::run`](crate::Election::run) or [`Runner`](crate::Runner) failed; its error is the
+    /// The work given to [`Election::run`](crate::Election::run) or [`Runner`](crate::Runner) failed. Its error is the
     /// source.
     Work,
 }
@@ -88,21 +92,21 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// The one error of this crate. Never contains a password.
+/// The error type of this crate. It never contains a password.
 ///
-/// `Display` says what went wrong and at which endpoint; what etcd, the connection or your own work said is its
-/// [`source`](std::error::Error::source), and not repeated. [`report`](Error::report) writes all of it.
+/// `Display` says what went wrong and at which endpoint. The words of etcd, of the connection or of your own work are
+/// the [`source`](std::error::Error::source), and are not repeated. [`report`](Error::report) writes everything.
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
     message: String,
-    /// Where it happened; empty if at no endpoint.
+    /// The endpoint at which it happened; empty if there is none.
     endpoint: String,
     code: Option<i32>,
     source: Option<Arc<dyn std::error::Error + Send + Sync + 'static>>,
 }
 
-/// What etcd or the connection said.
+/// The words of etcd or of the connection.
 #[derive(Debug)]
 struct Said(String);
 
@@ -155,7 +159,7 @@ impl Error {
         Self::of_request(kind_of(error.class), "", error)
     }
 
-    /// A failed request that means more than its class says.
+    /// Makes the error of a failed request that means more than its class says.
     pub(crate) fn of_request(
         kind: ErrorKind,
         message: impl Into<String>,
@@ -173,24 +177,24 @@ impl Error {
         }
     }
 
-    /// What to do about it.
+    /// Returns the kind, which tells the caller what to do next.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Whether the same call may succeed later although nobody changes anything: [`ErrorKind::Unavailable`] and
-    /// [`ErrorKind::Overloaded`].
+    /// Returns `true` if the same call may succeed later although nobody changes anything: for
+    /// [`ErrorKind::Unavailable`] and [`ErrorKind::Overloaded`].
     pub fn is_transient(&self) -> bool {
         matches!(self.kind, ErrorKind::Unavailable | ErrorKind::Overloaded)
     }
 
-    /// The gRPC code of etcd's answer, by its number (7 is "permission denied", 8 "resource exhausted", 16
-    /// "unauthenticated"). `None`: the failure is not an answer of etcd.
+    /// Returns the number of the gRPC code of etcd's answer (7 is "permission denied", 8 "resource exhausted", 16
+    /// "unauthenticated"), or `None` if the failure is not an answer of etcd.
     pub fn etcd_code(&self) -> Option<i32> {
         self.code
     }
 
-    /// Writes the error and its sources on one line, for logs and terminals.
+    /// Returns the error and its sources on one line, for logs and terminals.
     ///
     /// ```
     /// # fn example(error: &eldest::Error) {

@@ -1,4 +1,4 @@
-//! Announces nodes as members of a group under their sessions' leases, and tells who the members are.
+//! Announces nodes as members of a group under their sessions' leases, and lists the members.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::state::{Announcement, Roster, Status};
 use eldest_core::candidate::{CandidateConfig, WatchScope};
 use eldest_core::kv::Reach;
 
-/// The nodes that say that they are there: members beside one another, of which nobody leads and nobody waits.
+/// A group of nodes that announce themselves. Its members have no order and no leader.
 ///
-/// A member's key is bound to the one lease of its [`Session`], so it goes when the member leaves, when its session closes,
-/// and a TTL after its process died. It needs no session, lease or connection of its own beside elections.
+/// A member's key is bound to the one lease of its [`Session`], so it disappears when the member leaves, when its
+/// session closes, and a TTL after its process died. It needs no session, lease or connection besides those of
+/// elections.
 ///
-/// **Not guaranteed**: that a member that is listed is alive, for its key outlives it by up to a TTL, nor that one that is
-/// not listed is dead, for it may just be joining again. Who must be alone to act needs an
-/// [election](Session::election).
+/// **Not guaranteed**: that a listed member is alive, because its key outlives it by up to a TTL; nor that a missing
+/// one is dead, because it may be joining again. Use an [election](Session::election) where only one node may act.
 ///
-/// The keys are `<namespace>/~members/<name>/<lease id in hex>`, the value is the [announcement](Announcement). A
-/// cheap handle from [`Session::group`]; clone it freely.
+/// The keys are `<namespace>/~members/<name>/<lease id in hex>`; the value is the [announcement](Announcement). A group
+/// is a cheap handle from [`Session::group`]; clone it freely.
 ///
 /// ```
 /// # #[tokio::main]
@@ -55,12 +55,12 @@ pub struct Group {
 }
 
 impl Session {
-    /// A group by name. Sends nothing.
+    /// Returns the group with that name. Sends nothing.
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the name is as it must not be for [`Session::election`]. Groups have names of their own, apart from
-    /// those of elections, locks, semaphores and partitions.
+    /// `InvalidInput`: [`Session::election`] would refuse the name. Groups have their own names, apart from those of
+    /// elections, locks, semaphores and partitions.
     pub fn group(&self, name: impl AsRef<str>) -> Result<Group> {
         let name = name.as_ref();
         check_name(name)?;
@@ -77,36 +77,37 @@ impl Session {
 }
 
 impl Group {
-    /// Its name within the session's namespace.
+    /// Returns the group's name within the session's namespace.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The prefix of its keys, with the final `/`.
+    /// Returns the prefix of the group's keys, with the final `/`.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// What this node announces when it joins afterwards through this handle, in place of what the session
-    /// [announces](crate::SessionOptions::announcement).
+    /// Sets this node's announcement for later joins through this handle. It replaces the session's
+    /// [announcement](crate::SessionOptions::announcement).
     pub fn announcement(mut self, announcement: impl Into<Announcement>) -> Self {
         self.announcement = Some(announcement.into());
         self
     }
 
-    /// Becomes a member; returns once the key stands in etcd. From then on the key is kept, and put anew by itself after a
-    /// lease was lost or somebody deleted it. A session is a member of a group once.
+    /// Becomes a member, and returns once its key is in etcd.
     ///
-    /// Goes on trying while etcd cannot be reached; give it a timeout if that is not wanted.
+    /// From then on the session keeps the key, and puts it again after a lost lease or if somebody deleted it. A
+    /// session is a member of a group once. The call retries while etcd cannot be reached; add a timeout if it should
+    /// give up.
     ///
     /// # Errors
     ///
-    /// `AlreadyCampaigning`: this session is a member. Others as for
-    /// [`Election::campaign`](crate::Election::campaign). Nothing is left in etcd.
+    /// `AlreadyCampaigning`: this session is a member. Others as for [`Election::campaign`](crate::Election::campaign).
+    /// Nothing is left in etcd.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: dropped before it is ready, the key is taken away again in the background.
+    /// Cancel safe: if it is dropped before it is ready, the key is deleted in the background.
     pub async fn join(&self) -> Result<GroupMembership> {
         let config = CandidateConfig {
             watch_scope: WatchScope::Predecessor,
@@ -123,7 +124,7 @@ impl Group {
         Ok(GroupMembership { candidate })
     }
 
-    /// All members, in the order in which they joined, by one linearizable read. The roster has no
+    /// Reads all members, in the order in which they joined, by one linearizable read. The roster has no
     /// [leader](Roster::leader).
     ///
     /// # Errors
@@ -139,16 +140,17 @@ impl Group {
         Ok(members.await?.unled())
     }
 
-    /// Looks on: the current members first, then every change. Needs no lease, and only the permission to read. While
-    /// etcd cannot be reached, the stream waits.
+    /// Returns a stream of the members: the current ones first, then every change.
+    ///
+    /// An observer needs no lease, and only the permission to read. While etcd cannot be reached, the stream waits.
     ///
     /// # Errors
     ///
-    /// `Closed`: the session was closed. What etcd refuses arrives as an item of the stream.
+    /// `Closed`: the session was closed. If etcd refuses the watch, the error arrives as an item of the stream.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe, as is waiting for the stream's next item.
+    /// Cancel safe, and so is waiting for the stream's next item.
     pub async fn observe(&self) -> Result<Observer> {
         let (handle, prefix) = (self.handle.clone(), self.prefix_bytes());
         Ok(Observer::start(handle, prefix, Reach::Children)
@@ -170,7 +172,7 @@ impl fmt::Debug for Group {
     }
 }
 
-/// A node that is announced in a [`Group`].
+/// A node's membership in a [`Group`].
 ///
 /// Dropping it leaves, in the background.
 #[must_use = "dropping a membership leaves the group"]
@@ -179,22 +181,22 @@ pub struct GroupMembership {
 }
 
 impl GroupMembership {
-    /// Whether its key stands: [`Status::Present`], or [`Status::Joining`] while it is put anew, or [`Status::Ended`]; never
-    /// any other. Asks nobody.
+    /// Returns the state of the member's key from memory, without asking etcd: [`Status::Present`], or
+    /// [`Status::Joining`] while the key is put again, or [`Status::Ended`]; never any other.
     ///
-    /// A session that cannot reach etcd does not know whether the key still stands: until
-    /// [`Session::state`] is live again, `Present` says what was so when it last heard of it.
+    /// A session that cannot reach etcd does not know whether the key still exists. Until [`Session::state`] is live
+    /// again, `Present` is the last known state.
     pub fn status(&self) -> Status {
         self.candidate.status()
     }
 
-    /// The same as a channel: the current status at once (`changed()` returns for it), then every change, the latest
-    /// winning.
+    /// Returns a channel with the status: the current status at once (`changed()` returns for it), then every change. A
+    /// slow reader sees only the latest status.
     pub fn subscribe(&self) -> watch::Receiver<Status> {
         self.candidate.subscribe()
     }
 
-    /// Replaces all that this member announces, now and whenever its key is put anew. At most 32 KiB.
+    /// Replaces this member's whole announcement, now and whenever its key is put again. At most 32 KiB.
     ///
     /// # Errors
     ///
@@ -202,21 +204,21 @@ impl GroupMembership {
     ///
     /// # Cancellation safety
     ///
-    /// Dropped midway, etcd may or may not have it; the next key will.
+    /// If the call is dropped midway, etcd may or may not have the announcement; the next key will have it.
     pub async fn proclaim(&self, announcement: impl Into<Announcement>) -> Result<()> {
         self.candidate.proclaim(announcement).await
     }
 
-    /// Leaves the group; returns when etcd confirmed that the key is gone.
+    /// Leaves the group, and returns when etcd confirmed that the key is gone.
     ///
     /// # Errors
     ///
-    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is retried in the background,
+    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is repeated in the background,
     /// and this call may be repeated.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: leaving goes on in the background.
+    /// Cancel safe: leaving continues in the background.
     pub async fn leave(&mut self) -> Result<()> {
         self.candidate.leave().await
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use eldest_core::reason::LostReason;
 
-/// Upper bounds, in seconds, for a histogram of `eldest_renewal_duration_seconds`: from a renewal on the own machine to
-/// one that took the longest request timeouts.
+/// The upper bounds, in seconds, for a histogram of `eldest_renewal_duration_seconds`: from a renewal on the same
+/// machine to one that took the longest request timeouts.
 #[cfg(feature = "metrics")]
 pub const RENEWAL_BUCKETS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
@@ -67,7 +67,7 @@ pub fn describe() {
     );
 }
 
-/// The calls, each from one place.
+/// The calls of the facade, each from one place.
 #[cfg(feature = "metrics")]
 mod told {
     use ::metrics::{counter, gauge, histogram};
@@ -79,7 +79,7 @@ mod told {
         gauge!("eldest_leading", "identity" => identity.to_owned(), "election" => election.to_owned()).set(value);
     }
 
-    /// `rank`: 1 of a leader, 0 of who has no place in the queue.
+    /// `rank`: 1 for a leader, 0 for a node without a place in the queue.
     pub(crate) fn standing(identity: &str, election: &str, leads: bool, rank: usize) {
         leading(identity, election, leads);
         gauge!("eldest_rank", "identity" => identity.to_owned(), "election" => election.to_owned())
@@ -99,7 +99,7 @@ mod told {
         .increment(1);
     }
 
-    /// `now` by the wall clock, `left` until the deadline.
+    /// `now` is the wall clock, `left` the time until the deadline.
     pub(crate) fn trusted(identity: &str, now: Duration, left: Duration) {
         gauge!("eldest_lease_deadline_timestamp_seconds", "identity" => identity.to_owned())
             .set(now.saturating_add(left).as_secs_f64());

@@ -16,7 +16,7 @@ use crate::error::{BoxError, Error, Result};
 use crate::runtime::until;
 use crate::state::{Member, Roster, SessionState, Term};
 
-/// What the work of a follower is given: who leads, how to reach it, and when to stop.
+/// The input of a follower's work: the current leader, how to reach it, and when to stop.
 ///
 /// See [`Runner::follow`](crate::Runner::follow).
 #[derive(Debug)]
@@ -26,49 +26,53 @@ pub struct Following {
 }
 
 impl Following {
-    /// Who leads, as etcd last said: its name, and in its [announcement](Member::announcement) how to reach it.
+    /// Returns the leader that etcd last reported, with its name and, in its [announcement](Member::announcement), its
+    /// address.
     ///
-    /// `None`: nobody leads or a key blocks the queue, etcd has not told yet, or this node's own key is the eldest, as it is for
-    /// a moment before its turn and after it. While etcd cannot be reached, it is whoever led last.
+    /// Returns `None` if nobody leads, if a key blocks the queue, if etcd has not answered yet, or if this node's own
+    /// key is the eldest, as it is for a moment before its turn and after it. While etcd cannot be reached, it returns
+    /// the last known leader.
     pub fn leader(&self) -> Option<Member> {
         self.leader.borrow().clone()
     }
 
-    /// Waits until another leads, nobody does, or the leader announces something else; returns [`Following::leader`].
+    /// Waits until the leader or its announcement changes, or nobody leads any more; returns [`Following::leader`].
     ///
-    /// What changed before the first call, or between two, is returned at once; only the latest is.
+    /// Changes before the first call, or between two calls, are returned at once; only the latest one is.
     ///
     /// # Cancellation safety
     ///
     /// Cancel safe: a change that was not returned is returned by the next call.
     pub async fn changed(&mut self) -> Option<Member> {
         if self.leader.changed().await.is_err() {
-            // Nobody looks on any more: the token is cancelled, and nothing changes again.
+            // Returns the leader as a channel, for code that routes requests to the leader.
             std::future::pending::<()>().await;
         }
         self.leader.borrow_and_update().clone()
     }
 
-    /// The same as a channel, to hand on to whatever routes requests to the leader.
+    /// Returns a token that is cancelled when the follower's work must end, because this node leads or shuts down.
+    ///
+    /// The leader's work starts when the follower's work has ended, or was dropped a [grace
+    /// period](crate::SessionOptions::grace) later.
     pub fn leaders(&self) -> watch::Receiver<Option<Member>> {
         self.leader.clone()
     }
 
-    /// Cancelled when the follower's work is to end, because this node leads or shuts down. The leader's work does not
-    /// start before it has ended, or was dropped a [grace period](crate::SessionOptions::grace) later.
+    /// The way in which a follower's work failed before it was told to stop.
     pub fn stopped(&self) -> CancellationToken {
         self.stop.child_token()
     }
 }
 
-/// How a follower's work failed before it was told to stop.
+/// Returns the error of work that failed; continues a panic.
 pub(crate) enum Fault {
     Failed(BoxError),
     Panicked(Box<dyn Any + Send>),
 }
 
 impl Fault {
-    /// The error of work that failed; a panic goes on.
+    /// A follower's work between two terms, and the observer that informs it of the leader.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Fault::Failed(error) => Error::work(error),
@@ -77,7 +81,7 @@ impl Fault {
     }
 }
 
-/// Work between two terms, and the eye on the leader that it is told of.
+/// `None`: there is no work, or it has returned.
 pub(crate) struct Follower<F> {
     election: Election,
     /// `None`: there is none, or it has ended by itself.

@@ -28,12 +28,12 @@ impl<C> Health<C> {
         }
     }
 
-    /// Every so often, and how long without an `Ok`.
+    /// Returns the pause between two calls, and the longest time without an `Ok`.
     pub(crate) fn times(&self) -> (Duration, Duration) {
         (self.every, self.limit)
     }
 
-    /// Asks once.
+    /// Calls the check once.
     async fn asks<F, E>(&mut self) -> bool
     where
         C: FnMut() -> F,
@@ -73,7 +73,7 @@ impl<C> Health<C> {
         }
     }
 
-    /// Asks for as long as it is polled, and tells the monitor of every `Ok`.
+    /// Calls the check for as long as it is polled, and reports every `Ok` to the monitor.
     pub(crate) async fn beat<F, E>(&mut self, monitor: &WorkMonitor) -> Infallible
     where
         C: FnMut() -> F,

@@ -1,4 +1,4 @@
-//! Runs a node's work in a task of its own, and hands back how it ended.
+//! Runs a node's work in a separate task, and returns how it ended.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -14,10 +14,11 @@ use super::shutdown::{Shutdown, cancel_on};
 use crate::error::{Error, Result};
 use crate::runtime::SharedEnv;
 
-/// Work that runs in a task of its own; await it for what [`Election::run`](crate::Election::run) returns. A panic of the
-/// work goes on where the handle is awaited.
+/// The handle of work that runs in a separate task. Awaiting it returns what [`Election::run`](crate::Election::run)
+/// returns.
 ///
-/// Dropping the handle leaves the task running, until its shutdown or the end of the session.
+/// A panic of the work continues where the handle is awaited. Dropping the handle leaves the task running, until its
+/// shutdown or the end of the session.
 ///
 /// # Errors
 ///
@@ -25,14 +26,15 @@ use crate::runtime::SharedEnv;
 ///
 /// # Cancellation safety
 ///
-/// Cancel safe: awaiting `&mut handle` again returns what was not returned. Once it has returned, do not await it again.
+/// Cancel safe: awaiting `&mut handle` again returns what was not returned. After it has returned, do not await it
+/// again.
 #[must_use = "the handle alone tells how the work ended"]
 pub struct RunHandle<T> {
     stop: CancellationToken,
     result: oneshot::Receiver<thread::Result<Result<Option<T>>>>,
 }
 
-/// Runs in a task what is given a token that `shutdown` and the handle cancel.
+/// Runs a future in a task, with a token that `shutdown` and the handle cancel.
 pub(crate) fn spawn<S, K, T, R>(
     env: &SharedEnv,
     shutdown: S,
@@ -57,7 +59,7 @@ where
 }
 
 impl<T> RunHandle<T> {
-    /// Tells it to stop, as its shutdown does; await the handle to know that it has.
+    /// Tells the work to stop, as its shutdown signal does. Await the handle to know that it has stopped.
     pub fn stop(&self) {
         self.stop.cancel();
     }

@@ -15,20 +15,20 @@ use super::run_handle::{RunHandle, spawn};
 use super::shutdown::{Shutdown, cancel_on};
 use crate::error::{BoxError, Error, ErrorKind, Result};
 
-/// The longest time that a limit may be: with a longer one a stall would never be noticed in time to matter.
+/// The longest limit. A stall would be noticed too late with a longer one.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The type of a follower's work that there is none of.
+/// The type of a follower's work if there is none.
 #[doc(hidden)]
 pub type NoFollower = fn(Following) -> Pending<Result<(), BoxError>>;
-/// The type of a health check that there is none of.
+/// The type of a health check if there is none.
 #[doc(hidden)]
 pub type NoCheck = fn() -> Pending<Result<(), BoxError>>;
 
-/// What becomes of a leader's work that has not ended by the frozen deadline of its term.
+/// Decides what happens to a leader's work that has not ended by the frozen deadline of its term.
 ///
-/// Until then it was asked to end by [`Term::lost`](crate::Term::lost), for at least the
-/// [grace period](crate::SessionOptions::grace) in most cases (see [how a term ends](crate::Term#how-a-term-ends)).
+/// Before that, [`Term::lost`](crate::Term::lost) asked the work to end, in most cases for at least the [grace
+/// period](crate::SessionOptions::grace) ([how a term ends](crate::Term#how-a-term-ends)).
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(
@@ -37,29 +37,29 @@ pub type NoCheck = fn() -> Pending<Result<(), BoxError>>;
     serde(rename_all = "snake_case")
 )]
 pub enum OnOverrun {
-    /// It is dropped, the key is released and the next eldest leads. The process and its other elections go on.
+    /// Drops the work, releases the key and lets the next eldest lead. The process and its other elections continue.
     ///
-    /// What cannot be dropped (work that blocks its thread, threads that it started) goes on *beside the next
+    /// Work that cannot be dropped (work that blocks its thread, threads that it started) continues *beside the next
     /// leader*: only [`Term::is_valid`](crate::Term::is_valid) and fencing hold it back.
     #[default]
     Release,
-    /// The process ends, by [`std::process::abort`]: nothing of it goes on beside the next leader, not even what blocks
-    /// every thread of the runtime.
+    /// Ends the process with [`std::process::abort`], so that nothing of it continues beside the next leader, not even
+    /// work that blocks every thread of the runtime.
     ///
     /// The price: no destructor runs, no other election is resigned and nothing is flushed. The keys of *all* elections
     /// of the session stay until the lease expires, a TTL later at most. A process that was stopped or suspended beyond
-    /// its deadline aborts when it wakes, unless its work had ended. Nothing is dropped before, so work that merely
-    /// takes its time aborts the process too. Let something restart it.
+    /// its deadline aborts when it wakes, unless its work had ended. Nothing is dropped before the abort, so work that
+    /// is merely slow aborts the process too. Let a supervisor restart the process.
     Abort,
 }
 
-/// How a node takes part in an election: the work it does, and when that is taken away from it.
+/// The options of a node's part in an election: its work, and the rules that end the work.
 ///
-/// From [`Election::runner`]; [`Runner::run`] starts it.
+/// A runner comes from [`Election::runner`]; [`Runner::run`] starts it.
 ///
 /// # Default
 ///
-/// No work while following, no stall timeout, no health check, [`OnOverrun::Release`]: what [`Election::run`] does.
+/// No work while following, no stall timeout, no health check, [`OnOverrun::Release`]: the same as [`Election::run`].
 ///
 /// ```
 /// # #[tokio::main]
@@ -107,32 +107,32 @@ pub struct Runner<F = NoFollower, C = NoCheck> {
 }
 
 impl Election {
-    /// Does `work` whenever this node leads, until `shutdown`: a token that is cancelled, or a future that completes.
+    /// Runs `work` whenever this node leads, until `shutdown`: a token that is cancelled, or a future that completes.
     ///
-    /// Campaigns, waits, and calls `work` with the [`Leadership`] of each term. At the end of a term, always in this
-    /// order: its token is cancelled and its deadline frozen; the work is awaited; at the frozen deadline it is
-    /// dropped; only then the key is released, and the release is retried until etcd confirms it. After a lost term,
-    /// or one that the work [stepped down](Leadership::step_down) from, the node stands again, at the back of the
-    /// queue. At no time two calls of `work` overlap.
+    /// It campaigns, waits, and calls `work` with the [`Leadership`] of each term. A term always ends in this order:
+    /// its token is cancelled and its deadline frozen; the work is awaited; at the frozen deadline, it is dropped; only
+    /// then is the key released, and the release is repeated until etcd confirms it. After a lost term, or after the
+    /// work [stepped down](Leadership::step_down), the node joins the queue again, at the back. Two calls of `work`
+    /// never overlap.
     ///
-    /// What ends `run`:
-    /// - the work returns while its token is not cancelled: the key is released and `run` returns what the work
-    ///   returned, `Some(value)` or its error. After cancellation either is the end of that term only; an error is
-    ///   logged.
-    /// - `shutdown`: the work is told through its token, awaited, the key released; returns the value of the work, if it
-    ///   was running and returned one, else `None`.
+    /// `run` ends when
+    ///
+    /// - the work returns while its token is not cancelled: the key is released and `run` returns the work's
+    ///   `Some(value)` or its error. After cancellation, either is only the end of that term; an error is logged.
+    /// - `shutdown` completes: the token is cancelled, the work is awaited, the key is released. `run` returns the
+    ///   value of the work if it was running and returned one, else `None`.
     /// - the work resigns by [`Leadership::resign`]: likewise.
-    /// - the work panics: the key is released and the panic goes on.
+    /// - the work panics: the key is released and the panic continues.
     ///
-    /// The work may be an `async fn` or an async closure, which may mutate what it captured, and fail with any error that
-    /// converts into a [`BoxError`]. The future does not borrow the election, so `tokio::spawn(election.run(shutdown,
-    /// work))` compiles. A closure needs to name the type of its error, in `async |leadership| -> anyhow::Result<()>
-    /// {...}` or in `Ok::<_, BoxError>(())`.
+    /// The work may be an `async fn` or an async closure, which may mutate its captures, and may fail with any error
+    /// that converts into a [`BoxError`]. The future does not borrow the election, so
+    /// `tokio::spawn(election.run(shutdown, work))` compiles. A closure must name the type of its error, in `async
+    /// |leadership| -> anyhow::Result<()> {...}` or in `Ok::<_, BoxError>(())`.
     ///
-    /// The work runs within this call, not in a task of its own. Work that blocks its thread cannot be dropped: for
-    /// it only [`Term::is_valid`](crate::Term::is_valid) and fencing stand between two leaders, or
-    /// [`OnOverrun::Abort`](crate::OnOverrun::Abort). [`Election::runner`] has more: work for followers, an end for
-    /// leaders that stall, a health check.
+    /// The work runs within this call, not in a separate task. Work that blocks its thread cannot be dropped: only
+    /// [`Term::is_valid`](crate::Term::is_valid) and fencing then prevent two leaders, or
+    /// [`OnOverrun::Abort`](crate::OnOverrun::Abort). [`Election::runner`] has more options: work for followers, an end
+    /// for leaders that stall, a health check.
     ///
     /// ```
     /// # #[tokio::main]
@@ -166,8 +166,8 @@ impl Election {
     /// # Errors
     ///
     /// `Work`: the work failed; its error is the source. `AlreadyCampaigning`, `InvalidInput`, `PermissionDenied`,
-    /// `Rejected`: as for [`Election::campaign`]. `Closed`: the session was closed. Being out of reach, overloaded or
-    /// out of space, or losing a term, is no error: it tries again.
+    /// `Rejected`: as for [`Election::campaign`]. `Closed`: the session was closed. It is no error if etcd is out of
+    /// reach, overloaded or out of space, or if a term is lost: `run` tries again.
     ///
     /// # Cancellation safety
     ///
@@ -186,10 +186,10 @@ impl Election {
         self.runner().run(shutdown, work)
     }
 
-    /// [`Election::run`] for an async closure that changes what it captured, across its `await`s.
+    /// Runs `work` as [`Election::run`] does, for an async closure that changes its captures across `await`s.
     ///
-    /// Two methods, because of the compiler: the future of such a closure borrows from it, and a task that is to be
-    /// spawned cannot hold one beside references (`implementation of Send is not general enough`).
+    /// There are two methods because of the compiler: the future of such a closure borrows from it, and a task that is
+    /// to be spawned cannot hold one beside references (`implementation of Send is not general enough`).
     ///
     /// ```
     /// # use eldest::{Election, Leadership, Result};
@@ -228,7 +228,7 @@ impl Election {
         self.runner().run_mut(shutdown, work)
     }
 
-    /// [`Election::run`] in a task of its own. The handle waits for it, and stops it.
+    /// Runs [`Election::run`] in a separate task. The handle waits for the task, and stops it.
     pub fn spawn<S, K, W, F, T, E>(&self, shutdown: S, work: W) -> RunHandle<T>
     where
         S: Shutdown<K>,
@@ -242,7 +242,7 @@ impl Election {
         spawn(env, shutdown, |token| self.run(token, work))
     }
 
-    /// How this node takes part, option by option; [`Runner::run`] starts it.
+    /// Returns a [`Runner`], which has more options than [`Election::run`].
     pub fn runner(&self) -> Runner {
         Runner::new(self.clone())
     }
@@ -261,17 +261,20 @@ impl Runner {
 }
 
 impl<F, C> Runner<F, C> {
-    /// Work for while this node does not lead: it begins when [`Runner::run`] does, ends before the leader's work
-    /// begins, and begins anew when that has ended. The two never overlap within the node, nor do two calls of either.
+    /// Sets work that runs while this node does not lead.
     ///
-    /// `work` is told by its [`Following`] who leads and how to reach it, and of every change. When the node is elected
-    /// or shuts down, [`Following::stopped`] is cancelled and the work awaited for a
-    /// [grace period](crate::SessionOptions::grace); then it is dropped, for while it is awaited this node leads and
-    /// nobody works. Work that blocks its thread cannot be dropped: if it keeps the leader's work from beginning for
-    /// longer than a TTL and a grace period, the term ends as [`Stalled`](crate::LostReason::Stalled).
+    /// It begins with [`Runner::run`], ends before the leader's work begins, and begins again when that has ended. The
+    /// two never overlap within the node, nor do two calls of either.
     ///
-    /// Work that returns `Ok` before it was told to is not called again until the node has led once more. An error
-    /// before that ends [`Runner::run`], after its key is gone; a later one is logged. A panic ends it as well.
+    /// The [`Following`] tells `work` which node leads and how to reach it, and every change. When the node is elected
+    /// or shuts down, [`Following::stopped`] is cancelled and the work is awaited for a [grace
+    /// period](crate::SessionOptions::grace). Then it is dropped, because meanwhile this node leads and nobody works.
+    /// Work that blocks its thread cannot be dropped. If it delays the leader's work for longer than a TTL and a grace
+    /// period, the term ends as [`Stalled`](crate::LostReason::Stalled).
+    ///
+    /// If the work returns `Ok` before it was told to stop, it is not called again until the node has led once more. An
+    /// error before that ends [`Runner::run`], after its key is gone; a later error is logged. A panic ends
+    /// [`Runner::run`] as well.
     pub fn follow<W, WF, E>(self, work: W) -> Runner<W, C>
     where
         W: FnMut(Following) -> WF,
@@ -287,35 +290,38 @@ impl<F, C> Runner<F, C> {
         }
     }
 
-    /// Ends a term as [`Stalled`](crate::LostReason::Stalled) when the leader's work has not called
-    /// [`Leadership::heartbeat`] for that long, at most 24 h; counted from the work's beginning.
-    /// None by default.
+    /// Ends a term as [`Stalled`](crate::LostReason::Stalled) if the leader's work does not call
+    /// [`Leadership::heartbeat`] for that long, at most 24 h. The time counts from the beginning of the work. By
+    /// default there is no limit.
     ///
-    /// However healthy the lease is, the token is cancelled and the deadline frozen a
-    /// [grace period](crate::SessionOptions::grace) later. The key goes when the work has ended, at the frozen deadline
-    /// at the latest; work that ignores its token does not keep it. The watchdog's thread notices it, so a leader that
-    /// blocks the threads of its runtime is stopped too. Its key may then stay until the lease expires, for what would
-    /// delete it may wait for those threads: blocking work belongs on threads of its own.
-    /// The node stands again, at the back, when the work has ended and the [health check](Runner::health_check), if
-    /// there is one, answers.
+    /// However healthy the lease is, the token is cancelled and the deadline is frozen, a [grace
+    /// period](crate::SessionOptions::grace) away. The key is deleted when the work has ended, and at the frozen
+    /// deadline at the latest; work that ignores its token does not keep the key. The node joins again, at the back,
+    /// when the work has ended and the [health check](Runner::health_check), if there is one, returns `Ok`.
     ///
-    /// Choose it well above the longest piece of work, and remember pauses of the process: each counts as silence.
+    /// The watchdog's thread notices the stall, so a leader that blocks the threads of its runtime is stopped too. Its
+    /// key may then stay until the lease expires, because the deletion may wait for those threads: run blocking work on
+    /// threads of its own.
+    ///
+    /// Choose a value well above the longest piece of work, and remember pauses of the process: each counts as silence.
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.stall_timeout = Some(timeout);
         self
     }
 
-    /// Asks `check` whether the node is fit to lead, again `every` so often after each answer. While it leads, `limit`
-    /// without an `Ok` ends the term as [`Stalled`](crate::LostReason::Stalled), in the manner of
-    /// [`Runner::stall_timeout`], which may be set beside it: then both must hold. None by default. `limit` is at most
-    /// 24 h, `every` shorter than it.
+    /// Sets a health check: `check` is called again `every` so often after each answer, and decides whether the node
+    /// may lead.
     ///
-    /// A single error, or a slow answer, does no harm while the next `Ok` comes in time. One call may take `limit`, then
-    /// it is dropped, so a check that hangs counts as an error. While it follows, the node is not asked, for it keeps
-    /// its place. But it does not begin to stand, nor stands again after a stall, before the check said `Ok`.
+    /// While the node leads, `limit` without an `Ok` ends the term as [`Stalled`](crate::LostReason::Stalled), in the
+    /// manner of [`Runner::stall_timeout`]. If both are set, both must hold. By default there is no check. `limit` is
+    /// at most 24 h, and `every` is shorter.
     ///
-    /// The check runs within the call of [`Runner::run`], beside the work: work that blocks the thread keeps the check
-    /// from being asked, and so is noticed as well.
+    /// A single error or a slow answer does no harm if the next `Ok` comes in time. A call that takes longer than
+    /// `limit` is dropped, and counts as an error. The check is not called while the node waits, because the node keeps
+    /// its place. The node does not join the queue, nor join again after a stall, before the check returned `Ok`.
+    ///
+    /// The check runs within the call of [`Runner::run`], beside the work. Work that blocks the thread also blocks the
+    /// check, so the limit ends its term too.
     pub fn health_check<H, HF, E>(self, every: Duration, limit: Duration, check: H) -> Runner<F, H>
     where
         H: FnMut() -> HF,
@@ -331,18 +337,19 @@ impl<F, C> Runner<F, C> {
         }
     }
 
-    /// What becomes of work that outlives its term; [`OnOverrun::Release`] by default.
+    /// Sets what happens to work that outlives its term; [`OnOverrun::Release`] by default.
     pub fn on_overrun(mut self, on_overrun: OnOverrun) -> Self {
         self.on_overrun = on_overrun;
         self
     }
 
-    /// Does `work` whenever this node leads, until `shutdown` is cancelled. What [`Election::run`] says of it, of what
-    /// ends it and of its order holds here too.
+    /// Runs `work` whenever this node leads, until `shutdown`. It ends for the same reasons, and in the same order, as
+    /// [`Election::run`].
     ///
     /// # Errors
     ///
-    /// As [`Election::run`]; `Work` also for a follower's work. `InvalidInput` also if a duration is zero or too long.
+    /// As [`Election::run`]; `Work` also if a follower's work failed. `InvalidInput` also if a duration is zero or too
+    /// long.
     ///
     /// # Cancellation safety
     ///
@@ -378,7 +385,7 @@ impl<F, C> Runner<F, C> {
         cancel_on(signal, &shutdown, Box::pin(run.until(&shutdown))).await
     }
 
-    /// [`Runner::run`] for an async closure that changes what it captured, as [`Election::run_mut`].
+    /// Runs `work` as [`Runner::run`] does, for an async closure that changes its captures, as [`Election::run_mut`].
     ///
     /// # Errors
     ///

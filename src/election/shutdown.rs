@@ -1,14 +1,15 @@
-//! Takes what tells `run` to stop: a token, or any future.
+//! Accepts every kind of shutdown signal that `run` takes: a token, or any future.
 
 use std::future::Pending;
 use std::pin::pin;
 
 use tokio_util::sync::CancellationToken;
 
-/// What tells [`Election::run`](crate::Election::run) and its siblings to stop: a [`CancellationToken`], or any future
-/// that completes then, as axum and tonic take it.
+/// A shutdown signal for [`Election::run`](crate::Election::run) and its siblings: a [`CancellationToken`], or any
+/// future that completes on shutdown, as axum and tonic take it.
 ///
-/// The parameter only tells the two apart; nobody writes it. Sealed: no other type implements it.
+/// The type parameter only tells the two apart; callers never write it. The trait is sealed: no other type implements
+/// it.
 ///
 /// ```
 /// # use eldest::{BoxError, Election, Leadership};
@@ -30,7 +31,7 @@ pub trait Shutdown<Kind>: sealed::Shutdown<Kind> {}
 impl Shutdown<Token> for CancellationToken {}
 impl<F: Future<Output = ()>> Shutdown<Signal> for F {}
 
-/// Marks tokens.
+/// Marks cancellation tokens.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Token;
@@ -44,7 +45,7 @@ pub(crate) mod sealed {
     use super::{CancellationToken, Pending, Signal, Token};
 
     pub trait Shutdown<Kind> {
-        /// Completes when the token is to be cancelled by us.
+        /// Completes when the token must be cancelled.
         type Signal: Future<Output = ()>;
 
         fn into_parts(self) -> (CancellationToken, Self::Signal);
@@ -67,7 +68,7 @@ pub(crate) mod sealed {
     }
 }
 
-/// Runs to the end, and cancels `token` meanwhile when the signal comes.
+/// Runs to the end, and cancels `token` when the signal comes meanwhile.
 pub(crate) async fn cancel_on<T>(
     signal: impl Future<Output = ()>,
     token: &CancellationToken,

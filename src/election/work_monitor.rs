@@ -1,4 +1,4 @@
-//! Detects that a leader's work shows no sign of life or outlives its term, even if no task of the runtime runs.
+//! Detects that a leader's work gives no heartbeat or outlives its term, even if no task of the runtime runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,29 +9,29 @@ use crate::runtime::Watched;
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
 
-/// Stands for a limit that is not set.
+/// The value of a limit that is not set.
 const NONE: u64 = u64::MAX;
-/// How long the line that tells of an abort may take: whoever writes it may wait for a lock that is never released.
+/// How long the log line of an abort may take. Its writer may wait for a lock that is never released.
 const LAST_WORDS: Duration = Duration::from_millis(20);
 
-/// The watch over one term's work, kept by the watchdog's thread for as long as `run` holds it.
+/// The watch over one term's work. The watchdog's thread keeps it for as long as `run` holds it.
 pub(crate) struct WorkMonitor {
     claim: Arc<Claim>,
     grace: Duration,
-    /// Nanoseconds; the longest silence of the work.
+    /// The longest time without a heartbeat of the work; nanoseconds.
     silence: AtomicU64,
-    /// Nanoseconds; the longest time without a healthy answer.
+    /// The longest time without an `Ok` of the health check; nanoseconds.
     illness: AtomicU64,
-    /// Nanoseconds; when the health check last said that all is well.
+    /// The time of the last `Ok` of the health check; nanoseconds.
     well: AtomicU64,
-    /// The process ends when the work outlives the term.
+    /// Whether the process ends if the work outlives the term.
     aborts: bool,
-    /// There is no work, not yet or not any more.
+    /// Whether no work runs, because it has not begun or has ended.
     ended: AtomicBool,
 }
 
 impl WorkMonitor {
-    /// `start`: how long it may take until the work begins.
+    /// Starts the watch. `start` is how long it may take until the work begins.
     pub(crate) fn start(
         claim: Arc<Claim>,
         grace: Duration,
@@ -56,7 +56,7 @@ impl WorkMonitor {
         monitor
     }
 
-    /// The work begins: from now on these are the limits.
+    /// Sets the limits from the beginning of the work on.
     pub(crate) fn work_begins(&self, silence: Option<Duration>, illness: Option<Duration>) {
         let shared = &self.claim.term().shared;
         shared.beat();
@@ -67,18 +67,18 @@ impl WorkMonitor {
         shared.env.rewatch();
     }
 
-    /// The health check said that all is well.
+    /// Records an `Ok` of the health check.
     pub(crate) fn healthy(&self) {
         let now = self.claim.term().shared.env.now();
         self.well.fetch_max(now.as_nanos(), Ordering::AcqRel);
     }
 
-    /// The work and its tasks have ended.
+    /// Records that the work and its tasks have ended.
     pub(crate) fn work_ended(&self) {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// When the term ends unless a sign of life comes before.
+    /// Returns when the term ends if no heartbeat comes before.
     fn stalls_at(&self) -> Option<Time> {
         let limit = |limit: &AtomicU64, since: Time| {
             let limit = limit.load(Ordering::Acquire);
@@ -90,7 +90,7 @@ impl WorkMonitor {
         stalls.into_iter().flatten().min()
     }
 
-    /// When the process ends unless the work does before.
+    /// Returns when the process ends if the work does not end before.
     fn aborts_at(&self) -> Option<Time> {
         let works = !self.ended.load(Ordering::Acquire);
         (self.aborts && works).then(|| self.claim.term().shared.cutoff())
@@ -124,7 +124,7 @@ fn nanos(limit: Option<Duration>) -> u64 {
     })
 }
 
-/// Ends the process, having said why.
+/// Logs the reason and ends the process.
 fn abort(election: &Arc<str>, token: i64) -> ! {
     let election = Arc::clone(election);
     let (said, listening) = std::sync::mpsc::channel();

@@ -1,5 +1,5 @@
-//! Supplies each connection with the user, the password and the certificates, and reads certificate files anew for each
-//! attempt to connect.
+//! Supplies each connection with the user, the password and the certificates, and reads certificate files again for
+//! each attempt to connect.
 
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 mod tls;
@@ -12,7 +12,7 @@ use crate::runtime::Env;
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 pub use tls::TlsOptions;
 
-/// A user of etcd and the password, given to [`SessionOptions::credentials`](crate::SessionOptions::credentials).
+/// A user of etcd and the password, for [`SessionOptions::credentials`](crate::SessionOptions::credentials).
 ///
 /// Its `Debug` output leaves the password out.
 #[must_use = "credentials do nothing until a session is made with them"]
@@ -23,7 +23,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// For this user.
+    /// Makes credentials of a user and a password.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self {
             user: user.into(),
@@ -31,7 +31,7 @@ impl Credentials {
         }
     }
 
-    /// The user's name.
+    /// Returns the user's name.
     pub fn user(&self) -> &str {
         &self.user
     }
@@ -45,7 +45,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// What every connection of a pool is made with.
+/// The settings of every connection of a pool.
 #[derive(Clone, Default)]
 pub(crate) struct Access {
     options: ConnectOptions,
@@ -68,26 +68,26 @@ impl Access {
         self
     }
 
-    /// What the pool wants of every connection.
+    /// Applies the pool's settings of every connection.
     pub(super) fn map(mut self, change: impl FnOnce(ConnectOptions) -> ConnectOptions) -> Self {
         self.options = change(self.options);
         self
     }
 
-    /// Whether TLS was asked for by more than an endpoint's scheme.
+    /// Returns `true` if more than an endpoint's scheme asks for TLS.
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     pub(super) fn demands_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Whether TLS was asked for by more than an endpoint's scheme.
+    /// Returns `true` if more than an endpoint's scheme asks for TLS.
     #[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc")))]
     #[allow(clippy::unused_self)] // as with the feature
     pub(super) fn demands_tls(&self) -> bool {
         false
     }
 
-    /// Whether it is known which authorities to trust.
+    /// Returns `true` if the authorities to trust are known.
     #[cfg_attr(
         not(any(feature = "tls-ring", feature = "tls-aws-lc")),
         allow(
@@ -114,7 +114,7 @@ impl Access {
         }
     }
 
-    /// For one attempt to connect to that endpoint.
+    /// Returns the options for one attempt to connect to that endpoint.
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl Access {
         Ok(self.with_user().with_tls(tls))
     }
 
-    /// For one attempt to connect to that endpoint.
+    /// Returns the options for one attempt to connect to that endpoint.
     #[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc")))]
     pub(super) fn now(
         self,

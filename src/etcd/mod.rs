@@ -1,7 +1,7 @@
 //! Makes all calls to etcd by `etcd_client`: manages connections, failover, timeouts, paging and error codes.
 //!
-//! Everything is a method on [`Pool`]; each call is sent once, ends within the request timeout, and a failure
-//! that another endpoint may not have makes the next call go there. Retrying is the caller's business.
+//! Everything is a method on [`Pool`]. Each call is sent once and ends within the request timeout. After a failure that
+//! another endpoint may not have, the next call goes to that endpoint. Callers repeat requests themselves.
 
 mod access;
 mod batch;

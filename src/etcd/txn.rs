@@ -1,4 +1,4 @@
-//! Defines what a fenced transaction consists of and what etcd answers to it, without types of `etcd_client`.
+//! Defines the parts of a fenced transaction and etcd's answers to it, without types of `etcd_client`.
 
 mod convert;
 
@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 pub(super) use convert::{fenced, outcome};
 
-/// "This term's key still stands", as plain data: what [`Term::guard`](crate::Term::guard) returns.
+/// The condition that a term's key still exists, as plain data; [`Term::guard`](crate::Term::guard) returns it.
 ///
-/// The key still stands if its create revision is still the term's fencing token. That is one comparison in the
+/// The key still exists if its create revision equals the term's fencing token. That is one comparison in the
 /// transaction of any client, and one [`Condition`] of an [`Op::when`].
 #[must_use = "a guard does nothing until a transaction has it"]
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,34 +27,34 @@ impl Guard {
         }
     }
 
-    /// The key that must stand.
+    /// Returns the term's key.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// The create revision that it must have: the term's fencing token.
+    /// Returns the create revision that the key must have: the term's fencing token.
     pub fn create_revision(&self) -> i64 {
         self.create_revision
     }
 }
 
-/// How a [`Condition`] compares what etcd has with the value that the condition names.
+/// How a [`Condition`] compares etcd's value with the condition's value.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Comparison {
-    /// etcd has the same.
+    /// etcd's value is equal.
     Equal,
-    /// etcd has something else.
+    /// etcd's value is different.
     NotEqual,
-    /// etcd has less.
+    /// etcd's value is less.
     Less,
-    /// etcd has more.
+    /// etcd's value is greater.
     Greater,
 }
 
-/// What must be true of a key for the operations of [`Op::when`].
+/// A condition on a key, for the operations of [`Op::when`].
 ///
-/// A key that does not exist has version, revisions and lease 0; a comparison of its value never holds.
+/// A key that does not exist has version, revisions and lease 0; a comparison of its value is never true.
 #[must_use = "a condition does nothing until a transaction has it"]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
@@ -96,7 +96,7 @@ impl Condition {
         Self::new(key, comparison, Target::ModRevision(revision))
     }
 
-    /// Compares the lease that the key is bound to; 0 if it is bound to none.
+    /// Compares the lease that the key is bound to; 0 if there is none.
     pub fn lease(key: impl Into<Vec<u8>>, comparison: Comparison, lease_id: i64) -> Self {
         Self::new(key, comparison, Target::Lease(lease_id))
     }
@@ -145,7 +145,7 @@ enum Kind {
 }
 
 impl Op {
-    /// Writes a value. The key is bound to no lease afterwards.
+    /// Writes a value. Afterwards, the key is bound to no lease.
     pub fn put(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Self {
         Self::put_with_lease(key, value, 0)
     }
@@ -163,13 +163,13 @@ impl Op {
         })
     }
 
-    /// Reads one key. What the leader reads by a fenced transaction, no later leader had changed by then.
+    /// Reads one key. In a fenced transaction, no later leader had changed it by then.
     pub fn get(key: impl Into<Vec<u8>>) -> Self {
         let key = key.into();
         Self(Kind::Get { key, prefix: false })
     }
 
-    /// Reads all keys that begin with `prefix`, in their order. etcd refuses answers of more than a few megabytes.
+    /// Reads all keys that begin with `prefix`, in order. etcd refuses answers of more than a few megabytes.
     pub fn get_prefix(prefix: impl Into<Vec<u8>>) -> Self {
         let key = prefix.into();
         Self(Kind::Get { key, prefix: true })
@@ -187,9 +187,9 @@ impl Op {
         Self(Kind::Delete { key, prefix: true })
     }
 
-    /// Applies `then` if all conditions hold, otherwise `otherwise`: a transaction within the fenced one.
+    /// Applies `then` if all conditions are true, otherwise `otherwise`, as a transaction within the fenced one.
     ///
-    /// This is how a write compares what it builds upon:
+    /// A write compares the value that it builds on in this way:
     ///
     /// ```
     /// use eldest::{Comparison, Condition, Op};
@@ -213,7 +213,7 @@ impl Op {
     }
 }
 
-/// What a fenced transaction did; see [`Term::txn`](crate::Term::txn).
+/// The result of a fenced transaction; see [`Term::txn`](crate::Term::txn).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TxnOutcome {
     revision: i64,
@@ -221,17 +221,17 @@ pub struct TxnOutcome {
 }
 
 impl TxnOutcome {
-    /// etcd's revision when it was applied: the mod revision of all that it wrote.
+    /// Returns etcd's revision when the transaction was applied: the mod revision of all keys that it wrote.
     pub fn revision(&self) -> i64 {
         self.revision
     }
 
-    /// What each operation did, in their order.
+    /// Returns the result of each operation, in order.
     pub fn results(&self) -> &[OpResult] {
         &self.results
     }
 
-    /// All that the operations read, in their order; also what was read within [`Op::when`].
+    /// Returns all keys that the operations read, in order, including those of operations within [`Op::when`].
     ///
     /// For one [`Op::get`] it is the key, or nothing if the key does not exist.
     pub fn found(&self) -> impl Iterator<Item = &KeyValue> {
@@ -240,7 +240,7 @@ impl TxnOutcome {
         all.into_iter()
     }
 
-    /// Whether the conditions of every [`Op::when`] held, of those within others too.
+    /// Returns `true` if the conditions of every [`Op::when`] were true, including nested ones.
     pub fn all_held(&self) -> bool {
         self.results.iter().all(OpResult::all_held)
     }
@@ -256,30 +256,30 @@ fn collect<'a>(results: &'a [OpResult], all: &mut Vec<&'a KeyValue>) {
     }
 }
 
-/// What one operation of a fenced transaction did.
+/// The result of one operation of a fenced transaction.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpResult {
-    /// It wrote.
+    /// A write.
     Put,
-    /// It deleted.
+    /// A deletion.
     #[non_exhaustive]
     Deleted {
-        /// How many keys.
+        /// The number of deleted keys.
         count: u64,
     },
-    /// It read.
+    /// A read.
     #[non_exhaustive]
     Found {
-        /// The keys that exist, in their order.
+        /// The keys that exist, in order.
         entries: Vec<KeyValue>,
     },
-    /// It chose between operations.
+    /// A choice between operations.
     #[non_exhaustive]
     When {
-        /// Whether all conditions held.
+        /// Whether all conditions were true.
         held: bool,
-        /// What the operations that were chosen did.
+        /// The results of the chosen operations.
         results: Vec<OpResult>,
     },
 }
@@ -293,7 +293,7 @@ impl OpResult {
     }
 }
 
-/// A key of etcd, as it was read.
+/// A key of etcd with its value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyValue {
     key: Vec<u8>,
@@ -305,41 +305,41 @@ pub struct KeyValue {
 }
 
 impl KeyValue {
-    /// The key.
+    /// Returns the key.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn value(&self) -> &[u8] {
         &self.value
     }
 
-    /// The value as text.
+    /// Returns the value as text.
     ///
     /// # Errors
     ///
-    /// It is not UTF-8.
+    /// The value is not UTF-8.
     pub fn value_str(&self) -> Result<&str, Utf8Error> {
         std::str::from_utf8(&self.value)
     }
 
-    /// The revision at which the key was created.
+    /// Returns the revision at which the key was created.
     pub fn create_revision(&self) -> i64 {
         self.create_revision
     }
 
-    /// The revision at which the key was last written; what [`Condition::mod_revision`] compares.
+    /// Returns the revision at which the key was last written; [`Condition::mod_revision`] compares it.
     pub fn mod_revision(&self) -> i64 {
         self.mod_revision
     }
 
-    /// How often the key was written since it was created; at least 1.
+    /// Returns how often the key was written since it was created; at least 1.
     pub fn version(&self) -> i64 {
         self.version
     }
 
-    /// The lease that the key is bound to; 0 if it is bound to none.
+    /// Returns the lease that the key is bound to; 0 if there is none.
     pub fn lease_id(&self) -> i64 {
         self.lease_id
     }

@@ -16,29 +16,29 @@ use resource::Resource;
 use semaphore::check_capacity;
 pub use semaphore::{Permit, Semaphore};
 
-/// A lock that the sessions of all nodes share: one of them holds it at a time, in the order in which they asked.
+/// A lock that the sessions of all nodes share. One of them holds it at a time, in the order in which they asked.
 ///
-/// **Guaranteed** is what is guaranteed of a leader: at most one guard of a lock [is valid](Term::is_valid) at a time,
-/// on the three conditions that the [crate's documentation](crate) begins with, and what is written with the
-/// [fencing token](Term::fencing_token) is refused once it is stale, in any case. **Not guaranteed**: that a guard stays
-/// valid until it is dropped. Its lease can be lost, so whoever holds one watches [`Term::lost`] or asks
-/// [`Term::is_valid`] before each step.
+/// **Guaranteed** is the same as for a leader: at most one guard of a lock [is valid](Term::is_valid) at a time, on the
+/// three conditions at the head of the [crate's documentation](crate). Writes with the [fencing
+/// token](Term::fencing_token) are refused when they are stale, in any case. **Not guaranteed**: that a guard stays
+/// valid until it is dropped. Its lease can be lost, so a holder watches [`Term::lost`] or asks [`Term::is_valid`]
+/// before each step.
 ///
 /// The keys are those of etcd's own lock recipe, `<namespace>/<name>/<lease id in hex>`, so `etcdctl lock
-/// <namespace>/<name>`, Go's `concurrency.Mutex` and the v3lock RPC wait for it and it for them. That recipe is the one
-/// of elections too: **a lock and an election of one name are one queue**. A session refuses to use a name for both;
-/// that another session does so, nobody notices.
+/// <namespace>/<name>`, Go's `concurrency.Mutex` and the v3lock RPC wait for this lock, and it waits for them.
+/// Elections use the same recipe: **a lock and an election with one name are one queue**. A session refuses to use a
+/// name for both; nothing notices another session that does so.
 ///
-/// Waiting costs etcd two watched keys, the own and the one before it, however long the queue; a release wakes up one
-/// waiter.
+/// Waiting costs etcd two watched keys, the waiter's own and the one before it, however long the queue. A release wakes
+/// up one waiter.
 ///
 /// # Tasks of one session
 ///
-/// A session has one key per lock. Its tasks queue in the session, first come, first served, and each joins etcd's queue,
-/// at the back, when the key of the one before is gone: a busy session does not starve the others. A task that acquires
-/// a lock which it holds already waits for itself, for ever.
+/// A session has one key per lock. Its tasks queue in the session, first come, first served. Each joins etcd's queue,
+/// at the back, when the key of the task before it is gone, so a busy session does not starve the others. A task that
+/// acquires a lock which it already holds waits for itself, forever.
 ///
-/// A cheap handle from [`Session::lock`](crate::Session::lock); clone it freely.
+/// A lock is a cheap handle from [`Session::lock`](crate::Session::lock); clone it freely.
 ///
 /// ```
 /// # #[tokio::main]
@@ -64,7 +64,7 @@ pub struct Lock {
 }
 
 impl Session {
-    /// A lock by name. Sends nothing.
+    /// Returns the lock with that name. Sends nothing.
     ///
     /// # Errors
     ///
@@ -74,13 +74,13 @@ impl Session {
         Ok(Lock::new(resource))
     }
 
-    /// A semaphore by name, with 1 to 1024 permits. Sends nothing.
+    /// Returns the semaphore with that name and 1 to 1024 permits. Sends nothing.
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the capacity is out of bounds, or the name is as it must not be for [`Session::election`].
-    /// Semaphores have names of their own, apart from those of elections and locks. `CapacityMismatch`: this session uses
-    /// it with another capacity.
+    /// `InvalidInput`: the capacity is out of bounds, or [`Session::election`] would refuse the name. Semaphores have
+    /// their own names, apart from those of elections and locks. `CapacityMismatch`: this session uses the semaphore
+    /// with another capacity.
     pub fn semaphore(&self, name: impl AsRef<str>, capacity: usize) -> Result<Semaphore> {
         check_capacity(capacity)?;
         let what = Use::Semaphore { capacity };
@@ -94,38 +94,38 @@ impl Lock {
         Self { resource }
     }
 
-    /// Its name within the session's namespace.
+    /// Returns the lock's name within the session's namespace.
     pub fn name(&self) -> &str {
         &self.resource.name
     }
 
-    /// The prefix of its keys, with the final `/`.
+    /// Returns the prefix of the lock's keys, with the final `/`.
     pub fn prefix(&self) -> &str {
         &self.resource.prefix
     }
 
-    /// Waits until this task holds the lock.
+    /// Waits until this task holds the lock, and returns its guard.
     ///
-    /// First come, first served, among the session's tasks and then among sessions. A key that is lost while it waits is
-    /// replaced, at the back. The deadline is compared at the moment of return: what has died on the way is not handed
-    /// out. Goes on trying while etcd cannot be reached.
+    /// First come, first served, among the session's tasks and then among sessions. If the key is lost during the wait,
+    /// a new one joins at the back. The deadline is checked at the moment of return, so a guard that has already ended
+    /// is never returned. The call retries while etcd cannot be reached.
     ///
     /// # Errors
     ///
     /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key.
-    /// `InvalidInput`: what the session [announces](crate::SessionOptions::announcement) is too large. `Closed`: the session
-    /// was closed. Nothing is left in etcd.
+    /// `InvalidInput`: the session's [announcement](crate::SessionOptions::announcement) is too large. `Closed`: the
+    /// session was closed. Nothing is left in etcd.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: dropped before it is ready, the place in the queue is given up and the key taken away again in the
-    /// background.
+    /// Cancel safe: if it is dropped before it is ready, the place in the queue is given up and the key is deleted in
+    /// the background.
     pub async fn acquire(&self) -> Result<LockGuard> {
         self.resource.acquire().await.map(LockGuard::new)
     }
 
-    /// As [`Lock::acquire`], for so long at most, the wait for other tasks of this session included. `None`: it did not
-    /// get it in time. Its place in the queue is given up.
+    /// Waits as [`Lock::acquire`] does, but for `limit` at most, including the wait for other tasks of this session.
+    /// Returns `None` if the lock did not become free in time; its place in the queue is given up.
     ///
     /// # Errors
     ///
@@ -139,14 +139,16 @@ impl Lock {
         Ok(held.map(LockGuard::new))
     }
 
-    /// Takes the lock if nobody holds it or waits for it, in one transaction. `None`: somebody does, and no key was
-    /// written. A task of this session counts; so does one that dropped its guard, until its key is gone: to be sure that
-    /// it is, await [`LockGuard::release`].
+    /// Takes the lock if nobody holds it or waits for it, in one transaction. Returns `None` if somebody does; no key
+    /// was written.
+    ///
+    /// Another task of this session counts too. So does a task that dropped its guard, until its key is gone: await
+    /// [`LockGuard::release`] to be sure that it is gone.
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire`], and `Unavailable`: etcd did not answer within four request timeouts. What may be left of the
-    /// attempt is taken away in the background.
+    /// As [`Lock::acquire`], and `Unavailable`: etcd did not answer within four request timeouts. A key that the
+    /// attempt may have left is deleted in the background.
     ///
     /// # Cancellation safety
     ///
@@ -156,7 +158,7 @@ impl Lock {
         Ok(held.map(LockGuard::new))
     }
 
-    /// Who holds it, [the leader](Roster::leader), and which sessions wait, in order, by one linearizable read.
+    /// Reads the holder ([the leader](Roster::leader)) and the sessions that wait, in order, by one linearizable read.
     ///
     /// # Errors
     ///
@@ -179,14 +181,15 @@ impl fmt::Debug for Lock {
     }
 }
 
-/// A lock that is held, for as long as it [is valid](Term::is_valid). Checks and fencing are those of its [`Term`], to
-/// which it dereferences; what is said there of leaders is true of holders.
+/// A lock that is held, while it [is valid](Term::is_valid). It dereferences to its [`Term`], which has the checks and
+/// the fencing; its rules for leaders apply to holders.
 ///
-/// Dropping it, or a panic that unwinds through it, releases the lock at once, in the background: the key is deleted, if
-/// it still is the one of this guard, and that is retried until etcd confirms it. Drop it only when the work has ended.
+/// Dropping it, or a panic that unwinds through it, releases the lock at once, in the background: the session deletes
+/// the key if it still belongs to this guard, and repeats this until etcd confirms it. Drop it only when the work has
+/// ended.
 ///
-/// Keeping it does not keep the lock: when it is lost, its token is cancelled and its deadline frozen, and the key is
-/// deleted at that deadline at the latest. Other tasks of the session wait until it is dropped all the same.
+/// Keeping it does not keep the lock: when the lock is lost, its token is cancelled, its deadline is frozen, and the
+/// key is deleted at that deadline at the latest. Other tasks of the session still wait until the guard is dropped.
 #[must_use = "dropping a guard releases the lock"]
 pub struct LockGuard {
     leadership: Leadership,
@@ -197,23 +200,24 @@ impl LockGuard {
         Self { leadership }
     }
 
-    /// A view to pass to whatever acts under the lock; it does not hold it.
+    /// Returns a view of the term, for everything that acts under the lock. The view does not hold the lock.
     pub fn term(&self) -> Term {
         self.leadership.term()
     }
 
-    /// Releases the lock; returns when etcd confirmed that the key is gone.
+    /// Releases the lock, and returns when etcd confirmed that the key is gone.
     ///
-    /// The caller says by it that the work has ended: validity ends at once. A lock that was lost is no error.
+    /// With this call, the caller states that the work has ended: validity ends at once. It is no error if the lock was
+    /// lost.
     ///
     /// # Errors
     ///
-    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is retried in the background.
+    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is repeated in the background.
     /// `Closed`: the session was closed, which releases its locks.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: the release goes on in the background.
+    /// Cancel safe: the release continues in the background.
     pub async fn release(self) -> Result<()> {
         self.leadership.resign().await
     }

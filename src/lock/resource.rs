@@ -13,13 +13,13 @@ use crate::state::Roster;
 use eldest_core::candidate::{CandidateConfig, Permit, WatchScope};
 use eldest_core::kv::Reach;
 
-/// A lock, or a semaphore, as the session sees it. Whoever holds it leads, in the words of the core.
+/// A lock or a semaphore of the session. In the words of the core, its holder leads.
 #[derive(Clone)]
 pub(crate) struct Resource {
     handle: Handle,
     pub(crate) name: Arc<str>,
     pub(crate) prefix: Arc<str>,
-    /// So many tasks of the session stand or hold; the others wait in their order, and have no key.
+    /// The number of the session's tasks that may wait in etcd or hold; the others wait in order, without a key.
     turns: Arc<Semaphore>,
     /// A semaphore's capacity, and the prefix of the keys of all capacities.
     permits: Option<(usize, Arc<[u8]>)>,
@@ -53,13 +53,13 @@ impl Resource {
         self.elected(turn, false).await
     }
 
-    /// `None`: not before the time is over.
+    /// Returns `None` if it was not acquired in time.
     pub(crate) async fn acquire_timeout(&self, limit: Duration) -> Result<Option<Leadership>> {
         let env = &*self.handle.shared.env;
         timeout(env, limit, self.acquire()).await.transpose()
     }
 
-    /// `None`: others stand.
+    /// Returns `None` if others hold or await it.
     pub(crate) async fn try_acquire(&self) -> Result<Option<Leadership>> {
         let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else {
             return Ok(None);
@@ -75,7 +75,8 @@ impl Resource {
         }
     }
 
-    /// Dropped before it is ready, or when it is, the candidate leaves: what is held once is not held again by itself.
+    /// Waits for the election. The candidate leaves if this is dropped and after it has returned: what is held once is
+    /// not acquired again.
     async fn elected(&self, turn: OwnedSemaphorePermit, at_once: bool) -> Result<Leadership> {
         let config = |number| CandidateConfig {
             watch_scope: match self.permits {

@@ -10,27 +10,27 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::session::MAX_CAPACITY;
 use crate::state::{Roster, Term};
 
-/// A number of permits that the sessions of all nodes share: that many hold one at a time, in the order in which they
-/// asked.
+/// A number of permits that the sessions of all nodes share. Up to [`capacity`](Semaphore::capacity) of them are held
+/// at a time, in the order in which they were requested.
 ///
 /// **Guaranteed**: at most [`capacity`](Semaphore::capacity) permits [are valid](Term::is_valid) at a time, on the
-/// conditions, and with the exceptions, that hold for a [`Lock`](crate::Lock).
+/// conditions, and with the exceptions, of a [`Lock`](crate::Lock).
 ///
-/// Each permit is a key of its own, `<namespace>/~semaphore/<name>/<capacity>/<lease id in hex>-<number>`, and those whose
-/// keys are the eldest hold. The capacity is part of the key: the transaction that joins the queue refuses another one
-/// for as long as anybody holds or awaits a permit ([`ErrorKind::CapacityMismatch`]). To change the capacity of a
-/// service, stop all that use the old one, then start those that use the new one. Locks and elections may have the same
-/// name; their keys lie elsewhere.
+/// Each permit has its own key, `<namespace>/~semaphore/<name>/<capacity>/<lease id in hex>-<number>`, and the eldest
+/// keys hold. The capacity is part of the key. The transaction that joins the queue refuses another capacity while
+/// anybody holds or awaits a permit ([`ErrorKind::CapacityMismatch`]). To change the capacity of a service, stop all
+/// users of the old one, then start those of the new one. Locks and elections may have the same name; their keys lie
+/// elsewhere.
 ///
-/// Waiting costs etcd one watch of all the permits, so every change reaches everybody who holds or awaits one: meant for
-/// tens of holders, not for thousands. A semaphore of one permit costs what a lock costs.
+/// Waiting costs etcd one watch of all the permits, so every change reaches everybody who holds or awaits one.
+/// Semaphores are meant for tens of holders, not for thousands. A semaphore with one permit costs the same as a lock.
 ///
 /// # Tasks of one session
 ///
-/// At most `capacity` tasks of a session hold or await a permit in etcd; the others queue in the session, first come,
-/// first served, and join etcd's queue, at the back, when a key of one before them is gone.
+/// At most `capacity` tasks of a session hold or await a permit in etcd. The others queue in the session, first come,
+/// first served, and join etcd's queue, at the back, when a key of a task before them is gone.
 ///
-/// A cheap handle from [`Session::semaphore`](crate::Session::semaphore); clone it freely.
+/// A semaphore is a cheap handle from [`Session::semaphore`](crate::Session::semaphore); clone it freely.
 ///
 /// ```
 /// # #[tokio::main]
@@ -54,7 +54,7 @@ pub struct Semaphore {
     capacity: usize,
 }
 
-/// Refuses what cannot be a semaphore's capacity.
+/// Refuses a capacity that is out of bounds.
 pub(crate) fn check_capacity(capacity: usize) -> Result<()> {
     if (1..=MAX_CAPACITY).contains(&capacity) {
         return Ok(());
@@ -70,17 +70,17 @@ impl Semaphore {
         Self { resource, capacity }
     }
 
-    /// Its name within the session's namespace.
+    /// Returns the semaphore's name within the session's namespace.
     pub fn name(&self) -> &str {
         &self.resource.name
     }
 
-    /// How many permits there are.
+    /// Returns the number of permits.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The prefix of its keys, with the final `/`.
+    /// Returns the prefix of the semaphore's keys, with the final `/`.
     pub fn prefix(&self) -> &str {
         &self.resource.prefix
     }
@@ -94,14 +94,14 @@ impl Semaphore {
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: dropped before it is ready, the place in the queue is given up and the key taken away again in the
-    /// background.
+    /// Cancel safe: if it is dropped before it is ready, the place in the queue is given up and the key is deleted in
+    /// the background.
     pub async fn acquire(&self) -> Result<Permit> {
         self.resource.acquire().await.map(Permit::new)
     }
 
-    /// As [`Semaphore::acquire`], for so long at most, the wait for other tasks of this session included. `None`: it did
-    /// not get one in time. Its place in the queue is given up.
+    /// Waits as [`Semaphore::acquire`] does, but for `limit` at most, including the wait for other tasks of this
+    /// session. Returns `None` if no permit became free in time; its place in the queue is given up.
     ///
     /// # Errors
     ///
@@ -115,16 +115,16 @@ impl Semaphore {
         Ok(held.map(Permit::new))
     }
 
-    /// Takes a permit if one is free. `None`: none is, and no key was written.
+    /// Takes a permit if one is free. Returns `None` if none is; no key was written.
     ///
-    /// One transaction if nobody else holds a permit; otherwise its answer tells whether one is free, and a second takes
-    /// it unless somebody else came in between, and so on. A permit that was dropped is free when its key is gone: to be
-    /// sure that it is, await [`Permit::release`].
+    /// If nobody else holds a permit, this takes one transaction. Otherwise the first answer shows whether a permit is
+    /// free, and a second transaction takes it, and so on while others are faster. A permit that was dropped is free
+    /// when its key is gone: await [`Permit::release`] to be sure that it is gone.
     ///
     /// # Errors
     ///
-    /// As [`Semaphore::acquire`], and `Unavailable`: etcd did not answer within four request timeouts. What may be left
-    /// of the attempt is taken away in the background.
+    /// As [`Semaphore::acquire`], and `Unavailable`: etcd did not answer within four request timeouts. A key that the
+    /// attempt may have left is deleted in the background.
     ///
     /// # Cancellation safety
     ///
@@ -134,8 +134,8 @@ impl Semaphore {
         Ok(held.map(Permit::new))
     }
 
-    /// Whose permits stand, eldest first, by one linearizable read: the first [`capacity`](Semaphore::capacity) of them
-    /// are held, the others are waited for.
+    /// Reads all permits, eldest first, by one linearizable read. The first [`capacity`](Semaphore::capacity) of them
+    /// are held, and the others wait.
     ///
     /// # Errors
     ///
@@ -159,14 +159,15 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// A permit that is held, for as long as it [is valid](Term::is_valid). Checks and fencing are those of its [`Term`], to
-/// which it dereferences: each of its methods means the same here. A later permit has a larger token; but several are held
-/// at once, so an outside resource cannot refuse the lower of two tokens: only [`Term::txn`] and [`Term::guard`] fence a
-/// permit.
+/// A permit that is held, while it [is valid](Term::is_valid). It dereferences to its [`Term`], which has the checks
+/// and the fencing.
+///
+/// A later permit has a larger token. But several are held at once, so an outside resource cannot refuse the lower of
+/// two tokens: only [`Term::txn`] and [`Term::guard`] fence a permit.
 ///
 /// Dropping it, or a panic that unwinds through it, gives it back at once, in the background, as with a
-/// [`LockGuard`](crate::LockGuard). Drop it only when the work has ended. Keeping it does not keep the permit: when it is
-/// lost, its key is deleted at the frozen deadline at the latest.
+/// [`LockGuard`](crate::LockGuard). Drop it only when the work has ended. Keeping it does not keep the permit: when the
+/// permit is lost, its key is deleted at the frozen deadline at the latest.
 #[must_use = "dropping a permit gives it back"]
 pub struct Permit {
     leadership: Leadership,
@@ -177,23 +178,24 @@ impl Permit {
         Self { leadership }
     }
 
-    /// A view to pass to whatever acts under the permit; it does not hold it.
+    /// Returns a view of the term, for everything that acts under the permit. The view does not hold the permit.
     pub fn term(&self) -> Term {
         self.leadership.term()
     }
 
-    /// Gives the permit back; returns when etcd confirmed that its key is gone.
+    /// Gives the permit back, and returns when etcd confirmed that its key is gone.
     ///
-    /// The caller says by it that the work has ended: validity ends at once. A permit that was lost is no error.
+    /// With this call, the caller states that the work has ended: validity ends at once. It is no error if the permit
+    /// was lost.
     ///
     /// # Errors
     ///
-    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is retried in the background.
+    /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is repeated in the background.
     /// `Closed`: the session was closed, which gives its permits back.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: the release goes on in the background.
+    /// Cancel safe: the release continues in the background.
     pub async fn release(self) -> Result<()> {
         self.leadership.resign().await
     }

@@ -1,4 +1,4 @@
-//! Tells of each change of an election's leader, once and in the order of etcd's revisions.
+//! Reports each change of an election's leader, once and in the order of etcd's revisions.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,19 +9,19 @@ use super::observer::Observer;
 use crate::error::Result;
 use crate::state::{Member, Roster};
 
-/// A change of an election's leader, as etcd tells it.
+/// A change of an election's leader, as etcd reports it.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq)]
 pub enum LeaderChange {
     /// Another candidate leads, or the same one in a new term.
     #[non_exhaustive]
     Elected {
-        /// Who leads. Its [create revision](Member::create_revision) is the term's fencing token.
+        /// The leader. Its [create revision](Member::create_revision) is the term's fencing token.
         leader: Member,
         /// The revision of etcd's store at which this was seen.
         revision: i64,
     },
-    /// Nobody leads: nobody stands, or a key [blocks](Roster::blocker) the queue.
+    /// Nobody leads: there is no candidate, or a key [blocks](Roster::blocker) the queue.
     #[non_exhaustive]
     Vacant {
         /// The revision of etcd's store at which this was seen.
@@ -29,12 +29,12 @@ pub enum LeaderChange {
     },
 }
 
-/// The changes of an election's leader, as a stream: who leads now first, then every change, in order of etcd's revision. Two
-/// items that follow one another always differ. From [`Election::leader_changes`](crate::Election::leader_changes).
+/// A stream of the changes of an election's leader: the current leader first, then every change, in order of etcd's
+/// revision. It comes from [`Election::leader_changes`](crate::Election::leader_changes).
 ///
-/// A leader that announces something else is no change; for that read the rosters of
-/// [`Election::observe`](crate::Election::observe). Everything else is as an [`Observer`] does it: a reader that falls
-/// more than 256 changes behind skips to the newest state.
+/// Two successive items always differ. A new announcement of the leader is no change; for that, read the rosters of
+/// [`Election::observe`](crate::Election::observe). Otherwise the stream behaves as an [`Observer`]: a reader that
+/// falls more than 256 changes behind skips to the newest state.
 #[must_use = "streams do nothing unless polled"]
 #[derive(Debug)]
 pub struct LeaderChanges {
@@ -47,7 +47,7 @@ pub struct LeaderChanges {
 enum Told {
     Nothing,
     Vacant,
-    /// By its fencing token.
+    /// The fencing token of the leader.
     Elected(i64),
 }
 
@@ -59,7 +59,8 @@ impl LeaderChanges {
         }
     }
 
-    /// Waits for the next change; `None` when the session was closed or etcd does not permit to look.
+    /// Waits for the next change. Returns `None` when the session was closed, or after an error if etcd refuses the
+    /// watch.
     ///
     /// # Cancellation safety
     ///
@@ -68,7 +69,7 @@ impl LeaderChanges {
         StreamExt::next(self).await
     }
 
-    /// `None`: it is no change of the leader.
+    /// Returns the change of the leader, or `None` if there is none.
     fn change(&mut self, roster: &Roster) -> Option<LeaderChange> {
         let leader = roster.leader();
         let told = leader.map_or(Told::Vacant, |leader| {

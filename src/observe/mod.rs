@@ -1,4 +1,4 @@
-//! What onlookers see: the changes of an election, whose partitions are whose, all queues of a namespace.
+//! Provides the views of observers: the changes of an election, the owners of partitions, all queues of a namespace.
 
 mod leader_changes;
 mod observer;

@@ -11,7 +11,8 @@ use crate::state::{AsOf, Member, Roster};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Entry;
 
-/// Everything that stands below a namespace, or below a name in it, at one revision of etcd.
+/// All elections, locks, semaphores, partitions and groups below a namespace, or below a name in it, at one revision of
+/// etcd.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Overview {
     revision: i64,
@@ -19,18 +20,18 @@ pub struct Overview {
 }
 
 impl Overview {
-    /// The revision of etcd's store at which this was so.
+    /// Returns the revision of etcd's store that the overview shows.
     pub fn revision(&self) -> i64 {
         self.revision
     }
 
-    /// What stands, in order of the names: elections and locks first, then semaphores, partitions and groups. Only what
-    /// somebody stands in: etcd knows of no others.
+    /// Returns all queues that have a member, in order of their names: elections and locks first, then semaphores,
+    /// partitions and groups. etcd knows of no others.
     pub fn queues(&self) -> &[Queue] {
         &self.queues
     }
 
-    /// The election or lock of exactly that name.
+    /// Returns the election or lock with exactly that name.
     pub fn election(&self, name: &str) -> Option<&Queue> {
         let mut queues = self.queues.iter();
         queues.find(|queue| queue.kind == QueueKind::Election && queue.name == name)
@@ -46,23 +47,23 @@ impl Overview {
     serde(tag = "kind", rename_all = "snake_case")
 )]
 pub enum QueueKind {
-    /// An election, or a lock: their keys are the same, as those of etcd's own two recipes are.
+    /// An election or a lock. Their keys are the same, as in etcd's own two recipes.
     Election,
-    /// A semaphore with that many permits.
+    /// A semaphore.
     Semaphore {
-        /// How many permits there are.
+        /// The number of permits.
         capacity: usize,
     },
     /// Partitions that their members share.
     Partitions {
-        /// How many partitions there are.
+        /// The number of partitions.
         count: u32,
     },
-    /// A group: its members stand beside one another, and nobody leads.
+    /// A group. Its members have no leader.
     Group,
 }
 
-/// One election, lock, semaphore, set of partitions or group, with all who stand there.
+/// One election, lock, semaphore, set of partitions or group, with its candidates or members.
 #[derive(Clone, PartialEq)]
 pub struct Queue {
     name: String,
@@ -72,7 +73,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// All those whose keys these are, whatever stands there, by their prefixes.
+    /// Returns all queues of these keys, by their prefixes.
     pub(crate) fn all(
         revision: i64,
         namespace: &[u8],
@@ -121,29 +122,29 @@ impl Queue {
         }
     }
 
-    /// Its name within the session's namespace.
+    /// Returns the name within the session's namespace.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is.
+    /// Returns what the queue is.
     pub fn kind(&self) -> QueueKind {
         self.kind
     }
 
-    /// All its keys, eldest first. Those of partitions are the members and, one by one, the partitions that they have:
-    /// [`partition_map`](Queue::partition_map) tells them apart.
+    /// Returns all keys of the queue, eldest first. For partitions, these are the members and the partitions that they
+    /// own; [`partition_map`](Queue::partition_map) tells them apart.
     pub fn roster(&self) -> &Roster {
         &self.roster
     }
 
-    /// Who has which partition. `None`: these are no partitions.
+    /// Returns the owners of the partitions, or `None` if these are no partitions.
     pub fn partition_map(&self) -> Option<&PartitionMap> {
         self.map.as_ref()
     }
 
-    /// Whether that member leads, or holds what the others wait for, by what etcd says. Never true of a key without a
-    /// lease, nor of partitions and groups.
+    /// Returns `true` if etcd shows that the member leads, or holds the lock or a permit. It is never true of a key
+    /// without a lease, nor of partitions and groups.
     pub fn has_turn(&self, member: &Member) -> bool {
         let winners = match self.kind {
             QueueKind::Election => 1,
@@ -164,7 +165,7 @@ impl fmt::Debug for Queue {
     }
 }
 
-/// How much of a lease is left, by the clock of etcd's leader, in whole seconds.
+/// The time that is left of a lease, by the clock of etcd's leader, in whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTime {
     left: Duration,
@@ -172,21 +173,23 @@ pub struct LeaseTime {
 }
 
 impl LeaseTime {
-    /// How long until etcd deletes the lease's keys if nobody renews it, rounded down.
+    /// Returns the time until etcd deletes the lease's keys if nobody renews it, rounded down.
     pub fn left(self) -> Duration {
         self.left
     }
 
-    /// The whole term, which every renewal begins anew: the TTL.
+    /// Returns the TTL: the whole time that every renewal starts anew.
     pub fn granted(self) -> Duration {
         self.granted
     }
 }
 
 impl Session {
-    /// All elections, locks, semaphores, partitions and groups in which anybody stands: those of that name, and those whose names
-    /// begin with it and a `/`; of the whole namespace if it is empty. Reads all their keys at one revision, so it is
-    /// meant for people who look on, not for deciding anything.
+    /// Reads all elections, locks, semaphores, partitions and groups that have a member, below that name or in the
+    /// whole namespace.
+    ///
+    /// If `below` is not empty, these are the ones with that name and those whose names begin with it and a `/`. The
+    /// call reads all their keys at one revision, so it is meant for people who look on, not for decisions of programs.
     ///
     /// ```
     /// # #[tokio::main]
@@ -205,9 +208,9 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: `below` begins or ends with `/`, contains `//` or control characters, begins with `~`, or is longer
-    /// than 512 bytes; or it is empty, and so is the session's namespace: that would read the whole store. Else as
-    /// [`Election::leader`](crate::Election::leader).
+    /// `InvalidInput`: `below` begins or ends with `/`, contains `//` or control characters, begins with `~`, or is
+    /// longer than 512 bytes; or it is empty, and so is the session's namespace: that would read the whole store. Else
+    /// as [`Election::leader`](crate::Election::leader).
     ///
     /// # Cancellation safety
     ///
@@ -228,7 +231,8 @@ impl Session {
         shared.persist(|| shared.overview(&namespace, below)).await
     }
 
-    /// How much of a lease is left, such as that of a [`Member`]. `None`: the lease is gone. Needs no permission.
+    /// Reads how much of a lease is left, for example of a [`Member`]'s lease. Returns `None` if the lease is gone.
+    /// Needs no permission.
     ///
     /// # Errors
     ///
@@ -248,7 +252,7 @@ impl Session {
 }
 
 impl SessionShared {
-    /// All ranges at the first one's revision.
+    /// Reads all ranges at the first one's revision.
     async fn overview(&self, namespace: &str, below: &str) -> Result<Overview, RequestError> {
         let sent = AsOf::now(&self.env);
         let mut revision = None;
@@ -291,10 +295,10 @@ impl SessionShared {
     }
 }
 
-/// Where the command `eldest run` keeps programs apart, by locks that nobody else stands for.
+/// The prefix of the locks by which the command `eldest run` keeps programs apart. Only that command uses them.
 const GUARDS: &str = "~run/";
 
-/// The prefix, with its `/`, one level below which a key lies. `None`: it lies below nothing.
+/// Returns the prefix, with its `/`, one level above a key, or `None` if there is none.
 fn parent(key: &[u8]) -> Option<&[u8]> {
     let slash = key.iter().rposition(|byte| *byte == b'/')?;
     (slash + 1 < key.len()).then(|| &key[..=slash])

@@ -1,4 +1,4 @@
-//! Builds the partition map from raw keys: which member owns which partition, and how to reach that member.
+//! Builds the partition map from raw keys: the owner of each partition, and the owner's address.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,10 +15,10 @@ use crate::state::{AsOf, Member, Roster};
 use eldest_core::candidate::miscount;
 use eldest_core::partitions::{KeyKind, kind_of};
 
-/// Who shares the partitions and which partition is with whom, at one revision of etcd.
+/// The members that share partitions, and the owner of each partition, at one revision of etcd.
 ///
-/// This is what etcd says. Whether an owner acts for its partition it knows alone
-/// ([`Term::is_valid`](crate::Term::is_valid)): one that cannot reach etcd stops before its key is gone.
+/// This is etcd's view. Only an owner knows whether it acts for its partition
+/// ([`Term::is_valid`](crate::Term::is_valid)): an owner that cannot reach etcd stops before its key is gone.
 #[derive(Clone, PartialEq)]
 pub struct PartitionMap {
     revision: i64,
@@ -38,24 +38,24 @@ impl Held {
     }
 }
 
-/// Whose a partition is.
+/// The owner of a partition.
 #[derive(Clone, Copy)]
 pub struct PartitionOwner<'a> {
     member: Option<&'a Member>,
     key: &'a Member,
 }
 
-/// Where the keys stand.
+/// The prefixes of the keys.
 pub(crate) struct Layout {
-    /// Those of all counts.
+    /// The prefix of the keys of all counts.
     pub(crate) family: Arc<[u8]>,
-    /// Those of this one.
+    /// The prefix of the keys of this count.
     pub(crate) prefix: Arc<[u8]>,
     pub(crate) count: u32,
 }
 
 impl Layout {
-    /// What all keys of the family say.
+    /// Builds the map from all keys of the family.
     pub(crate) fn map(&self, all: &Roster) -> Result<PartitionMap> {
         let mut keys = all.members().iter().map(Member::key);
         let of_us = keys.clone().any(|key| key.starts_with(&self.prefix));
@@ -104,27 +104,27 @@ impl PartitionMap {
         self.members = self.members.clone().with_as_of(Some(sent.clone()));
     }
 
-    /// The revision of etcd's store at which this was so; of two the larger is newer.
+    /// Returns the revision of etcd's store that the map shows. Of two maps, the one with the larger revision is newer.
     pub fn revision(&self) -> i64 {
         self.revision
     }
 
-    /// As of when this is complete, fixed at the moment at which it was handed out, as [`Roster::as_of`] is.
+    /// Returns the moment as of which this map is complete, fixed when the map was handed out, as [`Roster::as_of`].
     pub fn as_of(&self) -> Option<&AsOf> {
         self.members.as_of()
     }
 
-    /// How many partitions there are.
+    /// Returns the number of partitions.
     pub fn count(&self) -> u32 {
         self.owned.len() as u32
     }
 
-    /// Who shares the partitions, the longest-standing first, with what they announce.
+    /// Returns the members that share the partitions, the longest-standing first, with their announcements.
     pub fn members(&self) -> &[Member] {
         self.members.members()
     }
 
-    /// Whose that partition is. `None`: nobody's now, or there is no such partition.
+    /// Returns the owner of a partition, or `None` if it has no owner now or does not exist.
     pub fn owner(&self, partition: u32) -> Option<PartitionOwner<'_>> {
         let held = self.owned.get(partition as usize)?.as_ref();
         let held = held.filter(|held| !held.blocks())?;
@@ -134,18 +134,18 @@ impl PartitionMap {
         })
     }
 
-    /// All partitions that are somebody's, in their order.
+    /// Returns all partitions that have an owner, in order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, PartitionOwner<'_>)> {
         (0..self.count()).filter_map(|partition| Some((partition, self.owner(partition)?)))
     }
 
-    /// The partitions that are nobody's now, the [blocked](PartitionMap::blocked) ones among them.
+    /// Returns the partitions without an owner, including the [blocked](PartitionMap::blocked) ones.
     pub fn unowned(&self) -> impl Iterator<Item = u32> {
         (0..self.count()).filter(|partition| self.owner(*partition).is_none())
     }
 
-    /// The partitions that nobody can own, each with the key that stands where its owner's should: one without a lease,
-    /// which will never go by itself. Delete it, with `etcdctl del` for example.
+    /// Returns the partitions that nobody can own, each with the key in the place of its owner's key. That key has no
+    /// lease, so it never expires. Delete it, for example with `etcdctl del`.
     pub fn blocked(&self) -> impl Iterator<Item = (u32, &Member)> {
         let keys = (0..).zip(self.owned.iter());
         keys.filter_map(|(partition, held)| {
@@ -154,7 +154,7 @@ impl PartitionMap {
         })
     }
 
-    /// The partitions of one of the [members](PartitionMap::members).
+    /// Returns the partitions of one of the [members](PartitionMap::members).
     pub fn partitions_of<'a>(&'a self, member: &'a Member) -> impl Iterator<Item = u32> + 'a {
         self.iter()
             .filter(|(_, owner)| owner.key.lease_id() == member.lease_id())
@@ -174,27 +174,28 @@ impl fmt::Debug for PartitionMap {
 }
 
 impl<'a> PartitionOwner<'a> {
-    /// The member, with what it announces. `None`: it has left, and its work on the partition winds up.
+    /// Returns the owner as a member, with its announcement, or `None` if it has left and its work on the partition
+    /// winds up.
     pub fn member(&self) -> Option<&'a Member> {
         self.member
     }
 
-    /// Who it is, also while it leaves.
+    /// Returns the owner's identity, also while it leaves.
     pub fn identity(&self) -> &'a str {
         self.member.unwrap_or(self.key).identity()
     }
 
-    /// How to reach it, if it is there and said so.
+    /// Returns the owner's address, if it is a member and announced one.
     pub fn address(&self) -> Option<&'a str> {
         self.member?.announcement().address()
     }
 
-    /// The fencing token of its term.
+    /// Returns the fencing token of the owner's term.
     pub fn fencing_token(&self) -> i64 {
         self.key.create_revision()
     }
 
-    /// The lease of the partition's key.
+    /// Returns the lease of the partition's key.
     pub fn lease_id(&self) -> i64 {
         self.key.lease_id()
     }
@@ -209,8 +210,8 @@ impl fmt::Debug for PartitionOwner<'_> {
     }
 }
 
-/// The changes of [`PartitionMap`], as a stream, in the manner of an [`Observer`]: the current state first, then every change
-/// in order of etcd's revision; a reader that falls more than 256 changes behind skips to the newest state.
+/// A stream of [`PartitionMap`]s: the current one first, then every change in order of etcd's revision. As with an
+/// [`Observer`], a reader that falls more than 256 changes behind skips to the newest state.
 #[must_use = "streams do nothing unless polled"]
 pub struct PartitionMapObserver {
     changes: Observer,
@@ -222,7 +223,7 @@ impl PartitionMapObserver {
         Self { changes, layout }
     }
 
-    /// Waits for the next map; `None` when the session was closed, or after an error if etcd does not permit to look.
+    /// Waits for the next map. Returns `None` when the session was closed, or after an error if etcd refuses the watch.
     ///
     /// # Cancellation safety
     ///
@@ -231,7 +232,7 @@ impl PartitionMapObserver {
         StreamExt::next(self).await
     }
 
-    /// How long ago etcd last confirmed that this observer has seen everything, as [`Observer::age`] tells it.
+    /// Returns how long ago etcd last confirmed that this observer has seen everything, as [`Observer::age`] does.
     pub fn age(&self) -> Option<Duration> {
         self.changes.age()
     }

@@ -1,4 +1,4 @@
-//! Names the keys of shared partitions, and hands a member each partition that it comes to own.
+//! Defines the handles of shared partitions, and gives a member each partition that it comes to own.
 
 mod work;
 
@@ -18,30 +18,33 @@ use eldest_core::candidate::{CandidateConfig, WatchScope};
 use eldest_core::kv::Reach;
 use eldest_core::partitions::{KeyKind, PartitionSet, kind_of};
 
-/// A number of partitions that all members share: **at every instant at most one acts for a partition**, and once
-/// things have settled exactly one does, with loads that differ by one at most.
+/// A number of partitions that all members share: **at every instant, at most one member acts for a partition**. Once
+/// the members have settled, exactly one member owns each, and their loads differ by one at most.
 ///
-/// Each owned partition is a term of leadership of its own, with the guarantees of [`Term`]: it ends before anybody
-/// else can own the partition, its [token](Term::fencing_token) is larger than that of every earlier term of the
-/// partition, and its work ends before its key goes. What is *not* promised is that a partition always has an owner:
-/// when a member dies, its partitions are nobody's until its lease expires; when one is moved, until its work has ended,
-/// for the [grace period](crate::SessionOptions::grace) at most. A member whose work goes on beyond the end of its term
-/// is no member until that has ended: it keeps what it owns, and what it can take no more goes to others.
+/// Each owned partition is a term of leadership of its own, with the guarantees of [`Term`]: it ends before another
+/// member can own the partition, its [token](Term::fencing_token) is larger than that of every earlier term of the
+/// partition, and its work ends before its key is deleted.
 ///
-/// A member that joins is given its share of those who have most, what they took last; one that leaves, or dies, leaves
-/// its share to the others; nothing else moves. Nobody decides this: every member watches the same keys and computes the
-/// same answer. A cheap handle from [`Session::partitions`](crate::Session::partitions); clone it freely.
+/// *Not* guaranteed is that a partition always has an owner. When a member dies, its partitions have no owner until its
+/// lease expires. A partition that moves has no owner until its work has ended, for the [grace
+/// period](crate::SessionOptions::grace) at most. A member whose work continues beyond the end of its term is no member
+/// until that work has ended: it keeps the partitions that it owns, and others take the rest.
+///
+/// A new member receives its share from the members with most partitions, starting with those they took last. The share
+/// of a member that leaves or dies goes to the others. Nothing else moves. No node decides this: every member watches
+/// the same keys and computes the same answer. Partitions are a cheap handle from
+/// [`Session::partitions`](crate::Session::partitions); clone it freely.
 ///
 /// The keys are `<namespace>/~partitions/<name>/<count>/m-<lease>` for members and `.../o-<partition>` for owners, all
 /// bound to their session's lease.
 ///
 /// # Changing the count
 ///
-/// A key's partition follows from the count, so two counts must never be in use at once. etcd holds no record of it but
-/// the keys themselves: while one member or owner with a count stands, nobody joins with another
-/// ([`CountMismatch`](crate::ErrorKind::CountMismatch) names both). To change it stop every member, then start them with
-/// the new count; the first of them joins when the last key of the old count is gone, a TTL later at most if a process
-/// was killed. Whoever routes by [`Partitions::partition_for`] must be told of the new count as well.
+/// A key's partition depends on the count, so two counts must never be in use at once. etcd has no record of the count
+/// except the keys themselves: while a member or owner with one count exists, nobody joins with another
+/// ([`CountMismatch`](crate::ErrorKind::CountMismatch) names both). To change it, stop every member, then start them
+/// with the new count. The first of them joins when the last key of the old count is gone, a TTL later at most if a
+/// process was killed. Programs that route by [`Partitions::partition_for`] need the new count as well.
 ///
 /// ```
 /// # #[tokio::main]
@@ -82,14 +85,14 @@ pub struct Partitions {
 }
 
 impl Session {
-    /// So many partitions by name, 1 to 65,536, which all sessions that [join](Partitions::join) share among them. Sends
+    /// Returns 1 to 65,536 partitions with that name, which all sessions that [join](Partitions::join) share. Sends
     /// nothing.
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the count is out of bounds, or the name is as it must not be for [`Session::election`]. Partitions
-    /// have names of their own, apart from those of elections, locks and semaphores. `CountMismatch`: this session uses
-    /// the name with another count.
+    /// `InvalidInput`: the count is out of bounds, or [`Session::election`] would refuse the name. Partitions have
+    /// their own names, apart from those of elections, locks and semaphores. `CountMismatch`: this session uses the
+    /// name with another count.
     pub fn partitions(&self, name: impl AsRef<str>, count: u32) -> Result<Partitions> {
         Partitions::new(self.handle().clone(), name.as_ref(), count)
     }
@@ -117,24 +120,25 @@ impl Partitions {
         })
     }
 
-    /// Its name within the session's namespace.
+    /// Returns the name within the session's namespace.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How many partitions there are.
+    /// Returns the number of partitions.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// The prefix of its keys, with the final `/`.
+    /// Returns the prefix of the keys, with the final `/`.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The partition that a key belongs to: the XXH3 hash of its bytes with 64 bits and seed 0, modulo the count.
+    /// Returns the partition that a key belongs to: the XXH3 hash of its bytes with 64 bits and seed 0, modulo the
+    /// count.
     ///
-    /// The function will not change. In other languages use any implementation of XXH3-64; these are its values:
+    /// The function will not change. In other languages, use any implementation of XXH3-64. These are its values:
     ///
     /// | key | XXH3-64 | of 64 | of 1,024 |
     /// |---|---|---|---|
@@ -147,19 +151,20 @@ impl Partitions {
         partition_for(key.as_ref(), self.count)
     }
 
-    /// Becomes a member; returns once its key stands in etcd. Its partitions follow: see [`PartitionMembership::owned`].
+    /// Becomes a member, and returns once its key is in etcd. Its partitions follow: await
+    /// [`PartitionMembership::owned`].
     ///
-    /// Goes on trying while etcd cannot be reached; give it a timeout if that is not wanted.
+    /// The call retries while etcd cannot be reached; add a timeout if it should give up.
     ///
     /// # Errors
     ///
-    /// `AlreadyCampaigning`: this session is a member, or its work as one goes on. `CountMismatch`: others share the
-    /// partitions under another count. Others as for [`Election::campaign`](crate::Election::campaign). Nothing is left
-    /// in etcd.
+    /// `AlreadyCampaigning`: this session is a member, or its work as a member continues. `CountMismatch`: others share
+    /// the partitions under another count. Others as for [`Election::campaign`](crate::Election::campaign). Nothing is
+    /// left in etcd.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: dropped before it is ready, the key is taken away again in the background.
+    /// Cancel safe: if it is dropped before it is ready, the key is deleted in the background.
     pub async fn join(&self) -> Result<PartitionMembership> {
         self.enter(false).await
     }
@@ -186,7 +191,7 @@ impl Partitions {
         })
     }
 
-    /// Who shares the partitions and which is with whom, by one linearizable read.
+    /// Reads the members and the owner of each partition, by one linearizable read.
     ///
     /// # Errors
     ///
@@ -222,9 +227,11 @@ impl Partitions {
         self.layout().map(&all)
     }
 
-    /// Looks on: the current state first, then every change. Needs no lease, and only the permission to read. While
-    /// etcd cannot be reached, the stream waits. While others share the partitions under another count, and nobody under
-    /// this one, each change is an error of the kind `CountMismatch`; the stream goes on.
+    /// Returns a stream of partition maps: the current one first, then every change.
+    ///
+    /// An observer needs no lease, and only the permission to read. While etcd cannot be reached, the stream waits.
+    /// While others share the partitions under another count, and nobody under this one, each change is an error of the
+    /// kind `CountMismatch`; the stream continues.
     ///
     /// # Errors
     ///
@@ -266,10 +273,10 @@ fn partition_for(key: &[u8], count: u32) -> u32 {
     (XxHash3_64::oneshot(key) % u64::from(count)) as u32
 }
 
-/// A member of those who share partitions. Its key is kept alive, and stands again by itself after a lost lease.
+/// A membership in shared partitions. The session keeps its key alive, and replaces it after a lost lease.
 ///
-/// Dropping it leaves, in the background: the terms of its partitions end, and their keys go when their work has ended.
-/// [`Partition`]s that were handed out live on without it, until then.
+/// Dropping it leaves, in the background: the terms of its partitions end, and their keys are deleted when their work
+/// has ended. [`Partition`]s that it returned live on without it, until then.
 #[must_use = "dropping a membership leaves"]
 pub struct PartitionMembership {
     candidate: Candidate,
@@ -278,20 +285,20 @@ pub struct PartitionMembership {
 }
 
 impl PartitionMembership {
-    /// Waits for the next partition that becomes this member's.
+    /// Waits for the next partition that this member comes to own.
     ///
-    /// The deadline is compared at the moment of return: one that was lost on the way is never handed out. A partition
-    /// whose term has ended may become this member's again, with a larger token, when the [`Partition`] of that term
-    /// was dropped.
+    /// The deadline is checked at the moment of return, so a partition that was already lost is never returned. A
+    /// partition whose term has ended may come to this member again, with a larger token, when the [`Partition`] of
+    /// that term was dropped.
     ///
     /// # Errors
     ///
-    /// `Ended`: it left. `CountMismatch`: while its lease was lost, others began to share another count. `Closed`: the
-    /// session was closed.
+    /// `Ended`: the member left. `CountMismatch`: while its lease was lost, others began to share another count.
+    /// `Closed`: the session was closed.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: what became its own meanwhile is returned by the next call.
+    /// Cancel safe: the next call returns a partition that was won meanwhile.
     pub async fn owned(&mut self) -> Result<Partition> {
         loop {
             let leadership = self.candidate.elected().await?;
@@ -302,7 +309,7 @@ impl PartitionMembership {
         }
     }
 
-    /// Replaces all that this member announces, now and after every rejoin. At most 32 KiB.
+    /// Replaces this member's whole announcement, now and after every rejoin. At most 32 KiB.
     ///
     /// # Errors
     ///
@@ -310,28 +317,30 @@ impl PartitionMembership {
     ///
     /// # Cancellation safety
     ///
-    /// Dropped midway, etcd may or may not have it; the next key will.
+    /// If the call is dropped midway, etcd may or may not have the announcement; the next key will have it.
     pub async fn proclaim(&self, announcement: impl Into<Announcement>) -> Result<()> {
         self.candidate.proclaim(announcement).await
     }
 
-    /// Leaves: the tokens of all partitions are cancelled, their deadlines frozen a
-    /// [grace period](crate::SessionOptions::grace) away at most, and each key goes when its [`Partition`] was dropped,
-    /// at the frozen deadline at the latest. Returns when every `Partition` was dropped and every key is gone.
+    /// Leaves, and returns when every [`Partition`] was dropped and every key is gone.
+    ///
+    /// The tokens of all partitions are cancelled, and their deadlines are frozen, a [grace
+    /// period](crate::SessionOptions::grace) away at most. Each key is deleted when its `Partition` was dropped, and at
+    /// the frozen deadline at the latest.
     ///
     /// # Errors
     ///
-    /// `Unavailable`: not within the grace period and four request timeouts. Leaving goes on in the background, and this
-    /// call may be repeated.
+    /// `Unavailable`: it took longer than the grace period and four request timeouts. Leaving continues in the
+    /// background, and this call may be repeated.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: leaving goes on in the background.
+    /// Cancel safe: leaving continues in the background.
     pub async fn leave(&mut self) -> Result<()> {
         self.candidate.leave_within(self.patience).await
     }
 
-    /// Says that it leaves, and does not wait.
+    /// Begins to leave, without waiting.
     pub(crate) fn begin_to_leave(&self) -> Result<()> {
         self.candidate.begin_to_leave()
     }
@@ -344,11 +353,11 @@ impl fmt::Debug for PartitionMembership {
     }
 }
 
-/// A partition that this member owns, for one term. Checks and fencing are those of its [`Term`], to which it
-/// dereferences: each of its methods means the same here.
+/// A partition that this member owns, for one term. It dereferences to its [`Term`], which has the checks and the
+/// fencing.
 ///
 /// Dropping it, or a panic that unwinds through it, gives the partition back at once; drop it only when the work has
-/// ended. If balance still wants it here, this member takes it again, in a new term.
+/// ended. If balance still assigns it to this member, the member takes it again, in a new term.
 #[must_use = "dropping a partition gives it back"]
 pub struct Partition {
     number: u32,
@@ -356,18 +365,18 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Which one, from 0.
+    /// Returns the partition's number, from 0.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// A view to pass to whatever acts for the partition; it does not hold it.
+    /// Returns a view of the term, for everything that acts for the partition. The view does not hold the partition.
     pub fn term(&self) -> Term {
         self.leadership.term()
     }
 
-    /// Runs a task that belongs to the term, as [`Leadership::spawn`] does: the key is released only after it has ended,
-    /// and at the frozen deadline it is dropped.
+    /// Runs a task that belongs to the term, as [`Leadership::spawn`] does: the key is released only after the task has
+    /// ended, and at the frozen deadline the task is dropped.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.leadership.spawn(task);
     }
@@ -398,7 +407,8 @@ impl fmt::Debug for Partition {
 mod tests {
     use super::*;
 
-    /// As published with [`Partitions::partition_for`]; the first three also stand in other implementations' tests.
+    /// The values are published with [`Partitions::partition_for`]; the first three also appear in other
+    /// implementations' tests.
     #[test]
     fn keys_find_the_partitions_of_the_published_table() {
         for (key, hash, of_64, of_1024) in [

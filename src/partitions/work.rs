@@ -14,16 +14,16 @@ use crate::election::{Shutdown, cancel_on, late, span_of, unconfirmed};
 use crate::error::{BoxError, Error, Result};
 use eldest_core::reason::LostReason;
 
-/// How the work on one partition came to its end.
+/// The way in which the work on one partition ended.
 enum End<T> {
-    /// By itself, while the partition was ours.
+    /// It returned while the partition was ours.
     Done(Result<T, BoxError>),
-    /// After its term was over.
+    /// Its term was over.
     Over,
     Panicked(Box<dyn Any + Send>),
 }
 
-/// What ends the run.
+/// The event that ends the run.
 enum Verdict<T> {
     Shutdown,
     Done(Result<T, BoxError>),
@@ -32,31 +32,33 @@ enum Verdict<T> {
 }
 
 impl Partitions {
-    /// Does `work` for every partition that this node owns, until `shutdown` is cancelled.
+    /// Runs `work` for every partition that this node owns, until `shutdown`.
     ///
-    /// Becomes a member and calls `work` once for each term of each partition. At the end of a term, always in this
-    /// order: its token is cancelled and its deadline frozen; the work is awaited; at the frozen deadline it is dropped;
-    /// only then the key is released, and the release is retried until etcd confirms it. At no time two calls for the
-    /// same partition overlap, here or anywhere. After a lost lease this node joins again, as the youngest.
+    /// It becomes a member and calls `work` once for each term of each partition. A term always ends in this order: its
+    /// token is cancelled and its deadline frozen; the work is awaited; at the frozen deadline, it is dropped; only
+    /// then is the key released, and the release is repeated until etcd confirms it. Two calls for the same partition
+    /// never overlap, on any node. After a lost lease, this node joins again, as the youngest.
     ///
-    /// Partitions are taken and released up to 127 in one transaction, up to eight transactions at a time for taking and
-    /// one for releasing, so that many that begin or end at once flood neither etcd nor this node.
+    /// Up to 127 partitions are taken or released in one transaction, in up to eight transactions at a time for taking
+    /// and one for releasing, so that many that begin or end at once flood neither etcd nor this node.
     ///
-    /// What ends `run`:
-    /// - `shutdown`: all work is told through its token and awaited for a [grace period](crate::SessionOptions::grace)
-    ///   at most, the keys released; returns `None`.
-    /// - work that returns while its token is not cancelled: the other work is told to end in the same way, and `run`
-    ///   returns what the work returned, `Some(value)` or its error. After cancellation either is the end of that term only; an error is logged.
-    /// - work that panics: likewise, and the panic goes on.
+    /// `run` ends when
     ///
-    /// All work runs within this call, by turns, not in tasks of its own: work that needs a processor for itself belongs
-    /// into [`Partition::spawn`]. Work that blocks its thread cannot be dropped, and blocks that of other partitions.
+    /// - `shutdown` completes: the tokens of all work are cancelled, the work is awaited for a [grace
+    ///   period](crate::SessionOptions::grace) at most, and the keys are released. `run` returns `None`.
+    /// - any work returns while its token is not cancelled: the other work ends in the same way, and `run` returns that
+    ///   work's `Some(value)` or its error. After cancellation, either is only the end of that term; an error is
+    ///   logged.
+    /// - any work panics: likewise, and the panic continues.
+    ///
+    /// All work runs within this call, by turns, not in separate tasks: work that needs a processor for itself belongs
+    /// in [`Partition::spawn`]. Work that blocks its thread cannot be dropped, and blocks the work of other partitions.
     ///
     /// # Errors
     ///
     /// `Work`: work failed; its error is the source. `AlreadyCampaigning`, `CountMismatch`, `InvalidInput`,
-    /// `PermissionDenied`, `Rejected`: as for [`Partitions::join`]. `Closed`: the session was closed. Being out of reach,
-    /// overloaded or out of space, or losing a lease, is no error: it tries again.
+    /// `PermissionDenied`, `Rejected`: as for [`Partitions::join`]. `Closed`: the session was closed. It is no error if
+    /// etcd is out of reach, overloaded or out of space, or if a lease is lost: `run` tries again.
     ///
     /// # Cancellation safety
     ///
@@ -79,7 +81,7 @@ impl Partitions {
         }
     }
 
-    /// [`Partitions::run`] with one kind of error and one kind of shutdown.
+    /// Runs [`Partitions::run`] with one kind of error and one kind of shutdown.
     async fn until<F, T, E>(
         &self,
         shutdown: &CancellationToken,
@@ -124,7 +126,7 @@ impl Partitions {
     }
 }
 
-/// Leaves, and waits for all work. A panic meanwhile is handed on.
+/// Leaves, and waits for all work. A panic of the work continues.
 async fn wind_up<T>(
     member: &mut PartitionMembership,
     mut under_way: FuturesUnordered<impl Future<Output = End<T>>>,
@@ -140,7 +142,7 @@ async fn wind_up<T>(
     (panic, member.leave().await.or_else(unconfirmed))
 }
 
-/// One term of one partition: until its work has ended or was dropped, and its key may go.
+/// Runs one term of one partition, until its work has ended or was dropped and its key may be deleted.
 fn term<W, F, T, E>(
     partition: Partition,
     work: &mut W,

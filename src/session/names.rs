@@ -8,22 +8,22 @@ use tokio::sync::Semaphore;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Where the keys of semaphores lie; no name of an election or lock begins like this.
+/// The prefix of semaphores' keys. No name of an election or lock begins like this.
 const SEMAPHORES: &str = "~semaphore/";
-/// Likewise.
+/// The prefix of partitions' keys.
 const PARTITIONS: &str = "~partitions/";
-/// Likewise.
+/// The prefix of group members' keys.
 const MEMBERS: &str = "~members/";
 /// The levels below a namespace that are not for candidates: permits, partitions, groups, and the locks of `eldest run`.
 pub(super) const OWN_LEVELS: [&str; 4] = ["~semaphore", "~partitions", "~members", "~run"];
 
-/// Every change of a permit reaches everybody who holds or awaits one.
+/// The largest capacity, because every change of a permit reaches everybody who holds or awaits one.
 pub(crate) const MAX_CAPACITY: usize = 1024;
 
-/// More would make one watch, and every look at it, too large.
+/// The largest count, because a watch of more keys, and each read of them, would be too large.
 pub(crate) const MAX_COUNT: u32 = 65_536;
 
-/// What a name is used for.
+/// The purpose of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     Election,
@@ -34,8 +34,8 @@ pub(crate) enum Use {
 }
 
 impl Use {
-    /// The name below the session's namespace. Those of elections and locks are those of etcd's own recipes, which
-    /// make no difference between the two.
+    /// Returns the path of the name's keys below the session's namespace. Elections and locks have those of etcd's own
+    /// recipes, which do not distinguish the two.
     pub(crate) fn path(self, name: &str) -> String {
         match self {
             Use::Election | Use::Lock => name.to_owned(),
@@ -45,7 +45,7 @@ impl Use {
         }
     }
 
-    /// How many tasks of the session may stand or hold at once.
+    /// Returns how many tasks of the session may wait or hold at once.
     fn turns(self) -> usize {
         match self {
             Use::Election | Use::Partitions { .. } | Use::Group => 0,
@@ -54,7 +54,7 @@ impl Use {
         }
     }
 
-    /// Why a name that is used for `self` cannot serve `other` as well.
+    /// Returns the error for a name that is used for `self` and requested for `other`.
     fn refuses(self, name: &str, other: Use) -> Error {
         match (self, other) {
             (Use::Semaphore { capacity: ours }, Use::Semaphore { capacity }) => Error::new(
@@ -91,7 +91,7 @@ impl fmt::Display for Use {
     }
 }
 
-/// A path below the namespace, read.
+/// A parsed path below the namespace.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     pub(crate) name: String,
@@ -99,7 +99,7 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Locks are read as elections; so is what is not written as we write it.
+    /// Parses a path. Locks, and paths that this crate does not write, are read as elections.
     pub(crate) fn parse(path: &str) -> Self {
         let numbered = |level| {
             let rest: &str = path.strip_prefix(level)?;
@@ -128,7 +128,7 @@ impl Path {
         }
     }
 
-    /// Where all that has that name, or a name that begins with it, has its keys.
+    /// Returns the prefixes of all keys with that name, or with a name that begins with it.
     pub(crate) fn families(name: &str) -> Vec<String> {
         if name.is_empty() {
             return vec![String::new()];
@@ -141,21 +141,21 @@ impl Path {
 /// The names in use, by the prefixes of their keys without the final `/`.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// What the prefixes of names begin with.
+    /// The prefix of all names.
     namespace: String,
     known: Mutex<Known>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Also of some that nobody uses any more.
+    /// Includes names that are no longer in use.
     names: BTreeMap<String, Named>,
-    /// With so many the unused ones are forgotten: now and then only, for ten thousand elections are not to cost ten
-    /// thousand times ten thousand steps.
+    /// The size at which unused names are forgotten. This is done rarely, because ten thousand elections must not cost
+    /// ten thousand times ten thousand steps.
     most: usize,
 }
 
-/// In use for as long as anybody holds the name or its turns.
+/// A name, in use while anybody holds the name or its turns.
 #[derive(Debug)]
 struct Named {
     name: Weak<str>,
@@ -182,7 +182,7 @@ impl Known {
         self.names.insert(prefix, named);
     }
 
-    /// What is in use and lies inside `prefix`, or around it.
+    /// Returns a name in use that lies inside or around `prefix`.
     fn nested(&self, prefix: &str) -> Option<String> {
         let below = format!("{prefix}/");
         let inner = self.names.range(below.clone()..);
@@ -196,7 +196,7 @@ impl Known {
     }
 }
 
-/// The one name, and the turns of the session's tasks, for everybody who uses it.
+/// The one name, and the turns of the session's tasks, for all of its users.
 type Registered = (Arc<str>, Arc<Semaphore>);
 
 impl Names {

@@ -1,4 +1,4 @@
-//! Defines a session's options, and refuses a TTL, timeouts, grace and margin that do not fit together.
+//! Defines a session's options, and refuses values of TTL, timeouts, grace and margin that do not fit together.
 
 #[cfg(feature = "serde")]
 mod config;
@@ -16,19 +16,20 @@ use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::lease::Trust;
 use eldest_core::{BATCH, Config};
 
-/// The smallest TTL a default etcd grants: 1.5 times its election timeout, rounded up.
+/// The smallest TTL that a default etcd grants: 1.5 times its election timeout, rounded up.
 const MIN_TTL: Duration = Duration::from_secs(2);
-/// Below the TTL from which etcd checkpoints leases, which would let one expire earlier than its renewal says.
+/// The largest TTL. From a longer one on, etcd checkpoints leases, so a lease could expire earlier than its renewal
+/// says.
 const MAX_TTL: Duration = Duration::from_secs(300);
-/// etcd's election timeout unless it was configured otherwise.
+/// etcd's election timeout by default.
 pub(crate) const ETCD_ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_IDENTITY: usize = 1024;
-/// Longest namespace or name, in bytes.
+/// The longest namespace or name, in bytes.
 const MAX_NAME: usize = 512;
-/// Longest exact prefix, in bytes: as long as a namespace and a name.
+/// The longest exact prefix, in bytes: as long as a namespace and a name.
 const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 
-/// How a session behaves: who it is, where its keys live, and how long it may be out of touch.
+/// The settings of a session: its identity, its namespace, and its times.
 ///
 /// # Default
 ///
@@ -42,12 +43,12 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 /// | connect timeout | 5 s |
 /// | clock drift | 1000 ppm |
 ///
-/// With them, one lost renewal does not cost the leadership. From a TTL of 4 s on, a change of etcd's own leader
-/// does not cost it either, if etcd elects another within its default election timeout of 1 s; a session with a
-/// smaller TTL says so in the log. Slower changes need a larger one.
+/// With these values, one lost renewal does not cost the leadership. From a TTL of 4 s on, a change of etcd's own
+/// leader does not cost it either, if etcd elects another within its default election timeout of 1 s. A session with a
+/// smaller TTL logs a warning. Slower changes need a larger TTL.
 ///
-/// What does not fit together is refused when the session is made: `ttl / 3 + 2 * request_timeout + grace + margin`
-/// must be at most the TTL less clock drift.
+/// A session is refused if its times do not fit together: `ttl / 3 + 2 * request_timeout + grace + margin` must be at
+/// most the TTL less clock drift.
 ///
 /// ```
 /// use std::time::Duration;
@@ -59,10 +60,10 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 /// # let _ = options;
 /// ```
 ///
-/// With the feature `serde`, options are read from configuration: `identity` and whatever differs from the default, by the
-/// names of the methods here, times in milliseconds (`ttl_ms`, `grace_ms`), `credentials` as `user` and `password`, `tls` as
-/// the files `authorities`, `certificate` and `key`, and `server_name`. A name that is none of these is an error. They are not
-/// written again, because the password would be.
+/// With the feature `serde`, a program reads options from its configuration: `identity`, and every option that differs
+/// from the default, by the names of the methods here. Times are in milliseconds (`ttl_ms`, `grace_ms`). `credentials`
+/// has `user` and `password`; `tls` has the files `authorities`, `certificate` and `key`, and `server_name`. Any other
+/// name is an error. Options are never written, because that would write the password.
 #[must_use = "options do nothing until a session is made with them"]
 #[derive(Clone)]
 pub struct SessionOptions {
@@ -83,7 +84,7 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// Options for a node of that name, 1 to 1024 bytes. Two nodes of the same name are two candidates.
+    /// Makes options for a node with that name, 1 to 1024 bytes. Two nodes with the same name are two candidates.
     pub fn new(identity: impl Into<String>) -> Self {
         Self {
             identity: identity.into(),
@@ -103,71 +104,80 @@ impl SessionOptions {
         }
     }
 
-    /// Where all keys of the session live, `eldest` by default: an etcd role with `readwrite` on the prefix
-    /// `<namespace>/` suffices. At most 512 bytes; it may begin with a `/`, but not end with one.
+    /// Sets the prefix of all keys of the session; `eldest` by default.
     ///
-    /// Empty: names are whole prefixes, to stand in one election or to share a lock with programs that know no
-    /// namespace; the role then needs the prefixes of the elections and locks, and `~semaphore/` for semaphores,
-    /// `~partitions/` for partitions and `~members/` for groups. `/` likewise, for programs whose names begin with a slash.
+    /// An etcd role with `readwrite` on the prefix `<namespace>/` suffices. The namespace has at most 512 bytes. It may
+    /// begin with a `/`, but not end with one.
+    ///
+    /// With an empty namespace, names are whole prefixes. Use it to take part in an election, or to share a lock, with
+    /// programs that have no namespace. The role then needs the prefixes of the elections and locks, and `~semaphore/`
+    /// for semaphores, `~partitions/` for partitions and `~members/` for groups. The namespace `/` does the same for
+    /// programs whose names begin with a slash.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
     }
 
-    /// How long etcd keeps the keys of a node that vanished; whole seconds from 2 to 300, 10 s by default. A crashed
-    /// leader's successor leads within TTL + 0.5 s of the last renewal, as long as etcd's own leader stays; after a
-    /// change of that one, etcd gives every lease a whole TTL and its election timeout anew.
+    /// Sets how long etcd keeps the keys of a node that vanished: whole seconds from 2 to 300, 10 s by default.
+    ///
+    /// After a crash, the next node leads within TTL + 0.5 s of the crashed leader's last renewal, as long as etcd's
+    /// own leader stays. After a change of etcd's leader, etcd extends every lease by a whole TTL and its election
+    /// timeout.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Subtracted from the TTL on top of clock drift. Default: TTL / 20, at most 2 s.
+    /// Sets the time that is subtracted from the TTL on top of clock drift. Default: TTL / 20, at most 2 s.
     pub fn margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
         self
     }
 
-    /// How long the work of a term has between the cancellation of its token and the end of its validity, when no
-    /// renewal could be verified in time. Default: TTL / 5, at most 10 s.
+    /// Sets the grace period: the time between the cancellation of a term's token and the end of its validity, if no
+    /// renewal was verified in time. Default: TTL / 5, at most 10 s.
     ///
-    /// Work is also dropped after it if the key was deleted by somebody, or when the leader resigned: validity is over
-    /// then already.
+    /// Work is also dropped after this time if the key was deleted, or when the leader resigned; validity has then
+    /// ended already.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = Some(grace);
         self
     }
 
-    /// How long to wait for one answer of etcd before the next endpoint is asked; covers connecting as well.
-    /// Default: TTL / 20, at least 300 ms, at most 2 s.
+    /// Sets how long to wait for one answer of etcd, connecting included, before the next endpoint is tried. Default:
+    /// TTL / 20, at least 300 ms, at most 2 s.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = Some(timeout);
         self
     }
 
-    /// How long [`Session::connect`](crate::Session::connect) tries, and [`Election::leader`](crate::Election::leader)
-    /// and [`Election::roster`](crate::Election::roster) when etcd does not answer. Default: 5 s.
+    /// Sets how long [`Session::connect`](crate::Session::connect), [`Election::leader`](crate::Election::leader) and
+    /// [`Election::roster`](crate::Election::roster) retry if etcd does not answer. Default: 5 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Bound on how differently this machine's clock and etcd's run, in parts per million; 1000 by default, at most
-    /// 100000. Only the *rate* matters, never what time it is. Quartz stays below 100, NTP slews by at most 500.
+    /// Sets the largest difference between the rates of this machine's clock and of etcd's clocks, in parts per
+    /// million; 1000 by default, at most 100000.
+    ///
+    /// Only the *rate* matters, never the time of day. Quartz stays below 100, NTP slews by at most 500.
     pub fn clock_drift_ppm(mut self, ppm: u32) -> Self {
         self.clock_drift_ppm = ppm;
         self
     }
 
-    /// What candidates of this session announce: an [`Announcement`], a string or bytes, at most 32 KiB; by default an
-    /// announcement of the identity. An [`Election`](crate::Election::announcement) or a [`Group`](crate::Group::announcement) may have
-    /// another, and a candidate changes it with [`Candidate::proclaim`](crate::Candidate::proclaim).
+    /// Sets the announcement of this session's candidates: an [`Announcement`], a string or bytes, at most 32 KiB. By
+    /// default they announce the identity.
+    ///
+    /// An [`Election`](crate::Election::announcement) or a [`Group`](crate::Group::announcement) may have its own
+    /// announcement, and a candidate changes it with [`Candidate::proclaim`](crate::Candidate::proclaim).
     pub fn announcement(mut self, announcement: impl Into<Announcement>) -> Self {
         self.announcement = Some(announcement.into());
         self
     }
 
-    /// The user of etcd and the password. Without it, etcd must let everybody in.
+    /// Sets etcd's user and password. Without them, etcd must admit everybody.
     ///
     /// ```
     /// use eldest::{Credentials, SessionOptions};
@@ -181,9 +191,11 @@ impl SessionOptions {
         self
     }
 
-    /// Whom to trust and what to show when connecting by TLS. With it, endpoints without a scheme are `https`, and `http`
-    /// ones are refused. `https` endpoints work without it if etcd's certificate is signed by an authority that this
-    /// machine trusts, and etcd asks for no certificate of ours.
+    /// Sets the authorities to trust and the certificate to show for TLS.
+    ///
+    /// With it, endpoints without a scheme are `https`, and `http` endpoints are refused. Without it, `https` endpoints
+    /// work if an authority that this machine trusts signed etcd's certificate, and etcd asks for no client
+    /// certificate.
     ///
     /// ```
     /// use eldest::{SessionOptions, TlsOptions};
@@ -200,10 +212,11 @@ impl SessionOptions {
         self
     }
 
-    /// TTL and timeouts for members that are `round_trip` away: the request timeout is six round trips (connecting
-    /// with TLS takes four) plus 250 ms, at least 500 ms; the TTL is ten request timeouts, at least 15 s.
+    /// Sets TTL and request timeout for etcd members that are `round_trip` away.
     ///
-    /// Replaces what [`SessionOptions::ttl`] and [`SessionOptions::request_timeout`] set before it.
+    /// The request timeout is six round trips (connecting with TLS takes four) plus 250 ms, at least 500 ms. The TTL is
+    /// ten request timeouts, at least 15 s. They replace earlier values of [`SessionOptions::ttl`] and
+    /// [`SessionOptions::request_timeout`].
     pub fn wan(mut self, round_trip: Duration) -> Self {
         let request = (round_trip * 6 + Duration::from_millis(250)).max(Duration::from_millis(500));
         let ttl = (request * 10).max(Duration::from_secs(15)).min(MAX_TTL);
@@ -212,7 +225,7 @@ impl SessionOptions {
         self
     }
 
-    /// Runs the session in another environment than the real one.
+    /// Runs the session in a simulated environment.
     #[cfg(feature = "unstable-sim")]
     #[doc(hidden)]
     pub fn env(mut self, env: crate::runtime::SharedEnv) -> Self {
@@ -220,7 +233,7 @@ impl SessionOptions {
         self
     }
 
-    /// One renewal may be lost without the leadership.
+    /// Checks that one renewal may be lost without losing the leadership.
     fn check_spare(
         &self,
         request_timeout: Duration,
@@ -297,7 +310,7 @@ impl SessionOptions {
 }
 
 impl fmt::Debug for SessionOptions {
-    /// Leaves out how etcd is reached.
+    /// Writes the options without credentials and certificates.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SessionOptions")
             .field("identity", &self.identity)
@@ -307,7 +320,7 @@ impl fmt::Debug for SessionOptions {
     }
 }
 
-/// Options that were checked.
+/// Options that passed the checks.
 pub(crate) struct Settings {
     pub(crate) identity: String,
     pub(crate) namespace: String,
@@ -318,14 +331,14 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) announcement: Announcement,
     access: Access,
-    /// How long after a renewal was due another may still arrive.
+    /// How long after a renewal was due another one may still arrive.
     spare: Duration,
     #[cfg(feature = "unstable-sim")]
     pub(crate) env: Option<crate::runtime::SharedEnv>,
 }
 
 impl Settings {
-    /// The part that the core decides by.
+    /// Returns the settings that the core needs.
     pub(crate) fn core_config(&self) -> Config {
         Config {
             ttl: self.ttl,
@@ -338,22 +351,22 @@ impl Settings {
         }
     }
 
-    /// What connections are made with.
+    /// Returns the credentials and certificates for connections.
     pub(crate) fn access(&self) -> Access {
         self.access.clone()
     }
 
-    /// The prefix of an election's keys, with its final `/`: `xy` and `xyz` never share one.
+    /// Returns the prefix of an election's keys, with its final `/`, so that `xy` and `xyz` never share one.
     pub(crate) fn prefix(&self, name: &str) -> String {
         format!("{}{name}/", self.namespace_prefix())
     }
 
-    /// Whether a change of etcd's leader, which it notices after its election timeout, costs no leadership.
+    /// Returns `true` if no leadership is lost when etcd elects a new leader after its election timeout.
     pub(crate) fn survives(&self, election_timeout: Duration) -> bool {
         self.spare >= self.request_timeout * 2 + election_timeout
     }
 
-    /// What all keys begin with.
+    /// Returns the prefix of all keys.
     pub(crate) fn namespace_prefix(&self) -> String {
         if self.is_everywhere() {
             self.namespace.clone()

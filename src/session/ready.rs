@@ -1,4 +1,4 @@
-//! Brings up the session's lease before anybody stands.
+//! Grants the session's lease before any campaign.
 
 use super::Session;
 use crate::driver::Command;
@@ -7,20 +7,20 @@ use crate::runtime::timeout;
 use crate::state::{LeaseView, SessionState};
 
 impl Session {
-    /// Obtains the session's lease without standing in any election, and waits until it is believed in. Afterwards a
-    /// campaign needs one request less, and etcd is known to grant leases to this user.
+    /// Waits until the session has a lease that it trusts, without joining any election.
     ///
-    /// From the first call on, the session holds a lease as if a candidate stood, and replaces one that is lost. Calling it
-    /// again waits until there is one.
+    /// Afterwards a campaign needs one request less, and etcd is known to grant leases to this user. From the first
+    /// call on, the session holds a lease as if it had a candidate, and replaces one that is lost. A later call waits
+    /// until there is one.
     ///
     /// # Errors
     ///
-    /// `Unavailable`: there was none within the [connect timeout](crate::SessionOptions::connect_timeout); it is asked for
-    /// again and again in the background, and the log says why it failed. `Closed`: the session was closed.
+    /// `Unavailable`: there was none within the [connect timeout](crate::SessionOptions::connect_timeout). The session
+    /// continues to request it in the background, and the log says why it failed. `Closed`: the session was closed.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: the lease is obtained in the background.
+    /// Cancel safe: the lease is granted in the background.
     ///
     /// ```
     /// # #[tokio::main]

@@ -1,4 +1,4 @@
-//! Encodes and decodes announcements: structured ones as JSON objects, and the plain strings of foreign candidates as
+//! Encodes and decodes announcements: JSON objects, and the plain strings of foreign candidates, which are read as
 //! identities.
 
 use std::collections::BTreeMap;
@@ -9,15 +9,17 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The largest announcement, in bytes as written to etcd. Every candidate's announcement is read by all others.
+/// The largest announcement, in bytes as written to etcd. All candidates read every announcement.
 pub(crate) const MAX_ANNOUNCEMENT: usize = 32 * 1024;
 
-/// What a candidate tells the others: who it is, how to reach it, where it runs.
+/// The public data of a candidate: its identity, its address, its data centre and any metadata.
 ///
-/// Its identity is the session's unless it names another. Written to etcd as a JSON object, with the time at which it was
-/// written. A string or bytes, where an announcement is expected, are written as they are: Go's `concurrency` package and
-/// `etcdctl elect` write a plain string, which is read as an identity. Where such clients read what a node announces and
-/// expect its plain identity, announce that: `SessionOptions::announcement("node-a")`.
+/// If it names no identity, it has the session's. It is written to etcd as a JSON object, with the time at which it was
+/// written.
+///
+/// A string or bytes in place of an announcement are written unchanged. Go's `concurrency` package and `etcdctl elect`
+/// write a plain string, which is read as an identity. If such clients read a node's announcement and expect its plain
+/// identity, announce exactly that: `SessionOptions::announcement("node-a")`.
 ///
 /// ```
 /// use eldest::Announcement;
@@ -38,12 +40,12 @@ pub struct Announcement {
     data_center: Option<String>,
     metadata: BTreeMap<String, String>,
     since_unix_ms: Option<u64>,
-    /// What is written instead of all that: a plain string, or bytes of another format.
+    /// The exact bytes to write instead of the fields: a plain string, or another format.
     verbatim: Option<Box<[u8]>>,
 }
 
 impl Announcement {
-    /// Of a candidate of that name; [`Announcement::default`] has the session's.
+    /// Makes an announcement with that identity; [`Announcement::default`] has the session's.
     pub fn new(identity: impl Into<String>) -> Self {
         Self {
             identity: identity.into(),
@@ -51,63 +53,64 @@ impl Announcement {
         }
     }
 
-    /// Says how to reach it.
+    /// Sets the address at which other nodes reach this one.
     pub fn with_address(mut self, address: impl Into<String>) -> Self {
         self.address = Some(address.into());
         self.structured()
     }
 
-    /// Says in which data centre it runs.
+    /// Sets the data centre in which the candidate runs.
     pub fn with_data_center(mut self, data_center: impl Into<String>) -> Self {
         self.data_center = Some(data_center.into());
         self.structured()
     }
 
-    /// Says anything else.
+    /// Sets one item of metadata.
     pub fn with_metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.metadata.insert(key.into(), value.into());
         self.structured()
     }
 
-    /// It says more than the string or the bytes that it was made of.
+    /// Switches to the JSON form, because it now has more than the string or the bytes that it was made of.
     fn structured(mut self) -> Self {
         self.verbatim = None;
         self
     }
 
-    /// Who the candidate is. Empty before it was announced: the session's identity.
+    /// Returns the candidate's identity. It is empty before the announcement, and then stands for the session's
+    /// identity.
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// How to reach it, if it said so.
+    /// Returns the candidate's address, if it announced one.
     pub fn address(&self) -> Option<&str> {
         self.address.as_deref()
     }
 
-    /// Where it runs, if it said so.
+    /// Returns the candidate's data centre, if it announced one.
     pub fn data_center(&self) -> Option<&str> {
         self.data_center.as_deref()
     }
 
-    /// One item of metadata.
+    /// Returns one item of metadata.
     pub fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str)
     }
 
-    /// All metadata, in order of the keys.
+    /// Returns all metadata, in order of the keys.
     pub fn iter_metadata(&self) -> impl Iterator<Item = (&str, &str)> {
         self.metadata.iter().map(|(k, v)| (k.as_str(), v.as_str()))
     }
 
-    /// Since when the candidate stands, by its own wall clock, if it said so. Never used to decide anything.
+    /// Returns when the candidate joined, by its own wall clock, if it announced that. The time decides nothing.
     pub fn since(&self) -> Option<SystemTime> {
         self.since_unix_ms
             .and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)))
     }
 
-    /// As written to etcd by a session of that identity. `since`, which counts from 1970, is stamped on what is no plain
-    /// string.
+    /// Returns the bytes that a session of that identity writes to etcd. `since` counts from 1970, and is added unless
+    /// the announcement is a plain string.
     pub(crate) fn encode(&self, session: &str, since: Duration) -> Result<Arc<[u8]>> {
         let bytes = match &self.verbatim {
             Some(bytes) => bytes.to_vec(),
@@ -155,7 +158,7 @@ impl Announcement {
         Value::Object(object).to_string().into_bytes()
     }
 
-    /// Reads what any candidate wrote; never fails, for a foreign value is an identity.
+    /// Reads the announcement of any candidate; never fails, because a foreign value is an identity.
     pub(crate) fn decode(value: &[u8]) -> Self {
         parse(value).unwrap_or_else(|| Self::new(String::from_utf8_lossy(value)))
     }
@@ -197,7 +200,7 @@ impl From<String> for Announcement {
 }
 
 impl From<Vec<u8>> for Announcement {
-    /// Written as they are; read as everybody else will read them.
+    /// Keeps the bytes unchanged, and reads them as every other node will.
     fn from(bytes: Vec<u8>) -> Self {
         Self {
             verbatim: Some(bytes.clone().into()),

@@ -1,4 +1,4 @@
-//! Tells how old the view of an onlooker may be, from any thread.
+//! Computes the age of an observer's view, from any thread.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +9,8 @@ use crate::runtime::SharedEnv;
 use eldest_core::time::Time;
 use eldest_core::watch::Completeness;
 
-/// A moment, by the library's deadline clock: what carries it shows every change that etcd had accepted then. Later
-/// changes may be missing.
+/// A moment on the library's deadline clock. The data that carries it shows every change that etcd had accepted by
+/// then; later changes may be missing.
 #[derive(Clone)]
 pub struct AsOf {
     at: Time,
@@ -32,12 +32,12 @@ impl AsOf {
         self
     }
 
-    /// How long ago that was; computed at each call. It counts the time in which the machine was suspended.
+    /// Returns how long ago the moment was, computed at each call. Time in which the machine was suspended counts.
     pub fn age(&self) -> Duration {
         self.env.now().since(self.at)
     }
 
-    /// The same moment as time since boot (`CLOCK_BOOTTIME`, on Linux), to compare within one machine.
+    /// Returns the moment as time since boot (`CLOCK_BOOTTIME`, on Linux), for comparisons within one machine.
     pub fn since_boot(&self) -> Duration {
         self.at.since(Time::ZERO)
     }

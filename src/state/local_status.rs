@@ -9,11 +9,11 @@ use eldest_core::action::{SlotId, TermId};
 use eldest_core::status::Status;
 use tokio::sync::watch;
 
-/// What the session's candidate in one election is. At most one stands at a time; a later one replaces it.
+/// The state of the session's own candidate in one election. A later candidate replaces an earlier one.
 #[derive(Debug)]
 pub(crate) struct LocalStatus {
     state: LazyWatch<LocalState>,
-    /// The status by itself, for users to watch.
+    /// The status alone, for users to watch.
     status: LazyWatch<Status>,
 }
 
@@ -51,17 +51,17 @@ impl LocalStatus {
     }
 }
 
-/// What every handle of an election knows of the session's own candidate in it.
+/// The state that every handle of an election shares about the session's own candidate.
 #[derive(Debug, Clone, Default)]
 pub struct LocalState {
     pub(crate) slot: Option<SlotId>,
-    /// `None`: the session has not stood in this election.
+    /// `None`: the session has not been a candidate in this election.
     pub status: Option<Status>,
     /// The last term that began, which may be over.
     pub held: Option<Held>,
 }
 
-/// A term, and what the core calls it.
+/// A term, with the core's ids for it.
 #[derive(Debug, Clone)]
 pub struct Held {
     /// The term.
@@ -69,7 +69,7 @@ pub struct Held {
     pub(crate) id: (SlotId, TermId),
 }
 
-/// One candidate's hand on what is told of its session.
+/// One candidate's right to write the shared state.
 pub(crate) struct LocalStatusWriter {
     local: Arc<LocalStatus>,
     slot: SlotId,
@@ -80,7 +80,7 @@ impl LocalStatusWriter {
         Self { local, slot }
     }
 
-    /// From now on it is this candidate that is told of.
+    /// Makes this candidate the one that is reported from now on.
     pub(crate) fn take(&self) {
         self.local.change(|state| {
             state.slot = Some(self.slot);
@@ -98,7 +98,7 @@ impl LocalStatusWriter {
         self.write(|state| state.held = Some(Held { term, id }));
     }
 
-    /// A candidate that is on its way out says nothing of the one after it.
+    /// Writes, unless a later candidate has replaced this one.
     fn write(&self, change: impl FnOnce(&mut LocalState)) {
         self.local.change(|state| {
             let ours = state.slot == Some(self.slot);
@@ -110,12 +110,12 @@ impl LocalStatusWriter {
     }
 }
 
-/// Of all elections that a session has handles of, by their prefixes.
+/// The shared state of all elections that the session has handles of, by their prefixes.
 #[derive(Debug, Default)]
 pub(crate) struct LocalStatuses(Mutex<HashMap<Box<str>, Weak<LocalStatus>>>);
 
 impl LocalStatuses {
-    /// The one that all handles of that election share.
+    /// Returns the state that all handles of that election share.
     pub(crate) fn of(&self, prefix: &str) -> Arc<LocalStatus> {
         let mut local_statuses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(local) = local_statuses.get(prefix).and_then(Weak::upgrade) {

@@ -1,4 +1,4 @@
-//! Turns raw keys into the candidates that users see.
+//! Builds the roster, the users' view of the candidates, from raw keys.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -11,22 +11,22 @@ use eldest_core::queue::Queue;
 
 /// The candidates of an election at one revision of etcd, eldest first.
 ///
-/// A clone costs the same however many candidates there are, and so does asking for the leader. [`Roster::members`] reads
-/// all announcements at its first call, in time that grows with their number. Two rosters are equal if they show the same
-/// candidates at the same revision, however [old](Roster::as_of) they are.
+/// A clone, and a question for the leader, cost the same however many candidates there are. The first call of
+/// [`Roster::members`] reads all announcements, in time that grows with their number. Two rosters are equal if they
+/// show the same candidates at the same revision, however [old](Roster::as_of) they are.
 #[derive(Clone)]
 pub struct Roster {
     inner: Arc<Inner>,
     as_of: Option<AsOf>,
-    /// A group's: nobody leads, and nobody waits.
+    /// Whether it is a group's roster, which has no leader.
     unled: bool,
 }
 
 struct Inner {
     revision: i64,
-    /// Shares what has not changed with the rosters before and after it.
+    /// Shares unchanged parts with the rosters before and after it.
     entries: Queue,
-    /// What was asked for is worked out once.
+    /// Computed at the first request.
     eldest: OnceLock<Option<Member>>,
     members: OnceLock<Box<[Member]>>,
 }
@@ -50,7 +50,7 @@ impl Roster {
         }
     }
 
-    /// The same, of which nobody leads.
+    /// Returns the same roster without a leader.
     pub(crate) fn unled(self) -> Self {
         Self {
             unled: true,
@@ -58,26 +58,30 @@ impl Roster {
         }
     }
 
-    /// The same, of which more is known.
+    /// Returns the same roster with that time.
     pub(crate) fn with_as_of(self, as_of: Option<AsOf>) -> Self {
         Self { as_of, ..self }
     }
 
-    /// The revision of etcd's store at which this was so; of two rosters the larger is newer.
+    /// Returns the revision of etcd's store that the roster shows. Of two rosters, the one with the larger revision is
+    /// newer.
     pub fn revision(&self) -> i64 {
         self.inner.revision
     }
 
-    /// As of when this roster is complete, fixed at the moment at which it was handed out: it shows every change that etcd
-    /// had accepted then. After a read that is the moment before the read was sent. From an [`Observer`](crate::Observer) it is
-    /// the moment before the last request was sent by whose answer etcd confirmed that the observer had seen everything.
+    /// Returns the moment as of which this roster is complete: it shows every change that etcd had accepted by then.
     ///
-    /// A [revision](Roster::revision) does not tell this: it is that of the last change, which may be long ago. Whether the
-    /// observer that handed it out still is up to date tells [`Observer::age`](crate::Observer::age). `None`: the roster was
-    /// not read from etcd. Those of observers, reads and overviews always were.
+    /// The moment is fixed when the roster is handed out. For a read, it is the moment before the read was sent. For a
+    /// roster of an [`Observer`](crate::Observer), it is the moment before the last request was sent whose answer
+    /// confirmed that the observer had seen everything.
     ///
-    /// Not promised: anything about changes after that moment, nor the moment itself where etcd says too early how far a watch
-    /// stream is, as versions before 3.4.25 and 3.5.8 do, or answers linearizable reads with old data.
+    /// The [revision](Roster::revision) does not say this: it is that of the last change, which may be long ago.
+    /// [`Observer::age`](crate::Observer::age) tells whether the observer that handed it out is still up to date.
+    /// `None` means that the roster was not read from etcd; rosters of observers, reads and overviews always have a
+    /// moment.
+    ///
+    /// Not guaranteed: changes after that moment. Nor is the moment right if etcd reports the progress of a watch
+    /// stream too early, as versions before 3.4.25 and 3.5.8 do, or answers linearizable reads with old data.
     pub fn as_of(&self) -> Option<&AsOf> {
         self.as_of.as_ref()
     }
@@ -92,22 +96,22 @@ impl Roster {
         self.inner.eldest.get_or_init(eldest).as_ref()
     }
 
-    /// Who leads: the eldest. `None`: nobody stands, the queue is [blocked](Roster::blocker), or these are the members of a
-    /// [`Group`](crate::Group), of which nobody leads.
+    /// Returns the leader, which is the eldest candidate. Returns `None` if there is no candidate, if the queue is
+    /// [blocked](Roster::blocker), or if these are the members of a [`Group`](crate::Group).
     ///
-    /// This is what etcd says. Whether that node acts as leader it knows alone ([`Term::is_valid`](crate::Term::is_valid)):
-    /// it may not have heard of its turn yet, and a leader that cannot reach etcd stops before its key is gone.
+    /// This is etcd's view. Only that node knows whether it acts as leader ([`Term::is_valid`](crate::Term::is_valid)):
+    /// it may not have learned of its turn yet, and a leader that cannot reach etcd stops before its key is gone.
     pub fn leader(&self) -> Option<&Member> {
         let first = self.eldest().filter(|_| !self.unled)?;
         (first.entry.lease != 0).then_some(first)
     }
 
-    /// Nobody stands.
+    /// Returns `true` if there is no candidate.
     pub fn is_vacant(&self) -> bool {
         self.inner.entries.is_empty()
     }
 
-    /// Every key that counts, eldest first.
+    /// Returns every candidate or member, eldest first.
     pub fn members(&self) -> &[Member] {
         let members = || {
             let ranks = (1..).zip(self.inner.entries.iter());
@@ -118,8 +122,8 @@ impl Roster {
         self.inner.members.get_or_init(members)
     }
 
-    /// A key without a lease that sits first: no live candidate, it will never go by itself, and nobody can lead
-    /// until somebody deletes it, with `etcdctl del` for example.
+    /// Returns a key without a lease that is first in the queue. It belongs to no live candidate and never expires, and
+    /// nobody can lead until somebody deletes it, for example with `etcdctl del`.
     pub fn blocker(&self) -> Option<&Member> {
         let first = self.eldest().filter(|_| !self.unled)?;
         (first.entry.lease == 0).then_some(first)
@@ -127,7 +131,7 @@ impl Roster {
 }
 
 impl fmt::Display for Roster {
-    /// In a few words: `node-a leads, 2 wait`, `nobody leads`, or of a group `3 members`.
+    /// Writes a summary: `node-a leads, 2 wait`, `nobody leads`, or `3 members` for a group.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.inner.entries.len();
         if self.unled {
@@ -169,7 +173,7 @@ impl fmt::Debug for Roster {
     }
 }
 
-/// One candidate, as everybody sees it in etcd.
+/// A candidate or member, as every node sees it in etcd.
 #[derive(Clone, PartialEq)]
 pub struct Member {
     rank: usize,
@@ -186,22 +190,22 @@ impl Member {
         }
     }
 
-    /// Its place in the queue; 1 is the eldest, who leads an election.
+    /// Returns the place in the queue. 1 is the eldest, which leads an election.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Who it is.
+    /// Returns the identity.
     pub fn identity(&self) -> &str {
         self.announcement.identity()
     }
 
-    /// What it announces.
+    /// Returns the announcement.
     pub fn announcement(&self) -> &Announcement {
         &self.announcement
     }
 
-    /// Its key in etcd.
+    /// Returns the key in etcd.
     pub fn key(&self) -> &[u8] {
         &self.entry.key
     }
@@ -210,23 +214,23 @@ impl Member {
         &self.entry
     }
 
-    /// What it announces, as it stands in etcd.
+    /// Returns the announcement's bytes as stored in etcd.
     pub fn value(&self) -> &[u8] {
         &self.entry.value
     }
 
-    /// Its seniority, and the fencing token of its leadership.
+    /// Returns the create revision of the key: the candidate's seniority, and the fencing token of its leadership.
     pub fn create_revision(&self) -> i64 {
         self.entry.create_revision
     }
 
-    /// The lease its key is bound to; 0: none.
+    /// Returns the id of the lease that the key is bound to; 0 if there is none.
     pub fn lease_id(&self) -> i64 {
         self.entry.lease
     }
 
-    /// When it began to campaign, by its own wall clock, if it announced that. A candidate that lost its key and joined again
-    /// keeps this time; [`rank`](Self::rank) alone tells its place in the queue.
+    /// Returns when the candidate began to campaign, by its own wall clock, if it announced that. A candidate that lost
+    /// its key and joined again keeps this time; only [`rank`](Self::rank) tells its place in the queue.
     pub fn since(&self) -> Option<SystemTime> {
         self.announcement.since()
     }
@@ -244,8 +248,8 @@ impl fmt::Debug for Member {
 }
 
 impl fmt::Display for Member {
-    /// Its identity and, where it announced one, its address: `node-a (10.0.0.1:8080)`. Others wrote both, so control
-    /// characters are escaped.
+    /// Writes the identity and, if announced, the address: `node-a (10.0.0.1:8080)`. Control characters are escaped,
+    /// because other nodes wrote both.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = |text: &str| -> String {
             let escape = |c: char| -> String {

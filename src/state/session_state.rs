@@ -1,4 +1,4 @@
-//! Says how a session is doing, and how long its lease is believed in.
+//! Defines the state of a session and the view of its lease.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::term::LeaseDeadline;
 use crate::runtime::SharedEnv;
 use eldest_core::status::Believed;
 
-/// How a session is doing.
+/// The state of a session.
 pub type SessionState = eldest_core::status::SessionState<LeaseView>;
 
 /// The lease of a session that is live.
@@ -28,12 +28,12 @@ impl LeaseView {
         }
     }
 
-    /// etcd's id of the lease.
+    /// Returns etcd's id of the lease.
     pub fn lease_id(&self) -> i64 {
         self.lease
     }
 
-    /// How much longer the lease is believed in if no renewal succeeds; computed at each call.
+    /// Returns how much longer the session trusts the lease if no renewal succeeds; computed at each call.
     pub fn time_left(&self) -> Duration {
         self.lease_deadline.deadline().since(self.env.now())
     }

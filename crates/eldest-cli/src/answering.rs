@@ -23,7 +23,7 @@ const HEADING: &str = "HTTP";
 /// What is measured is summed up that often, so that it takes no more room where nobody asks for it.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Who may ask, and who may change something.
+/// The options of the HTTP server: its names, its token and its certificate.
 #[derive(Debug, clap::Args)]
 #[group(id = "answering")]
 #[allow(
@@ -31,28 +31,28 @@ const UPKEEP: Duration = Duration::from_secs(5);
     reason = "clap makes the options' names of them"
 )]
 pub(crate) struct Args {
-    /// A DNS name that requests, such as those of Prometheus, may call this node by, besides localhost and addresses; several:
-    /// the option again, or separated by commas
+    /// DNS names by which requests may call this node, besides localhost and addresses, separated by commas; Prometheus needs
+    /// one if it uses a name
     #[arg(
         long, value_name = "NAME,...", value_delimiter = ',', env = "ELDEST_HTTP_HOST", hide_env_values = true,
         help_heading = HEADING
     )]
     http_host: Vec<String>,
 
-    /// A file that holds the token that requests need to change something; or the variable ELDEST_HTTP_TOKEN holds it
+    /// The file that holds the token required for write requests; or set the variable ELDEST_HTTP_TOKEN
     #[arg(
         long, value_name = "FILE", env = "ELDEST_HTTP_TOKEN_FILE", hide_env_values = true, help_heading = HEADING
     )]
     http_token_file: Option<PathBuf>,
 
-    /// Answer by TLS, with the certificate in this file, PEM, followed by those that connect it with an authority
+    /// Serve TLS with the certificate in this file, PEM, followed by its intermediate certificates
     #[arg(
         long, value_name = "FILE", env = "ELDEST_HTTP_CERT", hide_env_values = true, requires = "http_key",
         help_heading = HEADING
     )]
     http_cert: Option<PathBuf>,
 
-    /// The private key of --http-cert, PEM; both files are looked at for each new connection
+    /// The private key of --http-cert, PEM; both files are checked for each new connection
     #[arg(
         long, value_name = "FILE", env = "ELDEST_HTTP_KEY", hide_env_values = true, requires = "http_cert",
         help_heading = HEADING

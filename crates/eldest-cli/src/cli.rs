@@ -8,7 +8,7 @@ use crate::{doctor, evict, generate, serve, status, top, watch};
 #[cfg(unix)]
 use crate::{lock, run};
 
-/// Leader election on etcd in which the longest-running node wins: for any program, and for people at a terminal.
+/// Elect a leader on etcd, for any program: the candidate that has waited longest leads.
 #[derive(Debug, Parser)]
 #[command(
     name = "eldest",
@@ -29,12 +29,10 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a program only while this node leads
     #[cfg(unix)]
     Run(Box<run::Args>),
     #[cfg(unix)]
     Lock(lock::Args),
-    /// Stand on behalf of the program beside us, and answer over HTTP who leads
     Serve(serve::Args),
     Status(status::Args),
     Watch(watch::Args),
@@ -45,11 +43,19 @@ pub(crate) enum Command {
     Man(generate::Manual),
 }
 
+const EXAMPLES: &str = "Examples:
+  # Run a program while this node leads
+  eldest run billing/scheduler --endpoints http://10.0.0.1:2379,http://10.0.0.2:2379 -- ./scheduler
+  # Show all elections, locks, semaphores, partitions and groups
+  eldest status
+  # Show the help of a command
+  eldest run --help";
+
 fn after_long_help() -> String {
     format!(
-        "Passwords: the one of --user comes from the variable ELDEST_PASSWORD or from the file that --password-file \
-         names, never from an argument, which every user of the machine could read. So does the token of --serve and of \
-         `serve`, by ELDEST_HTTP_TOKEN and --http-token-file.\n\n{}",
+        "{EXAMPLES}\n\nSecrets: the password of --user comes from the variable ELDEST_PASSWORD or from the file of \
+         --password-file, never from an argument, because every user of the machine can read arguments. The token of \
+         `serve` and of `run --serve` comes from ELDEST_HTTP_TOKEN or from the file of --http-token-file.\n\n{}",
         exit::help()
     )
 }

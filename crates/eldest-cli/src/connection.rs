@@ -15,35 +15,35 @@ use crate::variables::PASSWORD;
 const CONNECTION: &str = "Connection";
 const SESSION: &str = "Session";
 
-/// How to reach etcd, and how a session behaves there.
+/// The options that reach etcd and set up a session.
 #[derive(Debug, Args)]
 pub(crate) struct Connection {
-    /// etcd's members, separated by commas
+    /// The members of etcd, separated by commas
     #[arg(
         long, global = true, value_name = "URL,...", value_delimiter = ',', env = "ELDEST_ENDPOINTS",
         default_value = "http://127.0.0.1:2379", hide_env_values = true, help_heading = CONNECTION
     )]
     pub(crate) endpoints: Vec<String>,
 
-    /// The user in etcd; its password comes from the variable ELDEST_PASSWORD or from --password-file
+    /// The etcd user; its password comes from the variable ELDEST_PASSWORD or from --password-file
     #[arg(long, global = true, env = "ELDEST_USER", hide_env_values = true, help_heading = CONNECTION)]
     user: Option<String>,
 
-    /// A file that holds the password and nothing else; a line break at its end does not count
+    /// The file that holds the password and nothing else; a line break at its end is ignored
     #[arg(
         long, global = true, value_name = "FILE", env = "ELDEST_PASSWORD_FILE", hide_env_values = true,
         help_heading = CONNECTION
     )]
     password_file: Option<PathBuf>,
 
-    /// Trust only certificates that are signed by these, PEM; without it, those that this machine trusts
+    /// The authorities to trust, PEM [default: those that this machine trusts]
     #[arg(
         long, global = true, value_name = "FILE", env = "ELDEST_CACERT", hide_env_values = true,
         help_heading = CONNECTION
     )]
     cacert: Option<PathBuf>,
 
-    /// Our certificate, PEM, for members that ask for one; together with --key
+    /// The client certificate, PEM, for members that ask for one; needs --key
     #[arg(
         long, global = true, value_name = "FILE", env = "ELDEST_CERT", hide_env_values = true,
         help_heading = CONNECTION
@@ -57,42 +57,42 @@ pub(crate) struct Connection {
     )]
     key: Option<PathBuf>,
 
-    /// How long to try when etcd does not answer
+    /// How long to retry while etcd does not answer
     #[arg(
         long, global = true, value_name = "DURATION", value_parser = duration, default_value = "5s",
         env = "ELDEST_CONNECT_TIMEOUT", hide_env_values = true, help_heading = CONNECTION
     )]
     connect_timeout: Duration,
 
-    /// How long to wait for one answer before the next member is asked [default: TTL/20, 300 ms to 2 s]
+    /// How long to wait for one answer before the next member is tried [default: TTL/20, 300 ms to 2 s]
     #[arg(
         long, global = true, value_name = "DURATION", value_parser = duration,
         env = "ELDEST_REQUEST_TIMEOUT", hide_env_values = true, help_heading = CONNECTION
     )]
     request_timeout: Option<Duration>,
 
-    /// Where all keys lie; names are looked up below it. Empty: names are whole keys
+    /// The prefix of all keys and names; if it is empty, names are whole keys
     #[arg(
         long, global = true, value_name = "PREFIX", default_value = "eldest", env = "ELDEST_NAMESPACE",
         hide_env_values = true, help_heading = SESSION
     )]
     namespace: String,
 
-    /// How long etcd keeps the place of a node that vanished, in whole seconds from 2 to 300
+    /// How long etcd keeps the key of a node that vanished: whole seconds from 2 to 300
     #[arg(
         long, global = true, value_name = "DURATION", value_parser = duration, default_value = "10s",
         env = "ELDEST_TTL", hide_env_values = true, help_heading = SESSION
     )]
     pub(crate) ttl: Duration,
 
-    /// How long before its lease can expire a node ceases to believe in it [default: TTL/20, at most 2 s]
+    /// How long before its lease can expire a node stops trusting it [default: TTL/20, at most 2 s]
     #[arg(
         long, global = true, value_name = "DURATION", value_parser = duration, env = "ELDEST_MARGIN",
         hide_env_values = true, help_heading = SESSION
     )]
     margin: Option<Duration>,
 
-    /// By how many millionths the clocks of this machine and of etcd may differ in their rates
+    /// The largest difference between the rates of this machine's and etcd's clocks, in parts per million
     #[arg(
         long, global = true, value_name = "PPM", default_value_t = 1000, env = "ELDEST_CLOCK_DRIFT_PPM",
         hide_env_values = true, help_heading = SESSION
@@ -101,7 +101,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// What the library is to be told; commands add what is theirs.
+    /// Makes the library's options; commands add their own.
     pub(crate) fn session_options(&self, identity: &str) -> Result<SessionOptions> {
         let mut options = SessionOptions::new(identity)
             .namespace(self.namespace.as_str())
@@ -123,18 +123,18 @@ impl Connection {
         Ok(options)
     }
 
-    /// A session that only looks on, so that it has no lease.
+    /// Connects a session that only observes, so that it has no lease.
     pub(crate) async fn onlooker(&self) -> Result<Session> {
         let options = self.session_options("eldest")?;
         Ok(Session::connect(&self.endpoints, options).await?)
     }
 
-    /// Whether etcd is told who asks.
+    /// Returns `true` if a user is given.
     pub(crate) fn has_user(&self) -> bool {
         self.user.as_deref().is_some_and(|user| !user.is_empty())
     }
 
-    /// The prefix of the keys of that name and below it, for people. `None`: of all keys of etcd.
+    /// Returns the prefix of the keys with that name and below it, for people, or `None` for all keys of etcd.
     pub(crate) fn place(&self, below: &str) -> Option<String> {
         let levels = [self.namespace.trim_end_matches('/'), below];
         let levels: Vec<&str> = levels
@@ -156,7 +156,7 @@ impl Connection {
             let message = format!("{source} is given, but no user: add --user or ELDEST_USER");
             return Err(fault(Code::Usage, message));
         };
-        // Not repeated: what follows the colon may be a password.
+        // The message does not repeat the value: a password may follow the colon.
         if user.contains(':') {
             let message = format!(
                 "--user takes a name alone; its password comes from {PASSWORD} or --password-file"
@@ -213,11 +213,11 @@ impl Connection {
     }
 }
 
-/// A password or a token: shown to nobody.
+/// A password or a token, which is never shown.
 pub(crate) struct Secret(pub(crate) String);
 
 impl Secret {
-    /// The only line of the file that an option names.
+    /// Reads the only line of the file that an option names.
     pub(crate) fn read(option: &str, file: &Path) -> Result<Self> {
         let bytes = read(option, file)?;
         let Ok(mut text) = String::from_utf8(bytes) else {
@@ -254,7 +254,7 @@ fn read(option: &str, file: &Path) -> Result<Vec<u8>> {
         .map_err(|error| fault(Code::Usage, format!("{option} {}: {error}", file.display())))
 }
 
-/// A length of time as people write it, such as `10s`, `500ms` or `1m30s`.
+/// Parses a duration as people write it, such as `10s`, `500ms` or `1m30s`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if text.parse::<f64>().is_ok() {
         return Err(format!(

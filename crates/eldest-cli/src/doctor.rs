@@ -18,18 +18,23 @@ use crate::exit::Code;
 use crate::global::Global;
 use crate::output::{self, Format};
 
-/// Examine etcd as a node would use it, and say what to change
+/// Check that etcd suits a node, and say what to correct
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Examine etcd as a node would use it, and say what to change.\n\n\
-    Asked is every member that --endpoints names: whether it answers, how fast, in which version, whether it knows a \
-    leader and complains of anything. Then what a node needs: that --ttl suits this etcd, that its clock and ours run at \
-    the same rate, that the user may read and write, that no key without a lease blocks an election. Nothing is changed; \
-    two leases are granted for it, and given back.\n\n\
-    Each finding is `ok`, a `note`, a `WARN`ing, or `FAIL`: those must be changed, and the exit code is 6."
+    long_about = "Check that etcd suits a node, and say what to correct.\n\n\
+    For every member in --endpoints, the command checks that it answers, how fast, in which version, and whether it knows \
+    a leader and has alarms. Then it checks that --ttl suits this etcd, that etcd's clock and this machine's run at the \
+    same rate, that the user may read and write, and that no key without a lease blocks an election. It changes no keys; \
+    it grants two leases and revokes them.\n\n\
+    Each finding is `ok`, a `note`, a `WARN` or a `FAIL`. A `FAIL` must be corrected, and then the exit code is 6.",
+    after_help = "Examples:
+  # Check a cluster for a node with a TTL of five seconds
+  eldest doctor --endpoints http://10.0.0.1:2379,http://10.0.0.2:2379 --ttl 5s
+  # Check that a user may read the elections below billing
+  eldest doctor billing --onlooker --user dashboard --password-file dashboard.password"
 )]
 pub(crate) struct Args {
-    /// The part of the namespace that the node will use; all of it, if left out
+    /// The part of the namespace that the node will use [default: the whole namespace]
     #[arg(
         value_name = "ELECTION|PREFIX",
         default_value = "",
@@ -37,11 +42,11 @@ pub(crate) struct Args {
     )]
     below: String,
 
-    /// The user only looks on: that it may read suffices
+    /// Check only for the permission to read, for a user that only observes
     #[arg(long)]
     onlooker: bool,
 
-    /// How long to compare the clocks, up to 60 s; longer is more exact, 0s leaves it out
+    /// How long to compare the clocks, up to 60 s; a longer time is more exact, and 0s skips the comparison
     #[arg(long, value_name = "DURATION", value_parser = span, default_value = "3s")]
     clock: Duration,
 }

@@ -11,29 +11,34 @@ use crate::global::Global;
 use crate::output::{self, Format, one_line};
 use crate::view::{self, Leases};
 
-/// Take a candidate's key away, so that the next one leads
+/// Delete a candidate's key, so that the next candidate leads
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Take a candidate's key away, so that the next one leads.\n\n\
-    The key is deleted only if it still is the very one that was shown. Its node is not asked: if it leads, it acts as \
-    leader until its watch tells it, usually for milliseconds, at the latest until its local deadline. Where you can, \
-    stop its process with SIGTERM instead: then it resigns. An evicted node of eldest stands again, at the back of the \
-    queue.\n\n\
-    A key without a lease that blocks an election is taken away likewise."
+    long_about = "Delete a candidate's key, so that the next candidate leads.\n\n\
+    The key is deleted only if it is still the one that was shown. The node itself is not asked. If it leads, it acts as \
+    leader until its watch reports the deletion, usually within milliseconds, and at its local deadline at the latest. If \
+    you can, stop its process with SIGTERM instead: then it resigns. An evicted node of eldest joins again, at the back of \
+    the queue.\n\n\
+    A key without a lease that blocks an election is deleted in the same way.",
+    after_help = "Examples:
+  # Choose the candidate by its name, and confirm
+  eldest evict billing/scheduler --id node-a
+  # Delete a blocking key without a question
+  eldest evict billing/scheduler --candidate eldest/billing/scheduler/manual --yes"
 )]
 pub(crate) struct Args {
-    /// The election, or the lock
+    /// The name of the election or lock
     election: String,
 
-    /// Whose key to take away; refused unless exactly one candidate has that name
+    /// The name of the candidate; refused unless exactly one candidate has that name
     #[arg(long, value_name = "NAME")]
     id: Option<String>,
 
-    /// Which key to take away, as `eldest status --output json` shows it, or its last level
+    /// The key to delete, as `eldest status --output json` shows it, or its last level
     #[arg(long, value_name = "KEY")]
     candidate: Option<String>,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }

@@ -8,32 +8,32 @@ use eldest_http::contract::command::{Failed, Failure};
 
 use crate::output::{self, Format};
 
-/// How the program ends, for those who start it. The table that `--help` shows is made of this.
+/// The exit codes of the command. `--help` shows a table of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// It was done.
+    /// The command did what was asked.
     Done = 0,
     /// Something else failed.
     Failed = 1,
-    /// The command line is wrong, or etcd will never accept what was asked for.
+    /// The command line is wrong, or etcd will never accept the request.
     Usage = 2,
-    /// etcd did not answer, or has no room.
+    /// etcd did not answer in time, or has no space.
     Unavailable = 3,
     /// etcd refused this user.
     Denied = 4,
-    /// There is nothing, or not exactly one thing, to act on; or the person asked said no.
+    /// No candidate, or not exactly one, matched; or the user declined.
     NotDone = 5,
-    /// `doctor` found something that must be changed.
+    /// `doctor` found a problem that must be corrected.
     Sick = 6,
-    /// Of what `run` or `lock` ran, something could not be killed.
+    /// A process that `run` or `lock` started could not be killed.
     NotContained = 70,
     /// The lock or permit was lost while its program ran.
     Lost = 74,
-    /// The lock or permit was not free in time, or until we were told to end.
+    /// The lock or permit was not free in time, or before the command was told to stop.
     NotInTime = 75,
-    /// The program exists and cannot be run.
+    /// The program exists but cannot be run.
     NotRunnable = 126,
-    /// There is no such program.
+    /// The program does not exist.
     NotFound = 127,
 }
 
@@ -53,7 +53,7 @@ impl Code {
         Code::NotFound,
     ];
 
-    /// For programs.
+    /// The code's name, for programs.
     const fn name(self) -> &'static str {
         match self {
             Code::Done => "done",
@@ -71,29 +71,31 @@ impl Code {
         }
     }
 
-    /// For people.
+    /// The code's meaning, for people.
     const fn about(self) -> &'static str {
         match self {
             Code::Done => "done",
-            Code::Failed => "failed, for a reason that is none of these",
+            Code::Failed => "failed for another reason",
             Code::Usage => {
-                "an option, a name or a value breaks a rule, or others use another one; the message names both"
+                "an option, a name or a value is wrong, or differs from the one that others use; the message names both"
             }
-            Code::Unavailable => "etcd did not answer in time, or has no room: try again",
+            Code::Unavailable => "etcd did not answer in time, or has no space: try again",
             Code::Denied => {
-                "etcd refused the user, the password or the permission, or a certificate was refused"
+                "etcd refused the user or the password, the user lacks a permission, or a certificate was refused"
             }
-            Code::NotDone => "nothing was done: no such candidate, several of them, or you said no",
-            Code::Sick => "`doctor` found something that must be changed",
+            Code::NotDone => {
+                "nothing was done: no candidate matched, several matched, or you declined"
+            }
+            Code::Sick => "`doctor` found a problem that must be corrected",
             Code::NotContained => {
-                "`run` or `lock`: something that the program started could not be killed"
+                "`run` or `lock`: a process that the program started could not be killed"
             }
-            Code::Lost => "`lock`: the lock or permit was lost, and the program ended",
+            Code::Lost => "`lock`: the lock or permit was lost, and the program was ended",
             Code::NotInTime => {
-                "`lock`: the lock or permit was not free within --wait, or before it was told to end"
+                "`lock`: the lock or permit was not free within --wait, or before the command was told to stop"
             }
             Code::NotRunnable => "`run` or `lock`: the program cannot be run",
-            Code::NotFound => "`run` or `lock`: there is no such program",
+            Code::NotFound => "`run` or `lock`: the program does not exist",
         }
     }
 
@@ -135,8 +137,8 @@ pub(crate) fn help() -> String {
         .fold("Exit codes:".to_owned(), |text, code| {
             format!("{text}\n  {:<3}  {}", *code as u8, code.about())
         })
-        + "\n\nWhen its program has ended, `run` and `lock` end with the program's own code, or with 128 and the number \
-           of the signal that killed it."
+        + "\n\nAfter their program has ended, `run` and `lock` exit with the program's own code, or with 128 plus the \
+           number of the signal that killed it."
 }
 
 /// An error of the command's own.
@@ -146,7 +148,7 @@ pub(crate) struct Fault {
     message: String,
 }
 
-/// Fails with that code, and a message that says what to do.
+/// Makes an error with that code and a message that says what to do.
 pub(crate) fn fault(code: Code, message: impl Into<String>) -> anyhow::Error {
     let message = message.into();
     anyhow::Error::new(Fault { code, message })
@@ -160,10 +162,10 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// Tells the error, on one line, and gives its code.
+/// Writes the error on one line, and returns its code.
 pub(crate) fn failure(error: &anyhow::Error, format: Format) -> ExitCode {
     if output::is_broken_pipe(error) {
-        // Whoever read our output has read enough, as `head` does.
+        // The reader of our output has read enough, as `head` does.
         return Code::Done.into();
     }
     let code = Code::of(error);
@@ -171,7 +173,7 @@ pub(crate) fn failure(error: &anyhow::Error, format: Format) -> ExitCode {
     code.into()
 }
 
-/// Tells what clap says about the command line: an error, or the help that was asked for.
+/// Writes clap's message about the command line: an error, or the requested help.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // Help or version; nobody reading it is no failure.

@@ -11,27 +11,34 @@ use clap_mangen::Man;
 
 use crate::exit::Code;
 
-/// Print a script that makes a shell complete this command's arguments
+/// Print a script with which a shell completes this command's arguments
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Print a script that makes a shell complete this command's arguments.\n\n\
-    For bash: eldest completions bash > /etc/bash_completion.d/eldest\n\
-    For zsh: eldest completions zsh > a file named _eldest in a folder of $fpath\n\
-    For fish: eldest completions fish > ~/.config/fish/completions/eldest.fish"
+    long_about = "Print a script with which a shell completes this command's arguments.\n\n\
+    For zsh, write it to a file named _eldest in a folder of $fpath.",
+    after_help = "Examples:
+  # For bash
+  eldest completions bash > /etc/bash_completion.d/eldest
+  # For fish
+  eldest completions fish > ~/.config/fish/completions/eldest.fish"
 )]
 pub(crate) struct Completions {
-    /// The shell
+    /// The shell to complete in
     shell: Shell,
 }
 
-/// Print the manual page, or write those of all commands
+/// Print the manual page, or write the pages of all commands
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Print the manual page, or write it and those of all commands to a folder.\n\n\
-    To read it: eldest man | man -l -"
+    long_about = "Print the manual page, or write the pages of all commands to a folder.",
+    after_help = "Examples:
+  # Read the manual page
+  eldest man | man -l -
+  # Install the manual pages of all commands
+  eldest man --to /usr/local/share/man/man1"
 )]
 pub(crate) struct Manual {
-    /// Write all pages into that folder, as eldest.1, eldest-status.1 and so on
+    /// Write all pages to this folder, as eldest.1, eldest-status.1 and so on
     #[arg(long, value_name = "FOLDER")]
     to: Option<PathBuf>,
 }

@@ -5,20 +5,20 @@ use clap::Args;
 use crate::connection::Connection;
 use crate::output::{self, Format};
 
-/// What every command takes, before or after its name.
+/// The options that every command accepts, before or after its name.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
     #[command(flatten)]
     pub(crate) connection: Connection,
 
-    /// How to write results
+    /// The format of results
     #[arg(
         long, global = true, value_enum, default_value_t, env = output::VARIABLE,
         hide_env_values = true, help_heading = "Output"
     )]
     pub(crate) output: Format,
 
-    /// Which log lines to write to stderr, such as `info` or `eldest::etcd=debug,warn`
+    /// The log lines to write to stderr, such as `info` or `eldest::etcd=debug,warn`
     #[arg(
         long,
         global = true,

@@ -15,26 +15,26 @@ use tokio::process::{Child, Command};
 use crate::contain::ChildRegistry;
 use crate::variables::SECRETS;
 
-/// Which check decides whether the node is fit to lead.
+/// The options of the health check, which decides whether the node may lead.
 #[derive(Debug, clap::Args)]
 #[group(id = "health")]
 pub(crate) struct Args {
-    /// Lead only while this succeeds; for the shell /bin/sh
+    /// Lead only while this command, run with /bin/sh, succeeds
     #[arg(long = "health-cmd", value_name = "COMMAND", conflicts_with = "url", help_heading = HEADING)]
     command: Option<String>,
 
-    /// Lead only while a GET of this answers with a status of 200 to 299; http only
+    /// Lead only while a GET of this URL returns a status from 200 to 299; http only
     #[arg(long = "health-url", id = "url", value_name = "URL", value_parser = url, help_heading = HEADING)]
     url: Option<Uri>,
 
-    /// How long after an answer to ask again
+    /// The pause between an answer and the next check
     #[arg(
         long = "health-every", value_name = "DURATION", value_parser = crate::connection::duration,
         default_value = "2s", help_heading = HEADING
     )]
     every: Duration,
 
-    /// How long a leader may go on without a good answer
+    /// How long a leader may continue without a good answer
     #[arg(
         long = "health-limit", value_name = "DURATION", value_parser = crate::connection::duration,
         default_value = "10s", help_heading = HEADING

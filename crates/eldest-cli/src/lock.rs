@@ -13,20 +13,26 @@ use crate::supervise::{self, Outcome, Supervisor};
 /// Run a program while holding a lock, or one of several permits
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Run a program while holding a lock, or with -n one of N permits: then N programs run at a time.\n\n\
-    The program is told its fencing token by ELDEST_FENCING_TOKEN, and ends before anybody else can have what it holds. \
-    All who share a name give the same N, which is refused while others hold or await permits of another. A lock is \
-    what there is without -n; it and the permits of the same name do not know each other."
+    long_about = "Run a program while holding a lock, or one of several permits.\n\n\
+    Without -n, one program at a time holds the lock. With -n N, up to N programs run at a time. The program finds its \
+    fencing token in ELDEST_FENCING_TOKEN. It is ended before another program can hold the same lock or permit. All \
+    users of a name must give the same N: another N is refused while anybody holds or awaits a permit. A lock and the \
+    permits of the same name are independent.",
+    after_help = "Examples:
+  # Run a backup on one machine at a time
+  eldest lock billing/backup -- ./backup.sh
+  # Run at most three imports at a time, and give up after a minute
+  eldest lock billing/import -n 3 --wait 1m -- ./import.sh"
 )]
 pub(crate) struct Args {
-    /// The name of what is locked
+    /// The name of the lock or semaphore
     resource: String,
 
-    /// How many programs may run at a time, 1 to 1024: takes a permit of a semaphore of that capacity
+    /// Hold one of N permits instead of a lock, so that N programs run at a time; 1 to 1024
     #[arg(short = 'n', long, value_name = "N", value_parser = capacity)]
     capacity: Option<usize>,
 
-    /// How long to wait for it; 0s: take it at once or not at all [default: as long as it takes]
+    /// How long to wait; with 0s, exit at once if it is not free [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = crate::connection::duration)]
     wait: Option<Duration>,
 
@@ -40,7 +46,7 @@ fn capacity(text: &str) -> Result<usize, String> {
     capacity.ok_or_else(|| "it must be a whole number from 1 to 1024".to_owned())
 }
 
-/// Waits for the lock or permit, runs the program, gives back what it held.
+/// Waits for the lock or permit, runs the program, and releases the lock or permit.
 pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
     let (name, capacity) = (&args.resource, args.capacity);
     let opened = Supervisor::open(&global.connection, &args.supervise, name, capacity).await?;
@@ -81,7 +87,7 @@ async fn hold(
     }
 }
 
-/// Who has asked for the program is not to believe that it ran.
+/// Returns an error, so that the caller does not believe that the program ran.
 fn not_run(resource: &Resource) -> anyhow::Error {
     let what = resource.described();
     let message = format!("told to end while waiting for {what}; the program was not run");

@@ -4,15 +4,16 @@ use eldest::Announcement;
 
 const HEADING: &str = "Session";
 
-/// What the others see of us.
+/// The options of a node's announcement.
 #[derive(Debug, clap::Args)]
 #[group(id = "member")]
 pub(crate) struct Args {
-    /// Who we are to the others [default: the name of this machine]
+    /// The name of this node in elections [default: the name of this machine]
     #[arg(long, value_name = "NAME", env = "ELDEST_ID", hide_env_values = true, help_heading = HEADING)]
     id: Option<String>,
 
-    /// Tell the others; `address` and `data_center` are shown as such. Several: the option again, or lines of the variable
+    /// Announce to the other nodes, such as `address=10.0.0.1:8080` or `data_center=dc1`; repeat the option, or set lines of the
+    /// variable
     #[arg(
         long, value_name = "KEY=VALUE", value_parser = pair, value_delimiter = '\n', env = "ELDEST_ANNOUNCE",
         hide_env_values = true, help_heading = HEADING

@@ -6,13 +6,13 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// How results are written.
+/// The format of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Text, for people
     #[default]
     Text,
-    /// For programs: one JSON object a line
+    /// One JSON object per line, for programs
     Json,
 }
 

@@ -1,4 +1,4 @@
-//! Implements `eldest run`: stands as a candidate whose work is a program, and decides what follows when the program
+//! Implements `eldest run`: campaigns as a candidate whose work is a program, and decides what follows when the program
 //! has ended.
 
 use std::ffi::OsString;
@@ -25,27 +25,40 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A program that ran so long did not fail at its start.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Run a program only while this node leads.
+/// Run a program only while this node leads
 #[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Run a program only while this node leads.\n\n\
+    The node waits in the election. When it leads, it starts the program, with its fencing token in \
+    ELDEST_FENCING_TOKEN. When it loses the leadership, it ends the program before another node can lead, and waits \
+    again. When the program has ended, the node leaves the election and exits with the program's code (see --restart).",
+    after_help = "Examples:
+  # Run a scheduler on one of several nodes
+  eldest run billing/scheduler -- ./scheduler --verbose
+  # Start it again after each end, and answer health checks of a load balancer
+  eldest run billing/scheduler --restart --serve 127.0.0.1:8470 -- ./scheduler
+  # Lead only while a local service is healthy
+  eldest run billing/scheduler --health-url http://127.0.0.1:8080/healthz -- ./scheduler"
+)]
 pub(crate) struct Args {
-    /// The election's name
+    /// The name of the election
     election: String,
 
     #[command(flatten)]
     supervise: supervise::Args,
 
-    /// When the program has ended by itself, stand again at the back of the queue, instead of ending with its code
+    /// After the program has ended on its own, join again at the back of the queue instead of exiting with its code
     #[arg(long, help_heading = "Program")]
     restart: bool,
 
-    /// What to run while another leads, for the shell /bin/sh; it ends before CMD begins
+    /// The command to run with /bin/sh while another node leads; it ends before CMD begins
     #[arg(long, value_name = "COMMAND", help_heading = "Program")]
     follow_cmd: Option<String>,
 
     #[command(flatten)]
     health: health::Args,
 
-    /// Answer over HTTP at this address, as `eldest serve` does, whether this node leads
+    /// Answer over HTTP at this address whether this node leads, as `eldest serve` does
     #[arg(
         long,
         value_name = "ADDRESS:PORT",

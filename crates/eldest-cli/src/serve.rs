@@ -1,4 +1,4 @@
-//! Implements `eldest serve`: stands on behalf of the program beside it, answers over HTTP, and stops answering last.
+//! Implements `eldest serve`: leads elections for the program beside it, answers over HTTP, and stops answering last.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -16,25 +16,31 @@ use crate::output::{self, Format};
 use crate::stop::Stop;
 use crate::{answering, member};
 
-/// In a hurry etcd has so long to confirm that we have left; the keys go with the lease if it does not.
+/// How long a second signal lets etcd confirm that the keys are gone; otherwise they expire with the lease.
 const HASTE: Duration = Duration::from_secs(1);
 
+/// Lead elections on behalf of another program, and answer its questions over HTTP
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Stand in elections on behalf of the program beside us, and answer over HTTP who leads.\n\n\
-    The program asks GET /leader before it acts (?election= if there are several): 200 while this node leads, and then \
-    it may act for `may_act_for_ms` from before the request was sent; 503 otherwise. GET / is a page for people, \
-    /openapi.json describes the rest, /metrics is for Prometheus. Under /v1/locks programs in other languages take \
-    locks.\n\n\
-    SIGTERM or SIGINT: it leads no more, waits until nobody may act any longer, leaves the elections, and only then \
-    ceases to answer. A second one ends it at once."
+    long_about = "Lead elections on behalf of another program, and answer its questions over HTTP.\n\n\
+    The program asks GET /leader before it acts (with ?election= if there are several). The answer is 200 while this \
+    node leads; the program may then act for `may_act_for_ms`, counted from before it sent the request. Otherwise the \
+    answer is 503. GET / is a page for people, /openapi.json describes the other paths, /metrics is for Prometheus, and \
+    /v1/locks offers locks to programs in any language.\n\n\
+    On SIGTERM or SIGINT, the node stops leading, waits until no program may act any longer, leaves the elections, and \
+    stops answering last. A second signal ends it at once.",
+    after_help = "Examples:
+  # Lead for a program on the same machine
+  eldest serve billing/scheduler --announce address=10.0.0.1:8080
+  # Show two elections to people and to Prometheus, without joining them
+  eldest serve --observe billing/scheduler billing/reports --listen 0.0.0.0:8470 --http-host node-a"
 )]
 pub(crate) struct Args {
-    /// The elections
+    /// The names of the elections
     #[arg(required = true, value_name = "ELECTION")]
     elections: Vec<String>,
 
-    /// Where to listen; port 0: any that is free
+    /// The address to listen at; port 0 takes any free port
     #[arg(
         long,
         value_name = "ADDRESS:PORT",
@@ -48,14 +54,14 @@ pub(crate) struct Args {
     #[command(flatten)]
     answering: answering::Args,
 
-    /// Stand nowhere and take no locks: only look on
+    /// Only observe: join no election and offer no locks
     #[arg(long)]
     observe: bool,
 
     #[command(flatten)]
     member: member::Args,
 
-    /// How long whoever is told that we lead may act [default: TTL/5, at most 10 s]
+    /// How long a program may act after the answer that this node leads [default: TTL/5, at most 10 s]
     #[arg(
         long, value_name = "DURATION", value_parser = crate::connection::duration, env = "ELDEST_GRACE",
         hide_env_values = true, help_heading = "Session"
@@ -63,7 +69,7 @@ pub(crate) struct Args {
     grace: Option<Duration>,
 }
 
-/// Answers until it is told to end, or must.
+/// Answers until it is told to stop, or cannot continue.
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let mut seen = BTreeSet::new();
     if let Some(twice) = args.elections.iter().find(|name| !seen.insert(*name)) {
@@ -113,7 +119,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         },
         () = haste => {}
     }
-    // Last, so that whoever asks is told that we do not lead instead of nothing.
+    // Last, so that a request is answered that this node does not lead, instead of not at all.
     if !stop.in_a_hurry() {
         server.stop().await;
     }
@@ -131,7 +137,7 @@ async fn session(global: &Global, args: &Args) -> Result<Session> {
     Ok(Session::connect(&connection.endpoints, options).await?)
 }
 
-/// Stands in each of them until we are told to end, or one cannot be stood in any more; then leaves them all.
+/// Campaigns in each of them until a signal, or until one of them fails; then leaves all of them.
 async fn stand(
     leading: &mut [Leading],
     shutdown: &CancellationToken,
@@ -140,7 +146,7 @@ async fn stand(
 ) -> Result<()> {
     let ended = stand_until(leading, shutdown, server, stop).await;
     if stop.in_a_hurry() {
-        // The keys go back without waiting for anybody.
+        // The keys are released without waiting for programs that may act.
         leading.iter().for_each(Leading::stop_at_once);
     }
     ended

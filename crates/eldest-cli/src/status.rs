@@ -8,17 +8,23 @@ use crate::global::Global;
 use crate::output::{self, Format};
 use crate::view;
 
-/// Show who stands where: of one election, of all under a prefix, or of all there are
+/// Show elections with their candidates: one, all below a prefix, or all
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Show who stands where, the longest-standing first; a * marks who leads, or holds.\n\n\
-    Of elections, locks, semaphores, partitions and groups, those are shown in which somebody stands: etcd knows of no others. \
-    AGE is how long ago a candidate began to campaign, by its own clock; one that lost its key and joined again keeps its age, \
-    and RANK alone tells its place. LEASE LEFT is by the clock of etcd's leader; a renewal every third of the TTL begins it anew."
+    long_about = "Show elections with their candidates, eldest first: one, all below a prefix, or all.\n\n\
+    A * marks the leader, or the holder of a lock or permit. Elections, locks, semaphores, partitions and groups appear \
+    only while they have a candidate or member, because etcd knows of no others. AGE is how long ago a candidate began to \
+    campaign, by its own clock. A candidate that lost its key and joined again keeps its age; only RANK tells its place. \
+    LEASE LEFT is by the clock of etcd's leader; a renewal every third of the TTL resets it.",
+    after_help = "Examples:
+  # Show one election
+  eldest status billing/scheduler
+  # Show one line for each election below billing, as JSON
+  eldest status billing --summary --output json"
 )]
 pub(crate) struct Args {
-    /// The election, lock, semaphore, partitions or group of this name, and all whose names begin with it and a slash; all there
-    /// are, if it is left out
+    /// The name of an election, lock, semaphore, group or set of partitions; names that begin with it and a slash are shown too
+    /// [default: all]
     #[arg(
         value_name = "ELECTION|PREFIX",
         default_value = "",
@@ -26,7 +32,7 @@ pub(crate) struct Args {
     )]
     below: String,
 
-    /// One line for each, without those who stand there
+    /// Show one line for each, without its candidates
     #[arg(long)]
     summary: bool,
 }

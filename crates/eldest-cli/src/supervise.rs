@@ -25,28 +25,28 @@ const HEADING: &str = "Program";
 /// The level of the namespace below which programs are kept apart, whatever happens to the keys of the election itself.
 const GUARDS: &str = "~run";
 
-/// What is run, and how it is ended.
+/// The options of the program, and how it is ended.
 #[derive(Debug, clap::Args)]
 #[group(id = "supervised")]
 pub(crate) struct Args {
     #[command(flatten)]
     member: member::Args,
 
-    /// How long the program has between SIGTERM and SIGKILL when it may not go on [default: TTL/5, at most 10 s]
+    /// How long the program has between SIGTERM and SIGKILL after a loss [default: TTL/5, at most 10 s]
     #[arg(
         long, value_name = "DURATION", value_parser = crate::connection::duration, env = "ELDEST_GRACE",
         hide_env_values = true, help_heading = HEADING
     )]
     grace: Option<Duration>,
 
-    /// The same when we are told to end by SIGTERM or SIGINT, for our place is kept meanwhile [default: the grace period]
+    /// How long the program has when this command is stopped by SIGTERM or SIGINT; the place is kept meanwhile [default: --grace]
     #[arg(
         long, value_name = "DURATION", value_parser = crate::connection::duration, env = "ELDEST_STOP_TIMEOUT",
         hide_env_values = true, help_heading = HEADING
     )]
     stop_timeout: Option<Duration>,
 
-    /// Do not put the program into a cgroup of its own where that is possible
+    /// Do not put the program into its own cgroup
     #[arg(long, help_heading = HEADING)]
     no_cgroup: bool,
 

@@ -22,15 +22,20 @@ use crate::view;
 /// How often the screen is drawn though nothing has come.
 const FRAME: Duration = Duration::from_millis(250);
 
-/// Show all elections below a prefix, live
+/// Show all elections below a prefix on the whole terminal, live
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Show all elections below a prefix, live, on the whole terminal.\n\n\
-    The upper part has a line for each, the lower one who stands in the one that is selected. Arrows, j and k, Page Up \
-    and Down, Home and End select; r asks etcd at once; q, Esc or Ctrl-C end it. What changed lately is bold."
+    long_about = "Show all elections below a prefix on the whole terminal, live.\n\n\
+    The upper part has one line for each election, the lower part the candidates of the selected one. Arrows, j and k, \
+    Page Up and Down, Home and End select an election; r asks etcd at once; q, Esc or Ctrl-C quit. Recent changes are bold.",
+    after_help = "Examples:
+  # Show everything in the namespace
+  eldest top
+  # Show the elections below billing, and ask etcd every five seconds
+  eldest top billing --interval 5s"
 )]
 pub(crate) struct Args {
-    /// Those of this name, and all whose names begin with it and a slash; all there are, if it is left out
+    /// The name of an election; names that begin with it and a slash are shown too [default: all]
     #[arg(
         value_name = "ELECTION|PREFIX",
         default_value = "",

@@ -14,18 +14,22 @@ use crate::output::{self, Format, one_line};
 use crate::stop::Stop;
 use crate::view::{self, Leases};
 
-/// Show the changes of an election as they happen
+/// Show the candidates of an election, then each change as it happens
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Show the candidates of an election, then each change as it happens, until Ctrl-C or until nobody \
-    reads the output.\n\n\
-    As JSON, each line is an object: `now_unix_ms`, `election`, `revision`, `event` (standing, joined, announced, left, \
-    leader, vacant, blocked), `candidate` and, where a leader comes after a vacancy, `vacant_for_ms`: how long this \
-    command saw nobody lead. A leader that died leaves no vacancy behind if others wait: its key stands until its lease is over, \
-    and then the next one leads at once."
+    long_about = "Show the candidates of an election, then each change as it happens.\n\n\
+    It ends with Ctrl-C, or when the reader of its output has gone. As JSON, each line is an object with `now_unix_ms`, \
+    `election`, `revision`, `event` (standing, joined, announced, left, leader, vacant, blocked), `candidate` and, for a \
+    leader after a vacancy, `vacant_for_ms`: how long this command saw no leader. A leader that died leaves no vacancy if \
+    others wait: its key exists until its lease expires, and then the next candidate leads at once.",
+    after_help = "Examples:
+  # Follow an election
+  eldest watch billing/scheduler
+  # Feed the changes to a program, one JSON object per line
+  eldest watch billing/scheduler --output json"
 )]
 pub(crate) struct Args {
-    /// The election, or the lock
+    /// The name of the election or lock
     election: String,
 }
 

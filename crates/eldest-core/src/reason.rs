@@ -1,8 +1,8 @@
-//! Why a term or a candidacy ended: the vocabulary of every demotion, public.
+//! Defines the reasons for which a term or a candidacy ends.
 
 use std::fmt;
 
-/// Why a term of leadership ended.
+/// The reason for which a term of leadership ended.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(
@@ -11,28 +11,27 @@ use std::fmt;
     serde(rename_all = "snake_case")
 )]
 pub enum LostReason {
-    /// No renewal of the lease could be verified in time; etcd was slow, out of reach or changing its
-    /// leader. The term stays valid for the grace period, then ends; the node stands again by itself.
+    /// No renewal of the lease could be verified in time: etcd was slow, out of reach or changing its leader. The term
+    /// stays valid for the grace period, then ends. The node joins again.
     LeaseExpiring,
-    /// etcd says that the lease is gone: it expired there, or somebody revoked it.
+    /// etcd reported that the lease is gone: it expired there, or somebody revoked it.
     LeaseLost,
-    /// The leader's key is gone although its lease may live: somebody deleted it.
+    /// Somebody deleted the leader's key, although its lease may live.
     KeyDeleted,
-    /// Somebody wrote over the leader's key.
+    /// Somebody overwrote the leader's key.
     KeyOverwritten,
-    /// etcd answered as another cluster, or its revision went back because a backup was restored: what this
-    /// session knew no longer holds, and fencing tokens may repeat. Set a new epoch for outside resources.
+    /// etcd answered as another cluster, or its revision fell because a backup was restored. The session's knowledge is
+    /// void, and fencing tokens may repeat. Set a new epoch for outside resources.
     StoreChanged,
-    /// The partition goes to another member, for the sake of balance. The term stays valid for the grace period, so that
-    /// its work may wind up.
+    /// The partition goes to another member, for balance. The term stays valid for the grace period, so that its work
+    /// may wind up.
     Reassigned,
     /// The leader resigned, or its `Leadership` was dropped.
     Resigned,
-    /// The leader stepped down; it stands again at the back of the queue.
+    /// The leader stepped down. It joins again, at the back of the queue.
     SteppedDown,
-    /// The leader's work, or its health check, gave no sign of life for as long as
-    /// `Runner` allows. The term stays valid for the grace period; the node does not stand again
-    /// before its work has ended and its health check answers.
+    /// The leader's work gave no heartbeat, or its health check no `Ok`, for as long as `Runner` allows. The term stays
+    /// valid for the grace period. The node joins again only when its work has ended and its health check returns `Ok`.
     Stalled,
     /// The shutdown token given to `Election::run` was cancelled.
     Shutdown,
@@ -43,7 +42,7 @@ pub enum LostReason {
 }
 
 impl LostReason {
-    /// A stable name for logs and metrics.
+    /// Returns a stable name for logs and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             LostReason::LeaseExpiring => "lease_expiring",
@@ -68,7 +67,7 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// Why a candidacy ended for good.
+/// The reason for which a candidacy ended for good.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(
@@ -85,15 +84,15 @@ pub enum EndReason {
     Shutdown,
     /// The session was closed.
     SessionClosed,
-    /// etcd refused the registration; `campaign` returned the error.
+    /// etcd refused the candidate's key; `campaign` returned the error.
     Refused,
-    /// It was to hold at once or not at all, as `Lock::try_acquire` wants it, and others
-    /// stood already.
+    /// The candidate was to hold at once or not at all, as in `Lock::try_acquire`, and others were there already.
     Taken,
 }
 
 impl EndReason {
-    /// A stable name for logs and metrics; the same as [`LostReason::as_str`] where both mean the same.
+    /// Returns a stable name for logs and metrics. It is the same as that of [`LostReason::as_str`] where both mean the
+    /// same.
     pub const fn as_str(self) -> &'static str {
         match self {
             EndReason::Left => "left",

@@ -1,10 +1,10 @@
-//! Says where a candidate stands and how a session is doing, in the types that users of the library read.
+//! Defines the status of a candidate and the state of a session, in the types that users of the library read.
 
 use std::fmt;
 
 use crate::reason::{EndReason, LostReason};
 
-/// Where a candidate stands.
+/// The status of a candidate.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(
@@ -13,20 +13,20 @@ use crate::reason::{EndReason, LostReason};
     serde(tag = "status", rename_all = "snake_case")
 )]
 pub enum Status {
-    /// The session has not stood in this election.
+    /// The session has not been a candidate in this election.
     Idle,
-    /// Its key is on its way into etcd, for the first time or after it was lost.
+    /// Its key is being put into etcd, for the first time or after it was lost.
     Joining,
-    /// Its key stands in the queue.
+    /// Its key is in the queue.
     #[non_exhaustive]
     Waiting {
-        /// Its place; 1 is next to lead, or about to.
+        /// The place in the queue. 1 is next to lead, or about to lead.
         rank: usize,
-        /// How many older candidates there are. When only the predecessor is followed: how many there were at the
+        /// The number of older candidates. If the candidate only follows its predecessor, this is the number at the
         /// last read.
         ahead: usize,
     },
-    /// Its key stands in a group, of which nobody leads.
+    /// Its key is in a group, which has no leader.
     Present,
     /// It leads.
     #[non_exhaustive]
@@ -34,22 +34,22 @@ pub enum Status {
         /// The term's fencing token.
         fencing_token: i64,
     },
-    /// Its term is over, its work is not; it stands again once that has ended.
+    /// Its term is over, but its work is not. It joins again once the work has ended.
     #[non_exhaustive]
     Ending {
         /// Why the term ended.
         reason: LostReason,
     },
-    /// It is a candidate no more.
+    /// The candidacy has ended.
     #[non_exhaustive]
     Ended {
-        /// Why.
+        /// Why the candidacy ended.
         reason: EndReason,
     },
 }
 
 impl Status {
-    /// It waits behind so many others.
+    /// Makes the status of a candidate behind that many others.
     #[doc(hidden)]
     pub const fn waiting(ahead: usize) -> Self {
         Status::Waiting {
@@ -58,25 +58,25 @@ impl Status {
         }
     }
 
-    /// It leads with that token.
+    /// Makes the status of a leader with that token.
     #[doc(hidden)]
     pub const fn leading(fencing_token: i64) -> Self {
         Status::Leading { fencing_token }
     }
 
-    /// Its term ended for that reason.
+    /// Makes the status of a term that ended for that reason.
     #[doc(hidden)]
     pub const fn ending(reason: LostReason) -> Self {
         Status::Ending { reason }
     }
 
-    /// It is a candidate no more.
+    /// Makes the status of a candidacy that ended for that reason.
     #[doc(hidden)]
     pub const fn ended(reason: EndReason) -> Self {
         Status::Ended { reason }
     }
 
-    /// The variant's name in lower case, as HTTP and the log say it: `idle`, `joining`, `waiting`, `present`,
+    /// Returns the variant's name in lower case, as HTTP and the log show it: `idle`, `joining`, `waiting`, `present`,
     /// `leading`, `ending`, `ended`.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -92,7 +92,7 @@ impl Status {
 }
 
 impl fmt::Display for Status {
-    /// In a few words: `waiting, rank 2`, `leading, token 4711`, `ended: resigned`.
+    /// Writes a summary: `waiting, rank 2`, `leading, token 4711`, `ended: resigned`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())?;
         match self {
@@ -105,37 +105,37 @@ impl fmt::Display for Status {
     }
 }
 
-/// How a session is doing. The core, which reads no clock, knows a lease by its id; the library shows its users a view of
-/// it that tells the time left.
+/// The state of a session. The core, which reads no clock, knows a lease by its id; the library shows its users a view
+/// of it with the time left.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionState<L = i64> {
     /// etcd has not answered yet.
     Connecting,
-    /// Connected; there is no lease, for nobody campaigned yet.
+    /// The session is connected, and has no lease because nothing campaigned yet.
     Ready,
-    /// The lease is believed in.
+    /// The session trusts its lease.
     Live(L),
-    /// The lease is lost, or no renewal could be verified in time; a new one is on its way.
+    /// The lease is lost, or no renewal could be verified in time. The session requests a new one.
     #[non_exhaustive]
     Lost {
-        /// Why.
+        /// Why the lease was lost.
         reason: LostReason,
     },
     /// The session was closed, or its runtime is gone.
     Closed,
 }
 
-/// What [`SessionState::as_str`] asks of a lease.
+/// The part of a lease that [`SessionState::as_str`] needs.
 #[doc(hidden)]
 pub trait Believed {
-    /// Whether it is believed in at this moment.
+    /// Returns `true` if the session trusts the lease at this moment.
     fn is_believed(&self) -> bool;
 }
 
 impl<L: Believed> SessionState<L> {
-    /// The state at this moment in one word, as HTTP says it: `connecting`, `ready`, `live`, `lost`, `closed`. A lease whose
-    /// deadline has passed is `lost`.
+    /// Returns the state at this moment in one word, as HTTP shows it: `connecting`, `ready`, `live`, `lost`, `closed`.
+    /// A lease whose deadline has passed is `lost`.
     pub fn as_str(&self) -> &'static str {
         match self {
             SessionState::Connecting => "connecting",
@@ -148,7 +148,7 @@ impl<L: Believed> SessionState<L> {
 }
 
 impl<L: Believed> fmt::Display for SessionState<L> {
-    /// As [`as_str`](SessionState::as_str), with the reason of a loss: `lost: lease_expiring`.
+    /// Writes the word of [`as_str`](SessionState::as_str), with the reason of a loss: `lost: lease_expiring`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())?;
         match self {
@@ -158,7 +158,7 @@ impl<L: Believed> fmt::Display for SessionState<L> {
     }
 }
 
-/// An object: `state` as [`as_str`](SessionState::as_str) says it, with the `lease` of a session that has one, or the
+/// Writes an object: `state` as in [`as_str`](SessionState::as_str), with the `lease` of a session that has one, or the
 /// `reason` of its loss.
 #[cfg(feature = "serde")]
 impl<L: Believed + serde::Serialize> serde::Serialize for SessionState<L> {
@@ -177,13 +177,13 @@ impl<L: Believed + serde::Serialize> serde::Serialize for SessionState<L> {
 }
 
 impl SessionState {
-    /// The session lost its lease for that reason.
+    /// Makes the state of a session that lost its lease for that reason.
     #[doc(hidden)]
     pub const fn lost(reason: LostReason) -> Self {
         SessionState::Lost { reason }
     }
 
-    /// The same with something else in the place of the lease's id; `None` if there is no such thing.
+    /// Returns the same state with something else in place of the lease's id, or `None` if there is no such thing.
     pub fn try_map<L>(self, lease: impl FnOnce(i64) -> Option<L>) -> Option<SessionState<L>> {
         Some(match self {
             SessionState::Connecting => SessionState::Connecting,

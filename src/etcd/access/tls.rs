@@ -1,4 +1,4 @@
-//! Holds what TLS needs, in files or in memory, and says what is missing in it.
+//! Holds the certificates for TLS, in files or in memory, and checks them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,23 +10,23 @@ use crate::error::{Error, ErrorKind, Result};
 
 type Bytes = std::result::Result<Vec<u8>, String>;
 
-/// What files in PEM say that they hold.
+/// The end of a PEM header that marks a certificate.
 const CERTIFICATE: &str = "CERTIFICATE-----";
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 
-/// Whom to trust and what to show when connecting to etcd by TLS, given to
-/// [`SessionOptions::tls`](crate::SessionOptions::tls). `https` endpoints need none of it if etcd's certificate is signed
-/// by an authority that the default trusts.
+/// The authorities to trust and the certificate to show for TLS with etcd; for
+/// [`SessionOptions::tls`](crate::SessionOptions::tls). `https` endpoints do not need it if an authority that is
+/// trusted by default signed etcd's certificate.
 ///
-/// Files (PEM) are read anew by every attempt to connect: replace them in time, and no process has to be restarted. A
-/// connection that stands is not touched when they change, nor when a certificate expires; etcd looks at certificates when
-/// a connection is made, and so do we. A file that is missing, or a key that does not fit its certificate, is an attempt
-/// that failed: the next one reads them again. So replace them in any order, each by a rename.
+/// Every attempt to connect reads the files (PEM) again: replace them in time, and no process has to be restarted. An
+/// established connection is not affected when they change or when a certificate expires, because both sides check
+/// certificates only when they connect. If a file is missing, or a key does not fit its certificate, the attempt fails
+/// and the next one reads them again. So replace them in any order, each by a rename.
 ///
 /// # Default
 ///
-/// Shows no certificate. Trusts the authorities that this machine trusts (feature `tls-native-roots`, part of `tls`), those
-/// that are built in (feature `tls-webpki-roots`), or both.
+/// Shows no certificate. Trusts the authorities that this machine trusts (feature `tls-native-roots`, part of `tls`),
+/// those that are built in (feature `tls-webpki-roots`), or both.
 #[must_use = "options do nothing until a session is made with them"]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsOptions {
@@ -52,19 +52,19 @@ impl fmt::Debug for Pem {
 }
 
 impl TlsOptions {
-    /// See the default.
+    /// Makes the default options.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Trusts certificates signed by an authority in this file only. To change the authority, let the file hold both for
-    /// a while.
+    /// Trusts only certificates signed by an authority in this file. To change the authority, let the file hold both
+    /// for a while.
     pub fn authorities(mut self, file: impl Into<PathBuf>) -> Self {
         self.authorities = Some(Pem::File(file.into()));
         self
     }
 
-    /// As [`authorities`](Self::authorities), from memory.
+    /// Trusts authorities as [`authorities`](Self::authorities) does, from memory.
     pub fn authorities_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.authorities = Some(Pem::Bytes(pem.into()));
         self
@@ -76,7 +76,7 @@ impl TlsOptions {
         self
     }
 
-    /// As [`identity`](Self::identity), from memory.
+    /// Shows a certificate as [`identity`](Self::identity) does, from memory.
     pub fn identity_pem(
         mut self,
         certificate: impl Into<Vec<u8>>,
@@ -86,14 +86,14 @@ impl TlsOptions {
         self
     }
 
-    /// The name that etcd's certificate must be valid for. Default: the host in the endpoint.
+    /// Sets the name that etcd's certificate must be valid for. Default: the host in the endpoint.
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.server_name = Some(name.into());
         self
     }
 
-    /// Whether each file is there and holds what it should, for programs that want to say so at their start; else
-    /// [`Session::connect`](crate::Session::connect) says so when its time is over. Blocks while it reads.
+    /// Checks that each file exists and holds what it should. Without this check,
+    /// [`Session::connect`](crate::Session::connect) reports the error when its time is over. Blocks while it reads.
     ///
     /// # Errors
     ///
@@ -154,7 +154,7 @@ impl Pem {
         self.holding(kind, bytes)
     }
 
-    /// The bytes, if they hold something of that kind: rustls would take those that hold nothing for an empty list.
+    /// Returns the bytes if they hold something of that kind; rustls would take other bytes for an empty list.
     fn holding(&self, kind: &str, bytes: Vec<u8>) -> Bytes {
         if String::from_utf8_lossy(&bytes).contains(kind) {
             return Ok(bytes);

@@ -71,12 +71,12 @@ fn branch(conditions: Vec<Condition>, then: Vec<Op>, otherwise: Vec<Op>) -> Txn 
         .or_else(each(otherwise))
 }
 
-/// `operations`, if the guard's key still stands.
+/// Builds the transaction that applies `operations` if the guard's key still exists.
 pub(in crate::etcd) fn fenced(guard: Guard, operations: Vec<Op>) -> Txn {
     branch(vec![guard.into()], operations, Vec::new())
 }
 
-/// The outcome of a transaction that was applied; `None` if its guard refused it.
+/// Returns the outcome of a transaction that was applied, or `None` if its guard refused it.
 pub(in crate::etcd) fn outcome(answer: &TxnResponse) -> Result<Option<TxnOutcome>, CallError> {
     let revision = header(answer.header())?.revision;
     if !answer.succeeded() {
@@ -124,7 +124,7 @@ impl KeyValue {
     }
 }
 
-/// For those who use the same version of `etcd_client` beside the library.
+/// Conversions for programs that use the same version of `etcd_client` beside the library.
 #[cfg(feature = "etcd-client")]
 mod from {
     use super::{Compare, CompareOp, Comparison, Condition, Guard, Op, TxnOp};

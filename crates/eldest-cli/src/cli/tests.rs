@@ -84,6 +84,61 @@ fn the_pages_of_the_command_name_every_variable() {
     assert_eq!(told, wanted);
 }
 
+/// The commands that the examples in that help type, without what a shell adds.
+fn examples(help: &str) -> Vec<Vec<String>> {
+    let typed = help.lines().filter(|line| line.starts_with("  eldest "));
+    let ours = |line: &str| {
+        let words = line.split_whitespace().map(str::to_owned);
+        words
+            .take_while(|word| word != "|" && word != ">")
+            .collect()
+    };
+    typed.map(ours).collect()
+}
+
+#[test]
+fn every_command_shows_two_examples_that_parse() {
+    let root = Cli::command();
+    let helps = |command: &Command| {
+        let help = command.get_after_long_help().or(command.get_after_help());
+        help.map(ToString::to_string).unwrap_or_default()
+    };
+    let mut all = vec![(root.get_name().to_owned(), helps(&root))];
+    let commands = root.get_subcommands();
+    all.extend(commands.map(|command| (command.get_name().to_owned(), helps(command))));
+    assert!(all.len() > 8, "{all:?}");
+    for (name, help) in all {
+        let examples = examples(&help);
+        assert!(examples.len() >= 2, "{name}: {examples:?}");
+        for example in examples {
+            assert!(
+                name == "eldest" || example[1] == name,
+                "{name}: {example:?}"
+            );
+            if let Err(error) = Cli::command().try_get_matches_from(&example) {
+                let asked_for = error.kind() == clap::error::ErrorKind::DisplayHelp;
+                assert!(asked_for, "{example:?}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn each_command_says_first_what_it_does() {
+    for command in Cli::command().get_subcommands() {
+        let about = command.get_about().map(ToString::to_string);
+        let about = about.unwrap_or_default();
+        let long = command.get_long_about().map(ToString::to_string);
+        let first = long.unwrap_or_default();
+        let first = first.split(['.', '\n']).next().unwrap_or_default();
+        let verb = about.split(' ').next().unwrap_or_default();
+        assert!(
+            !about.is_empty() && first.starts_with(verb),
+            "{about} / {first}"
+        );
+    }
+}
+
 #[test]
 fn the_command_line_is_consistent() {
     Cli::command().debug_assert();

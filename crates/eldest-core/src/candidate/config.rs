@@ -1,10 +1,10 @@
-//! Says how a candidate stands: what it watches, what it retries, which permits or partitions it is for.
+//! Defines a candidate's configuration: what it watches, what it retries, and its permits or partitions.
 
 use std::sync::Arc;
 
 use crate::partitions::PartitionSet;
 
-/// Which part of the queue a candidate watches.
+/// The part of the queue that a candidate watches.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(
@@ -13,58 +13,61 @@ use crate::partitions::PartitionSet;
     serde(rename_all = "snake_case")
 )]
 pub enum WatchScope {
-    /// Everyone in a queue of up to 65; in a longer one, the leader and the next do so, and all behind them follow the
-    /// predecessor, from then on.
+    /// `Everyone` in a queue of up to 65 candidates. In a longer one, the leader and the next candidate watch everyone,
+    /// and all behind them follow their predecessor from then on.
     #[default]
     Auto,
-    /// The whole prefix: every change costs every candidate a message; promotion never needs a request.
+    /// The whole prefix. Every change costs every candidate a message, but promotion never needs a request.
     Everyone,
-    /// The own key and those of the two before it: messages per change do not grow with the queue. Promotion needs one
-    /// linearizable read unless the predecessor is known to be the only older candidate; when the one before it goes,
-    /// that is read in advance.
+    /// The candidate's own key and the two keys before it. The number of messages per change does not grow with the
+    /// queue.
+    ///
+    /// Promotion needs one linearizable read unless the predecessor is known to be the only older candidate. When the
+    /// key before the predecessor disappears, the candidate makes that read in advance.
     Predecessor,
 }
 
-/// With [`WatchScope::Auto`], more candidates than this beside one's own mean following the predecessor.
+/// The number of other candidates above which [`WatchScope::Auto`] follows the predecessor.
 pub const LONG_QUEUE: usize = 64;
 
-/// How a candidate stands.
+/// The configuration of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CandidateConfig {
-    /// Which part of the queue it watches.
+    /// The part of the queue that it watches.
     pub watch_scope: WatchScope,
-    /// Retries what else would be told the caller of `campaign`.
+    /// Whether the candidate retries failures that it would otherwise report to the caller of `campaign`.
     pub persistent: bool,
-    /// Stands only where it leads at once; otherwise no key is put, and the candidacy ends as `Taken`.
+    /// Whether it joins only if it leads at once. Otherwise no key is put, and the candidacy ends as `Taken`.
     pub at_once: bool,
-    /// Of a semaphore, whose permits several hold at once.
+    /// The permit of a semaphore, whose permits several candidates hold at once.
     pub permit: Option<Permit>,
-    /// Stands to own some of these partitions, not to lead.
+    /// The set of partitions that the candidate wants to own, instead of leading.
     pub partitions: Option<PartitionSet>,
-    /// Stands to be seen, as a member of a group, not to lead. It has no place among the others and watches its own key
+    /// Whether it joins a group as a member, not to lead. It has no place among the others and watches its own key
     /// alone, as [`WatchScope::Predecessor`] with nobody before it.
     pub present: bool,
 }
 
-/// A candidate for one of several permits.
+/// A candidate's request for one of several permits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permit {
-    /// So many of the eldest hold.
+    /// The number of eldest candidates that hold.
     pub capacity: usize,
-    /// The capacity is the level below it. While a key of another capacity stands, nobody joins.
+    /// The prefix above the level that names the capacity. While a key of another capacity exists, nobody joins.
     pub family: Arc<[u8]>,
-    /// Tells apart the keys of one session.
+    /// Tells the keys of one session apart.
     pub number: u64,
 }
 
-/// The level of `key` right below `family`.
+/// Returns the level of `key` right below `family`.
 pub(super) fn level_below<'a>(family: &[u8], key: &'a [u8]) -> std::borrow::Cow<'a, str> {
     let below = key.strip_prefix(family).unwrap_or(key);
     let level = below.split(|byte| *byte == b'/').next();
     String::from_utf8_lossy(level.unwrap_or(below))
 }
 
-/// What is told who asks for `ours` partitions where others share another number of them, by the key `other`.
+/// Returns the message for a caller that asks for `ours` partitions while others share another number of them, as the
+/// key `other` shows.
 pub fn miscount(family: &[u8], ours: usize, other: &[u8]) -> String {
     let (theirs, key) = (level_below(family, other), String::from_utf8_lossy(other));
     format!(
