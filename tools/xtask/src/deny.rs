@@ -2,7 +2,7 @@
 //!
 //! Only cargo-deny reads the rest of the file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
@@ -11,11 +11,16 @@ use cargo_metadata::semver::VersionReq;
 use spdx::{Expression, Licensee, ParseMode};
 use toml::{Table, Value};
 
+use crate::install::Tool;
 use crate::metadata::Metadata;
+use crate::setup;
 use crate::stage::Stage;
-use crate::{packages, process, setup};
 
-const TOOL: &str = "cargo-deny";
+const TOOL: Tool = Tool {
+    name: "cargo-deny",
+    version: None,
+    arguments: &[],
+};
 
 /// What deny.toml says, as far as the stage reads it.
 struct Rules {
@@ -44,7 +49,7 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
 }
 
 fn advisories(stage: &mut Stage) -> Result<()> {
-    let Some(tool) = tool() else {
+    let Some(tool) = TOOL.find() else {
         stage.skip(
             "advisories are not checked: `cargo xtask deny` installs cargo-deny and asks them",
         );
@@ -65,10 +70,7 @@ fn advisories(stage: &mut Stage) -> Result<()> {
 
 /// The command `deny`: cargo-deny with these arguments, or with all its checks.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
-    let tool = match tool() {
-        Some(tool) => tool,
-        None => install()?,
-    };
+    let tool = TOOL.get()?;
     let args: Vec<&str> = match args {
         [] => vec!["check"],
         args => args.iter().map(String::as_str).collect(),
@@ -78,25 +80,6 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         .context("starting cargo-deny")?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(ExitCode::from(code.unwrap_or(1)))
-}
-
-fn folder() -> PathBuf {
-    setup::target().join("tools")
-}
-
-/// Where it is, if it is anywhere.
-fn tool() -> Option<PathBuf> {
-    let ours = folder().join("bin").join(TOOL);
-    ours.is_file()
-        .then_some(ours)
-        .or_else(|| packages::find(TOOL))
-}
-
-fn install() -> Result<PathBuf> {
-    let mut cargo = setup::cargo(["install", "--locked", TOOL, "--root"])?;
-    let status = cargo.arg(folder()).status()?;
-    ensure!(status.success(), "`{}` failed", process::show(&cargo));
-    tool().with_context(|| format!("cargo installed no {TOOL}"))
 }
 
 /// cargo-deny, in the workspace.

@@ -2,6 +2,7 @@
 
 mod api;
 mod bench;
+mod book;
 mod built;
 mod chaos;
 mod checks;
@@ -15,6 +16,7 @@ mod failures;
 mod fixed;
 mod images;
 mod imports;
+mod install;
 mod manifests;
 mod matrix;
 mod metadata;
@@ -107,6 +109,12 @@ const COMMANDS: &[Entry] = &[
         "",
         "write the public interface of each library to docs/api",
         |_| api::run(),
+    ),
+    command(
+        "docs",
+        "",
+        "build the guide as a book in target/book, with the API documentation, and check its links",
+        book::run,
     ),
     command(
         "deny",

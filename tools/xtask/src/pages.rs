@@ -21,9 +21,9 @@ const FRONT: [(&str, Option<usize>); 6] = [
     ("SECURITY.md", None),
 ];
 /// The folder of the guide.
-const GUIDE: &str = "docs";
+pub(crate) const GUIDE: &str = "docs";
 /// Lists every page of the guide, in the form that mdBook reads.
-const SUMMARY: &str = "docs/SUMMARY.md";
+pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
 /// The library's front page; it also names every page whose programs are compiled as doctests.
 const LIBRARY: &str = "src/lib.rs";
 /// The most words of prose that the library's front page may have.
@@ -66,7 +66,7 @@ fn check(root: &Path) -> Result<(usize, Vec<String>)> {
 }
 
 /// All pages, relative to that folder.
-fn files(root: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn files(root: &Path) -> Result<Vec<PathBuf>> {
     let front = FRONT.iter().map(|(file, _)| PathBuf::from(file));
     let mut files: Vec<PathBuf> = front.filter(|file| root.join(file).is_file()).collect();
     let mut folders = vec![PathBuf::from(GUIDE)];
@@ -152,7 +152,7 @@ fn dead(
     link: &str,
     pages: &BTreeMap<PathBuf, Page>,
 ) -> Option<&'static str> {
-    if link.contains("://") || link.starts_with("mailto:") {
+    if is_external(link) {
         return None;
     }
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
@@ -172,8 +172,13 @@ fn dead(
     (!found).then_some("no such heading")
 }
 
+/// Whether a link leaves the repository on purpose.
+pub(crate) fn is_external(link: &str) -> bool {
+    link.contains("://") || link.starts_with("mailto:")
+}
+
 /// Without `..`; `None` if it leads out of the repository.
-fn resolve(path: &Path) -> Option<PathBuf> {
+pub(crate) fn resolve(path: &Path) -> Option<PathBuf> {
     let mut resolved = PathBuf::new();
     for component in path.components() {
         match component {

@@ -1,0 +1,77 @@
+//! Installs tools of the Rust world into `target/tools`, from the crates' registry.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{packages, process, setup};
+
+/// A tool, and what it is built as.
+pub(crate) struct Tool {
+    /// The name of the package and of its program.
+    pub(crate) name: &'static str,
+    /// The only version that is used. `None`: any that is there, else the newest.
+    pub(crate) version: Option<&'static str>,
+    /// Further arguments of `cargo install`.
+    pub(crate) arguments: &'static [&'static str],
+}
+
+impl Tool {
+    /// Where it is, if it is in `target/tools` or on the path.
+    pub(crate) fn find(&self) -> Option<PathBuf> {
+        let ours = folder().join("bin").join(self.name);
+        let found = [Some(ours), packages::find(self.name)];
+        let mut found = found.into_iter().flatten();
+        found.find(|program| program.is_file() && self.is_wanted(program))
+    }
+
+    /// Where it is; installed first if it is missing, which takes minutes.
+    pub(crate) fn get(&self) -> Result<PathBuf> {
+        if let Some(found) = self.find() {
+            return Ok(found);
+        }
+        let version = self.version.unwrap_or("of any version");
+        println!("==> installing {} {version} into target/tools", self.name);
+        let mut cargo = setup::cargo(["install", "--locked", self.name])?;
+        if let Some(version) = self.version {
+            cargo.args(["--version", version]);
+        }
+        cargo.args(self.arguments).arg("--root").arg(folder());
+        let status = cargo.status()?;
+        ensure!(status.success(), "`{}` failed", process::show(&cargo));
+        self.find()
+            .with_context(|| format!("cargo installed no {} {version}", self.name))
+    }
+
+    fn is_wanted(&self, program: &std::path::Path) -> bool {
+        let Some(version) = self.version else {
+            return true;
+        };
+        let mut ask = setup::program(&program.to_string_lossy());
+        let said = ask.arg("--version").output();
+        said.is_ok_and(|output| says(&String::from_utf8_lossy(&output.stdout), version))
+    }
+}
+
+fn folder() -> PathBuf {
+    setup::target().join("tools")
+}
+
+/// Whether a program that prints this for `--version` is of that version.
+fn says(printed: &str, version: &str) -> bool {
+    let mut words = printed.split_whitespace();
+    words.any(|word| word.trim_start_matches('v') == version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::says;
+
+    #[test]
+    fn a_version_is_found_in_what_a_program_prints() {
+        assert!(says("mdbook v0.5.4\n", "0.5.4"));
+        assert!(says("cargo-release 0.25.20\n", "0.25.20"));
+        assert!(!says("mdbook v0.5.40\n", "0.5.4"));
+        assert!(!says("", "0.5.4"));
+    }
+}
