@@ -242,6 +242,8 @@ pub mod must_compile;
 mod pages {
     #[doc = include_str!("../README.md")]
     mod readme {}
+    #[doc = include_str!("../docs/data-centres.md")]
+    mod data_centres {}
     #[doc = include_str!("../docs/fencing.md")]
     mod fencing {}
     #[doc = include_str!("../docs/followers.md")]
@@ -260,6 +262,8 @@ mod pages {
     mod run {}
     #[doc = include_str!("../docs/start.md")]
     mod start {}
+    #[doc = include_str!("../docs/step-by-step.md")]
+    mod step_by_step {}
     #[doc = include_str!("../docs/testing.md")]
     mod testing {}
 }
