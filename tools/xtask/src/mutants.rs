@@ -2,6 +2,7 @@
 
 mod list;
 mod plans;
+mod results;
 mod scratch;
 mod table;
 mod trial;
@@ -17,6 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::simulate;
 use list::Mutant;
+use results::{Noticed, Results};
 use scratch::Scratch;
 use trial::Limits;
 
@@ -24,16 +26,18 @@ use trial::Limits;
 const SEEDS: u64 = 6000;
 
 const HELP: &str = "\
-Breaks every rule in tools/sim/mutants.toml, one at a time, in a copy of the source, and writes docs/mutants.md.
+Breaks every rule in tools/sim/mutants.toml, one at a time, in a copy of the source. Writes who noticed into
+tools/sim/noticed.toml, and the counts into docs/mutants.md.
 
-  --only NAME …    these alone; the other rows of the table stay as they are
-  --area NAME      those of an area alone; `adapter` is the table of `cargo xtask simulate --table`
-  --seeds N        the seeds that each is given (default 6000)
-  --plans          only check that every kept plan (tools/sim/plans) notices the mutant that it names
-  --page           run nothing; write docs/mutants.md from the rows that it has, as after a mutant was taken away
+  --only NAME …    only these mutants; the results of the others stay
+  --area NAME      only the mutants of an area; `adapter` runs `cargo xtask simulate --table`
+  --seeds N        the number of seeds for each mutant (default 6000)
+  --plans          only check that each kept plan (tools/sim/plans) notices the mutant that it names
+  --list           run nothing; print every mutant, its rule and who noticed it; takes --only and --area
+  --page           run nothing; write docs/mutants.md from the saved results, as after a mutant was removed
 
-The exit code is 1 if a rule is noticed by nothing, or a kept plan does not notice its mutant. All of them take hours on two
-cores.
+The exit code is 1 if nothing notices a mutant, or if a kept plan does not notice its mutant. A run of all mutants takes hours
+on two cores.
 ";
 
 #[derive(Debug, Default)]
@@ -42,7 +46,14 @@ struct Options {
     area: Option<String>,
     seeds: Option<u64>,
     plans: bool,
+    list: bool,
     page: bool,
+}
+
+impl Options {
+    fn everything(&self) -> bool {
+        self.only.is_empty() && self.area.is_none()
+    }
 }
 
 /// `cargo xtask mutants`.
@@ -54,9 +65,21 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let options = parse(args)?;
     let all = list::read()?;
     let chosen = choose(&all, &options)?;
-    let (mut adapter, mut rows) = table::read()?;
+    let mut results = Results::read()?;
+    if options.list {
+        let chosen: Vec<Mutant> = chosen.into_iter().cloned().collect();
+        if options.area.as_deref() != Some(table::ADAPTER) && !options.everything() {
+            results.adapter.clear();
+        }
+        print!("{}", table::list(&chosen, &results));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let keep = |results: &mut Results| {
+        results.write(&all)?;
+        table::write(&all, results)
+    };
     if options.page {
-        table::write(&all, &adapter, &rows)?;
+        keep(&mut results)?;
         return Ok(ExitCode::SUCCESS);
     }
     let kept = plans::read()?;
@@ -66,10 +89,9 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         let unnoticed = plans::unnoticed(&Scratch::new(&mutants)?, &kept, &mutants)?;
         return Ok(verdict(&[], &unnoticed));
     }
-    let everything = options.only.is_empty() && options.area.is_none();
-    if everything || options.area.as_deref() == Some("adapter") {
-        adapter = simulate::table()?;
-        table::write(&all, &adapter, &rows)?;
+    if options.everything() || options.area.as_deref() == Some(table::ADAPTER) {
+        results.adapter = results::of_adapter(&simulate::table()?);
+        keep(&mut results)?;
     }
     if chosen.is_empty() {
         return Ok(ExitCode::SUCCESS);
@@ -78,9 +100,10 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let unnoticed = plans::unnoticed(&scratch, &kept, &chosen)?;
     let seeds = options.seeds.unwrap_or(SEEDS);
     let survivors = try_all(&scratch, &chosen, seeds, |mutant, verdict| {
-        rows.insert(mutant.name.clone(), (verdict.by, verdict.seeds));
+        let noticed = Noticed::of(&verdict.by, &verdict.seeds);
+        results.core.insert(mutant.name.clone(), noticed);
         // At once: the run may take hours, and be ended.
-        table::write(&all, &adapter, &rows)
+        keep(&mut results)
     })?;
     Ok(verdict(&survivors, &unnoticed))
 }
@@ -157,6 +180,7 @@ fn parse(args: &[String]) -> Result<Options> {
                 options.seeds = Some(number.context("--seeds takes a number")?);
             }
             "--plans" => options.plans = true,
+            "--list" => options.list = true,
             "--page" => options.page = true,
             other => bail!("there is no option `{other}`\n\n{HELP}"),
         }
@@ -170,7 +194,7 @@ fn choose<'a>(all: &'a [Mutant], options: &Options) -> Result<Vec<&'a Mutant>> {
         ensure!(there, "there is no mutant `{name}` in {}", list::FILE);
     }
     if let Some(area) = &options.area {
-        let there = area == "adapter" || all.iter().any(|mutant| mutant.area == *area);
+        let there = area == table::ADAPTER || all.iter().any(|mutant| mutant.area == *area);
         ensure!(there, "there is no area `{area}` in {}", list::FILE);
     }
     let named = |mutant: &&Mutant| options.only.is_empty() || options.only.contains(&mutant.name);

@@ -1,5 +1,7 @@
 //! The simulator itself: it repeats what it did, notices what is broken on purpose, and tells it briefly.
 
+use std::collections::BTreeMap;
+
 use super::keeping::is_noticed_by_a_kept_plan;
 use crate::kind::Kind;
 use crate::mutant::Mutant;
@@ -8,8 +10,8 @@ use crate::report::{self, Row};
 use crate::run::{Sum, run};
 use crate::shrink::shrink;
 
-/// The table of mutations as it is kept.
-const TABLE: &str = include_str!("../../../../docs/mutants.md");
+/// Who noticed the mutants when they last ran.
+const NOTICED: &str = include_str!("../../noticed.toml");
 
 /// More than any mutation needed when the table was written, but for those that a kept plan notices.
 const MOST: u64 = 400;
@@ -62,15 +64,20 @@ fn what_is_broken_on_purpose_is_noticed_and_the_table_names_all_of_it() {
         assert!(noticed, "{} is not noticed", mutant.name());
         Row { mutant, caught }
     });
-    let (adapter, _) = TABLE.split_once("## In the core's source").unwrap();
-    // How many seeds it takes changes with every change of the core; what is there, and that it is caught, does not.
-    let named = |text: &str| {
-        let rows = text.lines().filter(|line| line.starts_with("| `"));
-        let rows = rows.map(|row| row.split(" | ").take(2).map(str::to_owned).collect());
-        rows.collect::<Vec<Vec<String>>>()
-    };
-    assert_eq!(named(adapter), named(&report::table(&rows, MOST)));
-    assert!(!adapter.contains("not caught"));
+    // How many seeds it takes changes with every change of the core; the mutants and their rules do not.
+    let noticed: toml::Table = toml::from_str(NOTICED).unwrap();
+    let adapter = noticed["adapter"].as_table().unwrap();
+    let kept = adapter
+        .iter()
+        .map(|(name, row)| (name.as_str(), row["rule"].as_str().unwrap()));
+    let there = Mutant::ALL.map(|mutant| (mutant.name(), mutant.about()));
+    assert_eq!(kept.collect::<BTreeMap<_, _>>(), BTreeMap::from(there));
+    assert!(!NOTICED.contains("not caught"));
+    let table = report::table(&rows, MOST);
+    assert!(
+        there.iter().all(|(name, _)| table.contains(name)),
+        "{table}"
+    );
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::list::{Mutant, source};
-use super::table;
+use super::results;
 use super::weave::{self, weave};
 use crate::process::{self, End};
 use crate::{metadata, setup};
@@ -103,7 +103,7 @@ fn woven(mutants: &[&Mutant]) -> Result<BTreeMap<PathBuf, String>> {
     let core = fs::read_to_string(root.join(ROOT)).context(ROOT)? + &weave::module(&names);
     let mut woven = BTreeMap::from([(root.join(ROOT), core)]);
     // A test reads it, which is not run here. It changes with every run, and must not have the tests built anew.
-    woven.insert(root.join(table::PAGE), String::new());
+    woven.insert(root.join(results::FILE), String::new());
     for (file, mutants) in of_file {
         let text = source(root, mutants[0].1)?;
         woven.insert(

@@ -1,83 +1,124 @@
-//! Writes `docs/mutants.md`: who noticed each rule that was broken, in the adapter and in the core's source.
+//! Writes how many mutants of each area are noticed, and by what, into `docs/mutants.md`; prints the list of all.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
 
 use super::list::Mutant;
+use super::results::{Noticed, Results};
+use super::trial::FIRST;
 use crate::setup;
 
 /// The page, from the workspace's folder.
-pub(crate) const PAGE: &str = "docs/mutants.md";
+const PAGE: &str = "docs/mutants.md";
 
-const HEAD: &str = "\
-# Rules broken on purpose
+const BEGIN: &str = "<!-- `cargo xtask mutants --page` writes this -->\n";
+const END: &str = "<!-- end -->\n";
 
-Written by `cargo xtask mutants`; do not edit. One rule of the library is broken at a time, and somebody must notice. What
-the invariants I1 to I6 say is in [ARCHITECTURE.md](../ARCHITECTURE.md#i1-to-i6).
-";
+/// The area of the mutants that are no patches of the core.
+pub(crate) const ADAPTER: &str = "adapter";
 
-/// The section that the simulator writes by itself.
-const ADAPTER: &str = "\n## In the adapter between the core and the simulated etcd\n\n";
-
-const CORE: &str = "\n\n## In the core's source\n\n";
-
-const PATCHES: &str = "\
-Each is a patch of [mutants.toml](../tools/sim/mutants.toml). The simulator runs random seeds with it, from 1 on; what the
-first thousand do not notice, a test of the simulator's or of the core's own should; if none does, more seeds are run. The
-last column tells how many seeds were needed when the mutant was last run.
-";
-
-const COLUMNS: &str =
-    "| mutation | rule that is broken | noticed by | seeds |\n|---|---|---|---|\n";
-
-/// What stands in a row of a mutant that was never run.
-const UNKNOWN: &str = "**not run**";
-
-/// The rows by name: who noticed, and the seeds.
-pub(crate) type Rows = BTreeMap<String, (String, String)>;
-
-/// The page as it is kept: the adapter's section, and the rows of the core's.
-pub(crate) fn read() -> Result<(String, Rows)> {
-    let page = std::fs::read_to_string(setup::root().join(PAGE)).context(PAGE)?;
-    Ok(parsed(&page))
+/// A mutant with its result; none if it was never run.
+struct Row<'a> {
+    name: &'a str,
+    area: &'a str,
+    rule: &'a str,
+    noticed: Option<&'a Noticed>,
 }
 
-/// Writes the page anew.
-pub(crate) fn write(mutants: &[Mutant], adapter: &str, rows: &Rows) -> Result<()> {
-    let page = page(mutants, adapter, rows);
-    std::fs::write(setup::root().join(PAGE), page).context(PAGE)
+impl Row<'_> {
+    fn seed(&self) -> Option<u64> {
+        self.noticed?.seed
+    }
+
+    fn line(&self) -> String {
+        let seed = self.seed().map(|seed| seed.to_string());
+        let by = self.noticed.map_or("**not run**", |noticed| &noticed.by);
+        let (name, rule, seed) = (self.name, self.rule, seed.unwrap_or_default());
+        format!("| `{name}` | {rule} | {by} | {seed} |\n")
+    }
 }
 
-fn parsed(page: &str) -> (String, Rows) {
-    let adapter = page.split_once(ADAPTER).map_or("", |(_, rest)| rest);
-    let (adapter, core) = adapter.split_once(CORE).unwrap_or((adapter, ""));
-    let rows = core.lines().filter_map(|line| {
-        let row = line.strip_prefix("| `")?.strip_suffix(" |")?;
-        let (name, row) = row.split_once("` | ")?;
-        let (_, row) = row.split_once(" | ")?;
-        let (by, seeds) = row.rsplit_once(" | ")?;
-        Some((name.to_owned(), (by.to_owned(), seeds.to_owned())))
-    });
-    (adapter.trim_end().to_owned(), rows.collect())
+const COLUMNS: &str = "| mutant | broken rule | noticed by | first seed |\n|---|---|---|---|\n";
+
+/// Writes the page's tables anew.
+pub(crate) fn write(mutants: &[Mutant], results: &Results) -> Result<()> {
+    let path = setup::root().join(PAGE);
+    let page = std::fs::read_to_string(&path).context(PAGE)?;
+    std::fs::write(path, filled(&page, mutants, results)?).context(PAGE)
 }
 
-fn page(mutants: &[Mutant], adapter: &str, rows: &Rows) -> String {
-    let mut text = format!("{HEAD}{ADAPTER}{}{CORE}{PATCHES}", adapter.trim_end());
+/// All mutants with their rules, by area.
+pub(crate) fn list(mutants: &[Mutant], results: &Results) -> String {
+    let mut text = String::new();
     let mut area = "";
-    for mutant in mutants {
-        if mutant.area != area {
-            area = &mutant.area;
+    for row in rows(mutants, results) {
+        if row.area != area {
+            area = row.area;
             // Writing to a String cannot fail.
-            let _ = write!(text, "\n### {area}\n\n{COLUMNS}");
+            let _ = write!(text, "\n## {area}\n\n{COLUMNS}");
         }
-        let unknown = (UNKNOWN.to_owned(), String::new());
-        let (by, seeds) = rows.get(&mutant.name).unwrap_or(&unknown);
-        let (name, rule) = (&mutant.name, &mutant.rule);
-        let _ = writeln!(text, "| `{name}` | {rule} | {by} | {seeds} |");
+        text += &row.line();
     }
     text
+}
+
+fn rows<'a>(mutants: &'a [Mutant], results: &'a Results) -> Vec<Row<'a>> {
+    let adapter = results.adapter.iter().map(|(name, noticed)| Row {
+        name,
+        area: ADAPTER,
+        rule: noticed.rule.as_deref().unwrap_or_default(),
+        noticed: Some(noticed),
+    });
+    let core = mutants.iter().map(|mutant| Row {
+        name: &mutant.name,
+        area: &mutant.area,
+        rule: &mutant.rule,
+        noticed: results.core.get(&mutant.name),
+    });
+    adapter.chain(core).collect()
+}
+
+fn filled(page: &str, mutants: &[Mutant], results: &Results) -> Result<String> {
+    let (before, rest) = page.split_once(BEGIN).context("no place for the tables")?;
+    let (_, after) = rest.split_once(END).context("no end of the tables")?;
+    let rows = rows(mutants, results);
+    let (counts, late) = (counts(&rows), late(&rows));
+    Ok(format!("{before}{BEGIN}\n{counts}\n{late}\n{END}{after}"))
+}
+
+/// Of each area: how many mutants there are, and who notices them.
+fn counts(rows: &[Row]) -> String {
+    let mut text = format!(
+        "| area | mutants | noticed by one of the first {FIRST} seeds | by a test | only by a later seed |\n"
+    );
+    text += "|---|---|---|---|---|\n";
+    let mut sum = [0; 4];
+    for of_area in rows.chunk_by(|a, b| a.area == b.area) {
+        let seeds = |wanted: fn(u64) -> bool| {
+            let seeds = of_area.iter().filter_map(Row::seed);
+            seeds.filter(|seed| wanted(*seed)).count()
+        };
+        let (first, late) = (seeds(|seed| seed <= FIRST), seeds(|seed| seed > FIRST));
+        let all = of_area.len();
+        let counts = [all, first, all - first - late, late];
+        text += &line(of_area[0].area, counts);
+        for (sum, count) in sum.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    text + &line("**all**", sum)
+}
+
+fn line(area: &str, [all, first, tests, late]: [usize; 4]) -> String {
+    format!("| {area} | {all} | {first} | {tests} | {late} |\n")
+}
+
+/// The mutants that no test notices, and no early seed.
+fn late(rows: &[Row]) -> String {
+    let late = rows.iter().filter(|row| row.seed() > Some(FIRST));
+    let head = format!("No test notices these, and none of the first {FIRST} seeds:\n\n{COLUMNS}");
+    late.fold(head, |text, row| text + &row.line())
 }
 
 #[cfg(test)]
@@ -86,15 +127,53 @@ mod tests {
     use crate::mutants::list;
 
     #[test]
-    fn page_is_what_was_run_and_names_every_mutant() {
-        let mutants = list::read().unwrap();
-        let kept = std::fs::read_to_string(setup::root().join(PAGE)).unwrap();
-        let (adapter, rows) = parsed(&kept);
-        assert!(adapter.lines().any(|line| line.starts_with("| `")));
+    fn page_counts_what_was_run_and_every_mutant_was() {
+        let (mutants, results) = (list::read().unwrap(), Results::read().unwrap());
         let remedy =
-            "`cargo xtask mutants --only NAME` runs a new one, `--page` writes the page alone";
-        assert!(page(&mutants, &adapter, &rows) == kept, "{remedy}");
-        let unknown = kept.lines().find(|line| line.contains(UNKNOWN));
-        assert_eq!(unknown, None, "nobody knows who notices it: {remedy}");
+            "`cargo xtask mutants --only NAME` runs a new mutant, `--page` writes the page alone";
+        for row in rows(&mutants, &results) {
+            let by = row.noticed.map(|noticed| noticed.by.as_str());
+            let noticed = by.is_some_and(|by| !by.starts_with("**"));
+            assert!(noticed, "`{}`: {by:?}: {remedy}", row.name);
+        }
+        assert_eq!(
+            results.core.len(),
+            mutants.len(),
+            "a result of no mutant: {remedy}"
+        );
+        let page = std::fs::read_to_string(setup::root().join(PAGE)).unwrap();
+        assert!(
+            filled(&page, &mutants, &results).unwrap() == page,
+            "{remedy}"
+        );
+    }
+
+    #[test]
+    fn seeds_and_tests_are_counted_by_area() {
+        let noticed = [
+            Noticed::of("I1", "7"),
+            Noticed::of("`a`", "> 999"),
+            Noticed::of("I4", "1000"),
+        ];
+        let row = |(noticed, area)| Row {
+            name: "n",
+            area,
+            rule: "r",
+            noticed: Some(noticed),
+        };
+        let rows: Vec<_> = noticed.iter().zip(["a", "a", "b"]).map(row).collect();
+        let lines: Vec<_> = counts(&rows).lines().skip(2).map(str::to_owned).collect();
+        assert_eq!(
+            lines,
+            [
+                "| a | 2 | 1 | 1 | 0 |",
+                "| b | 1 | 0 | 0 | 1 |",
+                "| **all** | 3 | 1 | 1 | 1 |"
+            ]
+        );
+        assert_eq!(
+            late(&rows).lines().skip(4).collect::<Vec<_>>(),
+            ["| `n` | r | I4 | 1000 |"]
+        );
     }
 }

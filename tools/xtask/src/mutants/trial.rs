@@ -16,7 +16,7 @@ const SHORTEST: Duration = Duration::from_secs(120);
 
 /// Seeds that a mutant gets before the tests are run, and the others after them: what so few do not notice, a test should.
 /// With fewer than a thousand the simulator does not yet demand that everything happened.
-const FIRST: u64 = 999;
+pub(crate) const FIRST: u64 = 999;
 
 /// Of the tests, those about the adapter's mutants, whose subject is not the core.
 const SKIPPED: &str = "what_is_broken_on_purpose";

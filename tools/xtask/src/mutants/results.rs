@@ -1,0 +1,129 @@
+//! Keeps who noticed each mutant when it last ran, in `tools/sim/noticed.toml`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use super::list::Mutant;
+use crate::setup;
+
+/// The file, from the workspace's folder.
+pub(crate) const FILE: &str = "tools/sim/noticed.toml";
+
+const HEAD: &str = "\
+# Who noticed each mutant when it last ran: the invariant that a seed broke, and the number of that seed; or a test, where no
+# seed noticed. `cargo xtask mutants` writes this file, `cargo xtask mutants --list` prints it with the rules.
+";
+
+/// Who noticed a mutant.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Noticed {
+    /// The invariant or the test.
+    pub(crate) by: String,
+    /// The first seed that noticed, if one did.
+    pub(crate) seed: Option<u64>,
+    /// The rule, where `mutants.toml` does not hold it: in the adapter.
+    pub(crate) rule: Option<String>,
+}
+
+/// The results by the mutants' names.
+pub(crate) type Rows = BTreeMap<String, Noticed>;
+
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Results {
+    /// Mutants of the adapter between the core and the simulated etcd.
+    pub(crate) adapter: Rows,
+    /// Mutants of the core's source.
+    pub(crate) core: Rows,
+}
+
+impl Results {
+    pub(crate) fn read() -> Result<Self> {
+        let text = std::fs::read_to_string(setup::root().join(FILE)).context(FILE)?;
+        toml::from_str(&text).context(FILE)
+    }
+
+    /// Writes the file, without mutants that are gone.
+    pub(crate) fn write(&mut self, mutants: &[Mutant]) -> Result<()> {
+        let there = |name: &String| mutants.iter().any(|mutant| mutant.name == *name);
+        self.core.retain(|name, _| there(name));
+        std::fs::write(setup::root().join(FILE), self.text()).context(FILE)
+    }
+
+    fn text(&self) -> String {
+        let mut text = HEAD.to_owned();
+        for (table, rows) in [("adapter", &self.adapter), ("core", &self.core)] {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "\n[{table}]");
+            for (name, noticed) in rows {
+                let _ = writeln!(text, "{name} = {}", noticed.inline());
+            }
+        }
+        text
+    }
+}
+
+impl Noticed {
+    /// From a row that the simulator or a trial prints: the seeds are a number, or "> 999" if none of them noticed.
+    pub(crate) fn of(by: &str, seeds: &str) -> Self {
+        Self {
+            by: by.to_owned(),
+            seed: seeds.parse().ok(),
+            rule: None,
+        }
+    }
+
+    fn inline(&self) -> String {
+        let string = |text: &str| toml::Value::from(text).to_string();
+        let mut fields = vec![format!("by = {}", string(&self.by))];
+        fields.extend(self.seed.map(|seed| format!("seed = {seed}")));
+        let rule = self.rule.as_deref();
+        fields.extend(rule.map(|rule| format!("rule = {}", string(rule))));
+        format!("{{ {} }}", fields.join(", "))
+    }
+}
+
+/// The rows of the table that the simulator prints of the adapter's mutants.
+pub(crate) fn of_adapter(table: &str) -> Rows {
+    let row = |line: &str| {
+        let row = line.strip_prefix("| `")?.strip_suffix(" |")?;
+        let (name, row) = row.split_once("` | ")?;
+        let (rule, row) = row.split_once(" | ")?;
+        let (by, seeds) = row.rsplit_once(" | ")?;
+        let rule = Some(rule.to_owned());
+        Some((
+            name.to_owned(),
+            Noticed {
+                rule,
+                ..Noticed::of(by, seeds)
+            },
+        ))
+    };
+    table.lines().filter_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_read_as_they_are_written() {
+        let table = "\
+| mutation | rule that is broken | caught by | seeds needed |
+|---|---|---|---|
+| `one` | a \"rule\" | I1 (overlap) | 5 |
+";
+        let adapter = of_adapter(table);
+        assert_eq!(adapter["one"].rule.as_deref(), Some("a \"rule\""));
+        assert_eq!(adapter["one"].seed, Some(5));
+        let core = Rows::from([("two".to_owned(), Noticed::of("`a::b` and 2 more", "> 999"))]);
+        let results = Results { adapter, core };
+        let read: Results = toml::from_str(&results.text()).unwrap();
+        assert_eq!(read, results);
+        assert_eq!(read.core["two"].seed, None);
+    }
+}
