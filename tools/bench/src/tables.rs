@@ -295,7 +295,7 @@ fn missed(runs: &[Kept]) -> Result<String> {
     let all = verdicts(&first(runs)?.table);
     let missed: Vec<_> = all.iter().filter(|verdict| !verdict.reached).collect();
     let text = format!(
-        "The run reached {} of {} targets. It missed these:\n\n{TARGETS}",
+        "The runs reached {} of {} targets. They missed these:\n\n{TARGETS}",
         all.len() - missed.len(),
         all.len()
     );
