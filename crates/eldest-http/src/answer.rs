@@ -1,4 +1,4 @@
-//! Builds JSON responses, and marks responses as not to be stored.
+//! Builds JSON responses, and marks responses as not cacheable.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
@@ -11,14 +11,14 @@ pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     response
 }
 
-/// No answer is true for longer than a moment.
+/// Forbids caching, because every answer is true only for a moment.
 pub(super) async fn not_to_be_kept(mut response: Response) -> Response {
     let value = HeaderValue::from_static("no-store");
     response.headers_mut().insert(header::CACHE_CONTROL, value);
     response
 }
 
-/// What we answer has strings as keys alone, so writing it cannot fail.
+/// Writes JSON. This cannot fail, because all keys of our answers are strings.
 pub(super) fn text(body: &impl Serialize) -> String {
     serde_json::to_string(body).unwrap_or_default()
 }

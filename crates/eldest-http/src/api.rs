@@ -17,14 +17,14 @@ use super::problem::{Problem, not_allowed, shortened};
 use super::role::{Asked, parameter};
 use eldest::internal;
 
-/// `GET /v1/elections`: all that this node shows.
+/// Answers `GET /v1/elections`: all elections that this node shows.
 pub(super) async fn list(State(app): State<Arc<App>>) -> Response {
     let shown = app.node.shown.iter();
     let elections = shown.map(|shown| app.node.state(shown)).collect();
     answer(StatusCode::OK, &Elections { elections })
 }
 
-/// All below `/v1/elections/`. A router's own patterns cannot tell a name with slashes from an action.
+/// Answers everything below `/v1/elections/`. A router's own patterns cannot tell a name with slashes from an action.
 pub(super) async fn one(
     State(app): State<Arc<App>>,
     mut request: Request,
@@ -47,8 +47,8 @@ pub(super) async fn one(
     }
 }
 
-/// `POST /v1/elections/{name}/step_down`: this node's term ends, and it stands again at the back of the queue. Its work
-/// is told, awaited, and dropped after a grace period; only then its key goes.
+/// Answers `POST /v1/elections/{name}/step_down`: ends this node's term, and joins at the back of the queue. The token
+/// of its work is cancelled, the work is awaited, and dropped after a grace period; only then is its key deleted.
 async fn step_down(shown: &Shown, asked: Asked) -> Result<Response, Problem> {
     let wanted = parameter(asked, "fencing_token")?;
     let conflict = |code, detail: String| Problem::new(StatusCode::CONFLICT, code, detail);

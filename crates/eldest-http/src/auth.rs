@@ -1,4 +1,4 @@
-//! Checks access to a node: which host names a request may use, and which origin and token a change needs.
+//! Checks access to a node: the host names that requests may use, and the origin and token that write requests need.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,14 +12,16 @@ use subtle::ConstantTimeEq;
 
 use super::problem::{Problem, shortened};
 
-/// Who may ask a node, and who may change something.
+/// The access rules of a node.
 ///
-/// Every request must call the node by a name that is its own, so that no web page can reach it through a name that
-/// points at it for a while (DNS rebinding): `localhost`, an address (of the loopback alone while nothing else is listened
-/// at), or a [`Auth::host`]. What changes something (a method other than GET, HEAD and OPTIONS) is refused to pages of
-/// other origins than the name and port that the request calls us by, but for those of a [`Auth::host`], and needs the
-/// [`Auth::token`] if there is one. Beyond loopback there must be one: without it nothing can be changed.
-#[must_use = "it lets nobody in until a server has it"]
+/// Every request must call the node by one of its own names, so that no web page can reach it through a name that
+/// points at it for a while (DNS rebinding). The names are `localhost`, an address (only a loopback address while the
+/// node listens at nothing else), and every [`Auth::host`].
+///
+/// Write requests (methods other than GET, HEAD and OPTIONS) are refused to pages of another origin than the name and
+/// port of the request, except those of an [`Auth::host`]. They need the [`Auth::token`] if there is one. Beyond
+/// loopback there must be a token: without it, every write request is refused.
+#[must_use = "it has no effect until a server uses it"]
 #[derive(Clone)]
 pub struct Auth {
     hosts: Vec<String>,
@@ -28,7 +30,7 @@ pub struct Auth {
 }
 
 impl Auth {
-    /// For a server that listens there.
+    /// Makes the rules for a server that listens at that address.
     pub fn at(address: SocketAddr) -> Self {
         Self {
             hosts: Vec::new(),
@@ -37,9 +39,10 @@ impl Auth {
         }
     }
 
-    /// One more name that requests may use, without a port. It is what a caller needs that calls the node by a DNS name:
-    /// Prometheus whose targets are names, a Service of Kubernetes, a front that passes its own name on. Without it they
-    /// are answered 421 with the code `unknown_host`.
+    /// Adds a name that requests may use, without a port.
+    ///
+    /// A caller needs it if it calls the node by a DNS name: Prometheus with names as targets, a Service of Kubernetes,
+    /// a proxy that passes its own name on. Without it, such requests are answered 421 with the code `unknown_host`.
     ///
     /// ```
     /// use eldest_http::Auth;
@@ -53,7 +56,7 @@ impl Auth {
         self
     }
 
-    /// What a request must carry to change something: `Authorization: Bearer <token>`.
+    /// Sets the token that write requests must carry: `Authorization: Bearer <token>`.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into().into());
         self
@@ -69,7 +72,7 @@ impl Auth {
         host == "localhost" || self.hosts.contains(&host)
     }
 
-    /// Whether a page of that origin is one of ours. Another port of this machine may be anybody's.
+    /// Returns `true` if a page of that origin is one of ours. Any program may own another port of this machine.
     fn is_ours(&self, origin: &HeaderValue, called: Option<&Authority>) -> bool {
         let origin = origin.to_str().ok().and_then(|origin| origin.parse().ok());
         let Some(origin) = origin.and_then(|uri: Uri| uri.into_parts().authority) else {
@@ -78,7 +81,7 @@ impl Auth {
         called == Some(&origin) || self.hosts.contains(&origin.host().to_ascii_lowercase())
     }
 
-    /// Before anything else is done with a request.
+    /// Checks a request before anything else is done with it.
     fn admits(&self, request: &Request) -> Result<(), Problem> {
         let headers = request.headers();
         let called = called(request.uri(), headers)?;
@@ -115,12 +118,12 @@ impl Auth {
             |code, detail: &'static str| Problem::new(StatusCode::FORBIDDEN, code, detail);
         let stranger = |origin: &HeaderValue| !self.is_ours(origin, called);
         if headers.get_all(header::ORIGIN).iter().any(stranger) {
-            let detail = "a page of another origin may not change anything here";
+            let detail = "this node refuses write requests from pages of another origin";
             return Err(forbidden("foreign_origin", detail));
         }
         let Some(token) = &self.token else {
             if self.beyond_loopback {
-                let detail = "this node listens beyond loopback and has no token to compare: nothing can be changed through it";
+                let detail = "this node listens beyond loopback without a token, so it refuses write requests";
                 return Err(forbidden("no_token_configured", detail));
             }
             return Ok(());
@@ -136,7 +139,7 @@ impl Auth {
         if given.is_some_and(|given| bool::from(given.ct_eq(token.as_bytes()))) {
             return Ok(());
         }
-        let detail = "what changes something needs `authorization: Bearer <token>`, and this is not the token";
+        let detail = "a write request needs `authorization: Bearer <token>`, and the token is missing or wrong";
         let problem = Problem::new(StatusCode::UNAUTHORIZED, "token_needed", detail);
         Err(problem.with(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))
     }
@@ -153,7 +156,7 @@ impl fmt::Debug for Auth {
     }
 }
 
-/// By which name a request calls us, if by any.
+/// Returns the name by which a request calls us, if any.
 fn called(uri: &Uri, headers: &HeaderMap) -> Result<Option<Authority>, Problem> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = hosts.next();

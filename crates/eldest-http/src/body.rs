@@ -13,16 +13,16 @@ use super::contract::millis;
 use super::problem::{Problem, shortened};
 use eldest::internal::{Env, timeout};
 
-/// No request needs more, in bytes.
+/// The largest body, in bytes.
 pub(super) const LARGEST: usize = 16 * 1024;
-/// Nor longer.
+/// The longest time for a body.
 const SLOWEST: Duration = Duration::from_secs(10);
 
 fn bad(detail: impl Into<Cow<'static, str>>) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "bad_body", detail)
 }
 
-/// Reads the body to its end.
+/// Reads the whole body.
 pub(super) async fn read<T: DeserializeOwned>(
     request: Request,
     env: &dyn Env,
@@ -43,7 +43,7 @@ pub(super) async fn read<T: DeserializeOwned>(
         ));
     }
     let Some(read) = timeout(env, SLOWEST, to_bytes(request.into_body(), LARGEST)).await else {
-        let detail = format!("the body did not come within {SLOWEST:?}");
+        let detail = format!("the body did not arrive within {SLOWEST:?}");
         let problem = Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", detail);
         return Err(problem.with(header::CONNECTION, HeaderValue::from_static("close")));
     };
@@ -54,13 +54,13 @@ pub(super) async fn read<T: DeserializeOwned>(
             let detail = format!("the body is longer than {LARGEST} bytes");
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
         } else {
-            bad("the body was broken off")
+            bad("the connection broke before the end of the body")
         }
     })?;
     serde_json::from_slice(&bytes).map_err(|error| bad(format!("the body is wrong: {error}")))
 }
 
-/// A duration of so many milliseconds, within these bounds.
+/// Returns a duration of that many milliseconds, if it is within the bounds.
 pub(super) fn duration(
     name: &str,
     given: u64,
@@ -76,7 +76,7 @@ pub(super) fn duration(
     )))
 }
 
-/// Refuses a text but of 1 to `longest` characters, none of them a control character.
+/// Refuses a text unless it has 1 to `longest` characters and no control character.
 pub(super) fn text(name: &str, given: &str, longest: usize) -> Result<(), Problem> {
     let count = given.chars().count();
     if (1..=longest).contains(&count) && !given.chars().any(char::is_control) {

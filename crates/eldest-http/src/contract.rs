@@ -1,21 +1,21 @@
 //! Names every field of the JSON that nodes and the command `eldest` write, in one vocabulary.
 //!
-//! Hidden, and not covered by semver as Rust: `eldest-cli` pins the exact version. The JSON is covered. **What stays**: a
-//! field keeps its name, its type and its meaning, and each field of an answer is always there, with `null` where there is
-//! nothing to say. **What may be added**: fields, words of `status`, `session` and `code`, operations. So a client must
-//! accept fields and words that it does not know.
+//! Hidden, and not covered by semver as Rust: `eldest-cli` pins the exact version. The JSON is covered. **What stays**:
+//! a field keeps its name, its type and its meaning, and each field of an answer is always present, with `null` where
+//! there is no value. **What may be added**: fields, words of `status`, `session` and `code`, operations. So a client
+//! must accept fields and words that it does not know.
 //!
 //! | name | meaning |
 //! |---|---|
 //! | `fencing_token` | larger in every later term of an election |
 //! | `lease_id` | etcd's id of a lease, in hexadecimal |
-//! | `..._unix_ms` | a time, in milliseconds since 1970, by the wall clock of the process that says it |
-//! | `..._ms` | a length of time, in milliseconds |
+//! | `..._unix_ms` | a time, in milliseconds since 1970, by the wall clock of the process that writes it |
+//! | `..._ms` | a duration, in milliseconds |
 //! | `may_act_for_ms` | the caller may act for that long, counted from before it sent its request |
-//! | `age_ms` | how long ago etcd last confirmed what is shown |
-//! | `lease_left_ms` | what is left of a lease, by etcd's clock |
-//! | `code` | what is wrong, in one stable word for programs |
-//! | `detail` | what is wrong or was found, in words for people, which may change |
+//! | `age_ms` | how long ago etcd last confirmed the data |
+//! | `lease_left_ms` | the time left of a lease, by etcd's clock |
+//! | `code` | the problem, in one stable word for programs |
+//! | `detail` | the problem or finding, in words for people, which may change |
 #![allow(
     clippy::exhaustive_enums,
     clippy::exhaustive_structs,
@@ -29,48 +29,49 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// A length of time, as every field `..._ms` tells it.
+/// Returns a duration as every field `..._ms` shows it.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A time, as every field `..._unix_ms` tells it. `None`: before 1970.
+/// Returns a time as every field `..._unix_ms` shows it, or `None` before 1970.
 pub fn unix_ms(time: SystemTime) -> Option<u64> {
     time.duration_since(UNIX_EPOCH).ok().map(millis)
 }
 
-/// The id of a lease, as every field `lease_id` tells it. `None`: 0, no lease.
+/// Returns the id of a lease as every field `lease_id` shows it, or `None` for 0, which is no lease.
 pub fn lease_id(id: i64) -> Option<String> {
     (id != 0).then(|| format!("{id:x}"))
 }
 
-/// A key of etcd as text; what is not UTF-8 in it is replaced.
+/// Returns a key of etcd as text. Bytes that are not UTF-8 are replaced.
 pub fn key(key: &[u8]) -> String {
     String::from_utf8_lossy(key).into_owned()
 }
 
-/// A candidate, as everybody sees it in etcd.
+/// A candidate, as every node sees it in etcd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Member {
-    /// Its place in the queue; 1 is the eldest.
+    /// The place in the queue; 1 is the eldest.
     pub rank: usize,
-    /// Who it is.
+    /// The candidate's name.
     pub identity: String,
-    /// Its seniority, and the fencing token of its term.
+    /// The candidate's seniority, and the fencing token of its term.
     #[cfg_attr(test, schema(minimum = 1))]
     pub fencing_token: i64,
-    /// etcd's id of its lease, in hexadecimal; null: its key has none.
+    /// etcd's id of its lease, in hexadecimal; null: its key has no lease.
     pub lease_id: Option<String>,
-    /// Its key in etcd.
+    /// The key in etcd.
     pub key: String,
-    /// How to reach it; null: it does not say.
+    /// The announced address; null: none.
     pub address: Option<String>,
-    /// In which data centre it runs; null: it does not say.
+    /// The announced data centre; null: none.
     pub data_center: Option<String>,
-    /// What else it announces.
+    /// The other announced metadata.
     pub metadata: BTreeMap<String, String>,
-    /// Since when it stands, by its own wall clock; null: it does not say, as candidates of other libraries.
+    /// When the candidate joined, by its own wall clock; null: it does not announce that, as candidates of other
+    /// libraries.
     pub since_unix_ms: Option<u64>,
 }
 
@@ -94,53 +95,54 @@ impl From<&eldest::Member> for Member {
     }
 }
 
-/// What a node is in an election. `leader`: it leads, and the caller may act for `may_act_for_ms` if that is not null.
-/// `ending`: its term winds up, nothing new may begin. `follower`: it stands, or is about to. `observer`: it looks on.
+/// The role of a node in an election. `leader`: it leads, and the caller may act for `may_act_for_ms` if that is not
+/// null. `ending`: its term winds up; nothing new may begin. `follower`: it is a candidate, or about to become one.
+/// `observer`: it only observes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// It leads, and the caller may act for `may_act_for_ms` if that is not null.
     Leader,
-    /// Its term winds up: what runs may end, nothing new may begin.
+    /// Its term winds up: running work may end, nothing new may begin.
     Ending,
-    /// It stands, or is about to, and does not lead.
+    /// It is a candidate, or about to become one, and does not lead.
     Follower,
-    /// It only looks on.
+    /// It only observes.
     Observer,
 }
 
-/// How a node itself is doing in an election, at the moment of the answer.
+/// The state of the node itself in an election, at the moment of the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct OwnState {
-    /// This node.
+    /// The node's name.
     pub identity: String,
-    /// What it is in the election.
+    /// The node's role in the election.
     pub role: Role,
     /// The token of this node's term, while the term is valid.
     #[cfg_attr(test, schema(minimum = 1))]
     pub fencing_token: Option<i64>,
-    /// The caller may act for that long, counted from before it sent its request. null: nobody may act on this node's
-    /// behalf, for it does not lead, or leads for work of its own.
+    /// How long the caller may act, counted from before it sent its request. null: nobody may act on this node's
+    /// behalf, because it does not lead, or leads for its own work.
     pub may_act_for_ms: Option<u64>,
-    /// For how long the term is valid if no renewal succeeds.
+    /// How long the term is valid if no renewal succeeds.
     pub valid_for_ms: Option<u64>,
-    /// Where this node's candidate stands: `idle`, `joining`, `waiting`, `leading`, `ending`, `ended`.
+    /// The status of this node's candidate: `idle`, `joining`, `waiting`, `leading`, `ending`, `ended`.
     pub status: String,
     /// This node's place in the queue; 1 is the eldest.
     pub rank: Option<usize>,
-    /// How the node's session with etcd is doing: `connecting`, `ready`, `live`, `lost`, `closed`.
+    /// The state of the node's session with etcd: `connecting`, `ready`, `live`, `lost`, `closed`.
     pub session: String,
 }
 
-/// How a node itself is doing in the election that was asked for.
+/// The state of the node itself in the requested election.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct RoleAnswer {
     /// The election's name within the namespace.
     pub election: String,
-    /// How this node is doing.
+    /// The node's state.
     #[serde(flatten)]
     pub own: OwnState,
 }
@@ -152,39 +154,39 @@ pub struct Term {
     /// The term's fencing token.
     #[cfg_attr(test, schema(minimum = 1))]
     pub fencing_token: i64,
-    /// Who led.
+    /// The leader's name.
     pub identity: String,
-    /// When it began, by the wall clock of the node that was asked; null: before that node looked.
+    /// When it began, by the wall clock of the answering node; null: before that node observed the election.
     pub began_unix_ms: Option<u64>,
-    /// When it ended, by the same clock; null: it goes on.
+    /// When it ended, by the same clock; null: it continues.
     pub ended_unix_ms: Option<u64>,
 }
 
-/// All that a node knows of an election.
+/// The state of an election, as far as a node knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ElectionState {
-    /// Its name within the namespace.
+    /// The election's name within the namespace.
     pub election: String,
-    /// When this was so, by the wall clock of the node that was asked; those of `terms` are by the same.
+    /// The time of this state, by the wall clock of the answering node; the times in `terms` use the same clock.
     pub now_unix_ms: u64,
-    /// How the node that was asked is doing.
+    /// The state of the answering node.
     pub own: OwnState,
-    /// Who leads, as etcd last said; null: nobody.
+    /// The leader, as etcd last reported; null: there is none.
     pub leader: Option<Member>,
-    /// All candidates, eldest first; null: etcd has not told yet.
+    /// All candidates, eldest first; null: etcd has not answered yet.
     pub roster: Option<Vec<Member>>,
-    /// etcd's revision at which this was so; null: etcd has not told yet.
+    /// etcd's revision of this state; null: etcd has not answered yet.
     pub revision: Option<i64>,
-    /// How long ago etcd last confirmed that `roster` is complete, by the clock of the node that was asked: every change
-    /// that etcd had accepted then is in it, later ones may be missing. null: not yet.
+    /// How long ago etcd last confirmed that `roster` is complete, by the clock of the answering node: it has every
+    /// change that etcd had accepted then, and later ones may be missing. null: not yet.
     pub age_ms: Option<u64>,
     /// Whether `age_ms` is more than the node allows (by default the TTL of its session), or there was no confirmation
-    /// yet. While etcd answers it is false, however quiet the election is.
+    /// yet. While etcd answers, it is false, however quiet the election is.
     pub stale: bool,
-    /// A key without a lease that sits first: nobody can lead until somebody deletes it.
+    /// A key without a lease that is first in the queue: nobody can lead until somebody deletes it.
     pub blocked_by: Option<String>,
-    /// Why etcd does not let this node look, if it does not.
+    /// Why etcd refuses this node's watch, if it does.
     pub refused: Option<String>,
     /// The last terms that this node saw, the oldest first.
     pub terms: Vec<Term>,
@@ -194,38 +196,38 @@ pub struct ElectionState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Elections {
-    /// Each of them.
+    /// The elections.
     pub elections: Vec<ElectionState>,
 }
 
-/// Whether the process is worth keeping.
+/// Whether the process can still work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Live {
-    /// False: a session is closed, for which only a new process helps.
+    /// False: a session is closed, and only a new process helps.
     pub live: bool,
 }
 
-/// Whether a node does what it is there for.
+/// Whether a node is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Ready {
-    /// It does so in all elections that were asked for.
+    /// Whether it is ready in all requested elections.
     pub ready: bool,
-    /// The same of each election.
+    /// Whether it is ready, by election.
     pub elections: BTreeMap<String, bool>,
-    /// Why not, in words for people, of each election in which it is not ready.
+    /// Why it is not ready, in words for people, by election.
     pub reasons: BTreeMap<String, String>,
 }
 
-/// A term that was ended on request.
+/// A term that ended on request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct SteppedDown {
     /// The token of that term.
     #[cfg_attr(test, schema(minimum = 1))]
     pub fencing_token: i64,
-    /// Whether etcd has confirmed that its key is gone.
+    /// Whether etcd confirmed that its key is gone.
     pub released: bool,
 }
 
@@ -234,10 +236,10 @@ pub struct SteppedDown {
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AcquireLock {
-    /// Shown to everybody who asks which locks are held.
+    /// The owner's name, which the list of held locks shows to everybody.
     #[cfg_attr(test, schema(min_length = 1, max_length = 256))]
     pub owner: String,
-    /// How long to wait for the lock; 0: take it only if nobody has it or waits for it.
+    /// How long to wait for the lock; 0: take it only if nobody holds it or waits for it.
     #[serde(default)]
     #[cfg_attr(test, schema(maximum = 300_000, default = 0))]
     pub wait_ms: u64,
@@ -254,10 +256,10 @@ const fn usual_ttl_ms() -> u64 {
     10_000
 }
 
-/// What keeps a lock. `renewals`: the caller renews it. `connection`: the answer goes on with a line of JSON each
-/// `ttl_ms / 4`, and the open connection stands for renewals. A caller that was cut off is taken to be gone within 20 s,
-/// and the lock is free `ttl_ms` after that. A caller that is only stopped keeps the lock for as long as it is stopped: one
-/// that may be stopped renews.
+/// What keeps a lock. `renewals`: the caller renews it. `connection`: the answer continues with a line of JSON every
+/// `ttl_ms / 4`, and the open connection replaces renewals. A caller that was cut off is considered gone within 20 s,
+/// and the lock is free `ttl_ms` after that. A caller whose process is only stopped keeps the lock for as long as it is
+/// stopped, so a process that may be stopped should use renewals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
@@ -269,7 +271,7 @@ pub enum Hold {
     Connection,
 }
 
-/// A lock, as its owner is told.
+/// A lock, as its owner sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Lock {
@@ -277,28 +279,29 @@ pub struct Lock {
     pub lock: String,
     /// The lock's name.
     pub resource: String,
-    /// Who asked for it.
+    /// The name of its owner.
     pub owner: String,
-    /// The token of this hold: larger in every later one.
+    /// The fencing token of this hold: larger in every later one.
     #[cfg_attr(test, schema(minimum = 1))]
     pub fencing_token: i64,
     /// How long it is kept after each sign of life.
     pub ttl_ms: u64,
-    /// The owner may act for that long, counted from before it sent its request. Renew three times within it.
+    /// How long the owner may act, counted from before it sent its request. Renew three times within that time.
     pub may_act_for_ms: u64,
-    /// The same as milliseconds since the machine was started (`CLOCK_BOOTTIME`), for owners on the same machine.
+    /// The end of that time in milliseconds since the machine started (`CLOCK_BOOTTIME`), for owners on the same
+    /// machine.
     pub may_act_until_boot_ms: u64,
 }
 
-/// A lock, as everybody is told.
+/// A lock, as everybody sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct KeptLock {
     /// The lock's name.
     pub resource: String,
-    /// Who asked for it.
+    /// The name of its owner.
     pub owner: String,
-    /// The token of this hold.
+    /// The fencing token of this hold.
     #[cfg_attr(test, schema(minimum = 1))]
     pub fencing_token: i64,
 }
@@ -307,15 +310,15 @@ pub struct KeptLock {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Locks {
-    /// Each of them, the longest-held first.
+    /// The locks, the longest-held first.
     pub locks: Vec<KeptLock>,
 }
 
-/// A lock that was given back.
+/// A lock that was released.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Released {
-    /// Whether etcd has confirmed that it is free.
+    /// Whether etcd confirmed that it is free.
     pub released: bool,
 }
 
@@ -323,7 +326,7 @@ pub struct Released {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct LockLost {
-    /// The `code` of the refusal that a renewal would have got.
+    /// The `code` of the refusal that a renewal would have received.
     pub lost: String,
 }
 
@@ -338,8 +341,8 @@ pub struct Problem {
     pub title: String,
     /// The status of the answer.
     pub status: u16,
-    /// What is wrong, in one word for programs.
+    /// The problem, in one word for programs.
     pub code: String,
-    /// What is wrong, for people.
+    /// The problem, in words for people.
     pub detail: String,
 }

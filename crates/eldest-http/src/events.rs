@@ -19,42 +19,42 @@ use super::sidecar::Kept;
 use eldest::SessionState;
 use eldest::internal::{self, Inside, LocalState};
 
-/// So often callers hear from us though nothing changes, so that those who hear nothing know that we are stopped or cut
-/// off, and we notice those who are gone. The page's script knows of it.
+/// The longest silence of a stream without changes. Callers that hear nothing longer know that we are stopped or cut
+/// off, and we notice callers that are gone. The page's script relies on it.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
-/// One caller's eye on one election.
+/// One caller's stream of one election.
 struct Follower {
     app: Arc<App>,
     name: String,
     view: watch::Receiver<View>,
     own: watch::Receiver<LocalState>,
     session: watch::Receiver<SessionState>,
-    /// Which term is kept for callers, of which the node says more.
+    /// The term that is kept for callers, of which the node reports more.
     kept: Option<watch::Receiver<i64>>,
-    /// The end of the last term that was told, which the watchdog may know before the driver.
+    /// The end of the last reported term, which the watchdog may know before the driver.
     lost: Option<CancellationToken>,
     told: bool,
-    /// Whether the view was stale when it was last told.
+    /// Whether the last reported view was stale.
     stale: bool,
     _permit: Arc<OwnedSemaphorePermit>,
 }
 
-/// `GET /v1/elections/{name}/events`. A caller who reads slowly misses states, never the last one.
+/// Answers `GET /v1/elections/{name}/events`. A slow reader misses states, but never the last one.
 pub(super) fn follow(app: &Arc<App>, shown: &Shown) -> Result<Response, Problem> {
     told(app, std::iter::once(shown))
 }
 
-/// `GET /v1/events`: of all elections by one connection, of which a browser has few for each node.
+/// Answers `GET /v1/events`: all elections over one connection, because a browser allows few connections for each node.
 pub(super) async fn follow_all(State(app): State<Arc<App>>) -> Result<Response, Problem> {
     told(&app, app.node.shown.iter())
 }
 
 fn told<'a>(app: &Arc<App>, shown: impl Iterator<Item = &'a Shown>) -> Result<Response, Problem> {
     let permit = Arc::clone(&app.node.streams).try_acquire_owned();
-    let permit = permit.map(Arc::new).map_err(|_| {
-        Problem::try_again("too_many_streams", "too many callers follow events already")
-    })?;
+    let permit = permit
+        .map(Arc::new)
+        .map_err(|_| Problem::try_again("too_many_streams", "too many callers follow events"))?;
     let each = shown.map(|shown| {
         let follower = Follower {
             name: shown.election.name().to_owned(),
@@ -78,7 +78,7 @@ fn told<'a>(app: &Arc<App>, shown: impl Iterator<Item = &'a Shown>) -> Result<Re
 }
 
 impl Follower {
-    /// `None`: the session is closed, and nothing changes any more.
+    /// Returns `None` when the session is closed and nothing changes any more.
     async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
         if self.told {
             self.changed().await?;

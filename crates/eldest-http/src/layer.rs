@@ -1,4 +1,4 @@
-//! Lets the requests of a service through only while its node leads.
+//! Admits the requests of a service only while its node leads.
 
 use std::fmt;
 use std::future::{Ready, ready};
@@ -13,11 +13,11 @@ use tower_service::Service;
 use super::problem::Problem;
 use eldest::Election;
 
-/// Lets requests through while this node leads, by its clock at that moment; others are answered 503, by problem details
-/// with the code `not_leader`. A tower layer for services that answer as axum's do.
+/// A tower layer that admits requests while this node leads, by its clock at that moment. Other requests are answered
+/// 503, by problem details with the code `not_leader`. It suits services that answer as axum's do.
 ///
-/// The request carries the [`Term`](eldest::Term), as an extension, so that what the handler writes can be fenced. A term
-/// whose token is cancelled lets nothing new through, though it may be valid for a while.
+/// An admitted request carries the [`Term`](eldest::Term) as an extension, so that the handler can fence its writes. A
+/// term whose token is cancelled admits nothing new, though it may be valid for a while.
 ///
 /// ```
 /// # #[tokio::main]
@@ -47,7 +47,7 @@ pub struct OnlyWhileLeader {
 }
 
 impl OnlyWhileLeader {
-    /// While this session leads that election, through whichever handle.
+    /// Makes a layer that admits requests while this session leads that election, through whichever handle.
     pub fn new(election: &Election) -> Self {
         Self {
             election: election.clone(),

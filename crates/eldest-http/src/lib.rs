@@ -1,42 +1,43 @@
 //! Answers HTTP requests about the elections of a node: health checks, state, events, stepping down and locks.
 //!
-//! [`router`] makes an axum router for load balancers, orchestrators, dashboards and programs in other
-//! languages. Mount it in a service, or pass it to [`serve`] (with the feature `tls`, to `serve_tls`). [`OnlyWhileLeader`] lets a service's requests through
-//! only while the node leads.
+//! [`router`] makes an axum router for load balancers, orchestrators, dashboards and programs in other languages. Mount
+//! it in a service, or pass it to [`serve`] (with the feature `tls`, to `serve_tls`). [`OnlyWhileLeader`] admits a
+//! service's requests only while the node leads.
 //!
 //! | request | answer |
 //! |---|---|
 //! | `GET /leader`, `GET /primary` | 200 while this node leads, else 503 |
 //! | `GET /follower` | 200 while it does not lead and no term of its own winds up, else 503 |
-//! | `GET /live` | 503 when a session is closed, for which only a new process helps; else 200 |
-//! | `GET /ready` | 200 when it stands with a lease that it believes in, or sees who stands and etcd confirmed that lately; else 503, and why |
+//! | `GET /live` | 503 when a session is closed, so that only a new process helps; else 200 |
+//! | `GET /ready` | 200 while the node is a candidate with a lease that it trusts, or an observer with a recently confirmed view; else 503, and why |
 //! | `GET /v1/elections`, `GET /v1/elections/{name}` | roster, leader, tokens, the node's own rank, the last terms |
-//! | `GET /v1/elections/{name}/events`, `GET /v1/events` | the same as server-sent events `state`, of one or of all: at once, and after every change |
+//! | `GET /v1/elections/{name}/events`, `GET /v1/events` | the same as server-sent events `state`, of one election or of all: at once, and after every change |
 //! | `GET /` | a page that shows the elections to people, live |
 //! | `GET /openapi.json` | the description of all this, by `OpenAPI` 3.1 |
-//! | `GET /metrics` | the page of [`Node::metrics`] |
-//! | `POST /v1/elections/{name}/step_down` | its term ends, and it stands again at the back; `?fencing_token=` names the term |
-//! | `GET /v1/locks` | the locks that this node keeps for others, if [`Node::locks`] lets it |
-//! | `POST /v1/locks/{resource}` | acquires one: `{"owner": ..., "wait_ms": 0, "ttl_ms": 10000, "hold": "renewals"}`, or `"connection"` |
+//! | `GET /metrics` | the text of [`Node::metrics`] |
+//! | `POST /v1/elections/{name}/step_down` | the node's term ends, and it joins at the back of the queue; `?fencing_token=` names the term |
+//! | `GET /v1/locks` | the locks that this node keeps for others, if [`Node::locks`] allows it |
+//! | `POST /v1/locks/{resource}` | acquires a lock: `{"owner": ..., "wait_ms": 0, "ttl_ms": 10000, "hold": "renewals"}`, or `"connection"` |
 //! | `PUT /v1/locks/{resource}/{lock}/renew` | keeps it for `ttl_ms` more |
-//! | `DELETE /v1/locks/{resource}/{lock}` | gives it back |
+//! | `DELETE /v1/locks/{resource}/{lock}` | releases it |
 //!
-//! The first, second and fourth line take `?election=`; of the first and second it is needed if several are shown. A slash
-//! in a name is written as it is or as `%2F`: `/v1/elections/billing/scheduler/events`. `%2F` always belongs to the name,
-//! so the election `billing/events` is at `/v1/elections/billing%2Fevents`. Each path answers `HEAD` where it answers `GET`,
-//! and `OPTIONS` with 204 and the header `allow`. Refusals are problem details (RFC 9457) with a stable `code`.
+//! The first, second and fourth line accept `?election=`; the first and second need it if the node shows several. A
+//! slash in a name is written as it is or as `%2F`: `/v1/elections/billing/scheduler/events`. `%2F` always belongs to
+//! the name, so the election `billing/events` is at `/v1/elections/billing%2Fevents`. Each path answers `HEAD` where it
+//! answers `GET`, and `OPTIONS` with 204 and the header `allow`. Refusals are problem details (RFC 9457) with a stable
+//! `code`.
 //!
-//! **What stays**: the paths above, and the name, type and meaning of each field. **What may be added**: paths, fields, and
-//! words of `status`, `session` and `code`. So clients must accept fields and words that they do not know.
+//! **What stays**: the paths above, and the name, type and meaning of each field. **What may be added**: paths, fields,
+//! and words of `status`, `session` and `code`. So clients must accept fields and words that they do not know.
 //!
-//! **Guaranteed**: every answer is made from the deadline-checked state of that moment, so a node that was paused beyond
-//! its deadline does not say 200 to `GET /leader` when it wakes up; with [`Node::lead_on_behalf`] a caller that was told 200
-//! may act for `may_act_for_ms`. **Not guaranteed**: anything about a pause *after* the check, of the node or the network; what must
-//! never happen twice is fenced by the `fencing_token` of the same answer.
+//! **Guaranteed**: every answer uses the state and the deadline of that moment. A node that was paused beyond its
+//! deadline does not answer 200 to `GET /leader` when it wakes up. With [`Node::lead_on_behalf`], a caller that
+//! received 200 may act for `may_act_for_ms`. **Not guaranteed**: a pause of the node or the network *after* the check.
+//! Fence what must never happen twice, with the `fencing_token` of the same answer.
 //!
 //! **Old views**: `age_ms` of an election tells how long ago etcd last confirmed that its `roster` is complete. Beyond
-//! [`Node::stale_after`] (default: one TTL) the election is `stale`: the page says so, an event `state` tells it, and
-//! `/ready` is 503 on a node that only observes. A node that stands goes by its lease, which etcd must confirm as well.
+//! [`Node::stale_after`] (default: one TTL) the election is `stale`: the page and the event `state` say so, and
+//! `/ready` is 503 on a node that only observes. A candidate relies on its lease, which etcd must confirm as well.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // What users match and build may grow without breaking them; hidden modules say where they are exempt.
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
@@ -88,12 +89,12 @@ pub use sidecar::Leading;
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use tls::ServerCertificate;
 
-/// What the handlers share.
+/// The state that the handlers share.
 struct App {
     node: Node,
 }
 
-/// The answers of a node, for whoever `auth` admits.
+/// Makes the router that answers for a node, for callers that `auth` admits.
 pub fn router(node: Node, auth: Auth) -> Router {
     Router::new()
         .route("/", get(page::status))

@@ -1,4 +1,4 @@
-//! Keeps locks for HTTP callers, each for a time after its caller's last sign of life. The node gives a lock up only
+//! Keeps locks for HTTP callers, each for a time after its caller's last sign of life. The node releases a lock only
 //! when the caller releases it, or after the time promised to the caller has passed.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use eldest::Term;
 use eldest::internal::{self, SharedEnv};
 use eldest_core::time::Time;
 
-/// So many are kept at once.
+/// The largest number of kept locks.
 const MOST: usize = 1024;
 
 /// All locks that a node keeps for others.
@@ -34,7 +34,7 @@ pub(super) struct Held {
     env: SharedEnv,
     pub(super) term: Term,
     times: Mutex<Times>,
-    /// The caller gave it back.
+    /// Cancelled when the caller releases it.
     given_back: CancellationToken,
     /// Whether etcd confirmed that it is free; `None`: not known yet.
     end: watch::Sender<Option<bool>>,
@@ -42,26 +42,26 @@ pub(super) struct Held {
 
 #[derive(Debug)]
 struct Times {
-    /// Without a sign of life it is given back then.
+    /// The time at which it is released without a sign of life.
     expires: Time,
-    /// The caller was told that it may act until then.
+    /// The time until which the caller may act.
     promised: Time,
-    /// Nothing is promised any more.
+    /// Whether nothing is promised any more.
     over: bool,
 }
 
-/// What a sign of life leads to.
+/// The result of a sign of life.
 #[derive(Debug)]
 pub(super) enum Sign {
-    /// It is held; as the caller is told.
+    /// The lock is held, with these data for the caller.
     Held(Lock),
     Lost(Option<LostReason>),
-    /// It came too late.
+    /// The sign of life came too late.
     Over,
 }
 
 impl LockTable {
-    /// Keeps a lock that was just acquired, `ttl` long after each sign of life.
+    /// Keeps a lock that was just acquired, for `ttl` after each sign of life.
     pub(super) fn keep(
         self: &Arc<Self>,
         env: &SharedEnv,
@@ -93,7 +93,7 @@ impl LockTable {
         held.filter(|held| held.resource == resource)
     }
 
-    /// All of them, without what is only for their owners to know.
+    /// Lists all locks, without the data that only owners may know.
     pub(super) fn list(&self) -> Vec<KeptLock> {
         let kept = self.lock();
         let mut all: Vec<&Arc<Held>> = kept.values().collect();
@@ -133,7 +133,7 @@ impl Held {
         }
     }
 
-    /// The caller lives: it may act for a while more.
+    /// Records a sign of life: the caller may act for a while more.
     pub(super) fn sign(&self) -> Sign {
         let mut times = self.lock();
         if times.over || self.given_back.is_cancelled() {
@@ -158,7 +158,8 @@ impl Held {
         })
     }
 
-    /// The caller has ended its work. Completes when the lock is free for certain, or that cannot be confirmed now.
+    /// Records that the caller's work has ended. Completes when the lock is certainly free, or when that cannot be
+    /// confirmed now.
     pub(super) async fn give_back(&self) -> bool {
         let mut end = self.end.subscribe();
         self.given_back.cancel();
@@ -166,12 +167,12 @@ impl Held {
         confirmed.is_ok_and(|confirmed| *confirmed == Some(true))
     }
 
-    /// Completes when a caller that keeps it by its connection is to be told again.
+    /// Completes when a caller that keeps its lock by its connection is due for a line.
     pub(super) async fn pause(&self) {
         self.env.sleep(self.ttl / 4).await;
     }
 
-    /// Completes when the lock is given back, or must be.
+    /// Completes when the lock is released, or must be.
     async fn until_over(&self) {
         let lost = self.term.lost();
         let expired = self.given_back.run_until_cancelled(async {
@@ -188,7 +189,7 @@ impl Held {
         self.lock().over = true;
     }
 
-    /// Until no sign of life came in time, or, when the lock is lost, until the promise has passed.
+    /// Sleeps until the time for a sign of life is over or, if the lock is lost, until the promise has passed.
     async fn sleep(&self, lost: bool) {
         loop {
             let until = {

@@ -22,13 +22,13 @@ use eldest::Session;
 use eldest::internal::{Inside, SharedEnv};
 use eldest::{Error, ErrorKind};
 
-/// So many callers may wait for a lock, or hold one by their connection.
+/// The largest number of callers that wait for a lock, or hold one by their connection.
 const WAITING: usize = 256;
 const OWNER: usize = 256;
 const SHORTEST_TTL: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// The session whose locks others may take through this node.
+/// The session whose locks this node keeps for others.
 #[derive(Debug)]
 pub(super) struct Locks {
     session: Session,
@@ -52,7 +52,7 @@ impl Locks {
 
 fn of(app: &App) -> Result<&Locks, Problem> {
     app.node.locks.as_ref().ok_or_else(|| {
-        let detail = "this node takes no locks for others";
+        let detail = "this node offers no locks";
         Problem::new(StatusCode::NOT_FOUND, "no_locks", detail)
     })
 }
@@ -67,13 +67,13 @@ fn refused(error: &Error) -> Problem {
     }
 }
 
-/// `GET /v1/locks`: what this node keeps for others.
+/// Answers `GET /v1/locks`: the locks that this node keeps for others.
 pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Response, Problem> {
     let locks = of(&app)?.lock_table.list();
     Ok(answer(StatusCode::OK, &contract::Locks { locks }))
 }
 
-/// All below `/v1/locks/`.
+/// Answers everything below `/v1/locks/`.
 pub(super) async fn one(
     State(app): State<Arc<App>>,
     request: Request,
@@ -86,7 +86,7 @@ pub(super) async fn one(
     }
 }
 
-/// `POST /v1/locks/{resource}`. A caller that goes away while it waits gives up its place.
+/// Answers `POST /v1/locks/{resource}`. A caller that disconnects while it waits gives up its place.
 async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Response, Problem> {
     // As the caller wrote it, so that what it appends fits.
     let Ok(OriginalUri(own)) = request.extract_parts::<OriginalUri>().await;
@@ -96,7 +96,12 @@ async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Re
     let ttl = body::duration("ttl_ms", asked.ttl_ms, SHORTEST_TTL..=LONGEST)?;
 
     let lock = locks.session.lock(&name).map_err(|error| refused(&error))?;
-    let many = || Problem::try_again("too_many_locks", "others wait for or hold too many locks");
+    let many = || {
+        Problem::try_again(
+            "too_many_locks",
+            "other callers wait for or hold too many locks",
+        )
+    };
     let place = Arc::clone(&locks.waiting).try_acquire_owned();
     let place = place.map_err(|_| many())?;
     if locks.lock_table.is_full() {
@@ -109,7 +114,7 @@ async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Re
     };
     let Some(guard) = guard.map_err(|error| refused(&error))? else {
         let detail = format!(
-            "others hold {:?} or wait for it, and it was not free within {} ms",
+            "other callers hold {:?} or wait for it, and it was not free within {} ms",
             shortened(&name),
             millis(wait)
         );
@@ -128,12 +133,12 @@ async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Re
     Ok(response)
 }
 
-/// `PUT /v1/locks/{resource}/{lock}/renew`: the caller lives.
+/// Answers `PUT /v1/locks/{resource}/{lock}/renew`, a sign of life.
 fn renew(held: &Held) -> Result<Response, Problem> {
     Ok(answer(StatusCode::OK, &told(held.sign())?))
 }
 
-/// `DELETE /v1/locks/{resource}/{lock}`: the caller has ended its work.
+/// Answers `DELETE /v1/locks/{resource}/{lock}`, the end of the caller's work.
 async fn release(held: &Held) -> Response {
     let released = held.give_back().await;
     // Not confirmed yet, it goes on in the background.
@@ -151,7 +156,7 @@ fn find(app: &App, resource: &str, id: &str) -> Result<Arc<Held>, Problem> {
 }
 
 fn no_such_lock() -> Problem {
-    let detail = "no such lock is kept here: it was given back, or no sign of life came in time";
+    let detail = "this node keeps no such lock: it was released, or no sign of life came in time";
     Problem::new(StatusCode::NOT_FOUND, "no_such_lock", detail)
 }
 
@@ -167,7 +172,8 @@ fn told(sign: Sign) -> Result<contract::Lock, Problem> {
     }
 }
 
-/// One line of JSON at once and after each beat, for as long as the caller takes them. The last one says that it is lost.
+/// Sends one line of JSON at once and after each beat, while the caller reads them. The last one says that the lock is
+/// lost.
 fn by_connection(held: Arc<Held>, place: OwnedSemaphorePermit) -> Response {
     let lines = stream::unfold(Some((held, place, false)), async |state| {
         let (held, place, begun) = state?;

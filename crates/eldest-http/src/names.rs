@@ -1,16 +1,16 @@
-//! Reads what a path names. A slash may stand in the name of an election or a lock as it is; `%2F` always belongs to the
-//! name, so a name whose last part is also an action's is written with it.
+//! Parses the names in paths. A slash may stand in the name of an election or a lock as it is; `%2F` always belongs to
+//! the name, so a name whose last part is also an action's is written with it.
 
 use http::{Method, StatusCode};
 use percent_encoding::percent_decode_str;
 
 use super::problem::Problem;
 
-/// What precedes the name of an election, and of a lock.
+/// The path before the name of an election.
 const ELECTIONS: &str = "/v1/elections/";
 const LOCKS: &str = "/v1/locks/";
 
-/// What is asked of an election.
+/// The part of an election that a path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     /// `{name}`.
@@ -22,7 +22,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// The methods that it takes.
+    /// Returns the methods that it accepts.
     pub(super) const fn allow(self) -> &'static str {
         match self {
             Part::State | Part::Events => "GET,HEAD,OPTIONS",
@@ -31,7 +31,7 @@ impl Part {
     }
 }
 
-/// The name of an election, and what is asked of it.
+/// Returns the name of an election, and the requested part of it.
 pub(super) fn election(path: &str) -> Result<(String, Part), Problem> {
     let rest = path.strip_prefix(ELECTIONS).unwrap_or_default();
     let (name, part) = match rest.rsplit_once('/') {
@@ -42,7 +42,7 @@ pub(super) fn election(path: &str) -> Result<(String, Part), Problem> {
     Ok((decoded(name)?, part))
 }
 
-/// What is asked of locks.
+/// A request about a lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LockRequest {
     /// `POST {resource}`.
@@ -51,11 +51,11 @@ pub(super) enum LockRequest {
     Renew(String, String),
     /// `DELETE {resource}/{lock}`.
     Release(String, String),
-    /// A path that does not take the method, and the methods that it takes.
+    /// A path that does not accept the method, with the methods that it accepts.
     Other(&'static str),
 }
 
-/// The name of a lock, and what is asked of it. The method tells where the name ends.
+/// Returns the name of a lock, and the request. The method tells where the name ends.
 pub(super) fn lock(method: &Method, path: &str) -> Result<LockRequest, Problem> {
     let rest = path.strip_prefix(LOCKS).unwrap_or_default();
     let held = |path: &str| match path.rsplit_once('/') {
@@ -85,7 +85,7 @@ pub(super) fn lock(method: &Method, path: &str) -> Result<LockRequest, Problem> 
 fn decoded(text: &str) -> Result<String, Problem> {
     let decoded = percent_decode_str(text).decode_utf8();
     let decoded = decoded.map_err(|_| {
-        let detail = "the path is not UTF-8 once its escapes are read";
+        let detail = "the decoded path is not UTF-8";
         Problem::new(StatusCode::BAD_REQUEST, "bad_path", detail)
     })?;
     Ok(decoded.into_owned())

@@ -1,5 +1,5 @@
-//! Collects the state that a node shows: its own state from its session, and all else from one observer for each
-//! election. So no request for that state asks etcd.
+//! Collects the state that a node shows: its own state from its session, and the rest from one observer for each
+//! election. No request for that state asks etcd.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use eldest_core::time::Time;
 use eldest_core::watch::stall_bound;
 use http::StatusCode;
 
-/// So many callers may follow events at once; the rest of the connections are for those who ask and go.
+/// The largest number of callers that follow events at once; the other connections are for single requests.
 const STREAMS: usize = 64;
 
-/// The elections that a node answers for: those it stands in, and those it only looks at.
+/// The elections that a node answers for: those in which it is a candidate, and those that it only observes.
 ///
-/// It follows each by one [`Observer`](eldest::Observer) and keeps their sessions from closing by themselves: close them
-/// by [`Session::close`](eldest::Session::close). All it answers comes from memory; no request makes one to etcd.
+/// It follows each by one [`Observer`](eldest::Observer) and keeps their sessions open: close them with
+/// [`Session::close`](eldest::Session::close). All answers come from memory; no request sends one to etcd.
 ///
 /// ```
 /// # #[tokio::main]
@@ -54,7 +54,7 @@ const STREAMS: usize = 64;
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a node does nothing until a router has it"]
+#[must_use = "a node does nothing until a router uses it"]
 #[derive(Debug)]
 pub struct Node {
     pub(super) shown: Vec<Shown>,
@@ -65,7 +65,7 @@ pub struct Node {
     stale_after: Option<Duration>,
 }
 
-/// Writes the page of metrics.
+/// Writes the metrics.
 #[derive(Clone)]
 pub(super) struct Render(pub(super) Arc<dyn Fn() -> String + Send + Sync>);
 
@@ -82,36 +82,36 @@ pub(super) struct Shown {
     pub(super) session_state: watch::Receiver<SessionState>,
     part: Part,
     pub(super) view: watch::Receiver<View>,
-    /// Nobody looks on any longer when it is dropped.
+    /// Ends the observer when it is dropped.
     _looking: DropGuard,
 }
 
-/// What a node is in an election for.
+/// The reason why a node takes part in an election.
 #[derive(Debug)]
 enum Part {
-    /// It leads for whoever asks it, in the terms that are kept for that.
+    /// It leads for its callers, in the terms that are kept for them.
     OnBehalf(Kept),
-    /// It leads for work of its own, which ends at its deadline: nobody else is promised any time.
+    /// It leads for its own work, which ends at its deadline: nobody else is promised any time.
     OwnWork,
     Observes,
 }
 
-/// What an observer saw last.
+/// The last state of an observer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct View {
-    /// `None`: etcd has not told yet.
+    /// `None`: etcd has not answered yet.
     roster: Option<Roster>,
-    /// Why etcd does not let us look, if it does not.
+    /// Why etcd refuses the watch, if it does.
     refused: Option<String>,
     term_history: TermHistory,
-    /// Where its changes come from, which knows as of when they are complete, and how many of them it shows.
+    /// The source of changes, which knows as of when they are complete, and how many of them the view shows.
     source: Option<(Freshness, u64)>,
-    /// As of when it was complete at least, whatever the source says.
+    /// As of when the view was complete at least, whatever the source reports.
     fixed: Option<Time>,
 }
 
 impl View {
-    /// As of when it is complete.
+    /// Returns the time as of which it is complete.
     fn as_of(&self) -> Option<Time> {
         let fixed = self.fixed?;
         let (source, taken) = self.source.as_ref()?;
@@ -119,10 +119,10 @@ impl View {
     }
 }
 
-/// How old the view of an election is.
+/// The age of an election's view.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Age {
-    /// How long ago etcd last confirmed it. `None`: not yet.
+    /// How long ago etcd last confirmed it; `None`: not yet.
     confirmed: Option<Duration>,
     /// The age beyond which it is stale.
     bound: Duration,
@@ -133,7 +133,7 @@ impl Age {
         self.confirmed.is_none_or(|age| age > self.bound)
     }
 
-    /// How long it takes at least until it is stale.
+    /// Returns how long it takes at least until it is stale.
     pub(super) fn left(self) -> Duration {
         self.bound
             .saturating_sub(self.confirmed.unwrap_or(self.bound))
@@ -147,7 +147,7 @@ impl Default for Node {
 }
 
 impl Node {
-    /// A node that shows nothing yet.
+    /// Makes a node that shows nothing yet.
     pub fn new() -> Self {
         Self {
             shown: Vec::new(),
@@ -158,16 +158,17 @@ impl Node {
         }
     }
 
-    /// Stands in an election on behalf of the programs that ask this node, and shows it. While it leads there is nothing to
-    /// do here: the programs ask `GET /leader` before each act. The handle waits for the end, and stops it;
-    /// `shutdown` is a token or a future, as for [`Election::run`]. One of the same name that was shown before is shown no
-    /// more.
+    /// Campaigns in an election on behalf of the programs that ask this node, and shows it.
     ///
-    /// A program that asked `GET /leader` and was answered 200 may act for `may_act_for_ms`, counted from the moment *before*
-    /// the request was sent: no other node leads within that time. For that, this node keeps its key for one
-    /// [grace period](eldest::SessionOptions::grace) after its term has begun to end. It rests on the three conditions
-    /// that the crate's [documentation](crate) begins with, and what must never happen twice is fenced as ever, by the
-    /// `fencing_token` of the same answer. Of terms that anything else began in this session, nothing is promised: then
+    /// While the node leads, it does no work of its own: the programs ask `GET /leader` before each act. The handle
+    /// waits for the end of the candidacy, and stops it; `shutdown` is a token or a future, as for [`Election::run`].
+    /// It replaces an election with the same name that was shown before.
+    ///
+    /// A program that received 200 for `GET /leader` may act for `may_act_for_ms`, counted from the moment *before* it
+    /// sent the request: no other node leads within that time. To ensure this, the node keeps its key for one [grace
+    /// period](eldest::SessionOptions::grace) after its term has begun to end. The promise holds on the three
+    /// conditions at the head of the [documentation of `eldest`](eldest). Fence what must never happen twice, with the
+    /// `fencing_token` of the same answer. If anything else in this session began the term, nothing is promised, and
     /// the node's role is `ending`.
     pub fn lead_on_behalf<S, K>(self, election: &Election, shutdown: S) -> (Self, Leading)
     where
@@ -179,60 +180,65 @@ impl Node {
         (node, Leading::begin(election, shutdown, &kept))
     }
 
-    /// The same in terms that a test says are kept.
+    /// Shows an election as [`Node::lead_on_behalf`] does, with terms that a test declares as kept.
     #[cfg(test)]
     pub(super) fn leads_on_behalf(self, election: &Election, kept: &Kept) -> Self {
         self.show(election, Part::OnBehalf(kept.clone()))
     }
 
-    /// Shows an election in which this session stands for work of its own. `GET /leader` tells where that runs; nobody else
-    /// may act by it, and `may_act_for_ms` is null.
+    /// Shows an election in which this session is a candidate for its own work. `GET /leader` tells where that work
+    /// runs; nobody else may act by it, and `may_act_for_ms` is null.
     pub fn works_in(self, election: &Election) -> Self {
         self.show(election, Part::OwnWork)
     }
 
-    /// Shows an election that this node only looks at.
+    /// Shows an election that this node only observes.
     pub fn observes(self, election: &Election) -> Self {
         self.show(election, Part::Observes)
     }
 
-    /// Shows at `GET /metrics` what `render` writes, in the text format of Prometheus: with `metrics-exporter-prometheus`,
-    /// `PrometheusHandle::render`. Just before, the gauge `eldest_leading` is set by the clock of that moment, for all
-    /// elections that are shown. Without it, that path is not found. Needs the feature `metrics` to show something of this
-    /// library.
+    /// Shows the text of `render` at `GET /metrics`, in the text format of Prometheus.
+    ///
+    /// With `metrics-exporter-prometheus`, pass `PrometheusHandle::render`. Just before each call, the gauge
+    /// `eldest_leading` is set by the clock of that moment, for all elections that are shown. Without this option, the
+    /// path is not found. Metrics of this library need the feature `metrics`.
     pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.render = Some(Render(Arc::new(render)));
         self
     }
 
-    /// Takes locks of this session for programs in other languages, under `/v1/locks`. Without it those paths are not
-    /// found.
+    /// Offers locks of this session to programs in other languages, under `/v1/locks`. Without this option, those paths
+    /// are not found.
     ///
-    /// A caller keeps its lock by renewals, or by the connection of its request; each answer says for how long it may act,
-    /// `may_act_for_ms` from before the request was sent. **A caller that vanishes**, before or after it was answered, keeps
-    /// its lock for `ttl_ms` after the last sign of life, and then it is free for the next; while it waits, it loses its
-    /// place as soon as its connection is gone. A sign of life is a renewal that arrives, or that the connection is open:
-    /// one that was cut off is taken to be gone after twice [`Limits::silence`](super::Limits::silence); but the system keeps
-    /// the connection of a process that is only stopped open, and so that **keeps its lock for as long as it is stopped**.
-    /// Those who may be stopped renew. What a caller was told holds in any case: the lock is given to nobody else
-    /// before, on the conditions that the crate's [documentation](crate) begins with.
+    /// A caller keeps its lock by renewals, or by the connection of its request. Each answer says how long the caller
+    /// may act: `may_act_for_ms` from before it sent the request.
+    ///
+    /// **A caller that vanishes** keeps its lock for `ttl_ms` after the last sign of life; then the lock is free. A
+    /// caller that waits loses its place as soon as its connection is gone. A sign of life is a renewal that arrives,
+    /// or an open connection. A connection that was cut off counts as gone after twice
+    /// [`Limits::silence`](super::Limits::silence). But the system keeps the connection of a process that is only
+    /// stopped, so such a process **keeps its lock for as long as it is stopped**: a process that may be stopped should
+    /// use renewals. What a caller was promised holds in any case: nobody else receives the lock before, on the
+    /// conditions at the head of the [documentation of `eldest`](eldest).
     pub fn locks(mut self, session: &Session) -> Self {
         self.locks = Some(Locks::new(session.clone()));
         self
     }
 
-    /// A view that etcd has not confirmed for longer than that is stale: `GET /ready` answers 503 for an election that this
-    /// node only [observes](Node::observes), and the JSON and the page of every election say that it is. Default: the
-    /// [TTL](eldest::SessionOptions::ttl) of the election's session. At least a third of the TTL and two request timeouts
-    /// (or 0.5 s, if that is more), so that a quiet election is never taken for a stale one; less is raised to that.
+    /// Sets the age from which on a view that etcd has not confirmed is stale. Default: the
+    /// [TTL](eldest::SessionOptions::ttl) of the election's session.
     ///
-    /// It does not concern `GET /leader`, nor whether a node is ready that stands: these go by the lease alone.
+    /// For a stale election that this node only [observes](Node::observes), `GET /ready` answers 503; the JSON and the
+    /// page of every stale election say so. The age is at least a third of the TTL and two request timeouts (or 0.5 s,
+    /// if that is more), so that a quiet election is never stale; a smaller value is raised to that.
+    ///
+    /// It does not affect `GET /leader`, nor the readiness of a candidate: these depend on the lease alone.
     pub fn stale_after(mut self, age: Duration) -> Self {
         self.stale_after = Some(age);
         self
     }
 
-    /// How old the view of an election is at this moment.
+    /// Returns the age of an election's view at this moment.
     pub(super) fn age(&self, shown: &Shown) -> Age {
         let session = Inside::from(&shown.election);
         // Between two probes, and until a stream that does not answer counts as stalled.
@@ -244,7 +250,7 @@ impl Node {
         }
     }
 
-    /// All that is known of an election.
+    /// Returns the whole state of an election.
     pub(super) fn state(&self, shown: &Shown) -> ElectionState {
         shown.state(self.age(shown))
     }
@@ -256,13 +262,13 @@ impl Node {
         self
     }
 
-    /// The election of that name; without one, the only one there is.
+    /// Returns the election with that name; without a name, the only one.
     pub(super) fn find(&self, name: Option<&str>) -> Result<&Shown, Problem> {
         match (name, &self.shown[..]) {
             (None, [only]) => Ok(only),
             (None, _) => {
                 let detail = format!(
-                    "this node shows {} elections: name one by `?election=`",
+                    "this node shows {} elections: name one with `?election=`",
                     self.shown.len()
                 );
                 Err(Problem::new(
@@ -298,7 +304,7 @@ impl Shown {
         }
     }
 
-    /// How this node itself is doing in the election, at this moment.
+    /// Returns the state of this node in the election, at this moment.
     pub(super) fn own(&self) -> OwnState {
         let LocalState { status, held, .. } = internal::local_state(&self.election);
         let grace = self.inside().grace();
@@ -343,7 +349,7 @@ impl Shown {
         !matches!(self.part, Part::Observes)
     }
 
-    /// Which of its terms are kept for callers, if that is what it stands for.
+    /// Returns the terms that are kept for callers, if the node is a candidate on their behalf.
     pub(super) fn kept(&self) -> Option<&Kept> {
         match &self.part {
             Part::OnBehalf(kept) => Some(kept),
@@ -355,7 +361,8 @@ impl Shown {
         self.session_state.borrow().as_str()
     }
 
-    /// Why it does not do what it is there for: stand with a lease that it believes in, or see who stands. `None`: it does.
+    /// Returns why the node is not ready, or `None` if it is: a candidate with a lease that it trusts, or an observer
+    /// with a fresh view.
     pub(super) fn unready(&self, age: Age) -> Option<String> {
         let session = self.session();
         if self.stands() {
@@ -365,7 +372,7 @@ impl Shown {
             );
             return match (session, stands) {
                 ("live", true) => None,
-                ("live", false) => Some("this node does not stand in the election".to_owned()),
+                ("live", false) => Some("this node is not a candidate in the election".to_owned()),
                 _ => Some(format!("this node's session with etcd is {session}")),
             };
         }
@@ -379,7 +386,7 @@ impl Shown {
                 let (confirmed, bound) = (millis(confirmed), millis(age.bound));
                 format!("last heard from etcd {confirmed} ms ago, more than {bound} ms")
             }),
-            (None, ..) => Some("etcd has not told yet who stands".to_owned()),
+            (None, ..) => Some("etcd has not sent the candidates yet".to_owned()),
         }
     }
 

@@ -19,18 +19,18 @@ use utoipa::openapi::{
 use self::schemas::{command_schema, finish, schemas};
 use super::contract;
 
-const ABOUT: &str = "Who leads, and locks: answered by a node of the leader-election library eldest, from its memory and by \
-    its own clock. A 200 tells of the moment in which it was made: what must never happen twice is fenced by its \
+const ABOUT: &str = "The state of elections, and locks. A node of the leader-election library eldest answers from its memory and by \
+    its own clock. A 200 is true for the moment of the answer: fence what must never happen twice, with its \
     `fencing_token`.\n\n\
     What stays: each path and operation, and the name, type and meaning of each field; every field of an answer is always \
-    there, with null where there is nothing to say. What may be added: paths, operations, fields, and words of `status`, \
+    present, with null where there is no value. What may be added: paths, operations, fields, and words of `status`, \
     `session` and `code`. Clients must accept fields and words that they do not know.\n\n\
     A slash in the name of an election or a lock is written as it is or as `%2F`, which always belongs to the name. Each \
     path answers HEAD where it answers GET, and OPTIONS with 204 and the header `allow`.";
 
-const EVENTS: &str = "Events `state`, whose data is an `ElectionState`: at once, and after every change. Each 5 s without one \
-    an event `alive`, so that whoever hears nothing for longer knows that the node is stopped or cut off.";
-const CONNECTION: &str = "Held by the connection: a line with a `Lock` at once and each `ttl_ms / 4`; the last line is a \
+const EVENTS: &str = "Events `state`, whose data is an `ElectionState`: at once, and after every change. After 5 s without one \
+    follows an event `alive`, so a caller that hears nothing for longer knows that the node is stopped or cut off.";
+const CONNECTION: &str = "Held by the connection: a line with a `Lock` at once and every `ttl_ms / 4`; the last line is a \
     `LockLost`.";
 
 /// One operation: its id, its tag, its summary.
@@ -57,7 +57,7 @@ impl Op {
         let token = SecurityRequirement::new::<_, _, String>("token", []);
         let Self(new) = Self::new(id, tag, summary)
             .refuses("401", "The token is missing or wrong.")
-            .refuses("403", "A page of another origin asked, or the node listens beyond loopback and has no token.");
+            .refuses("403", "The request came from a page of another origin, or the node listens beyond loopback and has no token.");
         Self(new.security(open).security(token))
     }
 
@@ -129,23 +129,29 @@ fn parameter(place: ParameterIn, name: &str, text: &str, schema: Schema) -> Para
 fn election() -> Parameter {
     in_path(
         "name",
-        "The election's name; its slashes may be written as they are.",
+        "The election's name; slashes may be written as they are.",
     )
 }
 
 fn resource() -> Parameter {
     in_path(
         "resource",
-        "The lock's name; its slashes may be written as they are.",
+        "The lock's name; slashes may be written as they are.",
     )
 }
 
 fn lock() -> Parameter {
-    in_path("lock", "The lock's id, as its owner was told.")
+    in_path("lock", "The lock's id, from the answer to its owner.")
 }
 
 fn probes(paths: &mut Paths) {
-    let asked = || in_query("election", "Needed if the node shows several.", string());
+    let asked = || {
+        in_query(
+            "election",
+            "The election's name; required if the node shows several.",
+            string(),
+        )
+    };
     let role = |id: &str, summary: &str, yes: &str, no: &str| {
         Op::new(id, "probes", summary)
             .takes(asked())
@@ -156,18 +162,18 @@ fn probes(paths: &mut Paths) {
     role(
         "checkLeader",
         "Whether this node leads",
-        "It does.",
-        "It does not.",
+        "It leads.",
+        "It does not lead.",
     )
     .at(paths, HttpMethod::Get, "/leader");
     role(
         "checkPrimary",
         "The same as /leader",
-        "It does.",
-        "It does not.",
+        "It leads.",
+        "It does not lead.",
     )
     .at(paths, HttpMethod::Get, "/primary");
-    let follows = "It does not, and no term of its own winds up.";
+    let follows = "It does not lead, and no term of its own winds up.";
     role(
         "checkFollower",
         "Whether this node does not lead",
@@ -175,24 +181,20 @@ fn probes(paths: &mut Paths) {
         "It leads, or its term winds up.",
     )
     .at(paths, HttpMethod::Get, "/follower");
-    Op::new(
-        "checkLive",
-        "probes",
-        "Whether the process is worth keeping",
-    )
-    .answers::<contract::Live>("200", "It is.")
-    .answers::<contract::Live>("503", "A session is closed.")
-    .at(paths, HttpMethod::Get, "/live");
-    Op::new(
-        "checkReady",
-        "probes",
-        "Whether the node does what it is there for",
-    )
-    .takes(in_query("election", "Without it, all of them.", string()))
-    .answers::<contract::Ready>("200", "It does.")
-    .answers::<contract::Ready>("503", "It does not.")
-    .refuses("404", "No such election.")
-    .at(paths, HttpMethod::Get, "/ready");
+    Op::new("checkLive", "probes", "Whether the process can still work")
+        .answers::<contract::Live>("200", "It can.")
+        .answers::<contract::Live>("503", "A session is closed; only a new process helps.")
+        .at(paths, HttpMethod::Get, "/live");
+    Op::new("checkReady", "probes", "Whether the node is ready")
+        .takes(in_query(
+            "election",
+            "The election's name; without it, all elections.",
+            string(),
+        ))
+        .answers::<contract::Ready>("200", "It is ready.")
+        .answers::<contract::Ready>("503", "It is not ready.")
+        .refuses("404", "No such election.")
+        .at(paths, HttpMethod::Get, "/ready");
 }
 
 fn elections(paths: &mut Paths) {
@@ -200,14 +202,14 @@ fn elections(paths: &mut Paths) {
     Op::new(
         "listElections",
         "elections",
-        "All elections that this node shows",
+        "Lists all elections that this node shows",
     )
-    .answers::<contract::Elections>("200", "All of them.")
+    .answers::<contract::Elections>("200", "The elections.")
     .at(paths, get.clone(), "/v1/elections");
     Op::new(
         "getElection",
         "elections",
-        "Roster, leader, tokens, the node's own rank, the last terms",
+        "Shows roster, leader, tokens, the node's own rank and the last terms",
     )
     .takes(election())
     .answers::<contract::ElectionState>("200", "The election.")
@@ -216,51 +218,62 @@ fn elections(paths: &mut Paths) {
     Op::new(
         "followElection",
         "elections",
-        "The same as server-sent events",
+        "Streams an election's state as server-sent events",
     )
     .takes(election())
     .text("text/event-stream", EVENTS)
     .refuses("404", "No such election.")
     .refuses("503", "Too many callers follow events.")
     .at(paths, get.clone(), "/v1/elections/{name}/events");
-    Op::new("followElections", "elections", "The same of all elections")
-        .text("text/event-stream", EVENTS)
-        .refuses("503", "Too many callers follow events.")
-        .at(paths, get, "/v1/events");
+    Op::new(
+        "followElections",
+        "elections",
+        "Streams the state of all elections as server-sent events",
+    )
+    .text("text/event-stream", EVENTS)
+    .refuses("503", "Too many callers follow events.")
+    .at(paths, get, "/v1/events");
     let token = ObjectBuilder::new()
         .schema_type(Type::Integer)
         .build()
         .into();
-    let summary = "Ends this node's term; it stands again at the back of the queue";
+    let summary = "Ends this node's term; the node joins at the back of the queue";
     Op::changing("stepDown", "elections", summary)
         .takes(election())
-        .takes(in_query("fencing_token", "Ends that term only.", token))
+        .takes(in_query(
+            "fencing_token",
+            "Ends only the term with this token.",
+            token,
+        ))
         .answers::<contract::SteppedDown>("200", "The key is gone.")
-        .answers::<contract::SteppedDown>("202", "The key goes in the background.")
+        .answers::<contract::SteppedDown>("202", "The key is deleted in the background.")
         .refuses("404", "No such election.")
-        .refuses("409", "This node does not lead, or under another token.")
+        .refuses(
+            "409",
+            "This node does not lead, or leads under another token.",
+        )
         .at(paths, HttpMethod::Post, "/v1/elections/{name}/step_down");
 }
 
 fn locks(paths: &mut Paths) {
-    let none = "The node takes no locks for others.";
-    let no_such = "No such lock, or the node takes no locks for others.";
+    let none = "The node offers no locks.";
+    let no_such = "No such lock, or the node offers no locks.";
     Op::new(
         "listLocks",
         "locks",
-        "The locks that this node keeps for others",
+        "Lists the locks that this node keeps for others",
     )
-    .answers::<contract::Locks>("200", "All of them.")
+    .answers::<contract::Locks>("200", "The locks.")
     .refuses("404", none)
     .at(paths, HttpMethod::Get, "/v1/locks");
     acquire()
         .refuses("404", none)
         .at(paths, HttpMethod::Post, "/v1/locks/{resource}");
-    Op::changing("releaseLock", "locks", "Gives a lock back")
+    Op::changing("releaseLock", "locks", "Releases a lock")
         .takes(resource())
         .takes(lock())
         .answers::<contract::Released>("200", "It is free.")
-        .answers::<contract::Released>("202", "It is freed in the background.")
+        .answers::<contract::Released>("202", "It is released in the background.")
         .refuses("404", no_such)
         .at(paths, HttpMethod::Delete, "/v1/locks/{resource}/{lock}");
     Op::changing("renewLock", "locks", "Keeps a lock for `ttl_ms` more")
@@ -278,7 +291,7 @@ fn acquire() -> Op {
         .build();
     let body = RequestBodyBuilder::new().required(Some(Required::True));
     let body = body.content("application/json", asked).build();
-    let text = "The lock: to release it, delete this; to renew it, append `/renew`.";
+    let text = "The lock's URL: DELETE it to release the lock, append `/renew` to renew it.";
     let location = HeaderBuilder::new()
         .schema(Some(string()))
         .description(Some(text))
@@ -294,36 +307,36 @@ fn acquire() -> Op {
         .takes(resource())
         .content("200", CONNECTION, "application/x-ndjson", string().into())
         .response("201", created.build())
-        .refuses("408", "The body did not come in time.")
-        .refuses("409", "Others held it for as long as was waited.")
-        .refuses("410", "It was acquired and lost at once.")
+        .refuses("408", "The body did not arrive in time.")
+        .refuses("409", "Others held it for the whole wait.")
+        .refuses("410", "It was acquired, but lost at once.")
         .refuses("413", "The body is too large.")
         .refuses("415", "The body is not JSON.")
         .refuses("502", "etcd refused.")
         .refuses(
             "503",
-            "etcd is out of reach, the node ends, or too many wait.",
+            "etcd is out of reach, the node is stopping, or too many callers wait.",
         );
     Op(new.request_body(Some(body)))
 }
 
 fn others(paths: &mut Paths) {
     let get = HttpMethod::Get;
-    Op::new("showPage", "page", "A page that shows all this to people")
+    Op::new("showPage", "page", "Shows the elections to people, live")
         .text("text/html; charset=utf-8", "HTML")
         .at(paths, get.clone(), "/");
-    Op::new("getPageScript", "page", "The script of that page")
-        .text("text/javascript; charset=utf-8", "Its text.")
+    Op::new("getPageScript", "page", "The script of the page")
+        .text("text/javascript; charset=utf-8", "The text.")
         .at(paths, get.clone(), "/page.js");
-    Op::new("getPageStyle", "page", "Its style")
-        .text("text/css; charset=utf-8", "Its text.")
+    Op::new("getPageStyle", "page", "The style of the page")
+        .text("text/css; charset=utf-8", "The text.")
         .at(paths, get.clone(), "/page.css");
-    Op::new("getMetrics", "monitoring", "Metrics for Prometheus")
+    Op::new("getMetrics", "monitoring", "Shows metrics for Prometheus")
         .text(
             "text/plain; version=0.0.4; charset=utf-8",
             "The text format of Prometheus.",
         )
-        .refuses("404", "The node was not told how.")
+        .refuses("404", "The node has no metrics.")
         .at(paths, get.clone(), "/metrics");
     let any = ObjectBuilder::new().schema_type(Type::Object).build();
     Op::new("getDescription", "monitoring", "This description")
@@ -348,15 +361,15 @@ fn openapi() -> Value {
     let tags = [
         (
             "probes",
-            "For load balancers and orchestrators: the status alone tells.",
+            "For load balancers and orchestrators, which need only the status.",
         ),
         (
             "elections",
-            "Who stands where, and how a leader is made to give way.",
+            "The candidates of each election, and the end of a leader's term.",
         ),
         ("locks", "For programs in other languages."),
-        ("monitoring", "What is measured, and this description."),
-        ("page", "For people."),
+        ("monitoring", "Metrics, and this description."),
+        ("page", "A page for people."),
     ];
     let tags =
         tags.map(|(name, text)| TagBuilder::new().name(name).description(Some(text)).build());

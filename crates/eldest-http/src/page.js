@@ -1,10 +1,10 @@
 "use strict";
-// What nodes announce is text, never markup: everything goes through textContent, and a name is kept from turning what
-// stands around it by <bdi>.
+// Announcements are text, never markup: everything goes through textContent, and <bdi> keeps a name from reversing the
+// text around it.
 const SECOND = 1000, MINUTE = 60 * SECOND, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
-// The node says something each 5 s.
+// The node sends an event at least every 5 s.
 const SILENCE = 12 * SECOND, AGAIN = 2 * SECOND;
-// The timeline shows the shortest of these that has the beginnings of so many terms, for so many nodes.
+// The timeline shows the shortest of these windows in which the last DRAWN terms began, for up to LANES nodes.
 const WINDOWS = [MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY];
 const DRAWN = 8, LANES = 8, ROWS = 6;
 
@@ -18,7 +18,7 @@ function element(name, text, kind) {
   return made;
 }
 
-// Leaves alone what says it already, so that nobody is told of it twice.
+// Changes only different text, so that a screen reader does not read it twice.
 function say(place, text) {
   if (place.textContent !== text) place.textContent = text;
 }
@@ -46,7 +46,7 @@ function time(ms, otherwise) {
 }
 
 function name(text) {
-  const made = element("bdi", text || "(without a name)", "name");
+  const made = element("bdi", text || "(no name)", "name");
   made.title = text;
   return made;
 }
@@ -98,7 +98,7 @@ function bar(kind, from, to, start, width) {
   return made;
 }
 
-// One lane for each node that led, and in all of them the times in which nobody did.
+// One lane for each node that led; all lanes show the times without a leader.
 function draw(place, state, now) {
   const terms = state.terms;
   const oldest = terms.at(-DRAWN)?.began_unix_ms ?? terms.find((seen) => seen.began_unix_ms !== null)?.began_unix_ms ?? now;
@@ -118,7 +118,7 @@ function draw(place, state, now) {
       made.title = `token ${seen.fencing_token}`;
       track.append(made);
     }
-    lane.append(element("bdi", identity || "(without a name)"), track);
+    lane.append(element("bdi", identity || "(no name)"), track);
     return lane;
   });
   place.querySelector(".lanes").replaceChildren(...lanes);
@@ -126,22 +126,22 @@ function draw(place, state, now) {
 }
 
 function own({ own: { role, rank, fencing_token } }) {
-  if (role === "leader") return `This node leads, under token ${fencing_token}.`;
-  if (role === "ending") return "This node's term winds up.";
-  if (role === "observer") return "This node only looks on.";
-  return rank === null ? "This node does not stand at the moment." : `This node is number ${rank} in the queue.`;
+  if (role === "leader") return `This node leads with token ${fencing_token}.`;
+  if (role === "ending") return "This node's term is ending.";
+  if (role === "observer") return "This node only observes.";
+  return rank === null ? "This node is not a candidate now." : `This node is number ${rank} in the queue.`;
 }
 
 function notices({ own: { session, role }, roster, refused, blocked_by, stale }) {
   const all = [];
   if (!["live", "ready"].includes(session)) {
-    all.push(`This node's session with etcd is ${session}: what it shows may be old.`);
+    all.push(`This node's session with etcd is ${session}. This view may be old.`);
   } else if (stale && roster !== null && role === "observer") {
-    all.push("etcd does not answer this node: what it shows may be old.");
+    all.push("etcd does not answer this node. This view may be old.");
   }
   if (refused !== null) all.push(refused);
-  if (blocked_by !== null) all.push(`The key ${blocked_by}, which has no lease, keeps everybody from leading: delete it.`);
-  if (roster === null && refused === null) all.push("etcd has not told yet who stands.");
+  if (blocked_by !== null) all.push(`The key ${blocked_by} has no lease and blocks the election. Delete it.`);
+  if (roster === null && refused === null) all.push("etcd has not sent the candidates yet.");
   return all.join(" ");
 }
 
@@ -162,7 +162,7 @@ function section(election) {
   return shown.get(election);
 }
 
-// The node's clock, which need not be ours.
+// The time by the node's clock, which may differ from the browser's.
 function now_of(view) {
   return view.state.now_unix_ms + performance.now() - view.heard;
 }
@@ -171,7 +171,7 @@ function show(view) {
   const { place, state } = view, now = now_of(view);
   const { leader, terms } = state;
   place.classList.toggle("vacant", leader === null);
-  say(place.querySelector(".leader .name"), leader === null ? "" : leader.identity || "(without a name)");
+  say(place.querySelector(".leader .name"), leader === null ? "" : leader.identity || "(no name)");
   say(place.querySelector(".verb"), leader === null ? "nobody leads" : "leads");
   say(place.querySelector(".own"), own(state));
   const told = notices(state), notice = place.querySelector(".notice");
@@ -180,23 +180,23 @@ function show(view) {
   place.querySelector(".roster tbody").replaceChildren(...(state.roster ?? []).map((member) => row(member, state, now)));
   const more = place.querySelector(".more"), all = more.ariaExpanded === "true";
   more.hidden = terms.length <= ROWS;
-  say(more, all ? "show the last ones" : `show all ${terms.length} terms`);
+  say(more, all ? "show only the last terms" : `show all ${terms.length} terms`);
   const listed = terms.toReversed().slice(0, all ? terms.length : ROWS);
   place.querySelector(".terms tbody").replaceChildren(...listed.map((seen) => term(seen, now)));
   tick(view);
 }
 
-// What time alone changes.
+// Updates what changes with time alone.
 function tick(view) {
   const { place, state } = view, now = now_of(view);
   const last = state.terms.at(-1), { leader } = state;
   say(place.querySelector(".token"), leader === null ? "" : `token ${leader.fencing_token},`);
   let since = "";
-  if (leader === null && last) since = `for ${duration(now - last.ended_unix_ms)}; the last one was ${last.identity}, token ${last.fencing_token}`;
-  else if (last?.began_unix_ms === null) since = "since before this node looked on";
+  if (leader === null && last) since = `for ${duration(now - last.ended_unix_ms)}; the last leader was ${last.identity}, token ${last.fencing_token}`;
+  else if (last?.began_unix_ms === null) since = "since before this node observed the election";
   else if (last) since = `for ${duration(now - last.began_unix_ms)}, since ${clock(last.began_unix_ms)}`;
   say(place.querySelector(".since"), since);
-  // Apart from the notice, which a screen reader would read again each second.
+  // Not in the notice, which a screen reader would read again each second.
   const heard = place.querySelector(".heard");
   heard.hidden = !state.stale || state.age_ms === null;
   say(heard, heard.hidden ? "" : `last heard from etcd ${duration(state.age_ms + now - state.now_unix_ms)} ago`);
@@ -210,8 +210,8 @@ function tick(view) {
   draw(place, state, now);
 }
 
-// One connection for all elections: a browser has few for each node. Its own way to try again gives up after a refusal,
-// and a node that is stopped looks to it like one with nothing to say.
+// One connection for all elections, because a browser allows few for each node. The page reconnects itself: the browser
+// gives up after a refusal, and does not notice that a node is stopped.
 let events, heard = performance.now(), gone = new Set(), since_when = null, waiting;
 
 function alive() {
@@ -224,7 +224,7 @@ function alive() {
 function lost() {
   since_when ??= Date.now();
   document.body.dataset.connection = "lost";
-  say(connection, `no answer since ${clock(since_when)}: what is below may be old`);
+  say(connection, `no answer since ${clock(since_when)}; the view below may be old`);
   document.title = "? eldest";
 }
 
@@ -248,7 +248,7 @@ function follow() {
   events.addEventListener("alive", () => {
     alive();
     title();
-    // What the node has not told of since it answered again, it shows no more.
+    // Elections that the node has not sent since it answered again are no longer shown.
     for (const election of gone) {
       shown.get(election).place.remove();
       shown.delete(election);

@@ -13,7 +13,7 @@ use super::contract::Role;
 use super::node::Render;
 use super::problem::Problem;
 
-/// Nothing from elsewhere, and in nobody's frame.
+/// Allows no content from elsewhere, and no frame around the page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -47,7 +47,7 @@ pub(super) async fn description() -> Text {
 /// `GET /metrics`.
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
     let Some(Render(render)) = &app.node.render else {
-        let detail = "this node was not told how to show its metrics";
+        let detail = "this node has no metrics to show";
         return Err(Problem::new(StatusCode::NOT_FOUND, "no_metrics", detail));
     };
     for shown in app.node.shown.iter().filter(|shown| shown.stands()) {

@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use super::answer::text;
 use super::contract;
 
-/// Why a request was refused. `code` is stable and made for programs, `detail` for people.
+/// A refused request. `code` is stable and meant for programs, `detail` for people.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) status: StatusCode,
@@ -32,7 +32,7 @@ impl Problem {
         }
     }
 
-    /// The caller may ask again in a second.
+    /// Makes a refusal after which the caller may ask again in a second.
     pub(super) fn try_again(code: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail)
             .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
@@ -67,7 +67,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The answer under paths that there are none of.
+/// Answers a path that does not exist.
 pub(super) async fn no_such_path(request: Request) -> Response {
     // `OPTIONS *` asks for what the server as a whole takes.
     if request.method() == Method::OPTIONS && request.uri().path() == "*" {
@@ -78,13 +78,13 @@ pub(super) async fn no_such_path(request: Request) -> Response {
     Problem::new(StatusCode::NOT_FOUND, "no_such_path", detail).into_response()
 }
 
-/// The answer to other methods than GET and HEAD, where there are no others: all that else is changed is below
-/// `/v1/elections/` and `/v1/locks/`.
+/// Answers an unknown method on a path that only has GET and HEAD: all write requests are below `/v1/elections/` and
+/// `/v1/locks/`.
 pub(super) async fn no_such_method(request: Request) -> Response {
     not_allowed(&request, "GET,HEAD,OPTIONS")
 }
 
-/// The answer to methods that a path does not have.
+/// Answers a method that a path does not have.
 pub(super) fn not_allowed(request: &Request, allow: &'static str) -> Response {
     if request.method() == Method::OPTIONS {
         return options(allow);
@@ -100,11 +100,12 @@ fn options(allow: &'static str) -> Response {
 fn refused(request: &Request) -> Problem {
     let method = shortened(request.method().as_str());
     let path = shortened(request.uri().path());
-    let detail = format!("{path:?} does not take {method}; the header `allow` says what it takes");
+    let detail =
+        format!("{path:?} does not accept {method}; the header `allow` lists the accepted methods");
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", detail)
 }
 
-/// What a caller sent is repeated in part only.
+/// Shortens text of a caller before an answer repeats it.
 pub(super) fn shortened(text: &str) -> Cow<'_, str> {
     const LONGEST: usize = 100;
     match text.char_indices().nth(LONGEST) {

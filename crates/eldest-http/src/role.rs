@@ -1,4 +1,4 @@
-//! Answers load balancers and orchestrators with a status, made from local state and the clock at that moment.
+//! Answers load balancers and orchestrators with a status, from local state and the clock at that moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::contract::{Live, Ready, Role, RoleAnswer};
 use super::node::Shown;
 use super::problem::Problem;
 
-/// The parameters of a request, or why they cannot be read.
+/// The parameters of a request, or the error of parsing them.
 pub(super) type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
-/// What `?name=` says, if it is there.
+/// Returns the value of `?name=`, if present.
 pub(super) fn parameter(asked: Asked, name: &str) -> Result<Option<String>, Problem> {
     let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, "bad_query", detail);
     let Query(all) = asked.map_err(|rejection| bad(rejection.body_text()))?;
@@ -28,7 +28,7 @@ pub(super) fn parameter(asked: Asked, name: &str) -> Result<Option<String>, Prob
     Ok(value)
 }
 
-/// `GET /leader`, `GET /primary`: 200 while this node leads and whoever asks may act for a grace period.
+/// Answers `GET /leader` and `GET /primary`: 200 while this node leads and the caller may act for a grace period.
 pub(super) async fn leader(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
     let name = parameter(asked, "election")?;
     Ok(told(app.node.find(name.as_deref())?, |role| {
@@ -36,7 +36,7 @@ pub(super) async fn leader(State(app): State<Arc<App>>, asked: Asked) -> Result<
     }))
 }
 
-/// `GET /follower`: 200 while this node does not lead, and no term of its own winds up.
+/// Answers `GET /follower`: 200 while this node does not lead, and no term of its own winds up.
 pub(super) async fn follower(
     State(app): State<Arc<App>>,
     asked: Asked,
@@ -55,13 +55,13 @@ fn told(shown: &Shown, wanted: impl FnOnce(Role) -> bool) -> Response {
     answer(status(wanted(body.own.role)), &body)
 }
 
-/// `GET /live`: 503 when a session is closed, for which only a new process helps.
+/// Answers `GET /live`: 503 when a session is closed, so that only a new process helps.
 pub(super) async fn live(State(app): State<Arc<App>>) -> Response {
     let live = !app.node.shown.iter().any(Shown::is_closed);
     answer(status(live), &Live { live })
 }
 
-/// `GET /ready`: 200 when the node does in every election, or in the one asked for, what it is there for.
+/// Answers `GET /ready`: 200 while the node is ready in every election, or in the requested one.
 pub(super) async fn ready(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
     let name = parameter(asked, "election")?;
     let asked = match &name {

@@ -1,4 +1,4 @@
-//! Serves a router within limits: on connections, on headers, and on the time that each may take.
+//! Serves a router within limits on connections, on headers, and on the time that each may take.
 #![allow(clippy::disallowed_methods, reason = "sockets live in real time")]
 
 use std::io;
@@ -20,13 +20,13 @@ use tokio_util::task::TaskTracker;
 #[cfg(feature = "tls")]
 use super::tls::ServerCertificate;
 
-/// What one server lets its callers take.
+/// The limits of a server.
 ///
 /// # Default
 ///
-/// 512 connections; 10 s for the headers of a request, which is also how long a connection may be idle; 10 s of silence from
-/// a caller's system; 2 s for what is under way at the end.
-#[must_use = "limits do nothing until a server has them"]
+/// 512 connections; 10 s for the headers of a request, which is also how long a connection may be idle; 10 s of silence
+/// from a caller's system; 2 s for the requests under way at the end.
+#[must_use = "limits do nothing until a server uses them"]
 #[derive(Debug, Clone)]
 pub struct Limits {
     connections: usize,
@@ -35,10 +35,10 @@ pub struct Limits {
     drain_time: Duration,
 }
 
-/// The longest head of a request, in bytes, and the most headers in it; beyond, 431 is answered.
+/// The longest head of a request, in bytes, and the most headers in it; beyond, the answer is 431.
 const HEAD: usize = 16 * 1024;
 const HEADERS: usize = 64;
-/// After the system refused a connection for want of something, it is asked again that much later.
+/// The pause after the system refused a connection for lack of a resource.
 const BREATH: Duration = Duration::from_millis(50);
 
 impl Default for Limits {
@@ -53,35 +53,36 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// So many connections at once, at least one; others wait to be accepted.
+    /// Sets the largest number of connections at once, at least one; others wait to be accepted.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections.clamp(1, Semaphore::MAX_PERMITS);
         self
     }
 
-    /// The headers of a request must be there within that time after the connection was made, or after the last answer.
+    /// Sets the longest time from the connection, or from the last answer, to the end of a request's headers.
     pub fn header_time(mut self, time: Duration) -> Self {
         self.header_time = time;
         self
     }
 
-    /// A caller whose system confirms nothing for so long, or takes nothing, is taken to be gone: one that was cut off while
-    /// it waits for an answer, follows events, or holds a lock by its connection. That is noticed within twice that time on
-    /// Linux; elsewhere the system's own limits count, which are longer. At least 2 s. The system answers for a process that
-    /// is only stopped.
+    /// Sets how long a caller's system may neither confirm nor accept data before the caller counts as gone.
+    ///
+    /// This applies to a caller that was cut off while it waits for an answer, follows events, or holds a lock by its
+    /// connection. On Linux it is noticed within twice that time; elsewhere the system's own limits apply, which are
+    /// longer. At least 2 s. The system answers for a process that is only stopped.
     pub fn silence(mut self, time: Duration) -> Self {
         self.silence = time.max(Duration::from_secs(2));
         self
     }
 
-    /// What is under way when the server ends may take that long.
+    /// Sets how long requests under way may take when the server ends.
     pub fn drain_time(mut self, time: Duration) -> Self {
         self.drain_time = time;
         self
     }
 }
 
-/// How the bytes of a connection become HTTP.
+/// Turns the bytes of a connection into HTTP.
 #[derive(Clone)]
 enum Transport {
     Plain,
@@ -89,11 +90,11 @@ enum Transport {
     Tls(Arc<ServerCertificate>),
 }
 
-/// Serves `app` until `shutdown` is cancelled; then answers what is under way, for as long as [`Limits`] allow.
+/// Serves `app` until `shutdown` is cancelled; then finishes the requests under way, for as long as [`Limits`] allow.
 ///
 /// # Errors
 ///
-/// The listener cannot be used any more.
+/// The listener failed for good.
 ///
 /// # Cancellation safety
 ///
@@ -107,12 +108,12 @@ pub async fn serve(
     over(Transport::Plain, listener, app, limits, shutdown).await
 }
 
-/// The same by TLS; what is not TLS is cut off. A caller has the time for the headers of a request for its handshake as
-/// well.
+/// Serves `app` as [`serve`] does, by TLS; connections without TLS are cut off. The time for the headers of a request
+/// also limits a caller's handshake.
 ///
 /// # Errors
 ///
-/// The listener cannot be used any more.
+/// The listener failed for good.
 ///
 /// # Cancellation safety
 ///
@@ -173,7 +174,7 @@ async fn over(
     ended
 }
 
-/// The next connection. One that was gone before it was accepted is no error, nor is a shortage of the moment.
+/// Accepts the next connection. A connection that was gone before is no error, nor is a temporary lack of resources.
 async fn accepted(listener: &TcpListener) -> io::Result<TcpStream> {
     loop {
         match listener.accept().await {
@@ -190,7 +191,7 @@ async fn accepted(listener: &TcpListener) -> io::Result<TcpStream> {
     }
 }
 
-/// Has the system ask a caller that we have nothing to say to, and give up one that does not confirm what it was sent.
+/// Lets the system probe silent callers, and give up callers that do not confirm data.
 fn notice_silence(stream: &TcpStream, silence: Duration) -> io::Result<()> {
     let socket = SockRef::from(stream);
     let asking = TcpKeepalive::new().with_time(silence / 2);
@@ -226,7 +227,7 @@ impl Transport {
     }
 }
 
-/// One caller, request after request.
+/// Serves one caller, request after request.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     app: Router,

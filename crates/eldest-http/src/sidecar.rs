@@ -1,4 +1,4 @@
-//! Keeps the leadership on behalf of a program beside the node; the program asks the node before each act.
+//! Keeps the leadership on behalf of a program beside the node. The program asks the node before each act.
 
 use std::fmt;
 use std::pin::Pin;
@@ -10,8 +10,8 @@ use eldest::{CancellationToken, Election, Error, Leadership, Result, RunHandle, 
 use futures::FutureExt;
 use tokio::sync::watch;
 
-/// Which term is kept for callers: its fencing token; 0: none. It is what makes the difference between a node that leads
-/// and one that may promise time to others.
+/// The fencing token of the term that is kept for callers; 0: none. It distinguishes a node that leads from one that
+/// may promise time to others.
 #[derive(Debug, Clone)]
 pub(super) struct Kept(Arc<watch::Sender<i64>>);
 
@@ -20,24 +20,24 @@ impl Kept {
         Self(Arc::new(watch::channel(0).0))
     }
 
-    /// Whether that term is the one.
+    /// Returns `true` if that term is the kept one.
     pub(super) fn is(&self, token: i64) -> bool {
         *self.0.borrow() == token
     }
 
-    /// Tells of every change.
+    /// Returns a channel of its changes.
     pub(super) fn watch(&self) -> watch::Receiver<i64> {
         self.0.subscribe()
     }
 
-    /// The term is kept from now on, until what is returned is dropped.
+    /// Keeps the term from now on, until the returned value is dropped.
     pub(super) fn begin(&self, token: i64) -> Keeping {
         self.0.send_replace(token);
         Keeping(self.clone(), token)
     }
 }
 
-/// A term is kept.
+/// A kept term.
 #[derive(Debug)]
 pub(super) struct Keeping(Kept, i64);
 
@@ -48,8 +48,9 @@ impl Drop for Keeping {
     }
 }
 
-/// A candidacy on behalf of others, which [`Node::lead_on_behalf`](super::Node::lead_on_behalf) began; await it for its
-/// end. Dropping it leaves the candidacy as it is, until its shutdown or the end of the session.
+/// The handle of a candidacy on behalf of others, from [`Node::lead_on_behalf`](super::Node::lead_on_behalf). Await it
+/// for the end of the candidacy. Dropping it leaves the candidacy as it is, until its shutdown or the end of the
+/// session.
 ///
 /// # Errors
 ///
@@ -57,8 +58,9 @@ impl Drop for Keeping {
 ///
 /// # Cancellation safety
 ///
-/// Cancel safe: awaiting `&mut leading` again returns what was not returned. Once it has returned, do not await it again.
-#[must_use = "await it: its errors are told nowhere else"]
+/// Cancel safe: awaiting `&mut leading` again returns what was not returned. After it has returned, do not await it
+/// again.
+#[must_use = "await it: its errors are reported nowhere else"]
 pub struct Leading {
     run: RunHandle<()>,
     at_once: CancellationToken,
@@ -83,13 +85,13 @@ impl Leading {
         Self { run, at_once }
     }
 
-    /// Leads no more, as its shutdown does: the node says so at once, and leaves the election a grace period later.
+    /// Stops leading, as its shutdown does: the node reports this at once, and leaves the election a grace period
+    /// later.
     pub fn stop(&self) {
         self.run.stop();
     }
 
-    /// Leaves the election at once. Callers that were told that they may act lose that time: another node may lead while
-    /// they do.
+    /// Leaves the election at once. Callers that were promised time lose it: another node may lead while they act.
     pub fn stop_at_once(&self) {
         self.run.stop();
         self.at_once.cancel();
@@ -110,8 +112,7 @@ impl fmt::Debug for Leading {
     }
 }
 
-/// The work of a node that leads on behalf of others: it does nothing, until the term ends and then for one grace period
-/// more.
+/// The work of a node that leads on behalf of others: it waits until the term ends and then for one grace period more.
 async fn keep(kept: Kept, leadership: Leadership) {
     let _keeping = kept.begin(leadership.fencing_token());
     let session = Inside::from(&leadership);

@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 
 use super::contract::Term;
 
-/// So many are kept.
+/// The number of kept terms.
 const KEPT: usize = 100;
 
-/// The terms that an onlooker saw, the oldest first. One that began and ended while nobody could look is not among them.
+/// The terms that an observer saw, the oldest first. A term that began and ended while nothing could be observed is
+/// missing.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TermHistory(VecDeque<Term>);
 
 impl TermHistory {
-    /// `leader` is the fencing token and the identity of the eldest, `now` in milliseconds since the epoch.
+    /// Records the leader: its fencing token and identity, with the time in milliseconds since 1970.
     pub(super) fn see(&mut self, leader: Option<(i64, &str)>, now: u64) {
         let first = self.0.is_empty();
         let token = leader.map(|(token, _)| token);

@@ -1,4 +1,4 @@
-//! Serves TLS with a certificate in files, and takes new ones over while it runs.
+//! Serves TLS with a certificate from files, and replaces the certificate while it runs.
 
 use std::fmt;
 use std::io;
@@ -15,11 +15,11 @@ use tokio_rustls::server::TlsStream;
 
 /// A server's certificate and its private key, in two PEM files.
 ///
-/// They are looked at for each new connection: replace them (both by renaming, the key first), and connections made
-/// afterwards get the new certificate. While the files cannot be read, or do not fit together, the last ones that did are
-/// shown, and a warning is logged. Connections that are open go on.
+/// Both files are checked for each new connection. Replace them (both by renaming, the key first), and later
+/// connections receive the new certificate. While the files cannot be read, or do not fit together, the previous ones
+/// stay in use and a warning is logged. Open connections continue.
 ///
-/// The cryptography is ring's, unless the program installed another as rustls' default. TLS 1.2 and 1.3, HTTP/1.1.
+/// The cryptography is ring's, unless the program installed another default for rustls. TLS 1.2 and 1.3, HTTP/1.1.
 ///
 /// ```no_run
 /// # async fn example(node: eldest_http::Node, shutdown: eldest::CancellationToken) -> std::io::Result<()> {
@@ -37,9 +37,9 @@ pub struct ServerCertificate {
     shown: Mutex<Shown>,
 }
 
-/// What connections get.
+/// The certificate for new connections.
 struct Shown {
-    /// What the files had when they were looked at last.
+    /// The contents of the files at the last check.
     read: Result<Pem, String>,
     config: Arc<ServerConfig>,
 }
@@ -52,7 +52,7 @@ struct Pem {
 }
 
 impl ServerCertificate {
-    /// The certificate, followed by those that connect it with an authority, and its key.
+    /// Reads the certificate, followed by its intermediate certificates, and its key.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl ServerCertificate {
         })
     }
 
-    /// Begins TLS with a caller. Apart from the runtime's threads, for a file may be on a network.
+    /// Begins TLS with a caller, outside the runtime's threads because a file may be on a network.
     pub(super) async fn accept<S>(self: Arc<Self>, stream: S) -> io::Result<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -82,7 +82,7 @@ impl ServerCertificate {
         TlsAcceptor::from(present.await?).accept(stream).await
     }
 
-    /// As the files are now, or were when they last could be used.
+    /// Returns the configuration from the files now, or from the last usable ones.
     fn present(&self) -> Arc<ServerConfig> {
         let read = Pem::read(&self.certificate, &self.key);
         let read = read.map_err(|error| error.to_string());

@@ -123,7 +123,7 @@ async fn a_page_whose_node_has_lost_etcd_says_that_it_may_be_old() -> Result {
     stage.etcd.resume();
     assert_eq!(
         told?,
-        "This node's session with etcd is lost: what it shows may be old."
+        "This node's session with etcd is lost. This view may be old."
     );
     eventually(SOON, "no notice any more", async || {
         notice(&mut browser).await.ok()?.is_empty().then_some(())
@@ -157,7 +157,7 @@ async fn page_of_an_observing_node_says_when_it_last_heard_from_etcd() -> Result
     );
     assert_eq!(
         shown(&mut browser, ".notice").await?,
-        ["etcd does not answer this node: what it shows may be old."]
+        ["etcd does not answer this node. This view may be old."]
     );
     eventually(SOON, "it grows older", async || {
         let now = shown(&mut browser, ".heard").await.ok()?.pop()?;

@@ -111,9 +111,9 @@ async fn shows_a_leader(browser: &mut Browser, onlooker: &Node) -> Result {
     let token = texts(browser, ".token").await?;
     assert_eq!(token, [format!("token {},", seen[0][2])]);
     assert_eq!(browser.texts("#connection").await?, ["live"]);
-    assert_eq!(browser.texts("#eyes").await?, [", as d sees it"]);
+    assert_eq!(browser.texts("#eyes").await?, [", as seen by d"]);
     let own = texts(browser, ".own").await?;
-    assert_eq!(own, ["This node only looks on."]);
+    assert_eq!(own, ["This node only observes."]);
     Ok(())
 }
 

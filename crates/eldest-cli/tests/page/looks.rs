@@ -156,14 +156,11 @@ async fn is_heard(browser: &mut Browser) -> Result {
     let headings = of("heading").join(", ");
     assert_eq!(
         headings,
-        "eldest, as onlooker sees it, team/e, Roster, Terms"
+        "eldest, as seen by onlooker, team/e, Candidates, Terms"
     );
-    let tables = [
-        "Who stands, the eldest first",
-        "The last terms, the newest first",
-    ];
+    let tables = ["Candidates, eldest first", "Last terms, newest first"];
     assert_eq!(of("table"), tables);
-    let headers = "# node token stands for token node from until lasted";
+    let headers = "# node token age token node from until lasted";
     assert_eq!(of("columnheader").join(" "), headers);
     assert_eq!(of("region"), ["Election team/e"]);
     assert_eq!(

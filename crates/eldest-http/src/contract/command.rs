@@ -1,38 +1,38 @@
-//! Names the fields that the command `eldest` writes with `--output json`, beyond those that HTTP has as well.
+//! Defines the fields that the command `eldest` writes with `--output json`, beyond those of HTTP.
 
 use serde::{Deserialize, Serialize};
 
 use super::Member;
 
-/// A candidate, and what is left of its lease.
+/// A candidate, with the state of its lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Candidate {
-    /// What everybody sees of it.
+    /// The candidate, as every node sees it in etcd.
     #[serde(flatten)]
     pub member: Member,
-    /// It leads, or holds what the others wait for.
+    /// Whether it leads, or holds the lock or permit.
     pub has_turn: bool,
-    /// What is left of its lease, by the clock of etcd's leader; null: it was not asked, or did not say.
+    /// The time left of its lease, by the clock of etcd's leader; null: not asked, or no answer.
     pub lease_left_ms: Option<u64>,
-    /// The TTL that etcd granted; null: it was not asked, or did not say.
+    /// The TTL that etcd granted; null: not asked, or no answer.
     pub lease_ttl_ms: Option<u64>,
-    /// The partitions that it owns; null: nothing is partitioned here.
+    /// The partitions that it owns; null: these are no partitions.
     pub partitions: Option<Vec<u32>>,
 }
 
-/// What several candidates stand for.
+/// What candidates compete for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Leadership, or a lock, which is an election of short terms.
+    /// An election, or a lock, which is an election with short terms.
     Election,
-    /// Permits.
+    /// The permits of a semaphore.
     Semaphore,
     /// Partitions.
     Partitions,
-    /// Nothing: they are announced beside one another.
+    /// Nothing: the members of a group only announce themselves.
     Group,
 }
 
@@ -40,58 +40,58 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Queue {
-    /// Its name within the namespace.
+    /// The name within the namespace.
     pub name: String,
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
-    /// How many permits a semaphore has; null: it is none.
+    /// The number of permits of a semaphore; null: it is none.
     pub capacity: Option<usize>,
-    /// How many partitions there are; null: nothing is partitioned here.
+    /// The number of partitions; null: these are no partitions.
     pub partition_count: Option<u32>,
-    /// Who leads; null: nobody, or nobody can: it is a semaphore, partitions or a group.
+    /// The leader; null: there is none, as always for a semaphore, partitions or a group.
     pub leader: Option<Candidate>,
-    /// A key without a lease that sits first: nobody can lead until somebody deletes it.
+    /// A key without a lease that is first in the queue: nobody can lead until somebody deletes it.
     pub blocked_by: Option<String>,
-    /// The partitions that nobody owns; null: nothing is partitioned here.
+    /// The partitions without an owner; null: these are no partitions.
     pub unowned_partitions: Option<Vec<u32>>,
-    /// The partitions at which a key without a lease stands in the way; null: nothing is partitioned here.
+    /// The partitions that a key without a lease blocks; null: these are no partitions.
     pub blocked_partitions: Option<Vec<u32>>,
-    /// Everybody who stands, the eldest first.
+    /// All candidates, eldest first.
     pub roster: Vec<Candidate>,
 }
 
-/// What `eldest status` writes.
+/// The output of `eldest status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Status {
-    /// The namespace that was looked at.
+    /// The namespace.
     pub namespace: String,
-    /// etcd's revision at which this was so.
+    /// etcd's revision of this state.
     pub revision: i64,
-    /// When this was so, by this machine's wall clock.
+    /// The time of this state, by this machine's wall clock.
     pub now_unix_ms: u64,
-    /// Each queue in which somebody stands, by name.
+    /// Each queue with a candidate or member, by name.
     pub queues: Vec<Queue>,
 }
 
-/// What happened in an election.
+/// An event in an election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Event {
-    /// It stood when the command began to look.
+    /// The candidate was in the queue when the command started.
     Standing,
-    /// It joined the queue.
+    /// The candidate joined the queue.
     Joined,
-    /// It announces something else.
+    /// The candidate changed its announcement.
     Announced,
-    /// Its key is gone.
+    /// The candidate's key is gone.
     Left,
-    /// It leads.
+    /// The candidate leads.
     Leader,
-    /// Nobody stands.
+    /// There is no candidate.
     Vacant,
-    /// A key without a lease keeps everybody from leading.
+    /// A key without a lease prevents any leader.
     Blocked,
 }
 
@@ -103,25 +103,25 @@ pub struct Change {
     pub election: String,
     /// When the command saw it, by this machine's wall clock.
     pub now_unix_ms: u64,
-    /// etcd's revision at which this was so.
+    /// etcd's revision of this change.
     pub revision: i64,
-    /// What happened.
+    /// The event.
     pub event: Event,
-    /// Whom it concerns; null: nobody.
+    /// The candidate concerned; null: none.
     pub candidate: Option<Candidate>,
-    /// For how long the command saw nobody lead before this leader; null: it saw no vacancy.
+    /// How long the command saw no leader before this one; null: it saw no vacancy.
     pub vacant_for_ms: Option<u64>,
 }
 
-/// What `eldest evict` writes.
+/// The output of `eldest evict`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Evicted {
     /// The election's name within the namespace.
     pub election: String,
-    /// Whose key was taken away.
+    /// The candidate whose key was deleted.
     pub evicted: Candidate,
-    /// Who leads now; null: nobody.
+    /// The new leader; null: there is none.
     pub leader: Option<Candidate>,
 }
 
@@ -129,67 +129,67 @@ pub struct Evicted {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Listening {
-    /// Address and port.
+    /// The address and port.
     pub listening: String,
 }
 
-/// What a command that failed writes, to stderr.
+/// The output of a command that failed, on stderr.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Failed {
-    /// Why.
+    /// The failure.
     pub error: Failure,
 }
 
-/// Why a command failed.
+/// The failure of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Failure {
     /// The command's exit code.
     pub exit_code: u8,
-    /// What is wrong, in one word for programs.
+    /// The problem, in one word for programs.
     pub code: String,
-    /// What is wrong, for people.
+    /// The problem, in words for people.
     pub detail: String,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// All is well.
     Ok,
     /// Worth knowing.
     Note,
-    /// Should be changed.
+    /// Should be corrected.
     Warn,
-    /// Must be changed.
+    /// Must be corrected.
     Fail,
 }
 
-/// One thing that `eldest doctor` looked at.
+/// A finding of `eldest doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Finding {
-    /// A member's endpoint, or what the finding is about as a whole.
+    /// A member's endpoint, or the subject of the finding as a whole.
     pub about: String,
-    /// What was looked at, in one word for programs.
+    /// The check, in one word for programs.
     pub check: String,
-    /// How bad it is.
+    /// The severity.
     pub level: Level,
-    /// What was found, for people.
+    /// The finding, in words for people.
     pub detail: String,
     /// What to do about it; null: nothing.
     pub remedy: Option<String>,
 }
 
-/// What `eldest doctor` writes.
+/// The output of `eldest doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Examination {
-    /// The worst of all findings.
+    /// The worst severity of all findings.
     pub worst: Level,
-    /// Everything that was looked at, in order.
+    /// All findings, in order of the checks.
     pub findings: Vec<Finding>,
 }

@@ -1,4 +1,4 @@
-//! Writes the schemas of what nodes and the command write, from the types.
+//! Writes the schemas of the JSON of nodes and the command, from the types.
 
 use serde_json::{Value, json};
 use utoipa::openapi::RefOr;
@@ -42,7 +42,7 @@ const SESSIONS: &[&str] = &["connecting", "ready", "live", "lost", "closed"];
 
 type Schemas = Vec<(String, RefOr<Schema>)>;
 
-/// The types that answers are made of, and those within them.
+/// Returns the types of answers, and the types within them.
 pub(super) fn schemas() -> Schemas {
     let mut all = Schemas::new();
     with::<contract::Elections>(&mut all);
@@ -64,7 +64,7 @@ fn with<T: ToSchema + PartialSchema>(all: &mut Schemas) {
     T::schemas(all);
 }
 
-/// What the command writes, by the names of its types.
+/// Returns the schema of the command's output, by the names of its types.
 pub(super) fn command_schema() -> Value {
     let mut all = Schemas::new();
     with::<command::Status>(&mut all);
@@ -93,7 +93,7 @@ pub(super) fn command_schema() -> Value {
     })
 }
 
-/// What serde's attributes do not say: every field of an answer is there, and which words there are so far.
+/// Adds what serde's attributes do not say: every field of an answer is present, and the words so far.
 pub(super) fn finish(schemas: &mut serde_json::Map<String, Value>) {
     for (name, schema) in schemas {
         if name != "AcquireLock" {
@@ -126,7 +126,7 @@ fn all_required(schema: &mut Value) {
     }
 }
 
-/// A comment's lines end where the source's do.
+/// Joins the lines of a description, which break where the source's comment does.
 fn on_one_line(schema: &mut Value) {
     match schema {
         Value::Object(rules) => rules.values_mut().for_each(on_one_line),
