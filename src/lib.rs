@@ -169,7 +169,7 @@
 //! [metrics]: https://docs.rs/crate/eldest/latest/source/docs/metrics.md
 //! [operations]: https://docs.rs/crate/eldest/latest/source/docs/operations.md
 //! [partitions]: https://docs.rs/crate/eldest/latest/source/docs/partitions.md
-//! [permissions]: https://docs.rs/crate/eldest/latest/source/docs/permissions.md
+//! [permissions]: https://docs.rs/crate/eldest/latest/source/docs/security.md
 //! [run]: https://docs.rs/crate/eldest/latest/source/docs/run.md
 //! [start]: https://docs.rs/crate/eldest/latest/source/docs/start.md
 //! [testing]: https://docs.rs/crate/eldest/latest/source/docs/testing.md
@@ -248,12 +248,16 @@ mod pages {
     mod fencing {}
     #[doc = include_str!("../docs/followers.md")]
     mod followers {}
+    #[doc = include_str!("../docs/from-etcd-election.md")]
+    mod from_etcd_election {}
     #[doc = include_str!("../docs/groups.md")]
     mod groups {}
     #[doc = include_str!("../docs/http.md")]
     mod http {}
     #[doc = include_str!("../docs/locks.md")]
     mod locks {}
+    #[doc = include_str!("../docs/migrate.md")]
+    mod migrate {}
     #[doc = include_str!("../docs/partitions.md")]
     mod partitions {}
     #[doc = include_str!("../docs/rolling-restart.md")]

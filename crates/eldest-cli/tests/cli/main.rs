@@ -4,6 +4,7 @@
 
 mod access;
 mod common;
+mod deploy;
 mod doctor;
 mod evict;
 mod options;

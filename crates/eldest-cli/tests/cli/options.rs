@@ -298,12 +298,20 @@ async fn completions_and_the_manual_are_made_of_the_same_commands() -> Result {
 }
 
 /// The pages that show how to use the command.
-const PAGES: [&str; 6] = [
+const PAGES: [&str; 14] = [
     include_str!("../../../../README.md"),
     include_str!("../../../../docs/cli.md"),
     include_str!("../../../../docs/command.md"),
     include_str!("../../../../docs/deploy.md"),
+    include_str!("../../../../docs/etcd.md"),
+    include_str!("../../../../docs/from-consul.md"),
+    include_str!("../../../../docs/from-etcdctl.md"),
+    include_str!("../../../../docs/from-kubernetes.md"),
+    include_str!("../../../../docs/haproxy.md"),
     include_str!("../../../../docs/languages.md"),
+    include_str!("../../../../docs/migrate.md"),
+    include_str!("../../../../docs/monitoring.md"),
+    include_str!("../../../../docs/rolling-restart.md"),
     include_str!("../../../../docs/sidecar.md"),
 ];
 
@@ -314,9 +322,13 @@ async fn what_the_pages_type_is_understood() -> Result {
     for page in PAGES {
         let block = page.split("```sh\n").skip(1);
         let lines = block.flat_map(|rest| rest.split("```").next().unwrap_or_default().lines());
-        typed.extend(lines.filter(|line| line.starts_with("eldest ")));
+        typed.extend(
+            lines
+                .map(str::trim)
+                .filter(|line| line.starts_with("eldest ")),
+        );
     }
-    assert!(typed.len() >= 15, "{typed:?}");
+    assert!(typed.len() >= 30, "{typed:?}");
     for line in typed {
         let line = line.split('#').next().unwrap_or_default();
         let (ours, program) = line.split_once(" -- ").unwrap_or((line, ""));

@@ -1,4 +1,4 @@
-//! The commands that docs/permissions.md and docs/operations.md tell people to type: they work, and what they make suffices.
+//! The commands that docs/security.md and docs/operations.md tell people to type: they work, and what they make suffices.
 
 use std::os::unix::fs::symlink;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::common::{DENIED, DONE, Result, Running, SICK, SOON, at, node, put, ru
 use crate::terminal::Terminal;
 use eldest_fixtures::tools::etcdctl;
 
-const PERMISSIONS: &str = include_str!("../../../../docs/permissions.md");
+const SECURITY: &str = include_str!("../../../../docs/security.md");
 const OPERATIONS: &str = include_str!("../../../../docs/operations.md");
 const RESTORE: &str = include_str!("../../../../docs/restore.md");
 
@@ -78,7 +78,7 @@ impl Shell {
     }
 }
 
-/// An etcd as the commands of docs/permissions.md leave it: with a node's user, an onlooker's, and root.
+/// An etcd as the commands of docs/security.md leave it: with a node's user, an onlooker's, and root.
 async fn guarded() -> Result<Option<(Etcd, Shell)>> {
     // The cheapest hash: it is not what is tested.
     let etcd = Etcd::builder().arg("--bcrypt-cost=4").start().await?;
@@ -89,7 +89,7 @@ async fn guarded() -> Result<Option<(Etcd, Shell)>> {
         let file = shell.path(&format!("{user}.password"));
         std::fs::write(file, format!("secret-{user}\n"))?;
     }
-    let blocks = blocks(PERMISSIONS, "# Permissions");
+    let blocks = blocks(SECURITY, "## Users and roles");
     assert_eq!(blocks.len(), 1, "one block of commands: {blocks:?}");
     let (code, said) = shell.types(&blocks[0]).await?;
     assert_eq!(code, 0, "{said}");
