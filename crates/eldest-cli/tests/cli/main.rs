@@ -7,6 +7,7 @@ mod common;
 mod deploy;
 mod doctor;
 mod evict;
+mod migrate;
 mod options;
 mod pages;
 mod schema;
