@@ -277,7 +277,7 @@ fn arrow(ink: Group, from: f64, to: f64, y: f64, is_answer: bool) -> Group {
         .add(Polygon::new().set("points", points).set("fill", INK))
 }
 
-/// Lines of text below `top`, on paper that hides what they cross.
+/// Lines of text below `top`, each with its middle at `middle`.
 fn write(mut ink: Group, middle: f64, top: f64, text: &[String]) -> Group {
     for (number, line) in text.iter().enumerate() {
         let y = top + number as f64 * LINE + 12.0;
