@@ -135,7 +135,7 @@ impl Page {
 }
 
 /// As GitHub and mdBook name a heading.
-fn anchor(heading: &str) -> String {
+pub(crate) fn anchor(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
     let lower = heading.to_lowercase();
     lower

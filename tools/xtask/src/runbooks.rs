@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::pages;
 use crate::setup;
 use crate::stage::Stage;
 
@@ -66,12 +67,19 @@ fn plain(source: &str) -> String {
     words.join(" ").replace("\\ ", "")
 }
 
-/// The names in a file of alert rules.
-fn alerts(rules: &str) -> BTreeSet<&str> {
-    let lines = rules.lines().map(str::trim);
-    lines
-        .filter_map(|line| line.strip_prefix("- alert: "))
-        .collect()
+/// The names in a file of alert rules, each with the runbook that it names.
+fn alerts(rules: &str) -> BTreeMap<&str, &str> {
+    let mut alerts = BTreeMap::new();
+    let mut name = "";
+    for line in rules.lines().map(str::trim) {
+        if let Some(next) = line.strip_prefix("- alert: ") {
+            name = next;
+            alerts.insert(name, "");
+        } else if let Some(runbook) = line.strip_prefix("runbook: ") {
+            alerts.insert(name, runbook.trim_matches('"'));
+        }
+    }
+    alerts
 }
 
 /// The fields of each message, and whether one of its levels is a warning or an error.
@@ -120,7 +128,7 @@ impl<'a> Runbooks<'a> {
 
     fn held_to(
         &self,
-        alerts: &BTreeSet<&str>,
+        alerts: &BTreeMap<&str, &str>,
         lines: &LogLines<'_>,
         sources: &str,
     ) -> (usize, Vec<String>) {
@@ -137,7 +145,7 @@ impl<'a> Runbooks<'a> {
                 };
                 quoted.insert(*first);
                 let why = match *place {
-                    "alert" => (!alerts.contains(first)).then_some("no such alert"),
+                    "alert" => wrong_alert(alerts, first, heading),
                     "log" => wrong_line(lines, first, fields),
                     _ => (!written(sources, first)).then_some("no such message"),
                 };
@@ -145,7 +153,7 @@ impl<'a> Runbooks<'a> {
             }
         }
         let warnings = lines.iter().filter(|(_, (_, warns))| *warns);
-        let all = alerts.iter().chain(warnings.map(|(message, _)| message));
+        let all = alerts.keys().chain(warnings.map(|(message, _)| message));
         let without = all.filter(|seen| !quoted.contains(**seen));
         broken.extend(without.map(|seen| format!("no runbook for {seen}")));
         (self.0.len(), broken)
@@ -176,6 +184,15 @@ impl<'a> Runbook<'a> {
     }
 }
 
+/// What is wrong with a quoted alert, in the runbook with that heading.
+fn wrong_alert(alerts: &BTreeMap<&str, &str>, name: &str, heading: &str) -> Option<&'static str> {
+    let Some(runbook) = alerts.get(name) else {
+        return Some("no such alert");
+    };
+    let here = format!("{RUNBOOKS}#{}", pages::anchor(heading));
+    (*runbook != here).then_some("the alert names another runbook")
+}
+
 /// What is wrong with a quoted log line and its `field=value`.
 fn wrong_line(lines: &LogLines<'_>, message: &str, fields: &[&str]) -> Option<&'static str> {
     let Some((known, _)) = lines.get(message) else {
@@ -204,7 +221,7 @@ mod tests {
     const LINES: &str = "\
         | `eldest::session` | WARN | `lost` | `identity` `reason` | x |\n\
         | `eldest::session` | INFO | `granted` | `identity` | x |\n";
-    const RULES: &str = "rules:\n  - alert: Down\n";
+    const RULES: &str = "rules:\n  - alert: Down\n    runbook: \"docs/operations.md#one\"\n";
 
     fn broken(rows: &str) -> Vec<String> {
         let page = format!(
@@ -252,5 +269,14 @@ mod tests {
         let page = format!("# P\n\n## One\n\n{HEADER}\n|---|---|\n| `Down` | alert |\n\nPoetry.\n");
         let (_, broken) = Runbooks::read(&page).held_to(&alerts(RULES), &LogLines::new(), "");
         assert_eq!(broken.len(), PARTS.len(), "{broken:?}");
+    }
+
+    #[test]
+    fn an_alert_names_the_runbook_that_quotes_it() {
+        let page = format!(
+            "# P\n\n## Two\n\n{HEADER}\n|---|---|\n| `Down` | alert |\n\n**It means:** a.\n\n**Do:** b.\n"
+        );
+        let (_, broken) = Runbooks::read(&page).held_to(&alerts(RULES), &LogLines::new(), "");
+        assert_eq!(broken, ["Two: the alert names another runbook: Down"]);
     }
 }
