@@ -68,10 +68,10 @@ impl ErrorKind {
             ErrorKind::InvalidInput => "invalid input",
             ErrorKind::Unavailable => "etcd is unavailable",
             ErrorKind::PermissionDenied => "permission denied",
-            ErrorKind::Unauthenticated => "not authenticated",
+            ErrorKind::Unauthenticated => "authentication failed",
             ErrorKind::Overloaded => "etcd is overloaded",
             ErrorKind::Rejected => "etcd rejects the request",
-            ErrorKind::Proxied => "a proxy stands before etcd",
+            ErrorKind::Proxied => "the endpoint is etcd's gRPC proxy",
             ErrorKind::CertificateRefused => "a certificate was refused",
             ErrorKind::CapacityMismatch => "the semaphore has another capacity",
             ErrorKind::CountMismatch => "the partitions have another count",
@@ -139,19 +139,19 @@ impl Error {
     pub(crate) fn closed() -> Self {
         Self::new(
             ErrorKind::Closed,
-            "it was closed, or the runtime that drives it is gone",
+            "it was closed, or its runtime has shut down",
         )
     }
 
     pub(crate) fn closed_by(reason: EndReason) -> Self {
         match reason {
             EndReason::SessionClosed => Self::closed(),
-            EndReason::Left => Self::new(ErrorKind::Ended, "it left the election"),
-            EndReason::Resigned => Self::new(ErrorKind::Ended, "it resigned"),
-            EndReason::Shutdown => Self::new(ErrorKind::Ended, "it was shut down"),
-            EndReason::Refused => Self::new(ErrorKind::Ended, "etcd refused it"),
-            EndReason::Taken => Self::new(ErrorKind::Ended, "others stood already"),
-            other => Self::new(ErrorKind::Ended, format!("it ended: {other}")),
+            EndReason::Left => Self::new(ErrorKind::Ended, "the candidate left the election"),
+            EndReason::Resigned => Self::new(ErrorKind::Ended, "the leader resigned"),
+            EndReason::Shutdown => Self::new(ErrorKind::Ended, "the run was shut down"),
+            EndReason::Refused => Self::new(ErrorKind::Ended, "etcd refused the candidate's key"),
+            EndReason::Taken => Self::new(ErrorKind::Ended, "others were in the queue already"),
+            other => Self::new(ErrorKind::Ended, format!("its reason: {other}")),
         }
     }
 

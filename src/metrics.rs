@@ -25,7 +25,7 @@ pub fn describe() {
     );
     describe_gauge!(
         "eldest_rank",
-        "This node's place in the election's queue, 1 being the eldest; 0: none."
+        "This node's place in the election's queue: 1 is the eldest, 0 is no place."
     );
     describe_counter!(
         "eldest_terms_started_total",
@@ -33,37 +33,37 @@ pub fn describe() {
     );
     describe_counter!(
         "eldest_terms_ended_total",
-        "Ends of such terms, by their reason."
+        "Ends of terms in which this node led, by reason."
     );
     describe_gauge!(
         "eldest_lease_deadline_timestamp_seconds",
         Unit::Seconds,
-        "Until when the lease is believed in if no renewal succeeds, by the wall clock."
+        "The time until which the lease is trusted if no renewal succeeds, by the wall clock."
     );
     describe_counter!(
         "eldest_leases_lost_total",
-        "Leases that were lost or no longer believed in, by the reason."
+        "Leases that were lost or no longer trusted, by reason."
     );
     describe_counter!(
         "eldest_renewals_total",
-        "Renewals of the lease, by what became of them: verified, refused or failed."
+        "Renewals of the lease, by outcome: verified, refused or failed."
     );
     describe_histogram!(
         "eldest_renewal_duration_seconds",
         Unit::Seconds,
-        "From the sending of a renewal until it was verified."
+        "Time from sending a renewal until it was verified, in seconds."
     );
     describe_counter!(
         "eldest_requests_failed_total",
-        "Other requests to etcd that failed and are repeated, by what they were for."
+        "Other requests to etcd that failed and are repeated, by kind of request."
     );
     describe_counter!(
         "eldest_watch_reconnects_total",
-        "Watch streams that broke or stalled and were opened again."
+        "Watch streams that broke or stalled, and were opened again."
     );
     describe_counter!(
         "eldest_endpoint_switches_total",
-        "Changes to another endpoint, by the lane: lease (renewals) or data (everything else)."
+        "Changes to another endpoint, by lane: lease (renewals), onlookers (observers) or data (everything else)."
     );
 }
 

@@ -120,11 +120,11 @@ async fn a_file_that_cannot_be_used_is_named() -> Result {
         ),
         (
             TlsOptions::new().authorities(sealed.file("empty.pem")),
-            ["empty.pem", "there is no certificate in it"],
+            ["empty.pem", "the file has no certificate in PEM"],
         ),
         (
             identity("client.pem", "client.pem"),
-            ["client.pem", "there is no private key in it"],
+            ["client.pem", "the file has no private key in PEM"],
         ),
     ] {
         let checked = files.check().expect_err("it cannot be used");

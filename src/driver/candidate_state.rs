@@ -183,7 +183,7 @@ impl CandidateState {
         if let Some(term) = term.filter(|term| !term.is_taken_up() && !term.is_lost()) {
             tracing::warn!(
                 target: "eldest::election", identity, election = &*self.election, token = term.token,
-                "elected, but nobody awaits it: it leads, and nobody acts",
+                "elected, but not awaited: this node leads and does no work",
             );
         }
     }

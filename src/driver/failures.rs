@@ -105,7 +105,7 @@ impl Line {
                 tracing::warn!(target: "eldest::session", identity, class, elections, why, "renewal failed");
             }
             (Step::First, What::Refusal) => {
-                tracing::warn!(target: "eldest::session", identity, elections, "renewal refused: not confirmed by etcd's present leader");
+                tracing::warn!(target: "eldest::session", identity, elections, "renewal refused: etcd's current leader did not confirm it");
             }
             (Step::First, What::Join) => {
                 tracing::warn!(target: "eldest::election", identity, class, election = elections, why, "join failed");
@@ -165,7 +165,7 @@ impl Failures {
                 self.about(now, (What::Watch, Class::Retry), why, &[])
             }
             Note::StoreChanged { was, is } => {
-                tracing::error!(target: "eldest::session", identity, ?was, ?is, "etcd is another cluster or was restored from a backup: tokens may repeat");
+                tracing::error!(target: "eldest::session", identity, ?was, ?is, "etcd is another cluster or was restored from a backup: fencing tokens may repeat");
                 None
             }
             _ => None,

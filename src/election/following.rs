@@ -149,7 +149,7 @@ impl<F: Future<Output = Result<(), BoxError>>> Follower<F> {
         match until(env, end, self.work?).await {
             Some(Ok(Ok(()))) => {}
             Some(Ok(Err(error))) => {
-                tracing::warn!(target: "eldest::election", election, %error, "follower's work failed at its end");
+                tracing::warn!(target: "eldest::election", election, %error, "follower's work failed after it was told to stop");
             }
             Some(Err(panic)) => return Some(panic),
             None => {

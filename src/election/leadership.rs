@@ -186,7 +186,7 @@ impl Leadership {
         if self.lost_reason() == Some(LostReason::SteppedDown) {
             return Err(Error::new(
                 ErrorKind::LeadershipLost,
-                "it stepped down, and stands again; leave through the candidate",
+                "the leader stepped down and has joined again; leave through the candidate",
             ));
         }
         claim.give_back(LostReason::Resigned).await?;
@@ -381,7 +381,7 @@ pub(crate) async fn proclaim(
         Ok(Ok(true)) => Ok(()),
         Ok(Ok(false)) => Err(Error::new(
             gone,
-            "nothing was announced: the key is no longer ours",
+            "nothing was announced: the key no longer belongs to this session",
         )),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(Error::closed()),

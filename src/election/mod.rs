@@ -518,7 +518,7 @@ impl Error {
         Error::new(
             ErrorKind::AlreadyCampaigning,
             format!(
-                "this session already stands in {election:?}; two candidates need two sessions"
+                "this session is already a candidate in {election:?}; two candidates need two sessions"
             ),
         )
     }

@@ -283,7 +283,7 @@ pub(crate) fn late<T>(term: &Term, result: Option<Result<T, BoxError>>) -> Optio
     match result {
         Some(Ok(value)) => return Some(value),
         Some(Err(error)) => {
-            tracing::warn!(target: "eldest::election", election, %error, "work failed at the end of its term");
+            tracing::warn!(target: "eldest::election", election, %error, "work failed after its term ended");
         }
         None => {
             tracing::warn!(target: "eldest::election", election, "work dropped at the frozen deadline");
@@ -312,7 +312,7 @@ async fn leave(candidate: Option<Candidate>) -> Result<()> {
 pub(crate) fn unconfirmed(error: Error) -> Result<()> {
     match error.kind() {
         ErrorKind::Unavailable | ErrorKind::Closed => {
-            tracing::warn!(target: "eldest::election", error = %error.report(), "release not confirmed yet");
+            tracing::warn!(target: "eldest::election", error = %error.report(), "key's deletion not confirmed yet; it continues in the background");
             Ok(())
         }
         _ => Err(error),

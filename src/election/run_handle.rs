@@ -28,7 +28,7 @@ use crate::runtime::SharedEnv;
 ///
 /// Cancel safe: awaiting `&mut handle` again returns what was not returned. After it has returned, do not await it
 /// again.
-#[must_use = "the handle alone tells how the work ended"]
+#[must_use = "only the handle reports how the work ended"]
 pub struct RunHandle<T> {
     stop: CancellationToken,
     result: oneshot::Receiver<thread::Result<Result<Option<T>>>>,

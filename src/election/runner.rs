@@ -425,7 +425,7 @@ impl<F, C> Runner<F, C> {
             check_limit("health_check's limit", limit)?;
             if every.is_zero() || every >= limit {
                 return Err(invalid(format!(
-                    "health_check asks every {every:?}; it must be more than zero and less than its limit of {limit:?}"
+                    "the interval of health_check is {every:?}; it must be more than zero and less than its limit of {limit:?}"
                 )));
             }
         }

@@ -31,7 +31,7 @@ pub(super) fn all(endpoints: &[String], access: &Access) -> Result<Vec<String>, 
 fn one(endpoint: &str, access: &Access) -> Result<String, String> {
     // As other programs take them, in one variable.
     if endpoint.contains(',') {
-        return Err("one endpoint each: split the list at its commas".to_owned());
+        return Err("it contains a comma; pass each endpoint separately".to_owned());
     }
     if endpoint.is_empty() {
         return Err("it is empty".to_owned());
@@ -50,7 +50,7 @@ fn one(endpoint: &str, access: &Access) -> Result<String, String> {
     check_scheme(&uri, access)?;
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     if authority.contains('@') {
-        return Err("user and password belong into SessionOptions::credentials".to_owned());
+        return Err("set user and password by SessionOptions::credentials".to_owned());
     }
     let host = uri.host().unwrap_or_default();
     if host.is_empty() {
@@ -68,7 +68,7 @@ fn one(endpoint: &str, access: &Access) -> Result<String, String> {
 
 fn check_scheme(uri: &Uri, access: &Access) -> Result<(), String> {
     let why = match uri.scheme_str() {
-        Some("http") if access.demands_tls() => "TLS options need https, and this is http",
+        Some("http") if access.demands_tls() => "TLS options need https, but the scheme is http",
         Some("https") if cfg!(not(any(feature = "tls-ring", feature = "tls-aws-lc"))) => {
             "https needs the crate's feature `tls`"
         }

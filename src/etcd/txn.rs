@@ -12,7 +12,7 @@ pub(super) use convert::{fenced, outcome};
 ///
 /// The key still exists if its create revision equals the term's fencing token. That is one comparison in the
 /// transaction of any client, and one [`Condition`] of an [`Op::when`].
-#[must_use = "a guard does nothing until a transaction has it"]
+#[must_use = "a guard does nothing until a transaction uses it"]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guard {
     key: Arc<[u8]>,
@@ -55,7 +55,7 @@ pub enum Comparison {
 /// A condition on a key, for the operations of [`Op::when`].
 ///
 /// A key that does not exist has version, revisions and lease 0; a comparison of its value is never true.
-#[must_use = "a condition does nothing until a transaction has it"]
+#[must_use = "a condition does nothing until a transaction uses it"]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     key: Vec<u8>,
@@ -118,7 +118,7 @@ impl From<Guard> for Condition {
 }
 
 /// One operation of a fenced transaction; see [`Term::txn`](crate::Term::txn).
-#[must_use = "an operation does nothing until a transaction has it"]
+#[must_use = "an operation does nothing until a transaction uses it"]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Op(Kind);
 

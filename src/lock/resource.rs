@@ -70,7 +70,7 @@ impl Resource {
             Some(result) => result.map(Some),
             None => Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("etcd did not answer within {patience:?}; nothing of this attempt is kept"),
+                format!("etcd did not answer within {patience:?}; the attempt was given up"),
             )),
         }
     }

@@ -222,7 +222,7 @@ impl Session {
         if below.is_empty() && shared.settings.is_everywhere() {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
-                "the namespace is empty, so a name is needed below which to look: all keys of etcd would be read",
+                "the namespace is empty, so a name is required; without one, all keys of etcd would be read",
             ));
         }
         if !below.is_empty() {

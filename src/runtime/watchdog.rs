@@ -163,7 +163,10 @@ fn visit(watched: Arc<dyn Watched>, fired: &mut Option<Time>) -> Option<Time> {
             .copied()
             .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("(no text)");
-        tracing::error!(panic = text, "a watched deadline panicked in the watchdog");
+        tracing::error!(
+            panic = text,
+            "a deadline's handler panicked in the watchdog"
+        );
         None
     })
 }
@@ -187,7 +190,7 @@ impl Bell {
         {
             let kernel = kernel::Bell::new()
                 .inspect_err(|error| {
-                    tracing::warn!(%error, "no kernel timer for the watchdog; it may be late after a suspend");
+                    tracing::warn!(%error, "the watchdog has no kernel timer; it may be late after a suspend");
                 })
                 .ok();
             Self {

@@ -172,7 +172,7 @@ impl Handle {
             None => Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "the key's deletion was not confirmed within {patience:?}; it is retried in the background"
+                    "etcd did not confirm the key's deletion within {patience:?}; the session repeats it in the background"
                 ),
             )),
         }
@@ -239,7 +239,7 @@ impl Session {
         if !settings.survives(ETCD_ELECTION_TIMEOUT) {
             tracing::warn!(
                 target: "eldest::session", identity = settings.identity, ttl = ?settings.ttl,
-                "with this ttl a change of etcd's own leader may cost the leadership",
+                "the ttl is short: a change of etcd's own leader may cost the leadership",
             );
         }
         Ok(Self::start(env, Arc::new(pool), settings))

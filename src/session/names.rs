@@ -60,19 +60,19 @@ impl Use {
             (Use::Semaphore { capacity: ours }, Use::Semaphore { capacity }) => Error::new(
                 ErrorKind::CapacityMismatch,
                 format!(
-                    "capacity {capacity} was asked for, but this session uses {name:?} with capacity {ours}"
+                    "capacity {capacity} was requested, but this session uses {name:?} with capacity {ours}"
                 ),
             ),
             (Use::Partitions { count: ours }, Use::Partitions { count }) => Error::new(
                 ErrorKind::CountMismatch,
                 format!(
-                    "{count} partitions were asked for, but this session shares {ours} under {name:?}"
+                    "{count} partitions were requested, but this session shares {ours} under {name:?}"
                 ),
             ),
             _ => Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "this session uses {name:?} for {self}; {other} of that name would stand in the same queue"
+                    "this session uses {name:?} for {self}; {other} with that name would join the same queue"
                 ),
             ),
         }
@@ -307,7 +307,7 @@ mod tests {
         let semaphore = Use::Semaphore { capacity: 2 };
         let held = names.register("a", semaphore).unwrap();
         let message = refused(&names, "a", Use::Semaphore { capacity: 3 });
-        assert!(message.contains("capacity 3 was asked for"), "{message}");
+        assert!(message.contains("capacity 3 was requested"), "{message}");
         assert!(message.contains("with capacity 2"), "{message}");
         drop((lock, held));
         assert!(names.register("a", Use::Semaphore { capacity: 3 }).is_ok());

@@ -423,7 +423,7 @@ pub(crate) fn check_exact(prefix: &str, namespace: &str) -> Result<()> {
     let rule = if prefix.is_empty() {
         "must not be empty"
     } else if prefix.ends_with('/') {
-        "must not end with '/': the one before the lease id is added"
+        "must not end with '/', which is added before the lease id"
     } else if prefix.chars().any(char::is_control) {
         "must not contain control characters"
     } else if prefix.len() > MAX_EXACT {
@@ -432,7 +432,7 @@ pub(crate) fn check_exact(prefix: &str, namespace: &str) -> Result<()> {
             prefix.len()
         )));
     } else if prefix.split('/').any(own_level) || within.is_some_and(|name| name.starts_with('~')) {
-        "must not lie below a level such as '~semaphore', where this crate keeps other keys"
+        "must not have a level such as '~semaphore', below which this crate keeps other keys"
     } else {
         return Ok(());
     };

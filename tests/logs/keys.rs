@@ -124,7 +124,7 @@ async fn somebody_elses_key_at_our_path_and_a_short_ttl_are_told() -> Result {
     let etcd = Etcd::start().await?;
     let options = SessionOptions::new("a").ttl(Duration::from_secs(2));
     let session = Session::connect([etcd.endpoint()], options).await?;
-    let warning = "with this ttl a change of etcd's own leader may cost the leadership";
+    let warning = "the ttl is short: a change of etcd's own leader may cost the leadership";
     logs.one(SESSION, warning, &[("identity", "a"), ("ttl", "2s")]);
     let mut candidate = session.election("jobs")?.campaign().await?;
     let leadership = timeout(LONG, candidate.elected()).await??;

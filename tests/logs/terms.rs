@@ -186,7 +186,11 @@ async fn ill_health_a_stall_stepping_down_and_late_work_are_told() -> Result {
     assert_eq!(stalled.level, Level::WARN);
     let stepped_down = logs.one(ELECTION, "term ended", &[("reason", "stepped_down")]);
     assert_eq!(stepped_down.level, Level::INFO, "it was asked for");
-    let late = logs.one(ELECTION, "follower's work failed at its end", &of_jobs);
+    let late = logs.one(
+        ELECTION,
+        "follower's work failed after it was told to stop",
+        &of_jobs,
+    );
     assert_eq!(late.field("error"), "too late");
     let dropped = "follower's work dropped after the grace period";
     assert!(!logs.of(ELECTION, dropped, &of_jobs).is_empty());
@@ -218,7 +222,7 @@ fn a_runtime_that_went_down_is_told_as_the_reason() -> Result {
 
 #[tokio::test]
 async fn a_candidate_that_won_and_is_not_awaited_is_warned_of_once() -> Result {
-    const UNCLAIMED: &str = "elected, but nobody awaits it: it leads, and nobody acts";
+    const UNCLAIMED: &str = "elected, but not awaited: this node leads and does no work";
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;

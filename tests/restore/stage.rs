@@ -313,7 +313,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 fn changes(logs: &Logs, name: &str) -> usize {
-    let line = "etcd is another cluster or was restored from a backup: tokens may repeat";
+    let line = "etcd is another cluster or was restored from a backup: fencing tokens may repeat";
     { logs.of("eldest::session", line, &[("identity", name)]) }.len()
 }
 

@@ -44,7 +44,7 @@ impl EtcdCluster {
         Self { members }
     }
 
-    /// One member, counted from zero.
+    /// Returns one member, counted from zero.
     ///
     /// # Panics
     ///
@@ -53,18 +53,18 @@ impl EtcdCluster {
         &mut self.members[index]
     }
 
-    /// All members.
+    /// Returns all members.
     pub fn members(&self) -> &[Etcd] {
         &self.members
     }
 
-    /// The endpoints of all members, in their order.
+    /// Returns the endpoints of all members, in order.
     pub fn endpoints(&self) -> Vec<String> {
         self.members.iter().map(Etcd::endpoint).collect()
     }
 
-    /// Waits until a majority agrees on a leader that itself agrees, and answers with its index.
-    /// A leader that was just killed or paused is not named.
+    /// Waits until a majority agrees on a leader that itself agrees, and returns its index. A leader that was just
+    /// killed or paused is not returned.
     ///
     /// # Panics
     ///
@@ -85,8 +85,8 @@ impl EtcdCluster {
             .unwrap_or_else(|_| panic!("no majority agrees on a leader within {deadline:?}"))
     }
 
-    /// Starts all members that were killed, at once, and waits until they serve. Starting them one by one would
-    /// wait for ever while there is no quorum.
+    /// Starts all members that were killed, at once, and waits until they serve. Starting them one by one would wait
+    /// forever without a quorum.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl EtcdCluster {
     }
 }
 
-/// What one member believes.
+/// The leader that one member believes in.
 #[derive(Clone, Copy)]
 struct View {
     member: u64,

@@ -1,4 +1,4 @@
-//! Abandons a session within the process, as a crash would: nothing is released, and its lease runs out by itself.
+//! Abandons a session within the process, as a crash would: nothing is released, and its lease expires.
 
 use eldest::{Session, SessionOptions};
 use etcd_client::Client;
@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Connects a session that [`crash`] can abandon; otherwise as [`Session::connect`].
 ///
-/// Its watchdog is a task of the runtime and not a thread. Certificates cannot be read from files.
+/// Its watchdog is a task of the runtime instead of a thread. It cannot read certificates from files.
 ///
 /// # Errors
 ///
@@ -28,13 +28,14 @@ pub async fn crashable_session<E: AsRef<str>>(
     Session::connect(endpoints, options.env(env)).await
 }
 
-/// Abandons a session as the crash of its process would: its tasks stop where they stand, its connections close, and
-/// nothing is sent any more. Its keys stay until the lease expires, at most a TTL later; only then the next one leads.
+/// Abandons a session as the crash of its process would: its tasks stop where they are, its connections close, and
+/// nothing more is sent. Its keys stay until the lease expires, at most a TTL later; only then the next candidate
+/// leads.
 ///
-/// Handles of the session live on, as they would in a process that has not noticed: a term's token is cancelled
-/// ([`RuntimeGone`](eldest::LostReason::RuntimeGone)), the term stays valid until its deadline, and calls answer
-/// [`Closed`](eldest::ErrorKind::Closed) or [`Unavailable`](eldest::ErrorKind::Unavailable). Tasks of the test's own
-/// go on; end them by [`abort`](tokio::task::JoinHandle::abort), before the crash if they release something.
+/// Handles of the session live on, as in a process that has not noticed. The token of a term is cancelled
+/// ([`RuntimeGone`](eldest::LostReason::RuntimeGone)), the term stays valid until its deadline, and calls return
+/// [`Closed`](eldest::ErrorKind::Closed) or [`Unavailable`](eldest::ErrorKind::Unavailable). The test's own tasks
+/// continue; end them with [`abort`](tokio::task::JoinHandle::abort), before the crash if they release something.
 ///
 /// ```no_run
 /// # async fn example(etcd: eldest_testing::Etcd) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -55,8 +56,9 @@ pub async fn crashable_session<E: AsRef<str>>(
 /// # Errors
 ///
 /// [`InvalidInput`](ErrorKind::InvalidInput): the session was connected neither by [`crashable_session`] nor by
-/// `MemoryEtcd::session`. To crash a service that connects by itself, run it on a [`Runtime`](tokio::runtime::Runtime) of
-/// its own and end that by [`shutdown_background`](tokio::runtime::Runtime::shutdown_background), or kill its process.
+/// `MemoryEtcd::session`. To crash a service that connects its own session, run it on its own
+/// [`Runtime`](tokio::runtime::Runtime) and end that with
+/// [`shutdown_background`](tokio::runtime::Runtime::shutdown_background), or kill its process.
 pub fn crash(session: &Session) -> Result<()> {
     if eldest::internal::scripted::crash(session) {
         return Ok(());

@@ -1,7 +1,7 @@
-//! Freezes, kills and cuts containers of a test, and records it in a history (feature `docker`).
+//! Freezes, kills and cuts containers of a test, and records this in a history (feature `docker`).
 //!
-//! Who started a container does not matter: testcontainers, docker-compose or `docker run`. It is found by its id or
-//! its name.
+//! Any tool may have started a container: testcontainers, docker-compose or `docker run`. It is found by its id or its
+//! name.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -23,11 +23,11 @@
 //! # What is left behind
 //!
 //! A test that is killed cannot tidy up. Give everything that it makes the label [`owner_label`], and let the next run
-//! call [`sweep`]: it removes what belongs to processes that are no more.
+//! call [`sweep`]: it removes everything whose process no longer runs.
 //!
 //! # The engine
 //!
-//! `DOCKER_HOST` names it, as it does for the command `docker`; by default it is the local socket. Histories need the
+//! `DOCKER_HOST` names it, as for the command `docker`; by default it is the local socket. Histories need the
 //! containers to run on this machine: events of different clocks cannot be compared.
 
 use std::collections::HashMap;
@@ -61,20 +61,20 @@ mod tests;
 pub use network::Network;
 pub use owner::{OWNER_LABEL, owner_label, sweep};
 
-/// A container that somebody started, and what a test may do to it.
+/// A running container, with the faults that a test may cause in it.
 ///
-/// It is neither stopped nor removed when this is dropped.
+/// Dropping this value neither stops nor removes the container.
 pub struct Container {
     docker: Docker,
     id: String,
     name: String,
     record: Option<Record>,
-    /// What it was cut from and not yet connected to again, and how it was connected.
+    /// The networks that it was cut from and is not yet connected to again, with its former connection.
     cuts: Mutex<Vec<(String, EndpointSettings)>>,
 }
 
 impl Container {
-    /// The container of that id (or the beginning of one) or name.
+    /// Finds the container with that id (or the beginning of one) or name.
     ///
     /// # Errors
     ///
@@ -97,33 +97,33 @@ impl Container {
         })
     }
 
-    /// From now on records what is done to it, as done to that node of the election: [`What::Paused`] and
-    /// [`What::Resumed`], [`What::Killed`], and a [`What::Fault`] for each network it is cut from. The stamps are
-    /// what [`What`] asks for: no belief is hidden or invented. What the engine refused is not recorded.
+    /// Records from now on what is done to it, as done to that node of the election: [`What::Paused`] and
+    /// [`What::Resumed`], [`What::Killed`], and a [`What::Fault`] for each network it is cut from. The stamps are those
+    /// that [`What`] asks for: no belief is hidden or invented. An action that the engine refused is not recorded.
     pub fn recorded(mut self, recorder: &Recorder, node: impl Into<String>) -> Self {
         self.record = Some(Record::of(recorder, Some(node.into())));
         self
     }
 
-    /// From now on records what is done to it as a fault that hits every node: for a container of etcd. A kill is
-    /// over once it was [started](Self::start) again; that it serves again takes a moment longer.
+    /// Records from now on what is done to it as a fault that hits every node, for a container of etcd. A kill is over
+    /// once the container was [started](Self::start) again; serving again takes a moment longer.
     pub fn recorded_for_all(mut self, recorder: &Recorder) -> Self {
         self.record = Some(Record::of(recorder, None));
         self
     }
 
-    /// Its full id.
+    /// Returns its full id.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Its name, as `docker ps` shows it.
+    /// Returns its name, as `docker ps` shows it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where this machine reaches the TCP port that the container publishes. Ask again after every start, kill or
-    /// cut: a port that the engine chose is another afterwards.
+    /// Returns the address at which this machine reaches a published TCP port of the container. Ask again after every
+    /// start, kill or cut: a port that the engine chose changes then.
     ///
     /// # Errors
     ///
@@ -146,7 +146,7 @@ impl Container {
         published.ok_or_else(|| refused(format!("{self} does not publish port {port} now")))
     }
 
-    /// The names of the networks that it is connected to.
+    /// Returns the names of the networks that it is connected to.
     ///
     /// # Errors
     ///
@@ -158,11 +158,11 @@ impl Container {
     }
 
     /// Stops every process in it, as `docker pause` does. On return none of them runs, and none of them notices until
-    /// [`thaw`](Self::thaw). Its published ports go on accepting connections, which then hang.
+    /// [`thaw`](Self::thaw). Its published ports still accept connections, which then hang.
     ///
     /// # Errors
     ///
-    /// The engine refused: it does not run, or is frozen already.
+    /// The engine refused: the container does not run, or is frozen already.
     pub async fn freeze(&self) -> Result<(), TestError> {
         let frozen = self.breaks_all("frozen");
         let done = self.docker.pause_container(&self.id).await;
@@ -171,11 +171,11 @@ impl Container {
         Ok(())
     }
 
-    /// Lets a frozen container go on.
+    /// Continues a frozen container.
     ///
     /// # Errors
     ///
-    /// The engine refused: it is not frozen.
+    /// The engine refused: the container is not frozen.
     pub async fn thaw(&self) -> Result<(), TestError> {
         let resumed = (!self.hits_all()).then_some(What::Resumed);
         let resumed = Step::begin(self.record.as_ref(), resumed);
@@ -189,7 +189,7 @@ impl Container {
     ///
     /// # Errors
     ///
-    /// The engine refused: it does not run.
+    /// The engine refused: the container does not run.
     pub async fn kill(&self) -> Result<(), TestError> {
         let down = self.breaks_all("down");
         let signal = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
@@ -223,12 +223,12 @@ impl Container {
         Ok(())
     }
 
-    /// Asks it to end (SIGTERM, or the signal that its image names) and kills it after `grace`, which is rounded up
-    /// to seconds. On return it has ended. If it is frozen, it is [thawed](Self::thaw) first, for it could not
-    /// answer otherwise; that is recorded too.
+    /// Asks it to end (SIGTERM, or the signal that its image names) and kills it after `grace`, which is rounded up to
+    /// seconds. On return it has ended. A frozen container is [thawed](Self::thaw) first, because it could not react
+    /// otherwise; that is recorded too.
     ///
-    /// [`What::Killed`] is recorded then, for the process is dead. A node that shuts down by itself before that
-    /// records [`What::Left`], if a test is to measure how fast it hands over.
+    /// [`What::Killed`] is recorded then, because the process is dead. If a test measures how fast a node hands over,
+    /// the node records [`What::Left`] itself before it shuts down.
     ///
     /// # Errors
     ///
@@ -250,8 +250,8 @@ impl Container {
         Ok(())
     }
 
-    /// Starts it again after it has ended. It has its files of before; a published port may have become another, see
-    /// [`address`](Self::address). What it was cut from it stays cut from.
+    /// Starts it again after it has ended. It keeps its files. A published port may have changed
+    /// ([`address`](Self::address)). It stays cut from the same networks.
     ///
     /// # Errors
     ///
@@ -263,16 +263,15 @@ impl Container {
         Ok(())
     }
 
-    /// Cuts it from one network, named as the engine names it (compose prepends the project: `shop_backend`).
+    /// Cuts it from one network, by the name that the engine uses (compose prepends the project: `shop_backend`).
     ///
-    /// Its interface is gone: its own requests there fail at once, where a broken cable would swallow them, and
-    /// what others send to it is swallowed. Its published ports go with the network they came by; a
-    /// [`Proxy`](super::Proxy) breaks single connections, and one direction of them.
+    /// Its interface is removed: its own requests there fail at once, unlike with a broken cable, and packets to it are
+    /// lost. Its published ports disappear with the network that they came by. A [`Proxy`](super::Proxy) breaks single
+    /// connections, and one direction of them.
     ///
     /// # Errors
     ///
-    /// It is not connected to that network, which the text says with those that it is connected to; the engine
-    /// refused.
+    /// It is not connected to that network (the text lists its networks); the engine refused.
     pub async fn cut(&self, network: &str) -> Result<(), TestError> {
         let mut endpoints = self.endpoints().await?;
         let Some(endpoint) = endpoints.remove(network) else {
@@ -301,13 +300,13 @@ impl Container {
         Ok(())
     }
 
-    /// Connects it to all that this value cut it from, with the aliases and the fixed addresses it had there; after a
-    /// plain `docker network connect`, names that docker-compose gave would be missing. An address that the
-    /// engine chose may be another.
+    /// Connects it again to all networks that this value cut it from, with its aliases and fixed addresses there. (A
+    /// plain `docker network connect` would lose the names that docker-compose gave.) An address that the engine chose
+    /// may change.
     ///
     /// # Errors
     ///
-    /// The engine refused; what is left can be tried again.
+    /// The engine refused; the rest can be tried again.
     pub async fn heal(&self) -> Result<(), TestError> {
         loop {
             let next = self.cuts().last().cloned();

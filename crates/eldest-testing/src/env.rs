@@ -1,4 +1,5 @@
-//! Provides a session's surroundings in the time of the tokio runtime, which a test may pause, and ends them at one blow.
+//! Provides a session's environment in the time of the tokio runtime, which a test may pause, and ends all of it at
+//! once.
 #![allow(clippy::disallowed_methods)] // this is a place that makes timers and tasks
 #![cfg_attr(not(feature = "memory"), allow(unreachable_pub))] // the simulator of the whole library has it with that feature
 
@@ -16,19 +17,19 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Where the wall clocks of all simulations begin: the first second of 2020.
+/// The wall clock's first moment in all simulations: the first second of 2020.
 const EPOCH: Duration = Duration::from_secs(1_577_836_800);
-/// What a clock shows at first: a deadline may lie a little before it.
+/// The first reading of a clock: a deadline may lie a little before it.
 const FIRST: Duration = Duration::from_secs(100);
 
 type Connecting = BoxFuture<'static, Result<Client, Error>>;
 
-/// The surroundings of one session: tokio's timers and tasks, and a clock, a source of random numbers and a network of the
-/// caller's choice.
+/// The environment of one session: tokio's timers and tasks, and a clock, a source of random numbers and a network of
+/// the caller's choice.
 pub struct TokioEnv {
     runtime: Handle,
     clock: Box<dyn Fn() -> Time + Send + Sync>,
-    /// The clock's seconds in one of tokio's.
+    /// The seconds of the clock in one second of tokio's.
     rate: f64,
     random: Box<dyn Fn() -> u64 + Send + Sync>,
     connect: Box<dyn Fn(String, ConnectOptions) -> Connecting + Send + Sync>,
@@ -37,7 +38,7 @@ pub struct TokioEnv {
 }
 
 impl TokioEnv {
-    /// Of the runtime on which it is called, with its clock and with random numbers of the machine.
+    /// Makes the environment of the current runtime, with its clock and with random numbers of the machine.
     pub fn new(
         connect: impl Fn(String, ConnectOptions) -> Connecting + Send + Sync + 'static,
     ) -> Arc<Self> {
@@ -46,7 +47,7 @@ impl TokioEnv {
         Self::with_clock(now, 1.0, || fastrand::u64(..), connect)
     }
 
-    /// With a clock that runs at another rate than tokio's.
+    /// Makes an environment with a clock that runs at another rate than tokio's.
     pub fn with_clock(
         clock: impl Fn() -> Time + Clone + Send + Sync + 'static,
         rate: f64,
@@ -68,7 +69,7 @@ impl TokioEnv {
     }
 }
 
-/// The time since this call by the clock of this runtime, paused or not, for any thread.
+/// Returns a clock that counts the time since this call, paused or not, for any thread.
 pub(crate) fn clock() -> impl Fn() -> Duration + Clone + Send + Sync + 'static {
     let (runtime, begun) = (Handle::current(), Instant::now());
     move || {
@@ -77,7 +78,7 @@ pub(crate) fn clock() -> impl Fn() -> Duration + Clone + Send + Sync + 'static {
     }
 }
 
-/// Stands for the watchdog's thread.
+/// Does the work of the watchdog's thread.
 async fn guard(watchdog: Weak<Watchdog>, clock: impl Fn() -> Time, rate: f64) {
     while let Some(watchdog) = watchdog.upgrade() {
         let now = clock();
@@ -143,7 +144,7 @@ impl Env for TokioEnv {
     }
 }
 
-/// A connection that nobody takes.
+/// Returns a connection that is refused.
 pub(crate) fn refused() -> Connecting {
     let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
     std::future::ready(Err(Error::IoError(refused))).boxed()
@@ -172,7 +173,7 @@ impl Watchdog {
         self.changed.notify_one();
     }
 
-    /// Fires what is due, and says when to look again.
+    /// Fires what is due, and returns when to look again.
     pub(crate) fn look(&self, now: Time) -> Option<Time> {
         let mut next = None;
         let mut due_now = Vec::new();

@@ -1,4 +1,4 @@
-//! Defines the error of this crate: its kind says what a test does about it, its text says what was seen.
+//! Defines the error of this crate. Its kind says what a test does about it; its text says what happened.
 
 use std::fmt;
 
@@ -11,25 +11,25 @@ const UNAVAILABLE: i32 = 14;
 /// Another error, as the cause of ours.
 type Source = Box<dyn std::error::Error + Send + Sync + 'static>;
 
-/// What went wrong, and so what to do about it.
+/// The kind of an error, which tells a test what to do about it.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// An argument breaks a rule; the message names it. Correct it.
     InvalidInput,
-    /// The program of a server is not on this machine, or cannot be run. Install it, or name another one.
+    /// The program of a server is not on this machine, or cannot run. Install it, or name another one.
     Missing,
     /// A server does not serve; the message quotes its log.
     NotServing,
-    /// What was awaited did not happen before the deadline; the message says what was seen last.
+    /// The awaited condition was not met before the deadline; the message says what was seen last.
     TimedOut,
-    /// Something happened that the caller of [`one_leader_stays`](crate::one_leader_stays) ruled out.
+    /// An event happened that the caller of [`one_leader_stays`](crate::one_leader_stays) ruled out.
     Contradicted,
-    /// etcd or the Docker Engine gives no answer. See to it that it runs and that this machine reaches it.
+    /// etcd or the Docker Engine does not answer. Check that it runs and that this machine reaches it.
     Unreachable,
-    /// etcd or the Docker Engine refuses; the source says why.
+    /// etcd or the Docker Engine refused; the source says why.
     Refused,
-    /// This machine refuses a folder, a file or a port; the source says why, if it is known.
+    /// This machine refused a folder, a file or a port; the source says why, if it is known.
     Machine,
 }
 
@@ -48,11 +48,11 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// The one error of this crate.
+/// The error type of this crate.
 ///
-/// `Display` says what went wrong. What etcd, the Docker Engine or the machine said is the
-/// [`source`](std::error::Error::source), and not repeated. `Debug` writes both as plain text, because that is what a failed
-/// test shows.
+/// `Display` says what went wrong. The words of etcd, the Docker Engine or the machine are the
+/// [`source`](std::error::Error::source), and are not repeated. `Debug` writes both as plain text, because a failed
+/// test shows that.
 pub struct Error {
     kind: ErrorKind,
     message: String,
@@ -80,7 +80,7 @@ impl Error {
         }
     }
 
-    /// A failed request to etcd: its answer, or none.
+    /// Makes the error of a failed request to etcd: its answer, or that there was none.
     pub(crate) fn of_etcd(doing: &str, error: etcd_client::Error) -> Self {
         let answered = matches!(&error, etcd_client::Error::GRpcStatus(status)
             if status.code() as i32 != UNAVAILABLE);
@@ -92,7 +92,7 @@ impl Error {
         Self::because(kind, format!("cannot {doing}"), error)
     }
 
-    /// What to do about it.
+    /// Returns the kind, which tells a test what to do.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

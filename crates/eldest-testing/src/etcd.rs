@@ -1,5 +1,4 @@
-//! Starts and restarts one etcd server, confirms that it is the one that answers, and removes its folder at
-//! the end.
+//! Starts and restarts one etcd server, confirms that this server answers, and removes its folder at the end.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod builder;
@@ -21,31 +20,31 @@ use super::process::Process;
 pub use builder::EtcdBuilder;
 use setup::{Setup, Version, new_folder};
 
-/// How long a server may take to serve.
+/// How long a server may take until it serves.
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
-/// With a page.
+/// How long to wait for a page.
 const PAGE: Duration = Duration::from_secs(5);
 
-/// What etcd logs when somebody else has its port.
+/// What etcd logs when another process has its port.
 const PORT_TAKEN: &str = "address already in use";
 
-/// For clients and for peers, where nobody else takes any: etcd's own.
+/// etcd's own ports for clients and for peers, at addresses where no other process uses them.
 const PORTS: [u16; 2] = [2379, 2380];
 
-/// One etcd server on the loopback interface, a process of its own. Dropping it kills the process and removes its
-/// folder; if this process is killed, both go too (on Unix).
+/// An etcd server on the loopback interface, in its own process. Dropping it kills the process and removes its folder;
+/// if this process is killed, both go too (on Unix).
 #[derive(Debug)]
 pub struct Etcd {
     // Before the folder, so that the process is gone when the folder is removed.
     process: Option<Process>,
     setup: Setup,
-    /// The member's id, once it was heard from its own peer port.
+    /// The member's id, once its own peer port reported it.
     member: Option<u64>,
     folder: TempDir,
 }
 
-/// Why a server does not serve.
+/// The reason why a server does not serve.
 enum Failure {
     PortTaken(String),
     Other(Error),
@@ -64,23 +63,23 @@ impl Etcd {
         Self::builder().start().await
     }
 
-    /// For a server or a cluster with other settings.
+    /// Returns a builder for a server or a cluster with other settings.
     pub fn builder() -> EtcdBuilder {
         EtcdBuilder::default()
     }
 
-    /// `http://127.0.0.1:PORT`, for clients.
+    /// Returns `http://127.0.0.1:PORT`, for clients.
     pub fn endpoint(&self) -> String {
         self.setup.client.url()
     }
 
-    /// `127.0.0.1:PORT`, for [`Proxy::start`](super::Proxy::start).
+    /// Returns `127.0.0.1:PORT`, for [`Proxy::start`](super::Proxy::start).
     pub fn address(&self) -> String {
         self.setup.client.address()
     }
 
-    /// A new client with default options, connected to this server alone. With the feature `etcd-client`; without it,
-    /// [`get`](Self::get), [`put`](Self::put) and [`delete`](Self::delete) do what most tests need.
+    /// Returns a new client with default options, connected to this server alone (feature `etcd-client`). Without the
+    /// feature, [`get`](Self::get), [`put`](Self::put) and [`delete`](Self::delete) do what most tests need.
     ///
     /// # Panics
     ///
@@ -90,12 +89,12 @@ impl Etcd {
         self.connect().await
     }
 
-    /// The value of a key; `None` if there is no such key.
+    /// Reads the value of a key; `None` if there is no such key.
     ///
     /// # Errors
     ///
-    /// [`Unreachable`](ErrorKind::Unreachable): the server does not answer within 5 s.
-    /// [`Refused`](ErrorKind::Refused): it answers with an error.
+    /// [`Unreachable`](ErrorKind::Unreachable): the server does not answer within 5 s. [`Refused`](ErrorKind::Refused):
+    /// it answers with an error.
     pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         kv::get(self.connect().await, key.as_ref()).await
     }
@@ -109,7 +108,7 @@ impl Etcd {
         kv::put(self.connect().await, key.as_ref(), value.as_ref()).await
     }
 
-    /// Deletes a key, as an operator would: a leader's, for example. False: there was no such key.
+    /// Deletes a key, as an operator would: a leader's, for example. Returns `false` if there was no such key.
     ///
     /// # Errors
     ///
@@ -123,34 +122,34 @@ impl Etcd {
         client.expect("the endpoint is a valid address, and nothing is sent yet")
     }
 
-    /// The member's name, unique to this server.
+    /// Returns the member's name, unique to this server.
     pub fn name(&self) -> &str {
         &self.setup.name
     }
 
-    /// The server's version, such as `3.7.2`.
+    /// Returns the server's version, such as `3.7.2`.
     pub fn version(&self) -> &str {
         &self.setup.version.text
     }
 
-    /// Its process id, unless it was killed.
+    /// Returns its process id, unless it was killed.
     pub fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Process::id)
     }
 
-    /// The folder of its data.
+    /// Returns the folder of its data.
     pub fn data_dir(&self) -> &Path {
         &self.setup.data
     }
 
-    /// What it logged so far, over all starts.
+    /// Returns everything that it logged so far, over all starts.
     pub fn log(&self) -> String {
         let log = std::fs::read(self.log_path()).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// Stops the process (SIGSTOP): connections stay open, and nobody answers. On return it no longer runs.
-    /// Nothing happens to a killed server.
+    /// Stops the process (SIGSTOP): connections stay open, and nothing answers. On return it no longer runs. On a
+    /// killed server, the call does nothing.
     #[cfg(unix)]
     pub fn pause(&self) {
         if let Some(process) = &self.process {
@@ -172,7 +171,7 @@ impl Etcd {
     }
 
     /// Ends it as an operator would (SIGTERM), and waits until it has ended: if it leads a cluster, it hands that over
-    /// first. Its data and its ports are kept. Nothing happens if it does not run.
+    /// first. Its data and its ports are kept. If it does not run, the call does nothing.
     ///
     /// # Errors
     ///
@@ -220,11 +219,11 @@ impl Etcd {
         }
     }
 
-    /// Uses another binary from the next restart on: an upgrade.
+    /// Uses another binary from the next restart on, as an upgrade does.
     ///
     /// # Errors
     ///
-    /// [`Missing`](ErrorKind::Missing): it does not tell its version.
+    /// [`Missing`](ErrorKind::Missing): it does not report its version.
     pub fn set_binary(&mut self, binary: impl Into<PathBuf>) -> Result<()> {
         let binary = binary.into();
         self.setup.version = Version::of(&binary)?;
@@ -237,7 +236,7 @@ impl Etcd {
         self.setup.options.args.push(arg.into());
     }
 
-    /// Reads a metric: the sum over all samples with that name and at least the labels given, zero if there is none.
+    /// Reads a metric: the sum over all samples with that name and at least the given labels, or zero if there is none.
     /// For example `etcd_mvcc_put_total` or `grpc_server_handled_total{grpc_method="Put",grpc_code="OK"}`.
     ///
     /// # Panics
@@ -250,7 +249,7 @@ impl Etcd {
         }
     }
 
-    /// Like [`metric`](Self::metric), for servers that may be down.
+    /// Reads a metric as [`metric`](Self::metric) does, for servers that may be down.
     ///
     /// # Errors
     ///
@@ -296,7 +295,7 @@ impl Etcd {
         })
     }
 
-    /// Waits until the server serves, or has ended. Tells what is missing so far.
+    /// Waits until the server serves, or has ended. Reports what is missing so far.
     async fn served(&mut self, missing: &mut String) -> Result<(), ExitStatus> {
         // A loop of its own: the compiler cannot tell that a future with `eventually` in it is `Send`.
         loop {
@@ -311,7 +310,7 @@ impl Etcd {
         }
     }
 
-    /// Whether the server is ours and answers linearizable reads.
+    /// Checks that the server is ours and answers linearizable reads.
     async fn serves(&mut self) -> Result<()> {
         self.recognise().await?;
         // An alarm set by a test does not count against it.
@@ -325,7 +324,7 @@ impl Etcd {
         }
     }
 
-    /// Whether the server behind the client port is ours: it must have the id that the peer port gives our name.
+    /// Checks that the server behind the client port is ours: it must have the id that the peer port gives our name.
     /// Both pages need no authentication, so this works however the server is set up.
     async fn recognise(&mut self) -> Result<()> {
         let limit = Duration::from_secs(1);
@@ -359,7 +358,7 @@ impl Etcd {
         self.folder.path().join("etcd.log")
     }
 
-    /// `count` members of one new cluster, not yet started.
+    /// Prepares `count` members of one new cluster, without starting them.
     fn prepare(options: &EtcdBuilder, count: usize) -> Result<Vec<Self>> {
         let binary = options.find_binary()?;
         let version = Version::of(&binary)?;

@@ -1,4 +1,4 @@
-//! Makes a leadership without etcd, whose lease and clock the test moves.
+//! Makes a leadership without etcd, with a lease and a clock that the test moves.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,20 +15,20 @@ use tokio::runtime::Handle;
 
 use crate::env::{Watchdog, refused};
 
-/// How long the lease is good for at first; the default TTL of a session.
+/// The first length of the lease: the default TTL of a session.
 const LEASE: Duration = Duration::from_secs(10);
 /// The default grace period of a session with that TTL.
 const GRACE: Duration = Duration::from_secs(2);
-/// What the clock shows at first.
+/// The first reading of the clock.
 const FIRST: Duration = Duration::from_secs(100);
 
-/// Makes a [`Leadership`] for a unit test, and what the test moves it by. Nothing is sent, nobody else stands, and no time
-/// passes but by [`TermControl::advance`].
+/// Makes a [`Leadership`] for a unit test, and the handle with which the test moves it. Nothing is sent, there is no
+/// other candidate, and time passes only by [`TermControl::advance`].
 ///
-/// The term is valid for 10 s, with a grace period of 2 s. It ends as the table in the
-/// documentation of [`Term`] says. `resign`, `step_down`, `proclaim` and `spawn` work on a tokio runtime as they do with etcd.
-/// [`Term::txn`] fails as if etcd were out of reach ([`Unavailable`](eldest::ErrorKind::Unavailable)): work that writes to
-/// etcd is tested with `MemoryEtcd` or [`Etcd`](crate::Etcd).
+/// The term is valid for 10 s, with a grace period of 2 s. It ends as the table in the documentation of [`Term`] says.
+/// `resign`, `step_down`, `proclaim` and `spawn` work on a tokio runtime as they do with etcd. [`Term::txn`] fails as
+/// if etcd were out of reach ([`Unavailable`](eldest::ErrorKind::Unavailable)): test work that writes to etcd with
+/// `MemoryEtcd` or [`Etcd`](crate::Etcd).
 ///
 /// ```
 /// # #[tokio::main]
@@ -53,7 +53,7 @@ const FIRST: Duration = Duration::from_secs(100);
 ///
 /// # Panics
 ///
-/// Never: the options of its session are good.
+/// Never: the options of its session are valid.
 #[must_use = "dropping a leadership ends it"]
 pub fn fake_leadership(name: impl AsRef<str>, fencing_token: i64) -> (Leadership, TermControl) {
     let machine = Arc::new(Machine::default());
@@ -78,14 +78,14 @@ pub struct TermControl {
 }
 
 impl TermControl {
-    /// Moves the clock. On return every token is cancelled whose time has come; the tasks that wait for one run at the next
-    /// `await`.
+    /// Moves the clock. On return, every token whose time has come is cancelled; the tasks that wait for one run at the
+    /// next `await`.
     pub fn advance(&self, by: Duration) {
         self.machine.advance_to(self.machine.now().after(by));
     }
 
-    /// Renews the lease: the term is valid for so long from now on, unless it is valid for longer already. False: the
-    /// term's token was cancelled before, and so nothing changes.
+    /// Renews the lease: the term is valid for `valid_for` from now on, unless it is already valid for longer. Returns
+    /// `false` if the term's token was cancelled before; then nothing changes.
     pub fn extend(&self, valid_for: Duration) -> bool {
         let extended = self.term.renewed(self.machine.now().after(valid_for));
         // A term that ended for another reason keeps its end.
@@ -97,8 +97,8 @@ impl TermControl {
         self.term.lose(reason);
     }
 
-    /// Lets the lease run out: the token is cancelled for [`LostReason::LeaseExpiring`], unless the term ended before, and
-    /// the term is no longer valid. The clock moves to the deadline.
+    /// Lets the lease expire: the clock moves to the deadline, and the term is no longer valid. The token is cancelled
+    /// for [`LostReason::LeaseExpiring`], unless the term ended before.
     pub fn expire(&self) {
         // In two steps, as time passes: first the token, then the deadline.
         let left = || self.term.term().valid_until().time_left();
@@ -106,7 +106,7 @@ impl TermControl {
         self.advance(left());
     }
 
-    /// A view of the term.
+    /// Returns a view of the term.
     pub fn term(&self) -> Term {
         self.term.term()
     }
@@ -120,7 +120,7 @@ impl fmt::Debug for TermControl {
     }
 }
 
-/// A machine whose clock stands still until it is moved, and whose network leads nowhere.
+/// A machine with a clock that stands still until it is moved, and without a network.
 struct Machine {
     clock: Arc<Mutex<Clock>>,
     watchdog: Watchdog,

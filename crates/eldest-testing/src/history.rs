@@ -1,9 +1,10 @@
-//! Records what the nodes of a test believed, wrote and suffered, and checks it against what leader election promises.
+//! Records what the nodes of a test believed, wrote and suffered, and checks it against the promises of leader
+//! election.
 //!
-//! [`check`] is a pure function from a [`History`] and [`Rules`] to a [`Report`]. It never reads a clock, never
-//! waits and knows nothing of where the events came from: one process, many processes that each wrote a file, or a
-//! simulation. A history is only as good as its events, so a report also counts what it saw: [`Report::require`]
-//! refuses a test in which nothing happened.
+//! [`check`] is a pure function from a [`History`] and [`Rules`] to a [`Report`]. It never reads a clock, never waits,
+//! and does not depend on the source of the events: one process, many processes that each wrote a file, or a
+//! simulation. A history is only as good as its events, so a report also counts them: [`Report::require`] refuses a
+//! test in which nothing happened.
 //!
 //! # What is checked
 //!
@@ -12,24 +13,23 @@
 //! | I1 | no two terms of an election overlap | [`What::Valid`], [`What::Guarded`] |
 //! | I2 | a token belongs to one node, and tokens only grow | [`What::Elected`], [`What::Guarded`], admitted writes |
 //! | I3 | no update is lost, no stale write is admitted | [`What::FencedWrite`], [`What::FinalCounter`] |
-//! | I4 | who is elected holds the oldest live key | [`What::Truth`], see [`TruthRecorder`] |
-//! | I5 | a vacancy ends within TTL + election timeout + slack once nothing is wrong | [`What::Joined`], [`What::Left`], [`What::Killed`], faults |
+//! | I4 | the elected node holds the oldest live key | [`What::Truth`], see [`TruthRecorder`] |
+//! | I5 | a vacancy ends within TTL + election timeout + slack after the last fault | [`What::Joined`], [`What::Left`], [`What::Killed`], faults |
 //! | I6 | nothing is left behind | [`What::Baseline`], [`What::Final`] |
 //!
 //! What is not recorded is not checked.
 //!
-//! # What is not a violation, but counted
+//! # What is counted, but is not a violation
 //!
-//! * **A key deleted early, not by us.** An operator, and in rare cases etcd itself, can delete the key of a living
-//!   leader. Its node believes until it hears of it, at worst until its local deadline. Such an overlap is excused
-//!   only on evidence: the test recorded [`What::DeletedByOther`], or [`TruthRecorder`] saw that etcd had promised
-//!   the lease a longer life and that the whole lease is gone; nobody of us asked for it; and the overlap lies
-//!   after the deletion and ends within one TTL of it.
-//! * **A stopped process.** From the last check before a stop to the first check after it, a process has not
-//!   noticed the end of its term. While it is stopped it does nothing, and what was in flight is covered by
-//!   fencing (I3) alone, so this overlap is a count of its own: [`Counts::overlaps_while_stopped`].
-//!   [`Rules::stopped_counts_as_leading`] makes it a violation. A check that says *yes* after the stop is an
-//!   ordinary overlap in any case.
+//! * **A key that somebody else deleted early.** An operator, and in rare cases etcd itself, can delete the key of a
+//!   living leader. Its node believes that it leads until it learns of the deletion, at worst until its local deadline.
+//!   Such an overlap is excused only on evidence: the test recorded [`What::DeletedByOther`], or [`TruthRecorder`] saw
+//!   that etcd had promised the lease a longer life and that the whole lease is gone; none of our nodes asked for it;
+//!   and the overlap lies after the deletion and ends within one TTL of it.
+//! * **A stopped process.** From the last check before a stop to the first check after it, a process has not noticed
+//!   the end of its term. While it is stopped it does nothing, and only fencing (I3) covers its requests in flight, so
+//!   this overlap has its own count: [`Counts::overlaps_while_stopped`]. [`Rules::stopped_counts_as_leading`] makes it
+//!   a violation. A check that returns `true` after the stop is an ordinary overlap in any case.
 //!
 //! # Example
 //!
@@ -53,8 +53,8 @@
 //!
 //! # Limits
 //!
-//! All events come from one host: `CLOCK_BOOTTIME` cannot be compared between machines. One history covers one
-//! etcd cluster; a restored backup begins a new one. The fenced counter starts at zero.
+//! All events come from one host: `CLOCK_BOOTTIME` cannot be compared between machines. One history covers one etcd
+//! cluster; a restored backup begins a new one. The fenced counter starts at zero.
 #![allow(
     clippy::exhaustive_enums,
     clippy::exhaustive_structs,
@@ -92,23 +92,24 @@ pub use report::{Counts, Invariant, Report, Violation};
 pub use rules::Rules;
 pub use truth::TruthRecorder;
 
-/// One thing that happened, seen by an observer on this host. A line of a file holds one as an object of JSON.
+/// An event that an observer on this host saw. A line of a file holds one as a JSON object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// When, on the observer's clock: time since boot. In files in nanoseconds.
+    /// The time of the event on the observer's clock, since boot. Files have nanoseconds.
     #[serde(with = "json::nanos")]
     pub at: Duration,
-    /// Where: a node's name. One candidate of an election is one node, also when several share a process.
-    /// For [`What::Fault`] and [`What::Healed`]: what is hit; empty for everybody (etcd itself, for example).
+    /// The name of the node concerned. One candidate of an election is one node, also when several share a process. For
+    /// [`What::Fault`] and [`What::Healed`], it is the node that is hit; empty for all nodes (etcd itself, for
+    /// example).
     pub node: String,
-    /// The election's name. Ignored for what happens to a whole process: pauses, kills, faults, resources.
+    /// The election's name. It is ignored for events of a whole process: pauses, kills, faults, resources.
     pub election: String,
-    /// What happened.
+    /// The kind of event.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// What can happen. Times say how to stamp, so that an inaccuracy never hides or invents an overlap.
+/// The kinds of events. Each says how to stamp it, so that an inaccuracy never hides or invents an overlap.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -120,33 +121,33 @@ pub enum What {
         /// Its create revision, the token of the term that may come of it.
         create_revision: i64,
     },
-    /// The node left the election, or shut down, of its own will. Record it before leaving.
+    /// The node left the election, or shut down, on its own. Record it before leaving.
     Left,
-    /// The node was told that it leads.
+    /// The node learned that it leads.
     Elected {
         /// The term's fencing token.
         token: i64,
     },
-    /// `is_valid()` said yes. Stamped *before* the check; see [`Recorder::sample`].
+    /// `is_valid()` returned `true`. Stamped *before* the check; see [`Recorder::sample`].
     Valid {
         /// The term's fencing token.
         token: i64,
     },
-    /// `is_valid()` said no. Stamped *after* the check.
+    /// `is_valid()` returned `false`. Stamped *after* the check.
     Invalid {
         /// The term's fencing token.
         token: i64,
     },
-    /// Guarded work was observed being done, by whoever saw it.
+    /// An observer saw guarded work being done.
     Guarded {
         /// The term's fencing token.
         token: i64,
     },
-    /// The node saw its `lost()` token cancelled. It may be valid for some grace yet.
+    /// The node saw its `lost()` token cancelled. It may still be valid for the grace period.
     LostToken {
         /// The term's fencing token.
         token: i64,
-        /// Why, in words.
+        /// The reason, in words.
         reason: String,
     },
     /// The node gave its term up. Record it before releasing.
@@ -156,22 +157,22 @@ pub enum What {
     },
     /// The node's process was stopped. Record it after the stop.
     Paused,
-    /// The node's process goes on. Record it before it does, and once more when it surely does, if that takes a
-    /// moment: I1 goes by the first, and the time for a takeover (I5) begins with the last.
+    /// The node's process continues. Record it before it does, and once more when it certainly does, if that takes a
+    /// moment: I1 uses the first, and the time for a takeover (I5) begins with the last.
     Resumed,
     /// The node's process is dead. Record it once it is.
     Killed,
-    /// Something was broken; while it is, a vacancy may last. Pauses and kills are faults without this. Record it
-    /// before it is, and once more when it surely is, if that takes a moment: that is one fault, which excuses from
-    /// the first on, and hit those who still led at the last.
+    /// A fault began; while it lasts, a vacancy may last. Pauses and kills are faults without this event. Record it
+    /// before the fault, and once more when the fault is certainly there, if that takes a moment: that is one fault,
+    /// which excuses from the first record on, and hits the leaders of the last.
     Fault {
-        /// Which fault; [`What::Healed`] repeats it.
+        /// The fault's name; [`What::Healed`] repeats it.
         name: String,
     },
-    /// The fault of that name and node is surely over: the time for a takeover begins. A fault that is over at once
-    /// needs it too.
+    /// The fault of that name and node is certainly over: the time for a takeover begins. A fault that is over at once
+    /// needs this event too.
     Healed {
-        /// Which fault.
+        /// The fault's name.
         name: String,
     },
     /// The counter was read after all writes had ended.
@@ -179,47 +180,47 @@ pub enum What {
         /// Its value.
         value: u64,
     },
-    /// We (the library or the node) asked etcd to delete a key of ours. Record it before asking.
+    /// The library or the node asked etcd to delete its own key. Record it before asking.
     AskedToDelete {
         /// The key's create revision.
         create_revision: i64,
     },
-    /// Somebody else deleted the key or revoked its lease: an operator, or the test in that role.
+    /// Another party deleted the key or revoked its lease: an operator, or the test in that role.
     DeletedByOther {
         /// The key's create revision.
         create_revision: i64,
     },
-    /// What the node held before the test.
+    /// The resources that the node held before the test.
     Baseline(Resources),
-    /// What it holds after everything was dropped and a TTL has passed.
+    /// The resources that it holds after everything was dropped and a TTL has passed.
     Final(Resources),
     /// The node tried a write that carries its token.
     #[serde(untagged)]
     FencedWrite {
         /// The token it carried.
         token: i64,
-        /// What became of it.
+        /// The result of the write.
         #[serde(flatten)]
         outcome: Outcome,
     },
-    /// etcd's side, from an independent watcher.
+    /// A change in etcd, from an independent watcher.
     #[serde(untagged)]
     Truth {
         /// The store's revision.
         revision: i64,
-        /// What changed.
+        /// The change.
         #[serde(flatten)]
         change: Change,
     },
 }
 
-/// What became of a fenced write to a counter that every admitted write raises by one.
+/// The result of a fenced write to a counter that every admitted write raises by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It is about to be sent, and what became of it follows; if nothing follows, the process was killed before it
-    /// knew, and it counts as unknown. Not needed where nobody kills the writer.
+    /// The write is about to be sent, and its result follows. If no result follows, the process was killed before it
+    /// knew, and the write counts as unknown. Only needed if the writer may be killed.
     Sent,
     /// It was admitted.
     Admitted {
@@ -266,23 +267,23 @@ pub enum Change {
         /// The create revision it had.
         create_revision: i64,
     },
-    /// What etcd's leader says of a lease, the answer proven to be the current leader's.
+    /// etcd's leader reported the lease, and proved to be the current leader.
     Lease {
         /// The lease.
         lease: i64,
-        /// The least time it has left, counted from the event's time; `None` if it is gone.
+        /// The least time left, counted from the event's time; `None` if the lease is gone.
         #[serde(default, with = "json::some_nanos")]
         left: Option<Duration>,
     },
-    /// Changes after revision `since`, up to and including the event's revision, are not known: the watcher began
-    /// here, or was cut off for longer than etcd keeps history.
+    /// Changes after revision `since`, up to and including the event's revision, are unknown: the watcher began here,
+    /// or was cut off for longer than etcd keeps history.
     Gap {
         /// The last revision known before.
         since: i64,
     },
 }
 
-/// Things a node, or a whole test, can leave behind. What was not counted is left at zero.
+/// The resources that a node, or a whole test, can leave behind. Uncounted ones are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Resources {
@@ -307,7 +308,7 @@ impl Resources {
     }
 }
 
-/// Events in the order of their times; of equal times, in the order in which they were recorded.
+/// Events in the order of their times, or of their recording if the times are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct History {
     events: Vec<Event>,
@@ -321,7 +322,7 @@ impl History {
 
     /// Merges files of JSON lines, as [`Recorder::to_file`] writes them.
     ///
-    /// A line that breaks off is skipped: a killed process may leave one behind.
+    /// An incomplete last line is skipped, because a killed process may leave one behind.
     ///
     /// # Errors
     ///
@@ -344,7 +345,7 @@ impl History {
         std::fs::write(path, lines?)
     }
 
-    /// The events in order.
+    /// Returns the events in order.
     pub fn events(&self) -> &[Event] {
         &self.events
     }
@@ -365,7 +366,7 @@ impl Extend<Event> for History {
     }
 }
 
-/// What happened in a few words, without the time, the node and the election.
+/// Writes the event in a few words, without the time, the node and the election.
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

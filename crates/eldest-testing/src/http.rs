@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use super::error::{Error, ErrorKind, Result};
 
-/// The body of the page at `path`, whatever its status.
+/// Fetches the body of the page at `path`, whatever its status.
 pub(super) async fn get(address: &str, path: &str, limit: Duration) -> Result<String> {
     let page = match tokio::time::timeout(limit, fetch(address, path)).await {
         Ok(page) => page,
@@ -64,7 +64,7 @@ async fn fetch(address: &str, path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&body).into_owned())
 }
 
-/// One line without its end.
+/// Reads one line without its end.
 async fn line(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<String> {
     let mut line = String::new();
     if stream.read_line(&mut line).await? == 0 {
@@ -73,7 +73,7 @@ async fn line(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<String> {
     Ok(line.trim_end().to_owned())
 }
 
-/// Adds exactly so many bytes to `body`.
+/// Adds exactly that many bytes to `body`.
 async fn exactly(
     stream: &mut (impl AsyncRead + Unpin),
     size: u64,
@@ -86,7 +86,7 @@ async fn exactly(
     }
 }
 
-/// The sum of all samples in `page` that have the name of `query` and at least its labels.
+/// Returns the sum of all samples in `page` with the name of `query` and at least its labels.
 pub(super) fn sum(page: &str, query: &str) -> Result<f64> {
     let refused = || Error::new(ErrorKind::InvalidInput, format!("not a metric: `{query}`"));
     let (wanted, rest) = Series::parse(query).ok_or_else(refused)?;
@@ -111,7 +111,8 @@ struct Series<'a> {
 }
 
 impl<'a> Series<'a> {
-    /// Also answers what follows. Label values keep their escapes, on both sides of a comparison.
+    /// Parses the series, and returns the rest of the line too. Label values keep their escapes, on both sides of a
+    /// comparison.
     fn parse(text: &'a str) -> Option<(Self, &'a str)> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         let end = text.find(|c| !is_name(c)).unwrap_or(text.len());

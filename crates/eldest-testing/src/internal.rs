@@ -1,4 +1,4 @@
-//! Gives the simulator of the whole library what it shares with the etcd in memory. Not covered by semver.
+//! Shares parts of the etcd in memory with the simulator of the whole library. Not covered by semver.
 
 pub use crate::env::TokioEnv;
 pub use crate::memory::client_over;

@@ -1,4 +1,4 @@
-//! Reads, writes and deletes single keys, under a limit of time: what an operator does in a test.
+//! Reads, writes and deletes single keys within a time limit, as an operator would in a test.
 #![allow(clippy::disallowed_methods)] // tests run in the runtime's time
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use etcd_client::Client;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// With one request.
+/// The time limit of one request.
 const LIMIT: Duration = Duration::from_secs(5);
 
 pub(crate) async fn get(mut client: Client, key: &[u8]) -> Result<Option<Vec<u8>>> {

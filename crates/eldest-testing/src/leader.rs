@@ -1,4 +1,4 @@
-//! Asks several nodes at once whether they lead, and waits until exactly one says yes.
+//! Asks several nodes at once whether they lead, and waits until exactly one answers that it does.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::fmt::Display;
@@ -8,18 +8,18 @@ use futures::future::join_all;
 
 use super::error::{Error, ErrorKind, Result};
 
-/// With one answer of one node; a frozen one never answers.
+/// The time limit of one answer of one node; a frozen node never answers.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Between two rounds.
+/// The pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(20);
-/// A leader that is busy may be late with its last word.
+/// How late the last answer of a busy leader may come.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
-/// Waits until exactly one of the nodes says that it leads, and answers with it.
+/// Waits until exactly one of the nodes answers that it leads, and returns that node.
 ///
 /// `leads` asks one node; all are asked at the same time, again and again. An error, and an answer that takes longer
 /// than half a second, counts as "no": a killed node refuses connections, a frozen one never answers. Leave out nodes
-/// that are cut off from etcd but not from you: an old leader says "yes" until its own deadline.
+/// that are cut off from etcd but not from the test: an old leader answers "yes" until its own deadline.
 ///
 /// ```no_run
 /// # struct Node { name: &'static str, url: String }
@@ -39,12 +39,12 @@ const LAST_WORD: Duration = Duration::from_secs(2);
 /// # }
 /// ```
 ///
-/// Which answer is true for how long it does not say: two nodes that say "yes" one after the other may both be right.
-/// That no two lead at once shows a [history](super::history).
+/// The function does not say how long an answer is true: two nodes that answer "yes" one after the other may both be
+/// right. A [history](super::history) shows that two never lead at once.
 ///
 /// # Errors
 ///
-/// [`TimedOut`](ErrorKind::TimedOut): the deadline passed first; the text tells what each node said last.
+/// [`TimedOut`](ErrorKind::TimedOut): the deadline passed first; the text has each node's last answer.
 pub async fn one_leader<'n, N, E>(
     deadline: Duration,
     nodes: impl IntoIterator<Item = &'n N>,
@@ -74,12 +74,13 @@ where
     })
 }
 
-/// Watches for some time that `leader` goes on leading and no other of the nodes says that it does: that a node which
-/// came back does not preempt, for example. `leader` may be among `nodes`; a late answer of it is no "no".
+/// Checks for some time that `leader` continues to lead and that no other node answers that it does: for example, that
+/// a node that came back does not preempt. `leader` may be among `nodes`; a late answer of it is no "no".
 ///
 /// # Errors
 ///
-/// [`Contradicted`](ErrorKind::Contradicted): another node says "yes" or the leader says "no", at once; the leader does not say "yes" at the end.
+/// [`Contradicted`](ErrorKind::Contradicted): another node answers "yes" or the leader "no", at once; or the leader
+/// does not answer "yes" at the end.
 pub async fn one_leader_stays<'n, N, E>(
     during: Duration,
     leader: &'n N,
@@ -120,7 +121,7 @@ fn contradicted(text: String) -> Error {
     Error::new(ErrorKind::Contradicted, text)
 }
 
-/// What a node answered.
+/// The answer of a node.
 struct Said<'n, N> {
     node: &'n N,
     /// The text is for people.

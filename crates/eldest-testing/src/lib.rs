@@ -1,14 +1,14 @@
-//! Tests of services that elect their leader by `eldest`: leaderships without etcd, a real etcd and its faults, and recorded
-//! histories with a checker.
+//! Tests services that elect their leader with `eldest`: leaderships without etcd, a real etcd with faults, and
+//! recorded histories with a checker.
 //!
-//! | what is tested | with | needs |
+//! | to test | use | needs |
 //! |---|---|---|
-//! | the work of a leader: that it stops, resigns, hands over | [`fake_leadership`]: a term that the test extends and loses, by a clock that the test moves | nothing |
-//! | several nodes: who leads next, and when | [`MemoryEtcd`]: an etcd in this process; under tokio's paused clock a TTL passes at once | feature `memory` |
-//! | the same with the real server, its outages and broken connections | [`Etcd`], [`EtcdCluster`], [`Proxy`] | |
-//! | a crash, within the process | [`crash`]: a session is abandoned, and its lease runs out by itself | |
+//! | a leader's work: that it stops, resigns, hands over | [`fake_leadership`]: a term that the test extends and ends, with a clock that the test moves | nothing |
+//! | several nodes: which one leads next, and when | [`MemoryEtcd`]: an etcd in this process; under tokio's paused clock a TTL passes at once | feature `memory` |
+//! | the same with a real server, its outages and broken connections | [`Etcd`], [`EtcdCluster`], [`Proxy`] | |
+//! | a crash, within the process | [`crash`]: a session is abandoned, and its lease expires | |
 //! | containers that are killed, frozen or cut off | [`docker`] | feature `docker`, an engine |
-//! | that at no time two nodes acted as leader | [`history`] | |
+//! | that two nodes never act as leader at the same time | [`history`] | |
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -25,11 +25,11 @@
 //! # }
 //! ```
 //!
-//! [`Etcd`], [`Proxy`] and [`docker`] need a tokio runtime with time and I/O, and real time: under tokio's paused clock the
-//! deadlines pass at once. [`MemoryEtcd::session`] and [`fake_leadership`] do not.
+//! [`Etcd`], [`Proxy`] and [`docker`] need a tokio runtime with time and I/O, and real time: under tokio's paused clock
+//! their deadlines pass at once. [`MemoryEtcd::session`] and [`fake_leadership`] work with both.
 //!
-//! madsim is not supported: `etcd-client` in its simulation has no watches and no comparison of create revisions, and an
-//! election of this library consists of both. For simulated time use [`MemoryEtcd`] under tokio's paused clock.
+//! madsim is not supported: `etcd-client` in its simulation has no watches and no comparison of create revisions, and
+//! elections need both. For simulated time, use [`MemoryEtcd`] under tokio's paused clock.
 //!
 //! # Features
 //!
@@ -39,10 +39,10 @@
 //! | `fake` (default) | [`fake_leadership`], [`crashable_session`] and [`crash`] |
 //! | `memory` | [`MemoryEtcd`]; it builds a gRPC server |
 //! | `docker` | the module [`docker`] |
-//! | `etcd-client` | what takes or returns a client of the version of `etcd-client` that this crate uses |
+//! | `etcd-client` | functions that take or return a client of the version of `etcd-client` that this crate uses |
 //!
-//! Without any of them there is the module [`history`] alone, which brings no etcd along: for programs that record what they
-//! do.
+//! Without any feature, the crate has only the module [`history`], without etcd, for programs that record their own
+//! events.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // What users match and build may grow without breaking them; hidden modules say where they are exempt.
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]

@@ -33,22 +33,22 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::kv;
 use server::{Cluster, ClusterOptions, serve};
 
-/// What sessions call it; nobody looks the name up.
+/// The endpoint of its sessions; the name is never resolved.
 const ENDPOINT: &str = "http://memory:2379";
-/// Bytes on their way in one connection.
+/// The number of bytes in flight in one connection.
 const PIPE: usize = 64 * 1024;
 /// Its only member.
 const MEMBER: usize = 0;
 
-/// A small etcd in this process: what the library and most users ask of etcd, of one member, without a disk.
+/// A small etcd in this process: one member, without a disk, with the requests that the library and most users need.
 ///
-/// Every public type of `eldest` works with it unchanged: elections, locks, semaphores, partitions, observers. It starts at
-/// once and needs no binary. It is no etcd: what the library promises is shown by tests against a real one
-/// ([`Etcd`](crate::Etcd)), and by those of the library, which send the same random requests to both.
+/// Every public type of `eldest` works with it unchanged: elections, locks, semaphores, partitions, observers. It
+/// starts at once and needs no binary. It is no etcd: tests against a real one ([`Etcd`](crate::Etcd)) show what the
+/// library promises, and the library's own tests send the same random requests to both.
 ///
-/// There are two ways to it. [`session`](Self::session) connects within the process and keeps to the clock of the tokio
-/// runtime. So under a paused clock (`#[tokio::test(start_paused = true)]`, with tokio's feature `test-util`) a TTL passes in
-/// no time. [`listen`](Self::listen) serves a port, in real time, for code that connects by itself.
+/// There are two ways to reach it. [`session`](Self::session) connects within the process and uses the clock of the
+/// tokio runtime, so a TTL passes at once under a paused clock (`#[tokio::test(start_paused = true)]`, with tokio's
+/// feature `test-util`). [`listen`](Self::listen) serves a port, in real time, for code that connects its own session.
 ///
 /// ```
 /// # #[tokio::main]
@@ -71,12 +71,12 @@ const MEMBER: usize = 0;
 /// # }
 /// ```
 ///
-/// A cheap handle; clone it freely. The store lives as long as a handle or a session of it does.
+/// It is a cheap handle; clone it freely. The store lives as long as a handle or a session of it.
 #[derive(Clone)]
 pub struct MemoryEtcd {
     cluster: Cluster,
     dial: mpsc::UnboundedSender<DuplexStream>,
-    /// Ended with the last handle.
+    /// Ends with the last handle.
     listeners: Arc<Mutex<JoinSet<()>>>,
 }
 
@@ -115,14 +115,14 @@ impl MemoryEtcd {
         Session::connect([ENDPOINT], options.env(env)).await
     }
 
-    /// Serves that address too, such as `127.0.0.1:0` for any free port, and returns the endpoint for clients. In real time
-    /// only: under a paused clock deadlines pass while packets are on their way.
+    /// Serves that address too, such as `127.0.0.1:0` for any free port, and returns the endpoint for clients. Works in
+    /// real time only: under a paused clock, deadlines pass while packets are in flight.
     ///
     /// Dropping the last handle ends it for new connections.
     ///
     /// # Errors
     ///
-    /// [`Machine`](ErrorKind::Machine): the address cannot be listened at.
+    /// [`Machine`](ErrorKind::Machine): it cannot listen at the address.
     pub async fn listen(&self, address: impl AsRef<str>) -> Result<String> {
         let refused = |error: io::Error| {
             let text = format!("cannot listen at {}", address.as_ref());
@@ -140,21 +140,22 @@ impl MemoryEtcd {
         Ok(endpoint)
     }
 
-    /// Stops answering: connections stay open, and nobody hears anything, as of a process that is stopped.
+    /// Stops answering: connections stay open and silent, as those of a stopped process.
     pub fn pause(&self) {
         self.cluster.freeze(MEMBER);
     }
 
-    /// Answers again. Leases that ran out meanwhile expire now.
+    /// Answers again. Leases whose time has passed meanwhile expire now.
     pub fn resume(&self) {
         self.cluster.thaw(MEMBER, false);
     }
 
-    /// The value of a key; `None` if there is no such key.
+    /// Reads the value of a key; `None` if there is no such key.
     ///
     /// # Errors
     ///
-    /// [`Unreachable`](ErrorKind::Unreachable): it is paused. [`Refused`](ErrorKind::Refused): it answers with an error.
+    /// [`Unreachable`](ErrorKind::Unreachable): it is paused. [`Refused`](ErrorKind::Refused): it answers with an
+    /// error.
     pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         kv::get(self.connect().await, key.as_ref()).await
     }
@@ -168,7 +169,7 @@ impl MemoryEtcd {
         kv::put(self.connect().await, key.as_ref(), value.as_ref()).await
     }
 
-    /// Deletes a key, as an operator would: a leader's, for example. False: there was no such key.
+    /// Deletes a key, as an operator would: a leader's, for example. Returns `false` if there was no such key.
     ///
     /// # Errors
     ///
@@ -177,7 +178,7 @@ impl MemoryEtcd {
         kv::delete(self.connect().await, key.as_ref()).await
     }
 
-    /// A client within the process. With the feature `etcd-client`.
+    /// Returns a client within the process (feature `etcd-client`).
     #[cfg(feature = "etcd-client")]
     pub async fn client(&self) -> Client {
         self.connect().await
@@ -199,7 +200,7 @@ impl fmt::Debug for MemoryEtcd {
     }
 }
 
-/// The near end of a new connection.
+/// Returns the near end of a new connection.
 fn dialled(
     dial: &mpsc::UnboundedSender<DuplexStream>,
 ) -> BoxFuture<'static, io::Result<DuplexStream>> {
@@ -208,8 +209,8 @@ fn dialled(
     std::future::ready(sent.map_err(|_| io::ErrorKind::ConnectionRefused.into())).boxed()
 }
 
-/// A client of one endpoint over connections that the caller makes. The library sets its own pings, which `ConnectOptions`
-/// do not tell; these are the same.
+/// Returns a client of one endpoint over connections that the caller makes, with the pings that the library sets and
+/// `ConnectOptions` does not show.
 ///
 /// # Errors
 ///

@@ -39,7 +39,7 @@ impl Port {
         ))
     }
 
-    /// That port at an address of somebody else's making, where nobody but its server takes any.
+    /// Returns that port at an address that the caller set up, where only its server uses ports.
     pub(super) fn elsewhere(address: IpAddr, number: u16) -> Self {
         Self {
             address: (address, number).into(),

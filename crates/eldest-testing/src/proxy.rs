@@ -20,16 +20,16 @@ use tokio::time::Instant;
 use super::error::Result;
 use super::ports::Port;
 
-/// Bytes are read and passed on in pieces of at most this size.
+/// The largest piece in which bytes are read and passed on.
 const PIECE: usize = 16 * 1024;
 
-/// Pieces kept back per connection and direction; beyond that the sender is no longer read from.
+/// The number of pieces held back per connection and direction; beyond that, the sender is no longer read from.
 const PIECES: usize = 1024;
 
 /// A TCP proxy in this process, in front of one server, that breaks connections on purpose.
 ///
-/// It starts by passing everything on. The faults combine, take effect at once (when a call returns, not one byte
-/// more passes against it), and last until [`heal`](Self::heal). Dropping it closes everything.
+/// It starts by passing everything on. The faults combine, take effect at once (when a call returns, no further byte
+/// passes), and last until [`heal`](Self::heal). Dropping it closes everything.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -45,7 +45,7 @@ struct Shared {
     mode: watch::Sender<Mode>,
     /// None while cut.
     listener: Mutex<Option<TcpListener>>,
-    /// How many connections there ever were: the next one's number.
+    /// The number of all connections so far, which is the next one's number.
     accepted: AtomicU64,
     connections: Mutex<BTreeSet<ConnectionId>>,
     /// Bytes read and not yet passed on, per direction.
@@ -107,12 +107,12 @@ impl Proxy {
         Ok(Self { shared, accepting })
     }
 
-    /// `http://127.0.0.1:PORT`, for clients.
+    /// Returns `http://127.0.0.1:PORT`, for clients.
     pub fn endpoint(&self) -> String {
         self.shared.port.url()
     }
 
-    /// `127.0.0.1:PORT`.
+    /// Returns `127.0.0.1:PORT`.
     pub fn address(&self) -> String {
         self.shared.port.address()
     }
@@ -127,25 +127,25 @@ impl Proxy {
         }
     }
 
-    /// Keeps back all bytes, both ways, while connections stay open and new ones are accepted: a network that went
-    /// silent. On [`heal`](Self::heal) the bytes flow, and so does the news that one side has closed.
+    /// Holds back all bytes, both ways, while connections stay open and new ones are accepted, like a network that went
+    /// silent. On [`heal`](Self::heal), the bytes flow, and each side learns that the other has closed.
     pub fn hold(&self) {
         self.shared.change(|mode| mode.hold = [true, true]);
     }
 
-    /// Keeps back the bytes from clients. They reach the server on [`heal`](Self::heal), even if their client has
+    /// Holds back the bytes from clients. They reach the server on [`heal`](Self::heal), even if their client has
     /// closed the connection meanwhile.
     pub fn hold_requests(&self) {
         self.shared.change(|mode| mode.hold[REQUESTS] = true);
     }
 
-    /// Keeps back the bytes from the server: requests take effect, but nobody hears of it.
+    /// Holds back the bytes from the server: requests take effect, but no answer arrives.
     pub fn hold_responses(&self) {
         self.shared.change(|mode| mode.hold[RESPONSES] = true);
     }
 
-    /// Keeps back all bytes of one connection, both ways; the others go on. [`release_connection`] ends it, and so does
-    /// [`heal`](Self::heal).
+    /// Holds back all bytes of one connection, both ways, while the others continue. [`release_connection`] ends it,
+    /// and so does [`heal`](Self::heal).
     ///
     /// [`release_connection`]: Self::release_connection
     pub fn hold_connection(&self, connection: ConnectionId) {
@@ -154,19 +154,19 @@ impl Proxy {
         });
     }
 
-    /// Ends [`hold_connection`](Self::hold_connection): bytes kept back flow at once, even if one side has closed.
+    /// Ends [`hold_connection`](Self::hold_connection): held bytes flow at once, even if one side has closed.
     pub fn release_connection(&self, connection: ConnectionId) {
         self.shared.change(|mode| {
             mode.held.remove(&connection);
         });
     }
 
-    /// Passes every byte on this much later, in each direction; a round trip takes twice as long.
+    /// Delays every byte by this time, in each direction; a round trip takes twice as long.
     pub fn delay(&self, each_way: Duration) {
         self.shared.change(|mode| mode.delay = each_way);
     }
 
-    /// Ends all faults. Bytes kept back flow at once.
+    /// Ends all faults. Held bytes flow at once.
     pub fn heal(&self) {
         self.shared.change(|mode| {
             *mode = Mode {
@@ -178,27 +178,27 @@ impl Proxy {
         let _ = self.shared.listen();
     }
 
-    /// Resets all connections, with the bytes kept back on them. New ones are treated as before.
+    /// Resets all connections, with the bytes held back on them. New connections are treated as before.
     pub fn drop_connections(&self) {
         self.shared.change(|mode| mode.epoch += 1);
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.connections().len()
     }
 
-    /// The connections that are open, oldest first.
+    /// Returns the open connections, oldest first.
     pub fn open_connections(&self) -> Vec<ConnectionId> {
         self.shared.connections().iter().copied().collect()
     }
 
-    /// How many bytes from clients have arrived here and are not yet passed on.
+    /// Returns the number of bytes from clients that have arrived here and are not yet passed on.
     pub fn held_requests(&self) -> usize {
         self.shared.held[REQUESTS].load(Ordering::SeqCst)
     }
 
-    /// How many bytes from the server have arrived here and are not yet passed on.
+    /// Returns the number of bytes from the server that have arrived here and are not yet passed on.
     pub fn held_responses(&self) -> usize {
         self.shared.held[RESPONSES].load(Ordering::SeqCst)
     }

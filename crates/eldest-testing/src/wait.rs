@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use super::error::{Error, ErrorKind, Result};
 
-/// Asks `condition` every 5 ms until it answers with something, and fails after `deadline`,
-/// also when an answer of `condition` itself takes too long.
+/// Polls `condition` every 5 ms until it returns a value. Fails after `deadline`, also if one poll takes too long.
 ///
 /// `what` completes the sentence "not within 5 s: ...".
 ///
-/// For the body of a test. In a spawned task the compiler may fail to see that the future is `Send`
-/// ("not general enough"): there, let the task report and the test's body wait.
+/// Call it in the body of a test. In a spawned task, the compiler may fail to see that the future is `Send` ("not
+/// general enough"): there, let the task report and the test's body wait.
 ///
 /// ```no_run
 /// # async fn example(etcd: eldest_testing::Etcd) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {

@@ -161,8 +161,8 @@ impl Pem {
         }
         let what = kind.trim_end_matches('-').to_lowercase();
         Err(match self {
-            Pem::File(file) => format!("{}: there is no {what} in it, in PEM", file.display()),
-            Pem::Bytes(_) => format!("the PEM in memory: there is no {what} in it"),
+            Pem::File(file) => format!("{}: the file has no {what} in PEM", file.display()),
+            Pem::Bytes(_) => format!("the PEM in memory has no {what}"),
         })
     }
 }

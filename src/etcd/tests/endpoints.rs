@@ -164,7 +164,7 @@ async fn unusable_endpoints_are_refused_at_the_door() {
         ("http://etcd:", "port"),
         ("http://etcd:65536", "port"),
         ("http://etcd:2379/path", "host and port"),
-        ("http://a:2379,http://b:2379", "commas"),
+        ("http://a:2379,http://b:2379", "comma"),
         ("http://etcd:2379?a=b", "host and port"),
         ("http://me:canary@etcd:2379", "credentials"),
     ] {

@@ -54,7 +54,7 @@ impl Files {
         match (self.certificate, self.key) {
             (Some(certificate), Some(key)) => tls = tls.identity(certificate, key),
             (None, None) => {}
-            _ => return Err("of tls, a certificate needs its key and a key its certificate"),
+            _ => return Err("tls: a certificate needs its key, and a key its certificate"),
         }
         if let Some(name) = self.server_name {
             tls = tls.server_name(name);

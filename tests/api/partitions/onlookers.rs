@@ -82,7 +82,7 @@ async fn another_count_is_refused_until_nobody_shares_the_first() -> Result {
     assert_eq!(error.kind(), ErrorKind::CountMismatch);
     let message = error.to_string();
     assert!(
-        message.contains("16 partitions were asked for"),
+        message.contains("16 partitions were requested"),
         "{message}"
     );
     assert!(message.contains("share 8"), "{message}");
@@ -150,7 +150,7 @@ async fn onlookers_with_another_count_are_told_so_until_nobody_shares_the_first(
     assert_eq!(error.kind(), ErrorKind::CountMismatch);
     let message = error.to_string();
     assert!(
-        message.contains("16 partitions were asked for, but others share 8"),
+        message.contains("16 partitions were requested, but others share 8"),
         "{message}"
     );
     let error = soon("a change", changes.next())

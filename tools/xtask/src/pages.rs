@@ -26,6 +26,8 @@ pub(crate) const GUIDE: &str = "docs";
 pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
 /// The library's front page; it also names every page whose programs are compiled as doctests.
 const LIBRARY: &str = "src/lib.rs";
+/// Where docs.rs shows a file of the library, to which its front page may link.
+const SHOWN: &str = "https://docs.rs/crate/eldest/latest/source/";
 /// The most words of prose that the library's front page may have.
 const LIBRARY_WORDS: usize = 900;
 
@@ -61,7 +63,9 @@ fn check(root: &Path) -> Result<(usize, Vec<String>)> {
     broken.extend(unlisted(&pages));
     let library = fs::read_to_string(root.join(LIBRARY))?;
     broken.extend(uncompiled(&pages, &library));
-    broken.extend(too_much_prose(&library));
+    let front = front_page(&library);
+    broken.extend(too_much_prose(&front));
+    broken.extend(gone(root, front));
     Ok((pages.len(), broken))
 }
 
@@ -206,13 +210,28 @@ fn too_long(pages: &BTreeMap<PathBuf, Page>) -> Vec<String> {
     broken
 }
 
-/// Why the documentation at the head of that source is too long, if it is.
-fn too_much_prose(source: &str) -> Option<String> {
+/// The documentation at the head of that source.
+fn front_page(source: &str) -> String {
     let head = source.lines().map_while(|line| line.strip_prefix("//!"));
     let text: Vec<&str> = head.map(str::trim_start).collect();
-    let words = prose(&text.join("\n"));
+    text.join("\n")
+}
+
+/// Why the library's front page is too long, if it is.
+fn too_much_prose(front: &str) -> Option<String> {
+    let words = prose(front);
     (words > LIBRARY_WORDS)
         .then(|| format!("{LIBRARY}: {words} words of prose, and {LIBRARY_WORDS} are allowed"))
+}
+
+/// Files to which the library's front page links, and which do not exist.
+fn gone(root: &Path, front: String) -> Vec<String> {
+    let links = Page::parse(front).links.into_iter();
+    let files = links.filter_map(|link| link.strip_prefix(SHOWN).map(str::to_owned));
+    files
+        .filter(|file| !root.join(file).is_file())
+        .map(|file| format!("{LIBRARY}: no such file: {file}"))
+        .collect()
 }
 
 /// How many words a reader of that page reads, without its programs and the targets of its links.
@@ -314,8 +333,8 @@ mod tests {
         let page = "```rust,no_run\nfn main() {}\n```\n";
         let long = "word ".repeat(2_001);
         let library = format!(
-            "//! [One](two) `three::four`, *five*.\n//! ```\n//! no prose\n//! ```\n//! {}\nmod no_prose;\n{COMPILED}",
-            "word ".repeat(898)
+            "//! [One](two) `three::four`, *five* [six]({SHOWN}gone.md).\n//! ```\n//! no prose\n//! ```\n//! {}\nmod no_prose;\n{COMPILED}",
+            "word ".repeat(897)
         );
         let broken = checked(&[
             ("docs/new.md", page),
@@ -327,6 +346,7 @@ mod tests {
             "does not list it",
             "does not compile",
             "901 words",
+            "no such file: gone.md",
         ];
         assert_eq!(broken.len(), wrong.len(), "{broken:?}");
         for (broken, wrong) in broken.iter().zip(wrong) {

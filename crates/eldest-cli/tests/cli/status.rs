@@ -166,7 +166,7 @@ async fn an_empty_namespace_shows_whole_keys_but_never_the_whole_store() -> Resu
     let refused = run(at(&etcd, &["status", "--namespace", ""])).await?;
     refused.failed(
         crate::common::USAGE,
-        &["the namespace is empty, so a name is needed"],
+        &["the namespace is empty, so a name is required"],
     );
     Ok(())
 }

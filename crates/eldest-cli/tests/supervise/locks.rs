@@ -130,7 +130,7 @@ async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Resu
     );
     let (code, said) = call(&stage, &["-n", "3"]).await?;
     assert_eq!(code, Some(2), "{said}");
-    for part in ["capacity 3 was asked for", "permits of capacity 2"] {
+    for part in ["capacity 3 was requested", "permits of capacity 2"] {
         assert!(said.contains(part), "{part:?} is not in {said:?}");
     }
     let mut command = stage.eldest(TTL);

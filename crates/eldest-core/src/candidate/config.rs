@@ -71,6 +71,6 @@ pub(super) fn level_below<'a>(family: &[u8], key: &'a [u8]) -> std::borrow::Cow<
 pub fn miscount(family: &[u8], ours: usize, other: &[u8]) -> String {
     let (theirs, key) = (level_below(family, other), String::from_utf8_lossy(other));
     format!(
-        "{ours} partitions were asked for, but others share {theirs} under this name, as the key {key}"
+        "{ours} partitions were requested, but others share {theirs} under this name, as the key {key}"
     )
 }

@@ -208,8 +208,7 @@ impl WatchStream {
         }
         if self.is_unanswered(now) {
             out.note(Note::WatchLost {
-                why: "stalled: reads are answered, and watches that were asked for are not"
-                    .to_owned(),
+                why: "stalled: etcd answers reads, but not requested watches".to_owned(),
             });
             return Compared::Stalled;
         }
@@ -220,7 +219,7 @@ impl WatchStream {
         if now.since(since) >= stall_bound(self.request_timeout) {
             out.note(Note::WatchLost {
                 why: format!(
-                    "stalled: reads show revision {revision}, the stream only {}",
+                    "stalled: reads show revision {revision}, but the stream only {}",
                     self.seen
                 ),
             });

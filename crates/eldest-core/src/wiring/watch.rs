@@ -152,7 +152,7 @@ impl Core {
         let waits = self.watches.waits(slot);
         match answer {
             Answer::Read { .. } if waits => {
-                let why = "a watch was refused, and a read of the same keys was not".to_owned();
+                let why = "etcd refused a watch, but not a read of the same keys".to_owned();
                 self.out.note(Note::WatchLost { why });
                 self.restart_watches(now, false);
             }

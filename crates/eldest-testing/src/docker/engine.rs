@@ -8,10 +8,10 @@ use bollard::errors::Error;
 
 use super::{ErrorKind, TestError};
 
-/// With one request to the engine.
+/// The time limit of one request to the engine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A client of the engine that `DOCKER_HOST` names, which has answered.
+/// Returns a client of the engine that `DOCKER_HOST` names, after it has answered.
 pub(super) async fn connect() -> Result<Docker, TestError> {
     let docker = Docker::connect_with_defaults().map_err(|error| out_of_reach(&error))?;
     let docker = docker.with_timeout(PATIENCE);
@@ -40,7 +40,7 @@ pub(super) fn failed(doing: &str, on: &str, error: &Error) -> TestError {
     )
 }
 
-/// Whether what was asked for is gone already.
+/// Returns `true` if the object is already gone.
 pub(super) fn is_gone(error: &Error) -> bool {
     matches!(
         error,
@@ -51,7 +51,7 @@ pub(super) fn is_gone(error: &Error) -> bool {
     )
 }
 
-/// An error with its causes: "client error (Connect)" alone helps nobody.
+/// Writes an error with its causes, because "client error (Connect)" alone helps nobody.
 fn whole(error: &Error) -> String {
     if let Error::DockerResponseServerError { message, .. } = error {
         return message.trim().to_owned();

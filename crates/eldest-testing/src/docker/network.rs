@@ -4,17 +4,17 @@ use bollard::models::{EndpointSettings, NetworkConnectRequest, NetworkCreateRequ
 
 use super::{Container, ErrorKind, TestError, engine, owner_label};
 
-/// A network of this test, with the [label](super::owner_label) of this process. testcontainers makes networks too,
-/// but gives them no labels: name this one in `with_network`.
+/// A network of this test, with the [label](super::owner_label) of this process. testcontainers makes networks too, but
+/// without labels: name this one in `with_network`.
 ///
-/// Dropping it removes it. Containers must be gone by then: declare it before them.
+/// Dropping it removes it. Its containers must be gone by then: declare it before them.
 #[derive(Debug)]
 pub struct Network {
     name: String,
 }
 
 impl Network {
-    /// Makes a bridge network of that name.
+    /// Makes a bridge network with that name.
     ///
     /// # Errors
     ///
@@ -23,8 +23,8 @@ impl Network {
         Self::of(name.into(), false).await
     }
 
-    /// Makes a bridge network without a way out: no port is published through it, so that a container which is cut
-    /// from it keeps those that it published through another.
+    /// Makes a bridge network without a way out. No port is published through it, so a container that is cut from it
+    /// keeps the ports that it published through another network.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl Network {
         Ok(Self { name })
     }
 
-    /// Connects one more container to it, where the others reach it by `alias` too.
+    /// Connects a container to it; the other containers then reach it by `alias` too.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl Network {
         done.map_err(|error| engine::failed("connect to a network", container.name(), &error))
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }

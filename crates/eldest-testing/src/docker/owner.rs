@@ -15,18 +15,18 @@ use bollard::query_parameters::{
 
 use super::{ErrorKind, TestError, engine};
 
-/// How often one kind of thing is tried to be removed; with the pauses, half a minute.
+/// The number of attempts to remove one kind of object; with the pauses, half a minute.
 const TRIES: u32 = 150;
-/// Between two tries.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The label whose value says which process made a thing: `<process id>-<start time>`, the second being field 22 of
-/// `/proc/<process id>/stat`, for process ids are used again.
+/// The label whose value names the process that made an object: `<process id>-<start time>`. The start time is field 22
+/// of `/proc/<process id>/stat`, because process ids are used again.
 pub const OWNER_LABEL: &str = "eldest.test.owner";
 
-/// The label for everything that this process makes: [`OWNER_LABEL`] and its value.
+/// Returns the label for everything that this process makes: [`OWNER_LABEL`] and its value.
 ///
-/// Where there is no `/proc` the value names no process that [`sweep`] could judge.
+/// Without `/proc`, the value names no process that [`sweep`] could judge.
 pub fn owner_label() -> (&'static str, String) {
     let pid = std::process::id();
     let started = started(pid).unwrap_or_else(|| "unknown".to_owned());
@@ -34,12 +34,13 @@ pub fn owner_label() -> (&'static str, String) {
 }
 
 /// Removes the containers, networks and volumes whose [owner](OWNER_LABEL) is a process that no longer runs, and
-/// answers with their names. What has no such label stays, and what belongs to a living process: another test run
-/// beside this one is left alone. Several sweeps at once, in whatever processes, wait for one another; each names what
-/// it removed itself.
+/// returns their names.
 ///
-/// Call it only where all that use the engine see each other's processes: an owner in another container, or on
-/// another machine, looks dead.
+/// Objects without the label stay, and so do those of a living process, so another test run is not disturbed. Several
+/// sweeps at once, in whatever processes, wait for one another; each returns what it removed itself.
+///
+/// Call it only if all processes that use the engine see each other: an owner in another container, or on another
+/// machine, looks dead.
 ///
 /// # Errors
 ///

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Etcd, Failure, launch_all};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Names the binary to use instead of the vendored one.
+/// The variable that names the binary to use instead of the vendored one.
 const BINARY_VARIABLE: &str = "ELDEST_ETCD_BIN";
 
 /// Configures an [`Etcd`] or an [`EtcdCluster`](crate::EtcdCluster) before it starts.
@@ -24,51 +24,51 @@ pub struct EtcdBuilder {
     pub(super) places: Vec<Place>,
 }
 
-/// Where a member runs, if not on our loopback interface.
+/// The place where a member runs, if not on the loopback interface.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) address: IpAddr,
-    /// What starts it there.
+    /// The command that starts it there.
     pub(super) command: Vec<OsString>,
 }
 
 impl EtcdBuilder {
-    /// etcd's heartbeat interval, in whole milliseconds; 100 ms by default.
+    /// Sets etcd's heartbeat interval, in whole milliseconds; 100 ms by default.
     pub fn heartbeat(mut self, interval: Duration) -> Self {
         self.heartbeat = Some(interval);
         self
     }
 
-    /// etcd's election timeout, in whole milliseconds; 1 s by default, and at least five heartbeats. The shortest
-    /// time to live of a lease is one and a half of it, rounded up to seconds.
+    /// Sets etcd's election timeout, in whole milliseconds; 1 s by default, and at least five heartbeats. The shortest
+    /// TTL of a lease is 1.5 times this, rounded up to seconds.
     pub fn election_timeout(mut self, timeout: Duration) -> Self {
         self.election_timeout = Some(timeout);
         self
     }
 
-    /// One more argument, such as `--quota-backend-bytes=20000000`.
+    /// Adds an argument, such as `--quota-backend-bytes=20000000`.
     pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    /// One more environment variable. Variables of this process reach the server too, but for etcd's own (`ETCD_...`).
+    /// Adds an environment variable. Variables of this process reach the server too, except etcd's own (`ETCD_...`).
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
         self
     }
 
-    /// Keeps the data in this folder, which then is not removed; in a cluster, in one folder below it per member.
-    /// By default a temporary folder, in memory where there is room.
+    /// Keeps the data in this folder, which then is not removed; a cluster has one folder below it per member. By
+    /// default it is a temporary folder, in memory if there is room.
     pub fn data_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.data_dir = Some(folder.into());
         self
     }
 
-    /// Where the next member of a cluster runs, beginning with the first: at an address other than the loopback
-    /// interface's, started by a command to which etcd's own is appended and which becomes it, for example
-    /// `["nsenter", "--net=/run/netns/a"]`. It serves clients at port 2379 and its peers at port 2380, which nobody
-    /// else may use there, and must be reachable from here.
+    /// Sets where the next member of a cluster runs, beginning with the first: at an address other than the loopback
+    /// interface's, started by a command that runs etcd's own command line, which is appended to it, for example
+    /// `["nsenter", "--net=/run/netns/a"]`. It serves clients at port 2379 and its peers at port 2380, which must be
+    /// free there, and must be reachable from here.
     pub fn member_at(
         mut self,
         address: IpAddr,
@@ -79,7 +79,7 @@ impl EtcdBuilder {
         self
     }
 
-    /// Uses this binary, before the variable `ELDEST_ETCD_BIN` and the vendored one.
+    /// Sets the binary, before the variable `ELDEST_ETCD_BIN` and the vendored one.
     pub fn binary(mut self, binary: impl Into<PathBuf>) -> Self {
         self.binary = Some(binary.into());
         self

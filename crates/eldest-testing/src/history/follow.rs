@@ -9,13 +9,13 @@ use std::time::Duration;
 use super::{Recorder, What};
 use eldest::{LostReason, Term};
 
-/// How often the term is asked whether it is valid.
+/// The pause between two checks of the term's validity.
 const EVERY: Duration = Duration::from_millis(10);
 
 impl Recorder {
-    /// Records one term from the node's side: that it was elected, now; then every 10 ms whether it is valid, until
-    /// it is not; and that its token was cancelled, with the reason. The returned future is for a task of its own,
-    /// started first thing in the work:
+    /// Records one term from the node's side: its election, now; then every 10 ms its validity, until it ends; and the
+    /// cancellation of its token, with the reason. Run the returned future in its own task, started first thing in the
+    /// work:
     ///
     /// ```
     /// # #[tokio::main]
@@ -41,12 +41,12 @@ impl Recorder {
     /// # }
     /// ```
     ///
-    /// Not for [`Leadership::spawn`](eldest::Leadership::spawn): tasks started there are awaited before the key is
-    /// given back, and this one ends only then. Work that blocks every thread of the runtime keeps it from looking;
-    /// what it did not see is not checked.
+    /// Do not use [`Leadership::spawn`](eldest::Leadership::spawn): its tasks are awaited before the key is given back,
+    /// and this one ends only then. Work that blocks every thread of the runtime also blocks these checks; what they
+    /// did not see is not checked.
     ///
-    /// Left to the service: to record [`What::Left`] before it shuts down, if a test is to measure how fast it hands
-    /// over; and [`What::FencedWrite`] for what it writes.
+    /// The service itself records [`What::Left`] before it shuts down, if a test measures how fast it hands over, and
+    /// [`What::FencedWrite`] for its writes.
     ///
     /// # Panics
     ///

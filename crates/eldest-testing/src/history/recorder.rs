@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use super::{Event, History, What, json};
 
-/// Stamps events and keeps them. Clones share one history; recording takes a lock for as long as a push, or one
-/// write to a file, takes.
+/// Stamps events and keeps them. Clones share one history. Recording takes a lock for as long as a push, or one write
+/// to a file, takes.
 ///
-/// Time comes from the observer's clock, *not* from the clock that the library under test is given: an error in
-/// that clock, or in how the library uses it, must show up as a violation instead of bending the stamps with it.
+/// The time comes from the observer's clock, *not* from the clock of the library under test: an error in that clock, or
+/// in how the library uses it, must appear as a violation instead of shifting the stamps as well.
 #[derive(Clone)]
 pub struct Recorder {
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
@@ -26,13 +26,14 @@ enum Sink {
 }
 
 impl Recorder {
-    /// A recorder in memory with this machine's `CLOCK_BOOTTIME`, which all processes of the host share and which
-    /// counts suspend. Elsewhere than on Linux and Android: the wall clock, which must not be set meanwhile.
+    /// Makes a recorder in memory with this machine's `CLOCK_BOOTTIME`, which all processes of the host share and which
+    /// counts suspended time. Elsewhere than on Linux and Android it uses the wall clock, which must not be set
+    /// meanwhile.
     pub fn boottime() -> Self {
         Self::with_clock(boottime)
     }
 
-    /// A recorder in memory with a clock of your own, for simulated time.
+    /// Makes a recorder in memory with the caller's clock, for simulated time.
     pub fn with_clock(clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Recorder {
             clock: Arc::new(clock),
@@ -40,9 +41,9 @@ impl Recorder {
         }
     }
 
-    /// The same clock, but every event is appended to a file as a line of JSON before
-    /// [`record`](Recorder::record) returns, so that nothing is lost when the process is killed.
-    /// Events recorded earlier are not carried over.
+    /// Writes to a file with the same clock: every event is appended as a line of JSON before
+    /// [`record`](Recorder::record) returns, so that a killed process loses nothing. Events recorded earlier are not
+    /// carried over.
     ///
     /// # Errors
     ///
@@ -67,12 +68,12 @@ impl Recorder {
         Ok(Recorder { sink, ..self })
     }
 
-    /// The observer's clock.
+    /// Returns the time of the observer's clock.
     pub fn now(&self) -> Duration {
         (self.clock)()
     }
 
-    /// Records what happens now.
+    /// Records an event that happens now.
     ///
     /// # Panics
     ///
@@ -81,7 +82,7 @@ impl Recorder {
         self.record_at(self.now(), node, election, what);
     }
 
-    /// Records what happened at a time read earlier from [`now`](Recorder::now).
+    /// Records an event at a time read earlier from [`now`](Recorder::now).
     ///
     /// # Panics
     ///
@@ -112,10 +113,10 @@ impl Recorder {
         }
     }
 
-    /// Records one sample of `is_valid()` and hands its answer on.
+    /// Records one sample of `is_valid()` and returns its result.
     ///
-    /// A yes is stamped with the time before the check, a no with the time after it. A process that is stopped
-    /// between check and stamp would otherwise be seen to believe at a time at which it did nothing.
+    /// `true` is stamped with the time before the check, `false` with the time after it. Otherwise, a process that is
+    /// stopped between check and stamp would seem to believe at a time at which it did nothing.
     pub fn sample(
         &self,
         node: impl Into<String>,
@@ -133,7 +134,7 @@ impl Recorder {
         valid
     }
 
-    /// What was recorded up to now: by this recorder and its clones, or in the whole file.
+    /// Returns everything recorded so far: by this recorder and its clones, or in the whole file.
     ///
     /// # Errors
     ///

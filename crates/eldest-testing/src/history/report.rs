@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::belief::{admitted, seconds};
 use super::{Change, Event, History, What};
 
-/// What must hold. The numbers are those of the module's documentation.
+/// The invariants. The numbers are those of the module's documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Invariant {
@@ -17,9 +17,9 @@ pub enum Invariant {
     Order,
     /// I3: no update is lost, no stale write is admitted.
     Fencing,
-    /// I4: who is elected holds the oldest live key.
+    /// I4: the elected node holds the oldest live key.
     Seniority,
-    /// I5: a vacancy is short while nothing is wrong.
+    /// I5: a vacancy is short when there is no fault.
     Liveness,
     /// I6: nothing is left behind.
     Leak,
@@ -42,9 +42,9 @@ impl fmt::Display for Invariant {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Violation {
-    /// Which one.
+    /// The invariant.
     pub invariant: Invariant,
-    /// In which election; empty where it concerns a node as a whole.
+    /// The election; empty if a node as a whole is concerned.
     pub election: String,
     /// What happened, in plain words; times count from the history's first event.
     pub explanation: String,
@@ -52,33 +52,33 @@ pub struct Violation {
     pub events: Vec<Event>,
 }
 
-/// What a history contained, over all its elections. None of it is a violation.
+/// The contents of a history, over all its elections. None of it is a violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Elections held: different tokens that somebody was elected with.
+    /// Elections held: different tokens with which a node was elected.
     pub elections: usize,
-    /// Terms in which somebody was seen to believe.
+    /// Terms in which a node was seen to believe that it leads.
     pub terms: usize,
-    /// Samples of `is_valid()`, yes and no.
+    /// Samples of `is_valid()`, of either result.
     pub samples: usize,
     /// Faults, stops and kills.
     pub faults: usize,
-    /// Those that hit a node while it led, or everybody while somebody led.
+    /// Faults that hit a node while it led, or all nodes while one led.
     pub faults_on_leader: usize,
-    /// Vacancies that ended while nothing was wrong.
+    /// Vacancies that ended without a fault.
     pub vacancies: usize,
-    /// Fenced writes that were admitted,
+    /// Fenced writes that were admitted.
     pub writes_admitted: usize,
-    /// ... refused,
+    /// Fenced writes that were refused.
     pub writes_refused: usize,
-    /// ... or whose answer was lost.
+    /// Fenced writes whose answer was lost.
     pub writes_unknown: usize,
     /// Elections whose seniority was checked against the independent watcher.
     pub elections_checked_for_seniority: usize,
-    /// Elections that could not be, because the watcher knows nothing of the time.
+    /// Elections that could not be checked, because the watcher knows nothing of the time.
     pub elections_hidden_by_gaps: usize,
-    /// Keys deleted early, not by us.
+    /// Keys that others deleted early.
     pub deleted_early: usize,
     /// Overlaps that follow from such a deletion.
     pub overlaps_after_early_delete: usize,
@@ -88,13 +88,13 @@ pub struct Counts {
     pub open_faults: usize,
 }
 
-/// What [`check`](super::check) found. Printing it gives the violations, the counts and a timeline of each node.
+/// The result of [`check`](super::check). Its `Display` has the violations, the counts and a timeline of each node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// All breaches, by election and invariant.
+    /// All violations, by election and invariant.
     pub violations: Vec<Violation>,
-    /// What there was to check.
+    /// The counts of what there was to check.
     pub counts: Counts,
     timeline: String,
     origin: Duration,
@@ -111,16 +111,16 @@ impl Report {
         }
     }
 
-    /// Whether nothing was violated.
+    /// Returns `true` if there is no violation.
     pub fn is_ok(&self) -> bool {
         self.violations.is_empty()
     }
 
-    /// Ends the test if anything was violated.
+    /// Ends the test if there is a violation.
     ///
     /// # Panics
     ///
-    /// With the whole report, if anything was violated.
+    /// With the whole report, if there is a violation.
     #[track_caller]
     pub fn assert_ok(&self) {
         assert!(self.is_ok(), "the history breaks its promises\n{self}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Resources;
 
-/// What a history is checked against. A plain value with a builder; every duration is real time.
+/// The settings of a check. A plain value with a builder; every duration is real time.
 #[must_use = "rules do nothing until a history is checked against them"]
 #[derive(Debug, Clone)]
 pub struct Rules {
@@ -19,11 +19,11 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Rules for sessions whose leases live for `ttl`.
+    /// Makes rules for sessions whose leases have that TTL.
     ///
     /// # Default
     ///
-    /// Election timeout 1 s (etcd's own default), takeover slack 3.5 s, observer's lag 0.5 s, nobody expected to be
+    /// Election timeout 1 s (etcd's own default), takeover slack 3.5 s, observer's lag 0.5 s, no node expected to be
     /// live, a stopped process does not count as leading, no growth allowed.
     pub fn new(ttl: Duration) -> Self {
         Rules {
@@ -37,46 +37,45 @@ impl Rules {
         }
     }
 
-    /// etcd's election timeout, after which its members choose a new leader among themselves.
+    /// Sets etcd's election timeout, after which its members choose a new leader among themselves.
     pub fn election_timeout(mut self, timeout: Duration) -> Self {
         self.election_timeout = timeout;
         self
     }
 
-    /// What a takeover may take beyond TTL and election timeout.
+    /// Sets how much longer a takeover may take than TTL and election timeout.
     pub fn takeover_slack(mut self, slack: Duration) -> Self {
         self.takeover_slack = slack;
         self
     }
 
-    /// How much later than a node the independent watcher may stamp the same change. Zero in simulated time.
+    /// Sets how much later than a node the independent watcher may stamp the same change. Zero in simulated time.
     pub fn observer_lag(mut self, lag: Duration) -> Self {
         self.observer_lag = lag;
         self
     }
 
-    /// Nodes that take part from the first event on, until they leave, are killed or are stopped. Others take part
-    /// from their [`What::Joined`](super::What::Joined) or [`What::Elected`](super::What::Elected) on.
+    /// Sets the nodes that take part from the first event on, until they leave, are killed or are stopped. Others take
+    /// part from their [`What::Joined`](super::What::Joined) or [`What::Elected`](super::What::Elected) on.
     pub fn live<N: Into<String>>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
         self.live = nodes.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Makes it a violation that somebody else leads between the last check before a stop and the first check after
-    /// it. Only for tests whose stops are shorter than what is left of the lease: no implementation can keep it
-    /// otherwise.
+    /// Makes it a violation that another node leads between the last check before a stop and the first check after it.
+    /// Only for tests whose stops are shorter than the rest of the lease: no implementation can keep it otherwise.
     pub fn stopped_counts_as_leading(mut self, yes: bool) -> Self {
         self.stopped_counts_as_leading = yes;
         self
     }
 
-    /// How much more than at the baseline a node may hold at the end.
+    /// Sets how much more than at the baseline a node may hold at the end.
     pub fn allowed_growth(mut self, growth: Resources) -> Self {
         self.allowed_growth = growth;
         self
     }
 
-    /// The longest vacancy while nothing is wrong.
+    /// Returns the longest vacancy without a fault.
     pub(super) fn takeover_bound(&self) -> Duration {
         self.ttl + self.election_timeout + self.takeover_slack
     }

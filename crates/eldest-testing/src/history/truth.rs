@@ -1,7 +1,7 @@
 //! Records, as an independent client, the changes of an election's keys and the life of the oldest keys' leases.
 //!
-//! It shares no code with the library under test: a bare client, a list, a watch from a known revision. When that
-//! revision has been compacted away it lists again and records a [`Change::Gap`].
+//! It shares no code with the library under test: a bare client, a list, a watch from a known revision. If that
+//! revision has been compacted, it lists again and records a [`Change::Gap`].
 
 // The observer's timers are real ones, whatever clock the library under test is given.
 #![allow(clippy::disallowed_methods)]
@@ -23,25 +23,25 @@ use crate::error::{Error as TestError, Result as TestResult};
 
 /// The node under which etcd's side is recorded.
 const NODE: &str = "etcd";
-/// How often the leases of the oldest keys are asked about.
+/// The pause between two requests about the leases of the oldest keys.
 const POLL: Duration = Duration::from_millis(250);
-/// Patience with one request.
+/// The time limit of one request.
 const REQUEST: Duration = Duration::from_secs(1);
-/// A watch silent for so long is asked for progress, and given up when it stays silent.
+/// How long a watch may be silent before it is asked for progress, and then given up.
 const SILENCE: Duration = Duration::from_secs(2);
-/// Pause after an error.
+/// The pause after an error.
 const RETRY: Duration = Duration::from_millis(100);
-/// Patience with the final list, and then with the watch that has to come up to it.
+/// The time limit of the final list, and then of the watch that has to reach its revision.
 const STOP: Duration = Duration::from_secs(10);
-/// Keys whose leases are asked about: the leader's and its successor's.
+/// The number of keys whose leases are polled: the leader's and its successor's.
 const ELDEST: usize = 2;
-/// Answers may be large after an outage.
+/// The largest answer, which may be large after an outage.
 const MESSAGE_LIMIT: usize = 256 << 20;
 
 /// Records the changes of one election's keys, and the life of its leader's lease, until it is stopped.
 ///
-/// Start it before the first candidate joins and stop it after the last event of interest: what happens outside is
-/// not known to [`check`](super::check). Its client should reach etcd also while the nodes cannot.
+/// Start it before the first candidate joins and stop it after the last event of interest: [`check`](super::check)
+/// knows nothing of the time outside. Its client should reach etcd also while the nodes cannot.
 ///
 /// The keys are all those exactly one level below the prefix. Dropping the recorder ends it at once.
 pub struct TruthRecorder {
@@ -75,23 +75,23 @@ struct Key {
 #[derive(Debug, Default)]
 struct State {
     known: Listing,
-    /// Leases of deleted keys, and how often they shall be asked about yet.
+    /// Leases of deleted keys, and how often they are still to be polled.
     departed: Vec<(i64, u8)>,
 }
 
 /// Why a watch ended.
 enum Ended {
-    /// All that the recorder was asked for is recorded.
+    /// Everything requested is recorded.
     Complete,
-    /// The revision to go on from is compacted.
+    /// The next revision is compacted.
     Compacted,
-    /// Anything else; go on from the same revision.
+    /// Any other end; continue from the same revision.
     Broken,
 }
 
 impl TruthRecorder {
-    /// Lists the keys below `prefix` (which ends with the delimiter, as `Election::prefix` does) and follows them, by a
-    /// connection of its own to those endpoints (`http://HOST:PORT`).
+    /// Lists the keys below `prefix` (which ends with the delimiter, as `Election::prefix` does) and follows them, over
+    /// its own connection to those endpoints (`http://HOST:PORT`).
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl TruthRecorder {
         Self::over(client, recorder, election.into(), prefix.into()).await
     }
 
-    /// As [`start`](Self::start), by a client of yours: with a user, with TLS. With the feature `etcd-client`.
+    /// Starts as [`start`](Self::start) does, with the caller's client: with a user, with TLS (feature `etcd-client`).
     ///
     /// # Errors
     ///

@@ -301,7 +301,7 @@ impl Candidacy {
         } else {
             let (theirs, key) = (level_below(family, other), String::from_utf8_lossy(other));
             let message = format!(
-                "capacity {ours} was asked for, but others hold or await permits of capacity {theirs}, as the key {key}"
+                "capacity {ours} was requested, but others hold or await permits of capacity {theirs}, as the key {key}"
             );
             (Class::Mismatch, message)
         };
