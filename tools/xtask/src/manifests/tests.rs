@@ -179,7 +179,7 @@ fn compose_and_dockerfile_start_from_images_that_can_be_made_here() {
         .lines()
         .filter_map(|line| line.strip_prefix("FROM "));
     let bases: Vec<_> = bases.filter_map(|line| line.split_once(" AS ")).collect();
-    let stages = [(RUST, "builder"), (DEBIAN, "node"), (DEBIAN, "eldest")];
+    let stages = [(RUST, "builder"), (DEBIAN, "node"), ("scratch", "eldest")];
     assert_eq!(bases, stages);
     assert!(compose.contains("target: node"));
 }
