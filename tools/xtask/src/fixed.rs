@@ -103,7 +103,7 @@ pub(crate) fn fingerprint(binaries: &[PathBuf]) -> Result<String> {
 }
 
 /// Whether an ELF file of 64 bits names no loader, which would look for libraries.
-fn is_static(elf: &[u8]) -> bool {
+pub(crate) fn is_static(elf: &[u8]) -> bool {
     const INTERPRETER: u32 = 3;
     let number = |at: usize, length: usize| -> Option<u64> {
         let bytes = elf.get(at..at + length)?.iter().rev();

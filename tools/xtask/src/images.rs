@@ -95,6 +95,11 @@ pub(crate) fn make_bases(stage: &mut Stage) -> Result<()> {
     make(stage, &[Kind::Etcd(None), Kind::Bases, Kind::Haproxy])
 }
 
+/// Makes the Debian that packages are installed in.
+pub(crate) fn make_debian(stage: &mut Stage) -> Result<()> {
+    bases::make(stage)
+}
+
 fn make(stage: &mut Stage, kinds: &[Kind]) -> Result<()> {
     for kind in kinds {
         match kind {

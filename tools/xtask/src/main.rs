@@ -10,6 +10,7 @@ mod compose;
 mod consumer;
 mod deny;
 mod diagrams;
+mod dist;
 mod docker;
 mod engine;
 mod failures;
@@ -146,6 +147,7 @@ const COMMANDS: &[Entry] = &[
         "look at every state of the protocol's model; --help lists its options",
         model::run,
     ),
+    command("dist", dist::OPTIONS, dist::ABOUT, dist::run),
     command(
         "static",
         "",

@@ -91,6 +91,30 @@ fn probes_have_routes(kubernetes: &str, web: &str) {
 }
 
 #[test]
+fn the_units_of_systemd_wait_for_the_default_ttl_and_name_variables_of_the_command() {
+    let options = read("crates/eldest-cli/src/connection.rs");
+    let (_, default) = options.split_once("default_value = \"10s\"").unwrap();
+    let (_, field) = default
+        .split_once("ttl: ")
+        .expect("it is the default of --ttl");
+    assert!(field.starts_with("Duration"), "{field}");
+    for unit in ["eldest-serve@", "eldest-run@"] {
+        let unit = read(&format!("deploy/systemd/{unit}.service"));
+        assert!(unit.contains(&format!("TimeoutStopSec={}s\n", 2 * 10 + 5)));
+    }
+    let (settings, variables) = (read("deploy/systemd/eldest.env"), read("docs/cli.md"));
+    let names = settings
+        .lines()
+        .filter_map(|line| line.trim_start_matches('#').split_once('='));
+    let names: Vec<&str> = names.map(|(name, _)| name).collect();
+    assert!(names.contains(&"ELDEST_ENDPOINTS"), "{names:?}");
+    for name in names {
+        let row = format!("| `{name}` |");
+        assert!(variables.contains(&row), "the command does not read {name}");
+    }
+}
+
+#[test]
 fn the_sidecar_has_variables_probes_and_an_image_of_the_command() {
     let (sidecar, variables) = (read(SIDECAR), read("docs/cli.md"));
     let words = sidecar.split(|letter: char| !letter.is_ascii_uppercase() && letter != '_');

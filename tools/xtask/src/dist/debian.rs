@@ -1,0 +1,204 @@
+//! Makes a package for Debian by cargo-deb, and installs and purges it in a Debian that has nothing else.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Program, archive};
+use crate::fixed::COMMAND;
+use crate::images::{self, bases};
+use crate::published::CLI;
+use crate::stage::Stage;
+use crate::{engine, packages, setup};
+
+const TOOL: &str = "cargo-deb";
+const TOOL_VERSION: &str = "3.8.0";
+/// Where crates/eldest-cli/Cargo.toml finds what the program has written.
+const WRITTEN: &str = "target/deb";
+/// Of the whole system, to keep it apart from everything that tests start.
+const LABEL: &str = "eldest.dist";
+
+/// Files of the package that nothing else would miss.
+const FILES: [&str; 9] = [
+    "/usr/bin/eldest",
+    "/usr/share/man/man1/eldest.1.gz",
+    "/usr/share/man/man1/eldest-serve.1.gz",
+    "/usr/share/bash-completion/completions/eldest",
+    "/usr/share/zsh/vendor-completions/_eldest",
+    "/usr/share/fish/vendor_completions.d/eldest.fish",
+    "/usr/lib/systemd/system/eldest-serve@.service",
+    "/usr/lib/systemd/system/eldest-run@.service",
+    SETTINGS,
+];
+/// Stays until the package is purged.
+const SETTINGS: &str = "/etc/eldest/eldest.env";
+
+/// The package of a program whose archive is laid out in `from`.
+pub(super) fn make(stage: &mut Stage, program: &Program, from: &Path) -> Result<PathBuf> {
+    let tool = tool(stage)?;
+    let written = setup::root().join(WRITTEN);
+    if written.exists() {
+        fs::remove_dir_all(&written)?;
+    }
+    fs::create_dir_all(&written)?;
+    for part in ["man", "completions"] {
+        let mut copy = setup::program("cp");
+        stage.output(copy.arg("--recursive").arg(from.join(part)).arg(&written))?;
+    }
+    let name = format!(
+        "{COMMAND}_{}_{}.deb",
+        program.version, program.target.debian
+    );
+    let package = program.folder.join(name);
+    let mut deb = setup::program(&tool.to_string_lossy());
+    // What it would warn of are the files in target/deb, which cargo does not build.
+    deb.args(["--quiet", "--no-build", "--no-strip", "--package", CLI]);
+    deb.args(["--target", &program.built_for, "--profile", program.profile]);
+    deb.env("SOURCE_DATE_EPOCH", archive::time(stage)?);
+    stage.output(deb.arg("--output").arg(&package))?;
+    ensure!(package.is_file(), "cargo-deb made no {}", package.display());
+    stage.say(&format!("{} made", package.display()));
+    Ok(package)
+}
+
+/// cargo-deb, installed when it is not there.
+fn tool(stage: &Stage) -> Result<PathBuf> {
+    let folder = setup::target()
+        .join("tools")
+        .join(format!("{TOOL}-{TOOL_VERSION}"));
+    let tool = folder.join("bin").join(TOOL);
+    if !tool.is_file() {
+        stage.say(&format!("installing {TOOL} {TOOL_VERSION}"));
+        let mut cargo = setup::cargo(["install", "--locked", "--quiet", "--version"])?;
+        // It runs for a second: what is saved here is minutes.
+        cargo.args([TOOL_VERSION, "--profile", "dev", TOOL]);
+        // Its own artifacts are never used again.
+        cargo.env("CARGO_TARGET_DIR", folder.join("target"));
+        stage.output(cargo.arg("--root").arg(&folder))?;
+        fs::remove_dir_all(folder.join("target"))?;
+    }
+    Ok(tool)
+}
+
+/// The units are valid, and the package comes and goes.
+pub(super) fn check(stage: &mut Stage, package: &Path) -> Result<()> {
+    units(stage, package)?;
+    installs(stage, package)
+}
+
+/// systemd finds nothing wrong with the units, and each as locked up as it should be.
+fn units(stage: &mut Stage, package: &Path) -> Result<()> {
+    if packages::find("systemd-analyze").is_none() {
+        stage.skip("the units are not verified: there is no systemd-analyze");
+        return Ok(());
+    }
+    let root = package.with_extension("unpacked");
+    if root.exists() {
+        fs::remove_dir_all(&root)?;
+    }
+    let mut unpack = setup::program("dpkg-deb");
+    stage.output(unpack.arg("--extract").args([package, &root]))?;
+    for (unit, exposure) in [("eldest-serve@", "20"), ("eldest-run@", "75")] {
+        let mut verify = setup::program("systemd-analyze");
+        let name = format!("{unit}.service");
+        let path = root.join("usr/lib/systemd/system").join(&name);
+        verify.args(["verify", "--man=no", "--recursive-errors=no"]);
+        // Only the folder of the package is looked at, so its own program is the one that has to be there.
+        verify.arg("--root").arg(&root);
+        stage.step(verify.arg(format!("/usr/lib/systemd/system/{unit}instance.service")))?;
+        let mut security = setup::program("systemd-analyze");
+        security.args(["security", "--offline=true", "--no-pager"]);
+        security.args(["--threshold", exposure]);
+        let output = security.arg(&path).output()?;
+        ensure!(
+            output.status.success(),
+            "{name} is exposed more than {exposure} of 100: {}",
+            String::from_utf8_lossy(&output.stdout)
+        );
+        stage.pass(&format!("{name} is exposed less than {exposure} of 100"));
+    }
+    fs::remove_dir_all(&root)?;
+    Ok(())
+}
+
+/// In a container of Debian: installed, started, removed, purged; then every file is as before.
+fn installs(stage: &mut Stage, package: &Path) -> Result<()> {
+    engine::ensure(stage)?;
+    images::make_debian(stage)?;
+    let folder = package.parent().context("a folder")?;
+    let mut docker = setup::program("docker");
+    docker.args(["run", "--rm", "--network", "none", "--label", LABEL]);
+    docker
+        .arg("--volume")
+        .arg(format!("{}:/dist:ro", folder.display()));
+    let check = package.with_extension("check");
+    fs::write(&check, script(package))?;
+    docker.args([bases::DEBIAN, "sh", "-e"]);
+    docker.arg(Path::new("/dist").join(archive::name(&check)));
+    if stage.step(&mut docker)? {
+        stage.pass("the package comes, starts, and goes without a trace");
+    }
+    fs::remove_file(&check)?;
+    Ok(())
+}
+
+fn script(package: &Path) -> String {
+    let name = archive::name(package);
+    // The lists of dpkg itself, its log, and what no disk holds.
+    let others = "-path /proc -o -path /sys -o -path /dev -o -path /dist -o -path /tmp -o -path /var/lib/dpkg \
+                  -o -path /var/log";
+    let list = format!("find / \\( {others} \\) -prune -o -print | sort");
+    let there = FILES.map(|file| format!("test -f {file}")).join("\n");
+    let gone = FILES.map(|file| format!("test ! -e {file}")).join("\n");
+    // The public image leaves pages out, unless it is told otherwise.
+    format!(
+        "{list} > /tmp/before
+dpkg --path-include='/usr/share/*' --install /dist/{name}
+{there}
+eldest --version
+dpkg --verify eldest
+dpkg --remove eldest
+test -f {SETTINGS}
+test ! -e /usr/bin/eldest
+dpkg --purge eldest
+{gone}
+{list} > /tmp/after
+diff /tmp/before /tmp/after
+if dpkg --status eldest 2> /dev/null; then exit 1; fi"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FILES, TOOL_VERSION, WRITTEN};
+    use crate::setup;
+    use std::fs;
+
+    fn manifest() -> toml::Table {
+        let path = setup::root().join("crates/eldest-cli/Cargo.toml");
+        fs::read_to_string(path).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn the_manifest_packs_every_file_that_the_check_looks_for() {
+        let manifest = manifest();
+        let deb = &manifest["package"]["metadata"]["deb"];
+        let assets = deb["assets"].as_array().unwrap();
+        let assets = assets.iter().map(|asset| {
+            let part = |at: usize| asset[at].as_str().unwrap();
+            (part(0), part(1))
+        });
+        let assets: Vec<(&str, &str)> = assets.collect();
+        for file in FILES {
+            let (folder, _) = file.trim_start_matches('/').rsplit_once('/').unwrap();
+            let packed = assets
+                .iter()
+                .any(|(_, to)| to.trim_end_matches('/').starts_with(folder));
+            assert!(packed, "nothing is packed into {folder}");
+        }
+        let written = assets.iter().filter(|(from, _)| from.contains(WRITTEN));
+        assert_eq!(written.count(), 4, "pages, and completions of three shells");
+        assert_eq!(TOOL_VERSION.split('.').count(), 3);
+    }
+}
