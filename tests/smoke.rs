@@ -1,4 +1,4 @@
-//! The shortest check that says something: a life in an election, on every version of etcd there is, old ones too.
+//! Tests one life in an election, on every supported version of etcd.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::collections::BTreeMap;

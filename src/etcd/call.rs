@@ -1,4 +1,4 @@
-//! What every call of etcd shares: its time limit, the size of its answer, and why it failed.
+//! Limits the time and the answer's size of every call to etcd, and reports why it failed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the driver writes and the handles read: status, terms, rosters, the state of the session.
+//! Holds the state that the driver writes and the handles read: status, terms, rosters, the session's state.
 
 mod announcement;
 mod as_of;

@@ -1,4 +1,4 @@
-//! What the tests of the API share: sessions, what stands in etcd, and ways to wait.
+//! Shares sessions, views of etcd and ways to wait among the tests of the API.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! An onlooker that may not look is told so.
+//! Tests that an observer without permission receives an error.
 
 use std::time::Duration;
 

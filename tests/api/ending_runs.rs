@@ -1,4 +1,4 @@
-//! How `Election::run` ends its work and releases its key: on shutdown, on loss, on panic, when it is dropped.
+//! Tests how `Election::run` ends its work and releases its key: on shutdown, on loss, on panic, when it is dropped.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Work while following: told who leads, ended before the leader's work begins, begun again after it.
+//! Tests follower's work: it learns the leader, ends before the leader's work begins, and begins again after it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! How old the view of an observer is, while etcd answers and while it does not.
+//! Tests the age of an observer's view, while etcd answers and while it does not.
 
 use std::time::{Duration, Instant};
 

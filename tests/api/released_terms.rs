@@ -1,4 +1,4 @@
-//! A view of a term outlives the work: it says no before the key is given to anybody else.
+//! Tests that a view of a term that outlives the work is invalid before another node receives the key.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

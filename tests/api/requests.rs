@@ -1,4 +1,4 @@
-//! What it costs: requests counted by etcd itself, and the time of a hand-over.
+//! Counts the requests that calls cost, by etcd's own metrics, and measures a hand-over.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A leader that stalls gives way although its lease is healthy, and stands again when it is healthy itself.
+//! Tests that a stalled leader gives way although its lease is healthy, and joins again when it is healthy.
 
 use std::future::ready;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! A machine that was suspended: the clock has gone on, the runtime's timers have stood still.
+//! Tests a suspended machine: the clock has gone on, the runtime's timers have not.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -1,4 +1,4 @@
-//! What becomes of a leader whose token, role or password changes.
+//! Tests a leader whose token, role or password changes.
 
 use eldest::{Candidate, ErrorKind, Leadership, LostReason, Op, Status};
 use eldest_testing::eventually;

@@ -1,4 +1,4 @@
-//! Which permissions suffice, and what their absence looks like.
+//! Tests which permissions suffice, and the errors without them.
 
 use std::time::Duration;
 

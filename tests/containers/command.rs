@@ -1,4 +1,4 @@
-//! The image of the command `eldest`: it runs as nobody in particular, with nothing but itself.
+//! Tests the image of the command `eldest`: it runs as an unprivileged user, with no other file.
 
 use std::process::{Command, Output};
 use std::sync::LazyLock;

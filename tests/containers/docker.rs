@@ -1,4 +1,4 @@
-//! The container tools do to real containers what they say, whoever started them.
+//! Tests the container tools on real containers, however they were started.
 
 use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};

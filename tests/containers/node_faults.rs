@@ -1,4 +1,4 @@
-//! The leading node dies, stops, or loses its network.
+//! Tests a leading node that dies, stops, or loses its network.
 
 use crate::lab::{Lab, Result, SOON, seconds};
 

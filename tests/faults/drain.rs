@@ -1,4 +1,4 @@
-//! A rolling restart as docs/rolling-restart.md describes it: three nodes, one change of leader.
+//! Tests a rolling restart as docs/rolling-restart.md describes it: three nodes, one change of leader.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A leader that stalls: its runtime is blocked, and etcd is healthy.
+//! Tests a leader whose runtime is blocked while etcd is healthy.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a process holds, here and in etcd.
+//! Counts the resources that a process holds, here and in etcd.
 
 use std::time::Duration;
 

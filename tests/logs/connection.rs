@@ -1,4 +1,4 @@
-//! What is logged of outages, late renewals and endpoints.
+//! Tests the log lines of outages, late renewals and endpoints.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

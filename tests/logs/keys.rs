@@ -1,4 +1,4 @@
-//! What is logged of keys and leases that others touch.
+//! Tests the log lines of keys and leases that others change.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The table of docs/logging.md: it has exactly what the source can log.
+//! Tests that the table of docs/logging.md has exactly the lines that the source can log.
 
 use std::collections::BTreeSet;
 use std::path::Path;

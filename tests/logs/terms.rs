@@ -1,4 +1,4 @@
-//! What is logged of candidacies and terms, from the join to the end of the work.
+//! Tests the log lines of candidacies and terms, from the join to the end of the work.
 
 use std::time::Duration;
 

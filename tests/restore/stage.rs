@@ -1,4 +1,4 @@
-//! The nodes of a story, what their sessions report, and what every story asserts once its restore is over.
+//! Provides the nodes of a story, the reports of their sessions, and the assertions after each restore.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

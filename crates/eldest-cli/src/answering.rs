@@ -172,10 +172,10 @@ impl Listening {
 }
 
 impl Server {
-    /// Why it answers no more, if ever.
+    /// Why the server has stopped, if ever.
     pub(crate) async fn broken(&mut self) -> anyhow::Error {
         match (&mut self.task).await {
-            Ok(Ok(())) => anyhow!("it answers no more"),
+            Ok(Ok(())) => anyhow!("the server has stopped"),
             Ok(Err(error)) => error.into(),
             Err(error) => error.into(),
         }

@@ -61,7 +61,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let stood = operator::evict(&session, member).await?;
     if !stood {
         let message = format!(
-            "{} had left by itself; nothing was deleted",
+            "{} had already left; nothing was deleted",
             described(member)
         );
         return Err(fault(Code::NotDone, message));
@@ -116,7 +116,7 @@ fn select<'a>(
                 _ => "of that name with that key".to_owned(),
             };
             let there = if roster.members().is_empty() {
-                "nobody stands there".to_owned()
+                "there are no candidates".to_owned()
             } else {
                 let names = roster.members().iter().map(Member::identity);
                 format!("there are {}", list(names))
@@ -161,7 +161,7 @@ fn described(member: &Member) -> String {
 /// Asks the person at the terminal; elsewhere there is nobody to ask.
 fn confirm(election: &str, roster: &Roster, member: &Member) -> Result<()> {
     if !io::stdin().is_terminal() {
-        let message = "this asks before it deletes, and there is no terminal: say --yes";
+        let message = "no terminal to confirm at: use --yes to delete without a question";
         return Err(fault(Code::Usage, message));
     }
     let key = one_line(&view::key_of(member));
@@ -182,8 +182,5 @@ fn confirm(election: &str, roster: &Roster, member: &Member) -> Result<()> {
     if matches!(answer.trim(), "y" | "Y" | "yes") {
         return Ok(());
     }
-    Err(fault(
-        Code::NotDone,
-        "nothing was deleted: you did not say yes",
-    ))
+    Err(fault(Code::NotDone, "nothing was deleted: you declined"))
 }

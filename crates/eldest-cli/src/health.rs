@@ -144,9 +144,9 @@ fn url(text: &str) -> Result<Uri, String> {
     let url: Uri = text.parse().map_err(|error| format!("{error}"))?;
     match (url.scheme_str(), url.authority()) {
         (Some("http"), Some(_)) => Ok(url),
-        (Some("https"), _) => {
-            Err("https is not spoken here; use --health-cmd with a program that does".to_owned())
-        }
+        (Some("https"), _) => Err(
+            "https is not supported; use --health-cmd with a program that supports it".to_owned(),
+        ),
         _ => Err("write it as http://host:port/path".to_owned()),
     }
 }

@@ -90,6 +90,6 @@ async fn hold(
 /// Returns an error, so that the caller does not believe that the program ran.
 fn not_run(resource: &Resource) -> anyhow::Error {
     let what = resource.described();
-    let message = format!("told to end while waiting for {what}; the program was not run");
+    let message = format!("stopped while waiting for {what}; the program was not run");
     fault(Code::NotInTime, message)
 }

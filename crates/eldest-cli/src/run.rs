@@ -111,7 +111,7 @@ async fn while_asked(
         biased;
         done = &mut rounds => done,
         error = server.broken() => {
-            tracing::error!(%error, "no request can be answered any more: ending");
+            tracing::error!(%error, "the HTTP server failed: stopping");
             stop.cancel();
             rounds.await.and(Err(error))
         }
@@ -136,7 +136,7 @@ async fn rounds(
         if contain::now().saturating_sub(begun) > SOON {
             pause = PAUSE;
         }
-        tracing::warn!(%exit, ?pause, "the program has ended; standing again");
+        tracing::warn!(%exit, ?pause, "the program has ended; joining again");
         tokio::select! {
             () = supervisor.signals.stop.cancelled() => return Ok(exit.code().into()),
             () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
@@ -245,7 +245,7 @@ async fn follow(
             exit,
             by_itself: true,
         } => {
-            tracing::warn!(%exit, "the follower's program has ended; it begins anew after the next term");
+            tracing::warn!(%exit, "the follower's program has ended; it starts again after the next term");
             Ok(())
         }
         Ending::Gone { .. } => Ok(()),
@@ -253,7 +253,7 @@ async fn follow(
         Ending::Left(pids) => {
             tracing::error!(
                 ?pids,
-                "of the follower's program, these could not be killed"
+                "processes of the follower's program could not be killed"
             );
             Ok(())
         }

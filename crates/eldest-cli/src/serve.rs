@@ -115,7 +115,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     };
     tokio::select! {
         closed = session.close() => if let Err(error) = closed {
-            tracing::warn!(error = %error.report(), "etcd did not confirm the end of the session; its keys go with the lease");
+            tracing::warn!(error = %error.report(), "etcd did not confirm the end of the session; its keys expire with the lease");
         },
         () = haste => {}
     }

@@ -94,7 +94,7 @@ impl Supervisor {
         let id = args.member.id();
         let signals = Signals::listen()?;
         let child_registry =
-            ChildRegistry::found().context("the children of this process cannot be told apart")?;
+            ChildRegistry::found().context("this process cannot find its child processes")?;
         let options = || -> Result<SessionOptions> {
             Ok(connection.session_options(&id)?.grace(grace + lead))
         };
@@ -207,16 +207,16 @@ impl Supervisor {
                 }
                 Ending::NotStarted(_) if over => return Ok(Outcome::Lost),
                 Ending::NotStarted(error) if patient => {
-                    tracing::warn!(%error, "the program was not started; trying once more");
+                    tracing::warn!(%error, "the program did not start; trying once more");
                     patient = false;
                     held = Some(guard);
                 }
                 Ending::NotStarted(error) => {
-                    return Err(error).context("the program was not started");
+                    return Err(error).context("the program did not start");
                 }
                 Ending::Left(pids) => {
                     let message = format!(
-                        "processes {pids:?} could not be killed; the next may run beside them"
+                        "processes {pids:?} could not be killed; the next program may run beside them"
                     );
                     tracing::error!(message);
                     return Err(fault(Code::NotContained, message));
@@ -279,7 +279,7 @@ impl Supervisor {
     pub(crate) async fn close(&self, session: &Session) {
         let (first, second) = tokio::join!(session.close(), self.guards.close());
         if let Err(error) = first.and(second) {
-            tracing::warn!(error = %error.report(), "etcd did not confirm the end of the session; its keys go with the lease");
+            tracing::warn!(error = %error.report(), "etcd did not confirm the end of the session; its keys expire with the lease");
         }
     }
 }
@@ -322,7 +322,7 @@ fn find(program: &OsStr) -> Result<PathBuf> {
             Ok(_) if is_runnable(path) => Ok(path.to_owned()),
             Ok(_) => Err(fault(
                 Code::NotRunnable,
-                format!("{} is no program that may be run", path.display()),
+                format!("{} is not an executable program", path.display()),
             )),
             Err(error) => Err(fault(
                 Code::NotFound,
@@ -333,7 +333,7 @@ fn find(program: &OsStr) -> Result<PathBuf> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let mut files = std::env::split_paths(&folders).map(|folder| folder.join(path));
     files.find(|file| is_runnable(file)).ok_or_else(|| {
-        let message = format!("there is no program {} in PATH", path.display());
+        let message = format!("no program {} in PATH", path.display());
         fault(Code::NotFound, message)
     })
 }
@@ -361,7 +361,7 @@ mod tests {
             find(OsStr::new("/etc/passwd"))
                 .unwrap_err()
                 .to_string()
-                .contains("may be run")
+                .contains("not an executable program")
         );
     }
 }

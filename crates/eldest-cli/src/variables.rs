@@ -1,4 +1,4 @@
-//! Names the environment variables: those that stand for options, the secrets, and what programs are told.
+//! Names the environment variables: those of options, the secrets, and those that programs receive.
 //!
 //! One rule: an option `--some-name` that may come from the environment has the variable `ELDEST_SOME_NAME`. The tests
 //! of the command line hold every option, and docs/cli.md, to it.

@@ -34,7 +34,7 @@ pub(crate) async fn leases<'a>(
         match answer {
             Ok(time) => leases.extend(time.map(|time| (id, time))),
             Err(error) => {
-                tracing::warn!(error = %error.report(), "what is left of the leases is not known");
+                tracing::warn!(error = %error.report(), "the time left of the leases is unknown");
                 break;
             }
         }
@@ -143,7 +143,7 @@ pub(crate) fn summary(queue: &Queue) -> String {
     if let Some(key) = &queue.blocked_by {
         let key = one_line(key);
         return format!(
-            "BLOCKED by the key {key}, which has no lease: nobody leads until it is deleted"
+            "BLOCKED by the key {key}, which has no lease: nobody can lead until it is deleted"
         );
     }
     let many = |n: usize, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });

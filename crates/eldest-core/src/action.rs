@@ -1,4 +1,4 @@
-//! The language between the pure core and whoever drives it: what is asked of etcd and what is told the user.
+//! Defines the requests, answers and actions between the pure core and its driver.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,76 +15,76 @@ pub use crate::status::{SessionState, Status};
 /// A request to etcd. Each is answered exactly once, a timeout included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
-    /// Grant a lease. Whoever sends the request draws the id, anew for each.
+    /// Grants a lease. The sender of the request chooses the id, a new one for each request.
     Grant {
-        /// The time to live that is asked for.
+        /// The requested TTL.
         ttl: Duration,
     },
-    /// Open the keepalive stream. Its first answer is swallowed by the client and proves nothing.
+    /// Opens the keepalive stream. The client swallows the stream's first answer, which proves nothing.
     Open {
-        /// The lease to be renewed on it.
+        /// The lease that the stream renews.
         lease: i64,
     },
-    /// Renew once on the open stream.
+    /// Renews once on the open stream.
     Renew,
-    /// Linearizable read that verifies the last renewal, on the lease's own connection.
+    /// A linearizable read that verifies the last renewal, on the lease's own connection.
     Verify {
         /// One of our keys.
         key: Arc<[u8]>,
     },
-    /// Linearizable read that tells how far the store is, for a session that renews nothing.
+    /// A linearizable read that shows the store's progress, for a session that renews nothing.
     Probe {
-        /// The key that is read; it need not exist.
+        /// The key to read; it need not exist.
         key: Arc<[u8]>,
     },
-    /// Linearizable read of several keys at one revision.
+    /// A linearizable read of several keys at one revision.
     Check {
-        /// In this order.
+        /// The keys, in this order.
         keys: Vec<Arc<[u8]>>,
     },
-    /// Put the key if it is absent and the admission holds, and read the prefix, in one transaction.
+    /// Puts the key if it is absent and the admission holds, and reads the prefix, in one transaction.
     Join(Join),
-    /// Linearizable read of the prefix.
+    /// A linearizable read of the prefix.
     List {
-        /// What the keys begin with; ends in `/`.
+        /// The prefix of the keys, which ends in `/`.
         prefix: Arc<[u8]>,
         /// Which of them count.
         reach: Reach,
     },
-    /// Linearizable read of the keys created at or before a revision.
+    /// A linearizable read of the keys created at or before a revision.
     Older {
-        /// What the keys begin with; ends in `/`.
+        /// The prefix of the keys, which ends in `/`.
         prefix: Arc<[u8]>,
-        /// The youngest that counts.
+        /// The youngest create revision that counts.
         create_revision: i64,
     },
-    /// Linearizable read of a key of our lease that nobody remembers creating.
+    /// A linearizable read of a key of our lease that nothing remembers creating.
     Find {
-        /// The key that is looked for.
+        /// The key.
         key: Arc<[u8]>,
     },
-    /// Delete the key if it still has that create revision.
+    /// Deletes the key if it still has that create revision.
     Delete {
         /// The full key.
         key: Arc<[u8]>,
-        /// The only one that may be deleted.
+        /// The create revision that the key must have.
         create_revision: i64,
     },
-    /// The same for several keys at once, each by itself.
+    /// Deletes several keys at once, each on the same condition.
     Release {
         /// Each key with its create revision.
         keys: Vec<(Arc<[u8]>, i64)>,
     },
-    /// If the member key stands as it was created, put each of the keys that is absent, under its lease.
+    /// Puts each absent key under the member's lease, if the member's key still exists as it was created.
     Take {
         /// The member's own key, which guards all of them.
         member: Own,
-        /// What each of them gets as its value.
+        /// The value of each key.
         value: Arc<[u8]>,
         /// The partitions' keys.
         keys: Vec<Arc<[u8]>>,
     },
-    /// Replace the value if the key still has that create revision and our lease, and was last written then.
+    /// Replaces the value if the key still has that create revision and our lease, and nobody wrote it since.
     Proclaim {
         /// The key as it was created.
         own: Own,
@@ -93,19 +93,19 @@ pub enum Ask {
         /// The new value.
         value: Arc<[u8]>,
     },
-    /// Revoke a lease.
+    /// Revokes a lease.
     Revoke {
-        /// Its id.
+        /// The lease's id.
         lease: i64,
     },
-    /// Which keys does the lease have?
+    /// Reads the keys of a lease.
     Sweep {
-        /// Its id.
+        /// The lease's id.
         lease: i64,
     },
 }
 
-/// A key to be put with the lease if it is absent; the keys below the prefix are read.
+/// A request to put a key with the lease if it is absent, and to read the keys below the prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Join {
     /// The full key.
@@ -114,18 +114,18 @@ pub struct Join {
     pub value: Arc<[u8]>,
     /// The lease that it is bound to.
     pub lease: i64,
-    /// What the keys of this election begin with.
+    /// The prefix of this election's keys.
     pub prefix: Arc<[u8]>,
-    /// What else must be so.
+    /// The further conditions.
     pub admission: Admission,
 }
 
-/// What a join demands beside the absence of its key.
+/// The conditions of a join beside the absence of its key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Admission {
-    /// No key under the prefix was created after that revision.
+    /// No key under the prefix may be younger than this revision.
     pub none_after: Option<i64>,
-    /// Below this no key stands outside of the prefix, which lies in it.
+    /// Below this prefix, no key may exist outside of the election's own prefix, which lies in it.
     pub nothing_else_in: Option<Arc<[u8]>>,
 }
 
@@ -134,94 +134,94 @@ pub struct Admission {
 pub enum Answer {
     /// A lease was granted.
     Granted {
-        /// Its id.
+        /// The lease's id.
         lease: i64,
-        /// The time to live that etcd chose.
+        /// The TTL that etcd chose.
         ttl: Duration,
-        /// Of the answer.
+        /// The header of the answer.
         header: Header,
     },
     /// The keepalive stream is open.
     Opened,
-    /// `ttl` zero: the lease is gone.
+    /// A renewal was acknowledged. A `ttl` of zero means that the lease is gone.
     Renewed {
-        /// The time to live, anew.
+        /// The new TTL.
         ttl: Duration,
-        /// Of the renewal, made before it was confirmed.
+        /// The header of the renewal, made before it was confirmed.
         header: Header,
     },
     /// One key was read.
     Read {
-        /// Of the answer.
+        /// The header of the answer.
         header: Header,
-        /// What stands there, if anything.
+        /// The entry, if the key exists.
         entry: Option<Entry>,
     },
-    /// In the order of the keys.
+    /// Several keys were read.
     Checked {
-        /// Of the answer.
+        /// The header of the answer.
         header: Header,
-        /// What stands at each of them, if anything.
+        /// The entry of each key, if it exists, in the order of the keys.
         entries: Vec<Option<Entry>>,
     },
-    /// The transaction of a join was done.
+    /// A join's transaction was done.
     Joined(Joined),
     /// The keys below a prefix.
     Listed(Listed),
-    /// What was to be deleted is gone.
+    /// The keys of a deletion are gone.
     Deleted {
-        /// Of the answer.
+        /// The header of the answer.
         header: Header,
     },
-    /// Which were put, in the order of the keys; `None`: the member's own key does not stand.
+    /// Partitions' keys were put.
     Taken {
-        /// Of the answer.
+        /// The header of the answer.
         header: Header,
-        /// Of each key, whether it was put.
+        /// Whether each key was put, in their order; `None`: the member's own key does not exist.
         taken: Option<Vec<bool>>,
     },
-    /// The revision at which the value was put, or what stands under the key instead.
+    /// A new value was put, or refused.
     Proclaimed {
         /// The revision of the write, if it was done.
         held: Option<i64>,
-        /// What stands there, if it was not.
+        /// The key's entry, if the value was not put.
         entry: Option<Entry>,
     },
     /// The lease is gone.
     Revoked,
     /// The lease's keys.
     Swept {
-        /// These, in any order.
+        /// The keys, in any order.
         keys: Vec<Arc<[u8]>>,
     },
     /// The request failed.
     Failed(RequestError),
 }
 
-/// What a join found.
+/// The result of a join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Joined {
-    /// Of the transaction.
+    /// The header of the transaction.
     pub header: Header,
-    /// Whether it put the key, whose create revision then is the header's.
+    /// Whether it put the key. The key's create revision then is the header's.
     pub created: bool,
-    /// The keys one level below the prefix at the header's revision, in their order; our own is one of them.
+    /// The keys one level below the prefix at the header's revision, in order, our own included.
     pub entries: Vec<Entry>,
-    /// A key that the admission does not allow beside the prefix.
+    /// A key beside the prefix that the admission does not allow.
     pub other: Option<Arc<[u8]>>,
 }
 
-/// What stands below a prefix.
+/// The keys below a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// The entries are those at its revision.
+    /// The header of the answer; the entries are those at its revision.
     pub header: Header,
-    /// In the order of their keys.
+    /// The entries, in order of their keys.
     pub entries: Vec<Entry>,
 }
 
 impl Answer {
-    /// The header of an answer that shows all that etcd had accepted when the request was sent.
+    /// Returns the header of an answer that shows everything that etcd had accepted when the request was sent.
     pub(crate) fn linearizable(&self) -> Option<Header> {
         match self {
             Answer::Read { header, .. }
@@ -235,58 +235,58 @@ impl Answer {
     }
 }
 
-/// What the driver is to do next, in order.
+/// The next steps of the driver, in order.
 #[derive(Debug, Clone)]
 pub enum Action {
-    /// Send a request; its answer comes back under the same id.
+    /// Sends a request; its answer comes back under the same id.
     Ask {
         /// The number of the request.
         request: RequestId,
-        /// What is asked.
+        /// The request.
         ask: Ask,
     },
-    /// Drop the keepalive stream.
+    /// Drops the keepalive stream.
     HangUp,
-    /// Watch a key or prefix, from now.
+    /// Watches a key or prefix, from now on.
     Watch {
         /// The number of the new watch.
         watch: WatchId,
-        /// The key, or what the keys begin with.
+        /// The key or prefix.
         key: Arc<[u8]>,
         /// Whether `key` is a prefix.
         prefix: bool,
     },
-    /// Stop watching.
+    /// Stops watching.
     Unwatch {
         /// The number of the watch.
         watch: WatchId,
     },
-    /// Ask the watch stream how far it is.
+    /// Asks the watch stream for its progress.
     Progress,
-    /// Drop the watch stream; the next `Watch` opens it anew, `elsewhere` if this endpoint is to blame.
+    /// Drops the watch stream. The next `Watch` opens it again, `elsewhere` if this endpoint is to blame.
     HangUpWatches {
         /// Whether the next stream is opened at another endpoint.
         elsewhere: bool,
     },
-    /// The lease may be believed in until then. `fresh`: a new belief; terms of the old one stay over.
+    /// Trusts the lease until that deadline.
     Trust {
-        /// Until then.
+        /// The deadline.
         deadline: Time,
-        /// Whether it is a new belief.
+        /// Whether the trust is new; terms of the old one stay over.
         fresh: bool,
     },
-    /// The belief is over: cancel every term under it.
+    /// Ends the trust: every term under it must be cancelled.
     Distrust,
-    /// Something became of a candidate.
+    /// Reports a change of a candidate.
     Candidate(CandidateAction),
-    /// What became of a proclaim: `Ok(false)` when the key is no longer ours.
+    /// Reports the result of a proclamation: `Ok(false)` if the key is no longer ours.
     Proclaimed {
         /// The number that was given with the value.
         ticket: u64,
-        /// Whether it was put.
+        /// Whether the value was put.
         result: Result<bool, RequestError>,
     },
-    /// An observer's new state: all that its reach covers at a revision.
+    /// Reports an observer's new state: all keys of its reach at a revision.
     Observed {
         /// The observer.
         slot: SlotId,
@@ -294,40 +294,41 @@ pub enum Action {
         revision: i64,
         /// The keys, eldest first.
         entries: Queue,
-        /// It holds every change that etcd had accepted then.
+        /// The time as of which the state is complete.
         as_of: Time,
     },
-    /// An observer has seen everything that etcd had accepted at `as_of`, and whatever is confirmed from now on.
+    /// Reports that an observer has seen everything that etcd had accepted at `as_of`, and everything confirmed from
+    /// now on.
     Synced {
         /// The observer.
         slot: SlotId,
         /// The time of the read that shows it, by the session's clock.
         as_of: Time,
     },
-    /// What is confirmed from now on does not concern this observer, until it is synced again.
+    /// Reports that confirmations do not concern this observer until it is synced again.
     Unsynced {
         /// The observer.
         slot: SlotId,
     },
-    /// All observers that are synced have seen everything that etcd had accepted then.
+    /// Reports that all synced observers have seen everything that etcd had accepted then.
     Confirmed {
-        /// The time of what confirms it, by the session's clock.
+        /// The time of the confirming read, by the session's clock.
         as_of: Time,
     },
-    /// The observer may not look.
+    /// Reports that etcd refused the observer's watch.
     ObserveFailed {
         /// The observer.
         slot: SlotId,
-        /// Why not.
+        /// The refusal.
         error: RequestError,
     },
-    /// How the session is doing now.
+    /// Reports the session's new state.
     Session(SessionState),
-    /// Worth a log line.
+    /// Reports an event for the log.
     Note(Note),
 }
 
-/// What became of a candidate.
+/// A change of a candidate.
 #[derive(Debug, Clone)]
 pub enum CandidateAction {
     /// A term begins.
@@ -341,17 +342,18 @@ pub enum CandidateAction {
         /// The fencing token: the key's create revision.
         token: i64,
     },
-    /// A member owns a partition from now on; its terms are told under that slot.
+    /// A member owns a partition from now on; that slot reports its terms.
     Taken {
         /// The member.
         member: SlotId,
-        /// Its number.
+        /// The partition's number.
         partition: u32,
-        /// Under that slot its terms are told.
+        /// The slot that reports its terms.
         slot: SlotId,
     },
-    /// A term is over. Not `valid`: the key is no longer ours; otherwise valid until `cutoff` at most.
-    /// Work that goes on is dropped at `cutoff`. Told again, not `valid`, if the key goes before the work has ended.
+    /// A term is over. If `valid`, it stays valid until `cutoff` at most; otherwise the key is no longer ours. Work
+    /// that continues is dropped at `cutoff`. Reported again, not `valid`, if the key disappears before the work has
+    /// ended.
     TermEnded {
         /// The candidate, or the partition's owner.
         slot: SlotId,
@@ -359,110 +361,110 @@ pub enum CandidateAction {
         term: TermId,
         /// Why it ended.
         reason: LostReason,
-        /// Work is dropped then.
+        /// The time at which work is dropped.
         cutoff: Time,
-        /// Whether the key may be believed in until `cutoff`.
+        /// Whether the key may be trusted until `cutoff`.
         valid: bool,
     },
-    /// The candidate's key stands in etcd for the first time.
+    /// The candidate's key is in etcd for the first time.
     Registered {
         /// The candidate.
         slot: SlotId,
     },
-    /// Where the candidate stands now.
+    /// The candidate's status changed.
     Status {
         /// The candidate.
         slot: SlotId,
-        /// Where it stands.
+        /// The new status.
         status: Status,
     },
-    /// The candidacy is over and its key gone. With an error: it never came to be.
+    /// The candidacy is over and its key is gone. With an error, it never began.
     Ended {
         /// The candidate.
         slot: SlotId,
-        /// Why it ended.
+        /// The reason.
         reason: EndReason,
-        /// Why etcd refused it, if it did.
+        /// The refusal of etcd, if there was one.
         error: Option<RequestError>,
     },
 }
 
-/// Worth a log line, or to be counted.
+/// An event for the log or the metrics.
 #[derive(Debug, Clone)]
 pub enum Note {
     /// The session has a lease.
     LeaseGranted {
-        /// Its id.
+        /// The lease's id.
         lease: i64,
-        /// The time to live that etcd chose.
+        /// The TTL that etcd chose.
         ttl: Duration,
     },
-    /// A renewal was not answered, or refused.
+    /// A renewal had no answer, or was refused.
     RenewalFailed {
-        /// Why.
+        /// The error.
         error: RequestError,
     },
-    /// A renewal was acknowledged, and not confirmed by etcd's present leader.
+    /// A renewal was acknowledged, but etcd's current leader did not confirm it.
     RenewalRefused,
-    /// Verified; so long after it was sent.
+    /// A renewal was verified.
     Renewed {
-        /// From sending it to its verification.
+        /// The time from its sending to its verification.
         took: Duration,
     },
     /// A renewal was verified with little time left.
     RenewedLate {
-        /// From then to the deadline.
+        /// The time from then to the deadline.
         left: Duration,
     },
-    /// The candidate's key stands, for the first time or `again` after it was lost.
+    /// The candidate's key exists, for the first time or `again` after it was lost.
     Joined {
         /// The candidate.
         slot: SlotId,
         /// Its key.
         key: Arc<[u8]>,
-        /// Its fencing token, if it leads with that key.
+        /// The key's create revision, which is the fencing token if it leads.
         create_revision: i64,
         /// Whether an earlier key was lost.
         again: bool,
     },
-    /// A join was not done, as far as we know.
+    /// A join was not done, as far as known.
     JoinFailed {
         /// The candidate.
         slot: SlotId,
-        /// Why.
+        /// The error.
         error: RequestError,
     },
     /// Another request failed.
     RequestFailed {
-        /// What it was for.
+        /// The purpose of the request.
         what: &'static str,
-        /// The key or the prefix that it was about; empty if it was about the lease.
+        /// The key or prefix concerned; empty for the lease.
         about: Arc<[u8]>,
-        /// Why.
+        /// The error.
         error: RequestError,
     },
-    /// A key without a lease stands first, and nobody here may delete it.
+    /// A key without a lease is first in the queue, and this session may not delete it.
     Blocked {
         /// The candidate behind it.
         slot: SlotId,
-        /// That key.
+        /// The key.
         key: Arc<[u8]>,
     },
-    /// A key of ours was found that nobody stands by; it goes.
+    /// A key of our lease was found that has no holder; it is deleted.
     OrphanFound {
-        /// That key.
+        /// The key.
         key: Arc<[u8]>,
     },
     /// The watch stream broke or stalled.
     WatchLost {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// Cluster id and revision, before and now.
+    /// The store's cluster id and revision changed.
     StoreChanged {
-        /// Before.
+        /// The former cluster id and revision.
         was: (u64, i64),
-        /// Now.
+        /// The new cluster id and revision.
         is: (u64, i64),
     },
 }

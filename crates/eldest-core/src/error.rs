@@ -1,17 +1,17 @@
-//! Says why a request to etcd failed, in the terms by which the core decides and in which `etcd/` answers.
+//! Defines the failures of requests to etcd, by which the core decides and with which `etcd/` answers.
 
 use std::fmt;
 
-/// What to do about a failed request.
+/// The class of a failed request, which decides what follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
     /// Try again, at another endpoint: unreachable, timed out, without a leader, a learner, or an odd answer.
     Retry,
-    /// The revision asked for is compacted: list again.
+    /// The requested revision is compacted: list again.
     Compacted,
-    /// Somebody has a lease of that id: ask for another id.
+    /// The lease id is in use: choose another id.
     LeaseTaken,
-    /// etcd's gRPC proxy answers there: use another endpoint.
+    /// etcd's gRPC proxy answers at the endpoint: use another endpoint.
     Proxy,
     /// One side refused the other's certificate: use another endpoint.
     Certificate,
@@ -19,25 +19,25 @@ pub enum Class {
     Backoff,
     /// The lease does not exist (any more).
     LeaseGone,
-    /// The credentials or the token were refused; a fresh connection authenticates anew.
+    /// etcd refused the credentials or the token; a new connection authenticates again.
     Auth,
-    /// The user may not do this.
+    /// The user lacks a permission.
     Denied,
     /// The request can never succeed as it is.
     Invalid,
-    /// Others use this semaphore with another capacity; only the core itself says so.
+    /// Others use this semaphore with another capacity; only the core itself reports this.
     Mismatch,
-    /// Others share these partitions under another count; only the core itself says so.
+    /// Others share these partitions under another count; only the core itself reports this.
     Miscount,
 }
 
 impl Class {
-    /// Whether a request that was sent may have been applied all the same. The other classes are refusals.
+    /// Returns `true` if a request that was sent may have been applied. The other classes are refusals.
     pub const fn leaves_open(self) -> bool {
         matches!(self, Class::Retry | Class::Compacted)
     }
 
-    /// Whether another endpoint, or a fresh connection, may do better.
+    /// Returns `true` if another endpoint, or a new connection, may do better.
     pub const fn moves_on(self) -> bool {
         matches!(
             self,
@@ -46,24 +46,24 @@ impl Class {
     }
 }
 
-/// A failed request. Never holds a password.
+/// A failed request. It never holds a password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestError {
-    /// What to do about it.
+    /// The class, which decides what follows.
     pub class: Class,
-    /// Whether etcd may have done what was asked. A refusal by etcd itself says that it did not.
+    /// Whether etcd may have applied the request. A refusal by etcd itself says that it did not.
     pub ambiguous: bool,
-    /// What etcd or the connection said.
+    /// The words of etcd or of the connection.
     pub message: String,
-    /// The endpoint that was asked; empty if none was.
+    /// The endpoint of the request; empty if there was none.
     pub endpoint: String,
     /// The gRPC code of etcd's answer; `None` if etcd did not answer.
     pub code: Option<i32>,
 }
 
 impl RequestError {
-    /// The failure of a request that was sent. Only where another attempt is the remedy may etcd have done it: every
-    /// other class is a refusal.
+    /// Makes the failure of a request that was sent. etcd may have applied it only if the remedy is another attempt:
+    /// every other class is a refusal.
     pub fn new(class: Class, message: impl Into<String>, endpoint: &str) -> Self {
         Self {
             class,
@@ -74,21 +74,21 @@ impl RequestError {
         }
     }
 
-    /// Says with which gRPC code etcd answered.
+    /// Adds the gRPC code of etcd's answer.
     #[must_use]
     pub fn with_code(mut self, code: i32) -> Self {
         self.code = Some(code);
         self
     }
 
-    /// Says that the request has certainly not left us.
+    /// Marks the request as certainly not sent.
     #[must_use]
     pub fn unsent(mut self) -> Self {
         self.ambiguous = false;
         self
     }
 
-    /// Says that an earlier part of the same operation may have been applied, whatever the class of this failure.
+    /// Marks an earlier part of the same operation as possibly applied, whatever the class of this failure.
     #[must_use]
     pub fn after_sending(mut self) -> Self {
         self.ambiguous = true;

@@ -1,8 +1,9 @@
-//! Keys, revisions and changes as etcd says them: plain types that the core and the etcd edge share, so that neither imports the other.
+//! Defines keys, revisions and changes of etcd: plain types that the core and `etcd/` share, so that neither imports
+//! the other.
 
 use std::sync::Arc;
 
-/// What every answer of etcd says about itself.
+/// The header of every answer of etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// The cluster that answered.
@@ -15,18 +16,18 @@ pub struct Header {
     pub term: u64,
 }
 
-/// One key as it stands in etcd.
+/// A key as it is in etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The full key.
     pub key: Arc<[u8]>,
     /// Its value.
     pub value: Arc<[u8]>,
-    /// Revision of the creation: the seniority and the fencing token.
+    /// The revision of its creation: the seniority and the fencing token.
     pub create_revision: i64,
-    /// Revision of the last write.
+    /// The revision of its last write.
     pub mod_revision: i64,
-    /// The lease the key is bound to; 0 for none.
+    /// The lease that the key is bound to; 0 for none.
     pub lease: i64,
 }
 
@@ -45,7 +46,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The key that changed.
+    /// Returns the changed key.
     pub fn key(&self) -> &[u8] {
         match self {
             Change::Put(entry) => &entry.key,
@@ -53,7 +54,7 @@ impl Change {
         }
     }
 
-    /// The revision of the change.
+    /// Returns the revision of the change.
     pub fn revision(&self) -> i64 {
         match self {
             Change::Put(entry) => entry.mod_revision,
@@ -62,18 +63,18 @@ impl Change {
     }
 }
 
-/// Which keys below a prefix count.
+/// The keys below a prefix that count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Reach {
-    /// Those exactly one level below it: candidates, members, owners.
+    /// The keys exactly one level below it: candidates, members, owners.
     #[default]
     Children,
-    /// All, for whoever must see that others use another number as the next level.
+    /// All keys, for reads that must notice another number in the next level.
     Everything,
 }
 
 impl Reach {
-    /// Whether `key` counts.
+    /// Returns `true` if `key` counts.
     pub fn covers(self, prefix: &[u8], key: &[u8]) -> bool {
         match self {
             Reach::Children => is_direct_child(prefix, key),
@@ -82,10 +83,10 @@ impl Reach {
     }
 }
 
-/// Whether `key` lies exactly one level below `prefix` (which ends in `/`).
+/// Returns `true` if `key` lies exactly one level below `prefix` (which ends in `/`).
 ///
-/// etcd's own election recipe counts every key under the prefix, so every direct child counts here too,
-/// whatever its shape; deeper keys belong to somebody else.
+/// etcd's own election recipe counts every key under the prefix, so every direct child counts here too, whatever its
+/// form; deeper keys belong to other queues.
 pub fn is_direct_child(prefix: &[u8], key: &[u8]) -> bool {
     key.strip_prefix(prefix)
         .is_some_and(|rest| !rest.is_empty() && !rest.contains(&b'/'))

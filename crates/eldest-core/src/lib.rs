@@ -1,11 +1,11 @@
-//! Decides what a session of `eldest` does: when it renews its lease, whose turn it is, when a term ends.
+//! Decides what a session of `eldest` does: when it renews its lease, which candidate leads, when a term ends.
 //!
-//! [`Core`] takes commands, answers and watch events, and returns actions. It reads no clock, sends
-//! nothing and never waits, so that every rule can be tested, and whole clusters simulated, without etcd.
+//! [`Core`] takes commands, answers and watch events, and returns actions. It reads no clock, sends nothing and never
+//! waits, so every rule can be tested, and whole clusters simulated, without etcd.
 //!
 //! Each room owns its state and decides one thing: [`lease`], [`queue`], [`candidate`], [`watch`], [`cleanup`],
-//! [`partitions`]. What a room asks for it writes into the outbox, or returns; `wiring/` passes that on to the other
-//! rooms. No room imports the wiring, and no two import each other.
+//! [`partitions`]. A room writes its requests into the outbox, or returns them; `wiring/` passes them on to the other
+//! rooms. No room imports the wiring, and no two rooms import each other.
 //!
 //! This crate is a part of the library `eldest` and follows its version; nothing here is covered by semver.
 

@@ -13,7 +13,7 @@ use crate::purpose::Purpose;
 use crate::time::Time;
 use crate::timers::{Timer, Timers};
 
-/// etcd takes 128 operations in a transaction unless it was configured otherwise, and our member key is compared too.
+/// The number of operations in one transaction: etcd's default limit is 128, and one compares the member's key.
 pub const BATCH: usize = 127;
 
 /// What is to be done, and what is under way.

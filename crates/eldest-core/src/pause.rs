@@ -1,13 +1,14 @@
-//! Paces attempts that failed.
+//! Computes the pauses between failed attempts.
 
 use std::time::Duration;
 
 use crate::action::Class;
 
-/// Longest pause between attempts that etcd did not answer well.
+/// The longest pause between failed attempts.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// The pause before attempt `failures + 1`: none after the first failure, then doubling from 20 ms up to `most`.
+/// Returns the pause before attempt `failures + 1`: none after the first failure, then doubling from 20 ms up to
+/// `most`.
 pub fn pause(failures: u32, most: Duration) -> Duration {
     match failures {
         0 | 1 => Duration::ZERO,
@@ -15,7 +16,7 @@ pub fn pause(failures: u32, most: Duration) -> Duration {
     }
 }
 
-/// The pauses between requests that failed.
+/// The pauses between failed requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     request_timeout: Duration,
@@ -26,7 +27,7 @@ impl Pace {
         Self { request_timeout }
     }
 
-    /// The pause after so many failures, the last of that class.
+    /// Returns the pause after that many failures, the last of that class.
     pub(crate) fn pause(self, failures: u32, class: Class) -> Duration {
         let pause = pause(failures, LONGEST_PAUSE);
         match class {

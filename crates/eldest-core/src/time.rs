@@ -9,10 +9,10 @@ pub struct Time(u64);
 impl Time {
     /// The clock's origin.
     pub const ZERO: Time = Time(0);
-    /// Later than every reading.
+    /// A point later than every reading.
     pub const MAX: Time = Time(u64::MAX >> 1);
 
-    /// The point that many nanoseconds after the origin.
+    /// Returns the point that many nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Time(if nanos > Self::MAX.0 {
             Self::MAX.0
@@ -21,23 +21,23 @@ impl Time {
         })
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Time from `earlier` to here, zero if `earlier` is later.
+    /// Returns the time from `earlier` to here, or zero if `earlier` is later.
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// This point moved later, at most to [`Time::MAX`].
+    /// Returns this point moved later, at most to [`Time::MAX`].
     pub fn after(self, by: Duration) -> Self {
         let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         Self::from_nanos(self.0.saturating_add(nanos))
     }
 
-    /// This point moved earlier, at most to the origin.
+    /// Returns this point moved earlier, at most to the origin.
     pub fn before(self, by: Duration) -> Self {
         let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         Time(self.0.saturating_sub(nanos))

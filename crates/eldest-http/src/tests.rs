@@ -1,4 +1,4 @@
-//! What is answered at one moment, by a clock that the test sets.
+//! Tests the answers at one moment, by a clock that the test sets.
 
 use std::sync::Arc;
 use std::time::Duration;

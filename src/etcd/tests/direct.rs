@@ -1,4 +1,4 @@
-//! What is a member of etcd, and what is its gRPC proxy.
+//! Tests the difference between a member of etcd and its gRPC proxy.
 
 use tokio::net::{TcpListener as Listener, TcpStream};
 use tokio::sync::watch;

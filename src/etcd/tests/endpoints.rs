@@ -1,4 +1,4 @@
-//! Which endpoint is used, and when the next one.
+//! Tests the choice of the endpoint, and the change to the next one.
 
 use super::*;
 

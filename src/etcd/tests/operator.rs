@@ -1,4 +1,4 @@
-//! What operators ask.
+//! Tests the requests of operators.
 
 use super::access::{guarded, pool_of_user};
 use super::*;

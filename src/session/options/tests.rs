@@ -1,4 +1,4 @@
-//! Which options are refused, and what follows from the TTL.
+//! Tests which options are refused, and what follows from the TTL.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a term promises to whoever asks, moment by moment: events happen exactly while the clock is read.
+//! Tests the promises of a term at each moment: events happen exactly while the clock is read.
 
 use std::sync::Weak;
 

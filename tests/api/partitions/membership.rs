@@ -1,4 +1,4 @@
-//! A membership whose partitions are taken step by step.
+//! Tests a membership whose partitions are taken step by step.
 
 use std::time::Duration;
 

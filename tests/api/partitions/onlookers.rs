@@ -1,4 +1,4 @@
-//! What onlookers see, and what is refused: another count, and what cannot be shared.
+//! Tests observers of partitions, and refusals: another count, and counts out of bounds.
 
 use eldest::{Announcement, CancellationToken, ErrorKind, Member, Session};
 use eldest_testing::{Etcd, eventually};

@@ -1,4 +1,4 @@
-//! Runs this process as the peer of a bench, until nobody asks any more.
+//! Runs this process as the peer of a bench, until its caller disconnects.
 
 use anyhow::{Context as _, Result, bail};
 

@@ -1,4 +1,4 @@
-//! What a fault is to the harness: whom it hits, how it is made and undone, and what must come of it.
+//! Defines a fault: the nodes that it hits, how it is made and undone, and what must follow.
 
 use std::time::Duration;
 

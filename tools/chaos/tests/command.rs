@@ -1,4 +1,4 @@
-//! The command as it is called by hand.
+//! Tests the command as people call it.
 #![cfg(unix)]
 
 use std::process::{Command, Output};

@@ -1,4 +1,4 @@
-//! The checker is not blind: with fencing off, it must see the stale write that a stopped leader makes.
+//! Tests that the checker sees a stale write of a stopped leader when fencing is off.
 #![cfg(unix)]
 
 use std::time::Duration;

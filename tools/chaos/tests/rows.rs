@@ -1,4 +1,4 @@
-//! Every fault by itself, those of a kind one after another on a stage of their own; and a few pairs.
+//! Tests every fault alone, those of a kind one after another on their own stage, and a few pairs.
 #![cfg(unix)]
 
 use std::time::Duration;

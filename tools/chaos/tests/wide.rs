@@ -1,4 +1,4 @@
-//! Three data centres far apart: nobody's term ends by itself, and the next one leads as soon as it may.
+//! Tests three data centres far apart: no term ends without a fault, and the next node leads as soon as it may.
 #![cfg(target_os = "linux")]
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The demo as its users start it: it keeps what it promises, and leaves nothing behind however it ends.
+//! Tests the demo as its users start it: it keeps its promises, and leaves nothing behind however it ends.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read};

@@ -1,4 +1,4 @@
-//! Looks at every state of the model. This file hides how a command line becomes a model.
+//! Explores every state of the model, with bounds from the command line.
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! What the model shows. `--show-output` prints the figures and the counterexamples.
+//! Tests the model's states. `--show-output` prints the figures and the counterexamples.
 
 use std::collections::{HashMap, HashSet};
 

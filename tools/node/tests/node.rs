@@ -1,4 +1,4 @@
-//! The program as its image starts it: its lines, its answers, its end, and, where it records one, its history.
+//! Tests the program as its image starts it: its lines, its answers, its end, and the history that it may record.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,4 +1,4 @@
-//! The worker as `eldest run` starts it, beside a node that is made up: what it answers, and when it refuses to.
+//! Tests the worker as `eldest run` starts it, beside a simulated node: its answers and refusals.
 #![cfg(unix)]
 
 use std::net::SocketAddr;

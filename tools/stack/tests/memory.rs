@@ -1,4 +1,4 @@
-//! The etcd in memory as users' tests have it: within one process, under tokio's paused clock.
+//! Tests the etcd in memory as users' tests have it: within one process, under tokio's paused clock.
 
 use std::time::Duration;
 

@@ -56,7 +56,7 @@ impl Patient<'_> {
                 "the endpoints belong to {} different clusters",
                 clusters.len()
             );
-            let remedy = "name the members of one cluster: an election lives in one";
+            let remedy = "name the members of one cluster: an election exists in one cluster";
             findings.bad(Level::Fail, (MEMBERS, "cluster"), message, remedy);
         }
         let mut urls: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
@@ -68,14 +68,15 @@ impl Patient<'_> {
         for urls in urls.values().filter(|urls| urls.len() > 1) {
             let message = format!("{} are the same member", urls.join(" and "));
             let remedy =
-                "name each member once: the next endpoint is tried because the last one failed";
+                "name each member once: a second endpoint helps only if it is another member";
             findings.bad(Level::Warn, (MEMBERS, "endpoints"), message, remedy);
         }
         let anonymous = |(_, report): &(&Endpoint, Report)| report.status.is_none();
         let anonymous = self.answering.iter().any(anonymous);
         let note = match self.one().members().await {
             Ok(_) if anonymous => {
-                "not compared with the endpoints, for not all say who they are".to_owned()
+                "not compared with the endpoints, because some do not report their identity"
+                    .to_owned()
             }
             Ok(members) => return all_asked(&members, &urls, findings),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
@@ -93,7 +94,7 @@ impl Patient<'_> {
         for version in versions {
             let flaws = versions::flaws(version, self.connection.has_user());
             if flaws.is_empty() {
-                let message = format!("nothing is known against etcd {version}");
+                let message = format!("etcd {version} has no known problem");
                 findings.ok(MEMBERS, "version", message);
             }
             for (level, what, remedy) in flaws {
@@ -109,7 +110,7 @@ impl Patient<'_> {
         let shortest = match self.one().shortest_ttl().await {
             Ok(shortest) => shortest,
             Err(error) => {
-                let remedy = "a node cannot stand without a lease; see what was found above";
+                let remedy = "a node needs a lease to become a candidate; see the findings above";
                 let message = format!("no lease was granted: {}", error.report());
                 return findings.bad(Level::Fail, ABOUT, message, remedy);
             }
@@ -136,7 +137,7 @@ impl Patient<'_> {
                 findings.ok(
                     ABOUT.0,
                     ABOUT.1,
-                    format!("{ttl:?}; {floor:?} would do for these answers and this etcd"),
+                    format!("{ttl:?}; {floor:?} would suffice for this etcd and its answer times"),
                 );
             }
             Some(floor) => {
@@ -153,8 +154,9 @@ impl Patient<'_> {
                 );
             }
             None => {
-                let message = "no TTL up to 300 s works with these answers and options";
-                let remedy = "look at etcd's disk and network; leave --request-timeout and --margin to their defaults";
+                let message = "no TTL up to 300 s suffices for these answer times and options";
+                let remedy =
+                    "check etcd's disk and network; do not set --request-timeout and --margin";
                 findings.bad(Level::Fail, ABOUT, message, remedy);
             }
         }
@@ -187,11 +189,11 @@ impl Patient<'_> {
         };
         let bound = i64::from(self.connection.clock_drift_ppm);
         let message = format!(
-            "the clock of etcd's leader runs {:+} to {:+} ppm faster than ours; {bound} either way are allowed for",
+            "the clock of etcd's leader runs {:+} to {:+} ppm faster than this machine's; {bound} either way are allowed",
             rate.low_ppm, rate.high_ppm
         );
         if rate.low_ppm > bound || rate.high_ppm < -bound {
-            let remedy = "mend the clock of this machine or that of etcd's leader: leases end when nodes still believe";
+            let remedy = "correct the clock of this machine or of etcd's leader: leases could end while nodes still trust them";
             findings.bad(Level::Fail, ABOUT, message, remedy);
         } else if rate.high_ppm - rate.low_ppm > 20 * bound {
             findings.note(
@@ -220,13 +222,13 @@ impl Patient<'_> {
                 findings.bad(
                     Level::Fail,
                     ABOUT,
-                    format!("etcd wants to know who asks: {}", error.report()),
+                    format!("etcd requires a user: {}", error.report()),
                     remedy,
                 );
                 return;
             }
             Err(error) => {
-                let remedy = "see what was found above";
+                let remedy = "see the findings above";
                 findings.bad(
                     Level::Fail,
                     ABOUT,
@@ -243,7 +245,7 @@ impl Patient<'_> {
             findings.bad(Level::Fail, ABOUT, message, grant);
         } else if !may.write && !onlooker {
             let message = format!(
-                "this user may read, but not write all below {place}: it can look on, but not stand"
+                "this user may read, but not write all below {place}: it can observe, but not become a candidate"
             );
             findings.bad(Level::Fail, ABOUT, message, grant);
         } else {
@@ -251,14 +253,14 @@ impl Patient<'_> {
             findings.ok(
                 ABOUT.0,
                 ABOUT.1,
-                format!("all below {place} may be used: {can}"),
+                format!("this user may {can} all below {place}"),
             );
         }
         if !self.connection.has_user() {
             findings.note(
                 ABOUT.0,
                 ABOUT.1,
-                "no user was given, and none is needed: who reaches this etcd may do everything",
+                "no user was given, and none is required: everybody who reaches this etcd may do everything",
             );
         }
     }
@@ -297,13 +299,13 @@ impl Patient<'_> {
                 blocked += 1;
                 let key = view::key_of(key);
                 let message = format!(
-                    "{what} is blocked by the key {key}, which has no lease and so never goes"
+                    "{what} is blocked by the key {key}, which has no lease and so never expires"
                 );
                 let remedy = match queue.kind() {
                     QueueKind::Election => format!("eldest evict {name} --candidate {key}"),
                     _ => format!("etcdctl del {key}"),
                 };
-                let remedy = format!("if nobody needs it: {remedy}");
+                let remedy = format!("if no program needs the key: {remedy}");
                 findings.bad(Level::Fail, ABOUT, message, remedy);
             }
         }
@@ -311,7 +313,7 @@ impl Patient<'_> {
             findings.ok(
                 ABOUT.0,
                 ABOUT.1,
-                format!("none is blocked, of {}", queues.len()),
+                format!("none of {} is blocked", queues.len()),
             );
         }
     }
@@ -340,7 +342,7 @@ fn all_asked(members: &[EtcdMember], urls: &BTreeMap<u64, Vec<&str>>, findings: 
     }
     if members.len() < 3 {
         let few = count(members.len());
-        let message = format!("{few} cannot lose one: elections stop when it does");
+        let message = format!("{few} cannot lose one: elections would stop");
         findings.note(MEMBERS, "members", message);
     }
 }

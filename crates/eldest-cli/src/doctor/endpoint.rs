@@ -51,7 +51,7 @@ pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Said) {
             }
             let remedy = match error.kind() {
                 ErrorKind::Unauthenticated => "correct --user and its password",
-                _ => "start it or mend the way to it, or take it out of --endpoints",
+                _ => "start it, repair the network to it, or remove it from --endpoints",
             };
             findings.bad(
                 Level::Fail,
@@ -68,7 +68,7 @@ pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Said) {
         room(status, about, &mut findings);
     } else {
         findings.ok(about, "reachable", "it answers");
-        let message = "its version and state are not known: etcd 3.4 tells them to root alone";
+        let message = "its version and state are unknown: etcd 3.4 reports them only to root";
         findings.note(about, "version", message);
     }
     let slowest = latency(endpoint, &mut findings).await;
@@ -91,16 +91,16 @@ fn state(status: &EtcdMemberStatus, about: &str, findings: &mut Findings) {
         findings.bad(
             Level::Fail,
             (about, "leader"),
-            "this member knows no leader: most of etcd is down, or cannot be reached from it",
-            "bring enough members back",
+            "this member knows no leader: most members are down, or unreachable from it",
+            "restart enough members",
         );
     }
     if status.learner {
         findings.bad(
             Level::Warn,
             (about, "learner"),
-            "this member is a learner, which answers no reads that count",
-            "promote it, or take it out of --endpoints",
+            "this member is a learner, which answers no linearizable reads",
+            "promote it, or remove it from --endpoints",
         );
     }
     for complaint in &status.errors {
@@ -161,7 +161,7 @@ async fn latency(endpoint: &Endpoint, findings: &mut Findings) -> Option<Duratio
                 return None;
             }
             Err(error) => {
-                let remedy = "look at the load of this member, its disk and its network; or a longer --request-timeout";
+                let remedy = "check the load, the disk and the network of this member, or set a longer --request-timeout";
                 let message = format!("a read was not answered: {}", error.report());
                 findings.bad(Level::Fail, (about, "latency"), message, remedy);
                 return None;
@@ -175,7 +175,7 @@ async fn latency(endpoint: &Endpoint, findings: &mut Findings) -> Option<Duratio
         "answers reads in {median:.1?} (median of {READS}), at most {slowest:.1?}; the request timeout is {limit:?}"
     );
     if *slowest > limit / 2 {
-        let remedy = "a longer --request-timeout, and with it a longer --ttl";
+        let remedy = "set a longer --request-timeout, and with it a longer --ttl";
         findings.bad(Level::Warn, (about, "latency"), message, remedy);
     } else {
         findings.ok(about, "latency", message);

@@ -29,19 +29,19 @@ const FLAWS: &[Flaw] = &[
     Flaw {
         users_only: false,
         level: Level::Fail,
-        what: "may answer a linearizable read with old state after a pause: the read by which renewals are verified",
+        what: "may answer a linearizable read, which verifies renewals, with old state after a pause",
         mended: &[Version(3, 4, 42), Version(3, 5, 28), Version(3, 6, 9)],
     },
     Flaw {
         users_only: false,
         level: Level::Warn,
-        what: "may acknowledge the renewal of a lease that is gone; nodes of eldest verify it, others do not",
+        what: "may acknowledge the renewal of a lease that is gone; eldest verifies renewals, other clients do not",
         mended: &[Version(3, 4, 38), Version(3, 5, 23), Version(3, 6, 5)],
     },
     Flaw {
         users_only: false,
         level: Level::Warn,
-        what: "has bugs in watches that are mended since; a node that is told nothing learns of a change late",
+        what: "has bugs in watches that later releases fix; a node may learn of a change late",
         mended: &[Version(3, 4, 31), Version(3, 5, 0), Version(3, 6, 9)],
     },
     Flaw {
@@ -79,12 +79,8 @@ const ENDED: (u32, u32) = (3, 4);
 /// What is wrong with that version: how bad, what, and which release to take instead.
 pub(crate) fn flaws(version: &str, users: bool) -> Vec<(Level, String, String)> {
     let Some(version) = Version::parse(version) else {
-        let what = format!("the version {version:?} is not one that is known");
-        return vec![(
-            Level::Warn,
-            what,
-            "look at etcd's releases yourself".to_owned(),
-        )];
+        let what = format!("the version {version:?} is unknown");
+        return vec![(Level::Warn, what, "check etcd's releases".to_owned())];
     };
     if version < OLDEST {
         let what = "this etcd is too old: eldest is tested with 3.4 and newer".to_owned();
@@ -111,7 +107,7 @@ pub(crate) fn flaws(version: &str, users: bool) -> Vec<(Level, String, String)> 
         }
     }
     if series == ENDED {
-        let what = "etcd 3.4 gets no more releases".to_owned();
+        let what = "etcd 3.4 receives no more releases".to_owned();
         found.push((
             Level::Warn,
             what,

@@ -101,7 +101,7 @@ impl Screen {
             frame.render_widget(Line::styled(view::title(queue), BOLD), gap);
             frame.render_widget(Paragraph::new(view::roster(queue)), members);
         }
-        frame.render_widget(Line::raw("arrows select   r asks now   q ends"), foot);
+        frame.render_widget(Line::raw("arrows select   r asks now   q quits"), foot);
     }
 
     fn title(&self, now: Instant) -> Line<'_> {
@@ -131,7 +131,7 @@ impl Screen {
 
     fn draw_list(&self, frame: &mut Frame<'_>, area: Rect, now: Instant) {
         if self.queues.is_empty() {
-            frame.render_widget(Line::raw("nobody stands here"), area);
+            frame.render_widget(Line::raw("no candidates"), area);
             return;
         }
         let rows = self.queues.iter().map(|queue| {
@@ -218,7 +218,7 @@ mod tests {
                 "",
                 "",
                 "",
-                "arrows select   r asks now   q ends",
+                "arrows select   r asks now   q quits",
             ]
         );
         screen.select(1);
@@ -239,7 +239,7 @@ mod tests {
         screen.show((3, vec![vacant("a")]), now);
         assert_eq!(screen.selected, 0, "it is gone");
         screen.show((4, Vec::new()), now);
-        assert_eq!(lines(&drawn(&screen, now))[1], "nobody stands here");
+        assert_eq!(lines(&drawn(&screen, now))[1], "no candidates");
     }
 
     #[test]

@@ -148,7 +148,7 @@ const FOUND: [Found; 6] = [
         PASSWORD,
         &[],
         DONE,
-        &["all below eldest/ may be used: read and write"],
+        &["this user may read and write all below eldest/"],
     ),
     (
         "onlooker",
@@ -156,7 +156,7 @@ const FOUND: [Found; 6] = [
         &[],
         SICK,
         &[
-            "it can look on, but not stand",
+            "it can observe, but not become a candidate",
             "-> etcdctl role grant-permission ROLE readwrite eldest/ --prefix",
         ],
     ),
@@ -165,7 +165,7 @@ const FOUND: [Found; 6] = [
         PASSWORD,
         &["--onlooker"],
         DONE,
-        &["all below eldest/ may be used: read\n"],
+        &["this user may read all below eldest/\n"],
     ),
     (
         "stranger",

@@ -1,4 +1,4 @@
-//! How the tests run the program, and who stands in the elections that it shows.
+//! Starts the program for the tests, and sets up the elections that it shows.
 
 use std::process::Stdio;
 use std::time::Duration;

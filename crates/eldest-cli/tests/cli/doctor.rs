@@ -80,10 +80,10 @@ async fn a_healthy_etcd_passes_and_is_left_as_it_was() -> Result {
         &report,
         "permissions",
         "ok",
-        "all below eldest/ may be used: read and write",
+        "this user may read and write all below eldest/",
         "",
     );
-    finds(&report, "blocked", "ok", "none is blocked, of 1", "");
+    finds(&report, "blocked", "ok", "none of 1 is blocked", "");
     assert_eq!(
         (keys(&mut client).await?, revision(&mut client).await?),
         before
@@ -107,8 +107,8 @@ async fn people_get_a_block_for_each_thing_and_a_sum() -> Result {
     assert_eq!(
         lines[failure..failure + 2],
         [
-            "  FAIL  jobs is blocked by the key eldest/jobs/immortal, which has no lease and so never goes",
-            "        -> if nobody needs it: eldest evict jobs --candidate eldest/jobs/immortal",
+            "  FAIL  jobs is blocked by the key eldest/jobs/immortal, which has no lease and so never expires",
+            "        -> if no program needs the key: eldest evict jobs --candidate eldest/jobs/immortal",
         ]
     );
     let sum = lines[failure + 2];
@@ -130,7 +130,7 @@ async fn a_member_that_does_not_answer_is_told_apart_from_the_others() -> Result
         "reachable",
         "fail",
         &dead.endpoint(),
-        "take it out of --endpoints",
+        "remove it from --endpoints",
     );
     let report = examine(eldest(&["--endpoints", &dead.endpoint()])).await?;
     assert_eq!(report.code, UNAVAILABLE, "{report:?}");
@@ -181,7 +181,7 @@ async fn a_member_without_a_quorum_and_a_full_database_are_told() -> Result {
         "leader",
         "fail",
         "knows no leader",
-        "bring enough members back",
+        "restart enough members",
     );
 
     let etcd = Etcd::start().await?;

@@ -141,7 +141,7 @@ async fn whom_it_cannot_find_it_names_with_those_who_are_there() -> Result {
     let missing = run(at(&etcd, &["evict", "jobs", "--id", "c", "--yes"])).await?;
     missing.failed(
         NOT_DONE,
-        &["no candidate called \"c\"; nobody stands there"],
+        &["no candidate called \"c\"; there are no candidates"],
     );
     let _candidates = (stand(&a, "jobs").await?, stand(&b, "jobs").await?);
     let missing = run(at(&etcd, &["evict", "jobs", "--id", "c", "--yes"])).await?;

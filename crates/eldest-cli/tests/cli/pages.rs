@@ -1,4 +1,5 @@
-//! The commands that docs/security.md and docs/operations.md tell people to type: they work, and what they make suffices.
+//! Tests the commands of docs/security.md and docs/operations.md: they work, and the permissions that they grant
+//! suffice.
 
 use std::os::unix::fs::symlink;
 use std::time::Duration;
@@ -176,7 +177,7 @@ async fn the_documented_role_for_nodes_suffices_for_every_feature() -> Result {
     };
     let doctor = done(&["doctor", "--clock", "0s"]).await?;
     assert!(
-        doctor.stdout.contains("may be used: read and write"),
+        doctor.stdout.contains("may read and write all below"),
         "{doctor:?}"
     );
 

@@ -1,4 +1,4 @@
-//! A terminal for the program to run in, and what it shows.
+//! Runs the program in a terminal, and reads the screen.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! What the page says when its node dies, stands still, refuses, or has lost etcd; and that it comes back by itself.
+//! Tests the page when its node dies, is stopped, refuses requests, or has lost etcd, and when the node recovers.
 
 use eldest_testing::eventually;
 use rustix::process::Signal;

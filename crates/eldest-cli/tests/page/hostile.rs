@@ -1,4 +1,4 @@
-//! What others announce is text in the page, whatever they write.
+//! Tests that announcements stay text in the page, whatever they contain.
 
 use std::time::Duration;
 

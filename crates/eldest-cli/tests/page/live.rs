@@ -1,4 +1,4 @@
-//! The page of a node that looks on: who stands and who leads, as it changes, without being loaded anew.
+//! Tests the page of an observing node: candidates and leaders change without a reload.
 
 use rustix::process::Signal;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! For every screen and every reader: narrow windows, dark ones, the keyboard, and what is read aloud.
+//! Tests the page in narrow and dark windows, with the keyboard, and for screen readers.
 
 use serde_json::{Value, json};
 

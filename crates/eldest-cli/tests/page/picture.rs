@@ -1,4 +1,4 @@
-//! The picture of the page in docs/sidecar.md.
+//! Takes the picture of the page in the guide.
 
 use std::time::Duration;
 

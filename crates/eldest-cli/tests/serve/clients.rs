@@ -1,4 +1,4 @@
-//! The clients in other languages, as they are in `examples/clients`.
+//! Tests the clients in other languages, as they are in `examples/clients`.
 
 use std::path::Path;
 use std::process::{Output, Stdio};

@@ -1,4 +1,4 @@
-//! Nodes whose listening socket breaks: nobody can ask them any more, so others are to lead.
+//! Tests nodes whose listening socket breaks: other nodes must lead, because these no longer answer.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! A real `HAProxy` with the documented configuration in front of three nodes: every answer comes from the one that leads.
+//! Tests a real `HAProxy` with the documented configuration in front of three nodes: every answer comes from the
+//! leader.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The dashboard and the alert rules: they name what a node truly measures, and Prometheus understands the rules.
+//! Tests the dashboard and the alert rules: they use metrics that a node has, and Prometheus accepts the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Who may ask a node and who may change something, as options say it; and options that are refused.
+//! Tests the options for access to a node, and options that are refused.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Output;

@@ -1,4 +1,4 @@
-//! Nodes that stand on behalf of others: who is told what, and when.
+//! Tests nodes that lead on behalf of other programs: the answers of each node over time.
 
 use rustix::process::Signal;
 

@@ -1,4 +1,4 @@
-//! A node that answers by TLS.
+//! Tests a node that serves TLS.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What `eldest run` and `eldest lock` do for those who start them: codes, environment, input, signals.
+//! Tests `eldest run` and `eldest lock` as their callers see them: codes, environment, input, signals.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -40,7 +40,7 @@ async fn a_program_that_cannot_be_run_is_told_before_anything_is_begun() -> Resu
     for (program, code, says) in [
         ("no-such-program", 127, "no program no-such-program in PATH"),
         ("/no/such/program", 127, "No such file"),
-        (plain.as_str(), 126, "may be run"),
+        (plain.as_str(), 126, "not an executable program"),
     ] {
         // No etcd is there: it is not even asked.
         let mut command = eldest();

@@ -1,4 +1,5 @@
-//! A program ends with its permission to run: whoever is killed or stopped, whatever it ignores and starts.
+//! Tests that a program ends with its permission to run, whatever is killed or stopped, and whatever it ignores and
+//! starts.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! How long it takes until a crashed program's successor has started, beside a hand-over of the library alone.
+//! Measures how long a crashed program's successor takes to start, beside a hand-over of the library alone.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! What the options of `eldest run` do: restarts, followers, health checks; and what is refused.
+//! Tests the options of `eldest run`: restarts, followers, health checks, and values that are refused.
 
 use eldest_testing::eventually;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

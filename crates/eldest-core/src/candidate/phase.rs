@@ -1,11 +1,11 @@
-//! Lists the phases of a candidate, and what a change of phase means to the outside.
+//! Defines the phases of a candidate, and the effects of a change of phase.
 
 use crate::ids::{RequestId, TermId};
 use crate::queue::Own;
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
 
-/// What a candidate is doing.
+/// The phases of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     /// No key of ours stands, as far as we know. Left when a join is answered, or by leaving.
@@ -56,7 +56,7 @@ pub enum Afterwards {
     Leave(EndReason),
 }
 
-/// What a change of phase means to the outside.
+/// The effect of a change of phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// Nothing that anybody must be told.

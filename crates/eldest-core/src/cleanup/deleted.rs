@@ -1,4 +1,4 @@
-//! Remembers which keys of partitions were asked to go, so that a view that is behind misleads nobody.
+//! Remembers the partitions' keys whose deletion was requested, so that an old view misleads no member.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -11,24 +11,24 @@ use std::time::Duration;
 use crate::kv::Header;
 use crate::time::Time;
 
-/// What is subtracted from the TTL.
+/// The safety subtracted from the TTL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trust {
-    /// Fixed safety margin.
+    /// The fixed safety margin.
     pub margin: Duration,
-    /// Bound on the relative rate of our clock and etcd's, in parts per million.
+    /// The bound on the relative rate of our clock and etcd's, in parts per million.
     pub drift_ppm: u32,
 }
 
 impl Trust {
-    /// Until when a lease may be believed in that was renewed by a request sent at `sent`.
+    /// Returns the time until which a lease may be trusted after a renewal sent at `sent`.
     pub fn deadline(self, sent: Time, ttl: Duration) -> Time {
         let drift = ttl.mul_f64(f64::from(self.drift_ppm) / 1e6);
         sent.after(ttl.saturating_sub(drift).saturating_sub(self.margin))
     }
 }
 
-/// A point in the order of what this process sent and received. Unlike [`Time`] it is never equal twice.
+/// A point in the order of everything that this process sent and received. Unlike [`Time`], it is never equal twice.
 pub type Step = u64;
 
 #[derive(Debug, Clone, Copy)]
@@ -39,18 +39,18 @@ struct Acknowledged {
     cluster: u64,
 }
 
-/// What a linearizable answer said about the last acknowledgement.
+/// The meaning of a linearizable answer for the last acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// No acknowledgement waits, or the read was begun before it: nothing learned.
     Nothing,
-    /// The renewal counts; the lease may be believed in until then.
+    /// The renewal counts; the lease may be trusted until then.
     Accepted(Time),
-    /// Another term or cluster: the acknowledgement came from a deposed leader, or cannot be told apart.
+    /// Another raft term or cluster: the acknowledgement came from a deposed leader, or may have.
     Refused,
 }
 
-/// Until when one lease may be believed in.
+/// The deadline of one lease.
 #[derive(Debug, Clone)]
 pub struct LeaseClock {
     trust: Trust,
@@ -60,7 +60,7 @@ pub struct LeaseClock {
 }
 
 impl LeaseClock {
-    /// A grant passes through raft, so it needs no further proof.
+    /// Starts with a grant, which passes through raft and so needs no further proof.
     pub fn granted(trust: Trust, sent: Time, ttl: Duration, header: Header) -> Self {
         Self {
             trust,
@@ -70,12 +70,12 @@ impl LeaseClock {
         }
     }
 
-    /// The point up to which the lease may be believed in.
+    /// Returns the time until which the lease may be trusted.
     pub fn deadline(&self) -> Time {
         self.deadline
     }
 
-    /// An acknowledgement arrived for a renewal sent at `sent`. It replaces one that still waits.
+    /// Records the acknowledgement of a renewal sent at `sent`. It replaces one that still waits.
     pub fn acknowledged(&mut self, received: Step, sent: Time, ttl: Duration, header: Header) {
         self.waiting = Some(Acknowledged {
             received,
@@ -85,7 +85,7 @@ impl LeaseClock {
         });
     }
 
-    /// A linearizable answer arrived for a request begun at `begun`.
+    /// Processes a linearizable answer to a request begun at `begun`.
     pub fn confirm(&mut self, begun: Step, header: Header) -> Verdict {
         let Some(ack) = self.waiting.filter(|ack| begun > ack.received) else {
             return Verdict::Nothing;

@@ -36,12 +36,12 @@ impl Neighbour {
     }
 }
 
-/// Our own key, our predecessor's and the one's before it, each kept by a watch; of the older ones only what the last
-/// read said.
+/// A view of our own key, our predecessor's and the one before it, each kept by a watch; of the older ones it has only
+/// the last read.
 ///
-/// A long queue costs every candidate one message per change of its *neighbours*. When the predecessor goes and
-/// it was the last of the cached older set, nothing older is alive; otherwise one linearizable read tells. The second
-/// predecessor is there so that this read is not in the way: when it goes, our turn may be next, and who is older is read in
+/// A long queue costs every candidate one message per change of its *neighbours*. If the predecessor disappears and it
+/// was the last of the cached older set, nothing older is alive; otherwise one linearizable read decides. The second
+/// predecessor keeps this read out of the way: when it disappears, our turn may be next, and the older keys are read in
 /// advance.
 #[derive(Debug, Clone)]
 pub struct PredecessorView {
@@ -67,7 +67,7 @@ pub struct PredecessorView {
 }
 
 impl PredecessorView {
-    /// A view that has seen nothing yet.
+    /// Makes a view that has seen nothing yet.
     pub fn new(prefix: Arc<[u8]>) -> Self {
         Self {
             prefix,
@@ -92,7 +92,7 @@ impl PredecessorView {
             .chain(self.second_predecessor.iter_mut())
     }
 
-    /// All watches are gone; what we knew may be old.
+    /// Records that all watches are gone; the view may be old.
     pub fn unwatched(&mut self) {
         self.own = None;
         for neighbour in self.neighbours() {
@@ -103,7 +103,7 @@ impl PredecessorView {
         self.stale = true;
     }
 
-    /// Every watcher that stands for this view.
+    /// Returns every watcher of this view.
     pub fn watchers(&self) -> Vec<WatchId> {
         let neighbours = self.predecessor.iter().chain(&self.second_predecessor);
         let neighbours = neighbours.filter_map(|neighbour| neighbour.watcher.as_ref());
@@ -111,7 +111,7 @@ impl PredecessorView {
         standing.chain(self.discarded.iter().copied()).collect()
     }
 
-    /// The keys that are to be watched and are not: our own, and those before us.
+    /// Returns the keys that must be watched and are not: our own, and those before us.
     pub fn unwatched_keys(&self, own: Option<Arc<[u8]>>) -> Vec<Arc<[u8]>> {
         let own = own.filter(|_| self.own.is_none());
         let neighbours = self.predecessor.iter().chain(&self.second_predecessor);
@@ -121,22 +121,22 @@ impl PredecessorView {
             .collect()
     }
 
-    /// The watchers that are not needed any more, to be cancelled.
+    /// Returns the watchers that are no longer needed, to be cancelled.
     pub fn take_discarded(&mut self) -> Vec<WatchId> {
         std::mem::take(&mut self.discarded)
     }
 
-    /// The read under way.
+    /// Returns the read under way.
     pub fn read(&self) -> Option<RequestId> {
         self.read
     }
 
-    /// A read was begun, or the one under way is over.
+    /// Records that a read began, or that the one under way is over.
     pub fn set_read(&mut self, read: Option<RequestId>) {
         self.read = read;
     }
 
-    /// A watch of that key was asked for.
+    /// Records that a watch of that key was requested.
     pub fn watched(&mut self, key: &[u8], watcher: Watcher) {
         for neighbour in self.neighbours() {
             if &*neighbour.key == key {
@@ -147,7 +147,7 @@ impl PredecessorView {
         self.own = Some(watcher);
     }
 
-    /// A linearizable read of every key at least as old as ours.
+    /// Processes a linearizable read of every key at least as old as ours.
     pub fn snapshot(&mut self, revision: i64, entries: &[Entry], own: &Own) {
         if revision < self.known_at.max(self.gone_at) {
             return;
@@ -170,7 +170,7 @@ impl PredecessorView {
         self.follow();
     }
 
-    /// A watch stands since `revision`; if that is later than what we know, there may be a gap.
+    /// Records that a watch exists since `revision`; if that is later than the view, there may be a gap.
     pub fn created(&mut self, watch: WatchId, revision: i64) {
         let decides = self.own.iter_mut().chain(
             self.predecessor
@@ -195,7 +195,7 @@ impl PredecessorView {
         }
     }
 
-    /// Only another read can tell, or it tells more.
+    /// Returns `true` if another read is needed, or would show more.
     pub fn wants_read(&self) -> bool {
         let standing = |w: Option<&Watcher>| w.is_some_and(|w| w.created.is_some());
         let watched = standing(self.own.as_ref())
@@ -206,7 +206,7 @@ impl PredecessorView {
         self.read.is_none() && watched && (self.stale || self.early)
     }
 
-    /// Events on our own key are judged by [`Own::fate`]; here only the neighbours' count.
+    /// Applies events to the neighbours; [`Own::fate`] judges events on our own key.
     pub fn changes(&mut self, changes: &[Change]) {
         let known_at = self.known_at;
         let gone = |neighbour: &Neighbour| neighbour.is_gone(changes, known_at);
@@ -235,7 +235,7 @@ impl PredecessorView {
             .extend(neighbour.watcher.map(|watcher| watcher.id));
     }
 
-    /// Turns to the two youngest of the older keys; what is watched already goes on being watched.
+    /// Follows the two youngest of the older keys; existing watches stay.
     fn follow(&mut self) {
         let mut followed = [self.predecessor.take(), self.second_predecessor.take()];
         let mut wanted = self
@@ -267,12 +267,12 @@ impl PredecessorView {
         self.stale |= created.is_some_and(|created| created > self.known_at);
     }
 
-    /// A key without a lease at the head of the queue, when that was last read.
+    /// Returns a key without a lease at the head of the queue, as of the last read.
     pub fn blocker(&self) -> Option<&Arc<[u8]>> {
         self.blocker.as_ref().filter(|_| !self.older.is_empty())
     }
 
-    /// Whether the watches have told everything up to now, as far as the stream is not behind.
+    /// Returns `true` if the watches have delivered everything up to now, as far as the stream is not behind.
     pub(super) fn is_current(&self) -> bool {
         !self.stale
     }

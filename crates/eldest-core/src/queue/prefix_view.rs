@@ -35,7 +35,7 @@ pub struct PrefixView {
 }
 
 impl PrefixView {
-    /// A candidate's view; its join reads the prefix.
+    /// Makes a candidate's view; its join reads the prefix.
     pub fn new(prefix: Arc<[u8]>) -> Self {
         Self {
             watcher: None,
@@ -50,7 +50,7 @@ impl PrefixView {
         }
     }
 
-    /// An onlooker's view; its first read also tells whether looking is permitted.
+    /// Makes an observer's view; its first read also shows whether reading is permitted.
     pub fn onlooker(prefix: Arc<[u8]>, reach: Reach) -> Self {
         Self {
             onlooker: true,
@@ -60,38 +60,38 @@ impl PrefixView {
         }
     }
 
-    /// What it has seen.
+    /// Returns everything that it has seen.
     pub fn roster(&self) -> &Roster {
         &self.roster
     }
 
-    /// Whether its watch has no gap since it was last read.
+    /// Returns `true` if its watch has no gap since the last read.
     pub fn is_synced(&self) -> bool {
         self.synced
     }
 
-    /// Every watcher that stands for this view.
+    /// Returns every watcher of this view.
     pub fn watchers(&self) -> Vec<WatchId> {
         self.watcher.iter().map(|watcher| watcher.id).collect()
     }
 
-    /// Its prefix, if no watch of that was asked for.
+    /// Returns its prefix, if no watch of it was requested.
     pub fn unwatched_prefix(&self) -> Option<Arc<[u8]>> {
         let unwatched = self.watcher.is_none();
         unwatched.then(|| Arc::clone(self.roster.prefix()))
     }
 
-    /// The watch of its prefix was asked for.
+    /// Records that the watch of its prefix was requested.
     pub fn watched(&mut self, watcher: Watcher) {
         self.watcher = Some(watcher);
     }
 
-    /// The read under way.
+    /// Returns the read under way.
     pub fn list(&self) -> Option<RequestId> {
         self.list
     }
 
-    /// The watch is gone; what we knew may be old.
+    /// Records that the watch is gone; the view may be old.
     pub fn unwatched(&mut self) {
         self.watcher = None;
         self.list = None;
@@ -99,7 +99,7 @@ impl PrefixView {
         self.eager = self.onlooker;
     }
 
-    /// A list was begun, or the one under way is over.
+    /// Records that a list began, or that the one under way is over.
     pub fn set_list(&mut self, list: Option<RequestId>) {
         if list.is_some() && self.joining.is_none() {
             self.kept_back.clear();
@@ -107,8 +107,8 @@ impl PrefixView {
         self.list = list;
     }
 
-    /// A join was begun, which reads the prefix. The view waits for that read, whatever it knew: the key before this one may
-    /// have been lost because etcd was restored, and then what was known is the former store's.
+    /// Records that a join began, which reads the prefix. The view waits for that read, whatever it knew: the key
+    /// before this one may have been lost because etcd was restored, and then the view was the former store's.
     pub fn join_begun(&mut self, request: RequestId) {
         if self.list.is_none() {
             self.kept_back.clear();
@@ -117,12 +117,12 @@ impl PrefixView {
         self.joining = Some(request);
     }
 
-    /// A join was answered, whatever became of it.
+    /// Records that a join was answered, whatever its result.
     pub fn join_over(&mut self, request: RequestId) {
         self.joining.take_if(|join| *join == request);
     }
 
-    /// The watch stands since `revision`.
+    /// Records that the watch exists since `revision`.
     pub fn created(&mut self, revision: i64) {
         if let Some(watcher) = &mut self.watcher {
             watcher.created = Some(revision);
@@ -136,7 +136,7 @@ impl PrefixView {
         self.sync();
     }
 
-    /// A full read of the prefix, the answer to `request`.
+    /// Processes a full read of the prefix, the answer to `request`.
     pub fn snapshot(&mut self, request: RequestId, revision: i64, entries: Vec<Entry>) {
         if self.synced && revision <= self.roster.revision() {
             return;
@@ -149,13 +149,13 @@ impl PrefixView {
         self.sync();
     }
 
-    /// Only another read can close the gap.
+    /// Returns `true` if only another read can close the gap.
     pub fn wants_list(&self) -> bool {
         let watched = self.watcher.is_some_and(|w| w.created.is_some());
         !self.synced && self.list.is_none() && (watched || self.eager)
     }
 
-    /// Events of the watch, in order. Calls `at` with the roster after each revision.
+    /// Applies events of the watch, in order. Calls `at` with the roster after each revision.
     pub fn changes(&mut self, changes: Vec<Change>, mut at: impl FnMut(&Roster)) {
         if self.synced {
             self.apply(changes, &mut at);
@@ -201,7 +201,7 @@ impl PrefixView {
         }
     }
 
-    /// Whether more than `long` stand beside `own`, and it is not the next to lead.
+    /// Returns `true` if there are more than `long` candidates beside `own`, and it is not the next to lead.
     pub fn is_too_wide(&self, own: &Own, long: usize) -> bool {
         self.roster.len() > long + 1 && matches!(self.place(own, 1), Place::Behind(2..))
     }
@@ -219,7 +219,8 @@ impl PrefixView {
         }
     }
 
-    /// A key without a lease at the head: no live candidate, it will never go by itself, and nobody can lead.
+    /// Returns a key without a lease at the head: it belongs to no live candidate and never expires, and nobody can
+    /// lead.
     pub fn blocker(&self) -> Option<&Entry> {
         let first = self.synced.then(|| self.roster.eldest()).flatten();
         first.filter(|entry| entry.lease == 0)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::entries::{Queue, age};
 use crate::kv::{Change, Entry, Reach};
 
-/// Up to so many entries are kept in one sorted list. Beyond, looking through it would cost more than trees do.
+/// The number of entries up to which one sorted list is used. Beyond, searching it would cost more than trees do.
 const FEW: usize = 8;
 
 /// The candidates of one election at one revision, in order of their create revision.
@@ -53,7 +53,7 @@ impl Many {
 }
 
 impl Roster {
-    /// An empty roster, older than every revision.
+    /// Makes an empty roster, older than every revision.
     pub fn new(prefix: Arc<[u8]>, reach: Reach) -> Self {
         Self {
             prefix,
@@ -62,18 +62,18 @@ impl Roster {
         }
     }
 
-    /// What all its keys begin with.
+    /// Returns the prefix of its keys.
     pub fn prefix(&self) -> &Arc<[u8]> {
         &self.prefix
     }
 
-    /// The revision this roster is true at.
+    /// Returns the revision that the roster shows.
     pub fn revision(&self) -> i64 {
         self.revision
     }
 
-    /// Whether a full read of the prefix at that revision cannot be of the same store: a key that has not changed since this
-    /// roster was true is not in it as it is in the read, or both are of one revision and differ.
+    /// Returns `true` if a full read of the prefix at that revision cannot be of the same store: a key that has not
+    /// changed since this roster was true differs in the read, or both are of one revision and differ.
     pub fn contradicts(&self, revision: i64, entries: &[Entry]) -> bool {
         let unknown = |entry: &Entry| {
             let known = self.get(&entry.key);
@@ -87,7 +87,7 @@ impl Roster {
         }
     }
 
-    /// Replaces everything by a full read of the prefix: a key that is absent from it is deleted.
+    /// Replaces everything by a full read of the prefix. A key that the read does not have is deleted.
     pub fn replace(&mut self, revision: i64, entries: impl IntoIterator<Item = Entry>) {
         self.few.clear();
         self.many = None;
@@ -97,8 +97,8 @@ impl Roster {
         }
     }
 
-    /// Applies one event. Events not newer than the roster are already part of it and are ignored,
-    /// but those of one revision belong together, so the revision moves only by [`Roster::reached`].
+    /// Applies one event. An event that is not newer than the roster is ignored, because the roster includes it. Events
+    /// of one revision belong together, so only [`Roster::reached`] moves the revision.
     pub fn apply(&mut self, change: Change) -> bool {
         if change.revision() <= self.revision || !self.reach.covers(&self.prefix, change.key()) {
             return false;
@@ -110,17 +110,17 @@ impl Roster {
         true
     }
 
-    /// Every event up to `revision` has been applied.
+    /// Records that every event up to `revision` has been applied.
     pub fn reached(&mut self, revision: i64) {
         self.revision = self.revision.max(revision);
     }
 
-    /// The eldest leads: the entry with the smallest create revision.
+    /// Returns the eldest, which leads: the entry with the smallest create revision.
     pub fn eldest(&self) -> Option<&Entry> {
         self.in_order().next()
     }
 
-    /// The entry under `key`.
+    /// Returns the entry under `key`.
     pub fn get(&self, key: &[u8]) -> Option<&Entry> {
         match &self.many {
             Some(many) => many.get(key),
@@ -128,18 +128,18 @@ impl Roster {
         }
     }
 
-    /// How many candidates there are.
+    /// Returns the number of candidates.
     pub fn len(&self) -> usize {
         let many = self.many.as_ref().map_or(0, |many| many.entries.len());
         self.few.len() + many
     }
 
-    /// Whether there is no candidate.
+    /// Returns `true` if there is no candidate.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many candidates are older than a key created at `create_revision`.
+    /// Returns the number of candidates older than a key created at `create_revision`.
     pub fn ahead_of(&self, create_revision: i64) -> usize {
         match &self.many {
             Some(many) => many.order.ahead_of(create_revision),
@@ -149,7 +149,7 @@ impl Roster {
         }
     }
 
-    /// A copy of all entries, which costs the same however many there are.
+    /// Returns a copy of all entries, which costs the same however many there are.
     pub fn copy(&self) -> Queue {
         match &self.many {
             Some(many) => many.order.clone(),
@@ -157,13 +157,13 @@ impl Roster {
         }
     }
 
-    /// All entries, eldest first.
+    /// Returns all entries, eldest first.
     pub fn in_order(&self) -> impl Iterator<Item = &Entry> {
         let many = self.many.iter().flat_map(|many| many.order.iter());
         self.few.iter().chain(many.map(|entry| &**entry))
     }
 
-    /// All entries in the order of their keys, which costs less where there are many.
+    /// Returns all entries in the order of their keys, which costs less if there are many.
     pub fn by_key(&self) -> impl Iterator<Item = &Entry> {
         let mut few: Vec<&Entry> = self.few.iter().collect();
         few.sort_unstable_by(|a, b| a.key.cmp(&b.key));

@@ -1,9 +1,10 @@
-//! Decides as of when onlookers have seen everything: probes tell how far the store is, the stream how far it has told.
+//! Decides as of when observers have seen everything: probes show the store's progress, the stream shows its own.
 //!
-//! A probe is a linearizable read. Whatever etcd had accepted when a probe was sent has the revision that it shows, or an
-//! older one. Once every watch of the stream has delivered everything up to there, all views that the stream keeps are
-//! complete as of the moment before the probe was sent. An event proves this for its own watch only, because etcd keeps no
-//! order between the watches of a stream. So only an answer about the progress of the whole stream counts.
+//! A probe is a linearizable read. Everything that etcd had accepted when a probe was sent has the revision that the
+//! probe shows, or an older one. Once every watch of the stream has delivered everything up to there, all views of the
+//! stream are complete as of the moment before the probe was sent. An event proves this for its own watch only, because
+//! etcd keeps no order between the watches of a stream. So only an answer about the progress of the whole stream
+//! counts.
 
 use crate::time::Time;
 
@@ -14,7 +15,7 @@ struct Probe {
     revision: i64,
 }
 
-/// How fresh the views of one watch stream are. Its size depends neither on the views nor on the probes.
+/// The freshness of the views of one watch stream. Its size depends neither on the views nor on the probes.
 #[derive(Debug, Clone, Default)]
 pub struct Freshness {
     as_of: Option<Time>,
@@ -26,17 +27,17 @@ pub struct Freshness {
 }
 
 impl Freshness {
-    /// As of when the views are complete. `None`: no probe was confirmed yet.
+    /// Returns the time as of which the views are complete, or `None` if no probe was confirmed yet.
     pub fn as_of(&self) -> Option<Time> {
         self.as_of
     }
 
-    /// Whether a probe waits for the stream to say how far it is.
+    /// Returns `true` if a probe waits for the stream's progress.
     pub fn waits(&self) -> bool {
         self.waiting.iter().any(Option::is_some)
     }
 
-    /// A probe that was sent at `sent` showed `revision`. Returns whether the views are fresher now.
+    /// Records that a probe sent at `sent` showed `revision`. Returns `true` if the views are fresher now.
     pub fn probed(&mut self, sent: Time, revision: i64) -> bool {
         let probe = Some(Probe { sent, revision });
         match &mut self.waiting {
@@ -46,13 +47,14 @@ impl Freshness {
         self.confirm()
     }
 
-    /// Every watch of the stream has delivered everything up to `revision`. Returns whether the views are fresher now.
+    /// Records that every watch of the stream has delivered everything up to `revision`. Returns `true` if the views
+    /// are fresher now.
     pub fn delivered(&mut self, revision: i64) -> bool {
         self.delivered = self.delivered.max(revision);
         self.confirm()
     }
 
-    /// The stream broke. What it delivered says nothing about the watches of the next one.
+    /// Records that the stream broke. Its progress says nothing about the watches of the next one.
     pub fn restarted(&mut self) {
         self.delivered = 0;
         self.waiting = [None, None];

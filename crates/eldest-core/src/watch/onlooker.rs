@@ -1,4 +1,4 @@
-//! Follows all keys that somebody looks at, without a candidate or a lease.
+//! Follows all keys for an observer, without a candidate or a lease.
 
 use std::sync::Arc;
 

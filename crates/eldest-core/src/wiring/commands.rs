@@ -13,13 +13,13 @@ use crate::timers::Timer;
 use crate::watch::Onlooker;
 
 impl Core {
-    /// Whether that candidacy still counts as one: it has not left, and is not about to.
+    /// Returns `true` if that candidacy still counts: it has not left, and is not about to.
     pub fn stands(&self, slot: SlotId) -> bool {
         let candidate = self.slots.get(&slot).and_then(Slot::candidate);
         candidate.is_some_and(Candidacy::stands)
     }
 
-    /// Stands as a candidate.
+    /// Starts a candidacy.
     pub fn campaign(
         &mut self,
         now: Time,
@@ -45,7 +45,7 @@ impl Core {
         self.tell(slot);
     }
 
-    /// Looks on.
+    /// Starts an observer.
     pub fn observe(&mut self, now: Time, slot: SlotId, prefix: Arc<[u8]>, reach: Reach) {
         self.expire(now);
         if self.closing {
@@ -58,14 +58,14 @@ impl Core {
         self.watches.probe_later(now, &mut self.out);
     }
 
-    /// Nobody looks on any more.
+    /// Ends an observer.
     pub fn unobserve(&mut self, slot: SlotId) {
         if matches!(self.slots.get(&slot), Some(Slot::Onlooker(_))) {
             self.forget(slot);
         }
     }
 
-    /// The candidate gives up its place. A term that runs is not ended; it will not be followed by another.
+    /// Gives up the candidate's place. A running term is not ended, but no other will follow it.
     pub fn leave(&mut self, now: Time, slot: SlotId, reason: EndReason) {
         self.expire(now);
         self.give_up_partitions(slot, reason, now);
@@ -90,8 +90,8 @@ impl Core {
         self.tell(slot);
     }
 
-    /// The leader ends its term: resigning or stepping down (its work is done), shutting down (its work winds up), or
-    /// because its work stalled.
+    /// Ends a term for its leader: by resigning or stepping down (its work is done), by shutting down (its work winds
+    /// up), or because its work stalled.
     pub fn end_by_leader(&mut self, now: Time, slot: SlotId, term: TermId, reason: LostReason) {
         self.expire(now);
         let ended = |c: &mut Candidacy| c.ended_by_leader(term, reason);
@@ -106,7 +106,7 @@ impl Core {
         self.end_term(slot, now, reason, end);
     }
 
-    /// The term's work has ended, or the leadership was dropped: now its key may go.
+    /// Records that the term's work has ended, or the leadership was dropped: its key may go now.
     pub fn work_joined(&mut self, now: Time, slot: SlotId, term: TermId) {
         self.expire(now);
         if self.candidate(slot).is_some_and(|c| c.leads_term(term)) {
@@ -127,7 +127,8 @@ impl Core {
         self.tell(slot);
     }
 
-    /// Whether the candidate may join again after a term: not while its node is unhealthy, or its work goes on.
+    /// Sets whether the candidate must not join again after a term: because its node is unhealthy, or its work
+    /// continues.
     pub fn hold_back(&mut self, now: Time, slot: SlotId, held: bool) {
         self.expire(now);
         if self.candidate(slot).is_some_and(|c| c.hold_back(held)) {
@@ -135,7 +136,7 @@ impl Core {
         }
     }
 
-    /// Whether the key of that term is gone for certain.
+    /// Returns `true` if the key of that term is certainly gone.
     pub fn is_released(&self, slot: SlotId, term: TermId) -> bool {
         let Some(candidate) = self.slots.get(&slot).and_then(Slot::candidate) else {
             return true;
@@ -147,7 +148,7 @@ impl Core {
         }
     }
 
-    /// The key was released before the work ended; wait for the release if it is still under way.
+    /// Waits for the release if the key was released before the work ended.
     fn leave_when_removed(&mut self, slot: SlotId, now: Time) {
         let lease = self.lease.id();
         let Some(candidate) = self.candidate(slot) else {
@@ -160,7 +161,7 @@ impl Core {
         }
     }
 
-    /// Ends every term, leaves every election and gives the lease back.
+    /// Ends every term, leaves every election and revokes the lease.
     pub fn close(&mut self, now: Time) {
         self.expire(now);
         if self.closing {
@@ -190,7 +191,7 @@ impl Core {
         self.close_if_done(now);
     }
 
-    /// While closing: when every term has ended, the lease goes, and then the session is closed.
+    /// Revokes the lease of a closing session when every term has ended, and then closes the session.
     pub(super) fn close_if_done(&mut self, now: Time) {
         if !self.closing {
             return;

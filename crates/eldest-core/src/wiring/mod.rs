@@ -44,7 +44,7 @@ const MOST_LISTS: usize = 64;
 #[derive(Debug)]
 pub struct Core {
     config: Config,
-    /// What is to be done, and what is under way.
+    /// The next actions, and the requests under way.
     out: Outbox,
     /// The pauses between requests that failed.
     pace: Pace,
@@ -71,7 +71,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// A session that has done nothing yet.
+    /// Makes a session that has done nothing yet.
     pub fn new(config: Config) -> Self {
         let pace = Pace::new(config.request_timeout);
         let lease = LeaseConfig {
@@ -97,17 +97,17 @@ impl Core {
         }
     }
 
-    /// The next thing to do, in order.
+    /// Returns the next action, in order.
     pub fn action(&mut self) -> Option<Action> {
         self.out.pop()
     }
 
-    /// When [`Core::tick`] must be called at the latest.
+    /// Returns the latest time at which [`Core::tick`] must be called.
     pub fn next_timeout(&self) -> Option<Time> {
         self.out.next_timeout()
     }
 
-    /// Time has passed.
+    /// Records that time has passed.
     pub fn tick(&mut self, now: Time) {
         self.expire(now);
         while let Some(timer) = self.out.due(now) {
@@ -130,50 +130,50 @@ impl Core {
 
     // ---- helpers of the other files of this folder
 
-    /// The lease that is held, whether it may be believed in or not.
+    /// Returns the lease that the session holds, whether it is trusted or not.
     pub fn lease(&self) -> Option<&Lease> {
         self.lease.lease()
     }
 
-    /// Until when the lease is believed in; `None` when it is not.
+    /// Returns the time until which the lease is trusted, or `None` if it is not.
     pub fn trusted(&self) -> Option<Time> {
         self.lease.trusted()
     }
 
-    /// Every candidate, by its slot.
+    /// Returns every candidate with its slot.
     pub fn candidates(&self) -> impl Iterator<Item = (SlotId, &Candidacy)> {
         let slots = self.slots.iter();
         slots.filter_map(|(id, slot)| Some((*id, slot.candidate()?)))
     }
 
-    /// The key of the candidate in that slot, while it holds one and may still act on it.
+    /// Returns the key of the candidate in that slot, while it holds one and may still act on it.
     pub fn own(&self, slot: SlotId) -> Option<&Own> {
         self.slots.get(&slot)?.candidate()?.own()
     }
 
-    /// Whether anything stands in the slot.
+    /// Returns `true` if the slot is in use.
     pub fn has_slot(&self, slot: SlotId) -> bool {
         self.slots.contains_key(&slot)
     }
 
-    /// Every watch, with the slot that it is for.
+    /// Returns every watch with its slot.
     pub fn watches(&self) -> impl Iterator<Item = (WatchId, SlotId)> {
         self.watches.iter()
     }
 
-    /// Whether the session closes, or is closed.
+    /// Returns `true` if the session closes, or is closed.
     pub fn is_closing(&self) -> bool {
         self.closing
     }
 
-    /// etcd answered.
+    /// Records that etcd answered.
     pub fn connected(&mut self) {
         self.lease.connected(&mut self.out);
     }
 
     // ---- answers
 
-    /// The answer to a request.
+    /// Processes the answer to a request.
     pub fn answer(&mut self, now: Time, request: RequestId, answer: Answer) {
         self.expire(now);
         let Some((purpose, floor)) = self.out.answered(request) else {
@@ -225,7 +225,7 @@ impl Core {
         }
     }
 
-    /// What was asked for was the former store's. It is asked for anew.
+    /// Repeats a request whose answer came from another store.
     fn answered_by_another_store(&mut self, now: Time, request: RequestId, purpose: Purpose) {
         match purpose {
             Purpose::Join { slot } => self.join_answered(slot, request),

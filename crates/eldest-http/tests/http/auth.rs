@@ -1,4 +1,4 @@
-//! Who is let in, and that nothing that is sent makes a server fall over.
+//! Tests the access rules, and that no request makes a server fail.
 
 use eldest::{CancellationToken, Session};
 use eldest_http::{Auth, Limits, Node, router, serve};

@@ -1,4 +1,4 @@
-//! What is told of an election, at once and as it changes, and how its leader is made to give way.
+//! Tests an election's state, at once and as it changes, and stepping down on request.
 
 use eldest::{Announcement, Session};
 use eldest_http::Node;

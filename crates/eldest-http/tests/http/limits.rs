@@ -1,4 +1,4 @@
-//! What a caller can take of a server, and how that ends.
+//! Tests the limits of a server: what a caller may use, and how that ends.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What a node answers over HTTP, asked over real sockets: its roles, its elections, and who is let in.
+//! Tests a node's answers over real sockets: its roles, its elections, and its access rules.
 #![cfg(unix)] // a process is stopped by a signal
 #![allow(clippy::disallowed_methods)] // tests run in real time
 

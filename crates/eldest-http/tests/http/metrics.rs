@@ -1,4 +1,4 @@
-//! What is counted and measured: exactly what docs/metrics.md lists, and what truly happened.
+//! Tests the metrics: exactly those of docs/metrics.md, with true values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! What load balancers and orchestrators are told.
+//! Tests the answers for load balancers and orchestrators.
 
 use std::time::{Duration, Instant};
 

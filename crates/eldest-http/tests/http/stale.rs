@@ -1,4 +1,4 @@
-//! A node that only looks on: what it says of its age while etcd answers, and while it does not.
+//! Tests the age that an observing node reports, while etcd answers and while it does not.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A node that is stopped beyond its deadline, as a process: what it says first when it goes on.
+//! Tests the first answer of a node's process that was stopped beyond its deadline.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};

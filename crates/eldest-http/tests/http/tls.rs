@@ -1,4 +1,4 @@
-//! The same answers by TLS, and a certificate that is replaced while the server runs.
+//! Tests the same answers by TLS, and a certificate that is replaced while the server runs.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

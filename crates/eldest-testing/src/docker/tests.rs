@@ -1,4 +1,4 @@
-//! When each step is stamped, and what a network is told: against an engine that takes its time.
+//! Tests the stamp of each step, and the requests about networks, against a slow engine.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::time::Duration;

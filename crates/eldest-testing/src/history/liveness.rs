@@ -1,4 +1,4 @@
-//! I5: while nothing is wrong and somebody is there to lead, a vacancy is short.
+//! Checks I5: without faults, and with a live candidate, a vacancy is short.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A cluster: it elects another leader, and restarts with its data.
+//! Tests a cluster: it elects another leader, and restarts with its data.
 
 use eldest_testing::{EtcdCluster, eventually};
 

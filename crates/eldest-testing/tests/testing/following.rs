@@ -1,4 +1,4 @@
-//! A term that is followed from within a node.
+//! Tests the recording of a term from within a node.
 
 use std::time::Duration;
 

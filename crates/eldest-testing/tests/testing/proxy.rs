@@ -1,4 +1,4 @@
-//! The proxy: it passes bytes on, holds them back, delays them and cuts connections.
+//! Tests the proxy: it passes bytes on, holds them back, delays them and cuts connections.
 
 use std::io::ErrorKind;
 use std::sync::Arc;

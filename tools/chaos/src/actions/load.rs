@@ -1,4 +1,4 @@
-//! Many candidates, and many elections: not broken, but a burden that must cost nobody the leadership.
+//! Adds many candidates and many elections as a load, which must cost no node the leadership.
 
 use std::time::Duration;
 

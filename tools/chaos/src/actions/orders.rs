@@ -1,4 +1,4 @@
-//! Faults of a node's program: what it does to itself, because it was told to.
+//! Causes faults inside a node's program, which the program makes on request.
 
 use std::time::Duration;
 

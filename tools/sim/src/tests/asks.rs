@@ -1,4 +1,4 @@
-//! What stories are told in: kinds of requests, and times.
+//! Names the kinds of requests and the times of stories.
 
 use std::time::Duration;
 

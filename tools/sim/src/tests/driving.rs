@@ -1,4 +1,4 @@
-//! The part of the driver in the simulator: what waits while a turn goes on, and what a suspended machine leaves undone.
+//! Tests the simulator's part of the driver: what waits during a turn, and what a suspended machine leaves undone.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The core as a whole: sessions against the model of etcd, over a faulty network, in virtual time.
+//! Tests the core as a whole: sessions against the model of etcd, over a faulty network, in virtual time.
 
 mod asks;
 mod driving;

@@ -1,4 +1,4 @@
-//! What decisions cost with the number of a session's elections.
+//! Measures the cost of decisions with the number of a session's elections.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The simulator itself: it repeats what it did, notices what is broken on purpose, and tells it briefly.
+//! Tests the simulator itself: it repeats a run, notices deliberate faults, and reports briefly.
 
 use std::collections::BTreeMap;
 

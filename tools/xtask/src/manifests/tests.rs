@@ -1,4 +1,4 @@
-//! What is written down beside the code says the same as the code.
+//! Tests that the files beside the code agree with the code.
 
 use crate::images::bases::{DEBIAN, RUST};
 use crate::setup;

@@ -1,4 +1,4 @@
-//! How a candidate's key comes to stand exactly once, even if answers are lost.
+//! Puts a candidate's key exactly once, even if answers are lost.
 
 use std::sync::Arc;
 

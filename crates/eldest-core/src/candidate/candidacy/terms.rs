@@ -1,4 +1,4 @@
-//! How a candidate leads, loses its key, ends its term and leaves.
+//! Begins and ends a candidate's terms, handles the loss of its key, and leaves the queue.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a candidate watches and reads, and what it concludes from that.
+//! Keeps a candidate's view of the queue, by watches and reads.
 
 use std::sync::Arc;
 

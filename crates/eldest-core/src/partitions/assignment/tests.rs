@@ -1,4 +1,4 @@
-//! What the assignment promises, for whatever state a watch may show.
+//! Tests the promises of the assignment, for every state that a watch may show.
 #![allow(clippy::disallowed_methods)] // one test measures itself in real time
 
 use std::collections::BTreeMap;

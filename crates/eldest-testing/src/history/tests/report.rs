@@ -1,4 +1,4 @@
-//! What a report counts and shows.
+//! Tests the counts and the text of a report.
 
 use super::*;
 

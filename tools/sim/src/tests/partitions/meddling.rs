@@ -1,4 +1,4 @@
-//! What becomes of partitions whose keys somebody else deletes or writes over.
+//! Tests partitions whose keys others delete or overwrite.
 
 use crate::tests::asks::{ms, releases, secs};
 use crate::tests::{GRACE, TTL};

@@ -1,4 +1,4 @@
-//! How partitions move between members that join, leave and die.
+//! Tests how partitions move between members that join, leave and die.
 
 use eldest_core::reason::{EndReason, LostReason};
 

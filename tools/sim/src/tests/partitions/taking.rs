@@ -1,4 +1,4 @@
-//! How partitions are taken, by requests that are lost, late or partly refused.
+//! Tests how partitions are taken, by requests that are lost, late or partly refused.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What onlookers are told of their own age: never younger than they are, and young while etcd answers.
+//! Tests the reported age of observers' views: never too young, and young while etcd answers.
 
 use super::*;
 use crate::tests::{E, TTL, key};

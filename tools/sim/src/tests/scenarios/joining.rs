@@ -1,4 +1,4 @@
-//! How a key comes to stand, and whose it is.
+//! Tests how a key comes to exist, and which session owns it.
 
 use std::sync::Arc;
 

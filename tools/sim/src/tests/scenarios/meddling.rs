@@ -1,4 +1,4 @@
-//! What somebody else does to our keys.
+//! Tests what others may do to our keys.
 
 use super::*;
 use crate::tests::{E, TTL};

@@ -1,4 +1,4 @@
-//! Who is next, and how it is known.
+//! Tests the order of the queue, and how candidates learn it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Which keys of the lease a session deletes when it sweeps, and when it sweeps again.
+//! Tests which keys of the lease a session deletes when it sweeps, and when it sweeps again.
 
 use super::*;
 use crate::tests::{TTL, key};

@@ -1,4 +1,4 @@
-//! The watch stream and the store behind it: stalls, breaks, gaps, and etcd exchanged for another.
+//! Tests the watch stream and the store behind it: stalls, breaks, gaps, and an exchange of etcd.
 
 use super::*;
 use crate::tests::TTL;
