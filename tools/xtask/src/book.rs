@@ -20,6 +20,7 @@ use crate::stage::Stage;
 const MDBOOK: Tool = Tool {
     name: "mdbook",
     version: Some("0.5.4"),
+    ask: &["--version"],
     arguments: &["--no-default-features", "--features", "search"],
 };
 /// The folder of the API documentation inside the book.

@@ -10,10 +10,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::metadata::Metadata;
 use crate::published::{LIBRARY, PUBLISHED, TESTING};
-use crate::setup;
 use crate::stage::Stage;
-use crate::tally;
 use crate::together::OTHER_CRYPTOGRAPHY;
+use crate::{packed, setup, tally};
 
 /// How many crates the library may add to what its user needs anyway. `twox-hash` needs none itself: the function that
 /// routes keys to partitions is published and must not be one of our own making. `getrandom`, with its `cfg-if`, draws
@@ -138,9 +137,11 @@ fn package(stage: &mut Stage, metadata: &Metadata) -> Result<String> {
             fs::remove_dir_all(&folder)
                 .with_context(|| format!("emptying {}", folder.display()))?;
         }
+        let file = packages.join(format!("{name}.crate"));
+        packed::check(stage, package, &file)?;
         let mut unpack = setup::program("tar");
         unpack.arg("--extract").arg("--gzip").arg("--file");
-        unpack.arg(packages.join(format!("{name}.crate")));
+        unpack.arg(file);
         stage.output(unpack.arg("--directory").arg(&packages))?;
         let folder = folder.display().to_string();
         lines.push(format!("{package} = {{ path = {folder:?} }}"));

@@ -19,6 +19,7 @@ use crate::stage::Stage;
 const TOOL: Tool = Tool {
     name: "cargo-deny",
     version: None,
+    ask: &["--version"],
     arguments: &[],
 };
 

@@ -12,6 +12,8 @@ pub(crate) struct Tool {
     pub(crate) name: &'static str,
     /// The only version that is used. `None`: any that is there, else the newest.
     pub(crate) version: Option<&'static str>,
+    /// What it prints its version for.
+    pub(crate) ask: &'static [&'static str],
     /// Further arguments of `cargo install`.
     pub(crate) arguments: &'static [&'static str],
 }
@@ -48,7 +50,7 @@ impl Tool {
             return true;
         };
         let mut ask = setup::program(&program.to_string_lossy());
-        let said = ask.arg("--version").output();
+        let said = ask.args(self.ask).output();
         said.is_ok_and(|output| says(&String::from_utf8_lossy(&output.stdout), version))
     }
 }
@@ -57,7 +59,7 @@ fn folder() -> PathBuf {
     setup::target().join("tools")
 }
 
-/// Whether a program that prints this for `--version` is of that version.
+/// Whether a program that prints this when it is asked for its version is of that version.
 fn says(printed: &str, version: &str) -> bool {
     let mut words = printed.split_whitespace();
     words.any(|word| word.trim_start_matches('v') == version)

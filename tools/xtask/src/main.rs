@@ -24,8 +24,10 @@ mod metadata;
 mod model;
 mod mutants;
 mod packages;
+mod packed;
 mod pages;
 mod process;
+mod publish;
 mod published;
 mod python;
 mod releases;
@@ -148,6 +150,18 @@ const COMMANDS: &[Entry] = &[
         model::run,
     ),
     command("dist", dist::OPTIONS, dist::ABOUT, dist::run),
+    command(
+        "publish",
+        "[--dry-run] [--tag TAG]",
+        "publish all packages in order; --tag refuses if the tag is not of this version",
+        publish::run,
+    ),
+    command(
+        "release",
+        "LEVEL [--execute]",
+        "set the version (major, minor, patch), commit and tag it, by cargo-release",
+        publish::release,
+    ),
     command(
         "static",
         "",
