@@ -42,6 +42,8 @@ mod test;
 mod together;
 mod tools;
 mod version;
+#[cfg(test)]
+mod workflows;
 
 use std::fmt::Write as _;
 use std::process::ExitCode;

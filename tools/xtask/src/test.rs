@@ -252,7 +252,8 @@ fn joined(stage: JoinHandle<Report>) -> Report {
     stage.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-fn parse(args: &[String]) -> Result<(Vec<String>, Duration)> {
+/// The stages and the limit that these arguments name.
+pub(crate) fn parse(args: &[String]) -> Result<(Vec<String>, Duration)> {
     let mut names = Vec::new();
     let mut limit = DEFAULT_LIMIT;
     let mut args = args.iter();
