@@ -32,7 +32,7 @@ const TARGETS: [Target; 2] = [
 /// The options, for the help.
 pub(crate) const OPTIONS: &str = "[--check | TARGET …]";
 /// What it does, for the help.
-pub(crate) const ABOUT: &str = "archives and Debian packages of `eldest` in target/dist, checked; --check: one package, built in a minute";
+pub(crate) const ABOUT: &str = "archives and Debian packages of `eldest` in target/dist, checked; --check: one package, of a build without optimisation";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Target {
@@ -132,7 +132,7 @@ fn one(
         folder: folder.to_owned(),
     };
     let laid_out = program.lay_out(stage)?;
-    let archive = archive::pack(stage, &laid_out)?;
+    let archive = archive::pack(stage, &laid_out, folder)?;
     let package = debian::make(stage, &program, &laid_out)?;
     if program.is_of_this_machine(stage)? {
         debian::check(stage, &package)?;
@@ -143,7 +143,7 @@ fn one(
         .collect())
 }
 
-/// The package alone, of a program that is built in a minute.
+/// The package alone, of a program that is compiled without optimisation.
 fn check(stage: &mut Stage) -> Result<()> {
     let host = metadata::host(stage)?;
     let kind = |triple: &str| triple.split('-').next().map(str::to_owned);

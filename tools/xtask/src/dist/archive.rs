@@ -27,7 +27,8 @@ const SHELLS: [(&str, &str); 3] = [
 /// The folder that becomes the archive. The program itself writes pages and completions.
 pub(super) fn lay_out(stage: &Stage, program: &Program, starter: &Starter) -> Result<PathBuf> {
     let name = format!("{COMMAND}-{}-{}", program.version, program.target.triple);
-    let folder = program.folder.join(name);
+    // Not beside the archives: everything there is for a release.
+    let folder = setup::target().join("dist-parts").join(name);
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
@@ -54,9 +55,9 @@ pub(super) fn lay_out(stage: &Stage, program: &Program, starter: &Starter) -> Re
 }
 
 /// The same contents give the same archive: times are those of the last commit.
-pub(super) fn pack(stage: &mut Stage, folder: &Path) -> Result<PathBuf> {
+pub(super) fn pack(stage: &mut Stage, folder: &Path, to: &Path) -> Result<PathBuf> {
     let time = time(stage)?;
-    let archive = PathBuf::from(format!("{}.tar.gz", folder.display()));
+    let archive = to.join(format!("{}.tar.gz", name(folder)));
     let mut tar = setup::program("tar");
     tar.args([
         "--create",
