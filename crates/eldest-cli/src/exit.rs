@@ -242,4 +242,19 @@ mod tests {
         let error = anyhow::anyhow!("no such file").context("the password file");
         assert_eq!(chain(&error), "the password file: no such file");
     }
+
+    #[test]
+    fn the_guide_lists_every_exit_code() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+        let page = std::fs::read_to_string(path).expect("the page");
+        let (_, section) = page.split_once("\n## Exit codes\n").expect("a section");
+        let (section, _) = section.split_once("\n## ").unwrap_or((section, ""));
+        let rows = section.lines().filter_map(|row| row.strip_prefix("| "));
+        let listed: Vec<u8> = rows
+            .filter_map(|row| row.split(" |").next())
+            .flat_map(|cell| cell.split(", "))
+            .filter_map(|code| code.parse().ok())
+            .collect();
+        assert_eq!(listed, Code::ALL.map(|code| code as u8));
+    }
 }
