@@ -77,7 +77,7 @@ async fn the_page_shows_who_stands_and_leads_and_keeps_up_without_being_loaded_a
     let vacant = "document.querySelector('[data-election=\"team/e\"].vacant .leader')?.textContent.trim() === 'nobody leads'";
     browser.until(vacant).await?;
     let since = "document.querySelector('[data-election=\"team/e\"] .since').textContent\
-        .startsWith('for 1 s; the last one was c, token ')";
+        .startsWith('for 1 s; the last leader was c, token ')";
     browser.until(since).await?;
     let e = stage.node("3s", "e", &[]).await?;
     browser.until_leads(ELECTION, "e").await?;
