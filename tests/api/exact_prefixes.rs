@@ -68,7 +68,7 @@ async fn what_would_be_mixed_is_refused_with_its_name_and_the_rule() -> Result {
     let _in_use = (a.lock("l")?, a.election("x/y")?);
     for (prefix, rule) in [
         ("/golem/", "must not end with '/'"),
-        ("eldest/~semaphore/s/3", "must not lie below"),
+        ("eldest/~semaphore/s/3", "must not have a level such as"),
         ("eldest/l", "for a lock; an election"),
         ("eldest/x", "nests with \"x/y\""),
         ("eldest", "nests with"),

@@ -391,7 +391,10 @@ async fn durations_that_make_no_sense_are_refused_at_the_door_with_name_and_rule
             ["health_check", "at most 86400s"],
         ),
         (check(zero, LONG), ["health_check", "more than zero"]),
-        (check(LONG, LONG), ["every 3s", "less than its limit of 3s"]),
+        (
+            check(LONG, LONG),
+            ["health_check is 3s", "less than its limit of 3s"],
+        ),
     ] {
         let run = runner.run(CancellationToken::new(), until_lost);
         let error = soon("run", run).await.expect_err("refused");
