@@ -14,8 +14,9 @@ ARG PROFILE=release
 ARG FEATURES=
 # All at once, so that what they share is compiled once; and once only, so without what would speed up a second time.
 # The target is this machine. It is named so that the flags are not for build scripts and procedural macros, which cannot be
-# static. The last line is for /etc/passwd of an image without users.
-RUN CARGO_INCREMENTAL=0 RUSTFLAGS="-C target-feature=+crt-static" cargo build --profile "$PROFILE" --locked \
+# static. A static program finds getrandom(2) only if the backend is named; otherwise it keeps /dev/urandom open. The last line
+# is for /etc/passwd of an image without users.
+RUN CARGO_INCREMENTAL=0 RUSTFLAGS='-C target-feature=+crt-static --cfg getrandom_backend="linux_getrandom"' cargo build --profile "$PROFILE" --locked \
         --target "$(rustc -vV | sed -n 's/^host: //p')" \
         --package eldest-node --package eldest-cli --features "$FEATURES" --bins \
     && mkdir /out \

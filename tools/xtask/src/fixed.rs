@@ -22,7 +22,9 @@ pub(crate) const WORKER: &str = "eldest-worker";
 /// A release build of everything takes minutes on an idle machine.
 pub(crate) const RELEASE_LIMIT: Duration = Duration::from_secs(3600);
 /// Without its debug information a program is a tenth of the size.
-const FLAGS: &str = "-C target-feature=+crt-static -C strip=debuginfo";
+/// A static program finds getrandom(2) only if the backend is named; otherwise it keeps `/dev/urandom` open.
+const FLAGS: &str =
+    r#"-C target-feature=+crt-static -C strip=debuginfo --cfg getrandom_backend="linux_getrandom""#;
 
 /// `cargo xtask static`.
 pub(crate) fn run() -> ExitCode {
