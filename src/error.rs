@@ -14,15 +14,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The kind of an error, which tells the caller what to do next.
 ///
-/// Losing a leadership is no error of [`Election::run`](crate::Election::run), and an etcd out of reach is none of
-/// [`Election::campaign`](crate::Election::campaign): both continue.
+/// [`Election::run`](crate::Election::run) continues after it has lost a leadership, and
+/// [`Election::campaign`](crate::Election::campaign) continues while etcd cannot be reached: neither returns an error.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// An option, a name or a value breaks a rule; the message names both. Nothing was sent to etcd. Correct the value.
     InvalidInput,
-    /// No endpoint of etcd could be reached or answered in time. Try again. If the call was to delete something, the
-    /// session continues to delete it in the background.
+    /// No endpoint of etcd could be reached, or none answered in time. Try again. If the call should have deleted a
+    /// key, the session continues to delete it in the background.
     Unavailable,
     /// The user lacks a permission. Grant the role `readwrite` on the namespace (`read` for observers).
     PermissionDenied,
@@ -35,8 +35,8 @@ pub enum ErrorKind {
     /// The endpoint is etcd's gRPC proxy, which is not safe for leases. Name the members of etcd as endpoints.
     Proxied,
     /// This process refused etcd's certificate, or etcd refused ours; the source says which and why. Correct the
-    /// authorities, the names in the certificate, or the files of [`SessionOptions::tls`](crate::SessionOptions). A
-    /// session that exists keeps trying.
+    /// authorities, the names in the certificate, or the files of [`SessionOptions::tls`](crate::SessionOptions). An
+    /// existing session keeps trying.
     CertificateRefused,
     /// Other sessions use this semaphore with another capacity; the message names both. Use their capacity, or wait
     /// until none of them holds or awaits a permit.
@@ -182,13 +182,13 @@ impl Error {
         self.kind
     }
 
-    /// Returns `true` if the same call may succeed later although nobody changes anything: for
-    /// [`ErrorKind::Unavailable`] and [`ErrorKind::Overloaded`].
+    /// Returns `true` if the same call may succeed later without a change by the caller: for [`ErrorKind::Unavailable`]
+    /// and [`ErrorKind::Overloaded`].
     pub fn is_transient(&self) -> bool {
         matches!(self.kind, ErrorKind::Unavailable | ErrorKind::Overloaded)
     }
 
-    /// Returns the number of the gRPC code of etcd's answer (7 is "permission denied", 8 "resource exhausted", 16
+    /// Returns the gRPC status code of etcd's answer, as a number (7 is "permission denied", 8 "resource exhausted", 16
     /// "unauthenticated"), or `None` if the failure is not an answer of etcd.
     pub fn etcd_code(&self) -> Option<i32> {
         self.code

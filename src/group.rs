@@ -190,8 +190,8 @@ impl GroupMembership {
         self.candidate.status()
     }
 
-    /// Returns a channel with the status: the current status at once (`changed()` returns for it), then every change. A
-    /// slow reader sees only the latest status.
+    /// Returns a channel with the status: the current status at once, then every change. The first `changed()` returns
+    /// at once, for the current status. A slow reader sees only the latest status.
     pub fn subscribe(&self) -> watch::Receiver<Status> {
         self.candidate.subscribe()
     }

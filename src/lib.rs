@@ -7,7 +7,7 @@
 //! # Guarantee
 //!
 //! **At most one node acts as leader of an election at a time.** A node acts as leader while [`Term::is_valid`] returns
-//! `true`. It returns `false` before etcd can give the leadership to another node, provided that
+//! `true`. [`Term::is_valid`] returns `false` before etcd can give the leadership to another node, provided that:
 //!
 //! 1. the clocks of this machine and of etcd run at rates that differ by no more than
 //!    [`clock_drift_ppm`](SessionOptions::clock_drift_ppm),
@@ -20,11 +20,12 @@
 //! # Limits
 //!
 //! * **Pauses.** A process can be paused between a check and the write that follows. Only a fenced write is safe then.
-//! * **Removed keys.** An operator can delete the leader's key or revoke its lease. In rare cases etcd does so, after
-//!   its own leader was stopped and resumed. The old leader learns of it from its watch, usually within milliseconds,
-//!   and at its local deadline at the latest. Until then, two nodes believe that they lead. Fencing covers this.
-//! * **Copies.** A process that is cloned or restored together with its memory carries the same token twice.
-//! * **Restored backups.** etcd gives fencing tokens out again, unless the restore bumps the revision.
+//! * **Removed keys.** An operator can delete the leader's key or revoke its lease. In rare cases, etcd itself revokes
+//!   a lease early, after its own leader was stopped and resumed. The old leader learns of it from its watch, usually
+//!   within milliseconds, and at its local deadline at the latest. Until then, two nodes believe that they lead.
+//!   Fencing protects against this.
+//! * **Copies.** If a process is cloned or restored together with its memory, both copies carry the same token.
+//! * **Restored backups.** A restored etcd issues old fencing tokens again, unless the restore bumps the revision.
 //! * **Other programs** that are candidates in the same election follow their own rules.
 //!
 //! [The guide][guarantees] lists all guarantees and limits.
@@ -84,19 +85,19 @@
 //! # }
 //! ```
 //!
-//! With single steps, the program takes over what [`Election::run`] does otherwise:
+//! A program that controls each step itself must also do what [`Election::run`] does otherwise:
 //!
-//! * **Await [`Candidate::elected`] for as long as the candidate exists.** A candidate that wins while nobody awaits it
-//!   leads, but nobody acts. The log warns of this after the [grace period](SessionOptions::grace).
+//! * **Await [`Candidate::elected`] for as long as the candidate exists.** If it wins while nobody awaits it, this node
+//!   leads but does no work. The log warns of this after the [grace period](SessionOptions::grace).
 //! * **After a lost term**, stop the work, drop the [`Leadership`], and await [`Candidate::elected`] again. The
 //!   candidate joins the queue again without a further call.
-//! * **[`Leadership::resign`] and [`Session::close`] after a loss are no errors.** They return
-//!   [`Unavailable`](ErrorKind::Unavailable) if etcd does not confirm in time that no key is left. A program that ends
-//!   may ignore this: its keys expire with their lease.
+//! * **[`Leadership::resign`] and [`Session::close`] after a loss are not errors.** They return
+//!   [`Unavailable`](ErrorKind::Unavailable) if etcd does not confirm in time that no key is left. A program that is
+//!   about to exit may ignore this error: its keys expire with their lease.
 //!
 //! [How a term ends](Term#how-a-term-ends) says how long work may go on after each kind of loss.
 //!
-//! # What is where
+//! # What to use
 //!
 //! | to | use |
 //! |---|---|
@@ -117,35 +118,35 @@
 //! A dropped future leaves no key, lease or task behind. Only the outcome of a dropped [`Term::txn`] or `proclaim` is
 //! unknown.
 //!
-//! The crate logs with `tracing`: [log lines][logging].
+//! The crate logs with `tracing`; the guide lists [all log lines][logging].
 //!
 //! # Features
 //!
-//! None is on by default. Building needs `protoc` and the include files of protobuf ([how to get them][start]).
+//! No feature is on by default. Building needs `protoc` and the include files of protobuf ([how to get them][start]).
 //!
 //! | feature | adds |
 //! |---|---|
 //! | `tls` | `https` endpoints: `tls-ring` and `tls-native-roots`; `SessionOptions::tls` names your own certificates |
-//! | `tls-ring`, `tls-aws-lc` | `https` endpoints, with the cryptography of ring or of AWS. With both, ring is used unless the program has installed a default for rustls |
-//! | `tls-native-roots`, `tls-webpki-roots` | which authorities to trust by default: the system's, or Mozilla's, which are built in. With both, all of them |
+//! | `tls-ring`, `tls-aws-lc` | `https` endpoints, with the cryptography of ring or of AWS. With both features, ring is used unless the program has installed a default for rustls |
+//! | `tls-native-roots`, `tls-webpki-roots` | the authorities that are trusted by default: the system's, or Mozilla's, which are built in. With both features, all of them |
 //! | `etcd-client` | conversions of [`Guard`], [`Condition`] and [`Op`] into types of `etcd-client`, in the version that this crate uses |
 //! | `serde` | `Serialize` for [`Status`], [`SessionState`], [`Roster`], [`Member`], reasons and [`QueueKind`]; `Deserialize` for [`SessionOptions`], [`Announcement`], [`WatchScope`], [`OnOverrun`], [`Status`] and reasons |
 //! | `metrics` | [metrics] through the facade of the crate `metrics`, and the module `metrics` |
 //!
-//! `eldest-http` serves the state over HTTP, `eldest-cli` is the command `eldest`, and `eldest-testing` tests your
-//! failover.
+//! `eldest-http` serves the state over HTTP, `eldest-cli` is the command `eldest`, and `eldest-testing` helps you to
+//! test your failover.
 //!
 //! # Clock
 //!
-//! Deadlines use one clock that nobody can set. On Linux and Android it is `CLOCK_BOOTTIME`, which counts suspended
-//! time. Elsewhere it is the standard library's `Instant`, which may stand still while the machine sleeps. There, and
-//! on a virtual machine that is frozen from outside, only fencing stops a leader that wakes up after its term.
+//! All deadlines use one clock that cannot be set. On Linux and Android it is `CLOCK_BOOTTIME`, which counts suspended
+//! time. Elsewhere it is the standard library's `Instant`, which may stand still while the machine sleeps. On such
+//! systems, and on a virtual machine that is frozen from outside, only fencing stops a leader that wakes up after its
+//! term.
 //!
-//! Only the *rate* of the clocks matters; the default bound of 1000 ppm is twice what NTP slews by. The time of day
-//! decides nothing.
+//! Only the *rate* of the clocks matters; the default bound of 1000 ppm is twice the rate at which NTP slews a clock.
+//! The time of day has no effect.
 //!
-//! One thread per process cancels the tokens of terms that run out, even if every worker of the tokio runtime is
-//! blocked.
+//! One thread per process cancels the tokens of expiring terms, even if every worker of the tokio runtime is blocked.
 //!
 //! # The guide
 //!

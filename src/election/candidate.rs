@@ -23,8 +23,8 @@ use eldest_core::candidate::CandidateConfig;
 /// dropped; await [`Candidate::elected`] again. The same happens after [`Leadership::step_down`]. The candidacy ends
 /// when the leader resigns, or drops its `Leadership` while it is valid.
 ///
-/// Dropping a candidate that waits leaves the queue at once, in the background. A `Leadership` that it produced lives
-/// on without it.
+/// Dropping a waiting candidate removes it from the queue at once, in the background. A `Leadership` that it produced
+/// lives on without it.
 ///
 /// ```
 /// # #[tokio::main]
@@ -138,8 +138,8 @@ impl Candidate {
         self.status.get()
     }
 
-    /// Returns a channel with the status: the current status at once (`changed()` returns for it), then every change. A
-    /// slow reader sees only the latest status.
+    /// Returns a channel with the status: the current status at once, then every change. The first `changed()` returns
+    /// at once, for the current status. A slow reader sees only the latest status.
     pub fn subscribe(&self) -> watch::Receiver<Status> {
         let mut status = self.status.watch();
         status.mark_changed();
@@ -148,8 +148,8 @@ impl Candidate {
 
     /// Waits until this candidate leads, and returns its leadership.
     ///
-    /// Await it for as long as the candidate exists. A candidate that wins while nobody awaits this call leads all the
-    /// same: its key is the eldest, so no other node can lead, and nobody acts. The log warns of this after the [grace
+    /// Await it for as long as the candidate exists. A candidate can win while nobody awaits this call. Its key is then
+    /// the eldest, so no other node can lead, and no work is done. The log warns of this after the [grace
     /// period](crate::SessionOptions::grace).
     ///
     /// The deadline is checked at the moment of return, so a leadership that has already ended is never returned.
@@ -190,13 +190,14 @@ impl Candidate {
         })
     }
 
-    /// Replaces the candidate's whole announcement, now and after every rejoin. At most 32 KiB. The place in the queue
-    /// stays.
+    /// Replaces the candidate's whole announcement (at most 32 KiB), now and after every rejoin. The place in the queue
+    /// stays the same.
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the announcement is too large. `Ended`: the candidacy has ended, or the key was lost at this
-    /// moment. `Unavailable` and others: etcd did not store it, or did not confirm it; the next key will have it.
+    /// `InvalidInput`: the announcement is too large. `Ended`: the candidacy has ended, or the key was lost at that
+    /// moment. `Unavailable` and others: etcd did not store or did not confirm the announcement; the next key will have
+    /// it.
     ///
     /// # Cancellation safety
     ///
@@ -214,9 +215,9 @@ impl Candidate {
 
     /// Leaves the queue, and returns when etcd confirmed that the key is gone.
     ///
-    /// A leadership that [`Candidate::elected`] returned is not ended by this call, but no other will follow it: resign
-    /// it. The call then returns when that term has ended. A leadership that was won meanwhile and not returned is
-    /// given back.
+    /// This call does not end a leadership that [`Candidate::elected`] has returned: resign it as well. No other
+    /// leadership follows, and this call returns once that term has ended. A leadership that was won but not yet
+    /// returned is given back.
     ///
     /// # Errors
     ///

@@ -30,15 +30,16 @@ impl Following {
     /// address.
     ///
     /// Returns `None` if nobody leads, if a key blocks the queue, if etcd has not answered yet, or if this node's own
-    /// key is the eldest, as it is for a moment before its turn and after it. While etcd cannot be reached, it returns
-    /// the last known leader.
+    /// key is the eldest, which is so for a moment before and after this node leads. While etcd cannot be reached, it
+    /// returns the last known leader.
     pub fn leader(&self) -> Option<Member> {
         self.leader.borrow().clone()
     }
 
     /// Waits until the leader or its announcement changes, or nobody leads any more; returns [`Following::leader`].
     ///
-    /// Changes before the first call, or between two calls, are returned at once; only the latest one is.
+    /// If changes happened before the first call or between two calls, the call returns at once, with the latest
+    /// leader.
     ///
     /// # Cancellation safety
     ///

@@ -25,7 +25,8 @@ use eldest_core::reason::LostReason;
 /// milliseconds, not after the TTL. Drop it only when the work has ended. Tasks of [`Leadership::spawn`] are awaited
 /// first, in the background.
 ///
-/// Keeping it does not keep the leadership: if the term ends, the key is deleted at the frozen deadline at the latest.
+/// Holding the value does not keep the leadership: if the term ends, the key is deleted at the frozen deadline at the
+/// latest.
 #[must_use = "dropping a leadership ends it"]
 pub struct Leadership {
     claim: Arc<Claim>,
@@ -143,15 +144,15 @@ impl Leadership {
         self.claim.handle.shared.env.spawn(task.boxed());
     }
 
-    /// Replaces this leader's whole announcement, now and after every rejoin. At most 32 KiB. The term and its token
-    /// stay.
+    /// Replaces this leader's whole announcement (at most 32 KiB), now and after every rejoin. The term and its token
+    /// stay the same.
     ///
-    /// If calls overlap, the value of the last call stays, whatever answers are lost or late.
+    /// If calls overlap, the value of the last call stays, even if answers are lost or late.
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the announcement is too large. `GuardLost`: the key belongs to this leader no more.
-    /// `Unavailable` and others: etcd did not store it, or did not confirm it; the next key will have it.
+    /// `InvalidInput`: the announcement is too large. `GuardLost`: the key no longer belongs to this leader.
+    /// `Unavailable` and others: etcd did not store or did not confirm the announcement; the next key will have it.
     ///
     /// # Cancellation safety
     ///
@@ -176,7 +177,7 @@ impl Leadership {
     /// # Errors
     ///
     /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is repeated in the background,
-    /// and this call may be repeated. `LeadershipLost`: the leader [stepped down](Leadership::step_down) before.
+    /// and this call may be repeated. `LeadershipLost`: the leader had already [stepped down](Leadership::step_down).
     ///
     /// # Cancellation safety
     ///
@@ -205,11 +206,11 @@ impl Leadership {
     ///
     /// # Why there is no hand-over to a chosen node
     ///
-    /// It would contradict the rule that the eldest leads, by which every node, and every program that follows etcd's
-    /// own recipe, finds the leader. Nor could the order be swapped safely: keys that are created in one transaction
-    /// share a create revision, and both would lead. To make a certain node lead, let those ahead of it resign or
-    /// restart first, or step down until it is its turn; start the node that should lead before the others; and
-    /// campaign only once a node is ready to lead.
+    /// A hand-over would contradict the rule that the eldest leads. Every node, and every program that follows etcd's
+    /// own recipe, finds the leader by that rule. Nor could two candidates swap places safely: keys that are created in
+    /// one transaction share a create revision, so both candidates would lead. To make a certain node lead, start it
+    /// before the others, or let the nodes ahead of it resign, restart or step down until its turn comes. Let a node
+    /// campaign only once it is ready to lead.
     ///
     /// # Errors
     ///

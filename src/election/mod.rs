@@ -85,17 +85,17 @@ impl Session {
     /// Returns the election with exactly that prefix, for an election that other programs named. Sends nothing.
     ///
     /// The keys are `<prefix>/<lease id in hex>`; nothing is trimmed or put before it. A prefix within the session's
-    /// namespace is the election with the name that follows: `election_at("eldest/x")` is `election("x")` of the
-    /// default namespace, with the same status and the same [name](Election::name). Elsewhere, the whole prefix is the
-    /// election's name, in logs and metrics too.
+    /// namespace is the election with the name that follows the namespace: `election_at("eldest/x")` is `election("x")`
+    /// of the default namespace, with the same status and the same [name](Election::name). Elsewhere, the whole prefix
+    /// is the election's name, in logs and metrics too.
     ///
     /// # What must not be mixed
     ///
-    /// * Every key exactly one level below the prefix counts as a candidate. Keep other keys out of it. If the oldest
-    ///   key has no lease, it [blocks](Roster::blocker) the election.
-    /// * An election and a lock with the same prefix are one queue, and programs that follow etcd's own recipe count
-    ///   the keys at every level below. This session refuses a second use of a prefix, and prefixes that nest, its own
-    ///   names included. No session notices what other sessions and programs do there.
+    /// * Every key exactly one level below the prefix counts as a candidate. Keep other keys off that level. If the
+    ///   oldest key has no lease, it [blocks](Roster::blocker) the election.
+    /// * An election and a lock with the same prefix are one queue. Programs that follow etcd's own recipe count the
+    ///   keys at every level below the prefix. This session refuses a second use of a prefix, and prefixes that nest,
+    ///   including those of its own names. It cannot notice what other sessions and programs do there.
     /// * `/a` and `a` are two elections. Go's `concurrency.NewElection(session, "/a/")` and `etcdctl elect /a/` have
     ///   their keys at `/a//<lease id>`: an election that no prefix here can name.
     ///
@@ -159,7 +159,7 @@ impl Election {
         &self.name
     }
 
-    /// Returns the session of this election, as one more handle.
+    /// Returns a new handle of this election's session.
     pub fn session(&self) -> Session {
         Session::of(self.handle.clone())
     }
@@ -232,8 +232,8 @@ impl Election {
         self.local.get().status.unwrap_or(Status::Idle)
     }
 
-    /// Returns a channel with the status: the current status at once (`changed()` returns for it), then every change. A
-    /// slow reader sees only the latest status.
+    /// Returns a channel with the status: the current status at once, then every change. The first `changed()` returns
+    /// at once, for the current status. A slow reader sees only the latest status.
     ///
     /// The channel continues from one candidacy to the next, while any handle of this election exists.
     ///
@@ -267,18 +267,18 @@ impl Election {
         status
     }
 
-    /// Returns `true` while this session leads and its term's [token](Term::lost) is not cancelled. Ask it before new
+    /// Returns `true` while this session leads and its term's [token](Term::lost) is not cancelled. Check it before new
     /// work begins.
     ///
-    /// Work that is under way may continue for the [grace period](crate::SessionOptions::grace): ask
-    /// [`Term::is_valid`], of [`Election::term`], for such work.
+    /// Work that is under way may continue for the [grace period](crate::SessionOptions::grace). For such work, check
+    /// [`Term::is_valid`] of [`Election::term`].
     pub fn is_leader(&self) -> bool {
         let term = self.local.get().held.map(|held| held.term);
         term.is_some_and(|term| !term.shared.is_lost() && term.is_valid())
     }
 
-    /// Ends this session's candidacy from outside of its work, whether it leads or waits. Returns when etcd confirmed
-    /// that the key is gone, and at once if the session is not a candidate.
+    /// Ends this session's candidacy from outside its work, whether it leads or waits. Returns when etcd confirmed that
+    /// the key is gone, and at once if the session is not a candidate.
     ///
     /// The token of a leader's work is cancelled. The work is awaited, and dropped after the [grace
     /// period](crate::SessionOptions::grace); then [`Election::run`] returns. A program that controls single steps
@@ -304,8 +304,8 @@ impl Election {
         self.handle.ended_within(slot, self.patience()).await
     }
 
-    /// Ends this session's term from outside of its work, and joins at the back of the queue. Returns when etcd
-    /// confirmed that the term's key is gone, and at once if the session does not lead.
+    /// Ends this session's term from outside its work, and joins at the back of the queue. Returns when etcd confirmed
+    /// that the term's key is gone, and at once if the session does not lead.
     ///
     /// The work ends as after [`Election::resign`]. Then the next eldest leads, and this node waits behind all other
     /// candidates.
@@ -344,7 +344,8 @@ impl Election {
 
     /// Returns the last term in which this session led, or `None` if it never led. Reads memory, without asking etcd.
     ///
-    /// The term is returned whichever handle holds the leadership. It may be over: ask [`Term::is_valid`] at every use.
+    /// It does not matter which handle holds the leadership. The term may be over: check [`Term::is_valid`] at every
+    /// use.
     ///
     /// ```
     /// # #[tokio::main]

@@ -17,7 +17,7 @@ use crate::runtime::SharedEnv;
 /// The handle of work that runs in a separate task. Awaiting it returns what [`Election::run`](crate::Election::run)
 /// returns.
 ///
-/// A panic of the work continues where the handle is awaited. Dropping the handle leaves the task running, until its
+/// A panic of the work resumes where the handle is awaited. Dropping the handle leaves the task running, until its
 /// shutdown or the end of the session.
 ///
 /// # Errors
@@ -26,8 +26,8 @@ use crate::runtime::SharedEnv;
 ///
 /// # Cancellation safety
 ///
-/// Cancel safe: awaiting `&mut handle` again returns what was not returned. After it has returned, do not await it
-/// again.
+/// Cancel safe: if a wait is dropped, awaiting `&mut handle` again returns the result. After the handle has returned
+/// its result, do not await it again.
 #[must_use = "only the handle reports how the work ended"]
 pub struct RunHandle<T> {
     stop: CancellationToken,
@@ -59,7 +59,7 @@ where
 }
 
 impl<T> RunHandle<T> {
-    /// Tells the work to stop, as its shutdown signal does. Await the handle to know that it has stopped.
+    /// Tells the work to stop, as its shutdown signal does. To wait until the work has stopped, await the handle.
     pub fn stop(&self) {
         self.stop.cancel();
     }

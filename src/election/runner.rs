@@ -39,11 +39,11 @@ pub type NoCheck = fn() -> Pending<Result<(), BoxError>>;
 pub enum OnOverrun {
     /// Drops the work, releases the key and lets the next eldest lead. The process and its other elections continue.
     ///
-    /// Work that cannot be dropped (work that blocks its thread, threads that it started) continues *beside the next
-    /// leader*: only [`Term::is_valid`](crate::Term::is_valid) and fencing hold it back.
+    /// Work that cannot be dropped (because it blocks its thread, or runs on threads that it started) continues *beside
+    /// the next leader*: only [`Term::is_valid`](crate::Term::is_valid) and fencing hold it back.
     #[default]
     Release,
-    /// Ends the process with [`std::process::abort`], so that nothing of it continues beside the next leader, not even
+    /// Ends the process with [`std::process::abort`], so that nothing in it continues beside the next leader, not even
     /// work that blocks every thread of the runtime.
     ///
     /// The price: no destructor runs, no other election is resigned and nothing is flushed. The keys of *all* elections
@@ -59,7 +59,8 @@ pub enum OnOverrun {
 ///
 /// # Default
 ///
-/// No work while following, no stall timeout, no health check, [`OnOverrun::Release`]: the same as [`Election::run`].
+/// A new runner behaves as [`Election::run`]: it has no work while following, no stall timeout, no health check, and
+/// [`OnOverrun::Release`].
 ///
 /// ```
 /// # #[tokio::main]
@@ -109,7 +110,7 @@ pub struct Runner<F = NoFollower, C = NoCheck> {
 impl Election {
     /// Runs `work` whenever this node leads, until `shutdown`: a token that is cancelled, or a future that completes.
     ///
-    /// It campaigns, waits, and calls `work` with the [`Leadership`] of each term. A term always ends in this order:
+    /// `run` campaigns, waits, and calls `work` with the [`Leadership`] of each term. A term always ends in this order:
     /// its token is cancelled and its deadline frozen; the work is awaited; at the frozen deadline, it is dropped; only
     /// then is the key released, and the release is repeated until etcd confirms it. After a lost term, or after the
     /// work [stepped down](Leadership::step_down), the node joins the queue again, at the back. Two calls of `work`
@@ -118,10 +119,10 @@ impl Election {
     /// `run` ends when
     ///
     /// - the work returns while its token is not cancelled: the key is released and `run` returns the work's
-    ///   `Some(value)` or its error. After cancellation, either is only the end of that term; an error is logged.
+    ///   `Some(value)` or its error. After cancellation, a value or an error only ends that term; the error is logged.
     /// - `shutdown` completes: the token is cancelled, the work is awaited, the key is released. `run` returns the
     ///   value of the work if it was running and returned one, else `None`.
-    /// - the work resigns by [`Leadership::resign`]: likewise.
+    /// - the work resigns by [`Leadership::resign`]: `run` returns as it does on shutdown.
     /// - the work panics: the key is released and the panic continues.
     ///
     /// The work may be an `async fn` or an async closure, which may mutate its captures, and may fail with any error
@@ -166,8 +167,8 @@ impl Election {
     /// # Errors
     ///
     /// `Work`: the work failed; its error is the source. `AlreadyCampaigning`, `InvalidInput`, `PermissionDenied`,
-    /// `Rejected`: as for [`Election::campaign`]. `Closed`: the session was closed. It is no error if etcd is out of
-    /// reach, overloaded or out of space, or if a term is lost: `run` tries again.
+    /// `Rejected`: as for [`Election::campaign`]. `Closed`: the session was closed. It is not an error if etcd is out
+    /// of reach, overloaded or out of space, or if a term is lost: `run` tries again.
     ///
     /// # Cancellation safety
     ///
@@ -188,8 +189,8 @@ impl Election {
 
     /// Runs `work` as [`Election::run`] does, for an async closure that changes its captures across `await`s.
     ///
-    /// There are two methods because of the compiler: the future of such a closure borrows from it, and a task that is
-    /// to be spawned cannot hold one beside references (`implementation of Send is not general enough`).
+    /// The compiler makes a second method necessary: the future of such a closure borrows from the closure, and a
+    /// spawned task cannot hold such a future beside references (`implementation of Send is not general enough`).
     ///
     /// ```
     /// # use eldest::{Election, Leadership, Result};
@@ -228,7 +229,8 @@ impl Election {
         self.runner().run_mut(shutdown, work)
     }
 
-    /// Runs [`Election::run`] in a separate task. The handle waits for the task, and stops it.
+    /// Runs [`Election::run`] in a separate task. The returned handle can be awaited for the result, and can stop the
+    /// work.
     pub fn spawn<S, K, W, F, T, E>(&self, shutdown: S, work: W) -> RunHandle<T>
     where
         S: Shutdown<K>,
@@ -263,18 +265,18 @@ impl Runner {
 impl<F, C> Runner<F, C> {
     /// Sets work that runs while this node does not lead.
     ///
-    /// It begins with [`Runner::run`], ends before the leader's work begins, and begins again when that has ended. The
-    /// two never overlap within the node, nor do two calls of either.
+    /// The follower's work begins with [`Runner::run`], ends before the leader's work begins, and begins again when the
+    /// leader's work has ended. The two kinds of work never overlap within the node, nor do two calls of the same kind.
     ///
     /// The [`Following`] tells `work` which node leads and how to reach it, and every change. When the node is elected
     /// or shuts down, [`Following::stopped`] is cancelled and the work is awaited for a [grace
-    /// period](crate::SessionOptions::grace). Then it is dropped, because meanwhile this node leads and nobody works.
-    /// Work that blocks its thread cannot be dropped. If it delays the leader's work for longer than a TTL and a grace
-    /// period, the term ends as [`Stalled`](crate::LostReason::Stalled).
+    /// period](crate::SessionOptions::grace). Then the work is dropped, because this node already leads but does not
+    /// act as leader yet. Work that blocks its thread cannot be dropped. If it delays the leader's work for longer than
+    /// a TTL and a grace period, the term ends as [`Stalled`](crate::LostReason::Stalled).
     ///
     /// If the work returns `Ok` before it was told to stop, it is not called again until the node has led once more. An
-    /// error before that ends [`Runner::run`], after its key is gone; a later error is logged. A panic ends
-    /// [`Runner::run`] as well.
+    /// error before it was told to stop ends [`Runner::run`], after the node's key is gone; a later error is logged. A
+    /// panic ends [`Runner::run`] as well.
     pub fn follow<W, WF, E>(self, work: W) -> Runner<W, C>
     where
         W: FnMut(Following) -> WF,
@@ -291,10 +293,10 @@ impl<F, C> Runner<F, C> {
     }
 
     /// Ends a term as [`Stalled`](crate::LostReason::Stalled) if the leader's work does not call
-    /// [`Leadership::heartbeat`] for that long, at most 24 h. The time counts from the beginning of the work. By
-    /// default there is no limit.
+    /// [`Leadership::heartbeat`] for `timeout`, which is at most 24 h. The time counts from the beginning of the work.
+    /// By default, there is no limit.
     ///
-    /// However healthy the lease is, the token is cancelled and the deadline is frozen, a [grace
+    /// After a stall, even if the lease is healthy, the token is cancelled and the deadline is frozen, a [grace
     /// period](crate::SessionOptions::grace) away. The key is deleted when the work has ended, and at the frozen
     /// deadline at the latest; work that ignores its token does not keep the key. The node joins again, at the back,
     /// when the work has ended and the [health check](Runner::health_check), if there is one, returns `Ok`.
@@ -309,16 +311,16 @@ impl<F, C> Runner<F, C> {
         self
     }
 
-    /// Sets a health check: `check` is called again `every` so often after each answer, and decides whether the node
-    /// may lead.
+    /// Sets a health check, which decides whether the node may lead. `every` is the pause between an answer of `check`
+    /// and its next call.
     ///
-    /// While the node leads, `limit` without an `Ok` ends the term as [`Stalled`](crate::LostReason::Stalled), in the
-    /// manner of [`Runner::stall_timeout`]. If both are set, both must hold. By default there is no check. `limit` is
-    /// at most 24 h, and `every` is shorter.
+    /// While the node leads, a time of `limit` without an `Ok` ends the term as
+    /// [`Stalled`](crate::LostReason::Stalled), as [`Runner::stall_timeout`] does. If both are set, either of them can
+    /// end the term. By default, there is no check. `limit` is at most 24 h, and `every` is shorter.
     ///
     /// A single error or a slow answer does no harm if the next `Ok` comes in time. A call that takes longer than
     /// `limit` is dropped, and counts as an error. The check is not called while the node waits, because the node keeps
-    /// its place. The node does not join the queue, nor join again after a stall, before the check returned `Ok`.
+    /// its place. The node joins the queue, or rejoins it after a stall, only once the check has returned `Ok`.
     ///
     /// The check runs within the call of [`Runner::run`], beside the work. Work that blocks the thread also blocks the
     /// check, so the limit ends its term too.
@@ -385,7 +387,7 @@ impl<F, C> Runner<F, C> {
         cancel_on(signal, &shutdown, Box::pin(run.until(&shutdown))).await
     }
 
-    /// Runs `work` as [`Runner::run`] does, for an async closure that changes its captures, as [`Election::run_mut`].
+    /// Runs `work` as [`Runner::run`] does, for an async closure that changes its captures; see [`Election::run_mut`].
     ///
     /// # Errors
     ///

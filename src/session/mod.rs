@@ -35,13 +35,13 @@ pub(crate) use options::{Settings, check_exact, check_name};
 /// locks.
 ///
 /// A session is a cheap handle; clone it freely. The first campaign or lock grants the lease, so a session that only
-/// observes has none. The session replaces a lost lease, and its candidates join their queues again, at the back.
+/// observes has no lease. The session replaces a lost lease, and its candidates join their queues again, at the back.
 ///
 /// Sessions, elections, candidates, leaderships, locks and observers are all handles of the session. When the last
-/// handle is dropped, the session closes in the background, as [`Session::close`] does, while the runtime lives. A
-/// process that ends right afterwards leaves its keys until they expire: await [`Session::close`] first.
+/// handle is dropped, the session closes in the background, as [`Session::close`] does, as long as the runtime runs. If
+/// the process exits right afterwards, its keys stay until they expire, so await [`Session::close`] first.
 ///
-/// One session per process is enough for any number of elections. It can be one candidate in each of them.
+/// One session per process is enough for any number of elections. A session can have one candidate in each of them.
 ///
 /// ```
 /// # #[tokio::main]
@@ -195,7 +195,7 @@ impl Session {
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: if it is dropped before it is ready, nothing is left.
+    /// Cancel safe: if the call is dropped before it completes, it leaves nothing behind.
     pub async fn connect<E: AsRef<str>>(
         endpoints: impl IntoIterator<Item = E>,
         options: SessionOptions,
@@ -333,13 +333,13 @@ impl Session {
 
     /// Ends every term, leaves every queue and revokes the lease.
     ///
-    /// The tokens of all terms are cancelled, of locks too, and work is awaited until its frozen deadline. Afterwards,
-    /// the handles of this session return [`ErrorKind::Closed`]. A second call is no error.
+    /// The tokens of all terms, including those of locks, are cancelled. Work is awaited until its frozen deadline.
+    /// Afterwards, the handles of this session return [`ErrorKind::Closed`]. A second call is not an error.
     ///
     /// # Errors
     ///
-    /// `Unavailable`: etcd did not confirm it within the TTL and four request timeouts. The session repeats it in the
-    /// background until the lease must have expired.
+    /// `Unavailable`: etcd did not confirm the end of the lease within the TTL plus four request timeouts. The session
+    /// keeps trying in the background until the lease must have expired.
     ///
     /// # Cancellation safety
     ///

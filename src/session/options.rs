@@ -43,9 +43,9 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 /// | connect timeout | 5 s |
 /// | clock drift | 1000 ppm |
 ///
-/// With these values, one lost renewal does not cost the leadership. From a TTL of 4 s on, a change of etcd's own
-/// leader does not cost it either, if etcd elects another within its default election timeout of 1 s. A session with a
-/// smaller TTL logs a warning. Slower changes need a larger TTL.
+/// With these values, one lost renewal does not cost the leadership. With a TTL of at least 4 s, a change of etcd's own
+/// leader does not cost it either, if etcd elects another leader within its default election timeout of 1 s. A session
+/// with a smaller TTL logs a warning. If etcd takes longer, use a larger TTL.
 ///
 /// A session is refused if its times do not fit together: `ttl / 3 + 2 * request_timeout + grace + margin` must be at
 /// most the TTL less clock drift.
@@ -60,10 +60,10 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 /// # let _ = options;
 /// ```
 ///
-/// With the feature `serde`, a program reads options from its configuration: `identity`, and every option that differs
-/// from the default, by the names of the methods here. Times are in milliseconds (`ttl_ms`, `grace_ms`). `credentials`
-/// has `user` and `password`; `tls` has the files `authorities`, `certificate` and `key`, and `server_name`. Any other
-/// name is an error. Options are never written, because that would write the password.
+/// With the feature `serde`, a program can deserialize options from its configuration. The configuration has `identity`
+/// and every option that differs from the default, named as the methods here. Times are in milliseconds (`ttl_ms`,
+/// `grace_ms`). `credentials` has `user` and `password`; `tls` has the files `authorities`, `certificate` and `key`,
+/// and `server_name`. Any other name is an error. Options cannot be serialized, because that would write the password.
 #[must_use = "options do nothing until a session is made with them"]
 #[derive(Clone)]
 pub struct SessionOptions {
@@ -84,7 +84,8 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// Makes options for a node with that name, 1 to 1024 bytes. Two nodes with the same name are two candidates.
+    /// Makes options for a node with that name, which has 1 to 1024 bytes. Two nodes with the same name are two
+    /// candidates.
     pub fn new(identity: impl Into<String>) -> Self {
         Self {
             identity: identity.into(),
@@ -120,9 +121,9 @@ impl SessionOptions {
 
     /// Sets how long etcd keeps the keys of a node that vanished: whole seconds from 2 to 300, 10 s by default.
     ///
-    /// After a crash, the next node leads within TTL + 0.5 s of the crashed leader's last renewal, as long as etcd's
-    /// own leader stays. After a change of etcd's leader, etcd extends every lease by a whole TTL and its election
-    /// timeout.
+    /// After a crash, the next node leads within TTL + 0.5 s of the crashed leader's last renewal, provided that etcd's
+    /// own leader does not change. After a change of etcd's leader, etcd extends every lease by a whole TTL and its
+    /// election timeout.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -137,15 +138,15 @@ impl SessionOptions {
     /// Sets the grace period: the time between the cancellation of a term's token and the end of its validity, if no
     /// renewal was verified in time. Default: TTL / 5, at most 10 s.
     ///
-    /// Work is also dropped after this time if the key was deleted, or when the leader resigned; validity has then
-    /// ended already.
+    /// If the key was deleted or the leader resigned, work is also dropped after this time, although validity ended at
+    /// once.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = Some(grace);
         self
     }
 
-    /// Sets how long to wait for one answer of etcd, connecting included, before the next endpoint is tried. Default:
-    /// TTL / 20, at least 300 ms, at most 2 s.
+    /// Sets how long to wait for one answer of etcd, including the time to connect, before the next endpoint is tried.
+    /// Default: TTL / 20, at least 300 ms, at most 2 s.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = Some(timeout);
         self
@@ -161,14 +162,15 @@ impl SessionOptions {
     /// Sets the largest difference between the rates of this machine's clock and of etcd's clocks, in parts per
     /// million; 1000 by default, at most 100000.
     ///
-    /// Only the *rate* matters, never the time of day. Quartz stays below 100, NTP slews by at most 500.
+    /// Only the *rate* matters, never the time of day. Quartz clocks deviate by less than 100 ppm, and NTP slews by at
+    /// most 500 ppm.
     pub fn clock_drift_ppm(mut self, ppm: u32) -> Self {
         self.clock_drift_ppm = ppm;
         self
     }
 
     /// Sets the announcement of this session's candidates: an [`Announcement`], a string or bytes, at most 32 KiB. By
-    /// default they announce the identity.
+    /// default, candidates announce their identity.
     ///
     /// An [`Election`](crate::Election::announcement) or a [`Group`](crate::Group::announcement) may have its own
     /// announcement, and a candidate changes it with [`Candidate::proclaim`](crate::Candidate::proclaim).
@@ -177,7 +179,7 @@ impl SessionOptions {
         self
     }
 
-    /// Sets etcd's user and password. Without them, etcd must admit everybody.
+    /// Sets etcd's user and password. Without credentials, etcd must allow access without authentication.
     ///
     /// ```
     /// use eldest::{Credentials, SessionOptions};
@@ -215,7 +217,7 @@ impl SessionOptions {
     /// Sets TTL and request timeout for etcd members that are `round_trip` away.
     ///
     /// The request timeout is six round trips (connecting with TLS takes four) plus 250 ms, at least 500 ms. The TTL is
-    /// ten request timeouts, at least 15 s. They replace earlier values of [`SessionOptions::ttl`] and
+    /// ten request timeouts, at least 15 s. Both replace earlier values of [`SessionOptions::ttl`] and
     /// [`SessionOptions::request_timeout`].
     pub fn wan(mut self, round_trip: Duration) -> Self {
         let request = (round_trip * 6 + Duration::from_millis(250)).max(Duration::from_millis(500));

@@ -10,13 +10,14 @@ impl Session {
     /// Waits until the session has a lease that it trusts, without joining any election.
     ///
     /// Afterwards a campaign needs one request less, and etcd is known to grant leases to this user. From the first
-    /// call on, the session holds a lease as if it had a candidate, and replaces one that is lost. A later call waits
-    /// until there is one.
+    /// call on, the session holds a lease as if it had a candidate, and replaces the lease if it is lost. A later call
+    /// waits until there is a lease.
     ///
     /// # Errors
     ///
-    /// `Unavailable`: there was none within the [connect timeout](crate::SessionOptions::connect_timeout). The session
-    /// continues to request it in the background, and the log says why it failed. `Closed`: the session was closed.
+    /// `Unavailable`: the session got no lease within the [connect timeout](crate::SessionOptions::connect_timeout).
+    /// The session continues to request a lease in the background, and the log says why the requests failed. `Closed`:
+    /// the session was closed.
     ///
     /// # Cancellation safety
     ///

@@ -14,8 +14,8 @@ pub(crate) const MAX_ANNOUNCEMENT: usize = 32 * 1024;
 
 /// The public data of a candidate: its identity, its address, its data centre and any metadata.
 ///
-/// If it names no identity, it has the session's. It is written to etcd as a JSON object, with the time at which it was
-/// written.
+/// An announcement without an identity has the session's identity. It is written to etcd as a JSON object, together
+/// with the time at which the candidate joined.
 ///
 /// A string or bytes in place of an announcement are written unchanged. Go's `concurrency` package and `etcdctl elect`
 /// write a plain string, which is read as an identity. If such clients read a node's announcement and expect its plain
@@ -77,8 +77,8 @@ impl Announcement {
         self
     }
 
-    /// Returns the candidate's identity. It is empty before the announcement, and then stands for the session's
-    /// identity.
+    /// Returns the candidate's identity. An empty identity stands for the session's identity, which replaces it when
+    /// the announcement is written to etcd.
     pub fn identity(&self) -> &str {
         &self.identity
     }
@@ -103,7 +103,8 @@ impl Announcement {
         self.metadata.iter().map(|(k, v)| (k.as_str(), v.as_str()))
     }
 
-    /// Returns when the candidate joined, by its own wall clock, if it announced that. The time decides nothing.
+    /// Returns when the candidate joined, by its own wall clock, if it announced that. The time has no effect on the
+    /// election.
     pub fn since(&self) -> Option<SystemTime> {
         self.since_unix_ms
             .and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)))

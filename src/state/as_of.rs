@@ -9,7 +9,7 @@ use crate::runtime::SharedEnv;
 use eldest_core::time::Time;
 use eldest_core::watch::Completeness;
 
-/// A moment on the library's deadline clock. The data that carries it shows every change that etcd had accepted by
+/// A moment on the library's deadline clock. Data that carries this moment shows every change that etcd had accepted by
 /// then; later changes may be missing.
 #[derive(Clone)]
 pub struct AsOf {

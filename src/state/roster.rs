@@ -11,8 +11,8 @@ use eldest_core::queue::Queue;
 
 /// The candidates of an election at one revision of etcd, eldest first.
 ///
-/// A clone, and a question for the leader, cost the same however many candidates there are. The first call of
-/// [`Roster::members`] reads all announcements, in time that grows with their number. Two rosters are equal if they
+/// The cost of cloning a roster and of finding its leader does not depend on the number of candidates. The first call
+/// of [`Roster::members`] reads all announcements, in time that grows with their number. Two rosters are equal if they
 /// show the same candidates at the same revision, however [old](Roster::as_of) they are.
 #[derive(Clone)]
 pub struct Roster {
@@ -72,16 +72,17 @@ impl Roster {
     /// Returns the moment as of which this roster is complete: it shows every change that etcd had accepted by then.
     ///
     /// The moment is fixed when the roster is handed out. For a read, it is the moment before the read was sent. For a
-    /// roster of an [`Observer`](crate::Observer), it is the moment before the last request was sent whose answer
-    /// confirmed that the observer had seen everything.
+    /// roster of an [`Observer`](crate::Observer), an answer of etcd last confirmed that the observer had seen
+    /// everything; the moment is the one before that answer was requested.
     ///
-    /// The [revision](Roster::revision) does not say this: it is that of the last change, which may be long ago.
+    /// The [revision](Roster::revision) does not say this: it belongs to the last change, which may be long ago.
     /// [`Observer::age`](crate::Observer::age) tells whether the observer that handed it out is still up to date.
     /// `None` means that the roster was not read from etcd; rosters of observers, reads and overviews always have a
     /// moment.
     ///
-    /// Not guaranteed: changes after that moment. Nor is the moment right if etcd reports the progress of a watch
-    /// stream too early, as versions before 3.4.25 and 3.5.8 do, or answers linearizable reads with old data.
+    /// Not guaranteed: the roster may lack changes after that moment. The moment is wrong if etcd reports the progress
+    /// of a watch stream too early, as versions before 3.4.25 and 3.5.8 do, or answers linearizable reads with old
+    /// data.
     pub fn as_of(&self) -> Option<&AsOf> {
         self.as_of.as_ref()
     }
@@ -99,8 +100,9 @@ impl Roster {
     /// Returns the leader, which is the eldest candidate. Returns `None` if there is no candidate, if the queue is
     /// [blocked](Roster::blocker), or if these are the members of a [`Group`](crate::Group).
     ///
-    /// This is etcd's view. Only that node knows whether it acts as leader ([`Term::is_valid`](crate::Term::is_valid)):
-    /// it may not have learned of its turn yet, and a leader that cannot reach etcd stops before its key is gone.
+    /// This is etcd's view. Only the leader itself knows whether it acts as leader
+    /// ([`Term::is_valid`](crate::Term::is_valid)): a new leader may not have learned of its turn yet, and a leader
+    /// that cannot reach etcd stops before its key is gone.
     pub fn leader(&self) -> Option<&Member> {
         let first = self.eldest().filter(|_| !self.unled)?;
         (first.entry.lease != 0).then_some(first)
@@ -122,8 +124,8 @@ impl Roster {
         self.inner.members.get_or_init(members)
     }
 
-    /// Returns a key without a lease that is first in the queue. It belongs to no live candidate and never expires, and
-    /// nobody can lead until somebody deletes it, for example with `etcdctl del`.
+    /// Returns the first key of the queue if that key has no lease. Such a key belongs to no live candidate and never
+    /// expires. No node can lead until somebody deletes it, for example with `etcdctl del`.
     pub fn blocker(&self) -> Option<&Member> {
         let first = self.eldest().filter(|_| !self.unled)?;
         (first.entry.lease == 0).then_some(first)
@@ -190,7 +192,7 @@ impl Member {
         }
     }
 
-    /// Returns the place in the queue. 1 is the eldest, which leads an election.
+    /// Returns the place in the queue, counted from 1. The eldest has place 1, and leads an election.
     pub fn rank(&self) -> usize {
         self.rank
     }

@@ -41,7 +41,7 @@ impl Serialize for Announcement {
     }
 }
 
-/// `since_unix_ms` is not taken over: it is stamped when the announcement is written to etcd.
+/// Reads an announcement, but ignores `since_unix_ms`: the session sets it when it writes the announcement to etcd.
 impl<'de> Deserialize<'de> for Announcement {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let said = Said::deserialize(deserializer)?;
@@ -69,8 +69,8 @@ fn lease_id(id: i64) -> Option<String> {
     (id != 0).then(|| format!("{id:x}"))
 }
 
-/// `rank`, `identity`, `fencing_token`, `lease_id`, `key`, `address`, `data_center`, `metadata` and `since_unix_ms`, as over
-/// HTTP.
+/// Writes `rank`, `identity`, `fencing_token`, `lease_id`, `key`, `address`, `data_center`, `metadata` and
+/// `since_unix_ms`, as the HTTP API does.
 impl Serialize for Member {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let announcement = self.announcement();
@@ -89,7 +89,7 @@ impl Serialize for Member {
     }
 }
 
-/// `revision`, `leader` (one of the members, or null) and `members`.
+/// Writes `revision`, `leader` (one of the members, or null) and `members`.
 impl Serialize for Roster {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut roster = serializer.serialize_struct("Roster", 3)?;
@@ -100,7 +100,7 @@ impl Serialize for Roster {
     }
 }
 
-/// `lease_id` and `lease_left_ms`, of this moment.
+/// Writes `lease_id` and `lease_left_ms`, as of this moment.
 impl Serialize for LeaseView {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let left = u64::try_from(self.time_left().as_millis()).unwrap_or(u64::MAX);

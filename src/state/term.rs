@@ -296,14 +296,14 @@ impl TermState {
 ///
 /// # How a term ends
 ///
-/// A term ends in the same order, whatever ends it:
+/// Every term ends in the same order, whatever the reason:
 ///
 /// 1. [`Term::lost`] is cancelled and the deadline is frozen, so that no later renewal extends it.
 /// 2. The work is awaited.
 /// 3. Work that goes on is dropped at the frozen deadline.
 /// 4. The key is deleted. The deletion is repeated until etcd confirms it.
 ///
-/// [`Election::run`](crate::Election::run) does all of this. With single steps,
+/// [`Election::run`](crate::Election::run) does all of this. In a program that controls each step itself,
 /// [`Leadership::spawn`](crate::Leadership::spawn) does it for the tasks of a leader.
 ///
 /// | what ends the term | the term stays valid | work is dropped |
@@ -327,10 +327,10 @@ pub struct Term {
 impl Term {
     /// Returns `true` while this node may act as leader.
     ///
-    /// The check is one read of the clock and one comparison, without a lock or an allocation, and suits every hot
-    /// path. Once it returned `false`, it never returns `true` again. It returns `false` at [`Term::valid_until`] at
-    /// the latest, before etcd can give the leadership to another node. No check can see a pause that comes *after* it:
-    /// fence what must never happen twice, by [`Term::txn`] or the [`Term::fencing_token`].
+    /// The check is one read of the clock and one comparison, without a lock or an allocation, so it suits every hot
+    /// path. Once it has returned `false`, it never returns `true` again. It returns `false` at [`Term::valid_until`]
+    /// at the latest, before etcd can give the leadership to another node. No check can see a pause that comes *after*
+    /// it: fence what must never happen twice, by [`Term::txn`] or the [`Term::fencing_token`].
     pub fn is_valid(&self) -> bool {
         self.shared.is_valid()
     }
@@ -376,8 +376,8 @@ impl Term {
     /// Returns the fencing token: the create revision of the leader's key.
     ///
     /// Within one etcd cluster, every later term of this election has a larger token. A resource that keeps the highest
-    /// token it has seen, and refuses lower ones, is safe from old leaders. A new leader writes its token there first,
-    /// and reads the state only then.
+    /// token it has seen, and refuses lower ones, is safe from old leaders. A new leader writes its token to the
+    /// resource first, and only then reads the state.
     ///
     /// A restored backup of etcd lowers its revisions, so tokens are given out again. A running session that notices a
     /// lower revision or raft term, or another cluster id, ends its terms ([`LostReason::StoreChanged`]), logs an error
@@ -395,8 +395,8 @@ impl Term {
 
     /// Returns the id of the lease that the leader's key is bound to.
     ///
-    /// If you bind your own key to this lease, the key goes when the session's lease ends, but not when this term ends:
-    /// the lease belongs to the session.
+    /// If you bind your own key to this lease, etcd deletes the key when the session's lease ends, but not when this
+    /// term ends: the lease belongs to the session.
     pub fn lease_id(&self) -> i64 {
         self.shared.lease_deadline.lease()
     }
@@ -409,9 +409,10 @@ impl Term {
 
     /// Returns the condition that this term's key still exists, for your own transactions.
     ///
-    /// For an etcd client of any version and any language: let the transaction compare that the create revision of
-    /// [`key`](Self::key) equals the [fencing token](Self::fencing_token). With this library's own operations, a guard
-    /// is a [`Condition`](crate::Condition). With the feature `etcd-client` it converts into that crate's `Compare`.
+    /// With an etcd client of any version or language, let the transaction require that the create revision of
+    /// [`key`](Self::key) equals the [fencing token](Self::fencing_token). With this library's own operations, use the
+    /// guard as a [`Condition`](crate::Condition). With the feature `etcd-client` it converts into that crate's
+    /// `Compare`.
     ///
     /// ```
     /// # #[tokio::main]
@@ -475,9 +476,9 @@ impl Term {
     /// * [`ErrorKind::LeadershipLost`]: the term was no longer valid. Nothing was sent.
     /// * [`ErrorKind::GuardLost`]: the key no longer exists. Nothing was applied.
     /// * [`ErrorKind::Ambiguous`]: no answer came. etcd may have applied the transaction. It may also apply it later,
-    ///   for as long as the term's key exists: a server that was stopped passes on what it received seconds before. So
-    ///   do not only read back; let each write compare the value that it builds on, by [`Op::when`]. The guard of a
-    ///   later term keeps the old transaction out.
+    ///   for as long as the term's key exists: a server that was stopped and resumed can pass on requests that it
+    ///   received seconds before. So do not only read back; let each write compare the value that it builds on, by
+    ///   [`Op::when`]. Once a later term has begun, the guard of this term refuses the old transaction.
     /// * Other kinds: etcd refused the request itself. Nothing was applied.
     ///
     /// # Cancellation safety
@@ -523,8 +524,8 @@ impl fmt::Debug for Term {
 /// A point in time at which a promise ends, on the library's deadline clock.
 ///
 /// It converts into [`std::time::Instant`] and [`tokio::time::Instant`], for timers and for other libraries. Those
-/// clocks may stand still while the machine is suspended, and the library's does not, so a converted deadline may lie
-/// too late after a suspend. Convert anew for each wait, and ask [`Term::is_valid`] before each act.
+/// clocks may stop while the machine is suspended, unlike the library's clock, so a converted deadline may be too late
+/// after a suspend. Convert again for each wait, and check [`Term::is_valid`] before each action.
 #[derive(Clone)]
 pub struct Deadline {
     at: Time,
