@@ -46,34 +46,34 @@ impl Following {
     /// Cancel safe: a change that was not returned is returned by the next call.
     pub async fn changed(&mut self) -> Option<Member> {
         if self.leader.changed().await.is_err() {
-            // Returns the leader as a channel, for code that routes requests to the leader.
+            // The sender is gone, so the leader never changes again: the work is about to end.
             std::future::pending::<()>().await;
         }
         self.leader.borrow_and_update().clone()
+    }
+
+    /// Returns the leader as a channel, for code that routes requests to the leader.
+    pub fn leaders(&self) -> watch::Receiver<Option<Member>> {
+        self.leader.clone()
     }
 
     /// Returns a token that is cancelled when the follower's work must end, because this node leads or shuts down.
     ///
     /// The leader's work starts when the follower's work has ended, or was dropped a [grace
     /// period](crate::SessionOptions::grace) later.
-    pub fn leaders(&self) -> watch::Receiver<Option<Member>> {
-        self.leader.clone()
-    }
-
-    /// The way in which a follower's work failed before it was told to stop.
     pub fn stopped(&self) -> CancellationToken {
         self.stop.child_token()
     }
 }
 
-/// Returns the error of work that failed; continues a panic.
+/// The way in which a follower's work failed before it was told to stop.
 pub(crate) enum Fault {
     Failed(BoxError),
     Panicked(Box<dyn Any + Send>),
 }
 
 impl Fault {
-    /// A follower's work between two terms, and the observer that informs it of the leader.
+    /// Returns the error of work that failed; continues a panic.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Fault::Failed(error) => Error::work(error),
@@ -82,10 +82,10 @@ impl Fault {
     }
 }
 
-/// `None`: there is no work, or it has returned.
+/// A follower's work between two terms, and the observer that informs it of the leader.
 pub(crate) struct Follower<F> {
     election: Election,
-    /// `None`: there is none, or it has ended by itself.
+    /// `None`: there is no work, or it has returned.
     work: Option<Pin<Box<CatchUnwind<AssertUnwindSafe<F>>>>>,
     stop: CancellationToken,
     leader: watch::Sender<Option<Member>>,
