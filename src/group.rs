@@ -16,7 +16,7 @@ use eldest_core::kv::Reach;
 /// A group of nodes that announce themselves. Its members have no order and no leader.
 ///
 /// A member's key is bound to the one lease of its [`Session`], so it disappears when the member leaves, when its
-/// session closes, and a TTL after its process died. It needs no session, lease or connection besides those of
+/// session closes, and a TTL after its process died. A group needs no session, lease or connection besides those of
 /// elections.
 ///
 /// **Not guaranteed**: that a listed member is alive, because its key outlives it by up to a TTL; nor that a missing
@@ -94,20 +94,20 @@ impl Group {
         self
     }
 
-    /// Becomes a member, and returns once its key is in etcd.
+    /// Joins as a member, and returns once the member's key is in etcd.
     ///
-    /// From then on the session keeps the key, and puts it again after a lost lease or if somebody deleted it. A
-    /// session is a member of a group once. The call retries while etcd cannot be reached; add a timeout if it should
-    /// give up.
+    /// From then on, the session keeps the key alive, and writes it again if the lease was lost or somebody deleted the
+    /// key. A session can be a member of a group only once. The call retries while etcd cannot be reached; add a
+    /// timeout if it should give up.
     ///
     /// # Errors
     ///
-    /// `AlreadyCampaigning`: this session is a member. Others as for [`Election::campaign`](crate::Election::campaign).
-    /// Nothing is left in etcd.
+    /// `AlreadyCampaigning`: this session is already a member. Others as for
+    /// [`Election::campaign`](crate::Election::campaign). After an error, nothing is left in etcd.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: if it is dropped before it is ready, the key is deleted in the background.
+    /// Cancel safe: if the call is dropped before it completes, the key is deleted in the background.
     pub async fn join(&self) -> Result<GroupMembership> {
         let config = CandidateConfig {
             watch_scope: WatchScope::Predecessor,
@@ -174,7 +174,7 @@ impl fmt::Debug for Group {
 
 /// A node's membership in a [`Group`].
 ///
-/// Dropping it leaves, in the background.
+/// Dropping it leaves the group, in the background.
 #[must_use = "dropping a membership leaves the group"]
 pub struct GroupMembership {
     candidate: Candidate,
@@ -182,7 +182,7 @@ pub struct GroupMembership {
 
 impl GroupMembership {
     /// Returns the state of the member's key from memory, without asking etcd: [`Status::Present`], or
-    /// [`Status::Joining`] while the key is put again, or [`Status::Ended`]; never any other.
+    /// [`Status::Joining`] while the key is written again, or [`Status::Ended`], and no other status.
     ///
     /// A session that cannot reach etcd does not know whether the key still exists. Until [`Session::state`] is live
     /// again, `Present` is the last known state.
@@ -196,7 +196,7 @@ impl GroupMembership {
         self.candidate.subscribe()
     }
 
-    /// Replaces this member's whole announcement, now and whenever its key is put again. At most 32 KiB.
+    /// Replaces this member's whole announcement (at most 32 KiB), now and whenever its key is written again.
     ///
     /// # Errors
     ///
@@ -209,7 +209,7 @@ impl GroupMembership {
         self.candidate.proclaim(announcement).await
     }
 
-    /// Leaves the group, and returns when etcd confirmed that the key is gone.
+    /// Leaves the group, and returns once etcd has confirmed that the key is gone.
     ///
     /// # Errors
     ///

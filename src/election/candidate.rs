@@ -213,7 +213,7 @@ impl Candidate {
         .await
     }
 
-    /// Leaves the queue, and returns when etcd confirmed that the key is gone.
+    /// Leaves the queue, and returns once etcd has confirmed that the key is gone.
     ///
     /// This call does not end a leadership that [`Candidate::elected`] has returned: resign it as well. No other
     /// leadership follows, and this call returns once that term has ended. A leadership that was won but not yet

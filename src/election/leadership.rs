@@ -169,7 +169,7 @@ impl Leadership {
         .await
     }
 
-    /// Gives up the leadership and the candidacy, and returns when etcd confirmed that the key is gone.
+    /// Gives up the leadership and the candidacy, and returns once etcd has confirmed that the key is gone.
     ///
     /// With this call, the caller states that the work has ended: validity ends at once. Tasks of [`Leadership::spawn`]
     /// are awaited until the frozen deadline and then dropped; only after that is the key released.
@@ -194,7 +194,8 @@ impl Leadership {
         claim.handle.ended(claim.slot).await
     }
 
-    /// Gives up the leadership and joins at the back of the queue. Returns when etcd confirmed that the key is gone.
+    /// Gives up the leadership and joins at the back of the queue. Returns once etcd has confirmed that the key is
+    /// gone.
     ///
     /// As with [`Leadership::resign`], the caller states that the work has ended: validity ends at once, and tasks of
     /// [`Leadership::spawn`] are awaited until the frozen deadline before the key is released. Then the next eldest

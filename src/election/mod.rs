@@ -197,7 +197,7 @@ impl Election {
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: if it is dropped before it is ready, the key is deleted in the background.
+    /// Cancel safe: if the call is dropped before it completes, the key is deleted in the background.
     pub async fn campaign(&self) -> Result<Candidate> {
         self.stand(false).await
     }
@@ -277,8 +277,8 @@ impl Election {
         term.is_some_and(|term| !term.shared.is_lost() && term.is_valid())
     }
 
-    /// Ends this session's candidacy from outside its work, whether it leads or waits. Returns when etcd confirmed that
-    /// the key is gone, and at once if the session is not a candidate.
+    /// Ends this session's candidacy from outside its work, whether it leads or waits. Returns once etcd has confirmed
+    /// that the key is gone, and at once if the session is not a candidate.
     ///
     /// The token of a leader's work is cancelled. The work is awaited, and dropped after the [grace
     /// period](crate::SessionOptions::grace); then [`Election::run`] returns. A program that controls single steps
@@ -304,8 +304,8 @@ impl Election {
         self.handle.ended_within(slot, self.patience()).await
     }
 
-    /// Ends this session's term from outside its work, and joins at the back of the queue. Returns when etcd confirmed
-    /// that the term's key is gone, and at once if the session does not lead.
+    /// Ends this session's term from outside its work, and joins at the back of the queue. Returns once etcd has
+    /// confirmed that the term's key is gone, and at once if the session does not lead.
     ///
     /// The work ends as after [`Election::resign`]. Then the next eldest leads, and this node waits behind all other
     /// candidates.

@@ -18,19 +18,18 @@ pub use semaphore::{Permit, Semaphore};
 
 /// A lock that the sessions of all nodes share. One of them holds it at a time, in the order in which they asked.
 ///
-/// **Guaranteed** is the same as for a leader: at most one guard of a lock [is valid](Term::is_valid) at a time, on the
-/// three conditions at the head of the [crate's documentation](crate). Writes with the [fencing
-/// token](Term::fencing_token) are refused when they are stale, in any case. **Not guaranteed**: that a guard stays
-/// valid until it is dropped. Its lease can be lost, so a holder watches [`Term::lost`] or asks [`Term::is_valid`]
-/// before each step.
+/// **Guaranteed**, as for a leader: at most one guard of a lock [is valid](Term::is_valid) at a time, under the three
+/// conditions at the head of the [crate's documentation](crate). Stale writes with a [fencing
+/// token](Term::fencing_token) are refused in any case. **Not guaranteed**: that a guard stays valid until it is
+/// dropped. Its lease can be lost, so a holder watches [`Term::lost`] or asks [`Term::is_valid`] before each step.
 ///
 /// The keys are those of etcd's own lock recipe, `<namespace>/<name>/<lease id in hex>`, so `etcdctl lock
 /// <namespace>/<name>`, Go's `concurrency.Mutex` and the v3lock RPC wait for this lock, and it waits for them.
 /// Elections use the same recipe: **a lock and an election with one name are one queue**. A session refuses to use a
-/// name for both; nothing notices another session that does so.
+/// name for both, but cannot detect that another session does so.
 ///
-/// Waiting costs etcd two watched keys, the waiter's own and the one before it, however long the queue. A release wakes
-/// up one waiter.
+/// Waiting costs etcd two watched keys, the waiter's own and the one before it, however long the queue is. A release
+/// wakes up one waiter.
 ///
 /// # Tasks of one session
 ///
@@ -106,20 +105,20 @@ impl Lock {
 
     /// Waits until this task holds the lock, and returns its guard.
     ///
-    /// First come, first served, among the session's tasks and then among sessions. If the key is lost during the wait,
-    /// a new one joins at the back. The deadline is checked at the moment of return, so a guard that has already ended
-    /// is never returned. The call retries while etcd cannot be reached.
+    /// Tasks are served in the order in which they came, first within the session and then among sessions. If the key
+    /// is lost during the wait, a new one joins at the back. The deadline is checked at the moment of return, so a
+    /// guard that has already ended is never returned. The call retries while etcd cannot be reached.
     ///
     /// # Errors
     ///
     /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key.
     /// `InvalidInput`: the session's [announcement](crate::SessionOptions::announcement) is too large. `Closed`: the
-    /// session was closed. Nothing is left in etcd.
+    /// session was closed. After an error, nothing is left in etcd.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: if it is dropped before it is ready, the place in the queue is given up and the key is deleted in
-    /// the background.
+    /// Cancel safe: if the call is dropped before it completes, the place in the queue is given up and the key is
+    /// deleted in the background.
     pub async fn acquire(&self) -> Result<LockGuard> {
         self.resource.acquire().await.map(LockGuard::new)
     }
@@ -139,8 +138,8 @@ impl Lock {
         Ok(held.map(LockGuard::new))
     }
 
-    /// Takes the lock if nobody holds it or waits for it, in one transaction. Returns `None` if somebody does; no key
-    /// was written.
+    /// Takes the lock if nobody holds it or waits for it, in one transaction. Returns `None`, without writing a key, if
+    /// somebody does.
     ///
     /// Another task of this session counts too. So does a task that dropped its guard, until its key is gone: await
     /// [`LockGuard::release`] to be sure that it is gone.
@@ -181,15 +180,15 @@ impl fmt::Debug for Lock {
     }
 }
 
-/// A lock that is held, while it [is valid](Term::is_valid). It dereferences to its [`Term`], which has the checks and
-/// the fencing; its rules for leaders apply to holders.
+/// Holds a lock for as long as the guard [is valid](Term::is_valid). It dereferences to its [`Term`], which has the
+/// checks and the fencing. What `Term` says about leaders applies to holders.
 ///
 /// Dropping it, or a panic that unwinds through it, releases the lock at once, in the background: the session deletes
 /// the key if it still belongs to this guard, and repeats this until etcd confirms it. Drop it only when the work has
 /// ended.
 ///
-/// Keeping it does not keep the lock: when the lock is lost, its token is cancelled, its deadline is frozen, and the
-/// key is deleted at that deadline at the latest. Other tasks of the session still wait until the guard is dropped.
+/// Keeping the guard does not keep the lock: when the lock is lost, its token is cancelled, its deadline is frozen, and
+/// the key is deleted at that deadline at the latest. Other tasks of the session still wait until the guard is dropped.
 #[must_use = "dropping a guard releases the lock"]
 pub struct LockGuard {
     leadership: Leadership,
@@ -205,10 +204,10 @@ impl LockGuard {
         self.leadership.term()
     }
 
-    /// Releases the lock, and returns when etcd confirmed that the key is gone.
+    /// Releases the lock, and returns once etcd has confirmed that the key is gone.
     ///
-    /// With this call, the caller states that the work has ended: validity ends at once. It is no error if the lock was
-    /// lost.
+    /// With this call, the caller states that the work has ended: validity ends at once. It is not an error if the lock
+    /// was lost.
     ///
     /// # Errors
     ///

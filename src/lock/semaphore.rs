@@ -10,17 +10,17 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::session::MAX_CAPACITY;
 use crate::state::{Roster, Term};
 
-/// A number of permits that the sessions of all nodes share. Up to [`capacity`](Semaphore::capacity) of them are held
-/// at a time, in the order in which they were requested.
+/// A fixed number of permits that the sessions of all nodes share. Up to [`capacity`](Semaphore::capacity) of them are
+/// held at a time, in the order in which they were requested.
 ///
-/// **Guaranteed**: at most [`capacity`](Semaphore::capacity) permits [are valid](Term::is_valid) at a time, on the
-/// conditions, and with the exceptions, of a [`Lock`](crate::Lock).
+/// **Guaranteed**: at most [`capacity`](Semaphore::capacity) permits [are valid](Term::is_valid) at a time, under the
+/// same conditions, and with the same exceptions, as for a [`Lock`](crate::Lock).
 ///
 /// Each permit has its own key, `<namespace>/~semaphore/<name>/<capacity>/<lease id in hex>-<number>`, and the eldest
-/// keys hold. The capacity is part of the key. The transaction that joins the queue refuses another capacity while
-/// anybody holds or awaits a permit ([`ErrorKind::CapacityMismatch`]). To change the capacity of a service, stop all
-/// users of the old one, then start those of the new one. Locks and elections may have the same name; their keys lie
-/// elsewhere.
+/// keys hold the permits. The capacity is part of the key. The transaction that joins the queue refuses another
+/// capacity while anybody holds or awaits a permit ([`ErrorKind::CapacityMismatch`]). To change the capacity of a
+/// service, stop all users of the old one, then start those of the new one. Locks and elections may have the same name;
+/// their keys have other prefixes.
 ///
 /// Waiting costs etcd one watch of all the permits, so every change reaches everybody who holds or awaits one.
 /// Semaphores are meant for tens of holders, not for thousands. A semaphore with one permit costs the same as a lock.
@@ -89,13 +89,13 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire`](crate::Lock::acquire), and `CapacityMismatch`: somebody holds or awaits a permit of another
-    /// capacity, which the message names. Nothing is left in etcd.
+    /// As [`Lock::acquire`](crate::Lock::acquire), and `CapacityMismatch`: somebody holds or awaits a permit under
+    /// another capacity, which the message names. After an error, nothing is left in etcd.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: if it is dropped before it is ready, the place in the queue is given up and the key is deleted in
-    /// the background.
+    /// Cancel safe: if the call is dropped before it completes, the place in the queue is given up and the key is
+    /// deleted in the background.
     pub async fn acquire(&self) -> Result<Permit> {
         self.resource.acquire().await.map(Permit::new)
     }
@@ -115,11 +115,11 @@ impl Semaphore {
         Ok(held.map(Permit::new))
     }
 
-    /// Takes a permit if one is free. Returns `None` if none is; no key was written.
+    /// Takes a permit if one is free. Returns `None`, without writing a key, if none is free.
     ///
     /// If nobody else holds a permit, this takes one transaction. Otherwise the first answer shows whether a permit is
-    /// free, and a second transaction takes it, and so on while others are faster. A permit that was dropped is free
-    /// when its key is gone: await [`Permit::release`] to be sure that it is gone.
+    /// free, and a second transaction takes it, and this repeats while others are faster. A permit that was dropped is
+    /// free when its key is gone: await [`Permit::release`] to be sure that it is gone.
     ///
     /// # Errors
     ///
@@ -159,15 +159,15 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// A permit that is held, while it [is valid](Term::is_valid). It dereferences to its [`Term`], which has the checks
+/// Holds a permit for as long as it [is valid](Term::is_valid). It dereferences to its [`Term`], which has the checks
 /// and the fencing.
 ///
 /// A later permit has a larger token. But several are held at once, so an outside resource cannot refuse the lower of
 /// two tokens: only [`Term::txn`] and [`Term::guard`] fence a permit.
 ///
-/// Dropping it, or a panic that unwinds through it, gives it back at once, in the background, as with a
-/// [`LockGuard`](crate::LockGuard). Drop it only when the work has ended. Keeping it does not keep the permit: when the
-/// permit is lost, its key is deleted at the frozen deadline at the latest.
+/// Dropping a permit, or a panic that unwinds through it, gives it back at once, in the background, as with a
+/// [`LockGuard`](crate::LockGuard). Drop it only when the work has ended. Keeping the value does not keep the permit:
+/// when the permit is lost, its key is deleted at the frozen deadline at the latest.
 #[must_use = "dropping a permit gives it back"]
 pub struct Permit {
     leadership: Leadership,
@@ -183,10 +183,10 @@ impl Permit {
         self.leadership.term()
     }
 
-    /// Gives the permit back, and returns when etcd confirmed that its key is gone.
+    /// Gives the permit back, and returns once etcd has confirmed that its key is gone.
     ///
-    /// With this call, the caller states that the work has ended: validity ends at once. It is no error if the permit
-    /// was lost.
+    /// With this call, the caller states that the work has ended: validity ends at once. It is not an error if the
+    /// permit was lost.
     ///
     /// # Errors
     ///

@@ -33,7 +33,7 @@ pub enum LeaderChange {
 /// revision. It comes from [`Election::leader_changes`](crate::Election::leader_changes).
 ///
 /// Two successive items always differ. A new announcement of the leader is no change; for that, read the rosters of
-/// [`Election::observe`](crate::Election::observe). Otherwise the stream behaves as an [`Observer`]: a reader that
+/// [`Election::observe`](crate::Election::observe). Otherwise, the stream behaves like an [`Observer`]: a reader that
 /// falls more than 256 changes behind skips to the newest state.
 #[must_use = "streams do nothing unless polled"]
 #[derive(Debug)]

@@ -22,12 +22,12 @@ use eldest_core::kv::Reach;
 /// refuses the watch ([`PermissionDenied`](crate::ErrorKind::PermissionDenied),
 /// [`Rejected`](crate::ErrorKind::Rejected)).
 ///
-/// A silent stream may be quiet or cut off. [`Observer::age`] tells the two apart, and [`Roster::as_of`] tells how old
-/// a roster was when it was handed out.
+/// A stream that delivers nothing may be quiet or cut off. [`Observer::age`] tells the two apart, and [`Roster::as_of`]
+/// tells how old a roster was when it was handed out.
 ///
-/// All observers of a session share one watch stream, on a connection that neither renewals nor candidates use: however
-/// many members an election has, and however fast they change, observing costs no lease its validity. A change costs
-/// the session a few microseconds, and memory that does not grow with the election, until the reader asks for all
+/// All observers of a session share one watch stream, on a connection that neither renewals nor candidates use. So
+/// observing never endangers a lease, however many members an election has, and however fast they change. A change
+/// costs the session a few microseconds, and memory that does not grow with the election, until the reader asks for all
 /// [members](Roster::members).
 #[must_use = "streams do nothing unless polled"]
 pub struct Observer {
@@ -67,7 +67,7 @@ impl Observer {
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: what was not returned is returned by the next call.
+    /// Cancel safe: a state that was not returned is returned by the next call.
     pub async fn next(&mut self) -> Option<Result<Roster>> {
         StreamExt::next(self).await
     }
@@ -79,13 +79,12 @@ impl Observer {
     /// read count as seen. The observer has seen every change that etcd had accepted before that time; a later change
     /// may be missing.
     ///
-    /// While etcd answers, the age is at most a third of the [TTL](crate::SessionOptions::ttl) and the time of two
-    /// answers, however quiet the election is, because the session asks etcd for its progress every third of the TTL.
-    /// The age grows while etcd or the way to it is broken, after the session was closed, and after etcd refused the
-    /// watch.
+    /// The session asks etcd for its progress every third of the [TTL](crate::SessionOptions::ttl). So while etcd
+    /// answers, the age is at most a third of the TTL plus the time of two answers, however quiet the election is. The
+    /// age grows while etcd or the way to it is broken, after the session was closed, and after etcd refused the watch.
     ///
-    /// Not guaranteed: that the age never is longer while etcd answers. A burst of changes, or a change of endpoints,
-    /// delays the next confirmation. Use at least a whole TTL as the bound beyond which nobody should rely on the view.
+    /// This bound is not guaranteed: a burst of changes, or a change of endpoints, delays the next confirmation. If you
+    /// set a limit beyond which a view must not be used, make it at least a whole TTL.
     pub fn age(&self) -> Option<Duration> {
         let as_of = self.backlog.as_of()?;
         Some(self.handle.shared.env.now().since(as_of))

@@ -26,7 +26,7 @@ impl Overview {
     }
 
     /// Returns all queues that have a member, in order of their names: elections and locks first, then semaphores,
-    /// partitions and groups. etcd knows of no others.
+    /// partitions and groups. A queue without members has no keys in etcd, so it is not listed.
     pub fn queues(&self) -> &[Queue] {
         &self.queues
     }
@@ -38,7 +38,7 @@ impl Overview {
     }
 }
 
-/// What the keys below one prefix are.
+/// The kind of a queue, which tells what the keys below its prefix are.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(
@@ -127,7 +127,7 @@ impl Queue {
         &self.name
     }
 
-    /// Returns what the queue is.
+    /// Returns the kind of the queue.
     pub fn kind(&self) -> QueueKind {
         self.kind
     }
@@ -138,13 +138,13 @@ impl Queue {
         &self.roster
     }
 
-    /// Returns the owners of the partitions, or `None` if these are no partitions.
+    /// Returns the owners of the partitions, or `None` if this queue is not a set of partitions.
     pub fn partition_map(&self) -> Option<&PartitionMap> {
         self.map.as_ref()
     }
 
-    /// Returns `true` if etcd shows that the member leads, or holds the lock or a permit. It is never true of a key
-    /// without a lease, nor of partitions and groups.
+    /// Returns `true` if etcd shows that the member leads, or holds the lock or a permit. It returns `false` for a key
+    /// without a lease, and for partitions and groups.
     pub fn has_turn(&self, member: &Member) -> bool {
         let winners = match self.kind {
             QueueKind::Election => 1,
@@ -165,7 +165,7 @@ impl fmt::Debug for Queue {
     }
 }
 
-/// The time that is left of a lease, by the clock of etcd's leader, in whole seconds.
+/// The remaining time of a lease, by the clock of etcd's leader, in whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTime {
     left: Duration,
@@ -178,7 +178,7 @@ impl LeaseTime {
         self.left
     }
 
-    /// Returns the TTL: the whole time that every renewal starts anew.
+    /// Returns the TTL: the whole time that every renewal restores.
     pub fn granted(self) -> Duration {
         self.granted
     }
@@ -188,8 +188,9 @@ impl Session {
     /// Reads all elections, locks, semaphores, partitions and groups that have a member, below that name or in the
     /// whole namespace.
     ///
-    /// If `below` is not empty, these are the ones with that name and those whose names begin with it and a `/`. The
-    /// call reads all their keys at one revision, so it is meant for people who look on, not for decisions of programs.
+    /// If `below` is not empty, the overview has the names that equal `below` and those that begin with `below` and a
+    /// `/`. The call reads all their keys at one revision. It is meant for people who monitor a namespace, not for
+    /// decisions of programs.
     ///
     /// ```
     /// # #[tokio::main]
@@ -209,8 +210,8 @@ impl Session {
     /// # Errors
     ///
     /// `InvalidInput`: `below` begins or ends with `/`, contains `//` or control characters, begins with `~`, or is
-    /// longer than 512 bytes; or it is empty, and so is the session's namespace: that would read the whole store. Else
-    /// as [`Election::leader`](crate::Election::leader).
+    /// longer than 512 bytes; or both `below` and the session's namespace are empty, which would read the whole store.
+    /// Others as for [`Election::leader`](crate::Election::leader).
     ///
     /// # Cancellation safety
     ///
@@ -231,8 +232,8 @@ impl Session {
         shared.persist(|| shared.overview(&namespace, below)).await
     }
 
-    /// Reads how much of a lease is left, for example of a [`Member`]'s lease. Returns `None` if the lease is gone.
-    /// Needs no permission.
+    /// Reads how much of a lease is left, for example of a [`Member`]'s lease. Returns `None` if the lease is gone. The
+    /// call needs no permission in etcd.
     ///
     /// # Errors
     ///

@@ -144,8 +144,8 @@ impl PartitionMap {
         (0..self.count()).filter(|partition| self.owner(*partition).is_none())
     }
 
-    /// Returns the partitions that nobody can own, each with the key in the place of its owner's key. That key has no
-    /// lease, so it never expires. Delete it, for example with `etcdctl del`.
+    /// Returns the partitions that nobody can own, each with the key that stands in the place of its owner's key. That
+    /// key has no lease, so it never expires. Delete it, for example with `etcdctl del`.
     pub fn blocked(&self) -> impl Iterator<Item = (u32, &Member)> {
         let keys = (0..).zip(self.owned.iter());
         keys.filter_map(|(partition, held)| {
@@ -174,18 +174,18 @@ impl fmt::Debug for PartitionMap {
 }
 
 impl<'a> PartitionOwner<'a> {
-    /// Returns the owner as a member, with its announcement, or `None` if it has left and its work on the partition
-    /// winds up.
+    /// Returns the owner as a member, with its announcement, or `None` if the owner has left and only its work on the
+    /// partition is still ending.
     pub fn member(&self) -> Option<&'a Member> {
         self.member
     }
 
-    /// Returns the owner's identity, also while it leaves.
+    /// Returns the owner's identity, even while the owner leaves.
     pub fn identity(&self) -> &'a str {
         self.member.unwrap_or(self.key).identity()
     }
 
-    /// Returns the owner's address, if it is a member and announced one.
+    /// Returns the owner's address, if the owner is a member and announced an address.
     pub fn address(&self) -> Option<&'a str> {
         self.member?.announcement().address()
     }
@@ -227,7 +227,7 @@ impl PartitionMapObserver {
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: what was not returned is returned by the next call.
+    /// Cancel safe: a map that was not returned is returned by the next call.
     pub async fn next(&mut self) -> Option<Result<PartitionMap>> {
         StreamExt::next(self).await
     }

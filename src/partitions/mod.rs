@@ -25,14 +25,14 @@ use eldest_core::partitions::{KeyKind, PartitionSet, kind_of};
 /// member can own the partition, its [token](Term::fencing_token) is larger than that of every earlier term of the
 /// partition, and its work ends before its key is deleted.
 ///
-/// *Not* guaranteed is that a partition always has an owner. When a member dies, its partitions have no owner until its
-/// lease expires. A partition that moves has no owner until its work has ended, for the [grace
-/// period](crate::SessionOptions::grace) at most. A member whose work continues beyond the end of its term is no member
-/// until that work has ended: it keeps the partitions that it owns, and others take the rest.
+/// It is *not* guaranteed that a partition always has an owner. When a member dies, its partitions have no owner until
+/// its lease expires. A partition that moves has no owner until its work has ended, for the [grace
+/// period](crate::SessionOptions::grace) at most. A member whose work continues beyond the end of its term does not
+/// count as a member until that work has ended: it keeps the partitions that it owns, and others take the rest.
 ///
 /// A new member receives its share from the members with most partitions, starting with those they took last. The share
 /// of a member that leaves or dies goes to the others. Nothing else moves. No node decides this: every member watches
-/// the same keys and computes the same answer. Partitions are a cheap handle from
+/// the same keys and computes the same answer. `Partitions` is a cheap handle from
 /// [`Session::partitions`](crate::Session::partitions); clone it freely.
 ///
 /// The keys are `<namespace>/~partitions/<name>/<count>/m-<lease>` for members and `.../o-<partition>` for owners, all
@@ -85,8 +85,8 @@ pub struct Partitions {
 }
 
 impl Session {
-    /// Returns 1 to 65,536 partitions with that name, which all sessions that [join](Partitions::join) share. Sends
-    /// nothing.
+    /// Returns the handle of `count` partitions (1 to 65,536) with that name. All sessions that
+    /// [join](Partitions::join) share them. Sends nothing.
     ///
     /// # Errors
     ///
@@ -151,20 +151,20 @@ impl Partitions {
         partition_for(key.as_ref(), self.count)
     }
 
-    /// Becomes a member, and returns once its key is in etcd. Its partitions follow: await
+    /// Joins as a member, and returns once the member's key is in etcd. To receive partitions, await
     /// [`PartitionMembership::owned`].
     ///
     /// The call retries while etcd cannot be reached; add a timeout if it should give up.
     ///
     /// # Errors
     ///
-    /// `AlreadyCampaigning`: this session is a member, or its work as a member continues. `CountMismatch`: others share
-    /// the partitions under another count. Others as for [`Election::campaign`](crate::Election::campaign). Nothing is
-    /// left in etcd.
+    /// `AlreadyCampaigning`: this session is already a member, or its work as a former member continues.
+    /// `CountMismatch`: others share the partitions under another count. Others as for
+    /// [`Election::campaign`](crate::Election::campaign). After an error, nothing is left in etcd.
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: if it is dropped before it is ready, the key is deleted in the background.
+    /// Cancel safe: if the call is dropped before it completes, the key is deleted in the background.
     pub async fn join(&self) -> Result<PartitionMembership> {
         self.enter(false).await
     }
@@ -195,8 +195,8 @@ impl Partitions {
     ///
     /// # Errors
     ///
-    /// `CountMismatch`: nobody shares them under this count, but others do under another. Others as for
-    /// [`Election::leader`](crate::Election::leader).
+    /// `CountMismatch`: nobody shares the partitions under this count, but others share them under another. Others as
+    /// for [`Election::leader`](crate::Election::leader).
     ///
     /// # Cancellation safety
     ///
@@ -275,8 +275,8 @@ fn partition_for(key: &[u8], count: u32) -> u32 {
 
 /// A membership in shared partitions. The session keeps its key alive, and replaces it after a lost lease.
 ///
-/// Dropping it leaves, in the background: the terms of its partitions end, and their keys are deleted when their work
-/// has ended. [`Partition`]s that it returned live on without it, until then.
+/// Dropping it ends the membership, in the background: the terms of its partitions end, and their keys are deleted when
+/// their work has ended. [`Partition`]s that it returned live on without it, until then.
 #[must_use = "dropping a membership leaves"]
 pub struct PartitionMembership {
     candidate: Candidate,
@@ -288,13 +288,13 @@ impl PartitionMembership {
     /// Waits for the next partition that this member comes to own.
     ///
     /// The deadline is checked at the moment of return, so a partition that was already lost is never returned. A
-    /// partition whose term has ended may come to this member again, with a larger token, when the [`Partition`] of
-    /// that term was dropped.
+    /// partition whose term has ended may come to this member again, with a larger token, once the [`Partition`] of
+    /// that term has been dropped.
     ///
     /// # Errors
     ///
-    /// `Ended`: the member left. `CountMismatch`: while its lease was lost, others began to share another count.
-    /// `Closed`: the session was closed.
+    /// `Ended`: the member left. `CountMismatch`: while this member's lease was lost, others began to share the
+    /// partitions under another count. `Closed`: the session was closed.
     ///
     /// # Cancellation safety
     ///
@@ -309,7 +309,7 @@ impl PartitionMembership {
         }
     }
 
-    /// Replaces this member's whole announcement, now and after every rejoin. At most 32 KiB.
+    /// Replaces this member's whole announcement (at most 32 KiB), now and after every rejoin.
     ///
     /// # Errors
     ///
@@ -322,15 +322,15 @@ impl PartitionMembership {
         self.candidate.proclaim(announcement).await
     }
 
-    /// Leaves, and returns when every [`Partition`] was dropped and every key is gone.
+    /// Ends the membership, and returns once every [`Partition`] has been dropped and every key is gone.
     ///
     /// The tokens of all partitions are cancelled, and their deadlines are frozen, a [grace
-    /// period](crate::SessionOptions::grace) away at most. Each key is deleted when its `Partition` was dropped, and at
+    /// period](crate::SessionOptions::grace) away at most. Each key is deleted when its `Partition` is dropped, and at
     /// the frozen deadline at the latest.
     ///
     /// # Errors
     ///
-    /// `Unavailable`: it took longer than the grace period and four request timeouts. Leaving continues in the
+    /// `Unavailable`: leaving took longer than the grace period plus four request timeouts. Leaving continues in the
     /// background, and this call may be repeated.
     ///
     /// # Cancellation safety
@@ -357,7 +357,7 @@ impl fmt::Debug for PartitionMembership {
 /// fencing.
 ///
 /// Dropping it, or a panic that unwinds through it, gives the partition back at once; drop it only when the work has
-/// ended. If balance still assigns it to this member, the member takes it again, in a new term.
+/// ended. If the balance still assigns the partition to this member, the member takes it again, in a new term.
 #[must_use = "dropping a partition gives it back"]
 pub struct Partition {
     number: u32,

@@ -34,31 +34,32 @@ enum Verdict<T> {
 impl Partitions {
     /// Runs `work` for every partition that this node owns, until `shutdown`.
     ///
-    /// It becomes a member and calls `work` once for each term of each partition. A term always ends in this order: its
-    /// token is cancelled and its deadline frozen; the work is awaited; at the frozen deadline, it is dropped; only
-    /// then is the key released, and the release is repeated until etcd confirms it. Two calls for the same partition
-    /// never overlap, on any node. After a lost lease, this node joins again, as the youngest.
+    /// `run` joins as a member, and calls `work` once for each term of each partition. A term always ends in this
+    /// order: its token is cancelled and its deadline frozen; the work is awaited; at the frozen deadline, it is
+    /// dropped; only then is the key released, and the release is repeated until etcd confirms it. Two calls for the
+    /// same partition never overlap, on any node. After a lost lease, this node joins again, as the youngest.
     ///
-    /// Up to 127 partitions are taken or released in one transaction, in up to eight transactions at a time for taking
-    /// and one for releasing, so that many that begin or end at once flood neither etcd nor this node.
+    /// One transaction takes or releases up to 127 partitions. At most eight transactions take partitions at a time,
+    /// and one releases them, so a burst of changes floods neither etcd nor this node.
     ///
     /// `run` ends when
     ///
     /// - `shutdown` completes: the tokens of all work are cancelled, the work is awaited for a [grace
     ///   period](crate::SessionOptions::grace) at most, and the keys are released. `run` returns `None`.
     /// - any work returns while its token is not cancelled: the other work ends in the same way, and `run` returns that
-    ///   work's `Some(value)` or its error. After cancellation, either is only the end of that term; an error is
+    ///   work's `Some(value)` or its error. After cancellation, a value or an error only ends that term; the error is
     ///   logged.
-    /// - any work panics: likewise, and the panic continues.
+    /// - any work panics: the other work ends in the same way, and the panic continues.
     ///
-    /// All work runs within this call, by turns, not in separate tasks: work that needs a processor for itself belongs
-    /// in [`Partition::spawn`]. Work that blocks its thread cannot be dropped, and blocks the work of other partitions.
+    /// All work runs by turns within this call, not in separate tasks, so work that needs a processor for itself
+    /// belongs in [`Partition::spawn`]. Work that blocks its thread cannot be dropped, and blocks the work of other
+    /// partitions.
     ///
     /// # Errors
     ///
     /// `Work`: work failed; its error is the source. `AlreadyCampaigning`, `CountMismatch`, `InvalidInput`,
-    /// `PermissionDenied`, `Rejected`: as for [`Partitions::join`]. `Closed`: the session was closed. It is no error if
-    /// etcd is out of reach, overloaded or out of space, or if a lease is lost: `run` tries again.
+    /// `PermissionDenied`, `Rejected`: as for [`Partitions::join`]. `Closed`: the session was closed. It is not an
+    /// error if etcd is out of reach, overloaded or out of space, or if a lease is lost: `run` tries again.
     ///
     /// # Cancellation safety
     ///

@@ -72,8 +72,8 @@ impl Roster {
     /// Returns the moment as of which this roster is complete: it shows every change that etcd had accepted by then.
     ///
     /// The moment is fixed when the roster is handed out. For a read, it is the moment before the read was sent. For a
-    /// roster of an [`Observer`](crate::Observer), an answer of etcd last confirmed that the observer had seen
-    /// everything; the moment is the one before that answer was requested.
+    /// roster of an [`Observer`](crate::Observer), it is the moment just before the session sent the latest request
+    /// whose answer confirmed that the observer had seen everything.
     ///
     /// The [revision](Roster::revision) does not say this: it belongs to the last change, which may be long ago.
     /// [`Observer::age`](crate::Observer::age) tells whether the observer that handed it out is still up to date.
