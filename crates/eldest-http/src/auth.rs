@@ -15,12 +15,12 @@ use super::problem::{Problem, shortened};
 /// The access rules of a node.
 ///
 /// Every request must call the node by one of its own names, so that no web page can reach it through a name that
-/// points at it for a while (DNS rebinding). The names are `localhost`, an address (only a loopback address while the
-/// node listens at nothing else), and every [`Auth::host`].
+/// points at the node for a while (DNS rebinding). The names are `localhost`, any IP address (only a loopback address
+/// if the node listens on loopback alone), and every [`Auth::host`].
 ///
-/// Write requests (methods other than GET, HEAD and OPTIONS) are refused to pages of another origin than the name and
-/// port of the request, except those of an [`Auth::host`]. They need the [`Auth::token`] if there is one. Beyond
-/// loopback there must be a token: without it, every write request is refused.
+/// A write request (a method other than GET, HEAD and OPTIONS) is refused if it comes from a page whose origin is
+/// neither the name and port of the request nor an [`Auth::host`]. Write requests need the [`Auth::token`] if one is
+/// set. A node that listens beyond loopback refuses every write request if no token is set.
 #[must_use = "it has no effect until a server uses it"]
 #[derive(Clone)]
 pub struct Auth {
@@ -41,8 +41,9 @@ impl Auth {
 
     /// Adds a name that requests may use, without a port.
     ///
-    /// A caller needs it if it calls the node by a DNS name: Prometheus with names as targets, a Service of Kubernetes,
-    /// a proxy that passes its own name on. Without it, such requests are answered 421 with the code `unknown_host`.
+    /// Add each DNS name by which callers call the node: Prometheus with names as targets, a Service of Kubernetes, a
+    /// proxy that passes its own name on. Without that name, such requests are answered 421 with the code
+    /// `unknown_host`.
     ///
     /// ```
     /// use eldest_http::Auth;

@@ -14,10 +14,10 @@ use super::problem::Problem;
 use eldest::Election;
 
 /// A tower layer that admits requests while this node leads, by its clock at that moment. Other requests are answered
-/// 503, by problem details with the code `not_leader`. It suits services that answer as axum's do.
+/// 503, by problem details with the code `not_leader`. The inner service must answer with axum's `Response`.
 ///
-/// An admitted request carries the [`Term`](eldest::Term) as an extension, so that the handler can fence its writes. A
-/// term whose token is cancelled admits nothing new, though it may be valid for a while.
+/// An admitted request carries the [`Term`](eldest::Term) as an extension, so that the handler can fence its writes.
+/// Once the token of the term is cancelled, the layer admits no new request, even while the term is still valid.
 ///
 /// ```
 /// # #[tokio::main]
@@ -47,7 +47,7 @@ pub struct OnlyWhileLeader {
 }
 
 impl OnlyWhileLeader {
-    /// Makes a layer that admits requests while this session leads that election, through whichever handle.
+    /// Makes a layer that admits requests while this session leads that election, through any handle.
     pub fn new(election: &Election) -> Self {
         Self {
             election: election.clone(),

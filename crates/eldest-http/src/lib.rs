@@ -7,13 +7,13 @@
 //! | request | answer |
 //! |---|---|
 //! | `GET /leader`, `GET /primary` | 200 while this node leads, else 503 |
-//! | `GET /follower` | 200 while it does not lead and no term of its own winds up, else 503 |
+//! | `GET /follower` | 200 while this node does not lead and none of its terms is still ending, else 503 |
 //! | `GET /live` | 503 when a session is closed, so that only a new process helps; else 200 |
-//! | `GET /ready` | 200 while the node is a candidate with a lease that it trusts, or an observer with a recently confirmed view; else 503, and why |
+//! | `GET /ready` | 200 while the node is a candidate with a lease that it trusts, or an observer with a recently confirmed view; else 503 with the reason |
 //! | `GET /v1/elections`, `GET /v1/elections/{name}` | roster, leader, tokens, the node's own rank, the last terms |
 //! | `GET /v1/elections/{name}/events`, `GET /v1/events` | the same as server-sent events `state`, of one election or of all: at once, and after every change |
-//! | `GET /` | a page that shows the elections to people, live |
-//! | `GET /openapi.json` | the description of all this, by `OpenAPI` 3.1 |
+//! | `GET /` | a live status page of the elections, for people |
+//! | `GET /openapi.json` | the description of this API, in `OpenAPI` 3.1 |
 //! | `GET /metrics` | the text of [`Node::metrics`] |
 //! | `POST /v1/elections/{name}/step_down` | the node's term ends, and it joins at the back of the queue; `?fencing_token=` names the term |
 //! | `GET /v1/locks` | the locks that this node keeps for others, if [`Node::locks`] allows it |
@@ -21,11 +21,11 @@
 //! | `PUT /v1/locks/{resource}/{lock}/renew` | keeps it for `ttl_ms` more |
 //! | `DELETE /v1/locks/{resource}/{lock}` | releases it |
 //!
-//! The first, second and fourth line accept `?election=`; the first and second need it if the node shows several. A
-//! slash in a name is written as it is or as `%2F`: `/v1/elections/billing/scheduler/events`. `%2F` always belongs to
-//! the name, so the election `billing/events` is at `/v1/elections/billing%2Fevents`. Each path answers `HEAD` where it
-//! answers `GET`, and `OPTIONS` with 204 and the header `allow`. Refusals are problem details (RFC 9457) with a stable
-//! `code`.
+//! The requests in the first, second and fourth line accept `?election=`; those in the first and second need it if the
+//! node shows several elections. A slash in a name is written as it is or as `%2F`:
+//! `/v1/elections/billing/scheduler/events`. `%2F` always belongs to the name, so the election `billing/events` is at
+//! `/v1/elections/billing%2Fevents`. Each path answers `HEAD` where it answers `GET`, and `OPTIONS` with 204 and the
+//! header `allow`. Refusals are problem details (RFC 9457) with a stable `code`.
 //!
 //! **What stays**: the paths above, and the name, type and meaning of each field. **What may be added**: paths, fields,
 //! and words of `status`, `session` and `code`. So clients must accept fields and words that they do not know.
@@ -94,7 +94,7 @@ struct App {
     node: Node,
 }
 
-/// Makes the router that answers for a node, for callers that `auth` admits.
+/// Makes the router that answers requests about a node, for callers that `auth` admits.
 pub fn router(node: Node, auth: Auth) -> Router {
     Router::new()
         .route("/", get(page::status))

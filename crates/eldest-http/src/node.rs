@@ -25,8 +25,8 @@ const STREAMS: usize = 64;
 
 /// The elections that a node answers for: those in which it is a candidate, and those that it only observes.
 ///
-/// It follows each by one [`Observer`](eldest::Observer) and keeps their sessions open: close them with
-/// [`Session::close`](eldest::Session::close). All answers come from memory; no request sends one to etcd.
+/// A node follows each election with one [`Observer`](eldest::Observer). It keeps their sessions open: close them with
+/// [`Session::close`](eldest::Session::close). All answers come from memory; no HTTP request causes a request to etcd.
 ///
 /// ```
 /// # #[tokio::main]
@@ -160,16 +160,16 @@ impl Node {
 
     /// Campaigns in an election on behalf of the programs that ask this node, and shows it.
     ///
-    /// While the node leads, it does no work of its own: the programs ask `GET /leader` before each act. The handle
-    /// waits for the end of the candidacy, and stops it; `shutdown` is a token or a future, as for [`Election::run`].
-    /// It replaces an election with the same name that was shown before.
+    /// While the node leads, it does no work of its own: the programs ask `GET /leader` before each act. The returned
+    /// handle can be awaited for the end of the candidacy, and can stop it; `shutdown` is a token or a future, as for
+    /// [`Election::run`]. The election replaces one with the same name that was shown before.
     ///
     /// A program that received 200 for `GET /leader` may act for `may_act_for_ms`, counted from the moment *before* it
     /// sent the request: no other node leads within that time. To ensure this, the node keeps its key for one [grace
-    /// period](eldest::SessionOptions::grace) after its term has begun to end. The promise holds on the three
+    /// period](eldest::SessionOptions::grace) after its term has begun to end. The promise holds under the three
     /// conditions at the head of the [documentation of `eldest`](eldest). Fence what must never happen twice, with the
-    /// `fencing_token` of the same answer. If anything else in this session began the term, nothing is promised, and
-    /// the node's role is `ending`.
+    /// `fencing_token` of the same answer. If anything else in this session began the term, the node promises nothing,
+    /// and its role is `ending`.
     pub fn lead_on_behalf<S, K>(self, election: &Election, shutdown: S) -> (Self, Leading)
     where
         S: Shutdown<K>,
@@ -186,8 +186,8 @@ impl Node {
         self.show(election, Part::OnBehalf(kept.clone()))
     }
 
-    /// Shows an election in which this session is a candidate for its own work. `GET /leader` tells where that work
-    /// runs; nobody else may act by it, and `may_act_for_ms` is null.
+    /// Shows an election in which this session is a candidate for its own work. `GET /leader` only tells where that
+    /// work runs: callers may not act on that answer, and `may_act_for_ms` is null.
     pub fn works_in(self, election: &Election) -> Self {
         self.show(election, Part::OwnWork)
     }
@@ -218,19 +218,19 @@ impl Node {
     /// or an open connection. A connection that was cut off counts as gone after twice
     /// [`Limits::silence`](super::Limits::silence). But the system keeps the connection of a process that is only
     /// stopped, so such a process **keeps its lock for as long as it is stopped**: a process that may be stopped should
-    /// use renewals. What a caller was promised holds in any case: nobody else receives the lock before, on the
-    /// conditions at the head of the [documentation of `eldest`](eldest).
+    /// use renewals. The promise to a caller holds in any case: nobody else receives the lock before `may_act_for_ms`
+    /// has passed, under the conditions at the head of the [documentation of `eldest`](eldest).
     pub fn locks(mut self, session: &Session) -> Self {
         self.locks = Some(Locks::new(session.clone()));
         self
     }
 
-    /// Sets the age from which on a view that etcd has not confirmed is stale. Default: the
+    /// Sets the age from which a view that etcd has not confirmed counts as stale. Default: the
     /// [TTL](eldest::SessionOptions::ttl) of the election's session.
     ///
     /// For a stale election that this node only [observes](Node::observes), `GET /ready` answers 503; the JSON and the
     /// page of every stale election say so. The age is at least a third of the TTL and two request timeouts (or 0.5 s,
-    /// if that is more), so that a quiet election is never stale; a smaller value is raised to that.
+    /// if that is more), so that a quiet election is never stale; a smaller value is raised to that minimum.
     ///
     /// It does not affect `GET /leader`, nor the readiness of a candidate: these depend on the lease alone.
     pub fn stale_after(mut self, age: Duration) -> Self {

@@ -36,7 +36,7 @@ pub(super) async fn leader(State(app): State<Arc<App>>, asked: Asked) -> Result<
     }))
 }
 
-/// Answers `GET /follower`: 200 while this node does not lead, and no term of its own winds up.
+/// Answers `GET /follower`: 200 while this node does not lead, and none of its terms is still ending.
 pub(super) async fn follower(
     State(app): State<Arc<App>>,
     asked: Asked,

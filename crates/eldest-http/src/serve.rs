@@ -25,7 +25,7 @@ use super::tls::ServerCertificate;
 /// # Default
 ///
 /// 512 connections; 10 s for the headers of a request, which is also how long a connection may be idle; 10 s of silence
-/// from a caller's system; 2 s for the requests under way at the end.
+/// from a caller's system; 2 s for the requests that are under way when the server ends.
 #[must_use = "limits do nothing until a server uses them"]
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -68,8 +68,9 @@ impl Limits {
     /// Sets how long a caller's system may neither confirm nor accept data before the caller counts as gone.
     ///
     /// This applies to a caller that was cut off while it waits for an answer, follows events, or holds a lock by its
-    /// connection. On Linux it is noticed within twice that time; elsewhere the system's own limits apply, which are
-    /// longer. At least 2 s. The system answers for a process that is only stopped.
+    /// connection. Linux notices such a caller within twice that time; elsewhere, the system's own limits apply, which
+    /// are longer. The value is at least 2 s. A process that is only stopped does not count as gone, because its system
+    /// answers for it.
     pub fn silence(mut self, time: Duration) -> Self {
         self.silence = time.max(Duration::from_secs(2));
         self
@@ -108,7 +109,7 @@ pub async fn serve(
     over(Transport::Plain, listener, app, limits, shutdown).await
 }
 
-/// Serves `app` as [`serve`] does, by TLS; connections without TLS are cut off. The time for the headers of a request
+/// Serves `app` as [`serve`] does, over TLS; connections without TLS are cut off. The time for the headers of a request
 /// also limits a caller's handshake.
 ///
 /// # Errors

@@ -48,9 +48,9 @@ impl Drop for Keeping {
     }
 }
 
-/// The handle of a candidacy on behalf of others, from [`Node::lead_on_behalf`](super::Node::lead_on_behalf). Await it
-/// for the end of the candidacy. Dropping it leaves the candidacy as it is, until its shutdown or the end of the
-/// session.
+/// The handle of a candidacy on behalf of others, from [`Node::lead_on_behalf`](super::Node::lead_on_behalf). Await the
+/// handle for the end of the candidacy. Dropping it does not end the candidacy, which continues until its shutdown or
+/// the end of the session.
 ///
 /// # Errors
 ///
@@ -58,8 +58,8 @@ impl Drop for Keeping {
 ///
 /// # Cancellation safety
 ///
-/// Cancel safe: awaiting `&mut leading` again returns what was not returned. After it has returned, do not await it
-/// again.
+/// Cancel safe: if a wait is dropped, awaiting `&mut leading` again returns the result. After the handle has returned
+/// its result, do not await it again.
 #[must_use = "await it: its errors are reported nowhere else"]
 pub struct Leading {
     run: RunHandle<()>,

@@ -19,7 +19,8 @@ use tokio_rustls::server::TlsStream;
 /// connections receive the new certificate. While the files cannot be read, or do not fit together, the previous ones
 /// stay in use and a warning is logged. Open connections continue.
 ///
-/// The cryptography is ring's, unless the program installed another default for rustls. TLS 1.2 and 1.3, HTTP/1.1.
+/// The cryptography is ring's, unless the program installed another default for rustls. The server speaks TLS 1.2 and
+/// 1.3, and HTTP/1.1.
 ///
 /// ```no_run
 /// # async fn example(node: eldest_http::Node, shutdown: eldest::CancellationToken) -> std::io::Result<()> {

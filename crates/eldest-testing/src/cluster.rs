@@ -30,7 +30,7 @@ impl EtcdBuilder {
 }
 
 impl EtcdCluster {
-    /// Starts a cluster of `size` members with default settings; others through
+    /// Starts a cluster of `size` members with default settings. For other settings, use
     /// [`EtcdBuilder::start_cluster`](super::EtcdBuilder::start_cluster).
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl EtcdCluster {
     ///
     /// # Panics
     ///
-    /// There is none within 20 s.
+    /// There is no such leader within 20 s.
     pub async fn leader(&self) -> usize {
         let deadline = Duration::from_secs(20);
         // Not `eventually`: the compiler could not tell that this future is `Send`.

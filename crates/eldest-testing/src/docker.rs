@@ -22,12 +22,12 @@
 //!
 //! # What is left behind
 //!
-//! A test that is killed cannot tidy up. Give everything that it makes the label [`owner_label`], and let the next run
-//! call [`sweep`]: it removes everything whose process no longer runs.
+//! A test that is killed cannot tidy up. Give everything that the test makes the label [`owner_label`], and let the
+//! next run call [`sweep`]: it removes everything whose process no longer runs.
 //!
 //! # The engine
 //!
-//! `DOCKER_HOST` names it, as for the command `docker`; by default it is the local socket. Histories need the
+//! `DOCKER_HOST` names the engine, as for the command `docker`; by default it is the local socket. Histories need the
 //! containers to run on this machine: events of different clocks cannot be compared.
 
 use std::collections::HashMap;
@@ -69,7 +69,7 @@ pub struct Container {
     id: String,
     name: String,
     record: Option<Record>,
-    /// The networks that it was cut from and is not yet connected to again, with its former connection.
+    /// The networks that the container was cut from and is not yet connected to again, with its former connection.
     cuts: Mutex<Vec<(String, EndpointSettings)>>,
 }
 
@@ -97,27 +97,28 @@ impl Container {
         })
     }
 
-    /// Records from now on what is done to it, as done to that node of the election: [`What::Paused`] and
-    /// [`What::Resumed`], [`What::Killed`], and a [`What::Fault`] for each network it is cut from. The stamps are those
-    /// that [`What`] asks for: no belief is hidden or invented. An action that the engine refused is not recorded.
+    /// Records every later action on the container as an event of that node: [`What::Paused`] and [`What::Resumed`],
+    /// [`What::Killed`], and a [`What::Fault`] for each network that the container is cut from. The events are stamped
+    /// as [`What`] asks for, so no belief is hidden or invented. An action that the engine refused is not recorded.
     pub fn recorded(mut self, recorder: &Recorder, node: impl Into<String>) -> Self {
         self.record = Some(Record::of(recorder, Some(node.into())));
         self
     }
 
-    /// Records from now on what is done to it as a fault that hits every node, for a container of etcd. A kill is over
-    /// once the container was [started](Self::start) again; serving again takes a moment longer.
+    /// Records every later action on the container as a fault that hits every node. Use it for a container of etcd. The
+    /// fault of a kill ends once the container has been [started](Self::start) again, a moment before etcd serves
+    /// again.
     pub fn recorded_for_all(mut self, recorder: &Recorder) -> Self {
         self.record = Some(Record::of(recorder, None));
         self
     }
 
-    /// Returns its full id.
+    /// Returns the container's full id.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Returns its name, as `docker ps` shows it.
+    /// Returns the container's name, as `docker ps` shows it.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -146,7 +147,7 @@ impl Container {
         published.ok_or_else(|| refused(format!("{self} does not publish port {port} now")))
     }
 
-    /// Returns the names of the networks that it is connected to.
+    /// Returns the names of the networks that the container is connected to.
     ///
     /// # Errors
     ///
@@ -157,8 +158,8 @@ impl Container {
         Ok(names)
     }
 
-    /// Stops every process in it, as `docker pause` does. On return none of them runs, and none of them notices until
-    /// [`thaw`](Self::thaw). Its published ports still accept connections, which then hang.
+    /// Stops every process in the container, as `docker pause` does. On return none of them runs, and none of them
+    /// notices until [`thaw`](Self::thaw). Its published ports still accept connections, which then hang.
     ///
     /// # Errors
     ///
@@ -185,7 +186,7 @@ impl Container {
         Ok(())
     }
 
-    /// Kills it (SIGKILL), also when it is frozen: then nothing in it runs again. On return it is dead.
+    /// Kills the container (SIGKILL), even while it is frozen: then nothing in it runs again. On return, it is dead.
     ///
     /// # Errors
     ///
@@ -223,12 +224,12 @@ impl Container {
         Ok(())
     }
 
-    /// Asks it to end (SIGTERM, or the signal that its image names) and kills it after `grace`, which is rounded up to
-    /// seconds. On return it has ended. A frozen container is [thawed](Self::thaw) first, because it could not react
-    /// otherwise; that is recorded too.
+    /// Asks the container to end (SIGTERM, or the signal that its image names) and kills it after `grace`, which is
+    /// rounded up to seconds. On return it has ended. A frozen container is [thawed](Self::thaw) first, because it
+    /// could not react otherwise; that is recorded too.
     ///
-    /// [`What::Killed`] is recorded then, because the process is dead. If a test measures how fast a node hands over,
-    /// the node records [`What::Left`] itself before it shuts down.
+    /// A recorder receives [`What::Killed`] after the end, because the process is dead then. If a test measures how
+    /// fast a node hands over, the node records [`What::Left`] itself before it shuts down.
     ///
     /// # Errors
     ///
@@ -250,7 +251,7 @@ impl Container {
         Ok(())
     }
 
-    /// Starts it again after it has ended. It keeps its files. A published port may have changed
+    /// Starts the container again after it has ended. It keeps its files. A published port may have changed
     /// ([`address`](Self::address)). It stays cut from the same networks.
     ///
     /// # Errors
@@ -263,11 +264,12 @@ impl Container {
         Ok(())
     }
 
-    /// Cuts it from one network, by the name that the engine uses (compose prepends the project: `shop_backend`).
+    /// Cuts the container from one network, by the name that the engine uses (compose prepends the project:
+    /// `shop_backend`).
     ///
-    /// Its interface is removed: its own requests there fail at once, unlike with a broken cable, and packets to it are
-    /// lost. Its published ports disappear with the network that they came by. A [`Proxy`](super::Proxy) breaks single
-    /// connections, and one direction of them.
+    /// The engine removes the container's interface. Its own requests there fail at once, unlike with a broken cable,
+    /// and packets to it are lost. Its published ports disappear with the network that they came by. A
+    /// [`Proxy`](super::Proxy) breaks single connections, and one direction of them.
     ///
     /// # Errors
     ///
@@ -283,11 +285,11 @@ impl Container {
         self.disconnect(network, endpoint).await
     }
 
-    /// Cuts it from every network that it is connected to.
+    /// Cuts the container from every network that it is connected to.
     ///
     /// # Errors
     ///
-    /// It is connected to none; the engine refused.
+    /// It is connected to no network; the engine refused.
     pub async fn cut_all(&self) -> Result<(), TestError> {
         let endpoints = self.endpoints().await?;
         if endpoints.is_empty() {
@@ -300,9 +302,9 @@ impl Container {
         Ok(())
     }
 
-    /// Connects it again to all networks that this value cut it from, with its aliases and fixed addresses there. (A
-    /// plain `docker network connect` would lose the names that docker-compose gave.) An address that the engine chose
-    /// may change.
+    /// Connects the container again to all networks that this value cut it from, with its aliases and fixed addresses
+    /// there. (A plain `docker network connect` would lose the names that docker-compose gave.) An address that the
+    /// engine chose may change.
     ///
     /// # Errors
     ///

@@ -132,24 +132,24 @@ impl Etcd {
         &self.setup.version.text
     }
 
-    /// Returns its process id, unless it was killed.
+    /// Returns the server's process id, unless it was killed.
     pub fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Process::id)
     }
 
-    /// Returns the folder of its data.
+    /// Returns the folder of the server's data.
     pub fn data_dir(&self) -> &Path {
         &self.setup.data
     }
 
-    /// Returns everything that it logged so far, over all starts.
+    /// Returns everything that the server has logged so far, over all starts.
     pub fn log(&self) -> String {
         let log = std::fs::read(self.log_path()).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// Stops the process (SIGSTOP): connections stay open, and nothing answers. On return it no longer runs. On a
-    /// killed server, the call does nothing.
+    /// Stops the process (SIGSTOP): connections stay open, and nothing answers. On return, the process no longer runs.
+    /// On a killed server, the call does nothing.
     #[cfg(unix)]
     pub fn pause(&self) {
         if let Some(process) = &self.process {
@@ -165,17 +165,17 @@ impl Etcd {
         }
     }
 
-    /// Kills the process (SIGKILL), also a paused one. On return it is gone; its data and its ports are kept.
+    /// Kills the process (SIGKILL), even a paused one. On return, it is gone; its data and its ports are kept.
     pub fn kill(&mut self) {
         self.process = None;
     }
 
-    /// Ends it as an operator would (SIGTERM), and waits until it has ended: if it leads a cluster, it hands that over
-    /// first. Its data and its ports are kept. If it does not run, the call does nothing.
+    /// Ends the server as an operator would (SIGTERM), and waits until it has ended. If it leads a cluster, it hands
+    /// the leadership over first. Its data and its ports are kept. If it does not run, the call does nothing.
     ///
     /// # Errors
     ///
-    /// [`TimedOut`](ErrorKind::TimedOut): it has not ended within 20 s; it was killed then.
+    /// [`TimedOut`](ErrorKind::TimedOut): it did not end within 20 s, and was killed.
     #[cfg(unix)]
     pub async fn stop(&mut self) -> Result<()> {
         let Some(process) = &mut self.process else {
@@ -196,7 +196,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Starts it again, killing it first if need be, with the same ports and data, and waits until it serves.
+    /// Starts the server again, killing it first if need be, with the same ports and data, and waits until it serves.
     ///
     /// A cluster's member does not serve before a quorum runs: to restart several at once,
     /// see [`EtcdCluster::restart`](crate::EtcdCluster::restart).

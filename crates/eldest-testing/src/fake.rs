@@ -92,7 +92,7 @@ impl TermControl {
         extended && self.term.term().lost_reason().is_none()
     }
 
-    /// Ends the term for that reason, as etcd, an operator or the session would.
+    /// Ends the term for that reason, as if etcd, an operator or the session had ended it.
     pub fn lose(&self, reason: LostReason) {
         self.term.lose(reason);
     }

@@ -95,10 +95,10 @@ pub use truth::TruthRecorder;
 /// An event that an observer on this host saw. A line of a file holds one as a JSON object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// The time of the event on the observer's clock, since boot. Files have nanoseconds.
+    /// The time of the event on the observer's clock, since boot; in files, in nanoseconds.
     #[serde(with = "json::nanos")]
     pub at: Duration,
-    /// The name of the node concerned. One candidate of an election is one node, also when several share a process. For
+    /// The name of the node concerned. Each candidate of an election is one node, even if several share a process. For
     /// [`What::Fault`] and [`What::Healed`], it is the node that is hit; empty for all nodes (etcd itself, for
     /// example).
     pub node: String,
@@ -118,7 +118,7 @@ pub enum What {
     Joined {
         /// The key; see [`Change`] for how bytes are written.
         key: String,
-        /// Its create revision, the token of the term that may come of it.
+        /// The key's create revision, which is the token of the node's term if it is elected.
         create_revision: i64,
     },
     /// The node left the election, or shut down, on its own. Record it before leaving.
@@ -157,20 +157,20 @@ pub enum What {
     },
     /// The node's process was stopped. Record it after the stop.
     Paused,
-    /// The node's process continues. Record it before it does, and once more when it certainly does, if that takes a
-    /// moment: I1 uses the first, and the time for a takeover (I5) begins with the last.
+    /// The node's process continues. Record it before the process continues, and once more when it certainly runs, if
+    /// that takes a moment: I1 uses the first record, and the time for a takeover (I5) begins with the last.
     Resumed,
-    /// The node's process is dead. Record it once it is.
+    /// The node's process is dead. Record it once the process is dead.
     Killed,
     /// A fault began; while it lasts, a vacancy may last. Pauses and kills are faults without this event. Record it
-    /// before the fault, and once more when the fault is certainly there, if that takes a moment: that is one fault,
-    /// which excuses from the first record on, and hits the leaders of the last.
+    /// before the fault, and once more when the fault is certainly there, if that takes a moment: the two records are
+    /// one fault, which excuses vacancies from the first record on, and hits the nodes that lead at the last record.
     Fault {
         /// The fault's name; [`What::Healed`] repeats it.
         name: String,
     },
-    /// The fault of that name and node is certainly over: the time for a takeover begins. A fault that is over at once
-    /// needs this event too.
+    /// The fault of that name and node is certainly over, and the time for a takeover begins. A fault that is over at
+    /// once needs this event too.
     Healed {
         /// The fault's name.
         name: String,
@@ -222,14 +222,14 @@ pub enum Outcome {
     /// The write is about to be sent, and its result follows. If no result follows, the process was killed before it
     /// knew, and the write counts as unknown. Only needed if the writer may be killed.
     Sent,
-    /// It was admitted.
+    /// The write was admitted.
     Admitted {
         /// The counter as this write left it: 1 for the first write ever.
         value: u64,
     },
-    /// It was refused, and certainly did nothing.
+    /// The write was refused, and certainly did nothing.
     Refused,
-    /// The answer was lost: it may have been admitted, once.
+    /// The answer was lost: the write may have been admitted, once.
     #[serde(rename = "unanswered")]
     Unknown,
 }
@@ -326,7 +326,7 @@ impl History {
     ///
     /// # Errors
     ///
-    /// A file that cannot be read; a line that is no event, with the file and the line's number.
+    /// A file cannot be read, or a line is not an event; the error names the file and the line's number.
     pub fn load<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> io::Result<Self> {
         let mut events = Vec::new();
         for path in paths {

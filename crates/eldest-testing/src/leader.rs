@@ -75,7 +75,8 @@ where
 }
 
 /// Checks for some time that `leader` continues to lead and that no other node answers that it does: for example, that
-/// a node that came back does not preempt. `leader` may be among `nodes`; a late answer of it is no "no".
+/// a node that came back does not preempt. `leader` may be among `nodes`; a late answer of the leader does not count as
+/// "no".
 ///
 /// # Errors
 ///

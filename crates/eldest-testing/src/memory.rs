@@ -43,7 +43,7 @@ const MEMBER: usize = 0;
 /// A small etcd in this process: one member, without a disk, with the requests that the library and most users need.
 ///
 /// Every public type of `eldest` works with it unchanged: elections, locks, semaphores, partitions, observers. It
-/// starts at once and needs no binary. It is no etcd: tests against a real one ([`Etcd`](crate::Etcd)) show what the
+/// starts at once and needs no binary. It is not etcd: tests against a real one ([`Etcd`](crate::Etcd)) show what the
 /// library promises, and the library's own tests send the same random requests to both.
 ///
 /// There are two ways to reach it. [`session`](Self::session) connects within the process and uses the clock of the
@@ -71,7 +71,7 @@ const MEMBER: usize = 0;
 /// # }
 /// ```
 ///
-/// It is a cheap handle; clone it freely. The store lives as long as a handle or a session of it.
+/// A `MemoryEtcd` is a cheap handle; clone it freely. The store lives as long as any of its handles or sessions.
 #[derive(Clone)]
 pub struct MemoryEtcd {
     cluster: Cluster,
@@ -81,7 +81,7 @@ pub struct MemoryEtcd {
 }
 
 impl MemoryEtcd {
-    /// Starts an empty one on this runtime.
+    /// Starts an empty store on this runtime.
     ///
     /// # Panics
     ///
@@ -115,10 +115,10 @@ impl MemoryEtcd {
         Session::connect([ENDPOINT], options.env(env)).await
     }
 
-    /// Serves that address too, such as `127.0.0.1:0` for any free port, and returns the endpoint for clients. Works in
-    /// real time only: under a paused clock, deadlines pass while packets are in flight.
+    /// Serves the store at that address too, such as `127.0.0.1:0` for any free port, and returns the endpoint for
+    /// clients. Works in real time only: under a paused clock, deadlines pass while packets are in flight.
     ///
-    /// Dropping the last handle ends it for new connections.
+    /// Once the last handle is dropped, the address accepts no new connections.
     ///
     /// # Errors
     ///

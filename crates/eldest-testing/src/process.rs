@@ -14,7 +14,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Runs `command`. Should this process be killed, the child is killed too and `folder` removed.
+    /// Runs `command`. If this process is killed, the child is killed too, and `folder` is removed.
     ///
     /// # Errors
     ///
@@ -42,17 +42,17 @@ impl Process {
         }
     }
 
-    /// Returns its process id.
+    /// Returns the child's process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns its exit status, if it has ended.
+    /// Returns the child's exit status, if it has ended.
     pub fn exited(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Stops it (SIGSTOP); on return it no longer runs.
+    /// Stops the child (SIGSTOP); on return, it no longer runs.
     #[cfg(unix)]
     pub fn pause(&self) {
         use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
@@ -69,13 +69,13 @@ impl Process {
         }
     }
 
-    /// Continues it (SIGCONT).
+    /// Continues the child (SIGCONT).
     #[cfg(unix)]
     pub fn resume(&self) {
         self.signal(rustix::process::Signal::CONT);
     }
 
-    /// Asks it to end (SIGTERM).
+    /// Asks the child to end (SIGTERM).
     #[cfg(unix)]
     pub fn terminate(&self) {
         self.signal(rustix::process::Signal::TERM);

@@ -28,7 +28,7 @@ const PIECES: usize = 1024;
 
 /// A TCP proxy in this process, in front of one server, that breaks connections on purpose.
 ///
-/// It starts by passing everything on. The faults combine, take effect at once (when a call returns, no further byte
+/// At first, it passes everything on. The faults combine, take effect at once (when a call returns, no further byte
 /// passes), and last until [`heal`](Self::heal). Dropping it closes everything.
 #[derive(Debug)]
 pub struct Proxy {
@@ -52,7 +52,7 @@ struct Shared {
     held: [AtomicUsize; 2],
 }
 
-/// One connection through a [`Proxy`]; later ones are greater.
+/// The number of one connection through a [`Proxy`]; later connections have greater numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(u64);
 
@@ -128,7 +128,7 @@ impl Proxy {
     }
 
     /// Holds back all bytes, both ways, while connections stay open and new ones are accepted, like a network that went
-    /// silent. On [`heal`](Self::heal), the bytes flow, and each side learns that the other has closed.
+    /// silent. On [`heal`](Self::heal), the bytes flow, and each side learns if the other has closed.
     pub fn hold(&self) {
         self.shared.change(|mode| mode.hold = [true, true]);
     }

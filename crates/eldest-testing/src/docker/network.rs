@@ -7,7 +7,7 @@ use super::{Container, ErrorKind, TestError, engine, owner_label};
 /// A network of this test, with the [label](super::owner_label) of this process. testcontainers makes networks too, but
 /// without labels: name this one in `with_network`.
 ///
-/// Dropping it removes it. Its containers must be gone by then: declare it before them.
+/// Dropping the value removes the network. Its containers must be gone by then: declare the network before them.
 #[derive(Debug)]
 pub struct Network {
     name: String,
@@ -53,7 +53,7 @@ impl Network {
         Ok(Self { name })
     }
 
-    /// Connects a container to it; the other containers then reach it by `alias` too.
+    /// Connects a container to the network; the other containers then reach it by `alias` too.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl Network {
         done.map_err(|error| engine::failed("connect to a network", container.name(), &error))
     }
 
-    /// Returns its name.
+    /// Returns the network's name.
     pub fn name(&self) -> &str {
         &self.name
     }

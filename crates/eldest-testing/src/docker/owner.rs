@@ -26,7 +26,7 @@ pub const OWNER_LABEL: &str = "eldest.test.owner";
 
 /// Returns the label for everything that this process makes: [`OWNER_LABEL`] and its value.
 ///
-/// Without `/proc`, the value names no process that [`sweep`] could judge.
+/// Without `/proc`, the value names no process, so [`sweep`] leaves the objects alone.
 pub fn owner_label() -> (&'static str, String) {
     let pid = std::process::id();
     let started = started(pid).unwrap_or_else(|| "unknown".to_owned());
@@ -37,9 +37,9 @@ pub fn owner_label() -> (&'static str, String) {
 /// returns their names.
 ///
 /// Objects without the label stay, and so do those of a living process, so another test run is not disturbed. Several
-/// sweeps at once, in whatever processes, wait for one another; each returns what it removed itself.
+/// sweeps at once, even in several processes, wait for one another; each returns what it removed itself.
 ///
-/// Call it only if all processes that use the engine see each other: an owner in another container, or on another
+/// Call `sweep` only if all processes that use the engine see each other: an owner in another container, or on another
 /// machine, looks dead.
 ///
 /// # Errors

@@ -58,17 +58,17 @@ impl EtcdBuilder {
         self
     }
 
-    /// Keeps the data in this folder, which then is not removed; a cluster has one folder below it per member. By
-    /// default it is a temporary folder, in memory if there is room.
+    /// Keeps the data in this folder, which is then not removed; each member of a cluster has its own folder below it.
+    /// The default is a temporary folder, in memory if there is room.
     pub fn data_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.data_dir = Some(folder.into());
         self
     }
 
     /// Sets where the next member of a cluster runs, beginning with the first: at an address other than the loopback
-    /// interface's, started by a command that runs etcd's own command line, which is appended to it, for example
-    /// `["nsenter", "--net=/run/netns/a"]`. It serves clients at port 2379 and its peers at port 2380, which must be
-    /// free there, and must be reachable from here.
+    /// interface's. etcd's own command line is appended to `command`, for example `["nsenter", "--net=/run/netns/a"]`,
+    /// which must run it. The member serves clients at port 2379 and its peers at port 2380. Both ports must be free
+    /// there, and reachable from here.
     pub fn member_at(
         mut self,
         address: IpAddr,
@@ -79,7 +79,7 @@ impl EtcdBuilder {
         self
     }
 
-    /// Sets the binary, before the variable `ELDEST_ETCD_BIN` and the vendored one.
+    /// Sets the binary, which takes precedence over the variable `ELDEST_ETCD_BIN` and the vendored binary.
     pub fn binary(mut self, binary: impl Into<PathBuf>) -> Self {
         self.binary = Some(binary.into());
         self

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::{Event, History, What, json};
 
-/// Stamps events and keeps them. Clones share one history. Recording takes a lock for as long as a push, or one write
-/// to a file, takes.
+/// Stamps events and keeps them. Clones share one history. Recording takes a lock for the time of one push, or of one
+/// write to a file.
 ///
 /// The time comes from the observer's clock, *not* from the clock of the library under test: an error in that clock, or
 /// in how the library uses it, must appear as a violation instead of shifting the stamps as well.
@@ -116,7 +116,7 @@ impl Recorder {
     /// Records one sample of `is_valid()` and returns its result.
     ///
     /// `true` is stamped with the time before the check, `false` with the time after it. Otherwise, a process that is
-    /// stopped between check and stamp would seem to believe at a time at which it did nothing.
+    /// stopped between check and stamp would seem to believe that it leads while it did nothing.
     pub fn sample(
         &self,
         node: impl Into<String>,
@@ -138,7 +138,7 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// As [`History::load`]; in memory none.
+    /// As for [`History::load`]; none for a recorder in memory.
     pub fn history(&self) -> io::Result<History> {
         match &*self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
             Sink::Memory(events) => Ok(History::new(events.iter().cloned())),

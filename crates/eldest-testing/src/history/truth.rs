@@ -108,7 +108,8 @@ impl TruthRecorder {
         Self::over(client, recorder, election.into(), prefix.into()).await
     }
 
-    /// Starts as [`start`](Self::start) does, with the caller's client: with a user, with TLS (feature `etcd-client`).
+    /// Starts as [`start`](Self::start) does, with the caller's client, for example with a user or with TLS (feature
+    /// `etcd-client`).
     ///
     /// # Errors
     ///
