@@ -14,17 +14,17 @@
 //! 2. this machine's clock counts every pause of the machine ([Clock](#clock)), and
 //! 3. only the leader's own session deletes or overwrites the leader's key, or revokes its lease.
 //!
-//! Writes that carry the [fencing token](Term::fencing_token) are refused when they are stale, even if these conditions
-//! do not hold.
+//! Writes with the [fencing token](Term::fencing_token) are refused when they are stale, even if these conditions do
+//! not hold.
 //!
 //! # Limits
 //!
 //! * **Pauses.** A process can be paused between a check and the write that follows. Only a fenced write is safe then.
-//! * **Removed keys.** An operator can delete the leader's key or revoke its lease. In rare cases, etcd itself revokes
-//!   a lease early, after its own leader was stopped and resumed. The old leader learns of it from its watch, usually
-//!   within milliseconds, and at its local deadline at the latest. Until then, two nodes believe that they lead.
-//!   Fencing protects against this.
-//! * **Copies.** If a process is cloned or restored together with its memory, both copies carry the same token.
+//! * **Removed keys.** An operator can delete the leader's key or revoke its lease. Rarely, etcd itself revokes a lease
+//!   early, after its own leader was stopped and resumed. The old leader learns of it from its watch, usually within
+//!   milliseconds, and at its local deadline at the latest. Until then, two nodes believe that they lead. Fenced writes
+//!   stay safe.
+//! * **Copies.** If a process is cloned or restored with its memory, both copies carry the same token.
 //! * **Restored backups.** A restored etcd issues old fencing tokens again, unless the restore bumps the revision.
 //! * **Other programs** that are candidates in the same election follow their own rules.
 //!
@@ -32,7 +32,7 @@
 //!
 //! # Quick start
 //!
-//! Run some work while this node leads, and campaign again after each lost term:
+//! Run work while this node leads, and campaign again after each lost term:
 //!
 //! ```
 //! # #[tokio::main]
@@ -85,15 +85,15 @@
 //! # }
 //! ```
 //!
-//! A program that controls each step itself must also do what [`Election::run`] does otherwise:
+//! A program that controls each step has these duties of [`Election::run`]:
 //!
 //! * **Await [`Candidate::elected`] for as long as the candidate exists.** If it wins while nobody awaits it, this node
 //!   leads but does no work. The log warns of this after the [grace period](SessionOptions::grace).
 //! * **After a lost term**, stop the work, drop the [`Leadership`], and await [`Candidate::elected`] again. The
-//!   candidate joins the queue again without a further call.
+//!   candidate rejoins the queue without a further call.
 //! * **[`Leadership::resign`] and [`Session::close`] after a loss are not errors.** They return
-//!   [`Unavailable`](ErrorKind::Unavailable) if etcd does not confirm in time that no key is left. A program that is
-//!   about to exit may ignore this error: its keys expire with their lease.
+//!   [`Unavailable`](ErrorKind::Unavailable) if etcd does not confirm in time that no key is left. A program that exits
+//!   may ignore this error: its keys expire with their lease.
 //!
 //! [How a term ends](Term#how-a-term-ends) says how long work may go on after each kind of loss.
 //!
@@ -118,7 +118,7 @@
 //! A dropped future leaves no key, lease or task behind. Only the outcome of a dropped [`Term::txn`] or `proclaim` is
 //! unknown.
 //!
-//! The crate logs with `tracing`; the guide lists [all log lines][logging].
+//! The crate logs with `tracing`: see [log lines][logging].
 //!
 //! # Features
 //!
@@ -127,24 +127,22 @@
 //! | feature | adds |
 //! |---|---|
 //! | `tls` | `https` endpoints: `tls-ring` and `tls-native-roots`; `SessionOptions::tls` names your own certificates |
-//! | `tls-ring`, `tls-aws-lc` | `https` endpoints, with the cryptography of ring or of AWS. With both features, ring is used unless the program has installed a default for rustls |
-//! | `tls-native-roots`, `tls-webpki-roots` | the authorities that are trusted by default: the system's, or Mozilla's, which are built in. With both features, all of them |
+//! | `tls-ring`, `tls-aws-lc` | `https` endpoints, with the cryptography of ring or of AWS. With both, ring is used unless the program has installed a default for rustls |
+//! | `tls-native-roots`, `tls-webpki-roots` | the authorities trusted by default: the system's, or Mozilla's built-in ones. With both, all of them |
 //! | `etcd-client` | conversions of [`Guard`], [`Condition`] and [`Op`] into types of `etcd-client`, in the version that this crate uses |
 //! | `serde` | `Serialize` for [`Status`], [`SessionState`], [`Roster`], [`Member`], reasons and [`QueueKind`]; `Deserialize` for [`SessionOptions`], [`Announcement`], [`WatchScope`], [`OnOverrun`], [`Status`] and reasons |
 //! | `metrics` | [metrics] through the facade of the crate `metrics`, and the module `metrics` |
 //!
-//! `eldest-http` serves the state over HTTP, `eldest-cli` is the command `eldest`, and `eldest-testing` helps you to
-//! test your failover.
+//! `eldest-http` serves the state over HTTP, `eldest-cli` is the command `eldest`, and `eldest-testing` helps test your
+//! failover.
 //!
 //! # Clock
 //!
-//! All deadlines use one clock that cannot be set. On Linux and Android it is `CLOCK_BOOTTIME`, which counts suspended
-//! time. Elsewhere it is the standard library's `Instant`, which may stand still while the machine sleeps. On such
-//! systems, and on a virtual machine that is frozen from outside, only fencing stops a leader that wakes up after its
-//! term.
+//! Deadlines use one clock that cannot be set. On Linux and Android it is `CLOCK_BOOTTIME`, which counts suspended
+//! time. Elsewhere it is the standard library's `Instant`, which may stand still while the machine sleeps. There, and
+//! on a virtual machine that is frozen from outside, only fencing stops a leader that wakes up after its term.
 //!
-//! Only the *rate* of the clocks matters; the default bound of 1000 ppm is twice the rate at which NTP slews a clock.
-//! The time of day has no effect.
+//! Only the *rate* of the clocks matters, not the time of day. The default bound of 1000 ppm is twice NTP's slew rate.
 //!
 //! One thread per process cancels the tokens of expiring terms, even if every worker of the tokio runtime is blocked.
 //!

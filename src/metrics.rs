@@ -1,8 +1,9 @@
 //! Reports the library's metrics through the facade of the crate [`metrics`](https://docs.rs/metrics).
 //!
-//! (feature `metrics`) The recorder that the program installs receives the metrics; without the feature every report
-//! compiles to nothing. `docs/metrics.md` in the repository lists every metric, its labels and what to do about it.
-//! Install the recorder before the first session, then call [`describe`], which gives the recorder the help texts.
+//! This module needs the feature `metrics`. The recorder that the program installs receives the metrics; without the
+//! feature every report compiles to nothing. `docs/metrics.md` in the repository lists every metric, its labels and
+//! what to do about it. Install the recorder before the first session, then call [`describe`], which gives the recorder
+//! the help texts.
 
 use std::time::Duration;
 

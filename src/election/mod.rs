@@ -344,8 +344,8 @@ impl Election {
 
     /// Returns the last term in which this session led, or `None` if it never led. Reads memory, without asking etcd.
     ///
-    /// It does not matter which handle holds the leadership. The term may be over: check [`Term::is_valid`] at every
-    /// use.
+    /// The call returns the term no matter which handle holds the leadership. The term may be over: check
+    /// [`Term::is_valid`] at every use.
     ///
     /// ```
     /// # #[tokio::main]

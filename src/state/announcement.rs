@@ -14,8 +14,8 @@ pub(crate) const MAX_ANNOUNCEMENT: usize = 32 * 1024;
 
 /// The public data of a candidate: its identity, its address, its data centre and any metadata.
 ///
-/// An announcement without an identity has the session's identity. It is written to etcd as a JSON object, together
-/// with the time at which the candidate joined.
+/// An announcement without an identity has the session's identity. The announcement is written to etcd as a JSON
+/// object, together with the time at which the candidate joined.
 ///
 /// A string or bytes in place of an announcement are written unchanged. Go's `concurrency` package and `etcdctl elect`
 /// write a plain string, which is read as an identity. If such clients read a node's announcement and expect its plain

@@ -20,11 +20,11 @@ pub enum LostReason {
     KeyDeleted,
     /// Somebody overwrote the leader's key.
     KeyOverwritten,
-    /// etcd answered as another cluster, or its revision fell because a backup was restored. The session's knowledge is
-    /// void, and fencing tokens may repeat. Set a new epoch for outside resources.
+    /// etcd answered as another cluster, or its revision fell because a backup was restored. What the session knew of
+    /// etcd no longer holds, and fencing tokens may repeat. Set a new epoch for outside resources.
     StoreChanged,
     /// The partition goes to another member, for balance. The term stays valid for the grace period, so that its work
-    /// may wind up.
+    /// can finish.
     Reassigned,
     /// The leader resigned, or its `Leadership` was dropped.
     Resigned,
@@ -86,7 +86,7 @@ pub enum EndReason {
     SessionClosed,
     /// etcd refused the candidate's key; `campaign` returned the error.
     Refused,
-    /// The candidate was to hold at once or not at all, as in `Lock::try_acquire`, and others were there already.
+    /// The candidate should acquire at once or not at all, as in `Lock::try_acquire`, and others were there already.
     Taken,
 }
 

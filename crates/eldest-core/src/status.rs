@@ -15,26 +15,26 @@ use crate::reason::{EndReason, LostReason};
 pub enum Status {
     /// The session has not been a candidate in this election.
     Idle,
-    /// Its key is being put into etcd, for the first time or after it was lost.
+    /// The candidate's key is being written to etcd, for the first time or after it was lost.
     Joining,
-    /// Its key is in the queue.
+    /// The candidate's key is in the queue.
     #[non_exhaustive]
     Waiting {
-        /// The place in the queue. 1 is next to lead, or about to lead.
+        /// The place in the queue, counted from 1. The candidate in place 1 is the next to lead, or is about to lead.
         rank: usize,
         /// The number of older candidates. If the candidate only follows its predecessor, this is the number at the
         /// last read.
         ahead: usize,
     },
-    /// Its key is in a group, which has no leader.
+    /// The member's key is in a group, which has no leader.
     Present,
-    /// It leads.
+    /// The candidate leads.
     #[non_exhaustive]
     Leading {
         /// The term's fencing token.
         fencing_token: i64,
     },
-    /// Its term is over, but its work is not. It joins again once the work has ended.
+    /// The candidate's term is over, but its work is not. The candidate joins again once the work has ended.
     #[non_exhaustive]
     Ending {
         /// Why the term ended.

@@ -160,7 +160,7 @@ pub enum What {
     /// The node's process continues. Record it before the process continues, and once more when it certainly runs, if
     /// that takes a moment: I1 uses the first record, and the time for a takeover (I5) begins with the last.
     Resumed,
-    /// The node's process is dead. Record it once the process is dead.
+    /// The node's process is dead. Record the event only after that.
     Killed,
     /// A fault began; while it lasts, a vacancy may last. Pauses and kills are faults without this event. Record it
     /// before the fault, and once more when the fault is certainly there, if that takes a moment: the two records are

@@ -66,9 +66,9 @@ impl EtcdBuilder {
     }
 
     /// Sets where the next member of a cluster runs, beginning with the first: at an address other than the loopback
-    /// interface's. etcd's own command line is appended to `command`, for example `["nsenter", "--net=/run/netns/a"]`,
-    /// which must run it. The member serves clients at port 2379 and its peers at port 2380. Both ports must be free
-    /// there, and reachable from here.
+    /// interface's. etcd's own command line is appended to `command`, which must run it, for example `["nsenter",
+    /// "--net=/run/netns/a"]`. The member serves clients at port 2379 and its peers at port 2380. Both ports must be
+    /// free there, and reachable from here.
     pub fn member_at(
         mut self,
         address: IpAddr,
