@@ -188,8 +188,8 @@ impl Error {
         matches!(self.kind, ErrorKind::Unavailable | ErrorKind::Overloaded)
     }
 
-    /// Returns the gRPC status code of etcd's answer, as a number (7 is "permission denied", 8 "resource exhausted", 16
-    /// "unauthenticated"), or `None` if the failure is not an answer of etcd.
+    /// Returns the gRPC status code of etcd's answer, or `None` if the failure is not an answer of etcd. 7 is
+    /// "permission denied", 8 "resource exhausted", and 16 "unauthenticated".
     pub fn etcd_code(&self) -> Option<i32> {
         self.code
     }

@@ -15,7 +15,7 @@ use eldest_core::kv::Reach;
 
 /// A group of nodes that announce themselves. Its members have no order and no leader.
 ///
-/// A member's key is bound to the one lease of its [`Session`], so it disappears when the member leaves, when its
+/// A member's key is bound to the one lease of its [`Session`]. The key disappears when the member leaves, when its
 /// session closes, and a TTL after its process died. A group needs no session, lease or connection besides those of
 /// elections.
 ///

@@ -30,8 +30,8 @@ impl Following {
     /// address.
     ///
     /// Returns `None` if nobody leads, if a key blocks the queue, if etcd has not answered yet, or if this node's own
-    /// key is the eldest, which is so for a moment before and after this node leads. While etcd cannot be reached, it
-    /// returns the last known leader.
+    /// key is the eldest. The last case holds for a moment before and after this node leads. While etcd cannot be
+    /// reached, it returns the last known leader.
     pub fn leader(&self) -> Option<Member> {
         self.leader.borrow().clone()
     }

@@ -40,7 +40,7 @@ pub(crate) use work_monitor::WorkMonitor;
 /// An election: a prefix in etcd under which each candidate has a key. The candidate with the smallest create revision
 /// leads.
 ///
-/// The keys are those of etcd's own election recipe, `<name>/<lease id in hex>`, so Go's `concurrency` package,
+/// The keys are those of etcd's own election recipe, `<name>/<lease id in hex>`. So Go's `concurrency` package,
 /// `etcdctl elect` and the v3election RPC can take part in the same election. Every key exactly one level below the
 /// prefix counts as a candidate, whatever program wrote it.
 ///

@@ -23,7 +23,7 @@ pub use semaphore::{Permit, Semaphore};
 /// token](Term::fencing_token) are refused in any case. **Not guaranteed**: that a guard stays valid until it is
 /// dropped. Its lease can be lost, so a holder watches [`Term::lost`] or asks [`Term::is_valid`] before each step.
 ///
-/// The keys are those of etcd's own lock recipe, `<namespace>/<name>/<lease id in hex>`, so `etcdctl lock
+/// The keys are those of etcd's own lock recipe, `<namespace>/<name>/<lease id in hex>`. So `etcdctl lock
 /// <namespace>/<name>`, Go's `concurrency.Mutex` and the v3lock RPC wait for this lock, and it waits for them.
 /// Elections use the same recipe: **a lock and an election with one name are one queue**. A session refuses to use a
 /// name for both, but cannot detect that another session does so.

@@ -21,9 +21,9 @@ use eldest_core::partitions::{KeyKind, PartitionSet, kind_of};
 /// A number of partitions that all members share: **at every instant, at most one member acts for a partition**. Once
 /// the members have settled, exactly one member owns each, and their loads differ by one at most.
 ///
-/// Each owned partition is a term of leadership of its own, with the guarantees of [`Term`]: it ends before another
-/// member can own the partition, its [token](Term::fencing_token) is larger than that of every earlier term of the
-/// partition, and its work ends before its key is deleted.
+/// Each owned partition is a term of leadership of its own, with the guarantees of [`Term`]: the term ends before
+/// another member can own the partition, and its work ends before its key is deleted. Its [token](Term::fencing_token)
+/// is larger than that of every earlier term of the partition.
 ///
 /// It is *not* guaranteed that a partition always has an owner. When a member dies, its partitions have no owner until
 /// its lease expires. A partition that moves has no owner until its work has ended, for the [grace

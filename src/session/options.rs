@@ -44,8 +44,8 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 /// | clock drift | 1000 ppm |
 ///
 /// With these values, one lost renewal does not cost the leadership. With a TTL of at least 4 s, a change of etcd's own
-/// leader does not cost it either, if etcd elects another leader within its default election timeout of 1 s. A session
-/// with a smaller TTL logs a warning. If etcd takes longer, use a larger TTL.
+/// leader does not cost it either. This holds if etcd elects another leader within its default election timeout of 1 s.
+/// A session with a smaller TTL logs a warning. If etcd takes longer, use a larger TTL.
 ///
 /// A session is refused if its times do not fit together: `ttl / 3 + 2 * request_timeout + grace + margin` must be at
 /// most the TTL less clock drift.

@@ -14,13 +14,13 @@ use super::problem::{Problem, shortened};
 
 /// The access rules of a node.
 ///
-/// Every request must call the node by one of its own names, so that no web page can reach it through a name that
-/// points at the node for a while (DNS rebinding). The names are `localhost`, any IP address (only a loopback address
-/// if the node listens on loopback alone), and every [`Auth::host`].
+/// Every request must call the node by one of its own names. So no web page can reach the node through a name that
+/// points at it for a while (DNS rebinding). The names are `localhost`, any IP address (only a loopback address if the
+/// node listens on loopback alone), and every [`Auth::host`].
 ///
-/// A write request (a method other than GET, HEAD and OPTIONS) is refused if it comes from a page whose origin is
-/// neither the name and port of the request nor an [`Auth::host`]. Write requests need the [`Auth::token`] if one is
-/// set. A node that listens beyond loopback refuses every write request if no token is set.
+/// Write requests are those with a method other than GET, HEAD and OPTIONS. The node refuses them to a page whose
+/// origin is neither the name and port of the request nor an [`Auth::host`]. Write requests need the [`Auth::token`] if
+/// one is set. A node that listens beyond loopback refuses every write request if no token is set.
 #[must_use = "it has no effect until a server uses it"]
 #[derive(Clone)]
 pub struct Auth {

@@ -23,8 +23,8 @@ impl Rules {
     ///
     /// # Default
     ///
-    /// Election timeout 1 s (etcd's own default), takeover slack 3.5 s, observer's lag 0.5 s, no node expected to be
-    /// live, a stopped process does not count as leading, no growth allowed.
+    /// The election timeout is 1 s (etcd's own default), the takeover slack 3.5 s, and the observer's lag 0.5 s. No
+    /// node is expected to be live, a stopped process does not count as leading, and no growth is allowed.
     pub fn new(ttl: Duration) -> Self {
         Rules {
             ttl,
