@@ -10,7 +10,7 @@ use crate::fixed::{COMMAND, RELEASE_LIMIT};
 use crate::published::CLI;
 use crate::stage::Stage;
 use crate::together::BENCH;
-use crate::{consumer, metadata, packages, python, setup, suites};
+use crate::{consumer, metadata, packages, process, python, setup, suites};
 
 /// Peers that take more than a few packages of this machine's Debian are fetched only if this is given.
 const INSTALL: &str = "--install-peers";
@@ -58,8 +58,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         .args(args)
         .status()
         .context("starting it")?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+    Ok(process::exit_code(status))
 }
 
 /// The stage `bench`: what is counted, and a few ratios that are far from what has to be reached if something is wrong. Without

@@ -59,6 +59,5 @@ fn replace(command: &mut Command) -> Result<ExitCode> {
 
 #[cfg(not(unix))]
 fn replace(command: &mut Command) -> Result<ExitCode> {
-    let code = command.status()?.code().unwrap_or(1);
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+    Ok(crate::process::exit_code(command.status()?))
 }

@@ -13,8 +13,8 @@ use toml::{Table, Value};
 
 use crate::install::Tool;
 use crate::metadata::Metadata;
-use crate::setup;
 use crate::stage::Stage;
+use crate::{process, setup};
 
 const TOOL: Tool = Tool {
     name: "cargo-deny",
@@ -79,8 +79,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let status = deny(&tool, &args)?
         .status()
         .context("starting cargo-deny")?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(ExitCode::from(code.unwrap_or(1)))
+    Ok(process::exit_code(status))
 }
 
 /// cargo-deny, in the workspace.

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use crate::setup;
 use crate::stage::Stage;
 use crate::together::MODEL;
+use crate::{process, setup};
 
 /// The stage `model`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
@@ -20,6 +20,5 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let mut cargo = setup::cargo(["run", "--quiet", "--package", MODEL, "--"])?;
     let status = cargo.args(args).status().context("starting cargo")?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(ExitCode::from(code.unwrap_or(1)))
+    Ok(process::exit_code(status))
 }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,6 +23,12 @@ pub(crate) enum End {
     Exited(ExitStatus),
     /// It was killed, with everything it had started, because its time was up.
     TimedOut,
+}
+
+/// The exit code of a command that ended like this, for a program that ends with it; 1 if a signal ended the command.
+pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 /// Runs a command without stdin, in a process group of its own. Each line of its stdout goes to `on_line`;

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::install::Tool;
 use crate::metadata::Metadata;
 use crate::published::PUBLISHED;
-use crate::setup;
 use crate::stage::{DEFAULT_LIMIT, Stage};
+use crate::{process, setup};
 
 /// Sets versions, commits and tags. The newest version that the minimum Rust version can build.
 const RELEASER: Tool = Tool {
@@ -50,8 +50,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         cargo.args(["--package", package]);
     }
     let status = cargo.status().context("starting cargo")?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(ExitCode::from(code.unwrap_or(1)))
+    Ok(process::exit_code(status))
 }
 
 /// The command `release`: cargo-release with these arguments, by the settings in the manifests. It changes nothing without
@@ -61,8 +60,7 @@ pub(crate) fn release(args: &[String]) -> Result<ExitCode> {
     let mut command = setup::program(&tool.to_string_lossy());
     let status = command.arg("release").args(args).status();
     let status = status.context("starting cargo-release")?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(ExitCode::from(code.unwrap_or(1)))
+    Ok(process::exit_code(status))
 }
 
 fn parse(args: &[String]) -> Result<Options> {

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use crate::stage::Stage;
-use crate::{metadata, setup, together};
+use crate::{metadata, process, setup, together};
 
 const PACKAGE: &str = "eldest-sim";
 
@@ -20,7 +20,9 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     }
     let simulator = binary(&String::from_utf8_lossy(&built.stdout))?;
     let status = Command::new(simulator).args(args).status();
-    Ok(code(status.context("starting the simulator")?.code()))
+    Ok(process::exit_code(
+        status.context("starting the simulator")?,
+    ))
 }
 
 /// The table of the rules that are broken in the adapter, as Markdown.
@@ -68,9 +70,4 @@ fn binary(messages: &str) -> Result<PathBuf> {
     let found = messages.lines();
     let mut found = found.filter_map(|line| metadata::executable(line, PACKAGE));
     found.next().context("cargo built no simulator")
-}
-
-fn code(code: Option<i32>) -> ExitCode {
-    let code = code.and_then(|code| u8::try_from(code).ok());
-    code.map_or(ExitCode::FAILURE, ExitCode::from)
 }

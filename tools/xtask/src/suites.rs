@@ -10,7 +10,7 @@ use crate::fixed::COMMAND;
 use crate::metadata::Metadata;
 use crate::stage::{DEFAULT_LIMIT, Stage};
 use crate::together::{build_all, test_all, test_package};
-use crate::{chaos, packages, setup, tools};
+use crate::{chaos, packages, process, setup, tools};
 
 /// The test file that needs the Docker Engine and has a stage of its own.
 pub(crate) const CONTAINERS: &str = "containers";
@@ -206,8 +206,7 @@ pub(crate) fn leaks() -> Result<ExitCode> {
     let mut cargo = test_all(&stage)?;
     cargo.args(["--test", "cycles", "--", "--ignored", "--nocapture"]);
     let status = cargo.status().context("starting cargo")?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(ExitCode::from(code.unwrap_or(1)))
+    Ok(process::exit_code(status))
 }
 
 /// The tests that need the Docker Engine.
