@@ -9,9 +9,26 @@ use crate::common::{
     soon, stand, stands, status, stays, until_lost,
 };
 use crate::running::Broken;
-use eldest::{CancellationToken, ErrorKind, LostReason, Session, Status};
+use eldest::{CancellationToken, ErrorKind, Leadership, LostReason, Session, Status};
 use eldest_testing::{Etcd, eventually};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::sync::mpsc;
+
+/// Work that ignores its token; counts the futures of it that are dropped.
+fn never_ends(
+    dropped: &Arc<AtomicUsize>,
+) -> impl FnMut(Leadership) -> BoxFuture<'static, Result> + use<> {
+    let dropped = Arc::clone(dropped);
+    move |leadership| {
+        let guard = CountOnDrop(Arc::clone(&dropped));
+        async move {
+            let _held = (guard, leadership);
+            std::future::pending().await
+        }
+        .boxed()
+    }
+}
 
 #[tokio::test]
 async fn on_shutdown_the_work_is_told_then_awaited_and_only_then_the_key_goes() -> Result {
@@ -83,14 +100,7 @@ async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_k
     let mut client = etcd.client().await;
     let session = Session::connect([etcd.endpoint()], short("a")).await?;
     let dropped = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&dropped);
-    let mut running = Running::start(&session.election("e")?, move |leadership| {
-        let guard = CountOnDrop(Arc::clone(&counter));
-        async move {
-            let _held = (guard, leadership);
-            std::future::pending().await
-        }
-    });
+    let mut running = Running::start(&session.election("e")?, never_ends(&dropped));
     let term = running.term().await;
     running.shutdown.cancel();
     soon("the token", term.lost().cancelled()).await;
@@ -125,14 +135,7 @@ async fn work_that_ignores_the_loss_of_its_key_is_dropped_and_called_again() -> 
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let dropped = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&dropped);
-    let mut running = Running::start(&session.election("e")?, move |leadership| {
-        let guard = CountOnDrop(Arc::clone(&counter));
-        async move {
-            let _held = (guard, leadership);
-            std::future::pending().await
-        }
-    });
+    let mut running = Running::start(&session.election("e")?, never_ends(&dropped));
     let first = running.term().await;
     client.delete(first.key(), None).await?;
     let second = running.term().await;

@@ -36,6 +36,9 @@ async fn call(stage: &Stage, options: &[&str]) -> Result<(Option<i32>, String)> 
     Ok((output.status.code(), text(&output.stderr)))
 }
 
+/// The diary of two programs that never run at once.
+const ONE_AFTER_THE_OTHER: [&str; 4] = ["begin-a.", "end-a.", "begin-b.", "end-b."];
+
 #[tokio::test]
 async fn a_lock_that_is_not_free_in_time_has_a_code_of_its_own() -> Result {
     let stage = Stage::new().await?;
@@ -102,7 +105,7 @@ async fn loses_it(options: &[&str], prefix: &str) -> Result {
     b.stop().await?;
     let text = diary.text();
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines, ["begin-a.", "end-a.", "begin-b.", "end-b."]);
+    assert_eq!(lines, ONE_AFTER_THE_OTHER);
     Ok(())
 }
 
@@ -182,7 +185,7 @@ async fn a_permit_s_program_is_gone_before_the_next_begins_though_its_supervisor
     b.stop().await?;
     let text = diary.text();
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines, ["begin-a.", "end-a.", "begin-b.", "end-b."]);
+    assert_eq!(lines, ONE_AFTER_THE_OTHER);
     Ok(())
 }
 
