@@ -55,7 +55,7 @@ async fn number(guard: &LockGuard, etcd: &mut Client) -> anyhow::Result<Option<u
     match guard.txn([put]).await {
         Ok(_) => Ok(Some(next)),
         Err(error) => match error.kind() {
-            ErrorKind::LeadershipLost | ErrorKind::GuardLost => Ok(None),
+            ErrorKind::LeadershipLost | ErrorKind::FenceLost => Ok(None),
             _ => Err(error.into()),
         },
     }

@@ -65,7 +65,7 @@ fn is_over(error: &BoxError) -> bool {
     let kind = error
         .downcast_ref::<eldest::Error>()
         .map(eldest::Error::kind);
-    matches!(kind, Some(ErrorKind::GuardLost | ErrorKind::LeadershipLost))
+    matches!(kind, Some(ErrorKind::FenceLost | ErrorKind::LeadershipLost))
 }
 
 /// How far the shard was read, under its token: whoever had it before can change that no more.

@@ -49,7 +49,7 @@ pub enum ErrorKind {
     /// The leadership is over, or was over before this call. Nothing was sent. Stop the work.
     LeadershipLost,
     /// The fenced transaction was not applied because the key no longer belongs to this term. Stop the work.
-    GuardLost,
+    FenceLost,
     /// The fenced transaction was sent once and no answer came: etcd may have applied it, or may apply it later. Read
     /// back, and let the next write compare the value that it builds on.
     Ambiguous,
@@ -77,7 +77,7 @@ impl ErrorKind {
             ErrorKind::CountMismatch => "the partitions have another count",
             ErrorKind::AlreadyCampaigning => "already campaigning",
             ErrorKind::LeadershipLost => "leadership lost",
-            ErrorKind::GuardLost => "guard lost",
+            ErrorKind::FenceLost => "the fence was lost",
             ErrorKind::Ambiguous => "outcome unknown",
             ErrorKind::Ended => "the candidacy has ended",
             ErrorKind::Closed => "the session is closed",

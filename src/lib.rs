@@ -129,7 +129,7 @@
 //! | `tls` | `https` endpoints: `tls-ring` and `tls-native-roots`; `SessionOptions::tls` names your own certificates |
 //! | `tls-ring`, `tls-aws-lc` | `https` endpoints, with the cryptography of ring or of AWS. With both, ring is used unless the program has installed a default for rustls |
 //! | `tls-native-roots`, `tls-webpki-roots` | the authorities trusted by default: the system's, or Mozilla's built-in ones. With both, all of them |
-//! | `etcd-client` | conversions of [`Guard`], [`Condition`] and [`Op`] into types of `etcd-client`, in the version that this crate uses |
+//! | `etcd-client` | conversions of [`Fence`], [`Condition`] and [`Op`] into types of `etcd-client`, in the version that this crate uses |
 //! | `serde` | `Serialize` for [`Status`], [`SessionState`], [`Roster`], [`Member`], reasons and [`QueueKind`]; `Deserialize` for [`SessionOptions`], [`Announcement`], [`WatchScope`], [`OnOverrun`], [`Status`] and reasons |
 //! | `metrics` | [metrics] through the facade of the crate `metrics`, and the module `metrics` |
 //!
@@ -211,7 +211,7 @@ pub use election::{
 pub use error::{BoxError, Error, ErrorKind, Result};
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 pub use etcd::TlsOptions;
-pub use etcd::{Comparison, Condition, Credentials, Guard, KeyValue, Op, OpResult, TxnOutcome};
+pub use etcd::{Comparison, Condition, Credentials, Fence, KeyValue, Op, OpResult, TxnOutcome};
 pub use group::{Group, GroupMembership};
 pub use lock::{Lock, LockGuard, Permit, Semaphore};
 pub use observe::{

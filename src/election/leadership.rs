@@ -151,7 +151,7 @@ impl Leadership {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the announcement is too large. `GuardLost`: the key no longer belongs to this leader.
+    /// `InvalidInput`: the announcement is too large. `FenceLost`: the key no longer belongs to this leader.
     /// `Unavailable` and others: etcd did not store or did not confirm the announcement; the next key will have it.
     ///
     /// # Cancellation safety
@@ -164,7 +164,7 @@ impl Leadership {
             claim.slot,
             claim.since,
             &announcement.into(),
-            ErrorKind::GuardLost,
+            ErrorKind::FenceLost,
         )
         .await
     }

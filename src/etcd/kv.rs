@@ -9,7 +9,7 @@ use etcd_client::{
 
 use super::call::{CallError, header, kv};
 use super::pool::{Lane, Pool};
-use super::txn::{self, Guard, Op, TxnOutcome};
+use super::txn::{self, Fence, Op, TxnOutcome};
 use eldest_core::action::Listed;
 use eldest_core::error::RequestError;
 use eldest_core::kv::{Entry, Header, Reach};
@@ -193,13 +193,13 @@ impl Pool {
     }
 
     /// Sends a fenced transaction once. The client repeats it only after etcd refused its token, unapplied. `None`: the
-    /// guard's key no longer stands.
+    /// fence's key no longer stands.
     pub(crate) async fn fenced_txn(
         &self,
-        guard: Guard,
+        fence: Fence,
         operations: Vec<Op>,
     ) -> Result<Option<TxnOutcome>, RequestError> {
-        let txn = txn::fenced(guard, operations);
+        let txn = txn::fenced(fence, operations);
         self.call(Lane::Data, async |client| {
             txn::outcome(&kv(&client).txn(txn).await?)
         })

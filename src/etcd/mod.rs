@@ -28,5 +28,5 @@ pub(crate) use join::Registered;
 pub(crate) use lease::KeepAlive;
 pub use operator::{EtcdMember, EtcdMemberStatus, Permissions};
 pub(crate) use pool::{Lane, Pool};
-pub use txn::{Comparison, Condition, Guard, KeyValue, Op, OpResult, TxnOutcome};
+pub use txn::{Comparison, Condition, Fence, KeyValue, Op, OpResult, TxnOutcome};
 pub(crate) use watch::{WatchMessage, WatchReceiver, WatchRequest};

@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 pub(super) use convert::{fenced, outcome};
 
-/// The condition that a term's key still exists, as plain data; [`Term::guard`](crate::Term::guard) returns it.
+/// The condition that a term's key still exists, as plain data; [`Term::fence`](crate::Term::fence) returns it.
 ///
 /// The key still exists if its create revision equals the term's fencing token. That is one comparison in the
 /// transaction of any client, and one [`Condition`] of an [`Op::when`].
-#[must_use = "a guard does nothing until a transaction uses it"]
+#[must_use = "a fence does nothing until a transaction uses it"]
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Guard {
+pub struct Fence {
     key: Arc<[u8]>,
     create_revision: i64,
 }
 
-impl Guard {
+impl Fence {
     pub(crate) fn new(key: Arc<[u8]>, create_revision: i64) -> Self {
         Self {
             key,
@@ -111,9 +111,9 @@ impl Condition {
     }
 }
 
-impl From<Guard> for Condition {
-    fn from(guard: Guard) -> Self {
-        Self::create_revision(&*guard.key, Comparison::Equal, guard.create_revision)
+impl From<Fence> for Condition {
+    fn from(fence: Fence) -> Self {
+        Self::create_revision(&*fence.key, Comparison::Equal, fence.create_revision)
     }
 }
 

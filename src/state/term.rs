@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::{Guard, Op, Pool, TxnOutcome};
+use crate::etcd::{Fence, Op, Pool, TxnOutcome};
 use crate::runtime::{SharedEnv, Watched};
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
@@ -411,7 +411,7 @@ impl Term {
     ///
     /// With an etcd client of any version or language, let the transaction require that the create revision of
     /// [`key`](Self::key) equals the [fencing token](Self::fencing_token). With this library's own operations, use the
-    /// guard as a [`Condition`](crate::Condition). With the feature `etcd-client` it converts into that crate's
+    /// fence as a [`Condition`](crate::Condition). With the feature `etcd-client` it converts into that crate's
     /// `Compare`.
     ///
     /// ```
@@ -439,8 +439,8 @@ impl Term {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn guard(&self) -> Guard {
-        Guard::new(Arc::clone(&self.shared.key), self.shared.token)
+    pub fn fence(&self) -> Fence {
+        Fence::new(Arc::clone(&self.shared.key), self.shared.token)
     }
 
     /// Applies `operations` in one etcd transaction, on condition that this term's key still exists.
@@ -461,7 +461,7 @@ impl Term {
     /// match leadership.txn([Op::put("billing/invoices/next", "4711")]).await {
     ///     Ok(_applied) => {}
     ///     Err(error) => match error.kind() {
-    ///         ErrorKind::LeadershipLost | ErrorKind::GuardLost => return Ok(()), // not applied: stop the work
+    ///         ErrorKind::LeadershipLost | ErrorKind::FenceLost => return Ok(()), // not applied: stop the work
     ///         ErrorKind::Ambiguous => { /* perhaps applied: read back before writing again */ }
     ///         _ => return Err(error.into()), // not applied
     ///     },
@@ -474,11 +474,11 @@ impl Term {
     /// # Errors
     ///
     /// * [`ErrorKind::LeadershipLost`]: the term was no longer valid. Nothing was sent.
-    /// * [`ErrorKind::GuardLost`]: the key no longer exists. Nothing was applied.
+    /// * [`ErrorKind::FenceLost`]: the key no longer exists. Nothing was applied.
     /// * [`ErrorKind::Ambiguous`]: no answer came. etcd may have applied the transaction. It may also apply it later,
     ///   for as long as the term's key exists: a server that was stopped and resumed can pass on requests that it
     ///   received seconds before. So do not only read back; let each write compare the value that it builds on, by
-    ///   [`Op::when`]. Once a later term has begun, the guard of this term refuses the old transaction.
+    ///   [`Op::when`]. Once a later term has begun, the fence of this term refuses the old transaction.
     /// * Other kinds: etcd refused the request itself. Nothing was applied.
     ///
     /// # Cancellation safety
@@ -493,10 +493,10 @@ impl Term {
                 format!("nothing was sent; the term ended: {reason}"),
             ));
         }
-        match self.shared.pool.fenced_txn(self.guard(), operations).await {
+        match self.shared.pool.fenced_txn(self.fence(), operations).await {
             Ok(Some(outcome)) => Ok(outcome),
             Ok(None) => Err(Error::new(
-                ErrorKind::GuardLost,
+                ErrorKind::FenceLost,
                 format!(
                     "nothing was applied: {} is no longer the key with create revision {}",
                     String::from_utf8_lossy(&self.shared.key),

@@ -329,7 +329,7 @@ async fn what_is_proclaimed_while_waiting_and_leading_is_kept_after_a_rejoin() -
     soon("the token", leadership.lost().cancelled()).await;
     let error = soon("proclaim", leadership.proclaim("b4")).await.err();
     if let Some(error) = error {
-        assert_eq!(error.kind(), ErrorKind::GuardLost);
+        assert_eq!(error.kind(), ErrorKind::FenceLost);
     }
     let error = leadership.txn([]).await.expect_err("the term is over");
     assert_eq!(error.kind(), ErrorKind::LeadershipLost);

@@ -187,7 +187,7 @@ async fn a_fenced_transaction_is_refused_when_the_key_went_behind_our_back() -> 
     .await?;
     proxy.heal();
     let error = soon("txn", writing).await?.expect_err("the key is gone");
-    assert_eq!(error.kind(), ErrorKind::GuardLost, "{error}");
+    assert_eq!(error.kind(), ErrorKind::FenceLost, "{error}");
     assert_eq!(value(&mut client, "x").await, None);
     soon("the token", leadership.lost().cancelled()).await;
     Ok(())

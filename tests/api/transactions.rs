@@ -59,9 +59,9 @@ async fn a_condition_compares_what_etcd_has_with_what_it_names() -> Result {
     let leadership = elected(&mut candidate).await?;
     let first = leadership.txn([Op::put("k", "1")]).await?.revision();
     let last = leadership.txn([Op::put("k", "2")]).await?.revision();
-    let (term, guard) = (leadership.term(), leadership.guard());
+    let (term, fence) = (leadership.term(), leadership.fence());
     assert_eq!(
-        (guard.key(), guard.create_revision()),
+        (fence.key(), fence.create_revision()),
         (term.key(), term.fencing_token())
     );
 
@@ -75,7 +75,7 @@ async fn a_condition_compares_what_etcd_has_with_what_it_names() -> Result {
         Condition::value("k", Comparison::Equal, "2"),
         Condition::value("k", Comparison::NotEqual, "1"),
         Condition::lease("k", Comparison::Equal, 0),
-        guard.into(),
+        fence.into(),
     ];
     for condition in &holds {
         let outcome = leadership
@@ -126,7 +126,7 @@ async fn a_write_that_compares_what_it_builds_upon_is_not_applied_twice() -> Res
 
 #[cfg(feature = "etcd-client")]
 #[tokio::test]
-async fn with_the_feature_guards_and_operations_convert_for_a_client_of_one_s_own() -> Result {
+async fn with_the_feature_fences_and_operations_convert_for_a_client_of_one_s_own() -> Result {
     use etcd_client::{Txn, TxnOp};
 
     let etcd = Etcd::start().await?;
@@ -136,7 +136,7 @@ async fn with_the_feature_guards_and_operations_convert_for_a_client_of_one_s_ow
     let txn = || {
         let absent = Condition::version("k", Comparison::Equal, 0);
         Txn::new()
-            .when([leadership.guard().into(), absent.into()])
+            .when([leadership.fence().into(), absent.into()])
             .and_then([TxnOp::from(Op::put("k", "1"))])
     };
     assert!(client.txn(txn()).await?.succeeded());
@@ -144,7 +144,7 @@ async fn with_the_feature_guards_and_operations_convert_for_a_client_of_one_s_ow
     client.delete(leadership.key(), None).await?;
     assert!(
         !client.txn(txn()).await?.succeeded(),
-        "the guard's key is gone"
+        "the fence's key is gone"
     );
     Ok(())
 }

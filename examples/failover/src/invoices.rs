@@ -46,7 +46,7 @@ pub(crate) async fn number_them(
 fn must_stop(error: &Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::LeadershipLost | ErrorKind::GuardLost
+        ErrorKind::LeadershipLost | ErrorKind::FenceLost
     )
 }
 

@@ -5,7 +5,7 @@ use etcd_client::{
     TxnResponse,
 };
 
-use super::{Comparison, Condition, Guard, KeyValue, Kind, Op, OpResult, Target, TxnOutcome};
+use super::{Comparison, Condition, Fence, KeyValue, Kind, Op, OpResult, Target, TxnOutcome};
 use crate::etcd::call::{CallError, header};
 
 impl Comparison {
@@ -71,12 +71,12 @@ fn branch(conditions: Vec<Condition>, then: Vec<Op>, otherwise: Vec<Op>) -> Txn 
         .or_else(each(otherwise))
 }
 
-/// Builds the transaction that applies `operations` if the guard's key still exists.
-pub(in crate::etcd) fn fenced(guard: Guard, operations: Vec<Op>) -> Txn {
-    branch(vec![guard.into()], operations, Vec::new())
+/// Builds the transaction that applies `operations` if the fence's key still exists.
+pub(in crate::etcd) fn fenced(fence: Fence, operations: Vec<Op>) -> Txn {
+    branch(vec![fence.into()], operations, Vec::new())
 }
 
-/// Returns the outcome of a transaction that was applied, or `None` if its guard refused it.
+/// Returns the outcome of a transaction that was applied, or `None` if its fence refused it.
 pub(in crate::etcd) fn outcome(answer: &TxnResponse) -> Result<Option<TxnOutcome>, CallError> {
     let revision = header(answer.header())?.revision;
     if !answer.succeeded() {
@@ -127,11 +127,11 @@ impl KeyValue {
 /// Conversions for programs that use the same version of `etcd_client` beside the library.
 #[cfg(feature = "etcd-client")]
 mod from {
-    use super::{Compare, CompareOp, Comparison, Condition, Guard, Op, TxnOp};
+    use super::{Compare, CompareOp, Comparison, Condition, Fence, Op, TxnOp};
 
-    impl From<Guard> for Compare {
-        fn from(guard: Guard) -> Self {
-            Condition::from(guard).into_etcd()
+    impl From<Fence> for Compare {
+        fn from(fence: Fence) -> Self {
+            Condition::from(fence).into_etcd()
         }
     }
 

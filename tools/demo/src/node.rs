@@ -169,7 +169,7 @@ impl Node {
             Err(error) if error.kind() == ErrorKind::LeadershipLost => {
                 return self.tell(Said::NotSent { token });
             }
-            Err(error) if error.kind() == ErrorKind::GuardLost => Outcome::Refused,
+            Err(error) if error.kind() == ErrorKind::FenceLost => Outcome::Refused,
             Err(_) => Outcome::Unknown,
         };
         self.tell(Said::Wrote {
