@@ -38,6 +38,9 @@ pub enum ErrorKind {
     /// authorities, the names in the certificate, or the files of [`SessionOptions::tls`](crate::SessionOptions). An
     /// existing session keeps trying.
     CertificateRefused,
+    /// The guard that the session requires cannot be reached, or does not guard the session's lease; the message says why.
+    /// Start the agent, or make the guard optional.
+    Unguarded,
     /// Other sessions use this semaphore with another capacity; the message names both. Use their capacity, or wait
     /// until none of them holds or awaits a permit.
     CapacityMismatch,
@@ -73,6 +76,7 @@ impl ErrorKind {
             ErrorKind::Rejected => "etcd rejects the request",
             ErrorKind::Proxied => "the endpoint is etcd's gRPC proxy",
             ErrorKind::CertificateRefused => "a certificate was refused",
+            ErrorKind::Unguarded => "the session has no guard",
             ErrorKind::CapacityMismatch => "the semaphore has another capacity",
             ErrorKind::CountMismatch => "the partitions have another count",
             ErrorKind::AlreadyCampaigning => "already campaigning",

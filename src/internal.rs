@@ -117,6 +117,9 @@ pub fn report_leading(identity: &str, election: &str, leads: bool) {
     crate::metrics::leading(identity, election, leads);
 }
 
+#[cfg(target_os = "linux")]
+pub mod agent;
+
 /// Terms and clocks that a test sets, and sessions that it abandons.
 #[cfg(feature = "unstable-sim")]
 pub mod scripted;

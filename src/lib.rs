@@ -106,7 +106,7 @@
 //! | run work while it follows, or end a leader whose work hangs | [`Election::runner`], [`Runner`] |
 //! | control each step of a candidate | [`Election::campaign`], [`Candidate`], [`Leadership`] |
 //! | ask whether this node may act | [`Term::is_valid`], [`Term::lost`], [`Election::is_leader`] |
-//! | refuse writes of an old leader | [`Term::txn`], [`Term::guard`], [`Term::fencing_token`] |
+//! | refuse writes of an old leader | [`Term::txn`], [`Term::fence`], [`Term::fencing_token`] |
 //! | find the leader and the candidates | [`Election::leader`], [`Election::roster`], [`Election::observe`], [`Session::overview`] |
 //! | tell others how to reach this node | [`Announcement`], [`Leadership::proclaim`] |
 //! | exclude other nodes from a short step | [`Session::lock`], [`Session::semaphore`] |
@@ -186,6 +186,7 @@ mod etcd;
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
+pub mod guard;
 #[doc(hidden)]
 pub mod internal;
 mod lock;

@@ -16,10 +16,17 @@ pub const RENEWAL_BUCKETS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
 
+/// The upper bounds, in seconds, for a histogram of `eldest_agent_revocation_duration_seconds`.
+#[cfg(feature = "metrics")]
+pub const REVOCATION_BUCKETS: [f64; 12] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0,
+];
+
 /// Gives the installed recorder the help texts of all metrics.
 #[cfg(feature = "metrics")]
 pub fn describe() {
     use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+    describe_agent();
     describe_gauge!(
         "eldest_leading",
         "1 while this node leads the election, else 0."
@@ -62,9 +69,33 @@ pub fn describe() {
         "eldest_watch_reconnects_total",
         "Watch streams that broke or stalled, and were opened again."
     );
+    describe_gauge!(
+        "eldest_guarded",
+        "1 while a guard guards the session's lease, else 0."
+    );
     describe_counter!(
         "eldest_endpoint_switches_total",
         "Changes to another endpoint, by lane: lease (renewals), onlookers (observers) or data (everything else)."
+    );
+}
+
+/// As [`describe`], for the metrics of `eldest agent`.
+#[cfg(feature = "metrics")]
+fn describe_agent() {
+    use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+    describe_gauge!("eldest_agent_sessions", "Sessions that this agent guards.");
+    describe_counter!(
+        "eldest_agent_revocations_total",
+        "Leases of dead processes, by outcome: revoked, or failed for an attempt that is repeated."
+    );
+    describe_histogram!(
+        "eldest_agent_revocation_duration_seconds",
+        Unit::Seconds,
+        "Time from the death of a process until etcd confirmed that its lease is gone, in seconds."
+    );
+    describe_counter!(
+        "eldest_agent_refusals_total",
+        "Sessions and leases that this agent refused to guard."
     );
 }
 
@@ -131,6 +162,27 @@ mod told {
         counter!("eldest_watch_reconnects_total", "identity" => identity.to_owned()).increment(1);
     }
 
+    pub(crate) fn guarded(identity: &str, guarded: bool) {
+        let value = if guarded { 1.0 } else { 0.0 };
+        gauge!("eldest_guarded", "identity" => identity.to_owned()).set(value);
+    }
+
+    pub(crate) fn agent_sessions(count: usize) {
+        gauge!("eldest_agent_sessions").set(count as f64);
+    }
+
+    pub(crate) fn agent_revoked(outcome: &'static str) {
+        counter!("eldest_agent_revocations_total", "outcome" => outcome).increment(1);
+    }
+
+    pub(crate) fn agent_took(took: Duration) {
+        histogram!("eldest_agent_revocation_duration_seconds").record(took.as_secs_f64());
+    }
+
+    pub(crate) fn agent_refused() {
+        counter!("eldest_agent_refusals_total").increment(1);
+    }
+
     pub(crate) fn endpoint_switched(lane: &'static str) {
         counter!("eldest_endpoint_switches_total", "lane" => lane).increment(1);
     }
@@ -150,6 +202,11 @@ mod told {
     pub(crate) fn renewal(_: &str, _: &'static str) {}
     pub(crate) fn request_failed(_: &str, _: &'static str) {}
     pub(crate) fn watch_lost(_: &str) {}
+    pub(crate) fn guarded(_: &str, _: bool) {}
+    pub(crate) fn agent_sessions(_: usize) {}
+    pub(crate) fn agent_revoked(_: &'static str) {}
+    pub(crate) fn agent_took(_: Duration) {}
+    pub(crate) fn agent_refused() {}
     pub(crate) fn endpoint_switched(_: &'static str) {}
 }
 

@@ -121,7 +121,7 @@ impl Session {
     /// `InvalidInput`: the prefix
     ///
     /// * is empty, ends with `/`, contains control characters, or is longer than 1025 bytes;
-    /// * lies where this crate keeps other keys (a level `~semaphore`, `~partitions`, `~members` or `~run`; within the
+    /// * lies where this crate keeps other keys (a level `~semaphore`, `~partitions`, `~members`, `~run` or `~guard`; within the
     ///   session's namespace any name that begins with `~`);
     /// * is in use for a lock of this session, nests with a prefix that is in use, or is the name of another election
     ///   that is in use within the namespace.

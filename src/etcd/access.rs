@@ -7,6 +7,7 @@ mod tls;
 use std::fmt;
 
 use etcd_client::ConnectOptions;
+use serde_json::{Value, json};
 
 use crate::runtime::Env;
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -105,6 +106,32 @@ impl Access {
         #[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc")))]
         let named = false;
         built_in || named
+    }
+
+    /// Returns the user, the password and the certificates for another process.
+    ///
+    /// # Errors
+    ///
+    /// A path is not UTF-8.
+    pub(super) fn passed(&self) -> Result<Value, String> {
+        let user = self.credentials.as_ref();
+        let credentials = user.map(|of| json!({"user": of.user, "password": of.password}));
+        #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+        let tls = self.tls.as_ref().map(TlsOptions::passed).transpose()?;
+        #[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc")))]
+        let tls = None::<Value>;
+        Ok(json!({"credentials": credentials, "tls": tls}))
+    }
+
+    /// Reads what [`Access::passed`] has returned in another process.
+    pub(super) fn from_passed(passed: &Value) -> Self {
+        let text = |value: &Value| Some(value.as_str()?.to_owned());
+        let credentials = &passed["credentials"];
+        let user = text(&credentials["user"]).zip(text(&credentials["password"]));
+        let access = Self::new(user.map(|(user, password)| Credentials::new(user, password)));
+        #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+        let access = access.with_tls(TlsOptions::from_passed(&passed["tls"]));
+        access
     }
 
     fn with_user(self) -> ConnectOptions {

@@ -9,6 +9,7 @@ mod call;
 mod direct;
 mod endpoint;
 mod failure;
+mod guard;
 mod join;
 mod kv;
 mod lease;

@@ -165,6 +165,19 @@ impl Pool {
         }
     }
 
+    /// The endpoints, in the order in which they were given.
+    pub(super) fn endpoints(&self) -> &[String] {
+        &self.endpoints
+    }
+
+    pub(super) fn access(&self) -> &Access {
+        &self.access
+    }
+
+    pub(super) fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
     /// How many endpoints there are.
     pub(crate) fn size(&self) -> usize {
         self.endpoints.len()

@@ -163,7 +163,7 @@ impl fmt::Debug for Semaphore {
 /// and the fencing.
 ///
 /// A later permit has a larger token. But several are held at once, so an outside resource cannot refuse the lower of
-/// two tokens: only [`Term::txn`] and [`Term::guard`] fence a permit.
+/// two tokens: only [`Term::txn`] and [`Term::fence`] fence a permit.
 ///
 /// Dropping a permit, or a panic that unwinds through it, gives it back at once, in the background, as with a
 /// [`LockGuard`](crate::LockGuard). Drop it only when the work has ended. Keeping the value does not keep the permit:

@@ -280,7 +280,10 @@ impl SessionShared {
         }
         let revision = revision.unwrap_or_default();
         let mut queues: Vec<Queue> = Queue::all(revision, namespace.as_bytes(), entries).collect();
-        let ours = |queue: &Queue| !queue.name.is_empty() && !queue.name.starts_with(GUARDS);
+        let ours = |queue: &Queue| {
+            let hidden = HIDDEN.iter().any(|level| queue.name.starts_with(level));
+            !queue.name.is_empty() && !hidden
+        };
         queues.retain(ours);
         for queue in &mut queues {
             queue.read_at(&sent);
@@ -296,8 +299,9 @@ impl SessionShared {
     }
 }
 
-/// The prefix of the locks by which the command `eldest run` keeps programs apart. Only that command uses them.
-const GUARDS: &str = "~run/";
+/// The levels with the locks by which the command `eldest run` keeps programs apart, and with the keys by which sessions
+/// prove to their guard that a lease is theirs.
+const HIDDEN: [&str; 2] = ["~run", "~guard"];
 
 /// Returns the prefix, with its `/`, one level above a key, or `None` if there is none.
 fn parent(key: &[u8]) -> Option<&[u8]> {

@@ -1,5 +1,6 @@
 //! Defines the session: one lease, one keepalive stream and one watch stream for all of its handles.
 
+mod guarding;
 mod names;
 mod options;
 mod ready;
@@ -19,6 +20,7 @@ use crate::driver::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Pool;
+use crate::guard::GuardState;
 use crate::runtime::{SharedEnv, System, Watched, timeout};
 use crate::state::{Announcement, AsOf, LeaseDeadlines, LocalStatuses, Roster, SessionState};
 use eldest_core::action::{SlotId, TermId};
@@ -80,6 +82,7 @@ pub(crate) struct SessionShared {
     pub(crate) pool: Arc<Pool>,
     pub(crate) settings: Settings,
     pub(crate) state: watch::Receiver<SessionState>,
+    guard_state: watch::Receiver<GuardState>,
     slots: AtomicU64,
     pub(crate) room: Room,
     pub(crate) names: Names,
@@ -191,7 +194,7 @@ impl Session {
     ///
     /// `InvalidInput`: an endpoint or an option breaks a rule, or there is no tokio runtime. `Unavailable`: no endpoint
     /// answered a linearizable read within the connect timeout (default 5 s). `Unauthenticated`, `PermissionDenied`:
-    /// etcd refused the session's user.
+    /// etcd refused the session's user. `Unguarded`: the guard that the options require cannot be reached, or refuses.
     ///
     /// # Cancellation safety
     ///
@@ -203,6 +206,7 @@ impl Session {
         let session = Self::connect_lazy(endpoints, options)?;
         session.handle.shared.reach().await?;
         session.handle.send(Command::Connected)?;
+        session.handle.meet_guard().await?;
         Ok(session)
     }
 
@@ -295,12 +299,14 @@ impl Session {
             .instrument(span)
             .boxed(),
         );
+        let guard_state = guarding::start(&env, &pool, &settings, &state_seen);
         let names = Names::new(settings.namespace_prefix());
         let shared = SessionShared {
             env,
             pool,
             settings,
             state: state_seen,
+            guard_state,
             slots: AtomicU64::new(1),
             room: Room::default(),
             names,
@@ -329,6 +335,12 @@ impl Session {
     /// Returns a channel with the session's state: the current state at once, then every change.
     pub fn state(&self) -> watch::Receiver<SessionState> {
         self.handle.shared.state.clone()
+    }
+
+    /// Returns a channel with the state of the session's [guard](SessionOptions::guard): the current state at once, then
+    /// every change.
+    pub fn guard_state(&self) -> watch::Receiver<GuardState> {
+        self.handle.shared.guard_state.clone()
     }
 
     /// Ends every term, leaves every queue and revokes the lease.

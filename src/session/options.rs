@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 use crate::etcd::TlsOptions;
 use crate::etcd::{Access, Credentials};
+use crate::guard::Guard;
 use crate::state::Announcement;
 use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::lease::Trust;
@@ -42,6 +43,7 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 /// | request timeout | TTL / 20, at least 300 ms, at most 2 s |
 /// | connect timeout | 5 s |
 /// | clock drift | 1000 ppm |
+/// | guard | none |
 ///
 /// With these values, one lost renewal does not cost the leadership. With a TTL of at least 4 s, a change of etcd's own
 /// leader does not cost it either. This holds if etcd elects another leader within its default election timeout of 1 s.
@@ -77,6 +79,7 @@ pub struct SessionOptions {
     clock_drift_ppm: u32,
     announcement: Option<Announcement>,
     credentials: Option<Credentials>,
+    guard: Option<Guard>,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     tls: Option<TlsOptions>,
     #[cfg(feature = "unstable-sim")]
@@ -98,6 +101,7 @@ impl SessionOptions {
             clock_drift_ppm: 1000,
             announcement: None,
             credentials: None,
+            guard: None,
             #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
             tls: None,
             #[cfg(feature = "unstable-sim")]
@@ -190,6 +194,21 @@ impl SessionOptions {
     /// ```
     pub fn credentials(mut self, credentials: Credentials) -> Self {
         self.credentials = Some(credentials);
+        self
+    }
+
+    /// Has another process revoke the session's lease as soon as this process has ended, so that after a crash the next
+    /// candidate leads within milliseconds instead of a TTL. None by default.
+    ///
+    /// ```
+    /// use eldest::SessionOptions;
+    /// use eldest::guard::Guard;
+    ///
+    /// let options = SessionOptions::new("node-a").guard(Guard::agent());
+    /// # let _ = options;
+    /// ```
+    pub fn guard(mut self, guard: Guard) -> Self {
+        self.guard = Some(guard);
         self
     }
 
@@ -287,6 +306,9 @@ impl SessionOptions {
             }
         }
         self.check_spare(request_timeout, grace, margin)?;
+        if let Some(guard) = &self.guard {
+            guard.check().map_err(invalid)?;
+        }
         let spare = (ttl * 2 / 3).saturating_sub(margin).saturating_sub(grace);
         let access = Access::new(self.credentials);
         #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -304,6 +326,7 @@ impl SessionOptions {
             connect_timeout: self.connect_timeout,
             announcement: self.announcement.unwrap_or_default(),
             access,
+            guard: self.guard,
             spare,
             #[cfg(feature = "unstable-sim")]
             env: self.env,
@@ -333,6 +356,7 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) announcement: Announcement,
     access: Access,
+    pub(crate) guard: Option<Guard>,
     /// How long after a renewal was due another one may still arrive.
     spare: Duration,
     #[cfg(feature = "unstable-sim")]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use etcd_client::{Certificate, Identity};
+use serde_json::{Value, json};
 
 use super::Env;
 use crate::error::{Error, ErrorKind, Result};
@@ -119,6 +120,30 @@ impl TlsOptions {
         self.authorities.is_some()
     }
 
+    /// Returns the options for another process.
+    pub(super) fn passed(&self) -> std::result::Result<Value, String> {
+        let identity = match &self.identity {
+            Some((certificate, key)) => json!([certificate.passed()?, key.passed()?]),
+            None => Value::Null,
+        };
+        let authorities = self.authorities.as_ref().map(Pem::passed).transpose()?;
+        Ok(
+            json!({"authorities": authorities, "identity": identity, "server_name": self.server_name}),
+        )
+    }
+
+    /// Reads what [`TlsOptions::passed`] has returned in another process.
+    pub(super) fn from_passed(passed: &Value) -> Option<Self> {
+        passed.as_object()?;
+        let identity = &passed["identity"];
+        let name = passed["server_name"].as_str();
+        Some(Self {
+            authorities: Pem::from_passed(&passed["authorities"]),
+            identity: Pem::from_passed(&identity[0]).zip(Pem::from_passed(&identity[1])),
+            server_name: name.map(ToOwned::to_owned),
+        })
+    }
+
     pub(super) async fn read(
         &self,
         env: &dyn Env,
@@ -143,6 +168,22 @@ impl TlsOptions {
 }
 
 impl Pem {
+    fn passed(&self) -> std::result::Result<Value, String> {
+        match self {
+            Pem::File(file) => match file.to_str() {
+                Some(file) => Ok(json!({"file": file})),
+                None => Err(format!("the path {} is not UTF-8", file.display())),
+            },
+            Pem::Bytes(bytes) => Ok(json!({"pem": String::from_utf8_lossy(bytes)})),
+        }
+    }
+
+    fn from_passed(passed: &Value) -> Option<Self> {
+        let file = || Some(Pem::File(passed["file"].as_str()?.into()));
+        let pem = || Some(Pem::Bytes(passed["pem"].as_str()?.as_bytes().to_vec()));
+        file().or_else(pem)
+    }
+
     async fn read(&self, env: &dyn Env, kind: &str) -> Bytes {
         let bytes = match self {
             Pem::File(file) => {

@@ -71,6 +71,7 @@ const CONFORMANCE: &str = "conformance";
 const DEMO: &str = "eldest-demo";
 const NODE: &str = "eldest-node";
 const FENCING: &str = "eldest-fencing-example";
+const GUARDED: &str = "eldest-guarded";
 
 /// The stage `build`. The other stages build what they need too, when they run by themselves.
 pub(crate) fn build(stage: &mut Stage) -> Result<()> {
@@ -89,7 +90,7 @@ pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
 pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
     let tests = all(stage, None);
     stage.step(test_all(stage)?.arg("--doc"))?;
-    stage.side_by_side(&[DEMO, NODE, FENCING], 2, |part, package| {
+    stage.side_by_side(&[DEMO, NODE, FENCING, GUARDED], 2, |part, package| {
         let mut tests = test_package(part, package)?;
         if package == FENCING {
             tools::add_postgres(part, &mut tests);

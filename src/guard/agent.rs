@@ -1,0 +1,189 @@
+//! Keeps the list of the sessions that a guard guards, and accepts connections from their processes. Each session has a
+//! task of its own ([`attending`](super::attending)).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use serde_json::{Value, json};
+
+use super::attending;
+use super::socket::{Listener, Socket};
+use super::wire::hex;
+use crate::etcd::Pool;
+use crate::metrics;
+use crate::runtime::SharedEnv;
+
+/// How often the guard looks whether etcd answers. It also keeps the connection open over which it revokes.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Sessions that one guard takes: each needs two open files.
+const MOST_SESSIONS: usize = 16_384;
+
+/// A guard for the sessions of many processes.
+pub(super) struct Agent {
+    pub(super) env: SharedEnv,
+    pub(super) pool: Arc<Pool>,
+    /// Why etcd did not answer the last look.
+    problem: Mutex<Option<String>>,
+    sessions: Mutex<BTreeMap<u64, Guarded>>,
+    numbers: AtomicU64,
+    revoked: AtomicU64,
+}
+
+/// What a guard says of one session.
+#[derive(Debug, Clone)]
+pub(super) struct Guarded {
+    pub(super) identity: String,
+    pub(super) namespace: String,
+    pub(super) pid: Option<i32>,
+    pub(super) uid: u32,
+    pub(super) since: Duration,
+    pub(super) linger: Duration,
+    pub(super) leases: Vec<i64>,
+    pub(super) connected: bool,
+}
+
+impl Guarded {
+    fn describe(&self) -> Value {
+        let leases: Vec<String> = self.leases.iter().copied().map(hex).collect();
+        json!({
+            "identity": self.identity, "namespace": self.namespace.trim_end_matches('/'),
+            "pid": self.pid, "uid": self.uid, "since_unix_ms": millis(self.since),
+            "linger_ms": millis(self.linger), "leases": leases, "connected": self.connected,
+        })
+    }
+}
+
+impl Agent {
+    /// Makes a guard that revokes leases through that pool, and begins to look after etcd.
+    pub(super) fn start(env: &SharedEnv, pool: Pool) -> Arc<Self> {
+        let agent = Arc::new(Self {
+            env: Arc::clone(env),
+            pool: Arc::new(pool),
+            problem: Mutex::new(None),
+            sessions: Mutex::new(BTreeMap::new()),
+            numbers: AtomicU64::new(0),
+            revoked: AtomicU64::new(0),
+        });
+        let looking = Arc::downgrade(&agent);
+        env.spawn(
+            async move {
+                while let Some(agent) = looking.upgrade() {
+                    let env = Arc::clone(&agent.env);
+                    agent.look().await;
+                    drop(agent);
+                    env.sleep(LOOK_EVERY).await;
+                }
+            }
+            .boxed(),
+        );
+        agent
+    }
+
+    /// Attends to every session whose process connects to the listener. Never returns.
+    pub(super) async fn serve(self: &Arc<Self>, listener: &Listener) {
+        loop {
+            match listener.accept().await {
+                Ok(socket) => {
+                    let attending = attending::attend(Arc::clone(self), socket);
+                    self.env.spawn(attending.boxed());
+                }
+                Err(error) => {
+                    tracing::warn!(target: "eldest::guard", %error, "the agent could not accept a connection");
+                    self.env.sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    async fn look(&self) {
+        let found = self.pool.answers(b"~guard").await;
+        let problem = found.err().map(|failure| failure.to_string());
+        let mut known = lock(&self.problem);
+        if problem.is_some() && known.is_none() {
+            let problem = problem.as_deref().unwrap_or_default();
+            tracing::warn!(target: "eldest::guard", problem, "the guard does not reach etcd");
+        } else if problem.is_none() && known.is_some() {
+            tracing::info!(target: "eldest::guard", "the guard reaches etcd again");
+        }
+        *known = problem;
+    }
+
+    /// Returns why the guard does not reach etcd at present.
+    pub(super) fn problem(&self) -> Option<String> {
+        lock(&self.problem).clone()
+    }
+
+    /// Lists a session, and returns its number.
+    pub(super) fn enlist(&self, session: Guarded) -> Result<u64, String> {
+        let mut sessions = lock(&self.sessions);
+        if sessions.len() >= MOST_SESSIONS {
+            return Err(format!(
+                "this guard has {MOST_SESSIONS} sessions already, which is its limit"
+            ));
+        }
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        sessions.insert(number, session);
+        metrics::agent_sessions(sessions.len());
+        Ok(number)
+    }
+
+    pub(super) fn change(&self, number: u64, change: impl FnOnce(&mut Guarded)) {
+        if let Some(session) = lock(&self.sessions).get_mut(&number) {
+            change(session);
+        }
+    }
+
+    pub(super) fn strike_off(&self, number: u64) {
+        let mut sessions = lock(&self.sessions);
+        sessions.remove(&number);
+        metrics::agent_sessions(sessions.len());
+    }
+
+    pub(super) fn count_revoked(&self) {
+        self.revoked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Describes each session, and then the guard itself.
+    pub(super) fn describe(&self) -> (Vec<Value>, Value) {
+        let sessions: Vec<Value> = lock(&self.sessions)
+            .values()
+            .map(Guarded::describe)
+            .collect();
+        let agent = json!({
+            "pid": std::process::id(), "sessions": sessions.len(),
+            "revoked": self.revoked.load(Ordering::Relaxed), "problem": self.problem(),
+        });
+        (sessions, agent)
+    }
+}
+
+/// Reads what an agent says of itself and its sessions.
+pub(super) async fn status(path: &Path) -> io::Result<(Vec<Value>, Value)> {
+    use super::wire::{Reply, Request};
+    let socket = Socket::connect(path)?;
+    socket.send(&Request::Status.encode(), None).await?;
+    let mut sessions = Vec::new();
+    while let Some(received) = socket.receive().await? {
+        match Reply::decode(&received.message) {
+            Some(Reply::Session(session)) => sessions.push(session),
+            Some(Reply::Agent(agent)) => return Ok((sessions, agent)),
+            Some(Reply::Refused { reason }) => return Err(io::Error::other(reason)),
+            _ => break,
+        }
+    }
+    Err(io::Error::other("the agent's answer ended early"))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every change under these locks is complete in itself.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,356 @@
+//! Attends to one session: verifies that a lease belongs to it, waits until its processes have ended, and revokes its
+//! leases then, unless the session said goodbye.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::agent::{Agent, Guarded};
+use super::process::Process;
+use super::socket::{Received, Socket};
+use super::wire::{Reply, Request, VERSION, hex};
+use crate::metrics;
+use crate::runtime::timeout;
+use eldest_core::error::Class;
+use eldest_core::pause::pause;
+
+/// How long a new connection may wait before it introduces itself.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// How often the guard looks whether the leases of a session without a connection still exist.
+const FORGET_EVERY: Duration = Duration::from_secs(30);
+/// The lease that a session has, and the one that it had before.
+const MOST_LEASES: usize = 2;
+/// Processes of one session that are alive at a time.
+const MOST_PROCESSES: usize = 64;
+/// The longest pause between attempts to revoke.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Talks to the process behind a new connection, for as long as it has something to guard.
+pub(super) async fn attend(agent: Arc<Agent>, socket: Socket) {
+    let first = timeout(&*agent.env, HELLO_WITHIN, socket.receive()).await;
+    let Some(Ok(Some(first))) = first else {
+        return;
+    };
+    match Request::decode(&first.message) {
+        Some(Request::Status) => {
+            let (sessions, about) = agent.describe();
+            for session in sessions {
+                if socket
+                    .send(&Reply::Session(session).encode(), None)
+                    .await
+                    .is_err()
+                {
+                    return;
+                }
+            }
+            // Nobody may be there to read it.
+            let _ = socket.send(&Reply::Agent(about).encode(), None).await;
+        }
+        Some(hello @ Request::Hello { .. }) => {
+            let refused = match Session::introduce(&agent, &socket, hello, first) {
+                Ok(session) => return session.run(socket).await,
+                Err(reason) => reason,
+            };
+            metrics::agent_refused();
+            tracing::warn!(target: "eldest::guard", reason = refused, "the guard refused a session");
+            let refused = Reply::Refused { reason: refused };
+            let _ = socket.send(&refused.encode(), None).await;
+        }
+        _ => {
+            let reason = "the first message must be `hello` or `status`".to_owned();
+            let _ = socket.send(&Reply::Refused { reason }.encode(), None).await;
+        }
+    }
+}
+
+/// A session that is guarded.
+struct Session {
+    agent: Arc<Agent>,
+    number: u64,
+    identity: String,
+    namespace: String,
+    linger: Duration,
+    /// The leases are revoked when all of these have ended.
+    processes: Vec<Process>,
+    /// Proven, the newest first.
+    leases: VecDeque<i64>,
+    /// The lease that is being proven, and the key by which.
+    proving: Option<(i64, String)>,
+}
+
+/// What follows a message.
+enum Next {
+    Answer(Reply),
+    Goodbye,
+}
+
+impl Session {
+    fn introduce(
+        agent: &Arc<Agent>,
+        socket: &Socket,
+        hello: Request,
+        received: Received,
+    ) -> Result<Self, String> {
+        let Request::Hello {
+            version,
+            identity,
+            namespace,
+            linger_ms,
+        } = hello
+        else {
+            return Err("the first message must be `hello`".to_owned());
+        };
+        if version != VERSION {
+            return Err(format!(
+                "the session speaks version {version}, the guard version {VERSION}"
+            ));
+        }
+        let peer = socket
+            .peer()
+            .map_err(|error| format!("the peer is unknown: {error}"))?;
+        let file = received
+            .file
+            .ok_or("the session sent no process descriptor")?;
+        let process = Process::new(file)?;
+        if let (Some(sent), Some(peer)) = (process.pid(), peer.pid)
+            && sent != peer
+        {
+            return Err(format!(
+                "process {peer} sent a descriptor of process {sent}"
+            ));
+        }
+        let linger = Duration::from_millis(linger_ms);
+        let number = agent.enlist(Guarded {
+            identity: identity.clone(),
+            namespace: namespace.clone(),
+            pid: process.pid(),
+            uid: peer.uid,
+            since: agent.env.unix_time(),
+            linger,
+            leases: Vec::new(),
+            connected: true,
+        })?;
+        Ok(Self {
+            agent: Arc::clone(agent),
+            number,
+            identity,
+            namespace,
+            linger,
+            processes: vec![process],
+            leases: VecDeque::new(),
+            proving: None,
+        })
+    }
+
+    async fn run(mut self, socket: Socket) {
+        let welcome = Reply::Welcome { version: VERSION };
+        let mut socket = Some(socket);
+        self.answer(&mut socket, &welcome).await;
+        loop {
+            tokio::select! {
+                biased;
+                received = receive(socket.as_ref()) => match received {
+                    Some(received) => match self.handle(received).await {
+                        Next::Answer(reply) => self.answer(&mut socket, &reply).await,
+                        Next::Goodbye => return,
+                    },
+                    None => self.disconnect(&mut socket),
+                },
+                () = ended(&self.processes) => break,
+                () = self.agent.env.sleep(FORGET_EVERY), if socket.is_none() => {
+                    if self.forget().await {
+                        return;
+                    }
+                }
+            }
+        }
+        let seen = self.agent.env.now();
+        // What the process said before it died counts, above all a goodbye.
+        while let Some(Ok(Some(received))) = socket.as_ref().map(Socket::try_receive) {
+            if let Next::Goodbye = self.handle(received).await {
+                return;
+            }
+        }
+        if !self.linger.is_zero() {
+            let end = seen.after(self.linger);
+            self.agent.env.wake_at(end).await;
+        }
+        for lease in std::mem::take(&mut self.leases) {
+            self.revoke(lease, seen).await;
+        }
+    }
+
+    fn disconnect(&self, socket: &mut Option<Socket>) {
+        *socket = None;
+        self.agent
+            .change(self.number, |session| session.connected = false);
+    }
+
+    async fn answer(&self, socket: &mut Option<Socket>, reply: &Reply) {
+        if let Some(open) = socket
+            && open.send(&reply.encode(), None).await.is_err()
+        {
+            self.disconnect(socket);
+        }
+    }
+
+    async fn handle(&mut self, received: Received) -> Next {
+        let refuse = |reason: String| Next::Answer(Reply::Refused { reason });
+        match Request::decode(&received.message) {
+            Some(Request::Goodbye) => Next::Goodbye,
+            Some(Request::Ping) => Next::Answer(Reply::Pong {
+                problem: self.agent.problem(),
+            }),
+            Some(Request::Process) => match self.add(received) {
+                Ok(()) => Next::Answer(Reply::Added),
+                Err(reason) => refuse(reason),
+            },
+            Some(Request::Guard { lease }) => {
+                let key = format!(
+                    "{}~guard/{:016x}{:016x}",
+                    self.namespace,
+                    self.agent.env.random(),
+                    self.agent.env.random()
+                );
+                self.proving = Some((lease, key.clone()));
+                Next::Answer(Reply::Prove { key })
+            }
+            Some(Request::Proven { lease }) => match self.prove(lease).await {
+                Ok(()) => Next::Answer(Reply::Guarded),
+                Err(reason) => {
+                    metrics::agent_refused();
+                    refuse(reason)
+                }
+            },
+            Some(Request::Hello { .. } | Request::Status) | None => {
+                refuse("a session that is guarded cannot say that".to_owned())
+            }
+        }
+    }
+
+    fn add(&mut self, received: Received) -> Result<(), String> {
+        let process = Process::new(received.file.ok_or("no process descriptor was sent")?)?;
+        self.processes.retain(|process| !process.has_ended());
+        if self.processes.len() >= MOST_PROCESSES {
+            return Err(format!("a session may name {MOST_PROCESSES} processes"));
+        }
+        self.processes.push(process);
+        Ok(())
+    }
+
+    /// Looks whether the key stands under the lease. Only who may write the lease's keys can have put it there.
+    async fn prove(&mut self, lease: i64) -> Result<(), String> {
+        let Some((_, key)) = self.proving.take().filter(|(asked, _)| *asked == lease) else {
+            return Err(format!("no proof was asked for lease {}", hex(lease)));
+        };
+        let prefix = self.namespace.as_bytes();
+        let agent = &self.agent;
+        match agent.pool.lease_of(key.as_bytes()).await {
+            Ok(Some(found)) if found == lease => {}
+            Ok(_) => {
+                return Err(format!(
+                    "the key {key:?} does not stand under lease {}",
+                    hex(lease)
+                ));
+            }
+            Err(failure) => return Err(format!("the guard cannot read {key:?}: {failure}")),
+        }
+        // Without a namespace the keys have no common prefix that could be asked for.
+        if !prefix.is_empty() {
+            let allowed = agent.pool.permissions(prefix).await;
+            let allowed = allowed
+                .map_err(|failure| format!("the guard's permissions are unknown: {failure}"))?;
+            if !allowed.write {
+                return Err(format!(
+                    "the guard's user may not delete the keys below {:?}: grant it `readwrite`",
+                    self.namespace
+                ));
+            }
+        }
+        self.leases.retain(|known| *known != lease);
+        self.leases.push_front(lease);
+        self.leases.truncate(MOST_LEASES);
+        self.list_leases();
+        tracing::info!(
+            target: "eldest::guard", identity = self.identity, lease = hex(lease),
+            pid = self.processes.first().and_then(Process::pid), "lease guarded"
+        );
+        Ok(())
+    }
+
+    fn list_leases(&self) {
+        let leases = self.leases.iter().copied().collect();
+        self.agent
+            .change(self.number, |session| session.leases = leases);
+    }
+
+    /// Forgets leases that are gone. Returns `true` if none is left.
+    async fn forget(&mut self) -> bool {
+        let mut left = VecDeque::new();
+        for lease in self.leases.drain(..) {
+            // Without an answer it may still exist.
+            if !matches!(self.agent.pool.lease_term(lease).await, Ok(None)) {
+                left.push_back(lease);
+            }
+        }
+        self.leases = left;
+        self.list_leases();
+        self.leases.is_empty()
+    }
+
+    /// Revokes until etcd has confirmed that the lease is gone.
+    async fn revoke(&self, lease: i64, seen: eldest_core::time::Time) {
+        let (env, pool) = (&self.agent.env, &self.agent.pool);
+        let (identity, lease_id) = (&self.identity, hex(lease));
+        let mut failures = 0;
+        loop {
+            match pool.revoke(lease).await {
+                Ok(()) => break,
+                Err(failure) => {
+                    failures += 1;
+                    metrics::agent_revoked("failed");
+                    if failures == 1 {
+                        tracing::warn!(
+                            target: "eldest::guard", identity, lease = lease_id, error = %failure,
+                            "the lease of a dead process could not be revoked; the guard tries again"
+                        );
+                    }
+                    let refused = failure.class == Class::Denied;
+                    if refused && matches!(pool.lease_term(lease).await, Ok(None)) {
+                        break;
+                    }
+                }
+            }
+            env.sleep(pause(failures, LONGEST_PAUSE)).await;
+        }
+        let took = env.now().since(seen);
+        self.agent.count_revoked();
+        metrics::agent_revoked("revoked");
+        metrics::agent_took(took);
+        tracing::info!(
+            target: "eldest::guard", identity, lease = lease_id, ?took,
+            "the process of a session is dead: its lease is revoked"
+        );
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.agent.strike_off(self.number);
+    }
+}
+
+/// The next message; `None` when the connection is broken; never, without one.
+async fn receive(socket: Option<&Socket>) -> Option<Received> {
+    match socket {
+        Some(socket) => socket.receive().await.ok().flatten(),
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until all of them have ended.
+async fn ended(processes: &[Process]) {
+    for process in processes {
+        process.ended().await;
+    }
+}

@@ -1,0 +1,252 @@
+//! Guards sessions: another process revokes a session's lease as soon as the kernel says that the session's process has
+//! ended, so that the next candidate leads within milliseconds, whatever the TTL.
+//!
+//! A crashed leader's keys stay in etcd until their lease expires. With a guard they are deleted at once. The guard is the
+//! program `eldest agent`, one for each host ([`Guard::agent`]), or a process that the session starts
+//! ([`Guard::spawned`]). [The guide](https://docs.rs/crate/eldest/latest/source/docs/guard.md) says how to run it, and what
+//! it cannot see.
+//!
+//! A guard changes only how fast a crash is noticed. A session keeps every guarantee if its guard dies, hangs or loses etcd:
+//! then the keys of a crashed process stay until their lease expires, as they do without a guard.
+
+#[cfg(target_os = "linux")]
+mod agent;
+#[cfg(target_os = "linux")]
+mod attending;
+#[cfg(target_os = "linux")]
+mod client;
+#[cfg(target_os = "linux")]
+mod descriptor;
+#[cfg(target_os = "linux")]
+mod process;
+#[cfg(target_os = "linux")]
+mod serving;
+#[cfg(target_os = "linux")]
+mod socket;
+#[cfg(target_os = "linux")]
+mod spawned;
+#[cfg(not(target_os = "linux"))]
+mod unsupported;
+#[cfg(target_os = "linux")]
+mod wire;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(target_os = "linux")]
+pub(crate) use client::{Client, Wiring};
+#[cfg(target_os = "linux")]
+pub(crate) use serving::{Serving, agent_status};
+#[cfg(not(target_os = "linux"))]
+pub(crate) use unsupported::{Client, Wiring};
+
+/// Where the agent listens unless it is told otherwise.
+pub(crate) const AGENT_SOCKET: &str = "/run/eldest/agent.sock";
+/// The longest time that a guard lingers: longer, and the lease expires anyway.
+const LONGEST_LINGER: Duration = Duration::from_secs(300);
+
+/// The process that guards a session; for [`SessionOptions::guard`](crate::SessionOptions::guard).
+///
+/// By default the guard is required: [`Session::connect`](crate::Session::connect) fails if it cannot be reached, and a
+/// campaign or a lock fails if the guard does not guard the session's lease. With [`Guard::optional`] the session goes on
+/// without one. Either way, a session that has begun to campaign keeps its keys and terms when its guard goes away, and
+/// registers again as soon as there is one.
+///
+/// ```
+/// use eldest::SessionOptions;
+/// use eldest::guard::Guard;
+///
+/// let options = SessionOptions::new("node-a").guard(Guard::agent().optional());
+/// # let _ = options;
+/// ```
+#[must_use = "a guard does nothing until a session is made with it"]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Guard {
+    pub(crate) kind: Kind,
+    pub(crate) optional: bool,
+    pub(crate) linger: Duration,
+}
+
+/// Where the guard is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Agent(PathBuf),
+    Spawned,
+}
+
+impl Guard {
+    /// Uses the agent that listens at `/run/eldest/agent.sock`: the program `eldest agent`.
+    pub fn agent() -> Self {
+        Self::agent_at(AGENT_SOCKET)
+    }
+
+    /// Uses the agent that listens at that path, which has at most 107 bytes.
+    pub fn agent_at(path: impl Into<PathBuf>) -> Self {
+        Self::new(Kind::Agent(path.into()))
+    }
+
+    /// Starts a process of the session's own: this program once more, which becomes a guard in [`init`]. It uses the
+    /// session's endpoints, user and certificates, and ends with the session.
+    ///
+    /// Call [`init`] first in `main`; without that the session is refused, because the program would run twice. Do not use
+    /// it in a process that is number 1 of a container: the kernel kills the guard with it. Use an agent there.
+    pub fn spawned() -> Self {
+        Self::new(Kind::Spawned)
+    }
+
+    fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            optional: false,
+            linger: Duration::ZERO,
+        }
+    }
+
+    /// Goes on without a guard if there is none. The log, [`Session::guard_state`](crate::Session::guard_state) and the
+    /// metric `eldest_guarded` tell whether there is one.
+    pub fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    /// Sets how long the guard waits between the death of the process and the end of its lease; at most 5 min, none by
+    /// default.
+    ///
+    /// A dead process may have left requests in the buffers of its sockets, which arrive after its death. Writes that carry
+    /// the fencing token are safe regardless. Let the guard linger only if the work writes elsewhere without a token: as
+    /// long as such a request may be under way.
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.linger = linger;
+        self
+    }
+
+    /// Returns what is wrong with these settings.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.linger > LONGEST_LINGER {
+            return Err(format!(
+                "the guard's linger is {:?}; at most {LONGEST_LINGER:?} are allowed",
+                self.linger
+            ));
+        }
+        if let Kind::Agent(path) = &self.kind {
+            check_path(path)?;
+        }
+        #[cfg(target_os = "linux")]
+        if self.kind == Kind::Spawned {
+            spawned::check()?;
+        }
+        #[cfg(not(target_os = "linux"))]
+        if !self.optional {
+            return Err(unsupported::REASON.to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Guard {
+    /// Names the guard: `agent at /run/eldest/agent.sock`, `spawned process`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Agent(path) => write!(f, "agent at {}", path.display()),
+            Kind::Spawned => f.write_str("spawned process"),
+        }
+    }
+}
+
+/// Refuses a path that cannot be the address of a socket.
+pub(crate) fn check_path(path: &Path) -> Result<(), String> {
+    // What `sockaddr_un` holds, with its final zero.
+    let length = path.as_os_str().len();
+    if (1..=107).contains(&length) {
+        return Ok(());
+    }
+    Err(format!(
+        "the agent's socket {} has {length} bytes; 1 to 107 are allowed",
+        path.display()
+    ))
+}
+
+/// Whether a session is guarded.
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GuardState {
+    /// The session has no guard.
+    Off,
+    /// The guard has answered. The session has no lease that it could guard yet.
+    Ready,
+    /// The guard revokes this lease when the process has ended.
+    #[non_exhaustive]
+    Guarded {
+        /// etcd's id of the lease.
+        lease_id: i64,
+    },
+    /// There is no guard, or it does not reach etcd. The session tries again.
+    #[non_exhaustive]
+    Unguarded {
+        /// What is wrong.
+        reason: Arc<str>,
+    },
+}
+
+impl GuardState {
+    /// Returns the state in one word: `off`, `ready`, `guarded`, `unguarded`.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            GuardState::Off => "off",
+            GuardState::Ready => "ready",
+            GuardState::Guarded { .. } => "guarded",
+            GuardState::Unguarded { .. } => "unguarded",
+        }
+    }
+
+    /// Returns `true` if the guard guards the session's present lease.
+    pub const fn is_guarded(&self) -> bool {
+        matches!(self, GuardState::Guarded { .. })
+    }
+}
+
+impl fmt::Display for GuardState {
+    /// Writes the state and its reason: `guarded`, `unguarded: no agent listens at ...`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GuardState::Unguarded { reason } => write!(f, "unguarded: {reason}"),
+            other => f.write_str(other.as_str()),
+        }
+    }
+}
+
+/// Becomes a guard if this process was started as one, and returns otherwise. Call it first in `main`, before threads,
+/// an async runtime and logging are started; [`Guard::spawned`] needs it.
+///
+/// ```no_run
+/// eldest::guard::init();
+/// // the program follows
+/// ```
+pub fn init() {
+    #[cfg(target_os = "linux")]
+    spawned::init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_cannot_work_are_refused_with_their_value_and_the_rule() {
+        let linger = Guard::agent().linger(Duration::from_secs(301));
+        assert!(linger.check().unwrap_err().contains("301s; at most 300s"));
+        let long = "x".repeat(108);
+        let error = Guard::agent_at(&long).check().unwrap_err();
+        assert!(error.contains("108 bytes; 1 to 107"), "{error}");
+        assert!(Guard::agent_at("").check().is_err());
+        assert_eq!(Guard::agent().check(), Ok(()));
+    }
+
+    #[test]
+    fn a_spawned_guard_is_refused_where_the_program_would_run_twice() {
+        let error = Guard::spawned().check().unwrap_err();
+        assert!(error.contains("eldest::guard::init()"), "{error}");
+    }
+}

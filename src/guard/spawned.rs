@@ -1,0 +1,104 @@
+//! Starts a guard for one session: this program once more, which becomes a guard in [`init`].
+//!
+//! The guard lies in a Unix session of its own, so that no signal of a terminal reaches it. It ends when the session says
+//! goodbye, or when it has revoked the leases of the dead process.
+
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::agent::Agent;
+use super::attending;
+use super::socket::Socket;
+use crate::etcd::Pool;
+use crate::runtime::{SharedEnv, System};
+
+/// The first argument of a program that is to become a guard. No command of a person's looks like that.
+const GUARD: &str = "__eldest_guard";
+
+static INITIALISED: AtomicBool = AtomicBool::new(false);
+
+/// The process that a session has started.
+pub(super) struct Spawned(Child);
+
+impl Drop for Spawned {
+    fn drop(&mut self) {
+        // It has ended or is of no use any more; a guard without its session revokes nothing.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns why this process can have no guard of its own.
+pub(super) fn check() -> Result<(), String> {
+    if !INITIALISED.load(Ordering::Acquire) {
+        return Err(
+            "Guard::spawned() starts this program once more: call eldest::guard::init() first in main, where that second \
+             process becomes the guard"
+                .to_owned(),
+        );
+    }
+    if rustix::process::getpid().is_init() {
+        return Err(
+            "this process is number 1 of its container, and the kernel would kill its guard with it: use Guard::agent()"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// Starts the guard, which uses the endpoints and the access of that pool.
+pub(super) async fn start(pool: &Pool) -> Result<(Spawned, Socket), String> {
+    let failed = |error: std::io::Error| format!("the guard could not be started: {error}");
+    let (socket, theirs) = Socket::pair().map_err(failed)?;
+    let child = Command::new("/proc/self/exe")
+        .arg0(std::env::args_os().next().unwrap_or_default())
+        .arg(GUARD)
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .spawn();
+    let spawned = Spawned(child.map_err(failed)?);
+    let access = pool.passed()?;
+    socket.send(&access, None).await.map_err(failed)?;
+    Ok((spawned, socket))
+}
+
+/// Becomes a guard if this process was started as one.
+pub(super) fn init() {
+    if std::env::args_os().nth(1).is_none_or(|word| word != GUARD) {
+        INITIALISED.store(true, Ordering::Release);
+        return;
+    }
+    let code = match be_guard() {
+        Ok(()) => 0,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "eldest: the guard failed: {error}");
+            1
+        }
+    };
+    std::process::exit(code);
+}
+
+/// The guard's whole life.
+fn be_guard() -> Result<(), Box<dyn std::error::Error>> {
+    // So that neither Ctrl-C nor a terminal that closes ends the guard together with the program.
+    rustix::process::setsid()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let socket: OwnedFd = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+        let socket = Socket::new(socket)?;
+        let Some(access) = socket.receive().await? else {
+            return Ok(());
+        };
+        let env: SharedEnv = Arc::new(System::new()?);
+        let pool = Pool::from_passed(Arc::clone(&env), &access.message)?;
+        let agent = Agent::start(&env, pool);
+        attending::attend(agent, socket).await;
+        Ok(())
+    })
+}

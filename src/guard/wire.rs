@@ -1,0 +1,199 @@
+//! Defines the messages between a session and its guard, as JSON objects with one field, which names the message.
+
+use serde_json::{Value, json};
+
+/// Both ends must speak the same version.
+pub(super) const VERSION: u64 = 1;
+
+/// A message of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Request {
+    /// Introduces a session. A descriptor of its process comes with it.
+    Hello {
+        version: u64,
+        identity: String,
+        /// The prefix of the session's keys, empty or with its final `/`.
+        namespace: String,
+        linger_ms: u64,
+    },
+    /// Adds a process that must also have ended before the leases are revoked; its descriptor comes with it.
+    Process,
+    /// Asks for a proof key for that lease.
+    Guard { lease: i64 },
+    /// Says that the proof key is in etcd.
+    Proven { lease: i64 },
+    /// Asks whether the guard reaches etcd.
+    Ping,
+    /// Ends the session: its leases are not guarded any longer.
+    Goodbye,
+    /// Asks for the sessions that are guarded.
+    Status,
+}
+
+/// A message of a guard. Each answers one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reply {
+    Welcome {
+        version: u64,
+    },
+    Added,
+    /// The session shall put this key under the lease.
+    Prove {
+        key: String,
+    },
+    Guarded,
+    /// `problem`: why the guard does not reach etcd at present.
+    Pong {
+        problem: Option<String>,
+    },
+    Refused {
+        reason: String,
+    },
+    /// One session, in the answer to `Status`.
+    Session(Value),
+    /// The end of the sessions, with what the guard says of itself.
+    Agent(Value),
+}
+
+impl Request {
+    pub(super) fn encode(&self) -> Value {
+        match self {
+            Request::Hello {
+                version,
+                identity,
+                namespace,
+                linger_ms,
+            } => json!({"hello": {
+                "version": version, "identity": identity, "namespace": namespace, "linger_ms": linger_ms,
+            }}),
+            Request::Process => json!({"process": {}}),
+            Request::Guard { lease } => json!({"guard": {"lease": hex(*lease)}}),
+            Request::Proven { lease } => json!({"proven": {"lease": hex(*lease)}}),
+            Request::Ping => json!({"ping": {}}),
+            Request::Goodbye => json!({"goodbye": {}}),
+            Request::Status => json!({"status": {}}),
+        }
+    }
+
+    pub(super) fn decode(message: &Value) -> Option<Self> {
+        let (name, fields) = message.as_object()?.iter().next()?;
+        let text = |field: &str| Some(fields.get(field)?.as_str()?.to_owned());
+        let number = |field: &str| fields.get(field)?.as_u64();
+        let lease = || i64::from_str_radix(&text("lease")?, 16).ok();
+        Some(match name.as_str() {
+            "hello" => Request::Hello {
+                version: number("version")?,
+                identity: text("identity")?,
+                namespace: text("namespace")?,
+                linger_ms: number("linger_ms")?,
+            },
+            "process" => Request::Process,
+            "guard" => Request::Guard { lease: lease()? },
+            "proven" => Request::Proven { lease: lease()? },
+            "ping" => Request::Ping,
+            "goodbye" => Request::Goodbye,
+            "status" => Request::Status,
+            _ => return None,
+        })
+    }
+}
+
+impl Reply {
+    pub(super) fn encode(&self) -> Value {
+        match self {
+            Reply::Welcome { version } => json!({"welcome": {"version": version}}),
+            Reply::Added => json!({"added": {}}),
+            Reply::Prove { key } => json!({"prove": {"key": key}}),
+            Reply::Guarded => json!({"guarded": {}}),
+            Reply::Pong { problem } => json!({"pong": {"problem": problem}}),
+            Reply::Refused { reason } => json!({"refused": {"reason": reason}}),
+            Reply::Session(session) => json!({"session": session}),
+            Reply::Agent(agent) => json!({"agent": agent}),
+        }
+    }
+
+    pub(super) fn decode(message: &Value) -> Option<Self> {
+        let (name, fields) = message.as_object()?.iter().next()?;
+        let text = |field: &str| Some(fields.get(field)?.as_str()?.to_owned());
+        Some(match name.as_str() {
+            "welcome" => Reply::Welcome {
+                version: fields.get("version")?.as_u64()?,
+            },
+            "added" => Reply::Added,
+            "prove" => Reply::Prove { key: text("key")? },
+            "guarded" => Reply::Guarded,
+            "pong" => Reply::Pong {
+                problem: text("problem"),
+            },
+            "refused" => Reply::Refused {
+                reason: text("reason")?,
+            },
+            "session" => Reply::Session(fields.clone()),
+            "agent" => Reply::Agent(fields.clone()),
+            _ => return None,
+        })
+    }
+}
+
+/// Writes a lease's id as etcd's tools do.
+pub(super) fn hex(lease: i64) -> String {
+    format!("{lease:x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_is_read_back_as_it_was_written() {
+        let hello = Request::Hello {
+            version: VERSION,
+            identity: "nöde\n".to_owned(),
+            namespace: "eldest/".to_owned(),
+            linger_ms: 5,
+        };
+        let lease = i64::MAX;
+        let requests = [
+            hello,
+            Request::Process,
+            Request::Guard { lease },
+            Request::Proven { lease },
+            Request::Ping,
+            Request::Goodbye,
+            Request::Status,
+        ];
+        for request in requests {
+            assert_eq!(Request::decode(&request.encode()), Some(request));
+        }
+        let text = || "x".to_owned();
+        let replies = [
+            Reply::Welcome { version: VERSION },
+            Reply::Added,
+            Reply::Prove { key: text() },
+            Reply::Guarded,
+            Reply::Pong { problem: None },
+            Reply::Pong {
+                problem: Some(text()),
+            },
+            Reply::Refused { reason: text() },
+            Reply::Session(json!({"pid": 1})),
+            Reply::Agent(json!({"pid": 1})),
+        ];
+        for reply in replies {
+            assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_none() {
+        for odd in [
+            json!(null),
+            json!({}),
+            json!({"hello": {}}),
+            json!({"x": {}}),
+            json!({"guard": {"lease": "zz"}}),
+        ] {
+            assert_eq!(Request::decode(&odd), None, "{odd}");
+        }
+    }
+}

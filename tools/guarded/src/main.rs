@@ -1,0 +1,36 @@
+//! A process that tests kill: it leads elections under a guard and does what its standard input says. As `agent` it is the
+//! guard of other processes.
+//!
+//! It writes a line for each thing that happens: `guarded LEASE`, `unguarded REASON`, `leading ELECTION TOKEN`,
+//! `lost ELECTION REASON`, `error MESSAGE`.
+#![allow(clippy::disallowed_methods)] // it runs in real time
+
+#[cfg(target_os = "linux")]
+mod orders;
+#[cfg(target_os = "linux")]
+mod subject;
+
+#[cfg(target_os = "linux")]
+fn main() -> anyhow::Result<()> {
+    eldest::guard::init();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .init();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    tokio::runtime::Runtime::new()?.block_on(async {
+        match words[..] {
+            ["agent", endpoint, socket] => subject::agent(endpoint, socket).await,
+            ["subject", endpoint, guard, identity, count] => {
+                subject::stand(endpoint, guard, identity, count.parse()?).await
+            }
+            _ => anyhow::bail!(
+                "usage: agent ENDPOINT SOCKET | subject ENDPOINT GUARD IDENTITY COUNT"
+            ),
+        }
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}
