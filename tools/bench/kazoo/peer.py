@@ -17,8 +17,8 @@ PATIENCE = 30
 class Standing:
     """A client with a session of its own, that waits for its turn or has it."""
 
-    def __init__(self, hosts):
-        self.client = KazooClient(hosts=hosts, timeout=60)
+    def __init__(self, hosts, timeout=60):
+        self.client = KazooClient(hosts=hosts, timeout=timeout)
         self.client.start(timeout=PATIENCE)
         self.waiting = None
 
@@ -89,6 +89,21 @@ class Queue:
         self.others = KazooClient(hosts=hosts)
         self.others.start(timeout=PATIENCE)
         self.standing, self.path, self.spare = deque(), "", None
+        self.timeout = 60
+
+    def ttl(self, seconds):
+        self.timeout = int(seconds)
+        return []
+
+    def stand(self, path, _):
+        self.path = "/" + path
+        self.join(Standing(self.hosts, self.timeout))
+        return []
+
+    def lead(self):
+        # By the wall clock, which all processes share.
+        at = self.standing[0].lead()
+        return [time.time_ns() - (time.monotonic_ns() - at)]
 
     def join(self, candidate):
         candidate.join(self.path, self.turn)
@@ -140,7 +155,8 @@ class Queue:
 def main():
     bench, hosts = sys.argv[2:]
     queue = Queue(hosts, Locked if bench == "locks" else Elected)
-    known = {"gather": queue.gather, "handover": queue.handover, "fresh": queue.fresh, "alone": queue.alone}
+    known = {"gather": queue.gather, "handover": queue.handover, "fresh": queue.fresh, "alone": queue.alone,
+             "ttl": queue.ttl, "stand": queue.stand, "lead": queue.lead}
     print("ok", flush=True)
     for line in sys.stdin:
         ask, *words = line.split()

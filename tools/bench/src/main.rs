@@ -38,6 +38,7 @@ use run::Run;
 static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::INSTRUMENTED_SYSTEM;
 
 fn main() -> Result<ExitCode> {
+    eldest::guard::init();
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let [word, socket] = &args[..]
         && word == benches::supervised::TELL

@@ -14,6 +14,7 @@ mod requests;
 mod scale;
 pub(crate) mod supervised;
 mod takeover;
+mod takeover_guarded;
 mod valid;
 mod wide;
 
@@ -44,6 +45,7 @@ pub(crate) const BENCHES: &[Bench] = &[
     handover::BENCH,
     handover_fresh::BENCH,
     takeover::BENCH,
+    takeover_guarded::BENCH,
     supervised::BENCH,
     join::BENCH,
     many::BENCH,

@@ -19,8 +19,11 @@ use crate::run::Run;
 use crate::samples::Samples;
 use crate::standing::wall_now;
 
+/// Whose processes those are that [`killed`] starts for another bench.
+const NAME: &str = "takeover";
+
 pub(super) const BENCH: Bench = Bench {
-    name: "takeover",
+    name: NAME,
     about: "the leader is killed (SIGKILL) until its successor leads; TTL 2 s and 5 s",
     checked: false,
     for_each_kind: false,
@@ -52,6 +55,15 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         report_renewals(run, ttl).await?;
     }
     Ok(())
+}
+
+/// From the kill until the successor leads, for the bench that sets guarded takeovers beside these.
+pub(super) async fn killed(run: &mut Run<'_>, ttl: u64, rounds: usize) -> Result<Vec<Row>> {
+    let mut times = Times::default();
+    for round in 0..rounds {
+        kill_leaders(run, ttl, (round, rounds), &mut times).await?;
+    }
+    Ok(rows(&times.took))
 }
 
 /// Each peer's times, in milliseconds.
@@ -238,9 +250,11 @@ impl Pair {
         (election, number): (String, usize),
         ttl: u64,
     ) -> Result<Option<Self>> {
-        let (Some(mut leader), Some(mut successor)) =
-            (run.peer(name).await?, run.peer(name).await?)
-        else {
+        let endpoints = run.etcd().await?.endpoints().join(",");
+        let (Some(mut leader), Some(mut successor)) = (
+            run.peer_of(NAME, name, &endpoints).await?,
+            run.peer_of(NAME, name, &endpoints).await?,
+        ) else {
             return Ok(None);
         };
         for peer in [&mut leader, &mut successor] {
