@@ -60,6 +60,12 @@ pub enum Action {
     KeyGone(usize),
     /// A key of the own lease that no candidate holds is found, and asked to go.
     Sweep(usize),
+    /// The node's process dies, and its work with it.
+    Crash(usize),
+    /// The node's process dies, and the program that does its work goes on, until the deadline.
+    CrashAlone(usize),
+    /// A guard has the node's lease revoked.
+    Revoke(usize),
 }
 
 impl fmt::Display for Action {
@@ -91,6 +97,9 @@ impl fmt::Display for Action {
             Self::DeleteLate(n) => (n, "a delete that was sent twice is applied again"),
             Self::KeyGone(n) => (n, "learns that its key is gone"),
             Self::Sweep(n) => (n, "finds a key of its own that nobody holds"),
+            Self::Crash(n) => (n, "its process dies"),
+            Self::CrashAlone(n) => (n, "its process dies, and its work goes on"),
+            Self::Revoke(n) => (n, "a guard revokes its lease"),
         };
         write!(f, "{}: {what}", NODES[n])
     }

@@ -14,6 +14,8 @@ pub const ONE_LEADER: &str = "never two leaders at once";
 pub const TOKENS_RISE: &str = "tokens strictly increase";
 /// See [`Model::with_recovery`].
 pub const RECOVERS: &str = "without further faults there is a leader soon";
+/// All nodes but one die, and guards revoke their leases.
+pub const GUARDED: &str = "with guards the last living node leads before a tick passes";
 
 /// Somebody's turn to lead has come after a term.
 pub const SUCCESSION: &str = "a second leader after a first";
@@ -25,6 +27,8 @@ pub const REFUSAL: &str = "an acknowledgement of a deposed leader";
 pub const EXPIRY: &str = "a lease runs out under a term that has ended";
 /// The answer of a join was lost.
 pub const ORPHAN: &str = "a key stands that nobody knows of";
+/// A key of a dead process stands before that of another node.
+pub const WAITING: &str = "a node waits for a dead one";
 /// Only if etcd revokes leases early.
 pub const ROBBERY: &str = "two leaders, of whom etcd has robbed one";
 
@@ -39,7 +43,9 @@ impl stateright::Model for Model {
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         for (n, node) in state.nodes.iter().enumerate().take(self.nodes) {
             self.node_actions(n, node, actions);
+            self.link_actions(n, node, actions);
         }
+        self.guard_actions(state, actions);
         actions.push(Action::Elect);
         if self.steps.is_some_and(|steps| state.ticks >= steps) {
             return;
@@ -76,6 +82,7 @@ impl stateright::Model for Model {
         ];
         if self.recovery {
             properties.push(Property::always(RECOVERS, Self::recovers));
+            properties.push(Property::always(GUARDED, Self::recovers_with_guards));
         }
         properties.extend(self.possibilities());
         properties
@@ -111,18 +118,12 @@ impl Model {
                     Action::Overdue(n),
                 );
             }
+            Phase::Outlived { .. } => may(true, Action::WorkEnds(n)),
+            Phase::Dead => {}
         }
-        match node.link {
-            Link::Idle => may(lives && node.belief < self.trust(), Action::Renew(n)),
-            Link::Asked { .. } => {
-                may(true, Action::Acknowledge(n));
-                may(true, Action::AcknowledgeStale(n));
-            }
-            Link::Acked { .. } => may(true, Action::Acknowledged(n)),
-            Link::Verifying { .. } => may(true, Action::Accept(n)),
-            Link::Stale => may(true, Action::Refuse(n)),
-        }
-        may(node.link != Link::Idle, Action::LoseRenewal(n));
+        let process = node.lives() && node.phase != Phase::Out;
+        may(process, Action::Crash(n));
+        may(process && node.acts(self), Action::CrashAlone(n));
         may(lives && node.key.is_none(), Action::JoinUnheard(n));
         may(node.lease == Some(0), Action::Expire(n));
         may(lives && self.early, Action::RevokeEarly(n));
@@ -137,6 +138,40 @@ impl Model {
             node.is_orphan() && self.obeys(Rule::Sweep),
             Action::Sweep(n),
         );
+    }
+
+    /// What may become of a renewal.
+    fn link_actions(&self, n: usize, node: &Node, actions: &mut Vec<Action>) {
+        let due = node.lives() && node.lease.is_some() && node.belief < self.trust();
+        match node.link {
+            Link::Idle if due => actions.push(Action::Renew(n)),
+            Link::Idle => {}
+            Link::Asked { .. } => {
+                actions.extend([Action::Acknowledge(n), Action::AcknowledgeStale(n)]);
+            }
+            Link::Acked { .. } => actions.push(Action::Acknowledged(n)),
+            Link::Verifying { .. } => actions.push(Action::Accept(n)),
+            Link::Stale => actions.push(Action::Refuse(n)),
+        }
+        if node.link != Link::Idle {
+            actions.push(Action::LoseRenewal(n));
+        }
+    }
+
+    /// A guard may act at any time after a death, or never; a guard that is broken or cut off is one that does not.
+    fn guard_actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let nodes = &state.nodes[..self.nodes];
+        let any_dead = nodes.iter().any(|node| node.phase == Phase::Dead);
+        for (n, node) in nodes.iter().enumerate() {
+            let may_revoke = match node.phase {
+                Phase::Dead => true,
+                Phase::Outlived { .. } => !self.obeys(Rule::WorkDead),
+                _ => !self.obeys(Rule::DeadOnly) || (any_dead && !self.obeys(Rule::OwnLease)),
+            };
+            if may_revoke && node.lease.is_some() {
+                actions.push(Action::Revoke(n));
+            }
+        }
     }
 
     /// What must be possible.
@@ -160,6 +195,12 @@ impl Model {
                     matches!(node.phase, Phase::Ending { rev: Some(_), .. })
                         && node.lease == Some(0)
                 })
+            }),
+            Property::sometimes(WAITING, |_, state: &State| {
+                let dead = |node: &&Node| node.phase == Phase::Dead && node.key.is_some();
+                let mut keys = state.nodes.iter().filter_map(|node| node.key);
+                let eldest_dead = state.nodes.iter().filter(dead).find_map(|node| node.key);
+                eldest_dead.is_some_and(|dead| keys.any(|key| key > dead))
             }),
             Property::sometimes(ORPHAN, |_, state: &State| {
                 state.nodes.iter().any(Node::is_orphan)

@@ -122,7 +122,8 @@ impl Model {
     /// Checks in every state that it can be left for good: if from there on no message is lost, no clock is wrong and
     /// etcd's leader stays, then there is exactly one leader within a TTL and two ticks, in each of these cases: all nodes
     /// stand again; only those who wait or lead now go on standing, while the sessions of the others live; all nodes
-    /// but one are dead.
+    /// but one are dead. And if all nodes but one die and their guards revoke their leases, then the last one leads
+    /// before a tick passes.
     pub fn with_recovery(self) -> Self {
         let recovery = true;
         Self { recovery, ..self }

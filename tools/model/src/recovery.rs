@@ -15,34 +15,48 @@ enum Fate {
     Stays,
     /// Does nothing any more. What it sent may be applied; it need not be.
     Dead,
+    /// Dies with its work, and its guard revokes its lease.
+    Guarded,
 }
 
 impl Model {
     /// Whether there is one leader soon, whatever becomes of the nodes.
     pub(crate) fn recovers(&self, state: &State) -> bool {
-        if !self.leads_soon(state, [Fate::Stands; MOST_NODES]) {
+        let patience = self.ttl + 2;
+        if !self.leads_soon(state, [Fate::Stands; MOST_NODES], patience) {
             return false;
         }
         let stands =
             |node: &Node| node.own().is_some() && node.own() == node.key && !is_ending(node);
-        if state.nodes.iter().any(stands) && !self.leads_soon(state, [Fate::Stays; MOST_NODES]) {
+        let all_stay = [Fate::Stays; MOST_NODES];
+        if state.nodes.iter().any(stands) && !self.leads_soon(state, all_stay, patience) {
             return false;
         }
         (0..self.nodes).all(|alive| {
             let mut fates = [Fate::Dead; MOST_NODES];
             fates[alive] = Fate::Stands;
-            self.leads_soon(state, fates)
+            self.leads_soon(state, fates, patience)
         })
     }
 
-    fn leads_soon(&self, state: &State, fates: [Fate; MOST_NODES]) -> bool {
+    /// Whether each node leads at once when all others die and their guards revoke their leases.
+    pub(crate) fn recovers_with_guards(&self, state: &State) -> bool {
+        let mut living = (0..self.nodes).filter(|n| state.nodes[*n].lives());
+        living.all(|alive| {
+            let mut fates = [Fate::Guarded; MOST_NODES];
+            fates[alive] = Fate::Stands;
+            self.leads_soon(state, fates, 0)
+        })
+    }
+
+    fn leads_soon(&self, state: &State, fates: [Fate; MOST_NODES], patience: u8) -> bool {
         let mut state = *state;
-        let mut patience = self.ttl + 2;
+        let mut patience = patience;
         loop {
             let mut work = (0..self.nodes).find_map(|n| next(&state.nodes[n], n, fates[n], self));
             if work.is_none() {
                 let mut leaders = (0..self.nodes).filter(|n| {
-                    fates[*n] != Fate::Dead
+                    matches!(fates[*n], Fate::Stands | Fate::Stays)
                         && matches!(state.nodes[*n].phase, Phase::Leading { .. })
                 });
                 if leaders.next().is_some() && state.acting(self).count() == 1 {
@@ -71,6 +85,13 @@ fn next(node: &Node, n: usize, fate: Fate, model: &Model) -> Option<Action> {
     if fate == Fate::Dead {
         return None;
     }
+    if fate == Fate::Guarded {
+        return match node.phase {
+            Phase::Out => None,
+            Phase::Dead => Some(Action::Revoke(n)),
+            _ => Some(Action::Crash(n)),
+        };
+    }
     if node.own().is_some() && node.own() != node.key {
         return Some(Action::KeyGone(n));
     }
@@ -84,7 +105,7 @@ fn next(node: &Node, n: usize, fate: Fate, model: &Model) -> Option<Action> {
         Link::Acked { .. } => return Some(Action::Acknowledged(n)),
         Link::Verifying { .. } => return Some(Action::Accept(n)),
         Link::Stale => return Some(Action::Refuse(n)),
-        Link::Idle if node.lease.is_some() && node.belief < model.trust() => {
+        Link::Idle if node.lives() && node.lease.is_some() && node.belief < model.trust() => {
             return Some(Action::Renew(n));
         }
         Link::Idle => {}
@@ -94,7 +115,7 @@ fn next(node: &Node, n: usize, fate: Fate, model: &Model) -> Option<Action> {
         Phase::Joining if fate == Fate::Stands => Some(Action::Join(n)),
         Phase::Joining if node.is_orphan() && model.obeys(Rule::Sweep) => Some(Action::Sweep(n)),
         Phase::Waiting { .. } if node.first => Some(Action::Lead(n)),
-        Phase::Ending { .. } => Some(Action::WorkEnds(n)),
+        Phase::Ending { .. } | Phase::Outlived { .. } => Some(Action::WorkEnds(n)),
         _ => None,
     }
 }

@@ -26,13 +26,19 @@ pub enum Rule {
     EldestLeads,
     /// Keys of our lease that no candidate holds, put by a join that arrived late, are found and removed.
     Sweep,
+    /// A guard revokes no lease of a process that lives.
+    DeadOnly,
+    /// A guard awaits also the end of the work that outlives its process.
+    WorkDead,
+    /// A guard revokes only leases that the dead process has proved to be its own.
+    OwnLease,
     /// No rule of ours, but what we assume: in every TTL a clock is wrong by one tick at most.
     BoundedDrift,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Margin,
         Self::SendInstant,
         Self::Verification,
@@ -43,6 +49,9 @@ impl Rule {
         Self::GuardedDelete,
         Self::EldestLeads,
         Self::Sweep,
+        Self::DeadOnly,
+        Self::WorkDead,
+        Self::OwnLease,
         Self::BoundedDrift,
     ];
 
@@ -59,6 +68,9 @@ impl Rule {
             Self::GuardedDelete => "guarded-delete",
             Self::EldestLeads => "eldest-leads",
             Self::Sweep => "sweep",
+            Self::DeadOnly => "dead-only",
+            Self::WorkDead => "work-dead",
+            Self::OwnLease => "own-lease",
             Self::BoundedDrift => "bounded-drift",
         }
     }

@@ -10,7 +10,7 @@ use crate::action::Action;
 pub(crate) struct Seen(Arc<[AtomicBool; NAMES.len()]>);
 
 /// The kinds of steps.
-pub(crate) const NAMES: [&str; 26] = [
+pub(crate) const NAMES: [&str; 29] = [
     "tick",
     "slow tick",
     "fast tick",
@@ -37,6 +37,9 @@ pub(crate) const NAMES: [&str; 26] = [
     "key deleted late",
     "key found gone",
     "orphan swept",
+    "process died",
+    "process died before its work",
+    "revoked by a guard",
 ];
 
 fn kind(action: Action) -> usize {
@@ -67,6 +70,9 @@ fn kind(action: Action) -> usize {
         Action::DeleteLate(_) => 23,
         Action::KeyGone(_) => 24,
         Action::Sweep(_) => 25,
+        Action::Crash(_) => 26,
+        Action::CrashAlone(_) => 27,
+        Action::Revoke(_) => 28,
     }
 }
 

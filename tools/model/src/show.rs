@@ -28,6 +28,8 @@ impl fmt::Display for Line<'_> {
             Phase::Ending { rev: None, cutoff } => {
                 write!(f, "winding up without key for {cutoff}")?;
             }
+            Phase::Outlived { cutoff } => write!(f, "dead, its work goes on for {cutoff}")?,
+            Phase::Dead => f.write_str("dead")?,
         }
         if node.acts(model) {
             f.write_str(", acts")?;

@@ -24,6 +24,10 @@ pub(crate) enum Phase {
     /// The term's token is cancelled. Its work goes on, at the latest until `cutoff` by the own clock. The key is given
     /// unless it was released or is gone.
     Ending { rev: Option<Rev>, cutoff: u8 },
+    /// The process is dead, and the program that does its term's work goes on, at the latest until `cutoff`.
+    Outlived { cutoff: u8 },
+    /// The process is dead. What it sent may still be applied, as long as its lease lives.
+    Dead,
 }
 
 /// A renewal on its way. `until` is what the belief becomes if it is accepted, by the own clock.
@@ -98,7 +102,7 @@ impl Node {
         match self.phase {
             Phase::Waiting { rev } | Phase::Leading { rev } => Some(rev),
             Phase::Ending { rev, .. } => rev,
-            Phase::Out | Phase::Joining => None,
+            Phase::Out | Phase::Joining | Phase::Outlived { .. } | Phase::Dead => None,
         }
     }
 
@@ -109,8 +113,14 @@ impl Node {
             Phase::Ending { cutoff, .. } => {
                 cutoff > 0 || (!model.obeys(Rule::Frozen) && self.belief > 0)
             }
-            Phase::Out | Phase::Joining | Phase::Waiting { .. } => false,
+            Phase::Outlived { cutoff } => cutoff > 0,
+            Phase::Out | Phase::Joining | Phase::Waiting { .. } | Phase::Dead => false,
         }
+    }
+
+    /// Whether the node's process runs. A process that starts again is another node until the lease of this one is gone.
+    pub(crate) fn lives(&self) -> bool {
+        !matches!(self.phase, Phase::Outlived { .. } | Phase::Dead)
     }
 
     /// A key stands that the session put, and no candidate of it stands.
@@ -123,7 +133,7 @@ impl Node {
         let own = match phase {
             Phase::Waiting { rev } | Phase::Leading { rev } => Some(rev),
             Phase::Ending { rev, .. } => rev.as_mut(),
-            Phase::Out | Phase::Joining => None,
+            Phase::Out | Phase::Joining | Phase::Outlived { .. } | Phase::Dead => None,
         };
         own.into_iter().chain(key.as_mut())
     }
@@ -171,12 +181,16 @@ impl Node {
             // Nothing is left of the term that anybody could see.
             self.phase = Phase::Joining;
         }
-        if self.phase == Phase::Joining && self.lease.is_none() {
+        if !self.lives() {
+            self.forget_process();
+        }
+        if matches!(self.phase, Phase::Joining | Phase::Dead) && self.lease.is_none() {
             *self = Self::OUT;
         }
         // A renewal that would add nothing.
         if let Link::Asked { until, .. } | Link::Acked { until, .. } | Link::Verifying { until } =
             self.link
+            && self.lives()
             && until <= model.grace.max(self.belief)
             && model.obeys(Rule::SendInstant)
         {
@@ -185,6 +199,27 @@ impl Node {
         if matches!(self.phase, Phase::Joining | Phase::Ending { .. }) {
             self.first = false;
             self.robbed &= !matches!(self.phase, Phase::Joining);
+        }
+    }
+
+    /// A dead process believes nothing and awaits no answer; its requests are still on their way.
+    fn forget_process(&mut self) {
+        if let Phase::Outlived { cutoff: 0 } = self.phase {
+            // Work past its deadline does not act, and it ends at some time.
+            self.phase = Phase::Dead;
+        }
+        self.belief = 0;
+        self.first = false;
+        self.robbed &= self.phase != Phase::Dead;
+        self.link = match self.link {
+            Link::Asked { .. } => Link::Asked {
+                until: 0,
+                changes: 0,
+            },
+            _ => Link::Idle,
+        };
+        if self.removal == Removal::Done {
+            self.removal = Removal::None;
         }
     }
 }

@@ -54,7 +54,10 @@ impl Model {
             | Action::Deleted(n)
             | Action::DeleteLate(n)
             | Action::KeyGone(n)
-            | Action::Sweep(n) => self.apply_to(&mut state.nodes[n], action, next_rev),
+            | Action::Sweep(n)
+            | Action::Crash(n)
+            | Action::CrashAlone(n)
+            | Action::Revoke(n) => self.apply_to(&mut state.nodes[n], action, next_rev),
         }
         state.settle(self);
         state
@@ -62,11 +65,8 @@ impl Model {
 
     fn apply_to(&self, node: &mut Node, action: Action, next_rev: u8) {
         match action {
-            Action::Expire(_) => lose_lease(node),
-            Action::RevokeEarly(_) => {
-                node.robbed = node.key.is_some() && node.own() == node.key;
-                lose_lease(node);
-            }
+            Action::Expire(_) | Action::Revoke(_) => lose_lease(node),
+            Action::RevokeEarly(_) => rob(node),
             Action::Campaign(_) => {
                 node.phase = Phase::Joining;
                 node.lease = Some(self.ttl);
@@ -106,12 +106,11 @@ impl Model {
                 node.removal = Removal::None;
                 node.late_delete = !self.obeys(Rule::GuardedDelete);
             }
-            Action::DeleteLate(_) => {
-                node.key = None;
-                node.late_delete = false;
-            }
+            Action::DeleteLate(_) => (node.key, node.late_delete) = (None, false),
             Action::KeyGone(_) => self.miss_key(node),
             Action::Sweep(_) => node.removal = Removal::Asked,
+            Action::Crash(_) => node.phase = Phase::Dead,
+            Action::CrashAlone(_) => crash_alone(node),
             Action::Tick
             | Action::TickSlow(_)
             | Action::TickFast(_)
@@ -141,6 +140,10 @@ impl Model {
                 cutoff: 0
             }
         );
+        if !node.lives() {
+            node.phase = Phase::Dead;
+            return;
+        }
         if pending && self.coarse {
             node.key = None;
         } else {
@@ -158,6 +161,7 @@ impl Model {
             },
             Phase::Ending { cutoff, .. } => Phase::Ending { rev: None, cutoff },
             Phase::Waiting { .. } | Phase::Joining | Phase::Out => Phase::Joining,
+            Phase::Outlived { .. } | Phase::Dead => unreachable!("a dead process learns nothing"),
         };
         if node.lease.is_none() {
             node.belief = 0;
@@ -249,7 +253,7 @@ impl Model {
     /// The own clock goes on.
     fn pass(&self, node: &mut Node, ticks: u8) {
         node.belief = node.belief.saturating_sub(ticks);
-        if let Phase::Ending { cutoff, .. } = &mut node.phase {
+        if let Phase::Ending { cutoff, .. } | Phase::Outlived { cutoff } = &mut node.phase {
             *cutoff = cutoff.saturating_sub(ticks);
         }
         match &mut node.link {
@@ -287,6 +291,26 @@ fn release(node: &mut Node) {
     {
         node.removal = Removal::Asked;
     }
+}
+
+/// etcd deletes the key early, and not because we asked.
+fn rob(node: &mut Node) {
+    let outlived = matches!(node.phase, Phase::Outlived { .. });
+    // Work whose process is dead does not learn of the loss, so it stays robbed.
+    node.robbed = match node.key {
+        Some(_) => outlived || node.own() == node.key,
+        None => outlived && node.robbed,
+    };
+    lose_lease(node);
+}
+
+/// The process of a term's work is dead, and the work goes on until the deadline.
+fn crash_alone(node: &mut Node) {
+    let cutoff = match node.phase {
+        Phase::Ending { cutoff, .. } => cutoff,
+        _ => node.belief,
+    };
+    node.phase = Phase::Outlived { cutoff };
 }
 
 /// The lease is revoked, and its key with it.

@@ -127,6 +127,21 @@ fn without_the_sweep_a_key_that_nobody_holds_keeps_everybody_waiting() {
 }
 
 #[test]
+fn with_a_guard_that_revokes_the_lease_of_a_living_process_there_are_two_leaders() {
+    breaks(Rule::DeadOnly, ONE_LEADER);
+}
+
+#[test]
+fn with_a_guard_that_does_not_await_the_work_there_are_two_leaders() {
+    breaks(Rule::WorkDead, ONE_LEADER);
+}
+
+#[test]
+fn with_a_guard_that_revokes_the_lease_of_another_process_there_are_two_leaders() {
+    breaks(Rule::OwnLease, ONE_LEADER);
+}
+
+#[test]
 fn with_a_clock_beyond_its_bound_there_are_two_leaders() {
     breaks(Rule::BoundedDrift, ONE_LEADER);
 }
