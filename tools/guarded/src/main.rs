@@ -1,12 +1,17 @@
 //! A process that tests kill: it leads elections under a guard and does what its standard input says. As `agent` it is the
-//! guard of other processes.
+//! guard of other processes, and as `peer` it speaks single messages of the protocol.
 //!
-//! It writes a line for each thing that happens: `guarded LEASE`, `unguarded REASON`, `leading ELECTION TOKEN`,
-//! `lost ELECTION REASON`, `error MESSAGE`.
+//! It writes a line for each thing that happens: `connected`, `guarded LEASE`, `unguarded REASON`,
+//! `leading ELECTION TOKEN`, `lost ELECTION REASON`, `error KIND MESSAGE`.
 #![allow(clippy::disallowed_methods)] // it runs in real time
 
 #[cfg(target_os = "linux")]
 mod orders;
+#[cfg(target_os = "linux")]
+mod peer;
+#[cfg(target_os = "linux")]
+#[allow(dead_code, reason = "tests use the listener")]
+mod raw;
 #[cfg(target_os = "linux")]
 mod subject;
 
@@ -25,8 +30,9 @@ fn main() -> anyhow::Result<()> {
             ["subject", endpoint, guard, identity, count] => {
                 subject::stand(endpoint, guard, identity, count.parse()?).await
             }
+            ["peer", socket] => peer::speak(socket),
             _ => anyhow::bail!(
-                "usage: agent ENDPOINT SOCKET | subject ENDPOINT GUARD IDENTITY COUNT"
+                "usage: agent ENDPOINT SOCKET | subject ENDPOINT GUARD IDENTITY COUNT | peer SOCKET"
             ),
         }
     })

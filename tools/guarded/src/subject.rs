@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use eldest::guard::{Guard, GuardState};
-use eldest::{Session, SessionOptions};
+use eldest::{Credentials, Session, SessionOptions};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::orders;
@@ -13,44 +13,83 @@ use crate::orders;
 /// Far longer than any test: a key that goes was revoked, and did not expire.
 const TTL: Duration = Duration::from_secs(300);
 
+/// What tests set by variables of the environment.
+fn options(identity: &str) -> Result<SessionOptions> {
+    let mut options = SessionOptions::new(identity).ttl(millis("TTL_MS")?.unwrap_or(TTL));
+    if let Some(timeout) = millis("CONNECT_TIMEOUT_MS")? {
+        options = options.connect_timeout(timeout);
+    }
+    if let Ok(user) = std::env::var("ETCD_USER") {
+        options = options.credentials(Credentials::new(&user, &user));
+    }
+    Ok(options)
+}
+
+fn millis(variable: &str) -> Result<Option<Duration>> {
+    let value = std::env::var(variable).ok();
+    let value = value.map(|value| value.parse().map(Duration::from_millis));
+    Ok(value.transpose()?)
+}
+
 /// Guards whoever connects, until it is killed.
 pub(crate) async fn agent(endpoint: &str, socket: &str) -> Result<()> {
-    let options = SessionOptions::new("agent");
     let endpoints = [endpoint.to_owned()];
-    let agent = eldest::internal::agent::listen(&endpoints, options, Path::new(socket))?;
+    let agent = eldest::internal::agent::listen(&endpoints, options("agent")?, Path::new(socket))?;
     println!("listening");
     agent.run().await;
     Ok(())
 }
 
-/// Leads `count` elections, `work-0` and on, until the standard input ends.
+/// Leads `count` elections in each session, `work-0` and on, until the standard input ends. `SESSIONS` says how many
+/// sessions; the second one leads the elections after those of the first.
 pub(crate) async fn stand(endpoint: &str, guard: &str, identity: &str, count: usize) -> Result<()> {
-    let options = SessionOptions::new(identity).ttl(TTL);
-    let options = match guard.split_once('=').unwrap_or((guard, "")) {
-        ("none", _) => options,
-        ("spawned", _) => options.guard(Guard::spawned()),
-        ("agent", path) => options.guard(Guard::agent_at(path)),
-        ("optional", path) => options.guard(Guard::agent_at(path).optional()),
-        _ => bail!("no such guard: {guard}"),
-    };
-    let session = match Session::connect([endpoint], options).await {
-        Ok(session) => session,
-        Err(error) => {
-            println!("error {}", error.report());
-            return Ok(());
+    let many: usize = std::env::var("SESSIONS").map_or(Ok(1), |many| many.parse())?;
+    let mut sessions = Vec::new();
+    for number in 0..many {
+        let options = options(&format!(
+            "{identity}{}",
+            if number == 0 {
+                String::new()
+            } else {
+                format!("-{number}")
+            }
+        ))?;
+        let session = match Session::connect([endpoint], guarded(options, guard)?).await {
+            Ok(session) => session,
+            Err(error) => {
+                println!("error {:?} {}", error.kind(), error.report());
+                return Ok(());
+            }
+        };
+        println!("connected");
+        tokio::spawn(tell_guard(session.clone()));
+        for election in 0..count {
+            let name = format!("work-{}", number * count + election);
+            tokio::spawn(lead(session.clone(), name));
         }
-    };
-    tokio::spawn(tell_guard(session.clone()));
-    for number in 0..count {
-        tokio::spawn(lead(session.clone(), format!("work-{number}")));
+        sessions.push(session);
     }
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
-        orders::obey(&line, &session).await?;
+        orders::obey(&line, &sessions).await?;
     }
     // Its test has gone.
-    session.close().await?;
+    for session in sessions {
+        session.close().await?;
+    }
     Ok(())
+}
+
+fn guarded(options: SessionOptions, guard: &str) -> Result<SessionOptions> {
+    let guard = match guard.split_once('=').unwrap_or((guard, "")) {
+        ("none", _) => return Ok(options),
+        ("spawned", _) => Guard::spawned(),
+        ("agent", path) => Guard::agent_at(path),
+        ("optional", path) => Guard::agent_at(path).optional(),
+        _ => bail!("no such guard: {guard}"),
+    };
+    let linger = millis("LINGER_MS")?.unwrap_or_default();
+    Ok(options.guard(guard.linger(linger)))
 }
 
 async fn tell_guard(session: Session) {
@@ -79,6 +118,6 @@ async fn lead(session: Session, name: String) {
     };
     let ended: Result<(), eldest::Error> = leading.await;
     if let Err(error) = ended {
-        println!("error {}", error.report());
+        println!("error {:?} {}", error.kind(), error.report());
     }
 }

@@ -1,41 +1,111 @@
-//! A leader's process ends, and the next candidate leads long before the lease could expire.
+//! A leader's process ends in every way a process can, and the next candidate leads long before the lease could expire.
 
 use crate::stage::{Result, Stage};
 
-#[tokio::test]
-async fn a_killed_leader_is_followed_long_before_its_lease_expires() -> Result {
+/// Lets a leader end by an order, and waits until the next candidate leads.
+async fn is_followed(guard: &str, order: &str) -> Result {
     let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
-    let mut leader = stage.subject(&agent.guard(), "leader", 1)?;
-    leader.says("guarded").await?;
-    leader.says("leading work-0").await?;
+    let guard = stage.guard(guard).await?;
+    let (mut leader, lease) = stage.leader(&guard.word).await?;
     let mut next = stage.subject("none", "next", 1)?;
     stage.candidates("work-0", 2).await?;
-    leader.kill()?;
+    match order {
+        "killed" => leader.kill()?,
+        "killed while stopped" => {
+            leader.stop().await?;
+            leader.kill()?;
+        }
+        order => leader.obey(order).await?,
+    }
     next.says("leading work-0").await?;
-    stage.no_proof_is_left().await
+    stage.revoked(lease).await?;
+    stage.no_proof_is_left().await?;
+    match &guard.agent {
+        Some(agent) => {
+            let line = stage.agent_logs("its lease is revoked").await?;
+            assert!(line.contains("identity=\"leader\""), "{line}");
+            agent.guards(0).await
+        }
+        None => Ok(()),
+    }
 }
 
 #[tokio::test]
-async fn a_killed_leader_with_a_guard_of_its_own_is_followed_long_before_its_lease_expires()
--> Result {
-    let stage = Stage::new().await?;
-    let mut leader = stage.subject("spawned", "leader", 1)?;
-    leader.says("guarded").await?;
-    leader.says("leading work-0").await?;
-    let mut next = stage.subject("none", "next", 1)?;
-    stage.candidates("work-0", 2).await?;
-    leader.kill()?;
-    next.says("leading work-0").await?;
-    stage.no_proof_is_left().await
+async fn a_killed_leader_is_followed() -> Result {
+    is_followed("agent", "killed").await?;
+    is_followed("spawned", "killed").await
+}
+
+#[tokio::test]
+async fn an_aborted_leader_is_followed() -> Result {
+    is_followed("agent", "abort").await?;
+    is_followed("spawned", "abort").await
+}
+
+#[tokio::test]
+async fn a_leader_that_exits_without_closing_its_session_is_followed() -> Result {
+    is_followed("agent", "exit").await?;
+    is_followed("spawned", "exit").await
+}
+
+#[tokio::test]
+async fn a_leader_that_is_killed_while_it_is_stopped_is_followed() -> Result {
+    is_followed("agent", "killed while stopped").await?;
+    is_followed("spawned", "killed while stopped").await
+}
+
+#[tokio::test]
+async fn a_thousand_elections_end_with_their_process() -> Result {
+    for guard in ["agent", "spawned"] {
+        let stage = Stage::new().await?;
+        let guard = stage.guard(guard).await?;
+        let mut leader = stage.subject(&guard.word, "leader", 1_000)?;
+        stage.keys("eldest/work-", 1_000).await?;
+        leader.kill()?;
+        stage.keys("eldest/", 0).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_session_of_a_process_ends_with_it() -> Result {
+    for guard in ["agent", "spawned"] {
+        let stage = Stage::new().await?;
+        let guard = stage.guard(guard).await?;
+        let many = [("SESSIONS", "3")];
+        let mut leader = stage.subject_with(&guard.word, "leader", 1, &[], &many)?;
+        for _ in 0..3 {
+            leader.says("guarded").await?;
+        }
+        stage.keys("eldest/work-", 3).await?;
+        leader.kill()?;
+        stage.keys("eldest/", 0).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_grandchild_that_keeps_the_guards_socket_does_not_hide_the_death() -> Result {
+    for guard in ["agent", "spawned"] {
+        let stage = Stage::new().await?;
+        let guard = stage.guard(guard).await?;
+        let (mut leader, lease) = stage.leader(&guard.word).await?;
+        leader.obey("leave").await?;
+        let pid = leader.says("left").await?;
+        leader.kill()?;
+        let revoked = stage.revoked(lease).await;
+        let killed = std::process::Command::new("kill").arg(&pid).status()?;
+        revoked?;
+        assert!(killed.success(), "the grandchild {pid} had ended before");
+    }
+    Ok(())
 }
 
 #[tokio::test]
 async fn a_session_that_was_closed_is_not_guarded_any_longer() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
-    let mut leader = stage.subject(&agent.guard(), "leader", 1)?;
-    leader.says("guarded").await?;
+    let (mut leader, _) = stage.leader(&agent.guard()).await?;
     assert_eq!(agent.sessions().await?.len(), 1);
     leader.obey("close").await?;
     leader.says("closed").await?;

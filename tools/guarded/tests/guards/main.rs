@@ -3,4 +3,11 @@
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod deaths;
+mod lives;
+mod memory;
+mod namespaces;
+mod process;
+#[path = "../../src/raw.rs"]
+#[allow(dead_code, reason = "the program uses the rest")]
+mod raw;
 mod stage;

@@ -1,56 +1,193 @@
-//! Starts an etcd, agents and subjects for one test, and reads what the subjects say.
+//! Starts an etcd, agents and subjects for one test, and looks at what is left in etcd.
 
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use eldest::BoxError;
 use eldest_testing::Etcd;
-use etcd_client::GetOptions;
-use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use etcd_client::{Client, GetOptions, PutOptions};
 use tokio::time::{sleep, timeout};
+
+use crate::process::{Process, start};
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
 /// Longer than anything here takes on a busy machine, and far shorter than a subject's TTL of 300 s.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// The program of this package.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_eldest-guarded");
 
 /// An etcd, and a folder for sockets.
 pub(crate) struct Stage {
     pub(crate) etcd: Etcd,
+    pub(crate) client: Client,
     folder: tempfile::TempDir,
 }
 
-/// A process of this package's program.
-pub(crate) struct Process {
-    child: Child,
-    orders: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
-    socket: PathBuf,
+/// A guard that a test uses: an agent, which it keeps, or a spawned process.
+pub(crate) struct Guard {
+    pub(crate) agent: Option<Process>,
+    pub(crate) word: String,
 }
 
 impl Stage {
     pub(crate) async fn new() -> Result<Self> {
-        let (etcd, folder) = (Etcd::start().await?, tempfile::tempdir()?);
-        Ok(Self { etcd, folder })
+        Self::with(Etcd::start().await?).await
+    }
+
+    pub(crate) async fn with(etcd: Etcd) -> Result<Self> {
+        let client = etcd.client().await;
+        let folder = tempfile::tempdir()?;
+        // Another user of the system must be able to reach the sockets.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), open)?;
+        Ok(Self {
+            etcd,
+            client,
+            folder,
+        })
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Where the agent listens.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path("agent.sock")
     }
 
     /// Starts an agent at the socket `agent.sock`.
     pub(crate) async fn agent(&self) -> Result<Process> {
-        let socket = self.folder.path().join("agent.sock");
-        let endpoint = self.etcd.endpoint();
-        let mut agent = start(&["agent", &endpoint, &socket.to_string_lossy()])?;
+        self.agent_through(&self.etcd.endpoint(), &[], &[]).await
+    }
+
+    /// Starts an agent that reaches etcd at that endpoint, behind those words of a command, with those variables.
+    pub(crate) async fn agent_through(
+        &self,
+        endpoint: &str,
+        before: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Process> {
+        let (socket, log) = (self.socket(), self.path("agent.log"));
+        let words = [
+            before,
+            &[PROGRAM, "agent", endpoint, &socket.to_string_lossy()],
+        ];
+        let mut agent = start(&words.concat(), variables, Some(&log))?;
         agent.socket = socket;
         agent.says("listening").await?;
         Ok(agent)
     }
 
+    /// Starts the guard of that name: `agent` or `spawned`.
+    pub(crate) async fn guard(&self, name: &str) -> Result<Guard> {
+        let agent = match name {
+            "agent" => Some(self.agent().await?),
+            _ => None,
+        };
+        let word = agent
+            .as_ref()
+            .map_or_else(|| name.to_owned(), Process::guard);
+        Ok(Guard { agent, word })
+    }
+
+    /// Waits until the agent's log has those words, and returns the line.
+    pub(crate) async fn agent_logs(&self, words: &str) -> Result<String> {
+        let waiting = async {
+            loop {
+                let log = std::fs::read_to_string(self.path("agent.log"))?;
+                if let Some(line) = log.lines().find(|line| line.contains(words)) {
+                    return Ok(line.to_owned());
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let limit = format!("the agent's log never has {words:?}");
+        timeout(LONG, waiting).await.map_err(|_| limit)?
+    }
+
     /// Starts a process that leads `count` elections.
     pub(crate) fn subject(&self, guard: &str, identity: &str, count: usize) -> Result<Process> {
-        let endpoint = self.etcd.endpoint();
-        start(&["subject", &endpoint, guard, identity, &count.to_string()])
+        self.subject_with(guard, identity, count, &[], &[])
+    }
+
+    /// Starts a subject behind those words of a command, with those variables.
+    pub(crate) fn subject_with(
+        &self,
+        guard: &str,
+        identity: &str,
+        count: usize,
+        before: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Process> {
+        let (endpoint, count) = (self.etcd.endpoint(), count.to_string());
+        let words = [
+            before,
+            &[PROGRAM, "subject", &endpoint, guard, identity, &count],
+        ];
+        start(&words.concat(), variables, None)
+    }
+
+    /// Starts a subject that is guarded and leads `work-0`, and returns it with its lease.
+    pub(crate) async fn leader(&self, guard: &str) -> Result<(Process, i64)> {
+        let mut leader = self.subject(guard, "leader", 1)?;
+        let lease = leader.leads().await?;
+        Ok((leader, lease))
+    }
+
+    /// Starts a process that speaks the protocol word by word.
+    pub(crate) fn peer(&self) -> Result<Process> {
+        self.peer_behind(&[])
+    }
+
+    pub(crate) fn peer_behind(&self, before: &[&str]) -> Result<Process> {
+        let socket = self.socket();
+        let words = [before, &[PROGRAM, "peer", &socket.to_string_lossy()]];
+        start(&words.concat(), &[], None)
+    }
+
+    /// Grants a lease for a peer, with one key under it.
+    pub(crate) async fn lease(&self, name: &str) -> Result<i64> {
+        let mut client = self.client.clone();
+        let lease = client.lease_grant(300, None).await?.id();
+        self.put(&format!("eldest/{name}/key"), lease).await?;
+        Ok(lease)
+    }
+
+    /// Puts a key under a lease.
+    pub(crate) async fn put(&self, key: &str, lease: i64) -> Result {
+        let under = PutOptions::new().with_lease(lease);
+        self.client.clone().put(key, "", Some(under)).await?;
+        Ok(())
+    }
+
+    /// Returns whether the lease exists.
+    pub(crate) async fn lives(&self, lease: i64) -> Result<bool> {
+        let mut client = self.client.clone();
+        Ok(client.lease_time_to_live(lease, None).await?.ttl() > 0)
+    }
+
+    /// Waits until the lease is gone.
+    pub(crate) async fn revoked(&self, lease: i64) -> Result {
+        let waiting = async {
+            while self.lives(lease).await? {
+                sleep(Duration::from_millis(5)).await;
+            }
+            Ok(())
+        };
+        let limit = format!("the lease {lease:x} is never revoked");
+        timeout(LONG, waiting).await.map_err(|_| limit)?
+    }
+
+    /// Kills another session of the same guard and waits until it is revoked: the guard had its chance to revoke whatever
+    /// it takes for dead.
+    pub(crate) async fn another_dies(&self, guard: &str) -> Result {
+        let mut other = self.subject_with(guard, "other", 1, &[], &[])?;
+        let lease = other.says("guarded").await?;
+        other.kill()?;
+        self.revoked(i64::from_str_radix(&lease, 16)?).await
     }
 
     /// Waits until an election has so many candidates.
@@ -63,13 +200,13 @@ impl Stage {
         self.keys("eldest/~guard/", 0).await
     }
 
-    async fn keys(&self, prefix: &str, count: usize) -> Result {
-        let mut client = self.etcd.client().await;
+    /// Waits until so many keys have that prefix.
+    pub(crate) async fn keys(&self, prefix: &str, count: usize) -> Result {
+        let mut client = self.client.clone();
         let waiting = async {
             loop {
-                let found = client
-                    .get(prefix, Some(GetOptions::new().with_prefix()))
-                    .await?;
+                let below = GetOptions::new().with_prefix().with_keys_only();
+                let found = client.get(prefix, Some(below)).await?;
                 if found.kvs().len() == count {
                     return Ok(());
                 }
@@ -81,77 +218,28 @@ impl Stage {
     }
 }
 
-fn start(arguments: &[&str]) -> Result<Process> {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_eldest-guarded"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()?;
-    let (orders, lines) = child
-        .stdin
-        .take()
-        .zip(child.stdout.take())
-        .ok_or("no pipes")?;
-    Ok(Process {
-        child,
-        orders,
-        lines: BufReader::new(lines).lines(),
-        socket: PathBuf::new(),
-    })
+/// Returns whether there is such a program; says so if not.
+pub(crate) fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|folder| folder.join(program).exists());
+    if !found {
+        println!("left out: no {program}");
+    }
+    found
 }
 
-impl Process {
-    /// Returns the subject's option for this agent.
-    pub(crate) fn guard(&self) -> String {
-        format!("agent={}", self.socket.display())
+/// Returns whether this process is root; says so if not.
+pub(crate) fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("left out: only root may do this; run it as root");
     }
+    root
+}
 
-    /// Returns what the agent says of its sessions.
-    pub(crate) async fn sessions(&self) -> Result<Vec<Value>> {
-        let (sessions, _) = eldest::internal::agent::status(&self.socket).await?;
-        Ok(sessions)
-    }
-
-    /// Waits until the agent guards so many sessions.
-    pub(crate) async fn guards(&self, count: usize) -> Result {
-        let waiting = async {
-            while self.sessions().await?.len() != count {
-                sleep(Duration::from_millis(10)).await;
-            }
-            Ok(())
-        };
-        let limit = format!("the agent does not guard {count} sessions");
-        timeout(LONG, waiting).await.map_err(|_| limit)?
-    }
-
-    /// Waits for a line that begins with those words, and returns the rest of it.
-    pub(crate) async fn says(&mut self, words: &str) -> Result<String> {
-        let mut said = Vec::new();
-        let waiting = async {
-            while let Some(line) = self.lines.next_line().await? {
-                if let Some(rest) = line.strip_prefix(words) {
-                    return Ok(rest.trim().to_owned());
-                }
-                said.push(line);
-            }
-            Err(BoxError::from("its output ended"))
-        };
-        let found = timeout(LONG, waiting).await;
-        let found = found.unwrap_or_else(|_| Err("it says nothing more".into()));
-        found.map_err(|error| format!("waiting for {words:?}: {error}; it said {said:?}").into())
-    }
-
-    /// Gives an order.
-    pub(crate) async fn obey(&mut self, order: &str) -> Result {
-        self.orders
-            .write_all(format!("{order}\n").as_bytes())
-            .await?;
-        Ok(())
-    }
-
-    pub(crate) fn kill(&mut self) -> Result {
-        self.child.start_kill()?;
-        Ok(())
-    }
+/// Returns one word of the kernel's account of a process, such as its state `S`.
+pub(crate) fn stat(pid: u32) -> Result<String> {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"))?;
+    let after = stat.rsplit_once(") ").ok_or("no name")?.1;
+    Ok(after.split(' ').next().unwrap_or_default().to_owned())
 }

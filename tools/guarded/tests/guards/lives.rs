@@ -1,0 +1,233 @@
+//! A process that only looks dead keeps its lease: the guard sees its socket close, and the process lives on.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use crate::process::{Process, spawned_guards};
+use crate::stage::{LONG, Result, Stage, has};
+
+/// What a C program does to its own process that no safe Rust can. `argv[1]` says what.
+const TRICKS: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static void *wait_for_ever(void *_) { for (;;) pause(); }
+int main(int count, char **words) {
+    pthread_t thread;
+    if (!strcmp(words[1], "main-thread-ends")) {
+        pthread_create(&thread, 0, wait_for_ever, 0);
+        syscall(SYS_exit, 0);
+    }
+    if (!strcmp(words[1], "closes-everything"))
+        for (int file = 0; file < 1024; file++) close(file);
+    if (!strcmp(words[1], "sleeps-uninterruptibly") && vfork() == 0) {
+        pause();
+        _exit(0);
+    }
+    wait_for_ever(0);
+}
+"#;
+
+/// Compiles the tricks.
+fn tricks(stage: &Stage) -> Result<Option<PathBuf>> {
+    if !has("cc") {
+        return Ok(None);
+    }
+    let (source, program) = (stage.path("tricks.c"), stage.path("tricks"));
+    std::fs::write(&source, TRICKS)?;
+    let mut cc = Command::new("cc");
+    let compiled = cc
+        .arg("-pthread")
+        .arg("-o")
+        .arg(&program)
+        .arg(&source)
+        .status()?;
+    assert!(compiled.success(), "cc: {compiled}");
+    Ok(Some(program))
+}
+
+/// Gives the guard its chance to take the disconnected leader for dead; then lets it die, which must be noticed.
+async fn lives_until_killed(
+    stage: &Stage,
+    agent: &Process,
+    leader: &mut Process,
+    lease: i64,
+) -> Result {
+    stage.another_dies(&agent.guard()).await?;
+    assert!(stage.lives(lease).await?, "the lease of a living process");
+    leader.kill()?;
+    stage.revoked(lease).await?;
+    agent.guards(0).await
+}
+
+/// Lets a leader become another program in that way.
+async fn becomes_another_program(order: &str, keeps_its_socket: bool) -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
+    leader.obey(&format!("{order} sleep 600")).await?;
+    if keeps_its_socket {
+        becomes(&leader, "sleep").await?;
+    } else {
+        agent.lists_a_disconnected_session().await?;
+    }
+    lives_until_killed(&stage, &agent, &mut leader, lease).await
+}
+
+/// Waits until the process has that name.
+async fn becomes(process: &Process, name: &str) -> Result {
+    let path = format!("/proc/{}/comm", process.id());
+    becomes_true("the process is another program", || {
+        Ok(std::fs::read_to_string(&path)?.trim() == name)
+    })
+    .await
+}
+
+async fn becomes_true(what: &str, is_so: impl Fn() -> Result<bool>) -> Result {
+    let waiting = async {
+        while !is_so()? {
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    };
+    let limit = format!("never: {what}");
+    timeout(LONG, waiting).await.map_err(|_| limit)?
+}
+
+#[tokio::test]
+async fn a_process_that_becomes_another_program_keeps_its_lease() -> Result {
+    becomes_another_program("exec", false).await
+}
+
+#[tokio::test]
+async fn a_process_that_becomes_another_program_from_a_second_thread_keeps_its_lease() -> Result {
+    becomes_another_program("exec-by-thread", false).await
+}
+
+#[tokio::test]
+async fn a_process_whose_next_program_keeps_the_socket_keeps_its_lease() -> Result {
+    becomes_another_program("keep-and-exec", true).await
+}
+
+#[tokio::test]
+async fn a_process_whose_spawned_guard_sees_its_socket_close_keeps_its_lease() -> Result {
+    let stage = Stage::new().await?;
+    let (mut leader, lease) = stage.leader("spawned").await?;
+    let guards = spawned_guards(leader.id());
+    let guard = guards.first().ok_or("no spawned guard")?;
+    let files = format!("/proc/{}/fd", guard.as_raw_nonzero());
+    let before = std::fs::read_dir(&files)?.count();
+    leader.obey("exec sleep 600").await?;
+    // It has read the end of the stream.
+    becomes_true("the guard closes its socket", || {
+        Ok(std::fs::read_dir(&files)?.count() < before)
+    })
+    .await?;
+    assert!(stage.lives(lease).await?, "the lease of a living process");
+    leader.kill()?;
+    stage.revoked(lease).await
+}
+
+#[tokio::test]
+async fn a_process_whose_main_thread_has_ended_keeps_its_lease() -> Result {
+    let stage = Stage::new().await?;
+    let Some(tricks) = tricks(&stage)? else {
+        return Ok(());
+    };
+    let agent = stage.agent().await?;
+    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
+    let order = format!("keep-and-exec {} main-thread-ends", tricks.display());
+    leader.obey(&order).await?;
+    leader.is_in_state("Z").await?;
+    lives_until_killed(&stage, &agent, &mut leader, lease).await
+}
+
+#[tokio::test]
+async fn a_process_in_uninterruptible_sleep_keeps_its_lease() -> Result {
+    let stage = Stage::new().await?;
+    let Some(tricks) = tricks(&stage)? else {
+        return Ok(());
+    };
+    let agent = stage.agent().await?;
+    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
+    let order = format!("exec {} sleeps-uninterruptibly", tricks.display());
+    leader.obey(&order).await?;
+    leader.is_in_state("D").await?;
+    let child = children(leader.id())?;
+    agent.lists_a_disconnected_session().await?;
+    let lived = lives_until_killed(&stage, &agent, &mut leader, lease).await;
+    for pid in child {
+        Command::new("kill").args(["-9", &pid]).status()?;
+    }
+    lived
+}
+
+/// Returns the numbers of the children of a process.
+fn children(pid: u32) -> Result<Vec<String>> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    Ok(children.split_whitespace().map(str::to_owned).collect())
+}
+
+#[tokio::test]
+async fn a_process_that_closes_every_descriptor_keeps_its_lease() -> Result {
+    let stage = Stage::new().await?;
+    let Some(tricks) = tricks(&stage)? else {
+        return Ok(());
+    };
+    let agent = stage.agent().await?;
+    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
+    let order = format!("keep-and-exec {} closes-everything", tricks.display());
+    leader.obey(&order).await?;
+    agent.lists_a_disconnected_session().await?;
+    lives_until_killed(&stage, &agent, &mut leader, lease).await
+}
+
+#[tokio::test]
+async fn a_stopped_process_keeps_its_lease() -> Result {
+    for guard in ["agent", "spawned"] {
+        let stage = Stage::new().await?;
+        let guard = stage.guard(guard).await?;
+        let (mut leader, lease) = stage.leader(&guard.word).await?;
+        leader.stop().await?;
+        stage.another_dies(&guard.word).await?;
+        assert!(stage.lives(lease).await?, "the lease of a stopped process");
+        leader.resume()?;
+        leader.has_lost_nothing().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_whose_connection_breaks_keeps_its_lease_and_registers_again() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
+    leader.obey("hang-up").await?;
+    leader.says("unguarded").await?;
+    let again = leader.says("guarded").await?;
+    assert_eq!(i64::from_str_radix(&again, 16)?, lease);
+    agent.lists_a_disconnected_session().await?;
+    leader.has_lost_nothing().await?;
+    lives_until_killed(&stage, &agent, &mut leader, lease).await
+}
+
+#[tokio::test]
+async fn a_peer_that_closes_its_socket_keeps_its_lease() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let lease = stage.lease("peer").await?;
+    let mut peer = stage.peer()?;
+    peer.hello().await?;
+    let key = peer.ask_to_guard(lease).await?;
+    stage.put(&key, lease).await?;
+    assert_eq!(peer.prove(lease).await?, None);
+    peer.obey("hang-up").await?;
+    peer.says("parted").await?;
+    agent.lists_a_disconnected_session().await?;
+    lives_until_killed(&stage, &agent, &mut peer, lease).await
+}
