@@ -245,6 +245,12 @@ fn on_processes(w: &mut World, fault: Fault) -> bool {
             w.kill(node);
             stand_again(w, node);
         }
+        Kind::GuardRevokes => {
+            // The guard may notice the death at once.
+            let wait = [Duration::ZERO, lasts, lasts][fault.dice as usize % 3];
+            w.die_guarded(node, wait);
+            stand_again(w, node);
+        }
         Kind::Clone => {
             w.kill(node);
             w.relink(node, |l| l.same_ids = true);

@@ -82,6 +82,8 @@ pub(crate) enum Kind {
     RefusedDone,
     /// An operator takes the permission for all keys away from a node, whose lease lives on and is renewed.
     NotPermitted,
+    /// The process dies and another takes its place; its guard revokes the lease of the dead one, at once or later.
+    GuardRevokes,
 }
 
 impl Kind {
@@ -144,9 +146,13 @@ impl Kind {
     /// Those that are drawn after [`Kind::LATER`], for the same reason.
     pub(crate) const NEWEST: [Kind; 3] = [Kind::Suspend, Kind::RefusedDone, Kind::NotPermitted];
 
+    /// Those that are drawn after [`Kind::NEWEST`], for the same reason.
+    pub(crate) const GUARDS: [Kind; 1] = [Kind::GuardRevokes];
+
     /// Every one.
     pub(crate) fn every() -> impl Iterator<Item = Kind> {
-        Self::ALL.into_iter().chain(Self::LATER).chain(Self::NEWEST)
+        let drawn_later = Self::LATER.into_iter().chain(Self::NEWEST);
+        Self::ALL.into_iter().chain(drawn_later).chain(Self::GUARDS)
     }
 
     /// Whether it takes keys away that are somebody's.

@@ -18,10 +18,12 @@ pub(crate) enum Mutant {
     Unguarded,
     ClockStops,
     AnnouncesBlindly,
+    GuardRevokesEarly,
+    GuardRevokesAnothers,
 }
 
 impl Mutant {
-    pub(crate) const ALL: [Mutant; 15] = [
+    pub(crate) const ALL: [Mutant; 17] = [
         Mutant::ReceiveInstant,
         Mutant::Proxied,
         Mutant::NoVerification,
@@ -37,6 +39,8 @@ impl Mutant {
         Mutant::Unguarded,
         Mutant::ClockStops,
         Mutant::AnnouncesBlindly,
+        Mutant::GuardRevokesEarly,
+        Mutant::GuardRevokesAnothers,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -56,6 +60,8 @@ impl Mutant {
             Mutant::Unguarded => "unguarded",
             Mutant::ClockStops => "clock-stops",
             Mutant::AnnouncesBlindly => "announces-blindly",
+            Mutant::GuardRevokesEarly => "guard-revokes-early",
+            Mutant::GuardRevokesAnothers => "guard-revokes-anothers",
         }
     }
 
@@ -101,6 +107,10 @@ impl Mutant {
             }
             Mutant::AnnouncesBlindly => {
                 "a value is announced whatever the mod revision of its key is, so a late write replaces a newer value"
+            }
+            Mutant::GuardRevokesEarly => "a guard revokes the lease of a process that still lives",
+            Mutant::GuardRevokesAnothers => {
+                "when a process dies, its guard revokes the lease of another process"
             }
         }
     }

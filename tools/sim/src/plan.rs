@@ -259,6 +259,9 @@ impl Plan {
             }
         }
         self.pages = rng.bool();
+        if rng.u8(..3) == 0 {
+            self.one_a_storm(rng, nodes, &Kind::GUARDS);
+        }
     }
 
     fn one_a_storm(&mut self, rng: &mut fastrand::Rng, nodes: usize, kinds: &[Kind]) {

@@ -1,14 +1,16 @@
 //! Tests the simulator itself: it repeats a run, notices deliberate faults, and reports briefly.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::keeping::is_noticed_by_a_kept_plan;
 use crate::kind::Kind;
 use crate::mutant::Mutant;
-use crate::plan::{Beside, Plan};
+use crate::plan::{Beside, Fault, Member, Plan};
 use crate::report::{self, Row};
 use crate::run::{Sum, run};
 use crate::shrink::shrink;
+use crate::world::promise::Invariant;
 
 /// Who noticed the mutants when they last ran.
 const NOTICED: &str = include_str!("../../noticed.toml");
@@ -78,6 +80,42 @@ fn what_is_broken_on_purpose_is_noticed_and_the_table_names_all_of_it() {
         there.iter().all(|(name, _)| table.contains(name)),
         "{table}"
     );
+}
+
+#[test]
+fn a_guard_that_revokes_early_breaks_i1_and_one_that_awaits_the_death_takes_no_key_away() {
+    let at = Duration::from_secs(7);
+    for (lasts, dice) in [(0, 0), (0, 1), (500, 1), (3000, 1)] {
+        let dies = Fault {
+            at,
+            node: 0,
+            election: 0,
+            lasts: Duration::from_millis(lasts),
+            kind: Kind::GuardRevokes,
+            dice,
+        };
+        // The first node leads, and does not hear at once that its key is gone.
+        let stalls = Fault {
+            at: at.saturating_sub(Duration::from_millis(10)),
+            lasts: Duration::from_secs(1),
+            kind: Kind::WatchesStalled,
+            ..dies
+        };
+        let plan = Plan {
+            members: vec![Member::default(); 3],
+            faults: vec![stalls, dies],
+            ..Plan::default()
+        };
+        let outcome = run(&plan, None, false);
+        assert!(outcome.broken.is_none(), "{:?}", outcome.broken);
+        assert_eq!(outcome.sum.early.0, 0);
+        assert!(outcome.sum.faults[&Kind::GuardRevokes].1 > 0);
+        // Revoked and killed at the same moment, nobody acts under the lease.
+        if lasts > 0 {
+            let early = run(&plan, Some(Mutant::GuardRevokesEarly), false);
+            assert_eq!(early.broken.unwrap().invariant, Invariant::Overlap);
+        }
+    }
 }
 
 #[test]
