@@ -167,6 +167,15 @@ mod told {
         gauge!("eldest_guarded", "identity" => identity.to_owned()).set(value);
     }
 
+    /// Shows what has not happened yet as 0, so that its first rise is seen.
+    pub(crate) fn agent_started() {
+        agent_sessions(0);
+        counter!("eldest_agent_refusals_total").increment(0);
+        for outcome in ["revoked", "failed"] {
+            counter!("eldest_agent_revocations_total", "outcome" => outcome).increment(0);
+        }
+    }
+
     pub(crate) fn agent_sessions(count: usize) {
         gauge!("eldest_agent_sessions").set(count as f64);
     }
@@ -203,6 +212,7 @@ mod told {
     pub(crate) fn request_failed(_: &str, _: &'static str) {}
     pub(crate) fn watch_lost(_: &str) {}
     pub(crate) fn guarded(_: &str, _: bool) {}
+    pub(crate) fn agent_started() {}
     pub(crate) fn agent_sessions(_: usize) {}
     pub(crate) fn agent_revoked(_: &'static str) {}
     pub(crate) fn agent_took(_: Duration) {}

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub(super) struct Agent {
     pub(super) pool: Arc<Pool>,
     /// Why etcd did not answer the last look.
     problem: Mutex<Option<String>>,
+    /// Set when the first look has ended.
+    looked: AtomicBool,
     sessions: Mutex<BTreeMap<u64, Guarded>>,
     numbers: AtomicU64,
     revoked: AtomicU64,
@@ -65,10 +67,12 @@ impl Agent {
             env: Arc::clone(env),
             pool: Arc::new(pool),
             problem: Mutex::new(None),
+            looked: AtomicBool::new(false),
             sessions: Mutex::new(BTreeMap::new()),
             numbers: AtomicU64::new(0),
             revoked: AtomicU64::new(0),
         });
+        metrics::agent_started();
         let looking = Arc::downgrade(&agent);
         env.spawn(
             async move {
@@ -111,11 +115,20 @@ impl Agent {
             tracing::info!(target: "eldest::guard", "the guard reaches etcd again");
         }
         *known = problem;
+        self.looked.store(true, Ordering::Release);
     }
 
     /// Returns why the guard does not reach etcd at present.
     pub(super) fn problem(&self) -> Option<String> {
         lock(&self.problem).clone()
+    }
+
+    /// The same for people, who are told also that etcd was not asked yet.
+    pub(super) fn problem_told(&self) -> Option<String> {
+        if self.looked.load(Ordering::Acquire) {
+            return self.problem();
+        }
+        Some("etcd was not asked yet".to_owned())
     }
 
     /// Lists a session, and returns its number.
@@ -148,15 +161,16 @@ impl Agent {
         self.revoked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Describes each session, and then the guard itself.
-    pub(super) fn describe(&self) -> (Vec<Value>, Value) {
-        let sessions: Vec<Value> = lock(&self.sessions)
-            .values()
-            .map(Guarded::describe)
-            .collect();
+    /// Describes each session that this user may see, and then the guard itself. root and the guard's own user see those
+    /// of all users.
+    pub(super) fn describe(&self, viewer: u32) -> (Vec<Value>, Value) {
+        let all = viewer == 0 || viewer == rustix::process::geteuid().as_raw();
+        let listed = lock(&self.sessions);
+        let seen = listed.values().filter(|one| all || one.uid == viewer);
+        let sessions: Vec<Value> = seen.map(Guarded::describe).collect();
         let agent = json!({
-            "pid": std::process::id(), "sessions": sessions.len(),
-            "revoked": self.revoked.load(Ordering::Relaxed), "problem": self.problem(),
+            "pid": std::process::id(), "sessions": listed.len(),
+            "revoked": self.revoked.load(Ordering::Relaxed), "problem": self.problem_told(),
         });
         (sessions, agent)
     }

@@ -33,7 +33,10 @@ pub(super) async fn attend(agent: Arc<Agent>, socket: Socket) {
     };
     match Request::decode(&first.message) {
         Some(Request::Status) => {
-            let (sessions, about) = agent.describe();
+            let Ok(viewer) = socket.peer() else {
+                return;
+            };
+            let (sessions, about) = agent.describe(viewer.uid);
             for session in sessions {
                 if socket
                     .send(&Reply::Session(session).encode(), None)

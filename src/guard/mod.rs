@@ -22,7 +22,7 @@ mod process;
 #[cfg(target_os = "linux")]
 mod serving;
 #[cfg(target_os = "linux")]
-mod socket;
+pub(crate) mod socket;
 #[cfg(target_os = "linux")]
 mod spawned;
 #[cfg(not(target_os = "linux"))]

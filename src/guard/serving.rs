@@ -1,5 +1,6 @@
 //! Runs a guard for whoever connects to a socket: the library's half of `eldest agent`.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use super::agent::{self, Agent};
 use super::check_path;
-use super::socket::Listener;
+use super::socket::{Listener, SocketFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Pool;
 use crate::runtime::SharedEnv;
@@ -19,22 +20,16 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Listens at that path.
+    /// Listens at that socket.
     ///
     /// # Errors
     ///
     /// `InvalidInput`: the path cannot be a socket's, or another agent listens there.
-    pub(crate) fn listen(env: &SharedEnv, pool: Pool, path: &Path) -> Result<Self> {
+    pub(crate) fn listen(env: &SharedEnv, pool: Pool, file: &SocketFile) -> Result<Self> {
         let invalid = |message: String| Error::new(ErrorKind::InvalidInput, message);
-        check_path(path).map_err(invalid)?;
-        let listener = Listener::bind(path).map_err(|error| {
-            invalid(match error.kind() {
-                std::io::ErrorKind::AddrInUse => {
-                    format!("another agent listens at {}", path.display())
-                }
-                _ => format!("the agent cannot listen at {}: {error}", path.display()),
-            })
-        })?;
+        check_path(&file.path).map_err(invalid)?;
+        let listener =
+            Listener::bind(file).map_err(|error| invalid(explain(&file.path, &error)))?;
         let agent = Agent::start(env, pool);
         Ok(Self { agent, listener })
     }
@@ -46,7 +41,37 @@ impl Serving {
 
     /// Returns why the agent does not reach etcd at present.
     pub(crate) fn problem(&self) -> Option<String> {
-        self.agent.problem()
+        self.agent.problem_told()
+    }
+
+    /// Returns `true` while the path names this agent's socket.
+    pub(crate) fn is_found(&self) -> bool {
+        self.listener.is_found()
+    }
+
+    /// Removes the socket's file, so that no session connects any more.
+    pub(crate) fn close(&self) {
+        self.listener.remove();
+    }
+}
+
+/// Says why the agent cannot listen, and what to do.
+fn explain(path: &Path, error: &io::Error) -> String {
+    let (path, folder) = (path.display(), path.parent().unwrap_or(path).display());
+    match error.kind() {
+        io::ErrorKind::AddrInUse => format!("another agent listens at {path}"),
+        io::ErrorKind::AlreadyExists => {
+            format!("{path} is no socket: the agent replaces only a socket on which nobody listens")
+        }
+        io::ErrorKind::NotFound => format!(
+            "the agent cannot listen at {path}: the directory {folder} does not exist; create it, writable for the agent's \
+             user alone"
+        ),
+        io::ErrorKind::PermissionDenied => format!(
+            "the agent cannot listen at {path}: its user must be allowed to write the directory {folder} and to give \
+             the socket its group"
+        ),
+        _ => format!("the agent cannot listen at {path}: {error}"),
     }
 }
 

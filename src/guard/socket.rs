@@ -1,10 +1,13 @@
 //! Sends and receives messages with an open file each over a Unix socket that keeps messages apart.
 
+use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, lchown};
+use std::path::{Path, PathBuf};
 
+use rustix::fs::Mode;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -39,9 +42,49 @@ pub(super) struct Peer {
     pub(super) uid: u32,
 }
 
-/// A socket that accepts connections.
+/// The file of a socket, and who may connect to it.
+#[derive(Debug, Clone)]
+pub struct SocketFile {
+    pub(crate) path: PathBuf,
+    mode: Option<u32>,
+    group: Option<u32>,
+}
+
+impl SocketFile {
+    /// Sets the permission bits of the file. Who may write it may connect.
+    #[must_use]
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = Some(mode & 0o777);
+        self
+    }
+
+    /// Sets the group of the file.
+    #[must_use]
+    pub fn group(mut self, group: u32) -> Self {
+        self.group = Some(group);
+        self
+    }
+}
+
+impl From<&Path> for SocketFile {
+    /// Leaves the permissions to the process' umask.
+    fn from(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            mode: None,
+            group: None,
+        }
+    }
+}
+
+/// A socket that accepts connections. Its file goes with it.
 #[derive(Debug)]
-pub(super) struct Listener(AsyncFd<OwnedFd>);
+pub(super) struct Listener {
+    socket: AsyncFd<OwnedFd>,
+    path: PathBuf,
+    /// The device and the number of the file, by which it is told from another agent's.
+    file: (u64, u64),
+}
 
 impl Socket {
     /// Connects to the listener at that path.
@@ -127,21 +170,46 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// `AddrInUse`: somebody listens there already.
-    pub(super) fn bind(path: &Path) -> io::Result<Self> {
-        let socket = unbound()?;
+    /// `AddrInUse`: somebody listens there already. `AlreadyExists`: the path names something that is no socket.
+    pub(super) fn bind(file: &SocketFile) -> io::Result<Self> {
+        let path = &*file.path;
         let address = SocketAddrUnix::new(path)?;
-        if rustix::net::connect(&socket, &address).is_ok() {
+        if rustix::net::connect(unbound()?, &address).is_ok() {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            Ok(_) => fs::remove_file(path)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
         let socket = unbound()?;
-        rustix::net::bind(&socket, &address)?;
+        bind_with(&socket, &address, file.mode)?;
+        let listening = Self::listen(socket, file);
+        if listening.is_err() {
+            // Nobody could connect to it.
+            let _ = fs::remove_file(path);
+        }
+        listening
+    }
+
+    /// Lets sessions connect to the socket, whose file has been made.
+    fn listen(socket: OwnedFd, file: &SocketFile) -> io::Result<Self> {
+        let path = &*file.path;
+        if let Some(group) = file.group {
+            lchown(path, None, Some(group))?;
+        }
+        let found = fs::symlink_metadata(path)?;
         rustix::net::listen(&socket, BACKLOG)?;
-        Ok(Self(register(socket, Interest::READABLE)?))
+        // Not before it listens: the kernel says of a socket that does not that it is closed, and the runtime keeps that.
+        let socket = register(socket, Interest::READABLE)?;
+        Ok(Self {
+            socket,
+            path: path.to_owned(),
+            file: (found.dev(), found.ino()),
+        })
     }
 
     /// Accepts the next connection.
@@ -152,8 +220,38 @@ impl Listener {
     pub(super) async fn accept(&self) -> io::Result<Socket> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let accept = |socket: &OwnedFd| Ok(rustix::net::accept_with(socket, flags)?);
-        Socket::new(self.0.async_io(Interest::READABLE, accept).await?)
+        Socket::new(self.socket.async_io(Interest::READABLE, accept).await?)
     }
+
+    /// Returns `true` while the path names this socket.
+    pub(super) fn is_found(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.file)
+    }
+
+    /// Removes the file, unless it is another's.
+    pub(super) fn remove(&self) {
+        if self.is_found() {
+            // It may just have gone.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// Makes the file with exactly these permissions. The umask is the whole process', but for this moment only.
+fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Option<u32>) -> io::Result<()> {
+    let Some(mode) = mode else {
+        return Ok(rustix::net::bind(socket, address)?);
+    };
+    let before = rustix::process::umask(Mode::from_raw_mode(!mode & 0o777));
+    let bound = rustix::net::bind(socket, address);
+    rustix::process::umask(before);
+    Ok(bound?)
 }
 
 fn unbound() -> io::Result<OwnedFd> {

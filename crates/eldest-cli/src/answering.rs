@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use eldest::CancellationToken;
-use eldest::metrics::{RENEWAL_BUCKETS, describe};
+use eldest::metrics::{RENEWAL_BUCKETS, REVOCATION_BUCKETS, describe};
 use eldest_http::{Auth, Limits, Node, ServerCertificate, router, serve, serve_tls};
 use futures::FutureExt;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -96,17 +96,12 @@ impl Args {
         if let Some(token) = token {
             auth = auth.token(token.0);
         }
-        let renewals = Matcher::Full("eldest_renewal_duration_seconds".to_owned());
-        let page = PrometheusBuilder::new()
-            .set_buckets_for_metric(renewals, &RENEWAL_BUCKETS)?
-            .install_recorder()?;
-        describe();
         Ok(Listening {
             listener,
             address,
             auth,
             certificate,
-            page,
+            page: measure()?,
         })
     }
 
@@ -132,6 +127,27 @@ impl Args {
             return Err(fault(Code::Usage, message));
         }
         Ok(Some(token))
+    }
+}
+
+/// Begins to collect what is measured.
+pub(crate) fn measure() -> Result<PrometheusHandle> {
+    let named = |name: &str| Matcher::Full(name.to_owned());
+    let renewals = named("eldest_renewal_duration_seconds");
+    let revocations = named("eldest_agent_revocation_duration_seconds");
+    let page = PrometheusBuilder::new()
+        .set_buckets_for_metric(renewals, &RENEWAL_BUCKETS)?
+        .set_buckets_for_metric(revocations, &REVOCATION_BUCKETS)?
+        .install_recorder()?;
+    describe();
+    Ok(page)
+}
+
+/// Sums up what is measured, for as long as the program runs.
+pub(crate) async fn keep_up(page: PrometheusHandle) {
+    loop {
+        tokio::time::sleep(UPKEEP).await;
+        page.run_upkeep();
     }
 }
 
@@ -161,12 +177,7 @@ impl Listening {
         Server {
             shutdown,
             task: tokio::spawn(served),
-            upkeep: tokio::spawn(async move {
-                loop {
-                    tokio::time::sleep(UPKEEP).await;
-                    self.page.run_upkeep();
-                }
-            }),
+            upkeep: tokio::spawn(keep_up(self.page)),
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use clap::{Parser, Subcommand};
 
+#[cfg(target_os = "linux")]
+use crate::agent;
 use crate::exit;
 use crate::global::Global;
 use crate::{doctor, evict, generate, serve, status, top, watch};
@@ -34,6 +36,8 @@ pub(crate) enum Command {
     #[cfg(unix)]
     Lock(lock::Args),
     Serve(serve::Args),
+    #[cfg(target_os = "linux")]
+    Agent(agent::Args),
     Status(status::Args),
     Watch(watch::Args),
     Evict(evict::Args),

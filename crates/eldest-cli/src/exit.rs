@@ -17,13 +17,13 @@ pub(crate) enum Code {
     Failed = 1,
     /// The command line is wrong, or etcd will never accept the request.
     Usage = 2,
-    /// etcd did not answer in time, or has no space.
+    /// etcd or the agent did not answer in time, or etcd has no space.
     Unavailable = 3,
     /// etcd refused this user.
     Denied = 4,
     /// No candidate, or not exactly one, matched; or the user declined.
     NotDone = 5,
-    /// `doctor` found a problem that must be corrected.
+    /// `doctor` found a problem that must be corrected, or an agent does not reach etcd.
     Sick = 6,
     /// A process that `run` or `lock` started could not be killed.
     NotContained = 70,
@@ -79,14 +79,18 @@ impl Code {
             Code::Usage => {
                 "an option, a name or a value is wrong, or differs from the one that others use; the message names both"
             }
-            Code::Unavailable => "etcd did not answer in time, or has no space: try again",
+            Code::Unavailable => {
+                "etcd or the agent did not answer in time, or etcd has no space: try again"
+            }
             Code::Denied => {
                 "etcd refused the user or the password, the user lacks a permission, or a certificate was refused"
             }
             Code::NotDone => {
                 "nothing was done: no candidate matched, several matched, or you declined"
             }
-            Code::Sick => "`doctor` found a problem that must be corrected",
+            Code::Sick => {
+                "`doctor` found a problem that must be corrected, or `agent status`: the agent does not reach etcd"
+            }
             Code::NotContained => {
                 "`run` or `lock`: a process that the program started could not be killed"
             }
@@ -113,7 +117,9 @@ impl Code {
                 | ErrorKind::Proxied
                 | ErrorKind::CapacityMismatch,
             ) => Code::Usage,
-            Some(ErrorKind::Unavailable | ErrorKind::Overloaded) => Code::Unavailable,
+            Some(ErrorKind::Unavailable | ErrorKind::Overloaded | ErrorKind::Unguarded) => {
+                Code::Unavailable
+            }
             Some(
                 ErrorKind::PermissionDenied
                 | ErrorKind::Unauthenticated

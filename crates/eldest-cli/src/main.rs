@@ -8,6 +8,8 @@
     reason = "clap prints these comments as they are"
 )]
 
+#[cfg(target_os = "linux")]
+mod agent;
 mod answering;
 mod cli;
 mod connection;
@@ -74,6 +76,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Run(args) => within_runtime(run::run(&global, *args)),
         #[cfg(unix)]
         Command::Lock(args) => within_runtime(lock::run(&global, args)),
+        #[cfg(target_os = "linux")]
+        Command::Agent(args) => within_runtime(agent::run(&global, args)),
         Command::Serve(args) => within_runtime(serve::run(&global, args)),
         Command::Status(args) => within_runtime(status::run(&global, args)),
         Command::Watch(args) => within_runtime(watch::run(&global, args)),

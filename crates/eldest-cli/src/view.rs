@@ -66,7 +66,7 @@ pub(crate) fn described(candidate: &Candidate) -> String {
 }
 
 /// How long ago that was, by this machine's clock; nothing if that is before.
-fn age(since_unix_ms: u64) -> Duration {
+pub(crate) fn age(since_unix_ms: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let since = Duration::from_millis(since_unix_ms);
     now.unwrap_or_default().saturating_sub(since)

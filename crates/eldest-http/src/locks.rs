@@ -63,6 +63,7 @@ fn refused(error: &Error) -> Problem {
         ErrorKind::InvalidInput => Problem::new(StatusCode::BAD_REQUEST, "bad_name", detail),
         ErrorKind::Closed => Problem::try_again("closed", detail),
         ErrorKind::Unavailable | ErrorKind::Overloaded => Problem::try_again("etcd", detail),
+        ErrorKind::Unguarded => Problem::try_again("unguarded", detail),
         _ => Problem::new(StatusCode::BAD_GATEWAY, "etcd", detail),
     }
 }

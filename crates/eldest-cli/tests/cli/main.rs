@@ -3,6 +3,8 @@
 #![allow(clippy::disallowed_methods, reason = "tests run in real time")]
 
 mod access;
+#[cfg(target_os = "linux")]
+mod agent;
 mod common;
 mod deploy;
 mod doctor;

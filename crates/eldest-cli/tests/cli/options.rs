@@ -211,6 +211,7 @@ async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Res
         "watch",
         "evict",
         "top",
+        "agent",
         "doctor",
         "completions",
         "man",
@@ -225,7 +226,7 @@ async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Res
     ] {
         assert!(help.contains(part), "{part}: {help}");
     }
-    for command in ["status", "watch", "evict", "top", "doctor"] {
+    for command in ["status", "watch", "evict", "top", "agent", "doctor"] {
         let help = run(eldest(&[command, "--help"])).await?;
         assert!(help.done().stdout.contains("Usage: eldest"), "{command}");
         let short = run(eldest(&[command, "-h"])).await?;
@@ -241,6 +242,7 @@ async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Res
         ("evict", "SIGTERM"),
         ("lock", "ELDEST_FENCING_TOKEN"),
         ("top", "Ctrl-C"),
+        ("agent", "keeps no key and no lease"),
         ("doctor", "the exit code is 6"),
         ("completions", "bash_completion"),
         ("man", "man -l -"),

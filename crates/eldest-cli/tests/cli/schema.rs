@@ -36,6 +36,7 @@ fn part(value: &Value) -> &'static str {
         ("evicted", "Evicted"),
         ("findings", "Examination"),
         ("listening", "Listening"),
+        ("guarded_sessions", "AgentStatus"),
         ("error", "Failed"),
     ];
     let known = parts.iter().find(|(member, _)| value.get(member).is_some());

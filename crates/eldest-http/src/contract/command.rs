@@ -125,11 +125,51 @@ pub struct Evicted {
     pub leader: Option<Candidate>,
 }
 
-/// The first line of `eldest serve`.
+/// A session that an agent guards.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct GuardedSession {
+    /// The session's identity.
+    pub identity: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// The number of its process; null: the agent does not see the process' pid namespace.
+    pub pid: Option<i32>,
+    /// The user of its process.
+    pub uid: u32,
+    /// When the session introduced itself to the agent, by this machine's wall clock.
+    pub since_unix_ms: u64,
+    /// How long the agent waits between the death of the process and the revocation.
+    pub linger_ms: u64,
+    /// The leases that the agent revokes when the process has ended, the newest first.
+    pub leases: Vec<String>,
+    /// Whether the session is connected to the agent. A session without a connection is guarded, too.
+    pub connected: bool,
+}
+
+/// The output of `eldest agent status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct AgentStatus {
+    /// The agent's socket.
+    pub socket: String,
+    /// The agent's process.
+    pub pid: u32,
+    /// Why the agent does not reach etcd; null: it does.
+    pub problem: Option<String>,
+    /// The leases of dead processes that it has revoked.
+    pub revoked: u64,
+    /// The number of sessions that it guards, of all users.
+    pub session_count: usize,
+    /// The sessions that it guards, the oldest first.
+    pub guarded_sessions: Vec<GuardedSession>,
+}
+
+/// The first line of `eldest serve`. `eldest agent` writes one for its socket, and one for `--listen`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Listening {
-    /// The address and port.
+    /// The address and port, or the path of a socket.
     pub listening: String,
 }
 

@@ -34,6 +34,7 @@ const CODES: &[&str] = &[
     "too_many_locks",
     "too_many_streams",
     "too_slow",
+    "unguarded",
     "unknown_host",
     "which_election",
 ];
@@ -71,6 +72,7 @@ pub(super) fn command_schema() -> Value {
     with::<command::Change>(&mut all);
     with::<command::Evicted>(&mut all);
     with::<command::Listening>(&mut all);
+    with::<command::AgentStatus>(&mut all);
     with::<command::Failed>(&mut all);
     with::<command::Examination>(&mut all);
     let all: serde_json::Map<String, Value> = all
@@ -85,7 +87,7 @@ pub(super) fn command_schema() -> Value {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "What `eldest --output json` writes",
         "description": "`eldest status` writes a `Status`, `watch` a `Change` a line, `evict` an `Evicted`, `serve` a \
-            `Listening` first, `doctor` an `Examination`; a command that fails writes a `Failed` to stderr. What stays: the \
+            `Listening` first, `agent` too, `agent status` an `AgentStatus`, `doctor` an `Examination`; a command that fails writes a `Failed` to stderr. What stays: the \
             name, type and meaning of each field; every field is always there, with null where there is nothing to say. What \
             may be added: fields, and words of `event`, `kind`, `check` and `code`. Readers must accept fields and words that \
             they do not know.",

@@ -1,0 +1,99 @@
+//! Answers over HTTP for the agent: its metrics, and whether it reaches etcd.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use axum::Router;
+use axum::routing::get;
+use eldest::CancellationToken;
+use eldest::internal::agent::Agent;
+use eldest_http::{Limits, serve};
+use http::{StatusCode, header};
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::answering::{keep_up, measure};
+use crate::output::Format;
+
+/// What Prometheus asks for.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// A port that is ours, at which nobody is answered yet.
+pub(super) struct Http {
+    listener: TcpListener,
+    address: SocketAddr,
+    page: PrometheusHandle,
+}
+
+/// What answers.
+pub(super) struct Server {
+    shutdown: CancellationToken,
+    task: JoinHandle<std::io::Result<()>>,
+    upkeep: JoinHandle<()>,
+}
+
+/// Listens, and begins to measure.
+pub(super) async fn listen(at: SocketAddr) -> Result<Http> {
+    let bound = TcpListener::bind(at).await;
+    let listener = bound.with_context(|| format!("--listen {at}"))?;
+    Ok(Http {
+        address: listener.local_addr()?,
+        listener,
+        page: measure()?,
+    })
+}
+
+impl Http {
+    /// Where it is: a link for people, the address for programs.
+    pub(super) fn shown(&self, format: Format) -> String {
+        match format {
+            Format::Text => format!("http://{}/", self.address),
+            Format::Json => self.address.to_string(),
+        }
+    }
+
+    /// Answers for that agent from here on.
+    pub(super) fn serve(self, agent: Arc<Agent>) -> Server {
+        let shutdown = CancellationToken::new();
+        let page = self.page.clone();
+        let metrics = async move || ([(header::CONTENT_TYPE, METRICS)], page.render());
+        let healthz = async move || match agent.problem() {
+            None => (StatusCode::OK, "ok\n".to_owned()),
+            Some(problem) => {
+                let text = format!("the agent does not reach etcd: {problem}\n");
+                (StatusCode::SERVICE_UNAVAILABLE, text)
+            }
+        };
+        let app = Router::new()
+            .route("/metrics", get(metrics))
+            .route("/healthz", get(healthz));
+        let served = serve(self.listener, app, Limits::default(), shutdown.clone());
+        Server {
+            shutdown,
+            task: tokio::spawn(served),
+            upkeep: tokio::spawn(keep_up(self.page)),
+        }
+    }
+}
+
+impl Server {
+    /// Why the server has stopped, if ever.
+    pub(super) async fn broken(&mut self) -> anyhow::Error {
+        match (&mut self.task).await {
+            Ok(Ok(())) => anyhow!("the server has stopped"),
+            Ok(Err(error)) => error.into(),
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Answers what is under way, and no more.
+    pub(super) async fn stop(self) {
+        self.upkeep.abort();
+        self.shutdown.cancel();
+        if !self.task.is_finished() {
+            let _ = self.task.await;
+        }
+    }
+}

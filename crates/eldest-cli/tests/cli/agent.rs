@@ -1,0 +1,413 @@
+//! `eldest agent` and `eldest agent status`: a session of this process, guarded by the command.
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use eldest::guard::{Guard, GuardState};
+use eldest::{Session, SessionOptions};
+use eldest_testing::{Etcd, eventually};
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::common::{
+    DONE, Ended, Result, Running, SICK, SOON, UNAVAILABLE, USAGE, at, eldest, keys, leases, run,
+    stand,
+};
+
+/// An etcd, and a folder for the agent's socket.
+struct Stage {
+    etcd: Etcd,
+    folder: TempDir,
+}
+
+impl Stage {
+    async fn new() -> Result<Self> {
+        Ok(Self {
+            etcd: Etcd::start().await?,
+            folder: tempfile::tempdir()?,
+        })
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("agent.sock")
+    }
+
+    fn path(&self) -> String {
+        self.socket().display().to_string()
+    }
+
+    /// An agent that listens.
+    async fn agent(&self, more: &[&str]) -> Result<Running> {
+        let mut command = at(&self.etcd, &["agent", "--socket", &self.path()]);
+        let mut agent = Running::start({
+            command.args(more);
+            command
+        })?;
+        assert_eq!(
+            agent.line().await?,
+            format!("listening at {}", self.path()),
+            "its first line"
+        );
+        Ok(agent)
+    }
+
+    /// A session of this process that requires the agent, with its candidate in place.
+    async fn guarded(&self, identity: &str) -> Result<Session> {
+        let options = SessionOptions::new(identity)
+            .ttl(Duration::from_secs(60))
+            .guard(Guard::agent_at(self.socket()).linger(Duration::from_millis(1500)));
+        Ok(Session::connect([self.etcd.endpoint()], options).await?)
+    }
+
+    async fn status(&self, more: &[&str]) -> Result<Ended> {
+        let mut command = eldest(&["agent", "status", "--socket", &self.path()]);
+        command.args(more);
+        run(command).await
+    }
+
+    /// What the agent says as JSON, as soon as that holds.
+    async fn status_when(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
+        Ok(eventually(SOON, what.to_owned(), async || {
+            let status = self.status(&["--output", "json"]).await.ok()?;
+            let status = (status.code != UNAVAILABLE).then(|| status.json())?;
+            holds(&status).then_some(status)
+        })
+        .await?)
+    }
+}
+
+async fn guarded_lease(session: &Session) -> Result<i64> {
+    let mut guard = session.guard_state();
+    let guarded = tokio::time::timeout(SOON, guard.wait_for(GuardState::is_guarded)).await??;
+    match *guarded {
+        GuardState::Guarded { lease_id, .. } => Ok(lease_id),
+        ref other => Err(format!("{other}").into()),
+    }
+}
+
+/// The body of an answer, and its status.
+async fn get(address: &str, path: &str) -> Result<(u16, String)> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    tokio::time::timeout(SOON, stream.read_to_string(&mut answer)).await??;
+    let status = answer.split(' ').nth(1).ok_or("a status")?.parse()?;
+    let (_, body) = answer.split_once("\r\n\r\n").ok_or("a body")?;
+    Ok((status, body.to_owned()))
+}
+
+/// The address of the agent's second line.
+async fn http(agent: &mut Running) -> Result<String> {
+    let line = agent.line().await?;
+    let address = line.strip_prefix("listening at http://");
+    let address = address.and_then(|rest| rest.strip_suffix('/'));
+    Ok(address.ok_or(line.clone())?.to_owned())
+}
+
+#[tokio::test]
+async fn an_agent_guards_a_session_and_says_so_to_people_and_programs() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent(&[]).await?;
+    let nothing = stage.status_when("etcd answers", |status| status["problem"].is_null());
+    let nothing = nothing.await?;
+    assert_eq!(nothing["guarded_sessions"], Value::Array(Vec::new()));
+    assert_eq!(nothing["socket"], stage.path());
+    let session = stage.guarded("node-a").await?;
+    let candidate = stand(&session, "jobs").await?;
+    let lease = guarded_lease(&session).await?;
+    let status = stage.status(&["--output", "json"]).await?;
+    let status = status.done().json();
+    assert_eq!(status["session_count"], 1);
+    assert_eq!(status["revoked"], 0);
+    let guarded = &status["guarded_sessions"][0];
+    assert_eq!(guarded["identity"], "node-a");
+    assert_eq!(guarded["namespace"], "eldest");
+    assert_eq!(guarded["pid"], std::process::id());
+    assert_eq!(guarded["uid"], rustix::process::getuid().as_raw());
+    assert_eq!(guarded["leases"], serde_json::json!([format!("{lease:x}")]));
+    assert_eq!(guarded["connected"], true);
+    assert_eq!(guarded["linger_ms"], 1500);
+    let text = stage.status(&[]).await?;
+    let lines: Vec<&str> = text.done().stdout.lines().collect();
+    let pid = agent.child.id().ok_or("it has ended")?;
+    let head = format!(
+        "{}: process {pid} reaches etcd and guards 1 session",
+        stage.path()
+    );
+    assert_eq!(lines[0], head);
+    let words: Vec<&str> = lines[2].split_whitespace().collect();
+    assert_eq!(words[..2], ["node-a", "eldest"]);
+    assert_eq!(words[2], std::process::id().to_string());
+    assert_eq!(words[5..], [&format!("{lease:x}"), "yes", "1.5s"]);
+    assert_eq!(lines.len(), 3);
+    // The agent has none of its own.
+    let mut client = stage.etcd.client().await;
+    leases(&mut client, 1).await?;
+    let keys = keys(&mut client).await?;
+    assert!(
+        keys.iter().all(|key| key.starts_with("eldest/jobs/")),
+        "{keys:?}"
+    );
+    drop(candidate);
+    session.close().await?;
+    stage
+        .status_when("nothing is guarded", |status| status["session_count"] == 0)
+        .await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stopped_agent_removes_its_socket_and_ends_no_term() -> Result {
+    let stage = Stage::new().await?;
+    for signal in [Signal::TERM, Signal::INT] {
+        let agent = stage.agent(&[]).await?;
+        let session = stage.guarded("node-a").await?;
+        let mut candidate = stand(&session, "jobs").await?;
+        let leadership = candidate.elected().await?;
+        agent.signal(signal)?;
+        assert_eq!(agent.end().await?, (DONE, String::new()));
+        assert!(!stage.socket().exists(), "{signal:?}");
+        let mut guard = session.guard_state();
+        guard.wait_for(|state| !state.is_guarded()).await?;
+        assert!(leadership.is_valid());
+        drop((leadership, candidate));
+        session.close().await?;
+    }
+    let page = include_str!("../../../../docs/operations.md");
+    let shown = "IDENTITY  NAMESPACE  PID   UID   GUARDED FOR  LEASES            CONNECTED  LINGER";
+    assert!(
+        page.contains(shown),
+        "the runbook shows the command's columns"
+    );
+    let absent = stage.status(&[]).await?;
+    absent.failed(
+        UNAVAILABLE,
+        &["no agent listens at", &stage.path(), "eldest agent"],
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_killed_agent_that_starts_again_guards_the_same_sessions() -> Result {
+    let stage = Stage::new().await?;
+    let mut agent = stage.agent(&[]).await?;
+    let session = stage.guarded("node-a").await?;
+    let mut candidate = stand(&session, "jobs").await?;
+    let leadership = candidate.elected().await?;
+    let lease = guarded_lease(&session).await?;
+    agent.child.kill().await?;
+    assert!(stage.socket().exists(), "a killed process removes nothing");
+    let mut guard = session.guard_state();
+    guard.wait_for(|state| !state.is_guarded()).await?;
+    let _again = stage.agent(&[]).await?;
+    assert_eq!(guarded_lease(&session).await?, lease);
+    stage
+        .status_when("the session is back", |status| {
+            status["guarded_sessions"][0]["leases"][0] == format!("{lease:x}")
+        })
+        .await?;
+    assert!(leadership.is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_socket_has_the_permissions_that_the_options_say() -> Result {
+    let stage = Stage::new().await?;
+    let by_default = |path: &Path| -> Result<(u32, u32)> {
+        let file = std::fs::symlink_metadata(path)?;
+        assert!(file.file_type().is_socket());
+        Ok((file.permissions().mode() & 0o777, file.gid()))
+    };
+    let group = std::fs::metadata(stage.folder.path())?.gid();
+    let agent = stage.agent(&[]).await?;
+    assert_eq!(by_default(&stage.socket())?, (0o660, group));
+    agent.signal(Signal::TERM)?;
+    agent.end().await?;
+    let number = group.to_string();
+    let args = ["--socket-mode", "0606", "--socket-group", &number];
+    let agent = stage.agent(&args).await?;
+    assert_eq!(by_default(&stage.socket())?, (0o606, group));
+    agent.signal(Signal::TERM)?;
+    agent.end().await?;
+    if rustix::process::geteuid().is_root() {
+        let _agent = stage.agent(&["--socket-group", "daemon"]).await?;
+        assert_eq!(by_default(&stage.socket())?, (0o660, 1));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_an_agent_cannot_use_is_refused_with_its_value_and_the_rule() -> Result {
+    let stage = Stage::new().await?;
+    let missing = stage.folder.path().join("missing").display().to_string();
+    let below = format!("{missing}/agent.sock");
+    let file = stage.folder.path().join("notes.txt");
+    std::fs::write(&file, "mine")?;
+    let notes = file.display().to_string();
+    let long = format!("/{}", "x".repeat(107));
+    for (args, parts) in [
+        (
+            ["--socket", &below],
+            [&*missing, "does not exist; create it"],
+        ),
+        (["--socket", &notes], [&*notes, "is no socket"]),
+        (["--socket", &long], ["108 bytes", "1 to 107"]),
+        (
+            ["--socket-group", "no-such-group"],
+            ["no-such-group", "this machine has no such group"],
+        ),
+    ] {
+        let mut command = at(&stage.etcd, &["agent"]);
+        if args[0] != "--socket" {
+            command.args(["--socket", &stage.path()]);
+        }
+        command.args(args);
+        run(command).await?.failed(USAGE, &parts);
+    }
+    assert_eq!(std::fs::read_to_string(&file)?, "mine");
+    for mode in ["660x", "0444", "1777"] {
+        let refused = run(eldest(&["agent", "--socket-mode", mode])).await?;
+        refused.failed_usage(USAGE, "from 0600 to 0777");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_second_agent_is_refused_and_the_first_one_goes_on() -> Result {
+    let stage = Stage::new().await?;
+    let _agent = stage.agent(&[]).await?;
+    let second = run(at(&stage.etcd, &["agent", "--socket", &stage.path()])).await?;
+    second.failed(USAGE, &["another agent listens at", &stage.path()]);
+    let session = stage.guarded("node-a").await?;
+    let _candidate = stand(&session, "jobs").await?;
+    guarded_lease(&session).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_agent_whose_socket_was_replaced_ends_with_an_error_and_leaves_the_other_one() -> Result
+{
+    let stage = Stage::new().await?;
+    let agent = stage.agent(&[]).await?;
+    std::fs::remove_file(stage.socket())?;
+    std::fs::write(stage.socket(), "")?;
+    let (code, stderr) = agent.end().await?;
+    assert_eq!(code, 1, "{stderr}");
+    assert!(stderr.contains("was removed or replaced"), "{stderr}");
+    assert!(stage.socket().exists());
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_etcd_the_agent_says_so_wherever_it_is_asked() -> Result {
+    let mut stage = Stage::new().await?;
+    let mut agent = stage.agent(&["--listen", "127.0.0.1:0"]).await?;
+    let address = http(&mut agent).await?;
+    let healthy = eventually(SOON, "it reaches etcd", async || {
+        let (status, body) = get(&address, "/healthz").await.ok()?;
+        (status == 200).then_some(body)
+    });
+    assert_eq!(healthy.await?, "ok\n");
+    stage.etcd.kill();
+    let ill = eventually(SOON, "it does not reach etcd", async || {
+        let (status, body) = get(&address, "/healthz").await.ok()?;
+        (status == 503).then_some(body)
+    });
+    assert!(ill.await?.starts_with("the agent does not reach etcd: "));
+    let status = stage.status(&[]).await?;
+    assert_eq!(status.code, SICK, "{status:?}");
+    assert!(
+        status.stdout.contains(" does not reach etcd: "),
+        "{status:?}"
+    );
+    let status = stage.status(&["--output", "json"]).await?;
+    assert_eq!(status.code, SICK, "{status:?}");
+    assert!(status.json()["problem"].is_string());
+    assert_eq!(get(&address, "/nothing").await?.0, 404);
+    Ok(())
+}
+
+/// Every metric of docs/metrics.md that an agent has.
+fn documented() -> Vec<String> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+    let page = std::fs::read_to_string(page).expect("docs/metrics.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let names = rows.filter_map(|row| row.split('`').next());
+    let names = names.filter(|name| name.starts_with("eldest_agent_"));
+    names.map(ToOwned::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_metrics_of_an_agent_have_the_names_of_the_guide() -> Result {
+    let stage = Stage::new().await?;
+    let mut agent = stage.agent(&["--listen", "127.0.0.1:0"]).await?;
+    let address = http(&mut agent).await?;
+    let wanted = documented();
+    assert!(wanted.len() >= 4, "{wanted:?}");
+    let (_, before) = get(&address, "/metrics").await?;
+    assert!(before.contains("\neldest_agent_sessions 0\n"), "{before}");
+    // This process once more, in a test that is run for that only.
+    let mut subject = tokio::process::Command::new(std::env::current_exe()?);
+    subject.args(["--exact", "agent::a_process_that_is_killed", "--ignored"]);
+    subject
+        .env("SUBJECT_ENDPOINT", stage.etcd.endpoint())
+        .env("SUBJECT_SOCKET", stage.socket());
+    let mut subject = subject
+        .kill_on_drop(true)
+        .stdout(std::process::Stdio::null())
+        .spawn()?;
+    stage
+        .status_when("it is guarded", |status| {
+            status["guarded_sessions"][0]["leases"]
+                .as_array()
+                .is_some_and(|leases| leases.len() == 1)
+        })
+        .await?;
+    subject.kill().await?;
+    let after = stage
+        .status_when("its lease is revoked", |status| status["revoked"] == 1)
+        .await?;
+    assert_eq!(after["session_count"], 0);
+    leases(&mut stage.etcd.client().await, 0).await?;
+    let (status, page) = get(&address, "/metrics").await?;
+    assert_eq!(status, 200);
+    for name in wanted {
+        assert!(
+            page.contains(&format!("# TYPE {name} ")),
+            "{name} is not in {page}"
+        );
+    }
+    for line in [
+        "eldest_agent_sessions 0",
+        "eldest_agent_revocations_total{outcome=\"revoked\"} 1",
+        "eldest_agent_revocation_duration_seconds_count 1",
+        "eldest_agent_revocation_duration_seconds_bucket{le=\"0.0005\"}",
+        "eldest_agent_refusals_total 0",
+    ] {
+        assert!(
+            page.contains(&format!("\n{line}")),
+            "{line} is not in {page}"
+        );
+    }
+    Ok(())
+}
+
+/// Leads under the agent until it is killed.
+#[tokio::test]
+#[ignore = "the_metrics_of_an_agent_have_the_names_of_the_guide starts it as a process"]
+async fn a_process_that_is_killed() -> Result {
+    let Some(socket) = std::env::var_os("SUBJECT_SOCKET") else {
+        return Ok(());
+    };
+    let options = SessionOptions::new("subject")
+        .ttl(Duration::from_secs(300))
+        .guard(Guard::agent_at(socket));
+    let endpoint = std::env::var("SUBJECT_ENDPOINT")?;
+    let session = Session::connect([endpoint], options).await?;
+    let _candidate = stand(&session, "jobs").await?;
+    std::future::pending().await
+}
