@@ -113,6 +113,7 @@
 //! | spread work over many nodes | [`Session::partitions`] |
 //! | list nodes that need no leader | [`Session::group`] |
 //! | decide what to do after an error | [`Error::kind`], [`ErrorKind`] |
+//! | take over from a crashed process at once | [`SessionOptions::guard`] |
 //! | see how this node is doing | [`Session::state`], [`Election::status`] |
 //!
 //! A dropped future leaves no key, lease or task behind. Only the outcome of a dropped [`Term::txn`] or `proclaim` is
@@ -252,6 +253,8 @@ mod pages {
     mod from_etcd_election {}
     #[doc = include_str!("../docs/groups.md")]
     mod groups {}
+    #[doc = include_str!("../docs/guard.md")]
+    mod guard {}
     #[doc = include_str!("../docs/http.md")]
     mod http {}
     #[doc = include_str!("../docs/locks.md")]
