@@ -22,6 +22,8 @@ pub(crate) struct Config {
     /// `ROUND_TRIP_SECONDS`: how far away the members are; TTL and timeouts are then those for that distance, whatever
     /// `TTL_SECONDS` says. May be missing.
     pub(crate) round_trip: Option<Duration>,
+    /// `GUARD`: the socket of an agent, which guards the node as soon as it is there; may be missing.
+    pub(crate) guard: Option<PathBuf>,
     /// `LISTEN`: where it answers HTTP; `0.0.0.0:8080` if there is none.
     pub(crate) listen: String,
     /// `ADVERTISE`: where the others are told that it answers; `http://NODE_NAME:8080` if there is none.
@@ -90,6 +92,7 @@ impl Config {
             ttl,
             round_trip,
             pace,
+            guard: variable("GUARD").map(PathBuf::from),
             listen: variable("LISTEN").unwrap_or_else(|| "0.0.0.0:8080".to_owned()),
             advertise: variable("ADVERTISE").unwrap_or_else(|| format!("http://{name}:8080")),
             history: variable("HISTORY").map(PathBuf::from),
@@ -156,6 +159,7 @@ mod tests {
         );
         assert_eq!((config.history_name.as_str(), config.register), ("n", None));
         assert!(config.register_fenced && config.orders.is_none());
+        assert_eq!(config.guard, None);
         assert_eq!(
             (config.listen.as_str(), config.advertise.as_str()),
             ("0.0.0.0:8080", "http://n:8080")

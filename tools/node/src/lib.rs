@@ -15,6 +15,7 @@ mod work;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use eldest::guard::Guard;
 use eldest::{Announcement, CancellationToken, ErrorKind, Session, SessionOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -130,9 +131,14 @@ async fn leave(session: Session, voice: &Voice) -> Result<()> {
 
 fn options(config: &Config) -> SessionOptions {
     let options = SessionOptions::new(&config.name).announcement(announcement(config));
-    match config.round_trip {
+    let options = match config.round_trip {
         Some(round_trip) => options.wan(round_trip),
         None => options.ttl(config.ttl),
+    };
+    match &config.guard {
+        // Without the agent, a crash costs a TTL, and nothing else.
+        Some(socket) => options.guard(Guard::agent_at(socket).optional()),
+        None => options,
     }
 }
 

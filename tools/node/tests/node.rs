@@ -28,6 +28,16 @@ struct Node {
 impl Node {
     /// A node of that number, in the data centre of that number.
     fn start(number: u16, endpoints: &[String], histories: Option<&Path>) -> Result<Self> {
+        Self::start_with(number, endpoints, histories, None)
+    }
+
+    /// The same, with the agent of that socket.
+    fn start_with(
+        number: u16,
+        endpoints: &[String],
+        histories: Option<&Path>,
+        agent: Option<&Path>,
+    ) -> Result<Self> {
         // Asked of the system, and free again: the node binds it next.
         let web = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let name = format!("node{number}");
@@ -39,10 +49,14 @@ impl Node {
             .env("TTL_SECONDS", TTL.as_secs().to_string())
             .env("LISTEN", web.to_string())
             .env_remove("HISTORY")
+            .env_remove("GUARD")
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         if let Some(folder) = histories {
             command.env("HISTORY", folder.join(&name));
+        }
+        if let Some(socket) = agent {
+            command.env("GUARD", socket);
         }
         let mut child = command.spawn()?;
         let output = BufReader::new(child.stdout.take().ok_or("no output")?);
@@ -278,6 +292,41 @@ async fn a_setting_that_makes_no_sense_ends_the_node_and_is_named() -> Result {
         !output.status.success() && told.contains("TTL_SECONDS=soon"),
         "{told}"
     );
+    Ok(())
+}
+
+/// The node starts before its agent: it needs none.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_dies_under_an_agent_is_followed_after_its_lease_was_revoked() -> Result {
+    use eldest::internal::agent;
+
+    let etcd = Etcd::start().await?;
+    let endpoints = [etcd.endpoint()];
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("agent.sock");
+    let mut first = Node::start_with(1, &endpoints, None, Some(&socket))?;
+    first.says(0, &["I lead with token "]).await?;
+    let options = eldest::SessionOptions::new("agent");
+    let agent = agent::listen(&endpoints, options, &*socket)?;
+    tokio::spawn(async move { agent.run().await });
+    eventually(SOON, "the agent guards the node's lease", async || {
+        let (sessions, _) = agent::status(&socket).await.ok()?;
+        let session = sessions.first()?;
+        let leases = session["leases"].as_array()?;
+        (session["identity"] == "node1" && leases.len() == 1).then_some(())
+    })
+    .await?;
+    let second = Node::start(2, &endpoints, None)?;
+    second.says(0, &["; I wait, 1 ahead"]).await?;
+    first.child.kill()?;
+    first.child.wait()?;
+    eventually(SOON, "the agent has revoked the lease", async || {
+        let (_, about) = agent::status(&socket).await.ok()?;
+        (about["revoked"] == 1).then_some(())
+    })
+    .await?;
+    second.says(0, &["I lead with token "]).await?;
     Ok(())
 }
 
