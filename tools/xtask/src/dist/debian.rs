@@ -20,16 +20,25 @@ const WRITTEN: &str = "target/deb";
 const LABEL: &str = "eldest.dist";
 
 /// Files of the package that nothing else would miss.
-const FILES: [&str; 9] = [
+const FILES: [&str; 12] = [
     "/usr/bin/eldest",
     "/usr/share/man/man1/eldest.1.gz",
     "/usr/share/man/man1/eldest-serve.1.gz",
+    "/usr/share/man/man1/eldest-agent.1.gz",
     "/usr/share/bash-completion/completions/eldest",
     "/usr/share/zsh/vendor-completions/_eldest",
     "/usr/share/fish/vendor_completions.d/eldest.fish",
     "/usr/lib/systemd/system/eldest-serve@.service",
     "/usr/lib/systemd/system/eldest-run@.service",
+    "/usr/lib/systemd/system/eldest-agent.service",
+    "/usr/lib/sysusers.d/eldest.conf",
     SETTINGS,
+];
+/// The units, an instance of each template, and how exposed each may be, of 100.
+const UNITS: [(&str, &str, &str); 3] = [
+    ("eldest-serve@", "instance", "20"),
+    ("eldest-run@", "instance", "75"),
+    ("eldest-agent", "", "20"),
 ];
 /// Stays until the package is purged.
 const SETTINGS: &str = "/etc/eldest/eldest.env";
@@ -99,14 +108,17 @@ fn units(stage: &mut Stage, package: &Path) -> Result<()> {
     }
     let mut unpack = setup::program("dpkg-deb");
     stage.output(unpack.arg("--extract").args([package, &root]))?;
-    for (unit, exposure) in [("eldest-serve@", "20"), ("eldest-run@", "75")] {
+    // The package's folder has the program alone, and a unit also calls the shell.
+    fs::create_dir_all(root.join("bin"))?;
+    fs::copy("/bin/sh", root.join("bin/sh"))?;
+    for (unit, instance, exposure) in UNITS {
         let mut verify = setup::program("systemd-analyze");
         let name = format!("{unit}.service");
         let path = root.join("usr/lib/systemd/system").join(&name);
         verify.args(["verify", "--man=no", "--recursive-errors=no"]);
         // Only the folder of the package is looked at, so its own program is the one that has to be there.
         verify.arg("--root").arg(&root);
-        stage.step(verify.arg(format!("/usr/lib/systemd/system/{unit}instance.service")))?;
+        stage.step(verify.arg(format!("/usr/lib/systemd/system/{unit}{instance}.service")))?;
         let mut security = setup::program("systemd-analyze");
         security.args(["security", "--offline=true", "--no-pager"]);
         security.args(["--threshold", exposure]);
