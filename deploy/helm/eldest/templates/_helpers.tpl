@@ -42,10 +42,77 @@ envFrom:
 {{- end }}
 
 {{- define "eldest.volumeMounts" -}}
-{{- if .Values.etcd.certificateSecretName -}}
+{{- if or .Values.etcd.certificateSecretName (ne .Values.agent.mode "none") -}}
 volumeMounts:
+{{- if .Values.etcd.certificateSecretName }}
   - { name: etcd-certificates, mountPath: /etc/eldest/tls, readOnly: true }
 {{- end }}
+{{- if ne .Values.agent.mode "none" }}
+  # To connect to a socket needs no writable volume, and a node cannot replace the socket.
+  - { name: agent, mountPath: /run/eldest, readOnly: true }
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "eldest.volumes" -}}
+{{- if or .Values.etcd.certificateSecretName (ne .Values.agent.mode "none") -}}
+volumes:
+{{- with .Values.etcd.certificateSecretName }}
+  - name: etcd-certificates
+    secret: { secretName: {{ . }} }
+{{- end }}
+{{- if eq .Values.agent.mode "host" }}
+  - name: agent
+    hostPath:
+      # Each release has an agent of its own, and this directory.
+      path: {{ .Values.agent.hostDirectory | default (printf "/run/eldest-%s-%s" .Release.Namespace .Release.Name) }}
+      type: DirectoryOrCreate
+{{- else if eq .Values.agent.mode "pod" }}
+  - name: agent
+    emptyDir: { medium: Memory, sizeLimit: 1Mi }
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "eldest.container.agent" -}}
+{{- $agent := .Values.agent -}}
+- name: agent
+  image: {{ $agent.image }}
+  imagePullPolicy: IfNotPresent
+  args:
+    - agent
+    # Prometheus and the kubelet ask from outside of the pod.
+    - --listen=0.0.0.0:{{ $agent.port }}
+  {{- with .Values.etcd.secretName }}
+  envFrom:
+    - secretRef: { name: {{ . }} }
+  {{- end }}
+  env:
+    - { name: ELDEST_ENDPOINTS, value: {{ join "," .Values.etcd.endpoints | quote }} }
+    {{- if .Values.etcd.certificateSecretName }}
+    - { name: ELDEST_CACERT, value: /etc/eldest/tls/ca.crt }
+    - { name: ELDEST_CERT, value: /etc/eldest/tls/tls.crt }
+    - { name: ELDEST_KEY, value: /etc/eldest/tls/tls.key }
+    {{- end }}
+    {{- range $name, $value := $agent.config }}
+    - { name: {{ $name }}, value: {{ $value | quote }} }
+    {{- end }}
+  ports:
+    - { name: agent, containerPort: {{ $agent.port }} }
+  {{- if eq $agent.mode "host" }}
+  # For the rollout. It is no liveness probe: an agent that waits for etcd must not lose its list of sessions.
+  readinessProbe:
+    httpGet: { path: /healthz, port: agent }
+    periodSeconds: 5
+    timeoutSeconds: 2
+  {{- end }}
+  resources: {{- toYaml $agent.resources | nindent 4 }}
+  {{- include "eldest.security" . | nindent 2 }}
+  volumeMounts:
+    - { name: agent, mountPath: /run/eldest }
+    {{- if .Values.etcd.certificateSecretName }}
+    - { name: etcd-certificates, mountPath: /etc/eldest/tls, readOnly: true }
+    {{- end }}
 {{- end }}
 
 {{- define "eldest.container.library" -}}
@@ -62,6 +129,10 @@ volumeMounts:
       valueFrom: { fieldRef: { fieldPath: status.podIP } }
     - name: {{ $library.variables.address }}
       value: http://$(POD_IP):{{ $library.port }}
+    {{- if ne .Values.agent.mode "none" }}
+    - name: {{ $library.variables.guard }}
+      value: /run/eldest/agent.sock
+    {{- end }}
   ports:
     - { name: http, containerPort: {{ $library.port }} }
   {{- include "eldest.probes" "http" | nindent 2 }}

@@ -44,12 +44,20 @@ pub(super) const BASES: [Base; 2] = [
     },
 ];
 
-/// Values that the bases leave at their defaults.
-const OTHERS: &str = "etcd.secretName=access,etcd.certificateSecretName=certificates,ttlSeconds=20,replicas=5,\
-                      imagePullSecrets[0].name=registry,nodeSelector.disk=ssd,tolerations[0].operator=Exists";
+/// Values that the bases leave at their defaults, each with a name: with an agent on each machine, and in each pod.
+const OTHERS: [(&str, &str); 2] = [
+    (
+        "host",
+        "agent.mode=host,etcd.secretName=access,etcd.certificateSecretName=certificates,ttlSeconds=20,replicas=5,\
+         imagePullSecrets[0].name=registry,nodeSelector.disk=ssd,tolerations[0].operator=Exists",
+    ),
+    ("pod", "agent.mode=pod"),
+];
 /// Values that the chart refuses, and a word of the reason.
-const REFUSED: [(&str, &str); 3] = [
+const REFUSED: [(&str, &str); 5] = [
     ("mode=agent", "mode"),
+    ("agent.mode=machine", "mode"),
+    ("agent.hostDirectory=run", "hostDirectory"),
     ("ttlseconds=7", "ttlseconds"),
     ("etcd.endpoints[0]=10.0.0.1:2379", "endpoints"),
 ];
@@ -97,9 +105,11 @@ pub(super) fn check(stage: &mut Stage) -> Result<Vec<PathBuf>> {
         lint.args(["lint", "--strict", CHART, "--set", base.values]);
         stage.step(&mut lint)?;
         agree(stage, base, &base.render(stage, &helm, &[])?)?;
-        let others = folder.join(format!("{}-others.yaml", base.release));
-        fs::write(&others, base.render(stage, &helm, &[OTHERS])?)?;
-        rendered.push(others);
+        for (name, values) in OTHERS {
+            let others = folder.join(format!("{}-{name}.yaml", base.release));
+            fs::write(&others, base.render(stage, &helm, &[values])?)?;
+            rendered.push(others);
+        }
         overlay(stage, base, &kubectl, &folder)?;
     }
     for (values, reason) in REFUSED {
