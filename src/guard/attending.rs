@@ -54,16 +54,21 @@ pub(super) async fn attend(agent: Arc<Agent>, socket: Socket) {
                 Ok(session) => return session.run(socket).await,
                 Err(reason) => reason,
             };
-            metrics::agent_refused();
-            tracing::warn!(target: "eldest::guard", reason = refused, "the guard refused a session");
-            let refused = Reply::Refused { reason: refused };
-            let _ = socket.send(&refused.encode(), None).await;
+            refuse(&socket, refused).await;
         }
         _ => {
-            let reason = "the first message must be `hello` or `status`".to_owned();
-            let _ = socket.send(&Reply::Refused { reason }.encode(), None).await;
+            let reason = "the first message must be `hello` or `status`";
+            refuse(&socket, reason.to_owned()).await;
         }
     }
+}
+
+/// Refuses a connection.
+async fn refuse(socket: &Socket, reason: String) {
+    metrics::agent_refused();
+    tracing::warn!(target: "eldest::guard", reason, "the guard refused a session");
+    // Nobody may be there to read it.
+    let _ = socket.send(&Reply::Refused { reason }.encode(), None).await;
 }
 
 /// A session that is guarded.
@@ -174,6 +179,10 @@ impl Session {
                 return;
             }
         }
+        // It may have put the key and died before it could say so. Nobody else knew the key.
+        if let Some((lease, _)) = self.proving {
+            let _ = self.prove(lease).await;
+        }
         if !self.linger.is_zero() {
             let end = seen.after(self.linger);
             self.agent.env.wake_at(end).await;
@@ -222,6 +231,8 @@ impl Session {
                 Ok(()) => Next::Answer(Reply::Guarded),
                 Err(reason) => {
                     metrics::agent_refused();
+                    let identity = &self.identity;
+                    tracing::warn!(target: "eldest::guard", identity, reason, "the guard refused a session");
                     refuse(reason)
                 }
             },

@@ -28,7 +28,7 @@ pub(super) fn start(
         return seen;
     };
     state.send_replace(GuardState::Unguarded {
-        reason: "the guard was not asked yet".into(),
+        reason: format!("the {guard} has not answered yet").into(),
     });
     let wiring = Wiring {
         env: Arc::clone(env),
