@@ -41,7 +41,6 @@ pub(crate) fn speak(socket: &str) -> Result<()> {
             ["part"] => raw = None,
             _ => orders::end(&line)?,
         }
-        println!("done");
     }
     Ok(())
 }

@@ -3,11 +3,17 @@
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod deaths;
+mod failing;
+mod half_done;
+mod leaks;
+mod leases;
 mod lives;
 mod memory;
+mod misuse;
 mod namespaces;
 mod process;
 #[path = "../../src/raw.rs"]
 #[allow(dead_code, reason = "the program uses the rest")]
 mod raw;
 mod stage;
+mod users;

@@ -151,6 +151,13 @@ impl Process {
         }
     }
 
+    /// Waits until every order so far was carried out.
+    pub(crate) async fn has_obeyed(&mut self) -> Result {
+        self.obey("tell").await?;
+        self.says("told").await?;
+        Ok(())
+    }
+
     /// Gives an order.
     pub(crate) async fn obey(&mut self, order: &str) -> Result {
         self.orders

@@ -1,0 +1,227 @@
+//! The guard dies, stands still, hangs, is replaced or loses etcd: the session's leadership stays as it is, and the session
+//! is guarded again afterwards.
+
+use std::time::Duration;
+
+use eldest_testing::Proxy;
+use rustix::process::{Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use crate::process::{Process, spawned_guards};
+use crate::raw::{Listener, Raw};
+use crate::stage::{LONG, Result, Stage};
+
+/// A TTL that would run out during the test if renewals stopped.
+const SHORT: &[(&str, &str)] = &[("TTL_MS", "6000")];
+
+/// Waits until the lease was renewed twice.
+async fn is_renewed_twice(stage: &Stage, lease: i64) -> Result {
+    let mut client = stage.client.clone();
+    let renewing = async {
+        let (mut before, mut renewals) = (i64::MAX, 0);
+        while renewals < 2 {
+            let left = client.lease_time_to_live(lease, None).await?.ttl();
+            renewals += i32::from(left > before);
+            before = left;
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    };
+    let limit = "the lease is not renewed";
+    timeout(LONG, renewing).await.map_err(|_| limit)?
+}
+
+/// Asserts that the term and the lease are what they were, and that a death is noticed again.
+async fn is_as_before(stage: &Stage, leader: &mut Process, lease: i64) -> Result {
+    is_renewed_twice(stage, lease).await?;
+    leader.has_lost_nothing().await?;
+    stage.no_proof_is_left().await?;
+    leader.kill()?;
+    stage.revoked(lease).await
+}
+
+/// Starts a guarded leader with a short TTL.
+async fn leader(stage: &Stage, guard: &str) -> Result<(Process, i64)> {
+    let mut leader = stage.subject_with(guard, "leader", 1, &[], SHORT)?;
+    let lease = leader.leads().await?;
+    Ok((leader, lease))
+}
+
+/// Waits until that lease is guarded.
+async fn guarded_again(leader: &mut Process, lease: i64) -> Result {
+    let (again, said) = leader.says_at_last("guarded").await?;
+    assert_eq!(again, format!("{lease:x}"));
+    let lost = said.iter().find(|line| line.starts_with("lost"));
+    assert_eq!(lost, None);
+    Ok(())
+}
+
+/// Answers so many messages of a session as an agent would.
+fn answer(raw: &Raw, count: usize) -> Result {
+    for number in 0..count {
+        let Some(message) = raw.receive()? else {
+            return Err(format!("the session closed before message {number}").into());
+        };
+        let message: Value = serde_json::from_str(&message)?;
+        let name = message.as_object().and_then(|one| one.keys().next());
+        let reply = match name.map(String::as_str) {
+            Some("hello") => json!({"welcome": {"version": 1}}),
+            Some("guard") => json!({"prove": {"key": format!("eldest/~guard/fake-{count}")}}),
+            Some("proven") => json!({"guarded": {}}),
+            _ => json!({"pong": {"problem": null}}),
+        };
+        raw.send(reply.to_string().as_bytes(), None)?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_agent_that_dies_at_any_step_of_a_registration_changes_nothing() -> Result {
+    let stage = Stage::new().await?;
+    let fake = Listener::bind(&stage.socket())?;
+    let guard = format!("optional={}", stage.socket().display());
+    let mut leader = stage.subject_with(&guard, "leader", 1, &[], SHORT)?;
+    leader.says("leading work-0").await?;
+    // hello, guard, proven, ping
+    for answered in 0..=4 {
+        let mut raw = fake.accept()?;
+        // The session may have given a connection up that was not accepted in time.
+        while answer(&raw, answered).is_err() {
+            raw = fake.accept()?;
+        }
+        if answered == 4 {
+            leader.says("guarded").await?;
+        } else {
+            // It dies with the next message unanswered.
+            raw.receive()?;
+        }
+        drop(raw);
+        let (_, said) = leader.says_at_last("unguarded").await?;
+        assert!(
+            !said.iter().any(|line| line.starts_with("lost")),
+            "{said:?}"
+        );
+    }
+    drop(fake);
+    let agent = stage.agent().await?;
+    let lease = i64::from_str_radix(&leader.says("guarded").await?, 16)?;
+    is_as_before(&stage, &mut leader, lease).await?;
+    agent.guards(0).await
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_and_replaced_guards_again() -> Result {
+    let stage = Stage::new().await?;
+    let mut agent = stage.agent().await?;
+    let (mut leader, lease) = leader(&stage, &agent.guard()).await?;
+    agent.kill()?;
+    leader.says("unguarded").await?;
+    is_renewed_twice(&stage, lease).await?;
+    let agent = stage.agent().await?;
+    guarded_again(&mut leader, lease).await?;
+    is_as_before(&stage, &mut leader, lease).await?;
+    agent.guards(0).await
+}
+
+#[tokio::test]
+async fn an_agent_that_stands_still_and_resumes_guards_again() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let (mut leader, lease) = leader(&stage, &agent.guard()).await?;
+    agent.stop().await?;
+    let why = leader.says("unguarded").await?;
+    assert!(why.contains("did not answer within"), "{why}");
+    is_renewed_twice(&stage, lease).await?;
+    agent.resume()?;
+    guarded_again(&mut leader, lease).await?;
+    is_as_before(&stage, &mut leader, lease).await?;
+    agent.guards(0).await
+}
+
+#[tokio::test]
+async fn a_death_while_the_agent_stands_still_is_noticed_when_it_resumes() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
+    agent.stop().await?;
+    leader.kill()?;
+    leader.ended().await?;
+    assert!(stage.lives(lease).await?, "nobody could revoke it");
+    agent.resume()?;
+    stage.revoked(lease).await
+}
+
+#[tokio::test]
+async fn an_agent_that_never_answers_holds_up_nobody_who_does_not_require_it() -> Result {
+    let stage = Stage::new().await?;
+    let _hung = Listener::bind(&stage.socket())?;
+    let guard = format!("optional={}", stage.socket().display());
+    let mut leader = stage.subject_with(&guard, "leader", 1, &[], SHORT)?;
+    leader.says("leading work-0").await?;
+    let why = leader.says("unguarded the agent").await?;
+    assert!(why.contains("did not answer within"), "{why}");
+    leader.has_lost_nothing().await?;
+    let limit = [("CONNECT_TIMEOUT_MS", "1000")];
+    let guard = format!("agent={}", stage.socket().display());
+    let mut refused = stage.subject_with(&guard, "other", 1, &[], &limit)?;
+    let error = refused.says("error Unguarded").await?;
+    assert!(error.contains("has not answered yet"), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_agent_without_etcd_revokes_when_etcd_is_back() -> Result {
+    let stage = Stage::new().await?;
+    let proxy = Proxy::start(stage.etcd.address()).await?;
+    let agent = stage.agent_through(&proxy.endpoint(), &[], &[]).await?;
+    let (mut leader, lease) = leader(&stage, &agent.guard()).await?;
+    let mut other = stage.subject(&agent.guard(), "other", 1)?;
+    let others = i64::from_str_radix(&other.says("guarded").await?, 16)?;
+    proxy.cut();
+    other.kill()?;
+    stage.agent_logs("could not be revoked").await?;
+    assert!(stage.lives(others).await?);
+    let why = leader.says("unguarded").await?;
+    assert!(why.contains("the guard does not reach etcd"), "{why}");
+    is_renewed_twice(&stage, lease).await?;
+    proxy.heal();
+    stage.revoked(others).await?;
+    guarded_again(&mut leader, lease).await?;
+    is_as_before(&stage, &mut leader, lease).await?;
+    agent.guards(0).await
+}
+
+#[tokio::test]
+async fn an_agent_whose_etcd_went_silent_revokes_when_it_answers() -> Result {
+    let stage = Stage::new().await?;
+    let proxy = Proxy::start(stage.etcd.address()).await?;
+    let agent = stage.agent_through(&proxy.endpoint(), &[], &[]).await?;
+    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
+    proxy.hold();
+    leader.kill()?;
+    stage.agent_logs("could not be revoked").await?;
+    assert!(stage.lives(lease).await?);
+    proxy.heal();
+    stage.revoked(lease).await?;
+    agent.guards(0).await
+}
+
+#[tokio::test]
+async fn a_spawned_guard_that_is_killed_or_stopped_is_replaced() -> Result {
+    for signal in [Signal::KILL, Signal::STOP] {
+        let stage = Stage::new().await?;
+        let (mut leader, lease) = leader(&stage, "spawned").await?;
+        let guards = spawned_guards(leader.id());
+        let [guard] = guards[..] else {
+            return Err(format!("its guards are {guards:?}").into());
+        };
+        kill_process(guard, signal)?;
+        leader.says("unguarded").await?;
+        guarded_again(&mut leader, lease).await?;
+        let guards = spawned_guards(leader.id());
+        assert!(!guards.contains(&guard) && guards.len() == 1, "{guards:?}");
+        is_as_before(&stage, &mut leader, lease).await?;
+    }
+    Ok(())
+}

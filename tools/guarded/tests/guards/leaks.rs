@@ -1,0 +1,81 @@
+//! Sessions and agents come and go a thousand times, and leave no descriptor, no thread and no entry behind.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use crate::process::Process;
+use crate::stage::{LONG, Result, Stage};
+
+/// Sessions of one process at a time.
+const SESSIONS: usize = 50;
+
+/// Returns the open descriptors and the threads of a process.
+fn held(process: &Process) -> Result<(usize, usize)> {
+    let folder = Path::new("/proc").join(process.id().to_string());
+    let count = |name: &str| Ok::<_, std::io::Error>(std::fs::read_dir(folder.join(name))?.count());
+    Ok((count("fd")?, count("task")?))
+}
+
+/// Waits until a process holds no more than before.
+async fn holds_no_more(process: &Process, before: (usize, usize)) -> Result {
+    let waiting = async {
+        loop {
+            let now = held(process)?;
+            if now.0 <= before.0 && now.1 <= before.1 {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let Ok(done) = timeout(LONG, waiting).await else {
+        return Err(format!("it held {before:?} before and {:?} now", held(process)?).into());
+    };
+    done
+}
+
+/// Has sessions come and go.
+async fn come_and_go(stage: &Stage, agent: &Process, sessions: usize, by: &str) -> Result {
+    let many = [("SESSIONS", &*sessions.to_string())];
+    let mut leader = stage.subject_with(&agent.guard(), "leader", 1, &[], &many)?;
+    for _ in 0..sessions {
+        leader.says("guarded").await?;
+    }
+    leader.obey(by).await?;
+    agent.guards(0).await?;
+    stage.keys("eldest/", 0).await
+}
+
+#[tokio::test]
+async fn a_thousand_sessions_leave_nothing_in_the_agent() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    come_and_go(&stage, &agent, 1, "kill").await?;
+    let before = held(&agent)?;
+    for _ in 0..10 {
+        come_and_go(&stage, &agent, SESSIONS, "kill").await?;
+        come_and_go(&stage, &agent, SESSIONS, "close").await?;
+    }
+    holds_no_more(&agent, before).await
+}
+
+#[tokio::test]
+async fn a_hundred_agents_leave_nothing_in_a_session() -> Result {
+    let stage = Stage::new().await?;
+    let mut agent = stage.agent().await?;
+    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
+    let before = held(&leader)?;
+    for _ in 0..100 {
+        agent.kill()?;
+        agent.ended().await?;
+        leader.says("unguarded").await?;
+        agent = stage.agent().await?;
+        leader.says("guarded").await?;
+    }
+    holds_no_more(&leader, before).await?;
+    stage.no_proof_is_left().await?;
+    leader.has_lost_nothing().await?;
+    leader.kill()?;
+    stage.revoked(lease).await
+}

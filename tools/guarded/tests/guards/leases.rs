@@ -1,0 +1,95 @@
+//! Which leases are guarded and when they go: a lease that was lost and granted anew, a guard that is required and missing,
+//! one that comes late, and one that lingers.
+
+use std::time::{Duration, Instant};
+
+use crate::stage::{LONG, Result, Stage};
+
+#[tokio::test]
+async fn a_lease_that_was_lost_is_followed_by_one_that_is_guarded() -> Result {
+    for guard in ["agent", "spawned"] {
+        let stage = Stage::new().await?;
+        let guard = stage.guard(guard).await?;
+        let (mut leader, lost) = stage.leader(&guard.word).await?;
+        stage.client.clone().lease_revoke(lost).await?;
+        leader.says("lost work-0").await?;
+        let lease = leader.leads().await?;
+        assert_ne!(lease, lost);
+        stage.no_proof_is_left().await?;
+        leader.kill()?;
+        stage.revoked(lease).await?;
+        if let Some(agent) = guard.agent {
+            agent.guards(0).await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_last_two_leases_of_a_session_go_with_its_process() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let mut peer = stage.peer()?;
+    peer.hello().await?;
+    let mut leases = Vec::new();
+    for name in ["first", "second", "third"] {
+        let lease = stage.lease(name).await?;
+        let key = peer.ask_to_guard(lease).await?;
+        stage.put(&key, lease).await?;
+        assert_eq!(peer.prove(lease).await?, None);
+        leases.push(lease);
+    }
+    peer.kill()?;
+    agent.guards(0).await?;
+    assert!(stage.lives(leases[0]).await?);
+    assert!(!stage.lives(leases[1]).await?);
+    assert!(!stage.lives(leases[2]).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_without_the_agent_that_it_requires_is_refused() -> Result {
+    let stage = Stage::new().await?;
+    let guard = format!("agent={}", stage.socket().display());
+    let limit = [("CONNECT_TIMEOUT_MS", "1000")];
+    let mut leader = stage.subject_with(&guard, "leader", 1, &[], &limit)?;
+    let why = leader.says("error Unguarded").await?;
+    let words = format!(
+        "no agent listens at {}: start `eldest agent`",
+        stage.socket().display()
+    );
+    assert!(why.contains(&words), "{why}");
+    stage.keys("eldest/", 0).await
+}
+
+#[tokio::test]
+async fn a_session_whose_agent_comes_late_is_guarded_then() -> Result {
+    let stage = Stage::new().await?;
+    let guard = format!("optional={}", stage.socket().display());
+    let mut leader = stage.subject(&guard, "leader", 1)?;
+    leader.says("leading work-0").await?;
+    let agent = stage.agent().await?;
+    let lease = i64::from_str_radix(&leader.says("guarded").await?, 16)?;
+    leader.has_lost_nothing().await?;
+    leader.kill()?;
+    stage.revoked(lease).await?;
+    agent.guards(0).await
+}
+
+#[tokio::test]
+async fn a_guard_lingers_as_long_as_it_was_told() -> Result {
+    const LINGER: Duration = Duration::from_secs(3);
+    for guard in ["agent", "spawned"] {
+        let stage = Stage::new().await?;
+        let guard = stage.guard(guard).await?;
+        let linger = [("LINGER_MS", "3000")];
+        let mut leader = stage.subject_with(&guard.word, "leader", 1, &[], &linger)?;
+        let lease = leader.leads().await?;
+        let before = Instant::now();
+        leader.kill()?;
+        stage.revoked(lease).await?;
+        let took = before.elapsed();
+        assert!((LINGER..LINGER + LONG / 2).contains(&took), "{took:?}");
+    }
+    Ok(())
+}

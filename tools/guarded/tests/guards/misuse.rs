@@ -1,0 +1,187 @@
+//! What no session would say: the agent refuses it with the reason, and guards the others as before.
+
+use serde_json::{Value, json};
+
+use crate::process::{Process, hello};
+use crate::stage::{Result, Stage};
+
+/// Returns why the agent refused a message.
+fn reason(answer: &Value) -> Result<String> {
+    let reason = answer["refused"]["reason"].as_str();
+    Ok(reason
+        .ok_or_else(|| format!("the agent says {answer}"))?
+        .to_owned())
+}
+
+/// Asserts that the agent refuses a first message with those words, in its log too.
+async fn is_refused(stage: &Stage, file: &str, message: &Value, why: &str) -> Result {
+    let mut peer = stage.peer()?;
+    let answer = peer.ask(file, message).await?;
+    let refused = reason(&answer)?;
+    assert!(refused.contains(why), "{refused}");
+    peer.says("parted").await?;
+    let line = stage.agent_logs(why).await?;
+    assert!(line.contains("the guard refused a session"), "{line}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_first_message_that_introduces_no_process_is_refused() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let none = "the session sent no process descriptor";
+    is_refused(&stage, "none", &hello(), none).await?;
+    is_refused(&stage, "null", &hello(), "no process descriptor (pidfd)").await?;
+    let mut future = hello();
+    future["hello"]["version"] = json!(2);
+    let version = "the session speaks version 2, the guard version 1";
+    is_refused(&stage, "own", &future, version).await?;
+    is_refused(
+        &stage,
+        "own",
+        &json!({"ping": {}}),
+        "the first message must be",
+    )
+    .await?;
+    is_refused(
+        &stage,
+        "own",
+        &json!(["hello"]),
+        "the first message must be",
+    )
+    .await?;
+    agent.guards(0).await
+}
+
+#[tokio::test]
+async fn a_descriptor_of_another_process_or_of_a_thread_is_refused() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let other = std::process::id().to_string();
+    let why = format!("sent a descriptor of process {other}");
+    is_refused(&stage, &other, &hello(), &why).await?;
+    let mut peer = stage.peer()?;
+    peer.obey(&format!("send thread {}", hello())).await?;
+    let answer = peer.says("received").await;
+    match answer {
+        Ok(answer) => {
+            let refused = reason(&serde_json::from_str(&answer)?)?;
+            assert!(refused.contains("stands for a thread"), "{refused}");
+        }
+        Err(_) => println!("left out: this kernel has no descriptors of threads"),
+    }
+    agent.guards(0).await
+}
+
+/// Kills a peer whose proof was refused: its lease must stay.
+async fn is_not_guarded(stage: &Stage, agent: &Process, mut peer: Process, lease: i64) -> Result {
+    peer.kill()?;
+    agent.guards(0).await?;
+    stage.another_dies(&agent.guard()).await?;
+    assert!(stage.lives(lease).await?, "its owner has proven nothing");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lease_without_its_proof_is_not_guarded() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let (victim, own) = (stage.lease("victim").await?, stage.lease("own").await?);
+    let mut peer = stage.peer()?;
+    peer.hello().await?;
+    let refused = peer.prove(victim).await?.unwrap_or_default();
+    assert!(
+        refused.contains("no proof was asked for lease"),
+        "{refused}"
+    );
+    peer.ask_to_guard(victim).await?;
+    let refused = peer.prove(victim).await?.unwrap_or_default();
+    assert!(refused.contains("does not stand under lease"), "{refused}");
+    let line = stage.agent_logs("does not stand under lease").await?;
+    assert!(line.contains("the guard refused a session"), "{line}");
+    let key = peer.ask_to_guard(victim).await?;
+    stage.put(&key, own).await?;
+    let refused = peer.prove(victim).await?.unwrap_or_default();
+    assert!(refused.contains("does not stand under lease"), "{refused}");
+    is_not_guarded(&stage, &agent, peer, victim).await
+}
+
+#[tokio::test]
+async fn a_proof_for_another_lease_or_of_a_former_key_is_refused() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let (victim, own) = (stage.lease("victim").await?, stage.lease("own").await?);
+    let mut peer = stage.peer()?;
+    peer.hello().await?;
+    let key = peer.ask_to_guard(own).await?;
+    stage.put(&key, own).await?;
+    let refused = peer.prove(victim).await?.unwrap_or_default();
+    assert!(
+        refused.contains("no proof was asked for lease"),
+        "{refused}"
+    );
+    // That answer used the key up.
+    assert!(peer.prove(own).await?.is_some());
+    let former = peer.ask_to_guard(own).await?;
+    stage.put(&former, own).await?;
+    peer.ask_to_guard(own).await?;
+    let refused = peer.prove(own).await?.unwrap_or_default();
+    assert!(refused.contains("does not stand under lease"), "{refused}");
+    let key = peer.ask_to_guard(own).await?;
+    stage.put(&key, own).await?;
+    assert_eq!(peer.prove(own).await?, None);
+    let replayed = peer.prove(own).await?.unwrap_or_default();
+    assert!(
+        replayed.contains("no proof was asked for lease"),
+        "{replayed}"
+    );
+    peer.kill()?;
+    stage.revoked(own).await?;
+    assert!(stage.lives(victim).await?);
+    agent.guards(0).await
+}
+
+#[tokio::test]
+async fn a_guarded_session_that_talks_nonsense_stays_guarded() -> Result {
+    for nonsense in ["garbage 100", "garbage 65537", "garbage 150000"] {
+        let stage = Stage::new().await?;
+        let agent = stage.agent().await?;
+        let (mut leader, leads) = stage.leader(&agent.guard()).await?;
+        let lease = stage.lease("peer").await?;
+        let mut peer = stage.peer()?;
+        peer.hello().await?;
+        let key = peer.ask_to_guard(lease).await?;
+        stage.put(&key, lease).await?;
+        assert_eq!(peer.prove(lease).await?, None);
+        for odd in [json!({"status": {}}), hello(), json!({"x": 1})] {
+            let refused = reason(&peer.ask("none", &odd).await?)?;
+            assert!(refused.contains("cannot say that"), "{refused}");
+        }
+        peer.obey(nonsense).await?;
+        peer.says("parted").await?;
+        agent.lists_a_disconnected_session().await?;
+        stage.another_dies(&agent.guard()).await?;
+        assert!(stage.lives(lease).await?, "after {nonsense}");
+        peer.kill()?;
+        stage.revoked(lease).await?;
+        assert!(stage.lives(leads).await?);
+        leader.has_lost_nothing().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn nonsense_as_the_first_message_disturbs_nobody() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
+    for nonsense in ["garbage 1", "garbage 65537", "garbage 150000"] {
+        let mut peer = stage.peer()?;
+        peer.obey(nonsense).await?;
+        peer.says("parted").await?;
+    }
+    agent.guards(1).await?;
+    leader.has_lost_nothing().await?;
+    leader.kill()?;
+    stage.revoked(lease).await
+}

@@ -1,0 +1,123 @@
+//! An etcd with users: who may not write the keys of a lease cannot prove that it is theirs, and an agent whose user may
+//! too little says so.
+
+use eldest_testing::Etcd;
+use etcd_client::{Client, ConnectOptions, Permission, PermissionType, PutOptions};
+
+use crate::process::Process;
+use crate::stage::{Result, Stage};
+
+/// An etcd on which `leader` may write below `eldest/`, `reader` may read there, and `mallory` may write elsewhere. Each
+/// one's password is its name.
+async fn stage_with_users() -> Result<Stage> {
+    // The cheapest hash: it is not what is tested.
+    let etcd = Etcd::builder().arg("--bcrypt-cost=4").start().await?;
+    let mut client = etcd.client().await;
+    let users = [
+        ("root", None),
+        ("leader", Some((PermissionType::Readwrite, "eldest/"))),
+        ("reader", Some((PermissionType::Read, "eldest/"))),
+        ("mallory", Some((PermissionType::Readwrite, "mallory/"))),
+    ];
+    for (user, permission) in users {
+        client.user_add(user, user, None).await?;
+        client.role_add(user).await?;
+        if let Some((kind, below)) = permission {
+            let below = Permission::new(kind, below).with_prefix();
+            client.role_grant_permission(user, below).await?;
+        }
+        client.user_grant_role(user, user).await?;
+    }
+    client.auth_enable().await?;
+    let mut stage = Stage::with(etcd).await?;
+    stage.client = user(&stage.etcd, "root").await?;
+    Ok(stage)
+}
+
+async fn user(etcd: &Etcd, name: &str) -> Result<Client> {
+    let options = ConnectOptions::new().with_user(name, name);
+    Ok(Client::connect([etcd.endpoint()], Some(options)).await?)
+}
+
+async fn agent_of(stage: &Stage, name: &str) -> Result<Process> {
+    let variables = [("ETCD_USER", name)];
+    let endpoint = stage.etcd.endpoint();
+    stage.agent_through(&endpoint, &[], &variables).await
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_write_the_keys_of_a_lease_cannot_prove_it() -> Result {
+    let stage = stage_with_users().await?;
+    let agent = agent_of(&stage, "root").await?;
+    let victim = stage.lease("victim").await?;
+    let mut peer = stage.peer()?;
+    let hello = serde_json::json!({"hello": {
+        "version": 1, "identity": "mallory", "namespace": "mallory/", "linger_ms": 0,
+    }});
+    peer.ask("own", &hello).await?;
+    let key = peer.ask_to_guard(victim).await?;
+    assert!(key.starts_with("mallory/~guard/"), "{key}");
+    let under = PutOptions::new().with_lease(victim);
+    let mut mallory = user(&stage.etcd, "mallory").await?;
+    let denied = mallory.put(key.as_str(), "", Some(under)).await;
+    let denied = denied.err().ok_or("etcd let another user use the lease")?;
+    assert!(denied.to_string().contains("permission denied"), "{denied}");
+    mallory.put(key.as_str(), "", None).await?;
+    assert!(peer.prove(victim).await?.is_some());
+    peer.kill()?;
+    agent.guards(0).await?;
+    assert!(stage.lives(victim).await?);
+    Ok(())
+}
+
+/// An agent whose user may too little: a session that requires it does not campaign, and one that does not goes on.
+async fn says_what_it_may_not(name: &str, why: &str) -> Result {
+    let stage = stage_with_users().await?;
+    let agent = agent_of(&stage, name).await?;
+    let variables = [("ETCD_USER", "leader"), ("CONNECT_TIMEOUT_MS", "5000")];
+    let guard = agent.guard();
+    let mut required = stage.subject_with(&guard, "required", 1, &[], &variables)?;
+    let error = required.says("error Unguarded").await?;
+    assert!(error.contains(why), "{error}");
+    let optional = guard.replace("agent=", "optional=");
+    let mut optional = stage.subject_with(&optional, "optional", 1, &[], &variables)?;
+    optional.says("leading work-0").await?;
+    let line = stage.agent_logs(why).await?;
+    assert!(line.contains("the guard refused a session"), "{line}");
+    optional.has_lost_nothing().await
+}
+
+#[tokio::test]
+async fn an_agent_whose_user_may_not_read_says_so() -> Result {
+    Box::pin(says_what_it_may_not("mallory", "the guard cannot read")).await
+}
+
+#[tokio::test]
+async fn an_agent_whose_user_may_not_delete_says_so() -> Result {
+    Box::pin(says_what_it_may_not(
+        "reader",
+        "may not delete the keys below",
+    ))
+    .await
+}
+
+#[tokio::test]
+async fn an_agent_whose_user_may_write_revokes() -> Result {
+    let stage = stage_with_users().await?;
+    let agent = agent_of(&stage, "leader").await?;
+    let variables = [("ETCD_USER", "leader")];
+    let mut leader = stage.subject_with(&agent.guard(), "leader", 1, &[], &variables)?;
+    let lease = leader.leads().await?;
+    leader.kill()?;
+    stage.revoked(lease).await
+}
+
+#[tokio::test]
+async fn a_spawned_guard_uses_the_sessions_user() -> Result {
+    let stage = stage_with_users().await?;
+    let variables = [("ETCD_USER", "leader")];
+    let mut leader = stage.subject_with("spawned", "leader", 1, &[], &variables)?;
+    let lease = leader.leads().await?;
+    leader.kill()?;
+    stage.revoked(lease).await
+}
