@@ -81,6 +81,8 @@ pub enum Realm {
     Process,
     /// The connections of a node.
     Links,
+    /// The agent that guards the nodes.
+    Agent,
     /// The servers of etcd.
     Servers,
     /// What etcd holds.
@@ -94,12 +96,30 @@ pub enum Effect {
     Kept,
     /// The term ends, by its deadline at the latest, and another node leads within the time that a lost lease takes.
     Changed,
+    /// The same, but before the lease can have expired: the agent revokes it. Where there is no agent, it is
+    /// [`Effect::Changed`].
+    ChangedByGuard,
     /// The same, but at once: etcd tells it.
     ChangedAtOnce,
     /// The term ends by its deadline, and nobody leads until it is undone.
     Vacant,
     /// The term goes on or ends: both are right.
     KeptOrChanged,
+}
+
+impl Effect {
+    /// Whether the term must end.
+    pub(crate) fn ends(self) -> bool {
+        self.replaces() || self == Self::Vacant
+    }
+
+    /// Whether another node must lead before the fault is over.
+    pub(crate) fn replaces(self) -> bool {
+        matches!(
+            self,
+            Self::Changed | Self::ChangedByGuard | Self::ChangedAtOnce
+        )
+    }
 }
 
 /// A time that depends on the TTL.

@@ -10,6 +10,7 @@ use etcd_client::{Client, Error, GetOptions};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
+use crate::agent::Agent;
 use crate::ledger::Ledger;
 use crate::links::Links;
 use crate::member::{Common, Member};
@@ -36,6 +37,8 @@ pub struct Lab {
     pub(crate) nodes: Vec<Member>,
     /// A second process under the first node's identity; seldom there.
     pub(crate) twin: Member,
+    /// Guards all of them; there is none among data centres.
+    pub(crate) agent: Option<Agent>,
     ledger: RefCell<Ledger>,
     /// One for each server: whoever is asked through others would hear of a change late while one is stopped.
     truths: Vec<TruthRecorder>,
@@ -75,6 +78,27 @@ async fn watched(
     Ok((clients, truths))
 }
 
+/// The nodes, not started yet. Those that are not in data centres have links of their own.
+async fn members(
+    common: &Common<'_>,
+    count: usize,
+    cluster: &EtcdCluster,
+    far: Option<(&Wide, &Wire)>,
+) -> Result<(Vec<Links>, Vec<Member>)> {
+    let (mut links, mut nodes) = (Vec::new(), Vec::new());
+    for number in 0..count {
+        if let Some(far) = far {
+            nodes.push(Member::far(common, number, cluster.endpoints(), far)?);
+            continue;
+        }
+        let name = format!("n{}", number + 1);
+        let own = Links::start(cluster).await?;
+        nodes.push(Member::new(common, &name, &name, own.endpoints(number))?);
+        links.push(own);
+    }
+    Ok((links, nodes))
+}
+
 impl Lab {
     /// With data centres: one for each server, the nodes spread over them.
     pub(crate) async fn start(settings: &Settings, far: Option<&Wide>) -> Result<Self> {
@@ -94,25 +118,21 @@ impl Lab {
         let folder = tempfile::Builder::new().prefix("eldest-chaos-").tempdir()?;
         let (clients, truths) = watched(&cluster, &recorder).await?;
         let register = folder.path().join("register.sqlite");
+        let agent = match far {
+            Some(_) => None,
+            None => Agent::new(&cluster, folder.path()).await?,
+        };
         let common = Common {
             folder: folder.path(),
             register: &register,
             election: ELECTION,
+            guard: agent.as_ref().map(Agent::socket),
         };
         let mut ledger = Ledger::default();
-        let (mut links, mut nodes) = (Vec::new(), Vec::new());
-        for number in 0..settings.nodes {
-            let node = if let Some(far) = far.zip(wire.as_ref()) {
-                Member::far(&common, number, cluster.endpoints(), far)?
-            } else {
-                let name = format!("n{}", number + 1);
-                let own = Links::start(&cluster).await?;
-                let node = Member::new(&common, &name, &name, own.endpoints(number))?;
-                links.push(own);
-                node
-            };
+        let apart = far.zip(wire.as_ref());
+        let (links, nodes) = members(&common, settings.nodes, &cluster, apart).await?;
+        for node in &nodes {
             ledger.follow(node.history.clone());
-            nodes.push(node);
         }
         let twin = Member::new(&common, "n1-twin", "n1", cluster.endpoints().join(","))?;
         ledger.follow(twin.history.clone());
@@ -124,12 +144,16 @@ impl Lab {
             links,
             nodes,
             twin,
+            agent,
             ledger: RefCell::new(ledger),
             truths,
             clients,
             folder,
         };
         lab.record("", What::Baseline(lab.held().await?));
+        if let Some(agent) = &lab.agent {
+            agent.start(&settings.program, settings.patience()).await?;
+        }
         lab.start_nodes().await?;
         lab.settings.ttl = lab.granted().await?;
         Ok(lab)
@@ -212,7 +236,41 @@ impl Lab {
         Ok(believers.collect())
     }
 
-    /// Waits until all nodes stand, nobody else does, the eldest leads and everybody answers.
+    /// Whether the agent guards the leases of these keys, and has done with all dead processes.
+    async fn is_guarded(&self, keys: &[Key]) -> bool {
+        let Some(agent) = &self.agent else {
+            return true;
+        };
+        let Some((pids, leases)) = agent.guarded().await else {
+            return false;
+        };
+        let nodes = self.nodes.iter().chain([&self.twin]);
+        let living: Vec<u32> = nodes.filter_map(Member::pid).collect();
+        pids.iter().all(|pid| living.contains(pid))
+            && keys.iter().all(|key| leases.contains(&key.lease))
+    }
+
+    /// How many processes of nodes have ended.
+    pub(crate) fn ended(&self) -> usize {
+        let nodes = self.nodes.iter().chain([&self.twin]);
+        nodes.map(Member::ended_processes).sum()
+    }
+
+    /// How many leases the agents have revoked.
+    pub(crate) fn revoked(&self) -> u64 {
+        self.agent.as_ref().map_or(0, Agent::revoked)
+    }
+
+    /// How long the successor of a dead leader may take. A lease is renewed after a third of its TTL, so at the death of its
+    /// process two thirds are left. Whoever leads after half the TTL does so because a guard revoked the lease.
+    pub(crate) fn takeover_of_dead(&self) -> Duration {
+        match self.agent {
+            Some(_) => self.settings.ttl / 2,
+            None => self.settings.takeover(),
+        }
+    }
+
+    /// Waits until all nodes stand and are guarded, nobody else does, the eldest leads and everybody answers.
     pub(crate) async fn settled(&self) -> Result<Leads> {
         self.until("one node leads and all stand", async || {
             for node in self.nodes.iter().chain([&self.twin]) {
@@ -232,7 +290,11 @@ impl Lab {
                 }
             }
             // Later it is asked whose they are.
-            let mut keys = self.keys().await?.into_iter();
+            let keys = self.keys().await?;
+            if !self.is_guarded(&keys).await {
+                return Ok(None);
+            }
+            let mut keys = keys.into_iter();
             let ledger = self.ledger()?;
             let known = keys.all(|key| ledger.is_known(key.create_revision));
             Ok(known.then_some(leads))

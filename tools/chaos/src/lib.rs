@@ -8,6 +8,8 @@
 
 pub mod action;
 pub mod actions;
+#[cfg_attr(not(target_os = "linux"), path = "no_agent.rs")]
+pub mod agent;
 mod distance;
 mod lab;
 mod ledger;
@@ -35,3 +37,5 @@ pub type Result<T = ()> = std::result::Result<T, eldest::BoxError>;
 
 /// Set in the environment, this program is a node.
 pub const NODE: &str = "ELDEST_CHAOS_NODE";
+/// Set in the environment to the path of a socket, this program is the agent that listens there.
+pub const AGENT: &str = "ELDEST_CHAOS_AGENT";

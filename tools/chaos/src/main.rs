@@ -15,6 +15,9 @@ fn main() -> ExitCode {
     if std::env::var_os(eldest_chaos::NODE).is_some() {
         return told(eldest_node::main().map(|()| true).map_err(Into::into));
     }
+    if let Some(socket) = std::env::var_os(eldest_chaos::AGENT) {
+        return told(eldest_chaos::agent::main(socket.as_ref()).map(|()| true));
+    }
     let args = <Args as clap::Parser>::parse();
     told(command(&args))
 }

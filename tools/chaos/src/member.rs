@@ -37,8 +37,12 @@ pub(crate) struct Member {
     round_trip: Option<Duration>,
     register: PathBuf,
     election: String,
+    /// The socket of the agent that guards it, if there is one.
+    guard: Option<PathBuf>,
     process: RefCell<Option<Process>>,
     paused: Cell<bool>,
+    /// How many of its processes have ended.
+    ended: Cell<usize>,
 }
 
 /// What nodes have in common.
@@ -46,6 +50,7 @@ pub(crate) struct Common<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) register: &'a Path,
     pub(crate) election: &'a str,
+    pub(crate) guard: Option<&'a Path>,
 }
 
 impl Member {
@@ -68,8 +73,10 @@ impl Member {
             round_trip: None,
             register: common.register.to_owned(),
             election: common.election.to_owned(),
+            guard: common.guard.map(Path::to_owned),
             process: RefCell::default(),
             paused: Cell::new(false),
+            ended: Cell::new(0),
         })
     }
 
@@ -123,6 +130,7 @@ impl Member {
             .env("PACE_SECONDS", PACE)
             .env("REGISTER", &self.register)
             .env("ORDERS", self.orders())
+            .env("GUARD", self.guard.as_deref().unwrap_or(Path::new("")))
             .env(
                 "REGISTER_FENCED",
                 if settings.fenced { "yes" } else { "no" },
@@ -151,7 +159,22 @@ impl Member {
 
     /// On return it is dead.
     pub(crate) fn kill(&self) {
-        self.process.borrow_mut().take();
+        self.end();
+    }
+
+    fn end(&self) {
+        if self.process.borrow_mut().take().is_some() {
+            self.ended.set(self.ended.get() + 1);
+        }
+    }
+
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.process.borrow().as_ref().map(Process::id)
+    }
+
+    /// Returns how many of its processes have ended.
+    pub(crate) fn ended_processes(&self) -> usize {
+        self.ended.get()
     }
 
     /// On return it is stopped.
@@ -175,7 +198,7 @@ impl Member {
             process.terminate();
         }
         let ended = self.ended(patience, "has left").await?;
-        self.process.borrow_mut().take();
+        self.end();
         match ended {
             Some(status) if !status.success() => {
                 Err(format!("{} ended with {status}: {}", self.name, self.last_words()).into())

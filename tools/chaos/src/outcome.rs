@@ -178,7 +178,12 @@ fn missing(
     let of = |wanted: &dyn Fn(&Step) -> bool| steps.iter().filter(|step| wanted(step)).count();
     let on_leader = of(&|step| step.cards.iter().any(|card| card.side == Side::Leader));
     let changes = of(&|step| {
-        let ends = [Effect::Changed, Effect::ChangedAtOnce, Effect::Vacant];
+        let ends = [
+            Effect::Changed,
+            Effect::ChangedByGuard,
+            Effect::ChangedAtOnce,
+            Effect::Vacant,
+        ];
         step.effect().is_some_and(|effect| ends.contains(&effect))
     });
     let refusals = of(&|step| fenced && step.effect().is_some() && step.cards[0].refuses);
@@ -213,6 +218,7 @@ fn expected(effect: Effect) -> &'static str {
     match effect {
         Effect::Kept => "kept",
         Effect::Changed => "changed",
+        Effect::ChangedByGuard => "changed by guard",
         Effect::ChangedAtOnce => "changed at once",
         Effect::Vacant => "vacant",
         Effect::KeptOrChanged => "kept or changed",

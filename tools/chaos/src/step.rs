@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eldest_testing::history::{Outcome, What};
+use eldest_testing::history::{Event, Outcome, What};
 
 use crate::Result;
 use crate::action::{Action, Card, Effect, Side, Victim};
@@ -29,6 +29,9 @@ pub(crate) struct Step {
     /// From the fault to the next election, if there was one before the stage was whole.
     pub(crate) vacant: Option<Duration>,
     pub(crate) problems: Vec<String>,
+    /// Before anything was broken: how many processes of nodes had ended, and how many leases the agent had revoked.
+    pub(crate) ended: usize,
+    pub(crate) revoked: u64,
 }
 
 impl Step {
@@ -77,6 +80,8 @@ pub(crate) async fn step(lab: &Lab, actions: &[&dyn Action], draw: &mut Draw<'_>
         believed: None,
         vacant: None,
         problems: Vec::new(),
+        ended: lab.ended(),
+        revoked: lab.revoked(),
     };
     if let Err(error) = breaks(lab, actions, &victims, &mut step).await {
         step.problems.push(error.to_string());
@@ -129,7 +134,7 @@ async fn breaks(lab: &Lab, actions: &[&dyn Action], victims: &[Victim], step: &m
         .iter()
         .map(|card| card.lasts.of(lab.settings.ttl));
     lab.pass(lasts.max().unwrap_or_default()).await?;
-    if matches!(step.effect(), Some(Effect::Changed | Effect::ChangedAtOnce)) {
+    if step.effect().is_some_and(Effect::replaces) {
         let from = step.from;
         lab.until("another leads", async || {
             Ok(lab.ledger()?.elected_after(from).map(|_| ()))
@@ -151,6 +156,12 @@ fn judge(lab: &Lab, step: &mut Step) -> Result {
         step.believed = old.map(|term| term.valid.saturating_sub(step.applied));
     }
     let mut problems = Vec::new();
+    let (ended, revoked) = (lab.ended() - step.ended, lab.revoked() - step.revoked);
+    if ended == 0 && revoked > 0 {
+        problems.push(format!(
+            "the agent revoked {revoked} leases, and no process had ended"
+        ));
+    }
     let (ttl, late) = (lab.settings.ttl, |bound: Duration| {
         step.vacant.is_none_or(|took| took > bound)
     });
@@ -158,11 +169,17 @@ fn judge(lab: &Lab, step: &mut Step) -> Result {
         Some(Effect::Kept) if step.changed() || next.is_some() => {
             problems.push("the term should have gone on".to_owned());
         }
-        Some(Effect::Changed | Effect::ChangedAtOnce | Effect::Vacant) if !step.changed() => {
+        Some(effect) if effect.ends() && !step.changed() => {
             problems.push("the term should have ended".to_owned());
         }
         Some(Effect::Changed) if late(lab.settings.takeover()) => {
             problems.push(format!("the next leader came after {:?}", step.vacant));
+        }
+        Some(Effect::ChangedByGuard) if late(lab.takeover_of_dead()) => {
+            let took = step.vacant;
+            problems.push(format!(
+                "the next leader of a guarded one came after {took:?}"
+            ));
         }
         Some(Effect::ChangedAtOnce) if late(SLACK) => {
             problems.push(format!("the next leader came only after {:?}", step.vacant));
@@ -172,35 +189,30 @@ fn judge(lab: &Lab, step: &mut Step) -> Result {
         }
         _ => {}
     }
-    let ends = matches!(
-        step.effect(),
-        Some(Effect::Changed | Effect::ChangedAtOnce | Effect::Vacant)
-    );
+    let ends = step.effect().is_some_and(Effect::ends);
     if ends && step.believed.is_some_and(|believed| believed > ttl) {
         let believed = step.believed.unwrap_or_default();
         problems.push(format!("the term was believed in for {believed:?} longer"));
     }
-    if step.effect().is_some() && step.cards[0].refuses {
-        let stale = |event: &&eldest_testing::history::Event| {
-            let refused = What::FencedWrite {
-                token: step.token,
-                outcome: Outcome::Refused,
-            };
-            event.at > step.applied && event.what == refused
-        };
-        let admitted = |event: &eldest_testing::history::Event| {
-            event.at > step.applied
-                && matches!(event.what, What::FencedWrite { token, outcome: Outcome::Admitted { .. } } if token == step.token)
-        };
-        let events = ledger.events();
-        // Unfenced, it is admitted, and that is the checker's to say.
-        if events.iter().find(stale).is_none() && !events.iter().any(admitted) {
-            problems.push("no write of the old term was on its way".to_owned());
-        }
+    if step.effect().is_some() && step.cards[0].refuses && !writes_late(ledger.events(), step) {
+        problems.push("no write of the old term was on its way".to_owned());
     }
     drop(ledger);
     step.problems.extend(problems);
     Ok(())
+}
+
+/// Whether a write of the term that ended reached the register after the fault.
+fn writes_late(events: &[Event], step: &Step) -> bool {
+    let mut late = events.iter().filter(|event| event.at > step.applied);
+    late.any(|event| match event.what {
+        // Unfenced, it is admitted, and that is the checker's to say.
+        What::FencedWrite {
+            token,
+            outcome: Outcome::Refused | Outcome::Admitted { .. },
+        } => token == step.token,
+        _ => false,
+    })
 }
 
 #[cfg(test)]
@@ -225,6 +237,8 @@ pub(crate) mod tests {
             believed: None,
             vacant: None,
             problems: Vec::new(),
+            ended: 0,
+            revoked: 0,
         }
     }
 }

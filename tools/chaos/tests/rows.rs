@@ -24,6 +24,7 @@ enum Kind {
     FollowersLinks,
     Servers,
     Store,
+    Agent,
 }
 
 fn kind(card: &Card) -> Kind {
@@ -33,6 +34,7 @@ fn kind(card: &Card) -> Kind {
         (Realm::Links, _) => Kind::FollowersLinks,
         (Realm::Servers, _) => Kind::Servers,
         (Realm::Store, _) => Kind::Store,
+        (Realm::Agent, _) => Kind::Agent,
     }
 }
 
@@ -68,6 +70,11 @@ async fn servers_of_etcd_that_die_or_stop() -> Result {
 #[tokio::test]
 async fn operators_strangers_and_a_full_etcd() -> Result {
     each_alone(Kind::Store).await
+}
+
+#[tokio::test]
+async fn an_agent_that_dies_stops_or_loses_etcd_while_all_nodes_live() -> Result {
+    each_alone(Kind::Agent).await
 }
 
 /// More of them, from other seeds: `cargo xtask chaos --pairs --seconds 600`.

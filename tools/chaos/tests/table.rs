@@ -41,6 +41,9 @@ fn must_hold(card: &Card) -> String {
         Effect::Changed => {
             "the term ends within the TTL; another node leads within the TTL + 4.5 s"
         }
+        Effect::ChangedByGuard => {
+            "the term ends; another node leads within half the TTL, long before the lease expires"
+        }
         Effect::ChangedAtOnce => "the term ends; another node leads within 3.5 s",
         Effect::Vacant => "the term ends within the TTL; no node leads until the fault is over",
         Effect::KeptOrChanged => "the term continues, or another node leads",

@@ -3,6 +3,7 @@
 use crate::action::Action;
 
 mod far;
+mod guards;
 mod links;
 mod load;
 mod orders;
@@ -15,6 +16,7 @@ mod upgrade;
 pub fn all() -> Vec<Box<dyn Action>> {
     let mut all = processes::all();
     all.extend(orders::all());
+    all.extend(guards::all());
     all.extend(links::all());
     all.extend(servers::all());
     all.extend(store::all());

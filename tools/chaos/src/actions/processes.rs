@@ -13,16 +13,16 @@ use crate::lab::{ELECTION, Lab};
 type Row = ([&'static str; 2], (Side, Effect, Lasts), How);
 
 const PROCESSES: [Row; 6] = {
-    use Effect::{Changed, ChangedAtOnce, Kept};
+    use Effect::{Changed, ChangedAtOnce, ChangedByGuard, Kept};
     use How::{Kill, Stop, StopInWrite, Tell};
     use Side::{Follower, Leader};
     [
         (
             [
                 "kill-leader",
-                "SIGKILL to the leader's process; it restarts once another node leads",
+                "SIGKILL to the leader's process, which an agent guards; it restarts once another node leads",
             ],
-            (Leader, Changed, Lasts::MOMENT),
+            (Leader, ChangedByGuard, Lasts::MOMENT),
             Kill,
         ),
         (
