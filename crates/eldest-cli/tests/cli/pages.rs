@@ -70,6 +70,7 @@ impl Shell {
             .env("ETCDCTL_API", "3")
             .env("ETCDCTL_ENDPOINTS", &self.endpoint)
             .env("ELDEST_ENDPOINTS", &self.endpoint)
+            .env("ELDEST_SOCKET", self.path("agent.sock"))
             .stdin(std::process::Stdio::null())
             .kill_on_drop(true);
         let output = timeout(SOON * 2, shell.output()).await;
@@ -253,6 +254,49 @@ async fn the_documented_role_for_onlookers_looks_on_and_changes_nothing() -> Res
     Ok(())
 }
 
+/// Campaigns with the guard of that agent's user, which is required.
+#[cfg(target_os = "linux")]
+async fn leads_under_an_agent(
+    etcd: &Etcd,
+    shell: &Shell,
+    user: &str,
+) -> Result<eldest::Result<()>> {
+    let socket = shell.path("agent.sock");
+    let path = socket.to_str().ok_or("a path")?;
+    let mut agent = Running::start(as_user(etcd, shell, user, &["agent", "--socket", path]))?;
+    assert_eq!(agent.line().await?, format!("listening at {path}"));
+    let options = SessionOptions::new("billing")
+        .ttl(Duration::from_secs(60))
+        .connect_timeout(SOON / 2)
+        .credentials(Credentials::new("billing", "secret-billing"))
+        .guard(eldest::guard::Guard::agent_at(&socket));
+    let me = Session::connect([etcd.endpoint()], options).await?;
+    let led = async {
+        let mut candidate = me.election("jobs")?.campaign().await?;
+        candidate.elected().await?.resign().await
+    };
+    let led = timeout(SOON, led).await?;
+    me.close().await?;
+    agent.signal(rustix::process::Signal::TERM)?;
+    let (code, said) = agent.end().await?;
+    assert_eq!(code, DONE, "{said}");
+    Ok(led)
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_documented_role_for_nodes_suffices_for_an_agent_and_less_does_not() -> Result {
+    let Some((etcd, shell)) = guarded().await? else {
+        return Ok(());
+    };
+    leads_under_an_agent(&etcd, &shell, "billing").await??;
+    let refused = leads_under_an_agent(&etcd, &shell, "dashboard").await?;
+    let refused = refused.expect_err("the agent may not revoke this lease");
+    assert_eq!(refused.kind(), eldest::ErrorKind::Unguarded);
+    assert!(refused.to_string().contains("readwrite"), "{refused}");
+    Ok(())
+}
+
 /// In the order of the page, on an etcd with a leader and with a key that nobody owns.
 #[tokio::test]
 async fn the_runbooks_commands_work() -> Result {
@@ -260,6 +304,10 @@ async fn the_runbooks_commands_work() -> Result {
     let Some(shell) = Shell::new(&etcd)? else {
         return Ok(());
     };
+    let mut guard = at(&etcd, &["agent"]);
+    guard.env("ELDEST_SOCKET", shell.path("agent.sock"));
+    let mut agent = Running::start(guard)?;
+    agent.line().await?;
     let a = node(&etcd, "node-a").await?;
     let mut candidate = stand(&a, "billing/scheduler").await?;
     let leadership = timeout(SOON, candidate.elected()).await??;
