@@ -24,6 +24,7 @@ mod direct;
 mod endpoints;
 mod keys;
 mod leases;
+mod nearest;
 mod operator;
 mod watches;
 
