@@ -11,7 +11,9 @@ pub use crate::runtime::{Env, SharedEnv, System, timeout};
 use crate::session::SessionShared;
 use crate::state::Backlog;
 pub use crate::state::{Held, LocalState};
-use crate::{Election, Leadership, Observer, Session, Term};
+use crate::{
+    CancellationToken, Election, Leadership, Observer, RunHandle, Session, Shutdown, Term,
+};
 use eldest_core::time::Time;
 use tokio::sync::watch;
 
@@ -117,8 +119,25 @@ pub fn report_leading(identity: &str, election: &str, leads: bool) {
     crate::metrics::leading(identity, election, leads);
 }
 
+/// Runs a future in a task of the session, with a token that `shutdown` and the returned handle cancel.
+pub fn spawn<S, K, T, R>(
+    env: &SharedEnv,
+    shutdown: S,
+    run: impl FnOnce(CancellationToken) -> R,
+) -> RunHandle<T>
+where
+    S: Shutdown<K>,
+    S::Signal: Send + 'static,
+    T: Send + 'static,
+    R: Future<Output = Result<Option<T>>> + Send + 'static,
+{
+    crate::election::spawn(env, shutdown, run)
+}
+
 #[cfg(target_os = "linux")]
 pub mod agent;
+
+pub mod process;
 
 /// Terms and clocks that a test sets, and sessions that it abandons.
 #[cfg(feature = "unstable-sim")]

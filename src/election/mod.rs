@@ -31,6 +31,7 @@ pub(crate) use leadership::Claim;
 pub use leadership::{Heartbeats, Leadership};
 pub(crate) use run::{late, span_of, unconfirmed};
 pub use run_handle::RunHandle;
+pub(crate) use run_handle::spawn;
 pub use runner::{NoCheck, NoFollower, OnOverrun, Runner};
 pub use shutdown::Shutdown;
 pub(crate) use shutdown::cancel_on;

@@ -38,6 +38,8 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 pub(crate) use client::{Client, Wiring};
 #[cfg(target_os = "linux")]
+pub(crate) use process::Process;
+#[cfg(target_os = "linux")]
 pub(crate) use serving::{Serving, agent_status};
 #[cfg(not(target_os = "linux"))]
 pub(crate) use unsupported::{Client, Wiring};

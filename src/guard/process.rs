@@ -18,7 +18,7 @@ const THREAD: u32 = 0o200;
 
 /// A process that can be awaited.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     descriptor: AsyncFd<OwnedFd>,
     /// Its number in this process' namespace; `None` in another one. For people only.
     pid: Option<i32>,
@@ -35,7 +35,7 @@ impl Process {
     /// # Errors
     ///
     /// Says why this is no descriptor of a process that is alive.
-    pub(super) fn new(descriptor: OwnedFd) -> Result<Self, String> {
+    pub(crate) fn new(descriptor: OwnedFd) -> Result<Self, String> {
         let number = descriptor.as_raw_fd();
         let about = fs::read_to_string(format!("/proc/self/fdinfo/{number}"));
         let about = about.map_err(|error| format!("/proc/self/fdinfo cannot be read: {error}"))?;
@@ -46,7 +46,7 @@ impl Process {
     }
 
     /// Returns the number of the process; `None` if it is in a namespace whose processes this one does not see.
-    pub(super) fn pid(&self) -> Option<i32> {
+    pub(crate) fn pid(&self) -> Option<i32> {
         self.pid
     }
 
@@ -55,7 +55,7 @@ impl Process {
     /// # Cancellation safety
     ///
     /// Cancel safe.
-    pub(super) async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         loop {
             // The second look tells a state, which stays, from a moment's wake-up.
             if self.has_ended() && self.has_ended() {
@@ -70,7 +70,7 @@ impl Process {
     }
 
     /// Returns `true` if every thread of the process has ended.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         let mut look = [PollFd::new(&self.descriptor, PollFlags::IN)];
         let at_once = Timespec {
             tv_sec: 0,

@@ -10,6 +10,7 @@ use axum::response::Response;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version, header, uri::Authority};
 use subtle::ConstantTimeEq;
 
+use super::peer::Peer;
 use super::problem::{Problem, shortened};
 
 /// The access rules of a node.
@@ -21,6 +22,9 @@ use super::problem::{Problem, shortened};
 /// Write requests are those with a method other than GET, HEAD and OPTIONS. The node refuses them to a page whose
 /// origin is neither the name and port of the request nor an [`Auth::host`]. Write requests need the [`Auth::token`] if
 /// one is set. A node that listens beyond loopback refuses every write request if no token is set.
+///
+/// A request over a Unix socket (`serve_unix`) may call the node by any name, or by none. The permissions of the socket's
+/// file decide who may connect. The rules about origins and the token are the same, but no token must be set.
 #[must_use = "it has no effect until a server uses it"]
 #[derive(Clone)]
 pub struct Auth {
@@ -36,6 +40,15 @@ impl Auth {
             hosts: Vec::new(),
             token: None,
             beyond_loopback: !address.ip().to_canonical().is_loopback(),
+        }
+    }
+
+    /// Makes the rules for a server that listens at a Unix socket alone.
+    pub fn at_unix_socket() -> Self {
+        Self {
+            hosts: Vec::new(),
+            token: None,
+            beyond_loopback: false,
         }
     }
 
@@ -85,6 +98,12 @@ impl Auth {
     /// Checks a request before anything else is done with it.
     fn admits(&self, request: &Request) -> Result<(), Problem> {
         let headers = request.headers();
+        let local = request.extensions().get::<Peer>().is_some();
+        if local {
+            // No name leads a web page here, and the file's permissions say who may connect.
+            let called = called(request.uri(), headers).unwrap_or_default();
+            return self.allows(request.method(), headers, called.as_ref(), local);
+        }
         let called = called(request.uri(), headers)?;
         match &called {
             Some(authority) if self.knows(authority) => {}
@@ -100,21 +119,20 @@ impl Auth {
             None if request.version() == Version::HTTP_10 => {}
             None => return Err(bad_host("the request has no header `host`")),
         }
-        // These change nothing.
-        if matches!(
-            *request.method(),
-            Method::GET | Method::HEAD | Method::OPTIONS
-        ) {
-            return Ok(());
-        }
-        self.allows_change(headers, called.as_ref())
+        self.allows(request.method(), headers, called.as_ref(), local)
     }
 
-    fn allows_change(
+    fn allows(
         &self,
+        method: &Method,
         headers: &HeaderMap,
         called: Option<&Authority>,
+        local: bool,
     ) -> Result<(), Problem> {
+        // These change nothing.
+        if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
+            return Ok(());
+        }
         let forbidden =
             |code, detail: &'static str| Problem::new(StatusCode::FORBIDDEN, code, detail);
         let stranger = |origin: &HeaderValue| !self.is_ours(origin, called);
@@ -123,7 +141,7 @@ impl Auth {
             return Err(forbidden("foreign_origin", detail));
         }
         let Some(token) = &self.token else {
-            if self.beyond_loopback {
+            if self.beyond_loopback && !local {
                 let detail = "this node listens beyond loopback without a token, so it refuses write requests";
                 return Err(forbidden("no_token_configured", detail));
             }

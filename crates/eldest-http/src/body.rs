@@ -18,7 +18,8 @@ pub(super) const LARGEST: usize = 16 * 1024;
 /// The longest time for a body.
 const SLOWEST: Duration = Duration::from_secs(10);
 
-fn bad(detail: impl Into<Cow<'static, str>>) -> Problem {
+/// Refuses a body.
+pub(super) fn bad(detail: impl Into<Cow<'static, str>>) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "bad_body", detail)
 }
 

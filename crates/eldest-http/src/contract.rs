@@ -250,6 +250,46 @@ pub struct AcquireLock {
     /// What counts as a sign of life.
     #[serde(default)]
     pub hold: Hold,
+    /// The process whose end releases the lock at once. Only over the node's Unix socket.
+    #[serde(default)]
+    pub holder: Option<Holder>,
+    /// The same for any process of the caller's user, by its number.
+    #[serde(default)]
+    #[cfg_attr(test, schema(minimum = 1))]
+    pub holder_pid: Option<u32>,
+}
+
+/// A process that is named by what it does. `peer`: the process that opened the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Holder {
+    /// The process that opened the connection.
+    Peer,
+}
+
+/// A request to bind elections to a program. Exactly one of the fields is needed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct BindProgram {
+    /// The process of the program, by what it does.
+    #[serde(default)]
+    pub holder: Option<Holder>,
+    /// The process of the program, by its number; it must belong to the caller's user.
+    #[serde(default)]
+    #[cfg_attr(test, schema(minimum = 1))]
+    pub holder_pid: Option<u32>,
+}
+
+/// The program to which elections are bound.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct BoundProgram {
+    /// The number of its process.
+    pub pid: u32,
+    /// The elections that the node leaves when every bound program has ended.
+    pub elections: Vec<String>,
 }
 
 const fn usual_ttl_ms() -> u64 {

@@ -1,8 +1,8 @@
 //! Answers HTTP requests about the elections of a node: health checks, state, events, stepping down and locks.
 //!
 //! [`router`] makes an axum router for load balancers, orchestrators, dashboards and programs in other languages. Mount
-//! it in a service, or pass it to [`serve`] (with the feature `tls`, to `serve_tls`). [`OnlyWhileLeader`] admits a
-//! service's requests only while the node leads.
+//! it in a service, or pass it to [`serve`], to `serve_unix`, or with the feature `tls` to `serve_tls`.
+//! [`OnlyWhileLeader`] admits a service's requests only while the node leads.
 //!
 //! | request | answer |
 //! |---|---|
@@ -16,6 +16,7 @@
 //! | `GET /openapi.json` | the description of this API, in `OpenAPI` 3.1 |
 //! | `GET /metrics` | the text of [`Node::metrics`] |
 //! | `POST /v1/elections/{name}/step_down` | the node's term ends, and it joins at the back of the queue; `?fencing_token=` names the term |
+//! | `POST /v1/program` | over a Unix socket: binds the elections to the life of a program ([`Node::lead_on_behalf`]) |
 //! | `GET /v1/locks` | the locks that this node keeps for others, if [`Node::locks`] allows it |
 //! | `POST /v1/locks/{resource}` | acquires a lock: `{"owner": ..., "wait_ms": 0, "ttl_ms": 10000, "hold": "renewals"}`, or `"connection"` |
 //! | `PUT /v1/locks/{resource}/{lock}/renew` | keeps it for `ttl_ms` more |
@@ -60,7 +61,9 @@ mod node;
 #[cfg(test)]
 mod openapi;
 mod page;
+mod peer;
 mod problem;
+mod programs;
 mod role;
 mod serve;
 mod sidecar;
@@ -69,6 +72,8 @@ mod term_history;
 mod tests;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(unix)]
+mod unix;
 
 use std::sync::Arc;
 
@@ -83,11 +88,17 @@ pub use node::Node;
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use serve::serve_tls;
+#[cfg(unix)]
+#[cfg_attr(docsrs, doc(cfg(unix)))]
+pub use serve::serve_unix;
 pub use serve::{Limits, serve};
 pub use sidecar::Leading;
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use tls::ServerCertificate;
+#[cfg(unix)]
+#[cfg_attr(docsrs, doc(cfg(unix)))]
+pub use unix::bind_unix;
 
 /// The state that the handlers share.
 struct App {
@@ -109,6 +120,7 @@ pub fn router(node: Node, auth: Auth) -> Router {
         .route("/metrics", get(page::metrics))
         .route("/v1/elections", get(api::list))
         .route("/v1/elections/{*name}", any(api::one))
+        .route("/v1/program", any(programs::bind))
         .route("/v1/events", get(events::follow_all))
         .route("/v1/locks", get(locks::list))
         .route("/v1/locks/{*name}", any(locks::one))

@@ -13,6 +13,7 @@ use super::contract::{KeptLock, Lock, millis};
 use eldest::LockGuard;
 use eldest::LostReason;
 use eldest::Term;
+use eldest::internal::process::Process;
 use eldest::internal::{self, SharedEnv};
 use eldest_core::time::Time;
 
@@ -61,20 +62,24 @@ pub(super) enum Sign {
 }
 
 impl LockTable {
-    /// Keeps a lock that was just acquired, for `ttl` after each sign of life.
+    /// Keeps a lock that was just acquired, for `ttl` after each sign of life, and no longer than `holder` lives.
     pub(super) fn keep(
         self: &Arc<Self>,
         env: &SharedEnv,
         guard: LockGuard,
         (resource, owner): (&str, String),
         ttl: Duration,
+        holder: Option<Arc<Process>>,
     ) -> Arc<Held> {
         let held = Arc::new(Held::new(env, guard.term(), (resource, owner), ttl));
         self.lock().insert(held.id.clone(), Arc::clone(&held));
         let (lock_table, kept) = (Arc::clone(self), Arc::clone(&held));
         env.spawn(
             async move {
-                kept.until_over().await;
+                tokio::select! {
+                    () = kept.until_over() => {}
+                    () = kept.outlived(holder.as_deref()) => {}
+                }
                 let confirmed = guard.release().await.is_ok();
                 lock_table.lock().remove(&kept.id);
                 kept.end.send_replace(Some(confirmed));
@@ -187,6 +192,20 @@ impl Held {
         });
         expired.await;
         self.lock().over = true;
+    }
+
+    /// Completes when the process to which the lock is bound has ended: nobody can act under the lock any longer. Never,
+    /// without such a process.
+    async fn outlived(&self, holder: Option<&Process>) {
+        let Some(holder) = holder else {
+            return std::future::pending().await;
+        };
+        holder.ended().await;
+        self.lock().over = true;
+        tracing::info!(
+            target: "eldest::http", lock = self.resource, owner = self.owner, pid = holder.number(),
+            "the holder of a lock has ended: the lock is released"
+        );
     }
 
     /// Sleeps until the time for a sign of life is over or, if the lock is lost, until the promise has passed.

@@ -17,8 +17,10 @@ use super::body;
 use super::contract::{self, AcquireLock, Hold, LockLost, Released, millis};
 use super::lock_table::{Held, LockTable, Sign};
 use super::names::{self, LockRequest};
+use super::peer::{self, Peer};
 use super::problem::{Problem, not_allowed, shortened};
 use eldest::Session;
+use eldest::internal::process::Process;
 use eldest::internal::{Inside, SharedEnv};
 use eldest::{Error, ErrorKind};
 
@@ -91,10 +93,12 @@ pub(super) async fn one(
 async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Response, Problem> {
     // As the caller wrote it, so that what it appends fits.
     let Ok(OriginalUri(own)) = request.extract_parts::<OriginalUri>().await;
+    let peer = request.extensions().get::<Peer>().cloned();
     let asked: AcquireLock = body::read(request, &**locks.env()).await?;
     body::text("owner", &asked.owner, OWNER)?;
     let wait = body::duration("wait_ms", asked.wait_ms, Duration::ZERO..=LONGEST)?;
     let ttl = body::duration("ttl_ms", asked.ttl_ms, SHORTEST_TTL..=LONGEST)?;
+    let holder = peer::named(peer.as_ref(), asked.holder, asked.holder_pid)?;
 
     let lock = locks.session.lock(&name).map_err(|error| refused(&error))?;
     let many = || {
@@ -108,12 +112,21 @@ async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Re
     if locks.lock_table.is_full() {
         return Err(many());
     }
-    let guard = if wait.is_zero() {
-        lock.try_acquire().await
-    } else {
-        lock.acquire_timeout(wait).await
+    let taking = async {
+        if wait.is_zero() {
+            lock.try_acquire().await
+        } else {
+            lock.acquire_timeout(wait).await
+        }
     };
-    let Some(guard) = guard.map_err(|error| refused(&error))? else {
+    let taken = tokio::select! {
+        taken = taking => taken,
+        number = ended(holder.as_deref()) => {
+            let detail = format!("process {number}, to which the lock was to be bound, has ended");
+            return Err(Problem::new(StatusCode::CONFLICT, "holder_ended", detail));
+        }
+    };
+    let Some(guard) = taken.map_err(|error| refused(&error))? else {
         let detail = format!(
             "other callers hold {:?} or wait for it, and it was not free within {} ms",
             shortened(&name),
@@ -123,7 +136,7 @@ async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Re
     };
     let kept = locks
         .lock_table
-        .keep(locks.env(), guard, (&name, asked.owner), ttl);
+        .keep(locks.env(), guard, (&name, asked.owner), ttl, holder);
     if asked.hold == Hold::Connection {
         return Ok(by_connection(kept, place));
     }
@@ -132,6 +145,17 @@ async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Re
     let location = HeaderValue::try_from(location).map(|at| (header::LOCATION, at));
     response.headers_mut().extend(location);
     Ok(response)
+}
+
+/// Completes with the number of a process when it has ended; never, without one.
+async fn ended(process: Option<&Process>) -> u32 {
+    match process {
+        Some(process) => {
+            process.ended().await;
+            process.number()
+        }
+        None => std::future::pending().await,
+    }
 }
 
 /// Answers `PUT /v1/locks/{resource}/{lock}/renew`, a sign of life.

@@ -12,6 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::contract::{ElectionState, Member, OwnState, Role, key, millis};
 use super::locks::Locks;
 use super::problem::{Problem, shortened};
+use super::programs::Programs;
 use super::sidecar::{Kept, Leading};
 use super::term_history::TermHistory;
 use eldest::internal::{self, Freshness, Inside, LocalState};
@@ -61,6 +62,9 @@ pub struct Node {
     pub(super) streams: Arc<Semaphore>,
     pub(super) render: Option<Render>,
     pub(super) locks: Option<Locks>,
+    pub(super) programs: Programs,
+    /// The only process on whose behalf it leads, if its command line names one.
+    pub(super) program: Option<u32>,
     /// `None`: the TTL of each session.
     stale_after: Option<Duration>,
 }
@@ -89,8 +93,8 @@ pub(super) struct Shown {
 /// The reason why a node takes part in an election.
 #[derive(Debug)]
 enum Part {
-    /// It leads for its callers, in the terms that are kept for them.
-    OnBehalf(Kept),
+    /// It leads for its callers, in the terms that are kept for them, while these programs live.
+    OnBehalf(Kept, Programs),
     /// It leads for its own work, which ends at its deadline: nobody else is promised any time.
     OwnWork,
     Observes,
@@ -154,6 +158,8 @@ impl Node {
             streams: Arc::new(Semaphore::new(STREAMS)),
             render: None,
             locks: None,
+            programs: Programs::new(),
+            program: None,
             stale_after: None,
         }
     }
@@ -170,20 +176,27 @@ impl Node {
     /// conditions at the head of the [documentation of `eldest`](eldest). Fence what must never happen twice, with the
     /// `fencing_token` of the same answer. If anything else in this session began the term, the node promises nothing,
     /// and its role is `ending`.
+    ///
+    /// **A program that dies.** Over a Unix socket (`serve_unix`), `POST /v1/program` binds the elections to the life of a
+    /// process. When every process that was bound has ended, the node leaves all its elections at once, without the grace
+    /// period, because the dead cannot act. It stands again when a process binds itself. Every program that acts on this
+    /// node's answers must be bound then.
     pub fn lead_on_behalf<S, K>(self, election: &Election, shutdown: S) -> (Self, Leading)
     where
         S: Shutdown<K>,
         S::Signal: Send + 'static,
     {
         let kept = Kept::new();
-        let node = self.show(election, Part::OnBehalf(kept.clone()));
-        (node, Leading::begin(election, shutdown, &kept))
+        let programs = self.programs.clone();
+        let leading = Leading::begin(election, shutdown, &kept, programs.clone());
+        (self.show(election, Part::OnBehalf(kept, programs)), leading)
     }
 
     /// Shows an election as [`Node::lead_on_behalf`] does, with terms that a test declares as kept.
     #[cfg(test)]
     pub(super) fn leads_on_behalf(self, election: &Election, kept: &Kept) -> Self {
-        self.show(election, Part::OnBehalf(kept.clone()))
+        let programs = self.programs.clone();
+        self.show(election, Part::OnBehalf(kept.clone(), programs))
     }
 
     /// Shows an election in which this session is a candidate for its own work. `GET /leader` only tells where that
@@ -220,6 +233,9 @@ impl Node {
     /// stopped, so such a process **keeps its lock for as long as it is stopped**: a process that may be stopped should
     /// use renewals. The promise to a caller holds in any case: nobody else receives the lock before `may_act_for_ms`
     /// has passed, under the conditions at the head of the [documentation of `eldest`](eldest).
+    ///
+    /// Over a Unix socket (`serve_unix`), a caller may bind its lock to a process, with `"holder": "peer"` or
+    /// `"holder_pid"`. The lock is then also free as soon as that process has ended.
     pub fn locks(mut self, session: &Session) -> Self {
         self.locks = Some(Locks::new(session.clone()));
         self
@@ -236,6 +252,19 @@ impl Node {
     pub fn stale_after(mut self, age: Duration) -> Self {
         self.stale_after = Some(age);
         self
+    }
+
+    /// Says that the node leads on behalf of that process alone, so that no other can bind the elections.
+    #[doc(hidden)]
+    pub fn only_for(mut self, process: u32) -> Self {
+        self.program = Some(process);
+        self
+    }
+
+    /// Returns the elections in which this node leads on behalf of its callers.
+    pub(super) fn led_on_behalf(&self) -> impl Iterator<Item = &Shown> {
+        let shown = self.shown.iter();
+        shown.filter(|shown| matches!(shown.part, Part::OnBehalf(..)))
     }
 
     /// Returns the age of an election's view at this moment.
@@ -352,9 +381,14 @@ impl Shown {
     /// Returns the terms that are kept for callers, if the node is a candidate on their behalf.
     pub(super) fn kept(&self) -> Option<&Kept> {
         match &self.part {
-            Part::OnBehalf(kept) => Some(kept),
+            Part::OnBehalf(kept, _) => Some(kept),
             Part::OwnWork | Part::Observes => None,
         }
+    }
+
+    /// Returns `true` if every program that bound itself has ended.
+    fn is_orphaned(&self) -> bool {
+        matches!(&self.part, Part::OnBehalf(_, programs) if !programs.may_act())
     }
 
     fn session(&self) -> &'static str {
@@ -372,6 +406,10 @@ impl Shown {
             );
             return match (session, stands) {
                 ("live", true) => None,
+                (_, false) if self.is_orphaned() => Some(
+                    "the program on whose behalf this node led has ended; none has bound itself since"
+                        .to_owned(),
+                ),
                 ("live", false) => Some("this node is not a candidate in the election".to_owned()),
                 _ => Some(format!("this node's session with etcd is {session}")),
             };

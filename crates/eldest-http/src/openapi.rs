@@ -255,6 +255,29 @@ fn elections(paths: &mut Paths) {
         .at(paths, HttpMethod::Post, "/v1/elections/{name}/step_down");
 }
 
+fn program(paths: &mut Paths) {
+    let asked = ContentBuilder::new()
+        .schema(Some(reference::<contract::BindProgram>()))
+        .build();
+    let body = RequestBodyBuilder::new().required(Some(Required::True));
+    let body = body.content("application/json", asked).build();
+    let summary = "Binds the elections to the life of a program, over the node's Unix socket";
+    let Op(new) = Op::changing("bindProgram", "elections", summary)
+        .answers::<contract::BoundProgram>(
+            "200",
+            "Bound: when every bound program has ended, the node leaves the elections at once, until a program binds itself.",
+        )
+        .refuses("408", "The body did not arrive in time.")
+        .refuses(
+            "409",
+            "The node leads no election on behalf of a program, or only on behalf of the one of its option --guard-pid.",
+        )
+        .refuses("413", "The body is too large.")
+        .refuses("415", "The body is not JSON.")
+        .refuses("503", "Too many programs are bound.");
+    Op(new.request_body(Some(body))).at(paths, HttpMethod::Post, "/v1/program");
+}
+
 fn locks(paths: &mut Paths) {
     let none = "The node offers no locks.";
     let no_such = "No such lock, or the node offers no locks.";
@@ -308,7 +331,7 @@ fn acquire() -> Op {
         .content("200", CONNECTION, "application/x-ndjson", string().into())
         .response("201", created.build())
         .refuses("408", "The body did not arrive in time.")
-        .refuses("409", "Others held it for the whole wait.")
+        .refuses("409", "Others held it for the whole wait, or the process to which it was to be bound ended meanwhile.")
         .refuses("410", "It was acquired, but lost at once.")
         .refuses("413", "The body is too large.")
         .refuses("415", "The body is not JSON.")
@@ -353,6 +376,7 @@ fn openapi() -> Value {
     let mut paths = Paths::new();
     probes(&mut paths);
     elections(&mut paths);
+    program(&mut paths);
     locks(&mut paths);
     others(&mut paths);
     let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));

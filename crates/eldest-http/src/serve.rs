@@ -7,16 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+#[cfg(unix)]
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tower_service::Service;
 
+use super::peer::Peer;
 #[cfg(feature = "tls")]
 use super::tls::ServerCertificate;
 
@@ -83,14 +88,6 @@ impl Limits {
     }
 }
 
-/// Turns the bytes of a connection into HTTP.
-#[derive(Clone)]
-enum Transport {
-    Plain,
-    #[cfg(feature = "tls")]
-    Tls(Arc<ServerCertificate>),
-}
-
 /// Serves `app` until `shutdown` is cancelled; then finishes the requests under way, for as long as [`Limits`] allow.
 ///
 /// # Errors
@@ -106,7 +103,40 @@ pub async fn serve(
     limits: Limits,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    over(Transport::Plain, listener, app, limits, shutdown).await
+    let (time, until) = (limits.header_time, shutdown.clone());
+    let serve = move |stream| connection(stream, app.clone(), None, time, until.clone());
+    over(listener, limits, shutdown, serve).await
+}
+
+/// Serves `app` as [`serve`] does, over a Unix socket, for example one of [`bind_unix`](super::bind_unix).
+///
+/// The routes of [`router`](super::router) know which process a request comes from. So they bind locks and elections to a
+/// process (`holder` and `holder_pid`), and do not check by which host name the request calls the node. Requests that
+/// change something need the [`Auth::token`](super::Auth::token) if one is set. Who may connect is decided by the
+/// permissions of the socket's file.
+///
+/// # Errors
+///
+/// The listener failed for good.
+///
+/// # Cancellation safety
+///
+/// Dropping the call cuts every connection.
+#[cfg(unix)]
+#[cfg_attr(docsrs, doc(cfg(unix)))]
+pub async fn serve_unix(
+    listener: UnixListener,
+    app: Router,
+    limits: Limits,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let (time, until) = (limits.header_time, shutdown.clone());
+    let serve = move |stream: UnixStream| {
+        // At once, while the process that connected is most likely alive.
+        let peer = Peer::of(&stream);
+        connection(stream, app.clone(), Some(peer), time, until.clone())
+    };
+    over(listener, limits, shutdown, serve).await
 }
 
 /// Serves `app` as [`serve`] does, over TLS; connections without TLS are cut off. The time for the headers of a request
@@ -128,17 +158,33 @@ pub async fn serve_tls(
     certificate: ServerCertificate,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let transport = Transport::Tls(Arc::new(certificate));
-    over(transport, listener, app, limits, shutdown).await
+    let certificate = Arc::new(certificate);
+    let (time, until) = (limits.header_time, shutdown.clone());
+    let serve = move |stream| {
+        let (certificate, app, until) = (Arc::clone(&certificate), app.clone(), until.clone());
+        async move {
+            let accepting = tokio::time::timeout(time, certificate.accept(stream));
+            // Nothing is under way yet.
+            let accepted = until.run_until_cancelled(accepting).await;
+            if let Some(Ok(Ok(stream))) = accepted {
+                connection(stream, app, None, time, until.clone()).await;
+            }
+        }
+    };
+    over(listener, limits, shutdown, serve).await
 }
 
-async fn over(
-    transport: Transport,
-    listener: TcpListener,
-    app: Router,
+/// Serves each connection of the listener by a task of its own.
+async fn over<L, F>(
+    listener: L,
     limits: Limits,
     shutdown: CancellationToken,
-) -> io::Result<()> {
+    serve: impl Fn(L::Stream) -> F,
+) -> io::Result<()>
+where
+    L: Listener,
+    F: Future<Output = ()> + Send + 'static,
+{
     let room = Arc::new(Semaphore::new(limits.connections));
     let (open, cut) = (TaskTracker::new(), CancellationToken::new());
     let _cut = cut.clone().drop_guard();
@@ -146,15 +192,8 @@ async fn over(
         loop {
             let place = Arc::clone(&room).acquire_owned().await;
             let stream = accepted(&listener).await?;
-            // Without it the system's own limits count.
-            let _ = notice_silence(&stream, limits.silence);
-            // Answers are small; they are not to wait for each other.
-            let _ = stream.set_nodelay(true);
-            let (app, shutdown) = (app.clone(), shutdown.clone());
-            let connection = transport
-                .clone()
-                .serve(stream, app, limits.header_time, shutdown);
-            let connection = cut.clone().run_until_cancelled_owned(connection);
+            L::prepare(&stream, &limits);
+            let connection = cut.clone().run_until_cancelled_owned(serve(stream));
             open.spawn(async move {
                 connection.await;
                 drop(place);
@@ -175,11 +214,48 @@ async fn over(
     ended
 }
 
+/// A socket that accepts connections.
+trait Listener {
+    type Stream;
+
+    async fn next(&self) -> io::Result<Self::Stream>;
+
+    /// Sets the options of a new connection.
+    fn prepare(stream: &Self::Stream, limits: &Limits);
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    async fn next(&self) -> io::Result<TcpStream> {
+        self.accept().await.map(|(stream, _)| stream)
+    }
+
+    fn prepare(stream: &TcpStream, limits: &Limits) {
+        // Without it the system's own limits count.
+        let _ = notice_silence(stream, limits.silence);
+        // Answers are small; they are not to wait for each other.
+        let _ = stream.set_nodelay(true);
+    }
+}
+
+#[cfg(unix)]
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+
+    async fn next(&self) -> io::Result<UnixStream> {
+        self.accept().await.map(|(stream, _)| stream)
+    }
+
+    /// Nothing can cut a caller off: the system knows when the other end is closed.
+    fn prepare(_: &UnixStream, _: &Limits) {}
+}
+
 /// Accepts the next connection. A connection that was gone before is no error, nor is a temporary lack of resources.
-async fn accepted(listener: &TcpListener) -> io::Result<TcpStream> {
+async fn accepted<L: Listener>(listener: &L) -> io::Result<L::Stream> {
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => return Ok(stream),
+        match listener.next().await {
+            Ok(stream) => return Ok(stream),
             Err(error) => match error.kind() {
                 io::ErrorKind::ConnectionAborted
                 | io::ErrorKind::ConnectionRefused
@@ -205,37 +281,20 @@ fn notice_silence(stream: &TcpStream, silence: Duration) -> io::Result<()> {
     socket.set_tcp_keepalive(&asking)
 }
 
-impl Transport {
-    async fn serve(
-        self,
-        stream: TcpStream,
-        app: Router,
-        header_time: Duration,
-        shutdown: CancellationToken,
-    ) {
-        match self {
-            Transport::Plain => connection(stream, app, header_time, shutdown).await,
-            #[cfg(feature = "tls")]
-            Transport::Tls(certificate) => {
-                let accepting = tokio::time::timeout(header_time, certificate.accept(stream));
-                // Nothing is under way yet.
-                let accepted = shutdown.run_until_cancelled(accepting).await;
-                if let Some(Ok(Ok(stream))) = accepted {
-                    connection(stream, app, header_time, shutdown).await;
-                }
-            }
-        }
-    }
-}
-
 /// Serves one caller, request after request.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     app: Router,
+    peer: Option<Peer>,
     header_time: Duration,
     shutdown: CancellationToken,
 ) {
-    let service = TowerToHyperService::new(app);
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        if let Some(peer) = &peer {
+            request.extensions_mut().insert(peer.clone());
+        }
+        app.clone().call(request)
+    });
     let mut server = http1::Builder::new();
     server
         .timer(TokioTimer::new())

@@ -5,10 +5,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use eldest::internal::Inside;
+use eldest::internal::{self, Inside};
 use eldest::{CancellationToken, Election, Error, Leadership, Result, RunHandle, Shutdown};
 use futures::FutureExt;
 use tokio::sync::watch;
+
+use super::programs::Programs;
 
 /// The fencing token of the term that is kept for callers; 0: none. It distinguishes a node that leads from one that
 /// may promise time to others.
@@ -67,21 +69,32 @@ pub struct Leading {
 }
 
 impl Leading {
-    pub(super) fn begin<S, K>(election: &Election, shutdown: S, kept: &Kept) -> Self
+    pub(super) fn begin<S, K>(
+        election: &Election,
+        shutdown: S,
+        kept: &Kept,
+        programs: Programs,
+    ) -> Self
     where
         S: Shutdown<K>,
         S::Signal: Send + 'static,
     {
         let at_once = CancellationToken::new();
         let (kept, ended) = (kept.clone(), at_once.clone());
-        let work = move |leadership| {
-            let kept = keep(kept.clone(), leadership);
-            ended
-                .clone()
-                .run_until_cancelled_owned(kept)
-                .map(|_| Ok::<_, Error>(()))
-        };
-        let run = election.spawn(shutdown, work);
+        let (env, election) = (Inside::from(election).env(), election.clone());
+        let run = internal::spawn(env, shutdown, async move |shutdown| {
+            while !shutdown.is_cancelled() {
+                tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => break,
+                    () = programs.begin() => {}
+                }
+                if !while_alive(&election, &shutdown, &kept, &ended, &programs).await? {
+                    break;
+                }
+            }
+            Ok(None)
+        });
         Self { run, at_once }
     }
 
@@ -110,6 +123,34 @@ impl fmt::Debug for Leading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leading").finish_non_exhaustive()
     }
+}
+
+/// Stands in the election until `shutdown`, or until every program that bound itself has ended, and returns `true` then.
+async fn while_alive(
+    election: &Election,
+    shutdown: &CancellationToken,
+    kept: &Kept,
+    at_once: &CancellationToken,
+    programs: &Programs,
+) -> Result<bool> {
+    let at_once = at_once.child_token();
+    let (kept, ended) = (kept.clone(), at_once.clone());
+    let work = move |leadership| {
+        let kept = keep(kept.clone(), leadership);
+        ended
+            .clone()
+            .run_until_cancelled_owned(kept)
+            .map(|_| Ok::<_, Error>(()))
+    };
+    let mut run = election.spawn(shutdown.clone(), work);
+    tokio::select! {
+        ended = &mut run => return ended.map(|_| false),
+        () = programs.end() => {}
+    }
+    // No promise is left to keep: those who were given one are dead.
+    run.stop();
+    at_once.cancel();
+    run.await.map(|_| true)
 }
 
 /// The work of a node that leads on behalf of others: it waits until the term ends and then for one grace period more.

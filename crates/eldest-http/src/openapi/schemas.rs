@@ -11,6 +11,7 @@ use crate::contract::{self, command};
 const CODES: &[&str] = &[
     "another_term",
     "bad_body",
+    "bad_holder",
     "bad_host",
     "bad_name",
     "bad_path",
@@ -19,6 +20,8 @@ const CODES: &[&str] = &[
     "etcd",
     "foreign_origin",
     "held",
+    "holder_ended",
+    "holder_needs_unix_socket",
     "lock_lost",
     "no_locks",
     "no_metrics",
@@ -29,9 +32,12 @@ const CODES: &[&str] = &[
     "no_token_configured",
     "not_json",
     "not_leading",
+    "not_on_behalf",
+    "program_is_fixed",
     "token_needed",
     "too_large",
     "too_many_locks",
+    "too_many_programs",
     "too_many_streams",
     "too_slow",
     "unguarded",
@@ -51,6 +57,8 @@ pub(super) fn schemas() -> Schemas {
     with::<contract::Live>(&mut all);
     with::<contract::Ready>(&mut all);
     with::<contract::SteppedDown>(&mut all);
+    with::<contract::BindProgram>(&mut all);
+    with::<contract::BoundProgram>(&mut all);
     with::<contract::AcquireLock>(&mut all);
     with::<contract::Lock>(&mut all);
     with::<contract::LockLost>(&mut all);
@@ -98,7 +106,7 @@ pub(super) fn command_schema() -> Value {
 /// Adds what serde's attributes do not say: every field of an answer is present, and the words so far.
 pub(super) fn finish(schemas: &mut serde_json::Map<String, Value>) {
     for (name, schema) in schemas {
-        if name != "AcquireLock" {
+        if !["AcquireLock", "BindProgram"].contains(&name.as_str()) {
             all_required(schema);
         }
         let words: &[(&str, &[&str])] = match name.as_str() {

@@ -20,7 +20,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    fn parse(text: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         let (head, body) = text
             .split_once("\r\n\r\n")
             .ok_or_else(|| format!("no head: {text:?}"))?;

@@ -3,6 +3,8 @@
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod auth;
+#[cfg(target_os = "linux")]
+mod bound;
 mod caller;
 mod contract;
 mod elections;
@@ -15,3 +17,5 @@ mod stale;
 mod stopped;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(target_os = "linux")]
+mod unix;

@@ -1,0 +1,144 @@
+//! Tells which process a request over a Unix socket comes from, and opens the process to whose life a lock or an election
+//! is bound.
+
+use std::sync::Arc;
+
+use eldest::internal::process::Process;
+use http::StatusCode;
+
+use super::contract::Holder;
+use super::problem::Problem;
+
+/// The process that opened a connection, as the kernel named it then.
+#[derive(Debug, Clone)]
+pub(super) struct Peer(Arc<Opened>);
+
+#[derive(Debug)]
+struct Opened {
+    /// Why the process cannot be awaited, if it cannot.
+    process: Result<Arc<Process>, String>,
+    /// `None`: unknown.
+    user: Option<u32>,
+}
+
+impl Peer {
+    /// Opens the process that made this connection.
+    #[cfg(unix)]
+    pub(super) fn of(stream: &tokio::net::UnixStream) -> Self {
+        let opened = match stream.peer_cred() {
+            Ok(peer) => Opened {
+                process: open(peer.pid(), peer.uid()).map(Arc::new),
+                user: Some(peer.uid()),
+            },
+            Err(error) => Opened {
+                process: Err(format!("the system does not name the process: {error}")),
+                user: None,
+            },
+        };
+        Self(Arc::new(opened))
+    }
+
+    fn holder(&self) -> Result<Arc<Process>, Problem> {
+        let process = self.0.process.as_ref();
+        let process = process.map_err(|reason| bad_holder(format!("the caller: {reason}")))?;
+        if process.has_ended() {
+            let number = process.number();
+            let detail = format!("the caller: process {number} has ended");
+            return Err(bad_holder(detail));
+        }
+        Ok(Arc::clone(process))
+    }
+
+    /// Opens another process of the same user.
+    fn names(&self, number: u32) -> Result<Arc<Process>, Problem> {
+        let refused = |reason: String| bad_holder(format!("`holder_pid`: {reason}"));
+        let Some(user) = self.0.user else {
+            return Err(refused("the user of the caller is unknown".to_owned()));
+        };
+        let process = Process::open(number).map_err(refused)?;
+        same_user(&process, user).map_err(refused)?;
+        Ok(Arc::new(process))
+    }
+}
+
+/// Opens the process with the number that the kernel gave for a connection.
+#[cfg(unix)]
+fn open(number: Option<i32>, user: u32) -> Result<Process, String> {
+    let number = number.and_then(|number| u32::try_from(number).ok());
+    let number = number.filter(|number| *number > 0).ok_or(
+        "it is in a pid namespace that this node does not see; let both share one, or run the node outside",
+    )?;
+    let process = Process::open(number)?;
+    // The number of a process that has ended may have passed to another user's.
+    same_user(&process, user)?;
+    Ok(process)
+}
+
+fn same_user(process: &Process, user: u32) -> Result<(), String> {
+    if process.user() == user {
+        return Ok(());
+    }
+    Err(format!(
+        "process {} belongs to user {}, and the caller is user {user}",
+        process.number(),
+        process.user()
+    ))
+}
+
+fn bad_holder(detail: String) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, "bad_holder", detail)
+}
+
+/// Returns the process that the fields `holder` and `holder_pid` name; `None` if neither is given.
+pub(super) fn named(
+    peer: Option<&Peer>,
+    holder: Option<Holder>,
+    holder_pid: Option<u32>,
+) -> Result<Option<Arc<Process>>, Problem> {
+    if holder.is_none() && holder_pid.is_none() {
+        return Ok(None);
+    }
+    let Some(peer) = peer else {
+        let detail = "`holder` and `holder_pid` need the node's Unix socket: over TCP, the node cannot tell which process asks";
+        return Err(Problem::new(
+            StatusCode::BAD_REQUEST,
+            "holder_needs_unix_socket",
+            detail,
+        ));
+    };
+    match (holder, holder_pid) {
+        (Some(Holder::Peer), None) => peer.holder().map(Some),
+        (None, Some(number)) => peer.names(number).map(Some),
+        _ => Err(bad_holder(
+            "give either `holder` or `holder_pid`, not both".to_owned(),
+        )),
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_that_this_namespace_does_not_see_is_refused() {
+        for number in [None, Some(0), Some(-1)] {
+            let reason = open(number, 0).expect_err("it has no number here");
+            assert!(reason.contains("pid namespace"), "{number:?}: {reason}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_number_that_has_passed_to_another_user_is_refused() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("600")
+            .spawn()
+            .unwrap();
+        let number = i32::try_from(child.id()).unwrap();
+        let user = open(Some(number), 0).map_or(0, |process| process.user());
+        let reason = open(Some(number), user + 1).expect_err("another user");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(reason.contains("belongs to user"), "{reason}");
+    }
+}

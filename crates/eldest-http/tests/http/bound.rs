@@ -1,0 +1,474 @@
+//! Tests locks and elections that are bound to a process: they are free at once when it has ended, and not before.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use eldest::{CancellationToken, Election, Lock, Session};
+use eldest_http::{Auth, Leading, Node};
+use eldest_testing::{Etcd, eventually};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::caller::ask as ask_over_tcp;
+use crate::stage::{Result, SOON, Server, options};
+use crate::stopped::Process;
+use crate::unix::{Local, curl, shell, spawn};
+
+const JOBS: &str = "/v1/locks/team/jobs";
+const PROGRAM: &str = "/v1/program";
+/// Longer than a test takes, so that nothing is free for another reason than a death.
+const LONG: u64 = 300_000;
+
+/// A node that takes locks for others at a Unix socket, and another session that wants the same lock.
+struct Stage {
+    _etcd: Etcd,
+    session: Session,
+    server: Local,
+    other: Session,
+    lock: Lock,
+}
+
+impl Stage {
+    async fn new() -> Result<Self> {
+        let etcd = Etcd::start().await?;
+        let session = Session::connect([etcd.endpoint()], options("a")).await?;
+        let server = Local::start(Node::new().locks(&session), Auth::at_unix_socket())?;
+        let other = Session::connect([etcd.endpoint()], options("b")).await?;
+        let lock = other.lock("team/jobs")?;
+        Ok(Self {
+            _etcd: etcd,
+            session,
+            server,
+            other,
+            lock,
+        })
+    }
+
+    /// Acquires the lock for that process.
+    async fn acquire_for(&self, number: u32) -> Result<String> {
+        let body = json!({ "owner": "x", "ttl_ms": LONG, "holder_pid": number, "wait_ms": 5000 });
+        let answer = self.server.ask("POST", JOBS, &body.to_string()).await?;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        Ok(answer.json()["lock"].as_str().expect("an id").to_owned())
+    }
+
+    /// Fails unless the lock is still held by the caller with this id.
+    async fn is_held(&self, id: &str) -> Result {
+        let answer = self
+            .server
+            .ask("PUT", &format!("{JOBS}/{id}/renew"), "")
+            .await?;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert!(self.lock.try_acquire().await?.is_none(), "another has it");
+        Ok(())
+    }
+
+    /// Fails unless the other session acquires the lock soon.
+    async fn is_free_soon(&self) -> Result {
+        let guard = timeout(SOON, self.lock.acquire()).await??;
+        Ok(guard.release().await?)
+    }
+
+    async fn stop(self) -> Result {
+        self.session.close().await?;
+        self.other.close().await?;
+        self.server.stop().await
+    }
+}
+
+/// Reads one line of the program's output.
+fn line(program: &mut Process) -> Result<String> {
+    let output = program.0.stdout.as_mut().expect("a pipe");
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while output.read(&mut byte)? == 1 && byte != *b"\n" {
+        line.extend(byte);
+    }
+    Ok(String::from_utf8(line)?)
+}
+
+fn is_running(number: u32, program: &str) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
+    name.trim_end() == program
+}
+
+#[tokio::test]
+async fn a_lock_outlives_an_exec_of_its_process_and_is_free_when_the_process_is_killed() -> Result {
+    let stage = Stage::new().await?;
+    let mut program = shell("read line; exec sleep 600")?;
+    let number = program.0.id();
+    let id = stage.acquire_for(number).await?;
+    stage.is_held(&id).await?;
+    program.0.stdin.take().expect("a pipe").write_all(b"\n")?;
+    eventually(SOON, "the program is another", async || {
+        is_running(number, "sleep").then_some(())
+    })
+    .await?;
+    stage.is_held(&id).await?;
+    program.0.kill()?;
+    stage.is_free_soon().await?;
+    let renewed = stage
+        .server
+        .ask("PUT", &format!("{JOBS}/{id}/renew"), "")
+        .await?;
+    assert_eq!(renewed.problem(), "no_such_lock");
+    stage.stop().await
+}
+
+#[tokio::test]
+async fn a_lock_of_a_process_that_was_started_by_a_double_fork_outlives_its_parents() -> Result {
+    let stage = Stage::new().await?;
+    // The middle shell stays until it is told, and the first one until the middle one has ended.
+    let mut parents =
+        shell("sh -c 'sleep 600 >&2 & echo $!; read line'; read line; echo parents end")?;
+    let number: u32 = line(&mut parents)?.parse()?;
+    let id = stage.acquire_for(number).await?;
+    parents.0.stdin.take().expect("a pipe").write_all(b"\n\n")?;
+    parents.0.wait()?;
+    stage.is_held(&id).await?;
+    let killed = Command::new("kill")
+        .args(["-9", &number.to_string()])
+        .status()?;
+    assert!(killed.success());
+    stage.is_free_soon().await?;
+    stage.stop().await
+}
+
+// The caller blocks one thread.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_does_not_bind_its_lock_keeps_it_when_its_process_has_ended() -> Result {
+    let stage = Stage::new().await?;
+    let body = json!({ "owner": "curl", "ttl_ms": LONG }).to_string();
+    let told = curl(&stage.server.path(), JOBS, &body)?;
+    stage.is_held(told["lock"].as_str().ok_or("no id")?).await?;
+    stage.stop().await
+}
+
+#[tokio::test]
+async fn a_caller_whose_process_dies_while_its_lock_is_held_by_another_leaves_the_queue() -> Result
+{
+    let stage = Stage::new().await?;
+    let guard = stage.lock.acquire().await?;
+    let mut program = shell("exec sleep 600")?;
+    let body = json!({ "owner": "x", "wait_ms": LONG, "holder_pid": program.0.id() }).to_string();
+    let asked = stage.server.ask("POST", JOBS, &body);
+    let killed = async {
+        eventually(SOON, "it waits", async || {
+            let roster = stage.lock.roster().await.ok()?;
+            (roster.members().len() == 2).then_some(())
+        })
+        .await?;
+        Ok(program.0.kill()?)
+    };
+    let (answer, killed) = tokio::join!(asked, killed);
+    killed.map_err(|error: eldest::BoxError| error)?;
+    assert_eq!(answer?.problem(), "holder_ended");
+    guard.release().await?;
+    stage.is_free_soon().await?;
+    stage.stop().await
+}
+
+const CHILD: &str = "ELDEST_TEST_HTTP_PEER";
+
+/// Not a test by itself: the process of the one below. It writes the answer, and stays until it is killed.
+#[test]
+fn peer() -> Result {
+    let Ok(path) = std::env::var(CHILD) else {
+        return Ok(());
+    };
+    let mut stream = UnixStream::connect(path)?;
+    let body = json!({ "owner": "x", "ttl_ms": LONG, "holder": "peer" }).to_string();
+    let length = body.len();
+    let head = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+    write!(
+        stream,
+        "POST {JOBS} HTTP/1.1\r\nConnection: close\r\n{head}\r\n{body}"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    drop(stream);
+    println!("answer {}", answer.lines().last().unwrap_or_default());
+    loop {
+        std::thread::park();
+    }
+}
+
+// The caller blocks one thread.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_bound_to_its_caller_outlives_the_connection_and_not_the_process() -> Result
+{
+    let stage = Stage::new().await?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--exact", "--nocapture", "bound::peer"]);
+    let mut caller = Process(spawn(command.env(CHILD, stage.server.path()))?);
+    let output = BufReader::new(caller.0.stdout.take().expect("a pipe"));
+    let mut lines = output.lines().map_while(std::result::Result::ok);
+    let told = lines.find_map(|line| Some(line.split_once("answer ")?.1.to_owned()));
+    let told: Value = serde_json::from_str(&told.ok_or("no answer")?)?;
+    stage.is_held(told["lock"].as_str().ok_or("no id")?).await?;
+    caller.0.kill()?;
+    stage.is_free_soon().await?;
+    stage.stop().await
+}
+
+#[tokio::test]
+async fn processes_to_which_nothing_can_be_bound_are_refused_with_the_reason() -> Result {
+    let stage = Stage::new().await?;
+    let mut ended = shell("exit 0")?;
+    ended.0.wait()?;
+    let ended = ended.0.id();
+    let thread = std::fs::read_dir("/proc/self/task")?
+        .filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .find(|task| *task != std::process::id())
+        .ok_or("one thread only")?;
+    let mut cases = vec![
+        (json!({ "holder": "peer" }), "this node itself".to_owned()),
+        (
+            json!({ "holder_pid": std::process::id() }),
+            "this node itself".to_owned(),
+        ),
+        (json!({ "holder_pid": 0 }), "0 is not the number".to_owned()),
+        (
+            json!({ "holder_pid": ended }),
+            format!("no process {ended} is visible"),
+        ),
+        (
+            json!({ "holder_pid": thread }),
+            format!("a thread of process {}", std::process::id()),
+        ),
+        (
+            json!({ "holder": "peer", "holder_pid": ended }),
+            "not both".to_owned(),
+        ),
+    ];
+    // Only root can start a process of another user.
+    let mut stranger = Command::new("sleep");
+    let stranger = spawn(stranger.arg("600").uid(65_534)).ok().map(Process);
+    if let Some(stranger) = &stranger {
+        let number = stranger.0.id();
+        let reason = format!("process {number} belongs to user 65534");
+        cases.push((json!({ "holder_pid": number }), reason));
+    }
+    for (fields, reason) in cases {
+        let mut body = fields.clone();
+        body["owner"] = "x".into();
+        let answer = stage.server.ask("POST", JOBS, &body.to_string()).await?;
+        assert_eq!(
+            (answer.status, &*answer.problem()),
+            (400, "bad_holder"),
+            "{fields}"
+        );
+        assert!(answer.body.contains(&reason), "{reason}: {answer:?}");
+    }
+    for odd in [
+        r#""holder":"me""#,
+        r#""holder_pid":-1"#,
+        r#""holder_pid":"7""#,
+    ] {
+        let body = format!("{{\"owner\":\"x\",{odd}}}");
+        let answer = stage.server.ask("POST", JOBS, &body).await?;
+        assert_eq!(answer.problem(), "bad_body", "{odd}");
+    }
+    let server = Server::plain(Node::new().locks(&stage.session)).await?;
+    let body = json!({ "owner": "x", "holder": "peer" }).to_string();
+    let length = body.len();
+    let head = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+    let answer = ask_over_tcp(server.at, "POST", JOBS, &format!("{head}\r\n{body}")).await?;
+    assert_eq!(answer.problem(), "holder_needs_unix_socket");
+    server.stop().await?;
+    assert_eq!(
+        stage.lock.roster().await?.members().len(),
+        0,
+        "nothing was taken"
+    );
+    stage.stop().await
+}
+
+/// How long a caller may act: longer than a test may take, so that no node that was asked for a promise leaves earlier
+/// than it says.
+const GRACE: Duration = Duration::from_secs(25);
+
+/// A node that leads on behalf of programs that reach it at a Unix socket.
+struct Beside {
+    session: Session,
+    election: Election,
+    server: Local,
+    leading: Leading,
+}
+
+impl Beside {
+    async fn start(etcd: &Etcd) -> Result<Self> {
+        let options = options("a").grace(GRACE);
+        let session = Session::connect([etcd.endpoint()], options).await?;
+        let election = session.election("team/e")?;
+        let (node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
+        let server = Local::start(node, Auth::at_unix_socket())?;
+        let beside = Self {
+            session,
+            election,
+            server,
+            leading,
+        };
+        beside.leads().await?;
+        Ok(beside)
+    }
+
+    async fn status(&self, path: &str) -> Result<u16> {
+        Ok(self.server.ask("GET", path, "").await?.status)
+    }
+
+    async fn leads(&self) -> Result {
+        Ok(eventually(SOON, "it leads", async || {
+            (self.status("/leader").await.ok()? == 200).then_some(())
+        })
+        .await?)
+    }
+
+    async fn bind(&self, program: &Process) -> Result {
+        let body = json!({ "holder_pid": program.0.id() }).to_string();
+        let answer = self.server.ask("POST", PROGRAM, &body).await?;
+        let expected = json!({ "pid": program.0.id(), "elections": ["team/e"] });
+        assert_eq!((answer.status, answer.json()), (200, expected));
+        Ok(())
+    }
+
+    async fn candidates(&self) -> Result<usize> {
+        Ok(self.election.roster().await?.members().len())
+    }
+
+    async fn stop(self) -> Result {
+        self.leading.stop_at_once();
+        timeout(SOON, self.leading).await??;
+        self.session.close().await?;
+        self.server.stop().await
+    }
+}
+
+#[tokio::test]
+async fn a_node_leaves_at_once_when_its_program_dies_and_stands_again_when_one_binds_itself()
+-> Result {
+    let etcd = Etcd::start().await?;
+    let beside = Beside::start(&etcd).await?;
+    let other = Session::connect([etcd.endpoint()], options("b")).await?;
+    let rival = other.election("team/e")?;
+    let mut candidate = rival.campaign().await?;
+    let mut program = shell("exec sleep 600")?;
+    beside.bind(&program).await?;
+    assert_eq!(beside.status("/leader").await?, 200);
+
+    let killed = Instant::now();
+    program.0.kill()?;
+    let led = timeout(SOON, candidate.elected()).await??;
+    assert!(killed.elapsed() < GRACE, "no promise is kept for the dead");
+    eventually(SOON, "the node has left", async || {
+        (beside.candidates().await.ok()? == 1).then_some(())
+    })
+    .await?;
+    let unready = beside.server.ask("GET", "/ready", "").await?;
+    assert_eq!(unready.status, 503);
+    assert!(
+        unready.body.contains("has ended; none has bound itself"),
+        "{unready:?}"
+    );
+
+    // A second one waits in the queue as a follower, and leaves it when it dies.
+    let mut second = shell("exec sleep 600")?;
+    beside.bind(&second).await?;
+    let stands = async |wanted: usize| {
+        eventually(SOON, format!("{wanted} candidates"), async || {
+            (beside.candidates().await.ok()? == wanted).then_some(())
+        })
+        .await
+    };
+    stands(2).await?;
+    second.0.kill()?;
+    stands(1).await?;
+
+    let third = shell("exec sleep 600")?;
+    beside.bind(&third).await?;
+    stands(2).await?;
+    drop(led);
+    candidate.leave().await?;
+    beside.leads().await?;
+    other.close().await?;
+    beside.stop().await
+}
+
+#[tokio::test]
+async fn a_node_of_several_programs_leads_until_the_last_of_them_has_ended() -> Result {
+    let etcd = Etcd::start().await?;
+    let beside = Beside::start(&etcd).await?;
+    let (mut first, mut second) = (shell("exec sleep 600")?, shell("exec sleep 600")?);
+    let term = beside.server.ask("GET", "/leader", "").await?.json()["fencing_token"].clone();
+    beside.bind(&first).await?;
+    // Twice is once.
+    beside.bind(&first).await?;
+    beside.bind(&second).await?;
+    first.0.kill()?;
+    first.0.wait()?;
+    // The end of the first one is known: its number can no longer be bound.
+    let body = json!({ "holder_pid": first.0.id() }).to_string();
+    assert_eq!(
+        beside.server.ask("POST", PROGRAM, &body).await?.problem(),
+        "bad_holder"
+    );
+    let led = beside.server.ask("GET", "/leader", "").await?;
+    assert_eq!((led.status, &led.json()["fencing_token"]), (200, &term));
+    second.0.kill()?;
+    eventually(SOON, "it has left", async || {
+        (beside.candidates().await.ok()? == 0).then_some(())
+    })
+    .await?;
+    beside.stop().await
+}
+
+#[tokio::test]
+async fn elections_are_bound_only_where_a_node_leads_for_programs_that_it_can_see() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let election = session.election("team/e")?;
+    let (node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
+    let server = Server::plain(node).await?;
+    let peer = r#"{"holder":"peer"}"#;
+    let head = format!(
+        "Content-Type: application/json\r\nContent-Length: {}\r\n",
+        peer.len()
+    );
+    let answer = ask_over_tcp(server.at, "POST", PROGRAM, &format!("{head}\r\n{peer}")).await?;
+    assert_eq!(answer.problem(), "holder_needs_unix_socket");
+    server.stop().await?;
+    leading.stop_at_once();
+    leading.await?;
+
+    let (node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
+    let server = Local::start(node, Auth::at_unix_socket())?;
+    for (body, code) in [("{}", "bad_body"), (peer, "bad_holder"), ("{", "bad_body")] {
+        assert_eq!(
+            server.ask("POST", PROGRAM, body).await?.problem(),
+            code,
+            "{body}"
+        );
+    }
+    server.stop().await?;
+    leading.stop_at_once();
+    leading.await?;
+
+    let server = Local::start(Node::new().observes(&election), Auth::at_unix_socket())?;
+    assert_eq!(
+        server.ask("POST", PROGRAM, peer).await?.problem(),
+        "not_on_behalf"
+    );
+    server.stop().await?;
+    let (node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
+    let server = Local::start(node.only_for(7), Auth::at_unix_socket())?;
+    let answer = server.ask("POST", PROGRAM, peer).await?;
+    assert_eq!(answer.problem(), "program_is_fixed");
+    assert!(answer.body.contains("process 7 alone"), "{answer:?}");
+    server.stop().await?;
+    leading.stop_at_once();
+    leading.await?;
+    Ok(session.close().await?)
+}

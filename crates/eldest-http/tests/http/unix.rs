@@ -1,0 +1,127 @@
+//! Serves nodes over a Unix socket, and sends requests to it from this process and from others.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use eldest::CancellationToken;
+use eldest_http::{Auth, Limits, Node, bind_unix, router, serve_unix};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::caller::Answer;
+use crate::contract;
+use crate::stage::{Result, SOON};
+use crate::stopped::Process;
+
+/// A server at a Unix socket.
+pub(crate) struct Local {
+    folder: TempDir,
+    shutdown: CancellationToken,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+impl Local {
+    pub(crate) fn start(node: Node, auth: Auth) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let listener = bind_unix(folder.path().join("socket"), 0o600)?;
+        let shutdown = CancellationToken::new();
+        let app = router(node, auth);
+        let task = tokio::spawn(serve_unix(
+            listener,
+            app,
+            Limits::default(),
+            shutdown.clone(),
+        ));
+        Ok(Self {
+            folder,
+            shutdown,
+            task,
+        })
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    /// Sends a request of this process. The answer is as described.
+    pub(crate) async fn ask(&self, method: &str, path: &str, body: &str) -> Result<Answer> {
+        let length = body.len();
+        let head = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+        let answer = self
+            .exactly(method, path, &format!("{head}\r\n{body}"))
+            .await?;
+        contract::check(method, path, &answer);
+        Ok(answer)
+    }
+
+    /// Sends a request without the header `host`.
+    pub(crate) async fn exactly(&self, method: &str, path: &str, rest: &str) -> Result<Answer> {
+        let mut stream = UnixStream::connect(self.path()).await?;
+        let request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n{rest}");
+        stream.write_all(request.as_bytes()).await?;
+        let mut text = String::new();
+        timeout(SOON, stream.read_to_string(&mut text)).await??;
+        Answer::parse(&text)
+    }
+
+    pub(crate) async fn stop(self) -> Result {
+        self.shutdown.cancel();
+        timeout(SOON, self.task).await???;
+        Ok(())
+    }
+}
+
+/// Starts a program of the shell, whose output and input are pipes.
+pub(crate) fn shell(program: &str) -> Result<Process> {
+    Ok(Process(spawn(Command::new("sh").args(["-c", program]))?))
+}
+
+pub(crate) fn spawn(command: &mut Command) -> Result<Child> {
+    Ok(command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?)
+}
+
+/// Sends a request with curl, whose process has ended when this returns.
+pub(crate) fn curl(socket: &Path, path: &str, body: &str) -> Result<serde_json::Value> {
+    let output = Command::new("curl")
+        .args(["-sS", "--unix-socket"])
+        .arg(socket)
+        .args(["-H", "Content-Type: application/json", "-d", body])
+        .arg(format!("http://localhost{path}"))
+        .output()?;
+    assert!(output.status.success(), "{output:?}");
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+#[tokio::test]
+async fn over_a_unix_socket_no_name_is_checked_and_a_token_is_needed_only_if_one_is_set() -> Result
+{
+    let beyond_loopback = || Auth::at(([0, 0, 0, 0], 80).into());
+    let server = Local::start(Node::new(), beyond_loopback())?;
+    for host in ["", "Host: \r\n", "Host: evil.example\r\n"] {
+        let answer = server
+            .exactly("GET", "/live", &format!("{host}\r\n"))
+            .await?;
+        assert_eq!(answer.status, 200, "{host:?}: {answer:?}");
+    }
+    // It passed the checks of access: there is only nothing to change.
+    let answer = server.ask("POST", "/v1/program", "{}").await?;
+    assert_eq!(answer.problem(), "not_on_behalf");
+    let foreign = "Host: node\r\nOrigin: http://evil.example\r\n\r\n";
+    let answer = server.exactly("POST", "/v1/program", foreign).await?;
+    assert_eq!(answer.problem(), "foreign_origin");
+    server.stop().await?;
+
+    let server = Local::start(Node::new(), Auth::at_unix_socket().token("secret"))?;
+    let answer = server.ask("POST", "/v1/program", "{}").await?;
+    assert_eq!(answer.problem(), "token_needed");
+    let right = "Authorization: Bearer secret\r\n\r\n";
+    let answer = server.exactly("POST", "/v1/program", right).await?;
+    assert_eq!(answer.problem(), "not_on_behalf");
+    server.stop().await
+}
