@@ -56,7 +56,7 @@ pub(crate) struct Args {
 
     /// The permission bits of the socket, octal: whoever may write it may be guarded
     #[arg(
-        long, value_name = "MODE", value_parser = permissions::mode, default_value = "0660", env = "ELDEST_SOCKET_MODE",
+        long, value_name = "MODE", value_parser = crate::socket::mode, default_value = "0660", env = "ELDEST_SOCKET_MODE",
         hide_env_values = true, help_heading = HEADING
     )]
     socket_mode: u32,

@@ -8,14 +8,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use eldest::CancellationToken;
 use eldest::metrics::{RENEWAL_BUCKETS, REVOCATION_BUCKETS, describe};
+use eldest_http::contract::command as contract;
 use eldest_http::{Auth, Limits, Node, ServerCertificate, router, serve, serve_tls};
-use futures::FutureExt;
+use futures::future::try_join_all;
+use futures::{FutureExt, TryFutureExt};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::connection::Secret;
 use crate::exit::{Code, fault};
+use crate::socket::SocketFile;
 use crate::variables::HTTP_TOKEN;
 
 const FILE: &str = "--http-token-file";
@@ -60,10 +63,19 @@ pub(crate) struct Args {
     http_key: Option<PathBuf>,
 }
 
-/// A port that is ours, at which nobody is answered yet.
+/// Where to listen: at a port, at a Unix socket, or at both.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// The option that names the port, for messages, and the port.
+    pub(crate) port: Option<(&'static str, SocketAddr)>,
+    /// The path of a socket, and the permissions of its file.
+    pub(crate) socket: Option<(PathBuf, u32)>,
+}
+
+/// A port, a Unix socket or both that are ours, at which nobody is answered yet.
 pub(crate) struct Listening {
-    listener: TcpListener,
-    address: SocketAddr,
+    port: Option<(TcpListener, SocketAddr)>,
+    socket: Option<SocketFile>,
     auth: Auth,
     certificate: Option<ServerCertificate>,
     page: PrometheusHandle,
@@ -74,18 +86,39 @@ pub(crate) struct Server {
     shutdown: CancellationToken,
     task: JoinHandle<io::Result<()>>,
     upkeep: JoinHandle<()>,
+    /// Its file is removed with the server.
+    _socket: Option<SocketFile>,
+}
+
+impl Places {
+    /// Only a port, which that option names.
+    pub(crate) fn port(option: &'static str, at: SocketAddr) -> Self {
+        Self {
+            port: Some((option, at)),
+            socket: None,
+        }
+    }
 }
 
 impl Args {
     /// To be called once, before the first session: what is measured before would be lost. A node that cannot be asked
     /// does not begin to stand.
-    pub(crate) async fn listen(&self, option: &str, at: SocketAddr) -> Result<Listening> {
+    pub(crate) async fn listen(&self, places: Places) -> Result<Listening> {
         let token = self.token()?;
         let certificate = self.certificate()?;
-        let bound = TcpListener::bind(at).await;
-        let listener = bound.with_context(|| format!("{option} {at}"))?;
-        let address = listener.local_addr()?;
-        let mut auth = Auth::at(address);
+        let socket = places
+            .socket
+            .map(|(path, mode)| SocketFile::bind(path, mode));
+        let socket = socket.transpose()?;
+        let (port, mut auth) = match places.port {
+            Some((option, at)) => {
+                let bound = TcpListener::bind(at).await;
+                let listener = bound.with_context(|| format!("{option} {at}"))?;
+                let address = listener.local_addr()?;
+                (Some((listener, address)), Auth::at(address))
+            }
+            None => (None, Auth::at_unix_socket()),
+        };
         for host in &self.http_host {
             if host.is_empty() || host.contains(['/', ':', ' ']) {
                 let message = format!("--http-host {host:?}: write a name without a port");
@@ -97,8 +130,8 @@ impl Args {
             auth = auth.token(token.0);
         }
         Ok(Listening {
-            listener,
-            address,
+            port,
+            socket,
             auth,
             certificate,
             page: measure()?,
@@ -152,14 +185,30 @@ pub(crate) async fn keep_up(page: PrometheusHandle) {
 }
 
 impl Listening {
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+    /// The line that says where a browser or a program finds it, one for each place.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let scheme = self.certificate.as_ref().map_or("http", |_| "https");
+        let port = self.port.as_ref();
+        let port = port.map(|(_, address)| format!("listening at {scheme}://{address}/"));
+        let socket = self.socket.as_ref();
+        let socket = socket.map(|socket| format!("listening at {}", socket.path().display()));
+        port.into_iter().chain(socket).collect()
     }
 
-    /// Where a browser finds it.
-    pub(crate) fn url(&self) -> String {
-        let scheme = self.certificate.as_ref().map_or("http", |_| "https");
-        format!("{scheme}://{}/", self.address)
+    /// The same for programs.
+    pub(crate) fn objects(&self) -> Vec<contract::Listening> {
+        let port = self.port.as_ref().map(|(_, address)| address.to_string());
+        let socket = self.socket.as_ref();
+        let socket = socket.map(|socket| socket.path().display().to_string());
+        let all = port.into_iter().chain(socket);
+        all.map(|listening| contract::Listening { listening })
+            .collect()
+    }
+
+    /// The address at which it listens, or the path.
+    pub(crate) fn place(&self) -> String {
+        let first = self.objects().into_iter().next();
+        first.map(|first| first.listening).unwrap_or_default()
     }
 
     /// Answers for that node from here on.
@@ -167,16 +216,33 @@ impl Listening {
         let shutdown = CancellationToken::new();
         let page = self.page.clone();
         let app = router(node.metrics(move || page.render()), self.auth);
-        let (limits, until) = (Limits::default(), shutdown.clone());
-        let served = match self.certificate {
-            None => serve(self.listener, app, limits, until).left_future(),
-            Some(certificate) => {
-                serve_tls(self.listener, app, limits, certificate, until).right_future()
+        let limits = Limits::default();
+        let at_port = match (self.port, self.certificate) {
+            (None, _) => None,
+            (Some((listener, _)), None) => {
+                let (app, limits) = (app.clone(), limits.clone());
+                Some(serve(listener, app, limits, shutdown.clone()).boxed())
+            }
+            (Some((listener, _)), Some(certificate)) => {
+                let (app, limits) = (app.clone(), limits.clone());
+                Some(serve_tls(listener, app, limits, certificate, shutdown.clone()).boxed())
             }
         };
+        let mut socket = self.socket;
+        #[cfg(unix)]
+        let at_socket = socket.as_mut().and_then(SocketFile::take);
+        #[cfg(unix)]
+        let at_socket = at_socket.map(|listener| {
+            eldest_http::serve_unix(listener, app, limits, shutdown.clone()).boxed()
+        });
+        #[cfg(not(unix))]
+        let at_socket = None;
+        // If one of them fails, the node is no longer answering everybody who relies on it.
+        let served = try_join_all(at_port.into_iter().chain(at_socket));
         Server {
             shutdown,
-            task: tokio::spawn(served),
+            _socket: socket,
+            task: tokio::spawn(served.map_ok(drop)),
             upkeep: tokio::spawn(keep_up(self.page)),
         }
     }

@@ -25,6 +25,8 @@ pub(crate) enum Code {
     NotDone = 5,
     /// `doctor` found a problem that must be corrected, or an agent does not reach etcd.
     Sick = 6,
+    /// The program on whose behalf `serve` led has ended.
+    ProgramEnded = 69,
     /// A process that `run` or `lock` started could not be killed.
     NotContained = 70,
     /// The lock or permit was lost while its program ran.
@@ -38,7 +40,7 @@ pub(crate) enum Code {
 }
 
 impl Code {
-    const ALL: [Code; 12] = [
+    const ALL: [Code; 13] = [
         Code::Done,
         Code::Failed,
         Code::Usage,
@@ -46,6 +48,7 @@ impl Code {
         Code::Denied,
         Code::NotDone,
         Code::Sick,
+        Code::ProgramEnded,
         Code::NotContained,
         Code::Lost,
         Code::NotInTime,
@@ -63,6 +66,7 @@ impl Code {
             Code::Denied => "denied",
             Code::NotDone => "not_done",
             Code::Sick => "sick",
+            Code::ProgramEnded => "program_ended",
             Code::NotContained => "not_contained",
             Code::Lost => "lost",
             Code::NotInTime => "not_in_time",
@@ -91,6 +95,7 @@ impl Code {
             Code::Sick => {
                 "`doctor` found a problem that must be corrected, or `agent status`: the agent does not reach etcd"
             }
+            Code::ProgramEnded => "`serve`: the program of --guard-pid has ended",
             Code::NotContained => {
                 "`run` or `lock`: a process that the program started could not be killed"
             }

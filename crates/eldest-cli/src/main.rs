@@ -34,6 +34,7 @@ mod run;
 mod serve;
 #[cfg(unix)]
 mod signals;
+mod socket;
 mod status;
 mod stop;
 #[cfg(unix)]

@@ -13,7 +13,7 @@ use eldest::{BoxError, CancellationToken, Election, Following, Leadership};
 use eldest_http::Node;
 use tokio::sync::{Mutex, watch};
 
-use crate::answering;
+use crate::answering::{self, Places};
 use crate::contain::{self, Commands, Ending, Keeper, Limit, Spec, Stop};
 use crate::global::Global;
 use crate::health;
@@ -75,7 +75,7 @@ pub(crate) struct Args {
 /// Stands until the program has ended for good, or we are told to end.
 pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
     let listening = match args.serve {
-        Some(at) => Some(args.answering.listen("--serve", at).await?),
+        Some(at) => Some(args.answering.listen(Places::port("--serve", at)).await?),
         None => None,
     };
     let opened =
@@ -83,7 +83,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
     let (session, supervisor) = opened;
     let election = session.election(&args.election)?;
     let mut server = listening.map(|listening| {
-        tracing::info!(address = %listening.address(), "listening for requests");
+        tracing::info!(address = listening.place(), "listening for requests");
         listening.serve(Node::new().works_in(&election))
     });
     let rounds = rounds(&args, &election, &supervisor);

@@ -1,15 +1,18 @@
 //! Implements `eldest serve`: leads elections for the program beside it, answers over HTTP, and stops answering last.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use eldest::internal::process::Process;
 use eldest::{CancellationToken, Election, Session};
 use eldest_http::contract::command::Listening;
 use eldest_http::{Leading, Node};
 use futures::future::join_all;
 
+use crate::answering::Places;
 use crate::exit::{Code, fault};
 use crate::global::Global;
 use crate::output::{self, Format};
@@ -18,6 +21,9 @@ use crate::{answering, member};
 
 /// How long a second signal lets etcd confirm that the keys are gone; otherwise they expire with the lease.
 const HASTE: Duration = Duration::from_secs(1);
+
+/// Where it listens unless it is told otherwise.
+const USUAL: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8470));
 
 /// Lead elections on behalf of another program, and answer its questions over HTTP
 #[derive(Debug, clap::Args)]
@@ -32,6 +38,8 @@ const HASTE: Duration = Duration::from_secs(1);
     after_help = "Examples:
   # Lead for a program on the same machine
   eldest serve billing/scheduler --announce address=10.0.0.1:8080
+  # Lead for a process that runs already, and give up at once when it has ended
+  eldest serve billing/scheduler --guard-pid 4711 --listen-unix /run/billing/eldest.sock
   # Show two elections to people and to Prometheus, without joining them
   eldest serve --observe billing/scheduler billing/reports --listen 0.0.0.0:8470 --http-host node-a"
 )]
@@ -40,16 +48,32 @@ pub(crate) struct Args {
     #[arg(required = true, value_name = "ELECTION")]
     elections: Vec<String>,
 
-    /// The address to listen at; port 0 takes any free port
+    /// The address to listen at; port 0 takes any free port [default: 127.0.0.1:8470, or none with --listen-unix]
     #[arg(
         long,
         value_name = "ADDRESS:PORT",
-        default_value = "127.0.0.1:8470",
         env = "ELDEST_LISTEN",
         hide_env_values = true,
         help_heading = "HTTP"
     )]
-    listen: SocketAddr,
+    listen: Option<SocketAddr>,
+
+    /// The Unix socket to listen at, for programs on this machine, which can bind locks and elections to their process there
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "ELDEST_LISTEN_UNIX",
+        hide_env_values = true,
+        help_heading = "HTTP"
+    )]
+    listen_unix: Option<PathBuf>,
+
+    /// The permissions of the file of --listen-unix, in octal: who may write to the file may connect [default: 600]
+    #[arg(
+        long, value_name = "MODE", value_parser = crate::socket::mode, env = "ELDEST_LISTEN_UNIX_MODE",
+        hide_env_values = true, help_heading = "HTTP", requires = "listen_unix"
+    )]
+    listen_unix_mode: Option<u32>,
 
     #[command(flatten)]
     answering: answering::Args,
@@ -67,6 +91,11 @@ pub(crate) struct Args {
         hide_env_values = true, help_heading = "Session"
     )]
     grace: Option<Duration>,
+
+    /// The process of the program on whose behalf this node leads: when the program has ended, the node gives up its
+    /// elections at once and exits with 69
+    #[arg(long, value_name = "PID", conflicts_with = "observe")]
+    guard_pid: Option<u32>,
 }
 
 /// Answers until it is told to stop, or cannot continue.
@@ -77,7 +106,8 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         return Err(fault(Code::Usage, message));
     }
     let mut stop = Stop::new()?;
-    let listening = args.answering.listen("--listen", args.listen).await?;
+    let program = program(args.guard_pid)?;
+    let listening = args.answering.listen(args.places()).await?;
     let session = session(global, &args).await?;
     let named = args.elections.iter().map(|name| session.election(name));
     let elections: Vec<Election> = named.collect::<Result<_, _>>()?;
@@ -92,20 +122,17 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
             leading.push(leads);
         }
     }
-    let node = if args.observe {
-        node
-    } else {
-        node.locks(&session)
-    };
-    let (address, url) = (listening.address(), listening.url());
-    let mut server = listening.serve(node);
-    match global.output {
-        Format::Text => output::say(format_args!("listening at {url}"))?,
-        Format::Json => output::say_json(&Listening {
-            listening: address.to_string(),
-        })?,
+    if !args.observe {
+        node = node.locks(&session);
     }
-    let ended = stand(&mut leading, &shutdown, &mut server, &mut stop).await;
+    if let Some(program) = &program {
+        node = node.only_for(program.number());
+    }
+    let (lines, objects) = (listening.lines(), listening.objects());
+    let mut server = listening.serve(node);
+    announce(global.output, &lines, &objects)?;
+    let program = program.as_ref();
+    let ended = stand(&mut leading, &shutdown, &mut server, &mut stop, program).await;
     let haste = async {
         if stop.in_a_hurry() {
             tokio::time::sleep(HASTE).await;
@@ -123,7 +150,42 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     if !stop.in_a_hurry() {
         server.stop().await;
     }
-    ended.map(|()| Code::Done)
+    ended
+}
+
+/// Says where the node listens.
+fn announce(format: Format, lines: &[String], objects: &[Listening]) -> Result<()> {
+    match format {
+        Format::Text => {
+            for line in lines {
+                output::say(format_args!("{line}"))?;
+            }
+        }
+        Format::Json => {
+            for object in objects {
+                output::say_json(object)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Args {
+    fn places(&self) -> Places {
+        let usual = || self.listen_unix.is_none().then_some(USUAL);
+        let port = self.listen.or_else(usual);
+        let mode = self.listen_unix_mode.unwrap_or(0o600);
+        Places {
+            port: port.map(|at| ("--listen", at)),
+            socket: self.listen_unix.clone().map(|path| (path, mode)),
+        }
+    }
+}
+
+/// Opens the process of the program.
+fn program(number: Option<u32>) -> Result<Option<Process>> {
+    let opened = number.map(Process::open).transpose();
+    opened.map_err(|reason| fault(Code::Usage, format!("--guard-pid: {reason}")))
 }
 
 async fn session(global: &Global, args: &Args) -> Result<Session> {
@@ -137,14 +199,16 @@ async fn session(global: &Global, args: &Args) -> Result<Session> {
     Ok(Session::connect(&connection.endpoints, options).await?)
 }
 
-/// Campaigns in each of them until a signal, or until one of them fails; then leaves all of them.
+/// Campaigns in each of them until a signal, until one of them fails, or until the program has ended; then leaves all of
+/// them.
 async fn stand(
     leading: &mut [Leading],
     shutdown: &CancellationToken,
     server: &mut answering::Server,
     stop: &mut Stop,
-) -> Result<()> {
-    let ended = stand_until(leading, shutdown, server, stop).await;
+    program: Option<&Process>,
+) -> Result<Code> {
+    let ended = stand_until(leading, shutdown, server, stop, program).await;
     if stop.in_a_hurry() {
         // The keys are released without waiting for programs that may act.
         leading.iter().for_each(Leading::stop_at_once);
@@ -157,9 +221,17 @@ async fn stand_until(
     shutdown: &CancellationToken,
     server: &mut answering::Server,
     stop: &mut Stop,
-) -> Result<()> {
+    program: Option<&Process>,
+) -> Result<Code> {
+    let at_once = CancellationToken::new();
     let each = leading.iter_mut().map(async |leading| {
-        let stood = leading.await;
+        let stood = tokio::select! {
+            stood = &mut *leading => stood,
+            () = at_once.cancelled() => {
+                leading.stop_at_once();
+                leading.await
+            }
+        };
         shutdown.cancel();
         stood
     });
@@ -168,16 +240,39 @@ async fn stand_until(
         stood.into_iter().collect::<eldest::Result<()>>()
     };
     let mut all = std::pin::pin!(all);
-    let broken = tokio::select! {
-        stood = &mut all => return Ok(stood?),
+    let mut dead = std::pin::pin!(ended(program));
+    let mut broken = tokio::select! {
+        biased;
+        () = &mut dead => Ok(Code::ProgramEnded),
+        stood = &mut all => return Ok(stood.map(|()| Code::Done)?),
         error = server.broken() => Err(error),
-        () = stop.asked() => Ok(()),
+        () = stop.asked() => Ok(Code::Done),
     };
     shutdown.cancel();
+    if matches!(broken, Ok(Code::ProgramEnded)) {
+        let pid = program.map(Process::number);
+        tracing::warn!(pid, "the program of --guard-pid has ended");
+    } else {
+        broken = tokio::select! {
+            stood = &mut all => return stood.map_err(Into::into).and(broken),
+            // In a hurry.
+            () = stop.asked() => return broken,
+            // It was to have its promised time, and needs it no longer.
+            () = &mut dead => broken,
+        };
+    }
+    at_once.cancel();
     tokio::select! {
         stood = &mut all => stood?,
-        // In a hurry.
         () = stop.asked() => {}
     }
     broken
+}
+
+/// Completes when the program has ended; never, without one.
+async fn ended(program: Option<&Process>) {
+    match program {
+        Some(program) => program.ended().await,
+        None => std::future::pending().await,
+    }
 }

@@ -81,7 +81,7 @@ impl Programs {
             let alive = alive.get_or_insert_default();
             alive.retain(|known| !Arc::ptr_eq(known, process));
             if alive.is_empty() {
-                tracing::warn!(
+                tracing::info!(
                     target: "eldest::http", pid,
                     "the program has ended: this node leaves its elections until a program binds itself again"
                 );

@@ -1,20 +1,10 @@
-//! Reads the permissions of the agent's socket, and takes as many open files as the system allows.
+//! Reads the group of the agent's socket, and takes as many open files as the system allows.
 
 use anyhow::{Context, Result};
 use nix::unistd::Group;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::{Code, fault};
-
-/// Parses permission bits as `chmod` writes them.
-pub(super) fn mode(text: &str) -> Result<u32, String> {
-    let digits = text.len() <= 4 && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
-    let mode = u32::from_str_radix(text, 8).ok().filter(|_| digits);
-    match mode {
-        Some(mode @ 0o600..=0o777) => Ok(mode),
-        _ => Err("write it in octal, from 0600 to 0777, such as 0660".to_owned()),
-    }
-}
 
 /// Finds the number of a group.
 pub(super) fn group(text: &str) -> Result<u32> {
@@ -45,27 +35,6 @@ pub(super) fn raise_open_files() -> Result<Option<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_mode_is_read_in_octal_and_lets_its_owner_in() {
-        assert_eq!(mode("0660"), Ok(0o660));
-        assert_eq!(mode("666"), Ok(0o666));
-        for wrong in [
-            "0060",
-            "0o660",
-            "1777",
-            "rw-rw----",
-            "0688",
-            "",
-            "-660",
-            "+660",
-        ] {
-            assert!(
-                mode(wrong).unwrap_err().contains("from 0600 to 0777"),
-                "{wrong}"
-            );
-        }
-    }
 
     #[test]
     fn a_group_is_found_by_its_name_and_its_number() {

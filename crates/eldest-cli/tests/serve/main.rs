@@ -11,5 +11,7 @@ mod front;
 mod monitoring;
 mod options;
 mod processes;
+#[cfg(target_os = "linux")]
+mod programs;
 mod stage;
 mod tls;

@@ -165,7 +165,7 @@ pub struct AgentStatus {
     pub guarded_sessions: Vec<GuardedSession>,
 }
 
-/// The first line of `eldest serve`. `eldest agent` writes one for its socket, and one for `--listen`.
+/// The first lines of `eldest serve` and `eldest agent`: one for each place at which they listen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Listening {

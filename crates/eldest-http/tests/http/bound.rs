@@ -272,6 +272,14 @@ async fn processes_to_which_nothing_can_be_bound_are_refused_with_the_reason() -
         let answer = stage.server.ask("POST", JOBS, &body).await?;
         assert_eq!(answer.problem(), "bad_body", "{odd}");
     }
+    let roster = stage.lock.roster().await?;
+    assert_eq!(roster.members().len(), 0, "nothing was taken");
+    stage.stop().await
+}
+
+#[tokio::test]
+async fn a_lock_is_not_bound_over_tcp_where_the_caller_is_unknown() -> Result {
+    let stage = Stage::new().await?;
     let server = Server::plain(Node::new().locks(&stage.session)).await?;
     let body = json!({ "owner": "x", "holder": "peer" }).to_string();
     let length = body.len();
@@ -279,11 +287,6 @@ async fn processes_to_which_nothing_can_be_bound_are_refused_with_the_reason() -
     let answer = ask_over_tcp(server.at, "POST", JOBS, &format!("{head}\r\n{body}")).await?;
     assert_eq!(answer.problem(), "holder_needs_unix_socket");
     server.stop().await?;
-    assert_eq!(
-        stage.lock.roster().await?.members().len(),
-        0,
-        "nothing was taken"
-    );
     stage.stop().await
 }
 

@@ -1,0 +1,359 @@
+//! Tests `eldest serve` for a program on the same machine: `--guard-pid`, the Unix socket, and elections and locks that are
+//! bound to a process.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use eldest_testing::eventually;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::caller::{get, post};
+use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, eldest};
+
+/// What a caller is promised: longer than a test may take, so that a node that leaves earlier has kept no promise.
+const GRACE: &str = "25s";
+
+/// A program that a node leads for. It is killed with the test.
+struct Program(Child);
+
+impl Program {
+    fn start(program: &str) -> Result<Self> {
+        let mut command = Command::new("sh");
+        command.args(["-c", program]).stdin(Stdio::piped());
+        Ok(Self(command.stdout(Stdio::null()).spawn()?))
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    fn kill(&mut self) -> Result {
+        Ok(self.0.kill()?)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Asks over the Unix socket by curl, whose process ends with the answer: the status, and the body.
+async fn curl(socket: &Path, path: &str, body: Option<Value>) -> Result<(u16, Value)> {
+    let mut command = tokio::process::Command::new("curl");
+    command.args(["-sS", "-w", "\n%{http_code}", "--unix-socket"]);
+    command.arg(socket).arg(format!("http://localhost{path}"));
+    if let Some(body) = body {
+        command.args(["-H", "Content-Type: application/json", "-d"]);
+        command.arg(body.to_string());
+    }
+    let output = command.output().await?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (body, status) = text
+        .rsplit_once('\n')
+        .ok_or_else(|| format!("{output:?}"))?;
+    Ok((status.parse()?, serde_json::from_str(body)?))
+}
+
+fn refused(output: &Output, parts: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for part in parts {
+        assert!(said.contains(part), "{part:?} is not in {said:?}");
+    }
+}
+
+#[test]
+fn options_that_cannot_be_meant_are_refused_with_their_value_and_the_rule() -> Result {
+    let mut ended = Program::start("exit 0")?;
+    ended.0.wait()?;
+    let ended = ended.pid();
+    let thread = format!("{}", std::process::id());
+    let task = std::fs::read_dir("/proc/self/task")?
+        .filter_map(|task| task.ok()?.file_name().into_string().ok())
+        .find(|task| *task != thread)
+        .ok_or("one thread only")?;
+    let long = "x".repeat(120);
+    let mut cases = vec![
+        ("--guard-pid x".to_owned(), "invalid value 'x'".to_owned()),
+        ("--guard-pid 0".to_owned(), "0 is not the number".to_owned()),
+        (
+            format!("--guard-pid {ended}"),
+            format!("no process {ended} is visible here"),
+        ),
+        (
+            format!("--guard-pid {task}"),
+            format!("{task} is the number of a thread of process {thread}"),
+        ),
+        (
+            format!("--guard-pid {thread} --observe"),
+            "cannot be used with".to_owned(),
+        ),
+        (
+            "--listen-unix-mode 600".to_owned(),
+            "--listen-unix <PATH>".to_owned(),
+        ),
+        (
+            "--listen-unix s --listen-unix-mode 8".to_owned(),
+            "in octal".to_owned(),
+        ),
+        (
+            "--listen-unix s --listen-unix-mode 0".to_owned(),
+            "in octal".to_owned(),
+        ),
+        (
+            format!("--listen-unix {long}"),
+            "it has 120 bytes; a socket's path has 1 to 107".to_owned(),
+        ),
+    ];
+    // Number 2, where the kernel's threads are visible.
+    let kernel = std::fs::read_to_string("/proc/2/comm").unwrap_or_default();
+    if kernel.trim() == "kthreadd" {
+        cases.push((
+            "--guard-pid 2".to_owned(),
+            "thread of the kernel".to_owned(),
+        ));
+    }
+    for (options, reason) in cases {
+        let mut args = vec!["serve", "e"];
+        args.extend(options.split(' '));
+        if !options.contains("--listen-unix ") {
+            args.extend(["--listen", "127.0.0.1:0"]);
+        }
+        let option = args[2];
+        refused(&eldest(&args).output()?, &[option, &reason]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_node_is_refused_as_its_own_program() -> Result {
+    // A shell that becomes the command keeps its number.
+    let itself = format!(
+        "exec \"{}\" serve e --guard-pid $$",
+        env!("CARGO_BIN_EXE_eldest")
+    );
+    let itself = Command::new("sh").args(["-c", &itself]).output()?;
+    refused(&itself, &["--guard-pid", "this node itself"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_node_gives_up_at_once_when_its_program_dies_and_exits_with_69() -> Result {
+    let stage = Stage::new().await?;
+    let mut program = Program::start("read line; exec sleep 600")?;
+    let more = ["--guard-pid", &program.pid(), "--grace", GRACE];
+    let mut a = stage.node("60s", "a", &more).await?;
+    answers(a.at, "/leader", 200).await?;
+    let b = stage.node("60s", "b", &[]).await?;
+    // An exec is no end of the process.
+    drop(program.0.stdin.take());
+    let comm = format!("/proc/{}/comm", program.pid());
+    eventually(SOON, "the program is another", async || {
+        let name = std::fs::read_to_string(&comm).ok()?;
+        (name.trim() == "sleep").then_some(())
+    })
+    .await?;
+    assert_eq!(get(a.at, "/leader").await?.status, 200);
+
+    let killed = Instant::now();
+    program.kill()?;
+    answers(b.at, "/leader", 200).await?;
+    assert_eq!(a.end().await?.code(), Some(69), "{}", a.log());
+    assert!(
+        killed.elapsed() < Duration::from_secs(25),
+        "the grace period is {GRACE}"
+    );
+    assert!(
+        a.log().contains("the program of --guard-pid has ended"),
+        "{}",
+        a.log()
+    );
+    b.stop().await
+}
+
+#[tokio::test]
+async fn a_node_that_is_told_to_end_keeps_its_promise_only_while_its_program_lives() -> Result {
+    let stage = Stage::new().await?;
+    let mut program = Program::start("exec sleep 600")?;
+    let more = ["--guard-pid", &program.pid(), "--grace", GRACE];
+    let mut a = stage.node("60s", "a", &more).await?;
+    answers(a.at, "/leader", 200).await?;
+    let told = Instant::now();
+    a.signal(Signal::TERM)?;
+    answers(a.at, "/leader", 503).await?;
+    assert_eq!(get(a.at, "/leader").await?.json()["role"], "ending");
+    program.kill()?;
+    assert_eq!(a.end().await?.code(), Some(0), "{}", a.log());
+    assert!(
+        told.elapsed() < Duration::from_secs(25),
+        "the grace period is {GRACE}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn locks_of_other_programs_stay_when_the_program_of_guard_pid_dies() -> Result {
+    let stage = Stage::new().await?;
+    let mut program = Program::start("exec sleep 600")?;
+    let holder = Program::start("exec sleep 600")?;
+    let (mut a, socket) = local(&stage, "a", &["--guard-pid", &program.pid()]).await?;
+    let b = stage.node("60s", "b", &[]).await?;
+    let body = json!({ "owner": "other", "ttl_ms": 4000 });
+    let asked = Instant::now();
+    assert_eq!(curl(&socket, "/v1/locks/printer", Some(body)).await?.0, 201);
+    let body = json!({ "owner": "bound", "ttl_ms": 300_000, "holder_pid": program.0.id() });
+    assert_eq!(curl(&socket, "/v1/locks/bound", Some(body)).await?.0, 201);
+    program.kill()?;
+    answers(b.at, "/leader", 200).await?;
+    let free = async |name: &str| {
+        let path = format!("/v1/locks/{name}");
+        let body = r#"{"owner":"b","wait_ms":20000}"#;
+        let length = body.len();
+        let rest =
+            format!("Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}");
+        crate::caller::ask(b.at, "POST", &path, &rest).await
+    };
+    assert_eq!(free("bound").await?.status, 201);
+    assert_eq!(free("printer").await?.status, 201);
+    assert!(
+        asked.elapsed() >= Duration::from_secs(3),
+        "its owner had almost 4 s"
+    );
+    assert_eq!(a.end().await?.code(), Some(69), "{}", a.log());
+    drop(holder);
+    b.stop().await
+}
+
+/// `eldest serve` at a Unix socket alone, leading.
+async fn local(stage: &Stage, name: &str, more: &[&str]) -> Result<(Node, PathBuf)> {
+    let socket = stage.folder.path().join(format!("{name}.sock"));
+    let path = socket.to_string_lossy().into_owned();
+    let args = ["serve", ELECTION, "--id", name, "--listen-unix", &path];
+    let mut command = stage.command("60s", &args);
+    command.args(more);
+    if !more.contains(&"--grace") {
+        command.args(["--grace", "400ms"]);
+    }
+    let node = Node::start(stage, name, command)?;
+    eventually(SOON, format!("{name} leads"), async || {
+        let (status, _) = curl(&socket, "/leader", None).await.ok()?;
+        (status == 200).then_some(())
+    })
+    .await?;
+    Ok((node, socket))
+}
+
+#[tokio::test]
+async fn a_unix_socket_has_the_permissions_of_its_option_and_is_gone_with_the_node() -> Result {
+    let stage = Stage::new().await?;
+    let (a, socket) = local(&stage, "a", &["--listen-unix-mode", "660"]).await?;
+    let mode = std::fs::metadata(&socket)?.permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    let said = std::fs::read_to_string(stage.folder.path().join("out-a"))?;
+    assert_eq!(
+        said,
+        format!("listening at {}\n", socket.display()),
+        "and nowhere else"
+    );
+    // Somebody listens there.
+    let path = socket.to_string_lossy().into_owned();
+    let output = stage
+        .command("60s", &["serve", "e", "--listen-unix", &path])
+        .output()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains(&format!("--listen-unix {path}")) && error.contains("in use"),
+        "{error}"
+    );
+    a.stop().await?;
+    assert!(!socket.exists());
+
+    // The file of a node that was killed is replaced; both places answer.
+    let (mut a, socket) = local(&stage, "a", &[]).await?;
+    a.signal(Signal::KILL)?;
+    a.end().await?;
+    assert!(socket.exists());
+    let args = [
+        "serve",
+        "second",
+        "--listen",
+        "127.0.0.1:0",
+        "--listen-unix",
+        &path,
+        "--output",
+        "json",
+    ];
+    let b = Node::start(&stage, "b", stage.command("60s", &args))?;
+    let at = eventually(SOON, "it says where", async || {
+        let said = std::fs::read_to_string(stage.folder.path().join("out-b")).ok()?;
+        let lines = said
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).ok());
+        let [Some(port), Some(found)] = &lines.collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        assert_eq!(found["listening"], path);
+        port["listening"].as_str()?.parse().ok()
+    })
+    .await?;
+    answers(at, "/live", 200).await?;
+    assert_eq!(curl(&socket, "/live", None).await?.0, 200);
+    // Over TCP the node does not know who asks.
+    let answer = post(at, "/v1/program").await?;
+    assert_ne!(answer.status, 200, "{answer:?}");
+    b.stop().await
+}
+
+#[tokio::test]
+async fn a_program_that_bound_itself_is_succeeded_at_once_and_the_node_waits_for_the_next() -> Result
+{
+    let stage = Stage::new().await?;
+    let (a, socket) = local(&stage, "a", &["--grace", GRACE]).await?;
+    let b = stage.node("60s", "b", &[]).await?;
+    let mut program = Program::start("exec sleep 600")?;
+    let bind = async |program: &Program| {
+        let body = json!({ "holder_pid": program.0.id() });
+        let (status, told) = curl(&socket, "/v1/program", Some(body)).await?;
+        assert_eq!(
+            (status, &told["elections"]),
+            (200, &json!([ELECTION])),
+            "{told}"
+        );
+        Ok::<_, eldest::BoxError>(())
+    };
+    bind(&program).await?;
+    let killed = Instant::now();
+    program.kill()?;
+    answers(b.at, "/leader", 200).await?;
+    assert!(
+        killed.elapsed() < Duration::from_secs(25),
+        "the grace period is {GRACE}"
+    );
+    eventually(SOON, "it stands no longer", async || {
+        let (status, _) = curl(&socket, "/ready", None).await.ok()?;
+        (status == 503).then_some(())
+    })
+    .await?;
+    let next = Program::start("exec sleep 600")?;
+    bind(&next).await?;
+    eventually(SOON, "it stands again", async || {
+        let (status, _) = curl(&socket, "/ready", None).await.ok()?;
+        (status == 200).then_some(())
+    })
+    .await?;
+    b.stop().await?;
+    eventually(SOON, "it leads again", async || {
+        let (status, _) = curl(&socket, "/leader", None).await.ok()?;
+        (status == 200).then_some(())
+    })
+    .await?;
+    a.signal(Signal::TERM)?;
+    a.signal(Signal::TERM)?;
+    Ok(())
+}
