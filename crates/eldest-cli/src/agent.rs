@@ -13,6 +13,7 @@ use anyhow::{Result, anyhow};
 use eldest::internal::agent::{self, Agent, SOCKET, SocketFile};
 use eldest_http::contract::command::Listening;
 
+pub(crate) use self::status::{Unreached, ask, summary};
 use crate::exit::Code;
 use crate::global::Global;
 use crate::output::{self, Format};

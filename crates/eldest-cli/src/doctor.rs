@@ -3,6 +3,8 @@
 mod cluster;
 mod endpoint;
 mod findings;
+#[cfg(target_os = "linux")]
+mod guard;
 mod versions;
 
 use std::time::Duration;
@@ -23,8 +25,9 @@ use crate::output::{self, Format};
 #[command(
     long_about = "Check that etcd suits a node, and say what to correct.\n\n\
     For every member in --endpoints, the command checks that it answers, how fast, in which version, and whether it knows \
-    a leader and has alarms, and names the nearest. Then it checks that --ttl suits this etcd, that etcd's clock and this machine's run at the \
-    same rate, that the user may read and write, and that no key without a lease blocks an election. It changes no keys; \
+    a leader and has alarms, and names the nearest. Then it checks that --ttl suits this etcd, that etcd's clock and this \
+    machine's run at the same rate, that the user may read and write, that no key without a lease blocks an election, and \
+    that the agent of this host, if there is one, reaches etcd. It changes no keys; \
     it grants two leases and revokes them.\n\n\
     Each finding is `ok`, a `note`, a `WARN` or a `FAIL`. A `FAIL` must be corrected, and then the exit code is 6.",
     after_help = "Examples:
@@ -49,6 +52,18 @@ pub(crate) struct Args {
     /// How long to compare the clocks, up to 60 s; a longer time is more exact, and 0s skips the comparison
     #[arg(long, value_name = "DURATION", value_parser = span, default_value = "3s")]
     clock: Duration,
+
+    /// The agent to examine: auto is the one at /run/eldest/agent.sock, which may be absent; off examines none; the agent at
+    /// the path of another socket must be there
+    #[arg(
+        long,
+        value_name = "off|auto|PATH",
+        default_value = "auto",
+        env = "ELDEST_GUARD",
+        hide_env_values = true,
+        help_heading = "Session"
+    )]
+    guard: String,
 }
 
 fn span(text: &str) -> Result<Duration, String> {
@@ -96,6 +111,8 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         patient.permissions(&mut findings, args.onlooker).await;
         patient.blocked(&mut findings).await;
     }
+    #[cfg(target_os = "linux")]
+    guard::examine(&mut findings, &args.guard).await;
     let worst = findings.worst();
     match global.output {
         Format::Text => output::say(findings.text())?,

@@ -411,3 +411,60 @@ async fn a_process_that_is_killed() -> Result {
     let _candidate = stand(&session, "jobs").await?;
     std::future::pending().await
 }
+
+/// What `eldest doctor` says of the agent, as level and detail, and its exit code.
+async fn examined(stage: &Stage, guard: &str) -> Result<(Option<(String, String)>, i32)> {
+    let args = ["doctor", "--clock", "0s", "--ttl", "60s", "--guard", guard];
+    let mut command = at(&stage.etcd, &args);
+    command.args([
+        "--output",
+        "json",
+        "--log",
+        "off",
+        "--request-timeout",
+        "5s",
+    ]);
+    let report = run(command).await?;
+    let all = report.json()["findings"].clone();
+    let mut all = all.as_array().into_iter().flatten();
+    let found = all.find(|finding| finding["check"] == "guard");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let found = found.map(|found| (text(&found["level"]), text(&found["detail"])));
+    Ok((found, report.code))
+}
+
+#[tokio::test]
+async fn the_doctor_says_whether_the_agent_is_there_and_reaches_etcd() -> Result {
+    let stage = Stage::new().await?;
+    let (found, code) = examined(&stage, &stage.path()).await?;
+    let (level, detail) = found.ok_or("no finding")?;
+    assert_eq!((&*level, code), ("fail", SICK));
+    assert!(detail.starts_with("no agent listens at "), "{detail}");
+    assert_eq!(examined(&stage, "off").await?, (None, DONE));
+    if !Path::new(eldest::internal::agent::SOCKET).exists() {
+        let (found, code) = examined(&stage, "auto").await?;
+        assert_eq!(
+            (found.ok_or("no finding")?.0.as_str(), code),
+            ("note", DONE)
+        );
+    }
+    let agent = stage.agent(&[]).await?;
+    let reached = stage.status_when("etcd answers", |status| status["problem"].is_null());
+    reached.await?;
+    let (found, code) = examined(&stage, &stage.path()).await?;
+    let (level, detail) = found.ok_or("no finding")?;
+    assert_eq!((&*level, code), ("ok", DONE));
+    assert!(
+        detail.ends_with("reaches etcd and guards 0 sessions"),
+        "{detail}"
+    );
+    agent.signal(Signal::TERM)?;
+    agent.end().await?;
+    // The last endpoint that is given counts.
+    let _lost = stage.agent(&["--endpoints", "http://127.0.0.1:1"]).await?;
+    let (found, code) = examined(&stage, &stage.path()).await?;
+    let (level, detail) = found.ok_or("no finding")?;
+    assert_eq!((&*level, code), ("warn", DONE));
+    assert!(detail.contains("does not reach etcd: "), "{detail}");
+    Ok(())
+}
