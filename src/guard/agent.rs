@@ -12,14 +12,21 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 
 use super::attending;
+use super::limits::{CONNECTION, Limits, Share};
 use super::socket::{Listener, Socket};
-use super::wire::hex;
+use super::wire::{Reply, hex};
 use crate::etcd::Pool;
 use crate::metrics;
 use crate::runtime::SharedEnv;
+use eldest_core::time::Time;
 
 /// How often the guard looks whether etcd answers. It also keeps the connection open over which it revokes.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often the same warning is logged, so that nobody fills the log.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+/// The longest identity, and the longest prefix of a namespace, in bytes: what sessions may have.
+const LONGEST_IDENTITY: usize = 1024;
+const LONGEST_NAMESPACE: usize = 1024;
 /// Sessions that one guard takes: each needs two open files.
 const MOST_SESSIONS: usize = 16_384;
 
@@ -34,6 +41,9 @@ pub(super) struct Agent {
     sessions: Mutex<BTreeMap<u64, Guarded>>,
     numbers: AtomicU64,
     revoked: AtomicU64,
+    limits: Arc<Limits>,
+    /// When a refusal, and when a failure to accept, was last logged.
+    logged: [Mutex<Option<Time>>; 2],
 }
 
 /// What a guard says of one session.
@@ -62,7 +72,7 @@ impl Guarded {
 
 impl Agent {
     /// Makes a guard that revokes leases through that pool, and begins to look after etcd.
-    pub(super) fn start(env: &SharedEnv, pool: Pool) -> Arc<Self> {
+    pub(super) fn start(env: &SharedEnv, pool: Pool, limits: Arc<Limits>) -> Arc<Self> {
         let agent = Arc::new(Self {
             env: Arc::clone(env),
             pool: Arc::new(pool),
@@ -71,6 +81,8 @@ impl Agent {
             sessions: Mutex::new(BTreeMap::new()),
             numbers: AtomicU64::new(0),
             revoked: AtomicU64::new(0),
+            limits,
+            logged: Default::default(),
         });
         metrics::agent_started();
         let looking = Arc::downgrade(&agent);
@@ -92,16 +104,54 @@ impl Agent {
     pub(super) async fn serve(self: &Arc<Self>, listener: &Listener) {
         loop {
             match listener.accept().await {
-                Ok(socket) => {
-                    let attending = attending::attend(Arc::clone(self), socket);
-                    self.env.spawn(attending.boxed());
-                }
+                Ok(socket) => self.admit(socket),
                 Err(error) => {
-                    tracing::warn!(target: "eldest::guard", %error, "the agent could not accept a connection");
+                    if self.may_log(1) {
+                        tracing::warn!(target: "eldest::guard", %error, "the agent could not accept a connection");
+                    }
                     self.env.sleep(Duration::from_millis(100)).await;
                 }
             }
         }
+    }
+
+    /// Attends to a connection, unless its user has too many.
+    fn admit(self: &Arc<Self>, socket: Socket) {
+        match self.share(&socket) {
+            Ok(share) => {
+                let attending = attending::attend(Arc::clone(self), socket, share);
+                self.env.spawn(attending.boxed());
+            }
+            Err(reason) => {
+                self.refused(None, &reason);
+                socket.send_now(&Reply::Refused { reason }.encode());
+            }
+        }
+    }
+
+    /// Takes what a connection needs from what its user may have.
+    pub(super) fn share(&self, socket: &Socket) -> Result<Share, String> {
+        let peer = socket.peer();
+        let peer = peer.map_err(|error| format!("the peer is unknown: {error}"))?;
+        self.limits.take(peer.uid, CONNECTION)
+    }
+
+    /// Counts a session or a lease that is not guarded, and logs why.
+    pub(super) fn refused(&self, identity: Option<&str>, reason: &str) {
+        metrics::agent_refused();
+        if self.may_log(0) {
+            tracing::warn!(target: "eldest::guard", identity, reason, "the guard refused a session");
+        }
+    }
+
+    fn may_log(&self, which: usize) -> bool {
+        let now = self.env.now();
+        let mut logged = lock(&self.logged[which]);
+        if logged.is_some_and(|logged| now.since(logged) < LOG_EVERY) {
+            return false;
+        }
+        *logged = Some(now);
+        true
     }
 
     async fn look(&self) {
@@ -133,6 +183,17 @@ impl Agent {
 
     /// Lists a session, and returns its number.
     pub(super) fn enlist(&self, session: Guarded) -> Result<u64, String> {
+        for (what, text, longest) in [
+            ("identity", &session.identity, LONGEST_IDENTITY),
+            ("namespace", &session.namespace, LONGEST_NAMESPACE),
+        ] {
+            if text.len() > longest {
+                return Err(format!(
+                    "the {what} has {} bytes; at most {longest} are allowed",
+                    text.len()
+                ));
+            }
+        }
         let mut sessions = lock(&self.sessions);
         if sessions.len() >= MOST_SESSIONS {
             return Err(format!(

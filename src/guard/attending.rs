@@ -2,10 +2,14 @@
 //! leases then, unless the session said goodbye.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::agent::{Agent, Guarded};
+use super::limits::{CONNECTION, PROCESS, Share};
 use super::process::Process;
 use super::socket::{Received, Socket};
 use super::wire::{Reply, Request, VERSION, hex};
@@ -16,6 +20,8 @@ use eldest_core::pause::pause;
 
 /// How long a new connection may wait before it introduces itself.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// How long the reader of a status may take.
+const STATUS_WITHIN: Duration = Duration::from_secs(10);
 /// How often the guard looks whether the leases of a session without a connection still exist.
 const FORGET_EVERY: Duration = Duration::from_secs(30);
 /// The lease that a session has, and the one that it had before.
@@ -26,7 +32,7 @@ const MOST_PROCESSES: usize = 64;
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Talks to the process behind a new connection, for as long as it has something to guard.
-pub(super) async fn attend(agent: Arc<Agent>, socket: Socket) {
+pub(super) async fn attend(agent: Arc<Agent>, socket: Socket, share: Share) {
     let first = timeout(&*agent.env, HELLO_WITHIN, socket.receive()).await;
     let Some(Ok(Some(first))) = first else {
         return;
@@ -36,39 +42,36 @@ pub(super) async fn attend(agent: Arc<Agent>, socket: Socket) {
             let Ok(viewer) = socket.peer() else {
                 return;
             };
-            let (sessions, about) = agent.describe(viewer.uid);
-            for session in sessions {
-                if socket
-                    .send(&Reply::Session(session).encode(), None)
-                    .await
-                    .is_err()
-                {
-                    return;
-                }
-            }
+            let told = tell(&socket, agent.describe(viewer.uid));
             // Nobody may be there to read it.
-            let _ = socket.send(&Reply::Agent(about).encode(), None).await;
+            let _ = timeout(&*agent.env, STATUS_WITHIN, told).await;
         }
         Some(hello @ Request::Hello { .. }) => {
-            let refused = match Session::introduce(&agent, &socket, hello, first) {
+            let refused = match Session::introduce(&agent, &socket, hello, first, share) {
                 Ok(session) => return session.run(socket).await,
                 Err(reason) => reason,
             };
-            refuse(&socket, refused).await;
+            refuse(&agent, &socket, refused);
         }
         _ => {
             let reason = "the first message must be `hello` or `status`";
-            refuse(&socket, reason.to_owned()).await;
+            refuse(&agent, &socket, reason.to_owned());
         }
     }
 }
 
 /// Refuses a connection.
-async fn refuse(socket: &Socket, reason: String) {
-    metrics::agent_refused();
-    tracing::warn!(target: "eldest::guard", reason, "the guard refused a session");
-    // Nobody may be there to read it.
-    let _ = socket.send(&Reply::Refused { reason }.encode(), None).await;
+fn refuse(agent: &Agent, socket: &Socket, reason: String) {
+    agent.refused(None, &reason);
+    socket.send_now(&Reply::Refused { reason }.encode());
+}
+
+/// Sends the sessions, and then what the guard says of itself.
+async fn tell(socket: &Socket, (sessions, about): (Vec<Value>, Value)) -> io::Result<()> {
+    for session in sessions {
+        socket.send(&Reply::Session(session).encode(), None).await?;
+    }
+    socket.send(&Reply::Agent(about).encode(), None).await
 }
 
 /// A session that is guarded.
@@ -84,6 +87,7 @@ struct Session {
     leases: VecDeque<i64>,
     /// The lease that is being proven, and the key by which.
     proving: Option<(i64, String)>,
+    share: Share,
 }
 
 /// What follows a message.
@@ -98,6 +102,7 @@ impl Session {
         socket: &Socket,
         hello: Request,
         received: Received,
+        share: Share,
     ) -> Result<Self, String> {
         let Request::Hello {
             version,
@@ -147,19 +152,20 @@ impl Session {
             processes: vec![process],
             leases: VecDeque::new(),
             proving: None,
+            share,
         })
     }
 
     async fn run(mut self, socket: Socket) {
         let welcome = Reply::Welcome { version: VERSION };
         let mut socket = Some(socket);
-        self.answer(&mut socket, &welcome).await;
+        Self::answer(socket.as_ref(), &welcome);
         loop {
             tokio::select! {
                 biased;
                 received = receive(socket.as_ref()) => match received {
                     Some(received) => match self.handle(received).await {
-                        Next::Answer(reply) => self.answer(&mut socket, &reply).await,
+                        Next::Answer(reply) => Self::answer(socket.as_ref(), &reply),
                         Next::Goodbye => return,
                     },
                     None => self.disconnect(&mut socket),
@@ -178,6 +184,8 @@ impl Session {
             if let Next::Goodbye = self.handle(received).await {
                 return;
             }
+            // A child that keeps the socket may go on to send.
+            tokio::task::yield_now().await;
         }
         // It may have put the key and died before it could say so. Nobody else knew the key.
         if let Some((lease, _)) = self.proving {
@@ -198,11 +206,10 @@ impl Session {
             .change(self.number, |session| session.connected = false);
     }
 
-    async fn answer(&self, socket: &mut Option<Socket>, reply: &Reply) {
-        if let Some(open) = socket
-            && open.send(&reply.encode(), None).await.is_err()
-        {
-            self.disconnect(socket);
+    /// Answers, unless the session does not read its answers. The messages of a session that is gone are read all the same.
+    fn answer(socket: Option<&Socket>, reply: &Reply) {
+        if let Some(socket) = socket {
+            socket.send_now(&reply.encode());
         }
     }
 
@@ -230,9 +237,7 @@ impl Session {
             Some(Request::Proven { lease }) => match self.prove(lease).await {
                 Ok(()) => Next::Answer(Reply::Guarded),
                 Err(reason) => {
-                    metrics::agent_refused();
-                    let identity = &self.identity;
-                    tracing::warn!(target: "eldest::guard", identity, reason, "the guard refused a session");
+                    self.agent.refused(Some(&self.identity), &reason);
                     refuse(reason)
                 }
             },
@@ -248,6 +253,8 @@ impl Session {
         if self.processes.len() >= MOST_PROCESSES {
             return Err(format!("a session may name {MOST_PROCESSES} processes"));
         }
+        self.share
+            .hold(CONNECTION + self.processes.len() * PROCESS)?;
         self.processes.push(process);
         Ok(())
     }
@@ -259,6 +266,7 @@ impl Session {
         };
         let prefix = self.namespace.as_bytes();
         let agent = &self.agent;
+        let _asking = self.share.question().await;
         match agent.pool.lease_of(key.as_bytes()).await {
             Ok(Some(found)) if found == lease => {}
             Ok(_) => {

@@ -17,6 +17,10 @@ mod attending;
 mod client;
 #[cfg(target_os = "linux")]
 mod descriptor;
+#[cfg(all(test, target_os = "linux"))]
+mod hostile;
+#[cfg(target_os = "linux")]
+mod limits;
 #[cfg(target_os = "linux")]
 mod process;
 #[cfg(target_os = "linux")]

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::agent::{self, Agent};
 use super::check_path;
+use super::limits::Limits;
 use super::socket::{Listener, SocketFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Pool;
@@ -30,7 +31,7 @@ impl Serving {
         check_path(&file.path).map_err(invalid)?;
         let listener =
             Listener::bind(file).map_err(|error| invalid(explain(&file.path, &error)))?;
-        let agent = Agent::start(env, pool);
+        let agent = Agent::start(env, pool, Limits::shared());
         Ok(Self { agent, listener })
     }
 

@@ -150,6 +150,16 @@ impl Socket {
         self.0.async_io(Interest::WRITABLE, send).await
     }
 
+    /// Sends a message if there is room for it. A peer that does not read what it has asked for holds up nobody.
+    pub(super) fn send_now(&self, message: &Value) {
+        let bytes = message.to_string();
+        let parts = [IoSlice::new(bytes.as_bytes())];
+        let mut nothing = SendAncillaryBuffer::default();
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        // A peer that has gone needs no answer either.
+        let _ = rustix::net::sendmsg(self.0.get_ref(), &parts, &mut nothing, flags);
+    }
+
     /// Receives the next message; `None` when the other end is closed.
     ///
     /// # Cancellation safety

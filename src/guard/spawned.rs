@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::agent::Agent;
 use super::attending;
+use super::limits::Limits;
 use super::socket::Socket;
 use crate::etcd::Pool;
 use crate::runtime::{SharedEnv, System};
@@ -97,8 +98,9 @@ fn be_guard() -> Result<(), Box<dyn std::error::Error>> {
         };
         let env: SharedEnv = Arc::new(System::new()?);
         let pool = Pool::from_passed(Arc::clone(&env), &access.message)?;
-        let agent = Agent::start(&env, pool);
-        attending::attend(agent, socket).await;
+        let agent = Agent::start(&env, pool, Limits::alone());
+        let share = agent.share(&socket)?;
+        attending::attend(agent, socket, share).await;
         Ok(())
     })
 }

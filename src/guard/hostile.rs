@@ -1,0 +1,170 @@
+//! Tests an agent against processes that would take more than their part of it.
+#![allow(clippy::disallowed_methods, reason = "tests run in real time")]
+
+use std::future::Future;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::agent::{Agent, Guarded};
+use super::limits::Limits;
+use super::process;
+use super::socket::{Listener, Socket, SocketFile};
+use super::wire::{Reply, Request, VERSION};
+use crate::etcd::Pool;
+use crate::runtime::{SharedEnv, System};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// An agent whose etcd does not answer, and its socket.
+struct Stage {
+    agent: Arc<Agent>,
+    path: PathBuf,
+}
+
+impl Stage {
+    /// One user may have that many files.
+    fn new(name: &str, most_of_one: usize) -> Self {
+        let env: SharedEnv = Arc::new(System::new().unwrap());
+        let endpoints = ["http://127.0.0.1:1".to_owned()];
+        let access = etcd_client::ConnectOptions::new();
+        let pool = Pool::new(Arc::clone(&env), &endpoints, access, SOON).unwrap();
+        let agent = Agent::start(&env, pool, Limits::new(1000, most_of_one));
+        let name = format!("eldest-{name}-{}.sock", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let listener = Listener::bind(&SocketFile::from(&*path)).unwrap();
+        let serving = Arc::clone(&agent);
+        tokio::spawn(async move { serving.serve(&listener).await });
+        Self { agent, path }
+    }
+
+    fn connect(&self) -> Socket {
+        Socket::connect(&self.path).unwrap()
+    }
+
+    fn sessions(&self) -> usize {
+        self.agent.describe(0).0.len()
+    }
+
+    /// Introduces a session, and returns the answer.
+    async fn hello(&self, socket: &Socket, identity: &str) -> Option<Reply> {
+        let hello = Request::Hello {
+            version: VERSION,
+            identity: identity.to_owned(),
+            namespace: "eldest/".to_owned(),
+            linger_ms: 0,
+        };
+        let own = process::own().unwrap();
+        // A connection that was refused is closed already.
+        let _ = socket.send(&hello.encode(), Some(own.as_fd())).await;
+        answer(socket).await
+    }
+}
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, what).await.expect("in time")
+}
+
+async fn answer(socket: &Socket) -> Option<Reply> {
+    let received = soon(socket.receive()).await.ok()??;
+    Reply::decode(&received.message)
+}
+
+#[tokio::test]
+async fn connections_of_one_user_are_limited_and_count_until_they_end() {
+    let stage = Stage::new("connections", 4);
+    let first = stage.connect();
+    let welcome = stage.hello(&first, "first").await;
+    assert!(
+        matches!(welcome, Some(Reply::Welcome { .. })),
+        "{welcome:?}"
+    );
+    // It says nothing, and counts all the same.
+    let idle = stage.connect();
+    let Some(Reply::Refused { reason }) = answer(&stage.connect()).await else {
+        panic!("one more than allowed");
+    };
+    assert!(
+        reason.contains("has 4 open files of the guard; at most 4"),
+        "{reason}"
+    );
+    assert_eq!(stage.sessions(), 1);
+    drop(idle);
+    soon(async {
+        loop {
+            let next = stage.connect();
+            if let Some(Reply::Welcome { .. }) = stage.hello(&next, "next").await {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_that_reads_no_answer_does_not_hold_up_what_it_says() {
+    let stage = Stage::new("deaf", 100);
+    let deaf = stage.connect();
+    stage.hello(&deaf, "deaf").await.expect("a welcome");
+    assert_eq!(stage.sessions(), 1);
+    // More answers than the kernel keeps for a reader.
+    for _ in 0..5000 {
+        soon(deaf.send(&Request::Ping.encode(), None))
+            .await
+            .unwrap();
+    }
+    soon(deaf.send(&Request::Goodbye.encode(), None))
+        .await
+        .unwrap();
+    soon(async {
+        while stage.sessions() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_identity_that_no_session_can_have_is_refused() {
+    let stage = Stage::new("identity", 100);
+    let socket = stage.connect();
+    let Some(Reply::Refused { reason }) = stage.hello(&socket, &"\u{1}".repeat(1025)).await else {
+        panic!("it was taken");
+    };
+    assert_eq!(
+        reason,
+        "the identity has 1025 bytes; at most 1024 are allowed"
+    );
+    let socket = stage.connect();
+    let longest = stage.hello(&socket, &"\u{1}".repeat(1024)).await;
+    assert!(
+        matches!(longest, Some(Reply::Welcome { .. })),
+        "{longest:?}"
+    );
+    let (listed, _) = soon(super::agent::status(&stage.path)).await.unwrap();
+    assert_eq!(listed.len(), 1, "it can be listed");
+}
+
+#[tokio::test]
+async fn a_user_sees_its_own_sessions_and_root_those_of_all() {
+    let stage = Stage::new("seen", 100);
+    let session = |uid| Guarded {
+        identity: format!("of-{uid}"),
+        namespace: String::new(),
+        pid: None,
+        uid,
+        since: Duration::ZERO,
+        linger: Duration::ZERO,
+        leases: Vec::new(),
+        connected: true,
+    };
+    for uid in [4711, 4712] {
+        stage.agent.enlist(session(uid)).unwrap();
+    }
+    let (seen, about) = stage.agent.describe(4711);
+    assert_eq!((seen.len(), &seen[0]["identity"]), (1, &"of-4711".into()));
+    assert_eq!(about["sessions"], 2, "the number is no secret");
+    assert_eq!(stage.agent.describe(4713).0.len(), 0);
+    assert_eq!(stage.agent.describe(0).0.len(), 2);
+}
