@@ -48,8 +48,12 @@ fn befalls(w: &mut World, node: usize, what: fn(&Ask) -> bool, fate: Fate) {
     });
 }
 
-fn asks_for(dice: u64) -> fn(&Ask) -> bool {
-    match dice % 4 {
+/// The requests that the fault names, or those that its dice choose.
+fn asks_for(fault: Fault) -> fn(&Ask) -> bool {
+    if let Some(request) = fault.of {
+        return request.matcher();
+    }
+    match fault.dice % 4 {
         0 => |ask| matches!(ask, Ask::Join { .. }),
         1 => |ask| matches!(ask, Ask::Grant { .. }),
         2 => |ask| matches!(ask, Ask::Delete { .. }),
@@ -119,7 +123,9 @@ fn on_requests(w: &mut World, fault: Fault) -> bool {
         node, lasts, dice, ..
     } = fault;
     match fault.kind {
-        Kind::AnswerLostOnce => befalls(w, node, asks_for(dice), Fate::AnswerLost),
+        Kind::AnswerLostOnce => befalls(w, node, asks_for(fault), Fate::AnswerLost),
+        Kind::RequestLostOnce => befalls(w, node, asks_for(fault), Fate::RequestLost),
+        Kind::LateOnce => late_once(w, fault),
         Kind::DeleteLate => {
             let deletes: fn(&Ask) -> bool = |ask| matches!(ask, Ask::Delete { .. });
             befalls(w, node, deletes, Fate::Late(lasts / 2));
@@ -127,9 +133,9 @@ fn on_requests(w: &mut World, fault: Fault) -> bool {
         }
         Kind::Refused => {
             let class = [Class::Backoff, Class::Auth, Class::Retry][(dice >> 8) as usize % 3];
-            befalls(w, node, asks_for(dice), Fate::Refused(class));
+            befalls(w, node, asks_for(fault), Fate::Refused(class));
         }
-        Kind::Denied => befalls(w, node, asks_for(dice), Fate::Refused(for_good(dice))),
+        Kind::Denied => befalls(w, node, asks_for(fault), Fate::Refused(for_good(dice))),
         Kind::DeniedLater => {
             let fate = Fate::RefusedLater(for_good(dice));
             befalls(w, node, |ask| matches!(ask, Ask::Join { .. }), fate);
@@ -141,6 +147,14 @@ fn on_requests(w: &mut World, fault: Fault) -> bool {
         _ => return false,
     }
     true
+}
+
+/// One request arrives late, before everything is healed.
+fn late_once(w: &mut World, fault: Fault) {
+    let (node, half) = (fault.node, fault.lasts / 2);
+    befalls(w, node, asks_for(fault), Fate::Delayed(half));
+    let this = move |rule: &Rule| rule.node == node && rule.fate == Fate::Delayed(half);
+    w.after(half, move |w| w.rules.retain(|rule| !this(rule)));
 }
 
 /// Watches die, are refused or have missed too much.

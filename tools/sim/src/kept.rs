@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use crate::kind::Kind;
 use crate::plan::{Fault, Member, Plan, SETTINGS};
 use crate::world::cluster::ELECTIONS;
 
@@ -141,6 +142,10 @@ fn check_fault(plan: &Plan, before: Option<&Fault>, fault: &Fault) -> Result<(),
     ensure(
         plan.beside.fits(fault.kind),
         "nothing of what this kind is about is `beside`",
+    )?;
+    ensure(
+        fault.of.is_none() || Kind::ONCE.contains(&fault.kind),
+        "only a kind that meets one request has `of`",
     )?;
     ensure(
         fault.lies_in_a_storm(),

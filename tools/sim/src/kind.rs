@@ -80,6 +80,11 @@ pub(crate) enum Kind {
     Suspend,
     /// A request is done, and yet answered by a refusal of any class.
     RefusedDone,
+    /// The next request, of the kind that the fault names, is lost.
+    RequestLostOnce,
+    /// Of the requests in the first half of its time, the next one of the kind that the fault names arrives half of its
+    /// time later, and is answered if that is in time.
+    LateOnce,
     /// An operator takes the permission for all keys away from a node, whose lease lives on and is renewed.
     NotPermitted,
     /// The process dies and another takes its place; its guard revokes the lease of the dead one, at once or later.
@@ -149,7 +154,11 @@ impl Kind {
     /// Those that are drawn after [`Kind::NEWEST`], for the same reason.
     pub(crate) const GUARDS: [Kind; 1] = [Kind::GuardRevokes];
 
-    /// Every one.
+    /// Those that meet one request. A fault of theirs may name its kind. Of these, seeds draw only [`Kind::AnswerLostOnce`].
+    pub(crate) const ONCE: [Kind; 3] =
+        [Kind::AnswerLostOnce, Kind::RequestLostOnce, Kind::LateOnce];
+
+    /// Every one that seeds draw.
     pub(crate) fn every() -> impl Iterator<Item = Kind> {
         let drawn_later = Self::LATER.into_iter().chain(Self::NEWEST);
         Self::ALL.into_iter().chain(drawn_later).chain(Self::GUARDS)

@@ -1,11 +1,13 @@
 //! Simulates sessions of the library in virtual time, and looks for a seed that breaks a promise. This file reads the
 //! command line.
 
+mod hunt;
 mod inflict;
 mod kept;
 mod kind;
 mod mutant;
 mod notation;
+mod once;
 mod plan;
 mod report;
 mod run;
@@ -19,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use hunt::Hunt;
 use kept::Kept;
 use mutant::Mutant;
 use plan::Plan;
@@ -40,6 +43,9 @@ Simulates sessions against a model of etcd, in virtual time, from seeds.
   --seed S         begin with seed S (default 1); without --seeds or --seconds that one alone, with its trace
   --seconds S      run for S seconds instead
   --undrawn        every message of these seeds takes as long as one can
+  --only KINDS     draw faults of these kinds alone, close together, such as `--only cut,watches-stalled`
+  --nodes N        with --only: of N nodes
+  --beside WHAT    with --only: beside elections `nothing`, `locks` or `partitions`
   --keep FILE      write the shrunk plan of the seed that breaks an invariant to FILE
   --plan FILE      run the plan that is kept in FILE, with its trace
   --mutant NAME    break a rule on purpose
@@ -62,6 +68,7 @@ struct Options {
     lines: Option<usize>,
     digest: bool,
     undrawn: bool,
+    hunt: Option<Hunt>,
     keep: Option<PathBuf>,
     plan: Option<PathBuf>,
     table: bool,
@@ -90,6 +97,10 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
             }
             "--digest" => options.digest = true,
             "--undrawn" => options.undrawn = true,
+            "--only" | "--nodes" | "--beside" => {
+                let hunt = options.hunt.get_or_insert_default();
+                hunt.set(&arg, &args.next().unwrap_or_default())?;
+            }
             "--keep" | "--plan" => {
                 let file = args.next().ok_or(format!("{arg} takes a file"))?.into();
                 let option = if arg == "--keep" {
@@ -106,7 +117,27 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
             other => return Err(format!("there is no option `{other}`\n\n{HELP}")),
         }
     }
+    options.hunt.as_ref().map_or(Ok(()), Hunt::check)?;
     Ok(options)
+}
+
+impl Options {
+    /// The story of a seed, as these options have it drawn.
+    fn plan(&self, seed: u64) -> Plan {
+        let plan = match &self.hunt {
+            Some(hunt) => hunt.plan(seed),
+            None => Plan::of(seed),
+        };
+        let drawn = !self.undrawn;
+        Plan { drawn, ..plan }
+    }
+
+    /// The options that draw the story of that seed again.
+    fn again(&self, seed: u64) -> String {
+        let undrawn = if self.undrawn { " --undrawn" } else { "" };
+        let hunt = self.hunt.as_ref().map_or("", |hunt| &hunt.options);
+        format!("--seed {seed}{undrawn}{hunt}")
+    }
 }
 
 fn main() -> ExitCode {
@@ -174,8 +205,7 @@ fn campaign(options: &Options) -> Result<ExitCode, String> {
         if limit.is_some_and(|limit| now().duration_since(started) >= limit) {
             break;
         }
-        let mut plan = Plan::of(seed);
-        plan.drawn = !options.undrawn;
+        let plan = options.plan(seed);
         let outcome = run::run(&plan, options.mutant, alone || options.digest);
         for line in &outcome.trace {
             (line.at, line.node, &line.what).hash(&mut traces);
@@ -187,12 +217,11 @@ fn campaign(options: &Options) -> Result<ExitCode, String> {
                 return Ok(ExitCode::FAILURE);
             }
             Some(broken) => {
-                let undrawn = if options.undrawn { " --undrawn" } else { "" };
                 let kept = Kept {
                     plan,
                     ..Kept::default()
                 };
-                let what = (format!("seed {seed}"), format!("--seed {seed}{undrawn}"));
+                let what = (format!("seed {seed}"), options.again(seed));
                 return tell(options, kept, broken, (&what.0, &what.1));
             }
             None if alone => print!("{}", report::story(&plan, &outcome, lines)),
@@ -205,8 +234,9 @@ fn campaign(options: &Options) -> Result<ExitCode, String> {
     if options.digest {
         println!("digest of the traces: {:016x}", traces.finish());
     }
+    let everything = total.runs >= ENOUGH && options.mutant.is_none() && options.hunt.is_none();
     let missing = report::vacuous(&total);
-    if missing.is_empty() || total.runs < ENOUGH || options.mutant.is_some() {
+    if missing.is_empty() || !everything {
         println!("no invariant was broken");
         return Ok(ExitCode::SUCCESS);
     }

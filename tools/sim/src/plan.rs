@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kind::Kind;
 use crate::notation::{follow_name, seconds, seconds_or_ever};
+use crate::once::Request;
 use crate::world::cluster::{ELECTIONS, FAMILY, PERMITS};
 use crate::world::settings::Settings;
 use crate::world::store::ELECTION;
@@ -20,10 +21,10 @@ pub(crate) const HELD: [&[u8]; 2] = [b"l/", PERMITS];
 pub(crate) const COUNT: u32 = 9;
 
 /// So long do faults begin and last.
-const STORM: Duration = Duration::from_secs(18);
+pub(crate) const STORM: Duration = Duration::from_secs(18);
 /// From the end of all faults until there is one leader, beside a TTL and a change of etcd's leader.
 const RECOVERY: Duration = Duration::from_millis(3500);
-const STORMS: u32 = 3;
+pub(crate) const STORMS: u32 = 3;
 /// One fault for so many seconds of a node, at least.
 const NODE_SECONDS: u32 = 10;
 
@@ -51,6 +52,9 @@ pub(crate) struct Fault {
     #[serde(default, with = "seconds")]
     pub(crate) lasts: Duration,
     pub(crate) kind: Kind,
+    /// The request that one of [`Kind::ONCE`] meets; without it, `dice` decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) of: Option<Request>,
     /// For what is left open.
     #[serde(default)]
     pub(crate) dice: u64,
@@ -66,7 +70,8 @@ impl fmt::Display for Fault {
             self.kind,
             self.lasts.as_secs_f64(),
             String::from_utf8_lossy(ELECTIONS[self.election]),
-        )
+        )?;
+        self.of.map_or(Ok(()), |of| write!(f, ", the next {of:?}"))
     }
 }
 
@@ -285,7 +290,7 @@ impl Plan {
     }
 }
 
-fn member(rng: &mut fastrand::Rng) -> Member {
+pub(crate) fn member(rng: &mut fastrand::Rng) -> Member {
     let most = [Some(1), Some(300), Some(3000), None][rng.usize(..4)];
     let work = most.map(|most| Duration::from_millis(rng.u64(..most)));
     Member {
@@ -339,6 +344,7 @@ fn lasting(rng: &mut fastrand::Rng, begins: Duration, nodes: usize, kind: Kind) 
         election: rng.usize(..ELECTIONS.len()),
         lasts: lasts.min(STORM.saturating_sub(within)),
         kind,
+        of: None,
         // As much as a number of a kept plan holds.
         dice: rng.u64(..) >> 1,
     }

@@ -148,7 +148,9 @@ fn rounder(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     for at in 0..best.faults.len() {
         attempt(best, &|plan| plan.faults[at].election = 0);
         attempt(best, &|plan| plan.faults[at].lasts = Duration::ZERO);
-        let _ = attempt(best, &|plan| plan.faults[at].dice = 0)
+        let most = best.faults[at].dice;
+        let mut few = 0..FEW.min(most);
+        let _ = few.any(|dice| attempt(best, &|plan| plan.faults[at].dice = dice))
             || attempt(best, &|plan| plan.faults[at].dice %= 1 << 12);
         let units = [1000, 100, 10, 1].map(Duration::from_millis);
         let _ = units.into_iter().any(|unit| {
@@ -161,6 +163,9 @@ fn rounder(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
         });
     }
 }
+
+/// Dice that are tried: a fault chooses among so many keys of a story at most.
+const FEW: u64 = 16;
 
 /// To a multiple of that unit.
 fn round(time: Duration, unit: Duration) -> Duration {

@@ -106,6 +106,18 @@ fn what_is_no_plan_is_refused_with_its_line_and_the_rule() {
         ("{},", "{ work = inf },", "", "a member whose work ends"),
         ("1.5", "2.5", "line 11", "in the order"),
         ("0.25", "20", "line 11", "within one storm"),
+        (
+            "0.25",
+            "0.25, of = \"join\"",
+            "line 11",
+            "meets one request",
+        ),
+        (
+            "0.25",
+            "0.25, of = \"joy\"",
+            "line 11",
+            "unknown variant `joy`",
+        ),
         ("members", "delay = 0.3\nmembers", "", "request's timeout"),
         (
             "mutant = \"some-rule\"\n",

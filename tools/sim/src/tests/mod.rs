@@ -2,6 +2,7 @@
 
 mod asks;
 mod driving;
+mod hunting;
 mod keeping;
 mod partitions;
 mod properties;

@@ -92,6 +92,7 @@ fn a_guard_that_revokes_early_breaks_i1_and_one_that_awaits_the_death_takes_no_k
             election: 0,
             lasts: Duration::from_millis(lasts),
             kind: Kind::GuardRevokes,
+            of: None,
             dice,
         };
         // The first node leads, and does not hear at once that its key is gone.

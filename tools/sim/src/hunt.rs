@@ -1,0 +1,153 @@
+//! Draws stories of a few kinds of faults that come close together, to look for one history rather than for any.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::kind::Kind;
+use crate::once::Request;
+use crate::plan::{Beside, Fault, Member, Plan, ROUND, SETTINGS, STORM, STORMS, member};
+use crate::world::cluster::ELECTIONS;
+
+/// What a hunt draws from.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hunt {
+    /// These kinds of faults and no others.
+    kinds: Vec<Kind>,
+    /// So many nodes; otherwise one to four.
+    nodes: Option<usize>,
+    /// What the nodes do beside elections; otherwise as in the story of the seed.
+    beside: Option<Beside>,
+    /// All this as the command line had it.
+    pub(crate) options: String,
+}
+
+/// How many nodes a story may have.
+const NODES: RangeInclusive<usize> = 1..=9;
+
+/// Faults that follow each other in one go.
+const BURST: RangeInclusive<usize> = 2..=7;
+/// Between two faults of a burst, and how long one lasts, at most: as messages, requests, deadlines and leases take.
+const SPANS: [u64; 4] = [20, 150, 800, 4000];
+
+impl Hunt {
+    /// Reads one option of the command line: `--only`, `--nodes` or `--beside`.
+    ///
+    /// # Errors
+    ///
+    /// The option does not take that value: the message names both.
+    pub(crate) fn set(&mut self, option: &str, value: &str) -> Result<(), String> {
+        match option {
+            "--only" => self.kinds = value.split(',').map(kind_of).collect::<Result<_, _>>()?,
+            "--nodes" => {
+                let nodes = value.parse().ok().filter(|nodes| NODES.contains(nodes));
+                let rule = format!("--nodes takes {NODES:?}, not `{value}`");
+                self.nodes = Some(nodes.ok_or(rule)?);
+            }
+            _ => {
+                let beside = toml::Value::from(value).try_into().ok();
+                let rule = format!("--beside takes nothing, locks or partitions, not `{value}`");
+                self.beside = Some(beside.ok_or(rule)?);
+            }
+        }
+        self.options += &[" ", option, " ", value].concat();
+        Ok(())
+    }
+
+    /// Whether there are stories of these kinds.
+    ///
+    /// # Errors
+    ///
+    /// No kind is named, or no story has all of them.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.kinds.is_empty() {
+            return Err("--nodes and --beside go with --only".to_owned());
+        }
+        if self.besides().next().is_none() {
+            return Err("--only: what these kinds are about is in no story together".to_owned());
+        }
+        Ok(())
+    }
+
+    /// What nodes may do beside elections in a story of these kinds.
+    fn besides(&self) -> impl Iterator<Item = Beside> {
+        let all = [Beside::Nothing, Beside::Locks, Beside::Partitions].into_iter();
+        let fits = |beside: &Beside| self.kinds.iter().all(|kind| beside.fits(*kind));
+        all.filter(|beside| self.beside.is_none_or(|only| only == *beside))
+            .filter(fits)
+    }
+
+    /// The story of a seed with faults of these kinds alone.
+    pub(crate) fn plan(&self, seed: u64) -> Plan {
+        let mut plan = Plan::of(seed);
+        // Not the numbers that the plan drew.
+        let mut rng = fastrand::Rng::with_seed(seed ^ 0x2545_f491_4f6c_dd1d);
+        let nodes = self.nodes.unwrap_or_else(|| rng.usize(1..=4));
+        let besides: Vec<_> = self.besides().collect();
+        if !besides.contains(&plan.beside) {
+            plan.beside = besides[rng.usize(..besides.len())];
+        }
+        plan.members = (0..nodes).map(|_| plain_or_drawn(&mut rng)).collect();
+        plan.members[rng.usize(..nodes)].work = Some(SETTINGS.grace);
+        plan.faults = Vec::new();
+        for storm in 0..STORMS {
+            for _ in 0..rng.usize(1..=3) {
+                self.burst(&mut rng, &mut plan, ROUND * storm);
+            }
+        }
+        plan.faults.sort_by_key(|fault| fault.at);
+        plan
+    }
+
+    /// Faults one soon after the other, most of them of one node and election.
+    fn burst(&self, rng: &mut fastrand::Rng, plan: &mut Plan, begins: Duration) {
+        let nodes = plan.members.len();
+        let (node, election) = (rng.usize(..nodes), rng.usize(..ELECTIONS.len()));
+        // Now and then while sessions begin.
+        let first = [STORM.as_micros() as u64, 100_000][usize::from(rng.u8(..6) == 0)];
+        let mut at = Duration::from_micros(rng.u64(1..first));
+        for _ in 0..rng.usize(BURST) {
+            if at >= STORM {
+                return;
+            }
+            let other = rng.u8(..4) == 0;
+            let kind = self.kinds[rng.usize(..self.kinds.len())];
+            let of = Request::ALL[rng.usize(..Request::ALL.len())];
+            plan.faults.push(Fault {
+                at: begins + at,
+                node: if other { rng.usize(..nodes) } else { node },
+                election: if other {
+                    rng.usize(..ELECTIONS.len())
+                } else {
+                    election
+                },
+                lasts: span(rng).min(STORM.saturating_sub(at)),
+                kind,
+                of: Kind::ONCE.contains(&kind).then_some(of),
+                dice: rng.u64(..) >> 1,
+            });
+            at += span(rng);
+        }
+    }
+}
+
+fn kind_of(name: &str) -> Result<Kind, String> {
+    let kind = toml::Value::from(name).try_into();
+    kind.map_err(|_| format!("--only: there is no kind of fault `{name}`"))
+}
+
+fn plain_or_drawn(rng: &mut fastrand::Rng) -> Member {
+    let drawn = member(rng);
+    if rng.bool() {
+        drawn
+    } else {
+        Member {
+            work: drawn.work,
+            ..Member::default()
+        }
+    }
+}
+
+fn span(rng: &mut fastrand::Rng) -> Duration {
+    let most = SPANS[rng.usize(..SPANS.len())];
+    Duration::from_micros(rng.u64(1000..most * 1000))
+}

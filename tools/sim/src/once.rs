@@ -1,0 +1,43 @@
+//! Names the requests of which a fault can meet the next one.
+
+use serde::{Deserialize, Serialize};
+
+use eldest_core::action::Ask;
+
+/// A kind of request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Request {
+    Grant,
+    Join,
+    Take,
+    Delete,
+    Release,
+    Find,
+    List,
+}
+
+impl Request {
+    pub(crate) const ALL: [Request; 7] = [
+        Request::Grant,
+        Request::Join,
+        Request::Take,
+        Request::Delete,
+        Request::Release,
+        Request::Find,
+        Request::List,
+    ];
+
+    /// Tells requests of this kind from others.
+    pub(crate) fn matcher(self) -> fn(&Ask) -> bool {
+        match self {
+            Request::Grant => |ask| matches!(ask, Ask::Grant { .. }),
+            Request::Join => |ask| matches!(ask, Ask::Join { .. }),
+            Request::Take => |ask| matches!(ask, Ask::Take { .. }),
+            Request::Delete => |ask| matches!(ask, Ask::Delete { .. }),
+            Request::Release => |ask| matches!(ask, Ask::Release { .. }),
+            Request::Find => |ask| matches!(ask, Ask::Find { .. }),
+            Request::List => |ask| matches!(ask, Ask::List { .. } | Ask::Older { .. }),
+        }
+    }
+}
