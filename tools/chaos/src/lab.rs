@@ -40,6 +40,8 @@ pub struct Lab {
     /// Guards all of them; there is none among data centres.
     pub(crate) agent: Option<Agent>,
     ledger: RefCell<Ledger>,
+    /// Faults that found nothing to hit since the last time that somebody asked.
+    misses: RefCell<Vec<&'static str>>,
     /// One for each server: whoever is asked through others would hear of a change late while one is stopped.
     truths: Vec<TruthRecorder>,
     /// The same: an operator finds the server that answers.
@@ -146,6 +148,7 @@ impl Lab {
             twin,
             agent,
             ledger: RefCell::new(ledger),
+            misses: RefCell::default(),
             truths,
             clients,
             folder,
@@ -205,6 +208,16 @@ impl Lab {
     pub(crate) fn healed(&self, node: &str, name: &str) {
         let name = name.to_owned();
         self.record(node, What::Healed { name });
+    }
+
+    /// The fault found nothing to hit: the other one of a pair had taken it away.
+    pub(crate) fn missed(&self, name: &'static str) {
+        self.misses.borrow_mut().push(name);
+    }
+
+    /// The faults that found nothing to hit since the last call.
+    pub(crate) fn take_misses(&self) -> Vec<&'static str> {
+        self.misses.take()
     }
 
     /// On return the node is dead, and nobody takes it for a leader because of what it wrote down.

@@ -25,6 +25,17 @@ struct Page {
     rest: Vec<u8>,
 }
 
+/// How a leader stands to its writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writes {
+    /// One is on its way.
+    OnTheWay,
+    /// None is, and another one follows.
+    Between,
+    /// The term is over, so none follows.
+    NoMore,
+}
+
 /// What a node said of one term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Term {
@@ -104,8 +115,20 @@ impl Ledger {
         })
     }
 
+    /// How the term of a node stands to a write of that counter, by the node's own word.
+    pub(crate) fn writes(&self, (node, token): (&str, i64), counter: &str) -> Writes {
+        let over = |term: Term| term.ended.is_some();
+        if self.is_writing(node, counter) {
+            Writes::OnTheWay
+        } else if self.term(node, token).is_some_and(over) {
+            Writes::NoMore
+        } else {
+            Writes::Between
+        }
+    }
+
     /// Whether the last that the node said of that counter is that a write is on its way.
-    pub(crate) fn is_writing(&self, node: &str, counter: &str) -> bool {
+    fn is_writing(&self, node: &str, counter: &str) -> bool {
         let last = self.events.iter().rev().find_map(|event| match event.what {
             What::FencedWrite { outcome, .. }
                 if event.node == node && event.election == counter =>
@@ -175,6 +198,35 @@ mod tests {
 
     fn line(at: u64, what: &str) -> String {
         format!(r#"{{"at":{at},"node":"n","election":"e","what":"{what}","token":7}}"#)
+    }
+
+    #[test]
+    fn leader_that_gave_way_is_not_waited_for_to_write() -> Result {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("n");
+        let mut ledger = Ledger::default();
+        ledger.follow(path.clone());
+        let mut file = File::create(path)?;
+        let token = 7;
+        let write = |outcome| What::FencedWrite { token, outcome };
+        let mut says = |what| -> Result<Writes> {
+            let event = Event {
+                at: Duration::from_secs(1),
+                node: "n".to_owned(),
+                election: "e".to_owned(),
+                what,
+            };
+            writeln!(file, "{}", serde_json::to_string(&event)?)?;
+            ledger.refresh()?;
+            Ok(ledger.writes(("n", token), "e"))
+        };
+        assert_eq!(says(What::Elected { token })?, Writes::Between);
+        assert_eq!(says(write(Outcome::Sent))?, Writes::OnTheWay);
+        assert_eq!(says(write(Outcome::Refused))?, Writes::Between);
+        assert_eq!(says(What::Invalid { token })?, Writes::NoMore);
+        let late = says(write(Outcome::Sent))?;
+        assert_eq!(late, Writes::OnTheWay, "it began before the term ended");
+        Ok(())
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Decides whether a run succeeded, and formats its result as text and as JSON.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use eldest_testing::history::{Counts, History, Report};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::action::{Effect, Side};
+use crate::action::{Card, Effect, Side};
 use crate::distance::Seen;
 use crate::picture;
 use crate::settings::Settings;
@@ -80,6 +81,7 @@ impl Outcome {
                 json!({
                     "faults": step.cards.iter().map(|card| card.name).collect::<Vec<_>>(),
                     "hit": step.victims,
+                    "hit_nothing": step.misses,
                     "leader_before": step.before,
                     "token_before": step.token,
                     "leader_after": step.settled.as_ref().map(|(_, node, _)| node),
@@ -141,6 +143,10 @@ impl Outcome {
         });
         let mut line = format!("{} ({}): {what}", step.name(), victims.join(", "));
         line.extend(times);
+        for name in &step.misses {
+            line.push_str("\n    hit nothing, because its victim no longer led or stood: ");
+            line.push_str(name);
+        }
         for problem in &step.problems {
             line.push_str("\n    WRONG: ");
             line.push_str(problem);
@@ -176,7 +182,10 @@ fn missing(
     more: impl IntoIterator<Item = (&'static str, usize, usize)>,
 ) -> Vec<String> {
     let of = |wanted: &dyn Fn(&Step) -> bool| steps.iter().filter(|step| wanted(step)).count();
-    let on_leader = of(&|step| step.cards.iter().any(|card| card.side == Side::Leader));
+    let on_leader = of(&|step| {
+        let hits = |card: &Card| card.side == Side::Leader && step.hit(card);
+        step.cards.iter().any(hits)
+    });
     let changes = of(&|step| {
         let ends = [
             Effect::Changed,
@@ -207,7 +216,19 @@ fn missing(
     let told = short.map(|(what, found, least)| format!("{found} {what}; there must be {least}"));
     let open = counts.open_faults;
     let never_healed = (open > 0).then(|| format!("{open} faults never ended"));
-    told.chain(never_healed).collect()
+    told.chain(never_healed).chain(never_hit(steps)).collect()
+}
+
+/// The faults that were made and hit nothing each time.
+fn never_hit(steps: &[Step]) -> impl Iterator<Item = String> {
+    let mut hits = BTreeMap::new();
+    for step in steps {
+        for card in &step.cards {
+            *hits.entry(card.name).or_default() |= step.hit(card);
+        }
+    }
+    let never = hits.into_iter().filter(|(_, hit): &(_, bool)| !hit);
+    never.map(|(name, _)| format!("{name} never hit anything"))
 }
 
 fn hit(name: &str) -> &str {
@@ -277,6 +298,36 @@ impl fmt::Display for Outcome {
 mod tests {
     use super::*;
     use crate::step::tests::step;
+
+    #[test]
+    fn fault_that_never_hits_in_a_whole_run_is_missing_and_one_that_hits_later_is_not() {
+        let pair = |misses: &[&'static str]| {
+            let mut pair = step("delete-leader");
+            pair.cards.extend(step("stop-leader").cards);
+            pair.misses.extend(misses);
+            pair
+        };
+        let gave_way = || pair(&["stop-leader"]);
+        let never = |steps: &[Step]| never_hit(steps).collect::<Vec<_>>();
+        assert_eq!(never(&[gave_way()]), ["stop-leader never hit anything"]);
+        assert_eq!(never(&[gave_way(), pair(&[])]), [""; 0]);
+        assert_eq!(never(&[step("stop-leader"), gave_way()]), [""; 0]);
+        let line = Outcome::line(&gave_way());
+        assert!(line.ends_with("stood: stop-leader"), "{line}");
+
+        // Nobody counts on what was not hit.
+        let mut counts = Counts::default();
+        (counts.elections, counts.faults, counts.samples) = (1, 1, 1);
+        (
+            counts.writes_admitted,
+            counts.elections_checked_for_seniority,
+        ) = (1, 1);
+        let mut missed = pair(&["delete-leader", "stop-leader"]);
+        missed.cards.extend(step("kill-follower").cards);
+        let told = missing(&[missed], &counts, true, []);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told.iter().all(|told| told.ends_with("never hit anything")));
+    }
 
     #[test]
     fn a_run_in_which_something_never_happened_says_so() {

@@ -16,6 +16,8 @@ pub(crate) struct Step {
     pub(crate) cards: Vec<Card>,
     /// The nodes hit, in the order of the cards; empty for everybody.
     pub(crate) victims: Vec<String>,
+    /// The faults among the cards that found nothing to hit, because the other one had taken it away.
+    pub(crate) misses: Vec<&'static str>,
     pub(crate) before: String,
     pub(crate) token: i64,
     /// Before anything was broken, when everything surely was, and when everything surely was whole.
@@ -48,6 +50,11 @@ impl Step {
         }
     }
 
+    /// Whether that fault of the step hit what it is about.
+    pub(crate) fn hit(&self, card: &Card) -> bool {
+        !self.misses.contains(&card.name)
+    }
+
     pub(crate) fn changed(&self) -> bool {
         self.settled
             .as_ref()
@@ -70,6 +77,7 @@ pub(crate) async fn step(lab: &Lab, actions: &[&dyn Action], draw: &mut Draw<'_>
     let from = lab.now();
     let mut step = Step {
         victims: cards.iter().zip(&victims).map(told).collect(),
+        misses: Vec::new(),
         cards,
         before: lab.nodes[before.node].name.clone(),
         token: before.token,
@@ -86,6 +94,7 @@ pub(crate) async fn step(lab: &Lab, actions: &[&dyn Action], draw: &mut Draw<'_>
     if let Err(error) = breaks(lab, actions, &victims, &mut step).await {
         step.problems.push(error.to_string());
     }
+    step.misses = lab.take_misses();
     // Whatever went wrong: what is broken is mended.
     for (action, victim) in actions.iter().zip(&victims).rev() {
         if let Err(error) = action.undo(lab, victim).await {
@@ -228,6 +237,7 @@ pub(crate) mod tests {
                 .map(|action| action.card())
                 .collect(),
             victims: Vec::new(),
+            misses: Vec::new(),
             before: "n1".to_owned(),
             token: 1,
             from: Duration::ZERO,

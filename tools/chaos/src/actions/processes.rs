@@ -8,6 +8,7 @@ use futures::future::LocalBoxFuture;
 use crate::Result;
 use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::{ELECTION, Lab};
+use crate::ledger::Writes;
 
 /// Name and description, what must come of it, and what is done to the process.
 type Row = ([&'static str; 2], (Side, Effect, Lasts), How);
@@ -104,7 +105,11 @@ impl Action for Process {
         async move {
             match self.how {
                 How::Kill => lab.kill(node)?,
-                How::StopInWrite => stop_while_writing(lab, victim).await?,
+                How::StopInWrite => {
+                    if !stop_while_writing(lab, victim).await? {
+                        lab.missed(self.card.name);
+                    }
+                }
                 How::Stop => {
                     node.pause();
                     lab.record(&node.name, What::Paused);
@@ -136,18 +141,21 @@ impl Action for Process {
     }
 }
 
-/// Stops the node between its look at the term and the write that follows.
-async fn stop_while_writing(lab: &Lab, victim: &Victim) -> Result {
+/// Stops the node between its look at the term and the write that follows. False if the term ended first, as by the other
+/// fault of a pair: then the node writes no more.
+async fn stop_while_writing(lab: &Lab, victim: &Victim) -> Result<bool> {
     let node = &lab.nodes[victim.node];
     let counter = record::register_name(ELECTION);
+    let token = victim.token.ok_or("only a leader writes")?;
     lab.until("the leader is stopped while it writes", async || {
         node.pause();
-        if lab.ledger()?.is_writing(&node.name, &counter) {
+        let writes = lab.ledger()?.writes((&node.name, token), &counter);
+        if writes == Writes::OnTheWay {
             lab.record(&node.name, What::Paused);
-            return Ok(Some(()));
+            return Ok(Some(true));
         }
         node.resume();
-        Ok(None)
+        Ok((writes == Writes::NoMore).then_some(false))
     })
     .await
 }

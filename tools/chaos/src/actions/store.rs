@@ -136,7 +136,10 @@ impl Action for Meddles {
                 .into_iter()
                 .find(|key| Some(key.create_revision) == stands);
             // The other fault of a pair took it away.
-            let Some(key) = key else { return Ok(()) };
+            let Some(key) = key else {
+                lab.missed(self.card.name);
+                return Ok(());
+            };
             lab.fault(node, self.card.name);
             if !matches!(self.how, How::Overwrite) {
                 let create_revision = key.create_revision;
