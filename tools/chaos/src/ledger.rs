@@ -29,7 +29,10 @@ struct Page {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writes {
     /// One is on its way.
-    OnTheWay,
+    OnTheWay {
+        /// When the node said so: before it did anything for that write.
+        since: Duration,
+    },
     /// None is, and another one follows.
     Between,
     /// The term is over, so none follows.
@@ -118,8 +121,8 @@ impl Ledger {
     /// How the term of a node stands to a write of that counter, by the node's own word.
     pub(crate) fn writes(&self, (node, token): (&str, i64), counter: &str) -> Writes {
         let over = |term: Term| term.ended.is_some();
-        if self.is_writing(node, counter) {
-            Writes::OnTheWay
+        if let Some(since) = self.sent(node, counter) {
+            Writes::OnTheWay { since }
         } else if self.term(node, token).is_some_and(over) {
             Writes::NoMore
         } else {
@@ -127,17 +130,21 @@ impl Ledger {
         }
     }
 
-    /// Whether the last that the node said of that counter is that a write is on its way.
-    fn is_writing(&self, node: &str, counter: &str) -> bool {
-        let last = self.events.iter().rev().find_map(|event| match event.what {
-            What::FencedWrite { outcome, .. }
-                if event.node == node && event.election == counter =>
-            {
-                Some(outcome)
-            }
-            _ => None,
-        });
-        last == Some(Outcome::Sent)
+    /// Since when a write is on its way, if that is the last that the node said of that counter.
+    fn sent(&self, node: &str, counter: &str) -> Option<Duration> {
+        let (at, last) = self
+            .events
+            .iter()
+            .rev()
+            .find_map(|event| match event.what {
+                What::FencedWrite { outcome, .. }
+                    if event.node == node && event.election == counter =>
+                {
+                    Some((event.at, outcome))
+                }
+                _ => None,
+            })?;
+        (last == Outcome::Sent).then_some(at)
     }
 }
 
@@ -208,10 +215,12 @@ mod tests {
         ledger.follow(path.clone());
         let mut file = File::create(path)?;
         let token = 7;
+        let since = Duration::from_secs(1);
+        let on_the_way = Writes::OnTheWay { since };
         let write = |outcome| What::FencedWrite { token, outcome };
         let mut says = |what| -> Result<Writes> {
             let event = Event {
-                at: Duration::from_secs(1),
+                at: since,
                 node: "n".to_owned(),
                 election: "e".to_owned(),
                 what,
@@ -221,11 +230,11 @@ mod tests {
             Ok(ledger.writes(("n", token), "e"))
         };
         assert_eq!(says(What::Elected { token })?, Writes::Between);
-        assert_eq!(says(write(Outcome::Sent))?, Writes::OnTheWay);
+        assert_eq!(says(write(Outcome::Sent))?, on_the_way);
         assert_eq!(says(write(Outcome::Refused))?, Writes::Between);
         assert_eq!(says(What::Invalid { token })?, Writes::NoMore);
         let late = says(write(Outcome::Sent))?;
-        assert_eq!(late, Writes::OnTheWay, "it began before the term ended");
+        assert_eq!(late, on_the_way, "it began before the term ended");
         Ok(())
     }
 

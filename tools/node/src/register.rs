@@ -11,4 +11,4 @@ pub(crate) use none::Register;
 #[cfg(feature = "register")]
 pub(crate) use sqlite::Register;
 #[cfg(feature = "register")]
-pub use sqlite::value;
+pub use sqlite::{WORK, value};

@@ -1,6 +1,7 @@
 //! Faults of a node's process.
 
 use eldest_node::record;
+use eldest_node::register::WORK;
 use eldest_testing::history::What;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
@@ -149,12 +150,16 @@ async fn stop_while_writing(lab: &Lab, victim: &Victim) -> Result<bool> {
     let token = victim.token.ok_or("only a leader writes")?;
     lab.until("the leader is stopped while it writes", async || {
         node.pause();
+        let stopped = lab.now();
         let writes = lab.ledger()?.writes((&node.name, token), &counter);
-        if writes == Writes::OnTheWay {
-            lab.record(&node.name, What::Paused);
-            return Ok(Some(true));
+        match writes {
+            // Later, the node may have locked the register, and would keep everybody else out of it.
+            Writes::OnTheWay { since } if stopped < since + WORK / 2 => {
+                lab.record(&node.name, What::Paused);
+                return Ok(Some(true));
+            }
+            _ => node.resume(),
         }
-        node.resume();
         Ok((writes == Writes::NoMore).then_some(false))
     })
     .await

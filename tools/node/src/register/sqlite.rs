@@ -15,7 +15,7 @@ use crate::record::{Counter, Event, History, Write};
 const BUSY: Duration = Duration::from_millis(500);
 /// Between the look at the term and the write, as if something was worked out: whoever is stopped is stopped there,
 /// nearly always.
-const WORK: Duration = Duration::from_millis(40);
+pub const WORK: Duration = Duration::from_millis(40);
 const PAUSE: Duration = Duration::from_millis(10);
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS register
