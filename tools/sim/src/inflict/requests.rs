@@ -1,0 +1,98 @@
+//! Makes single requests of a node meet their fate: lost, late, or refused.
+
+use crate::kind::Kind;
+use crate::plan::Fault;
+use crate::world::{Fate, Rule, World};
+use eldest_core::action::{Ask, Class};
+
+/// The next request of that kind meets that fate.
+pub(super) fn befalls(w: &mut World, node: usize, what: fn(&Ask) -> bool, fate: Fate) {
+    w.rules.retain(|rule| rule.times > 0);
+    w.rules.push(Rule {
+        node,
+        what,
+        fate,
+        times: 1,
+    });
+}
+
+/// The requests that the fault names, or those that its dice choose.
+fn asks_for(fault: Fault) -> fn(&Ask) -> bool {
+    if let Some(request) = fault.of {
+        return request.matcher();
+    }
+    match fault.dice % 4 {
+        0 => |ask| matches!(ask, Ask::Join { .. }),
+        1 => |ask| matches!(ask, Ask::Grant { .. }),
+        2 => |ask| matches!(ask, Ask::Delete { .. }),
+        _ => |_| true,
+    }
+}
+
+/// One request is lost, late or refused.
+pub(super) fn on_requests(w: &mut World, fault: Fault) -> bool {
+    let Fault {
+        node, lasts, dice, ..
+    } = fault;
+    match fault.kind {
+        Kind::AnswerLostOnce => befalls(w, node, asks_for(fault), Fate::AnswerLost),
+        Kind::RequestLostOnce => befalls(w, node, asks_for(fault), Fate::RequestLost),
+        Kind::LateOnce => late_once(w, fault),
+        Kind::DeleteLate => {
+            let deletes: fn(&Ask) -> bool = |ask| matches!(ask, Ask::Delete { .. });
+            befalls(w, node, deletes, Fate::Late(lasts / 2));
+            w.after(lasts / 2, move |w| w.rules.retain(|r| r.node != node));
+        }
+        Kind::Refused => {
+            let class = [Class::Backoff, Class::Auth, Class::Retry][(dice >> 8) as usize % 3];
+            befalls(w, node, asks_for(fault), Fate::Refused(class));
+        }
+        Kind::Denied => befalls(w, node, asks_for(fault), Fate::Refused(for_good(dice))),
+        Kind::DeniedLater => {
+            let fate = Fate::RefusedLater(for_good(dice));
+            befalls(w, node, |ask| matches!(ask, Ask::Join { .. }), fate);
+        }
+        Kind::RefusedDone => {
+            let (what, class) = refused_done(dice);
+            befalls(w, node, what, Fate::RefusedLater(class));
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// One request arrives late, before everything is healed.
+fn late_once(w: &mut World, fault: Fault) {
+    let (node, half) = (fault.node, fault.lasts / 2);
+    befalls(w, node, asks_for(fault), Fate::Delayed(half));
+    let this = move |rule: &Rule| rule.node == node && rule.fate == Fate::Delayed(half);
+    w.after(half, move |w| w.rules.retain(|rule| !this(rule)));
+}
+
+/// A class of refusals that another attempt does not mend.
+fn for_good(dice: u64) -> Class {
+    [Class::Denied, Class::Invalid][(dice >> 8) as usize % 2]
+}
+
+/// What etcd may have done though it is answered by a refusal, and by which class. Of a join, a later page of the same
+/// operation is refused for any reason; of everything else, the answer is refused here, because it is too large.
+fn refused_done(dice: u64) -> (fn(&Ask) -> bool, Class) {
+    let classes = [Class::Backoff, Class::Auth, Class::Denied, Class::Invalid];
+    let what: fn(&Ask) -> bool = match dice % 6 {
+        0 => {
+            let class = classes[(dice >> 8) as usize % 4];
+            return (|ask| matches!(ask, Ask::Join { .. }), class);
+        }
+        1 => |ask| matches!(ask, Ask::Delete { .. } | Ask::Release { .. }),
+        2 => |ask| matches!(ask, Ask::Take { .. } | Ask::Proclaim { .. }),
+        3 => |ask| matches!(ask, Ask::Grant { .. } | Ask::Revoke { .. }),
+        4 => |ask| {
+            matches!(
+                ask,
+                Ask::List { .. } | Ask::Older { .. } | Ask::Sweep { .. }
+            )
+        },
+        _ => |_| true,
+    };
+    (what, Class::Invalid)
+}
