@@ -137,6 +137,9 @@ where
 #[cfg(target_os = "linux")]
 pub mod agent;
 
+#[cfg(target_os = "linux")]
+pub mod guard;
+
 pub mod process;
 
 /// Terms and clocks that a test sets, and sessions that it abandons.

@@ -57,6 +57,9 @@ pub(super) struct Guarded {
     pub(super) linger: Duration,
     pub(super) leases: Vec<i64>,
     pub(super) connected: bool,
+    /// What must have ended before the leases are revoked.
+    pub(super) processes: usize,
+    pub(super) cgroups: usize,
 }
 
 impl Guarded {
@@ -66,6 +69,7 @@ impl Guarded {
             "identity": self.identity, "namespace": self.namespace.trim_end_matches('/'),
             "pid": self.pid, "uid": self.uid, "since_unix_ms": millis(self.since),
             "linger_ms": millis(self.linger), "leases": leases, "connected": self.connected,
+            "processes": self.processes, "cgroups": self.cgroups,
         })
     }
 }
@@ -241,7 +245,7 @@ impl Agent {
 pub(super) async fn status(path: &Path) -> io::Result<(Vec<Value>, Value)> {
     use super::wire::{Reply, Request};
     let socket = Socket::connect(path)?;
-    socket.send(&Request::Status.encode(), None).await?;
+    socket.send(&Request::Status.encode(), &[]).await?;
     let mut sessions = Vec::new();
     while let Some(received) = socket.receive().await? {
         match Reply::decode(&received.message) {

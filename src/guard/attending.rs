@@ -9,7 +9,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::agent::{Agent, Guarded};
-use super::limits::{CONNECTION, PROCESS, Share};
+use super::limits::{CONNECTION, Share};
+use super::lives::Lives;
 use super::process::Process;
 use super::socket::{Received, Socket};
 use super::wire::{Reply, Request, VERSION, hex};
@@ -26,8 +27,6 @@ const STATUS_WITHIN: Duration = Duration::from_secs(10);
 const FORGET_EVERY: Duration = Duration::from_secs(30);
 /// The lease that a session has, and the one that it had before.
 const MOST_LEASES: usize = 2;
-/// Processes of one session that are alive at a time.
-const MOST_PROCESSES: usize = 64;
 /// The longest pause between attempts to revoke.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -69,9 +68,9 @@ fn refuse(agent: &Agent, socket: &Socket, reason: String) {
 /// Sends the sessions, and then what the guard says of itself.
 async fn tell(socket: &Socket, (sessions, about): (Vec<Value>, Value)) -> io::Result<()> {
     for session in sessions {
-        socket.send(&Reply::Session(session).encode(), None).await?;
+        socket.send(&Reply::Session(session).encode(), &[]).await?;
     }
-    socket.send(&Reply::Agent(about).encode(), None).await
+    socket.send(&Reply::Agent(about).encode(), &[]).await
 }
 
 /// A session that is guarded.
@@ -82,7 +81,7 @@ struct Session {
     namespace: String,
     linger: Duration,
     /// The leases are revoked when all of these have ended.
-    processes: Vec<Process>,
+    lives: Lives,
     /// Proven, the newest first.
     leases: VecDeque<i64>,
     /// The lease that is being proven, and the key by which.
@@ -93,6 +92,8 @@ struct Session {
 /// What follows a message.
 enum Next {
     Answer(Reply),
+    /// The session is not guarded any longer, and is told why.
+    Dismiss(Reply),
     Goodbye,
 }
 
@@ -121,9 +122,8 @@ impl Session {
         let peer = socket
             .peer()
             .map_err(|error| format!("the peer is unknown: {error}"))?;
-        let file = received
-            .file
-            .ok_or("the session sent no process descriptor")?;
+        let file = received.files.into_iter().next();
+        let file = file.ok_or("the session sent no process descriptor")?;
         let process = Process::new(file)?;
         if let (Some(sent), Some(peer)) = (process.pid(), peer.pid)
             && sent != peer
@@ -142,6 +142,8 @@ impl Session {
             linger,
             leases: Vec::new(),
             connected: true,
+            processes: 1,
+            cgroups: 0,
         })?;
         Ok(Self {
             agent: Arc::clone(agent),
@@ -149,7 +151,7 @@ impl Session {
             identity,
             namespace,
             linger,
-            processes: vec![process],
+            lives: Lives::of(process),
             leases: VecDeque::new(),
             proving: None,
             share,
@@ -164,13 +166,40 @@ impl Session {
             tokio::select! {
                 biased;
                 received = receive(socket.as_ref()) => match received {
-                    Some(received) => match self.handle(received).await {
-                        Next::Answer(reply) => Self::answer(socket.as_ref(), &reply),
-                        Next::Goodbye => return,
-                    },
-                    None => self.disconnect(&mut socket),
+                    Ok(Some(received)) => {
+                        if self.turn(received, socket.as_ref()).await {
+                            return;
+                        }
+                    }
+                    Ok(None) => self.disconnect(&mut socket),
+                    // The message may have named a life.
+                    Err(error) => {
+                        let identity = &self.identity;
+                        let message = "a message of a session cannot be read: the guard forgets the session";
+                        tracing::warn!(target: "eldest::guard", identity, %error, message);
+                        return;
+                    }
                 },
-                () = ended(&self.processes) => break,
+                () = self.lives.alone() => {
+                    // What the process said before it died counts, above all a goodbye and further lives.
+                    while let Some(received) = socket.as_ref().map(Socket::try_receive) {
+                        match received {
+                            Ok(Some(received)) => {
+                                if self.turn(received, socket.as_ref()).await {
+                                    return;
+                                }
+                            }
+                            Ok(None) => self.disconnect(&mut socket),
+                            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                            Err(_) => return,
+                        }
+                        // A child that keeps the socket may go on to send.
+                        tokio::task::yield_now().await;
+                    }
+                    if self.lives.is_alone() {
+                        return self.finish().await;
+                    }
+                }
                 () = self.agent.env.sleep(FORGET_EVERY), if socket.is_none() => {
                     if self.forget().await {
                         return;
@@ -178,22 +207,40 @@ impl Session {
                 }
             }
         }
-        let seen = self.agent.env.now();
-        // What the process said before it died counts, above all a goodbye.
-        while let Some(Ok(Some(received))) = socket.as_ref().map(Socket::try_receive) {
-            if let Next::Goodbye = self.handle(received).await {
-                return;
+    }
+
+    /// Handles a message and answers it. Returns `true` if it was the session's last.
+    async fn turn(&mut self, received: Received, socket: Option<&Socket>) -> bool {
+        let (reply, last) = match self.handle(received).await {
+            Next::Answer(reply) => (reply, false),
+            Next::Dismiss(reply) => (reply, true),
+            Next::Goodbye => return true,
+        };
+        Self::answer(socket, &reply);
+        last
+    }
+
+    /// Ends what is left of the session, and revokes its leases then.
+    async fn finish(mut self) {
+        let env = Arc::clone(&self.agent.env);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.lives.end(&env, &self.identity) => break,
+                () = env.sleep(FORGET_EVERY) => {
+                    if self.forget().await {
+                        return;
+                    }
+                }
             }
-            // A child that keeps the socket may go on to send.
-            tokio::task::yield_now().await;
         }
+        let seen = env.now();
         // It may have put the key and died before it could say so. Nobody else knew the key.
         if let Some((lease, _)) = self.proving {
             let _ = self.prove(lease).await;
         }
         if !self.linger.is_zero() {
-            let end = seen.after(self.linger);
-            self.agent.env.wake_at(end).await;
+            env.wake_at(seen.after(self.linger)).await;
         }
         for lease in std::mem::take(&mut self.leases) {
             self.revoke(lease, seen).await;
@@ -220,10 +267,14 @@ impl Session {
             Some(Request::Ping) => Next::Answer(Reply::Pong {
                 problem: self.agent.problem(),
             }),
-            Some(Request::Process) => match self.add(received) {
-                Ok(()) => Next::Answer(Reply::Added),
-                Err(reason) => refuse(reason),
-            },
+            Some(Request::Process { contained }) => {
+                let added = self.lives.add_process(received.files, contained);
+                self.added(added)
+            }
+            Some(Request::Cgroup) => {
+                let added = self.lives.add_cgroup(received.files);
+                self.added(added)
+            }
             Some(Request::Guard { lease }) => {
                 let key = format!(
                     "{}~guard/{:016x}{:016x}",
@@ -247,16 +298,22 @@ impl Session {
         }
     }
 
-    fn add(&mut self, received: Received) -> Result<(), String> {
-        let process = Process::new(received.file.ok_or("no process descriptor was sent")?)?;
-        self.processes.retain(|process| !process.has_ended());
-        if self.processes.len() >= MOST_PROCESSES {
-            return Err(format!("a session may name {MOST_PROCESSES} processes"));
+    /// Answers a new life. A session with a life that the guard does not know must not be guarded: its leases would be
+    /// revoked while that life lives.
+    fn added(&mut self, added: Result<(), String>) -> Next {
+        match added.and_then(|()| self.share.hold(CONNECTION + self.lives.files())) {
+            Ok(()) => {
+                let (processes, cgroups) = self.lives.count();
+                self.agent.change(self.number, |session| {
+                    (session.processes, session.cgroups) = (processes, cgroups);
+                });
+                Next::Answer(Reply::Added)
+            }
+            Err(reason) => {
+                self.agent.refused(Some(&self.identity), &reason);
+                Next::Dismiss(Reply::Refused { reason })
+            }
         }
-        self.share
-            .hold(CONNECTION + self.processes.len() * PROCESS)?;
-        self.processes.push(process);
-        Ok(())
     }
 
     /// Looks whether the key stands under the lease. Only who may write the lease's keys can have put it there.
@@ -295,7 +352,7 @@ impl Session {
         self.list_leases();
         tracing::info!(
             target: "eldest::guard", identity = self.identity, lease = hex(lease),
-            pid = self.processes.first().and_then(Process::pid), "lease guarded"
+            pid = self.lives.pid(), "lease guarded"
         );
         Ok(())
     }
@@ -362,17 +419,10 @@ impl Drop for Session {
     }
 }
 
-/// The next message; `None` when the connection is broken; never, without one.
-async fn receive(socket: Option<&Socket>) -> Option<Received> {
+/// The next message; `None` when the other end is closed; never, without a connection.
+async fn receive(socket: Option<&Socket>) -> io::Result<Option<Received>> {
     match socket {
-        Some(socket) => socket.receive().await.ok().flatten(),
+        Some(socket) => socket.receive().await,
         None => std::future::pending().await,
-    }
-}
-
-/// Waits until all of them have ended.
-async fn ended(processes: &[Process]) {
-    for process in processes {
-        process.ended().await;
     }
 }

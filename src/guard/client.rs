@@ -2,14 +2,15 @@
 //! after the guard was replaced or the lease was lost. Owns the connection and the session's [`GuardState`].
 
 use std::convert::Infallible;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::links::Links;
 use super::process;
-use super::socket::Socket;
+use super::socket::{Received, Socket};
 use super::spawned::{self, Spawned};
 use super::wire::{Reply, Request, VERSION, hex};
 use super::{Guard, GuardState, Kind};
@@ -35,6 +36,7 @@ pub(crate) struct Wiring {
     pub(crate) namespace: String,
     pub(crate) session: watch::Receiver<SessionState>,
     pub(crate) state: watch::Sender<GuardState>,
+    pub(crate) links: Arc<Links>,
 }
 
 /// The task that keeps a session registered.
@@ -80,12 +82,26 @@ impl Client {
                 () = closed(self.wiring.session.clone()) => break,
             }
         }
+        self.wiring.links.leave();
         self.tell(GuardState::Off);
     }
 
     /// One connection, until it breaks.
     async fn guarded(&mut self, failures: &mut u32) -> Result<Infallible, Ended> {
-        let socket = self.reach().await.map_err(Ended::Failed)?;
+        let socket = Arc::new(self.reach().await.map_err(Ended::Failed)?);
+        let mut registered = None;
+        let Err(ended) = self.talk(&socket, failures, &mut registered).await;
+        self.wiring.links.retire(&socket, registered.is_some());
+        Err(ended)
+    }
+
+    /// Introduces the session and its lives, and registers one lease after the other.
+    async fn talk(
+        &mut self,
+        socket: &Arc<Socket>,
+        failures: &mut u32,
+        registered: &mut Option<i64>,
+    ) -> Result<Infallible, Ended> {
         let hello = Request::Hello {
             version: VERSION,
             identity: self.wiring.identity.to_string(),
@@ -97,28 +113,30 @@ impl Client {
                 "this system has no process descriptors (Linux 5.3): {error}"
             ))
         })?;
-        let welcome = self.ask(&socket, &hello, Some(own.as_fd())).await?;
+        let welcome = self.ask(socket, &hello, &[own.as_fd()]).await?;
         expect(welcome, |reply| matches!(reply, Reply::Welcome { .. }))?;
-        let mut registered = None;
+        let joined = self.wiring.links.join(socket);
+        joined.map_err(|error| {
+            Ended::Failed(format!("the {} cannot be talked to: {error}", self.guard))
+        })?;
         loop {
             let lease = match &*self.wiring.session.borrow_and_update() {
                 SessionState::Live(lease) => Some(lease.lease_id()),
-                SessionState::Closed => None,
                 // The former lease stays registered until there is another one.
-                _ => registered.filter(|_| false),
+                _ => None,
             };
             if self.is_closed() {
-                // The guard sees the end of the process otherwise, and revokes a lease that is gone.
-                let _ = socket.send(&Request::Goodbye.encode(), None).await;
                 return Err(Ended::Closed);
             }
-            if lease.is_some() && lease != registered {
-                self.register(&socket, lease.unwrap_or_default()).await?;
-                registered = lease;
+            if let Some(present) = lease.filter(|present| *registered != Some(*present)) {
+                // Whatever comes of it, the guard may have taken it.
+                *registered = lease;
+                self.register(socket, present).await?;
+                self.wiring.links.supersede(socket);
                 *failures = 0;
                 continue;
             }
-            let problem = self.ping(&socket).await?;
+            let problem = self.ping(socket).await?;
             self.tell(match (problem, lease) {
                 (Some(problem), _) => GuardState::Unguarded {
                     reason: format!("the guard does not reach etcd: {problem}").into(),
@@ -132,11 +150,29 @@ impl Client {
                 // With the driver gone, the session is closed, which the next turn sees.
                 _ = session.changed() => {}
                 () = env.sleep(PING_EVERY) => {}
-                // The guard speaks only when it is asked.
-                _ = socket.receive() => {
-                    return Err(Ended::Failed(format!("the connection to the {} broke", self.guard)));
-                }
+                // The guard speaks only when it is asked, and when it has added a life.
+                received = socket.receive() => self.hear(socket, received)?,
             }
+        }
+    }
+
+    /// Takes a message that nobody waits for.
+    fn hear(
+        &self,
+        socket: &Arc<Socket>,
+        received: std::io::Result<Option<Received>>,
+    ) -> Result<(), Ended> {
+        let reply = received.ok().flatten();
+        match reply.and_then(|reply| Reply::decode(&reply.message)) {
+            Some(Reply::Added) => {
+                self.wiring.links.answered(socket);
+                Ok(())
+            }
+            Some(other) => Err(unexpected(other)),
+            None => Err(Ended::Failed(format!(
+                "the connection to the {} broke",
+                self.guard
+            ))),
         }
     }
 
@@ -167,9 +203,9 @@ impl Client {
     }
 
     /// Has the guard guard that lease.
-    async fn register(&self, socket: &Socket, lease: i64) -> Result<(), Ended> {
+    async fn register(&self, socket: &Arc<Socket>, lease: i64) -> Result<(), Ended> {
         let pool = &self.wiring.pool;
-        let key = match self.ask(socket, &Request::Guard { lease }, None).await? {
+        let key = match self.ask(socket, &Request::Guard { lease }, &[]).await? {
             Reply::Prove { key } => key,
             other => return Err(unexpected(other)),
         };
@@ -180,7 +216,7 @@ impl Client {
                 hex(lease)
             ))
         })?;
-        let answer = self.ask(socket, &Request::Proven { lease }, None).await;
+        let answer = self.ask(socket, &Request::Proven { lease }, &[]).await;
         if let Some(create_revision) = put {
             // What is not deleted now goes with the lease.
             let deleted = pool.evict(key.as_bytes(), create_revision).await;
@@ -191,31 +227,42 @@ impl Client {
         expect(answer?, |reply| matches!(reply, Reply::Guarded))
     }
 
-    async fn ping(&self, socket: &Socket) -> Result<Option<String>, Ended> {
-        match self.ask(socket, &Request::Ping, None).await? {
+    async fn ping(&self, socket: &Arc<Socket>) -> Result<Option<String>, Ended> {
+        match self.ask(socket, &Request::Ping, &[]).await? {
             Reply::Pong { problem } => Ok(problem),
             other => Err(unexpected(other)),
         }
     }
 
-    /// Sends a request and receives its answer.
+    /// Sends a request and receives its answer. Answers to lives may come before it.
     async fn ask(
         &self,
-        socket: &Socket,
+        socket: &Arc<Socket>,
         request: &Request,
-        file: Option<std::os::fd::BorrowedFd<'_>>,
+        files: &[BorrowedFd<'_>],
     ) -> Result<Reply, Ended> {
         let failed = |what: String| Ended::Failed(format!("the {} {what}", self.guard));
         let asked = async {
-            socket.send(&request.encode(), file).await?;
-            socket.receive().await
+            socket.send(&request.encode(), files).await?;
+            loop {
+                let Some(received) = socket.receive().await? else {
+                    return Ok(None);
+                };
+                match Reply::decode(&received.message) {
+                    Some(Reply::Added) => self.wiring.links.answered(socket),
+                    reply => return Ok(Some(reply)),
+                }
+            }
         };
         let env = &*self.wiring.env;
         match timeout(env, ANSWER_WITHIN, asked).await {
             None => Err(failed(format!("did not answer within {ANSWER_WITHIN:?}"))),
-            Some(Err(error)) => Err(failed(format!("cannot be talked to: {error}"))),
+            Some(Err(error)) => {
+                let error: std::io::Error = error;
+                Err(failed(format!("cannot be talked to: {error}")))
+            }
             Some(Ok(None)) => Err(failed("closed the connection".to_owned())),
-            Some(Ok(Some(received))) => Reply::decode(&received.message)
+            Some(Ok(Some(reply))) => reply
                 .ok_or_else(|| failed("gave an answer that this version does not know".to_owned())),
         }
     }

@@ -57,7 +57,7 @@ impl Stage {
         };
         let own = process::own().unwrap();
         // A connection that was refused is closed already.
-        let _ = socket.send(&hello.encode(), Some(own.as_fd())).await;
+        let _ = socket.send(&hello.encode(), &[own.as_fd()]).await;
         answer(socket).await
     }
 }
@@ -110,11 +110,9 @@ async fn a_session_that_reads_no_answer_does_not_hold_up_what_it_says() {
     assert_eq!(stage.sessions(), 1);
     // More answers than the kernel keeps for a reader.
     for _ in 0..5000 {
-        soon(deaf.send(&Request::Ping.encode(), None))
-            .await
-            .unwrap();
+        soon(deaf.send(&Request::Ping.encode(), &[])).await.unwrap();
     }
-    soon(deaf.send(&Request::Goodbye.encode(), None))
+    soon(deaf.send(&Request::Goodbye.encode(), &[]))
         .await
         .unwrap();
     soon(async {
@@ -158,6 +156,8 @@ async fn a_user_sees_its_own_sessions_and_root_those_of_all() {
         linger: Duration::ZERO,
         leases: Vec::new(),
         connected: true,
+        processes: 1,
+        cgroups: 0,
     };
     for uid in [4711, 4712] {
         stage.agent.enlist(session(uid)).unwrap();

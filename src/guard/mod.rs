@@ -14,6 +14,8 @@ mod agent;
 #[cfg(target_os = "linux")]
 mod attending;
 #[cfg(target_os = "linux")]
+mod cgroup;
+#[cfg(target_os = "linux")]
 mod client;
 #[cfg(target_os = "linux")]
 mod descriptor;
@@ -21,6 +23,10 @@ mod descriptor;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod limits;
+#[cfg(target_os = "linux")]
+mod links;
+#[cfg(target_os = "linux")]
+mod lives;
 #[cfg(target_os = "linux")]
 mod process;
 #[cfg(target_os = "linux")]
@@ -42,11 +48,13 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 pub(crate) use client::{Client, Wiring};
 #[cfg(target_os = "linux")]
+pub(crate) use links::Links;
+#[cfg(target_os = "linux")]
 pub(crate) use process::Process;
 #[cfg(target_os = "linux")]
 pub(crate) use serving::{Serving, agent_status};
 #[cfg(not(target_os = "linux"))]
-pub(crate) use unsupported::{Client, Wiring};
+pub(crate) use unsupported::{Client, Links, Wiring};
 
 /// Where the agent listens unless it is told otherwise.
 pub(crate) const AGENT_SOCKET: &str = "/run/eldest/agent.sock";

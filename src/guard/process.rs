@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -36,13 +36,22 @@ impl Process {
     ///
     /// Says why this is no descriptor of a process that is alive.
     pub(crate) fn new(descriptor: OwnedFd) -> Result<Self, String> {
+        Self::unless_ended(descriptor)?.ok_or_else(|| "the process has ended".to_owned())
+    }
+
+    /// The same for a process that may have ended: `None` then.
+    pub(super) fn unless_ended(descriptor: OwnedFd) -> Result<Option<Self>, String> {
         let number = descriptor.as_raw_fd();
         let about = fs::read_to_string(format!("/proc/self/fdinfo/{number}"));
         let about = about.map_err(|error| format!("/proc/self/fdinfo cannot be read: {error}"))?;
-        let pid = pid(&about)?;
+        let pid = match pid(&about)? {
+            Pid::Ended => return Ok(None),
+            Pid::Unseen => None,
+            Pid::Number(pid) => Some(pid),
+        };
         let descriptor = register(descriptor, Interest::READABLE)
             .map_err(|error| format!("the process descriptor cannot be awaited: {error}"))?;
-        Ok(Self { descriptor, pid })
+        Ok(Some(Self { descriptor, pid }))
     }
 
     /// Returns the number of the process; `None` if it is in a namespace whose processes this one does not see.
@@ -71,17 +80,32 @@ impl Process {
 
     /// Returns `true` if every thread of the process has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        let mut look = [PollFd::new(&self.descriptor, PollFlags::IN)];
-        let at_once = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        poll(&mut look, Some(&at_once)).is_ok() && look[0].revents().contains(PollFlags::IN)
+        has_ended(self.descriptor.get_ref())
     }
 }
 
+/// Returns `true` if every thread of the process that this descriptor stands for has ended.
+pub(super) fn has_ended(descriptor: &impl AsFd) -> bool {
+    let mut look = [PollFd::new(descriptor, PollFlags::IN)];
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut look, Some(&at_once)).is_ok() && look[0].revents().contains(PollFlags::IN)
+}
+
+/// What the kernel says of the process of a descriptor.
+#[derive(Debug, PartialEq, Eq)]
+enum Pid {
+    Number(i32),
+    /// The process is in a namespace that this one does not see.
+    Unseen,
+    /// The process has ended, and its parent has waited for it.
+    Ended,
+}
+
 /// Reads the number from what the kernel says about a descriptor.
-fn pid(about: &str) -> Result<Option<i32>, String> {
+fn pid(about: &str) -> Result<Pid, String> {
     let field = |name: &str| {
         let mut lines = about.lines().filter_map(|line| line.split_once(':'));
         let value = lines.find(|(key, _)| *key == name)?.1;
@@ -94,9 +118,9 @@ fn pid(about: &str) -> Result<Option<i32>, String> {
     }
     match pid {
         None => Err("the file sent is no process descriptor (pidfd)".to_owned()),
-        Some(..0) => Err("the process has ended".to_owned()),
-        Some(0) => Ok(None),
-        Some(pid) => Ok(Some(pid)),
+        Some(..0) => Ok(Pid::Ended),
+        Some(0) => Ok(Pid::Unseen),
+        Some(pid) => Ok(Pid::Number(pid)),
     }
 }
 
@@ -111,14 +135,10 @@ mod tests {
         let process = "02000002";
         assert_eq!(
             pid(&about("Pid:\t4711\nNSpid:\t4711\n", process)),
-            Ok(Some(4711))
+            Ok(Pid::Number(4711))
         );
-        assert_eq!(pid(&about("Pid:\t0\n", process)), Ok(None));
-        assert!(
-            pid(&about("Pid:\t-1\n", process))
-                .unwrap_err()
-                .contains("has ended")
-        );
+        assert_eq!(pid(&about("Pid:\t0\n", process)), Ok(Pid::Unseen));
+        assert_eq!(pid(&about("Pid:\t-1\n", process)), Ok(Pid::Ended));
         assert!(pid(&about("", process)).unwrap_err().contains("no process"));
         assert!(
             pid(&about("Pid:\t4711\n", "02000202"))

@@ -1,4 +1,4 @@
-//! Sends and receives messages with an open file each over a Unix socket that keeps messages apart.
+//! Sends and receives messages with open files over a Unix socket that keeps messages apart.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -21,6 +21,8 @@ use super::descriptor::register;
 
 /// The longest message, in bytes: room for the certificates of a spawned guard, and below the kernel's default buffer.
 const LONGEST: usize = 64 * 1024;
+/// Open files that come with one message.
+const MOST_FILES: usize = 2;
 /// Connections that the kernel keeps until the listener accepts them.
 const BACKLOG: i32 = 1024;
 
@@ -28,11 +30,11 @@ const BACKLOG: i32 = 1024;
 #[derive(Debug)]
 pub(super) struct Socket(AsyncFd<OwnedFd>);
 
-/// A message, with the file that came with it.
+/// A message, with the files that came with it.
 #[derive(Debug)]
 pub(super) struct Received {
     pub(super) message: Value,
-    pub(super) file: Option<OwnedFd>,
+    pub(super) files: Vec<OwnedFd>,
 }
 
 /// The other end of a connection.
@@ -119,34 +121,14 @@ impl Socket {
         })
     }
 
-    /// Sends a message, with an open file if there is one.
+    /// Sends a message, with at most two open files.
     ///
     /// # Cancellation safety
     ///
     /// If it is dropped before it is ready, nothing is sent.
-    pub(super) async fn send(
-        &self,
-        message: &Value,
-        file: Option<BorrowedFd<'_>>,
-    ) -> io::Result<()> {
-        let bytes = message.to_string();
-        if bytes.len() > LONGEST {
-            return Err(io::Error::other(format!(
-                "a message to the guard has {} bytes; at most {LONGEST} are allowed",
-                bytes.len()
-            )));
-        }
-        let files: Vec<BorrowedFd<'_>> = file.into_iter().collect();
-        let send = |socket: &OwnedFd| {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut ancillary = SendAncillaryBuffer::new(&mut space);
-            if !files.is_empty() {
-                ancillary.push(SendAncillaryMessage::ScmRights(&files));
-            }
-            let parts = [IoSlice::new(bytes.as_bytes())];
-            rustix::net::sendmsg(socket, &parts, &mut ancillary, SendFlags::NOSIGNAL)?;
-            Ok(())
-        };
+    pub(super) async fn send(&self, message: &Value, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = bytes(message)?;
+        let send = |socket: &OwnedFd| send(socket, &bytes, files);
         self.0.async_io(Interest::WRITABLE, send).await
     }
 
@@ -158,6 +140,15 @@ impl Socket {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         // A peer that has gone needs no answer either.
         let _ = rustix::net::sendmsg(self.0.get_ref(), &parts, &mut nothing, flags);
+    }
+
+    /// Sends a message at once.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock`: the other end does not read.
+    pub(super) fn try_send(&self, message: &Value, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        send(self.0.get_ref(), &bytes(message)?, files)
     }
 
     /// Receives the next message; `None` when the other end is closed.
@@ -270,9 +261,39 @@ fn unbound() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+fn bytes(message: &Value) -> io::Result<String> {
+    let bytes = message.to_string();
+    if bytes.len() > LONGEST {
+        return Err(io::Error::other(format!(
+            "a message to the guard has {} bytes; at most {LONGEST} are allowed",
+            bytes.len()
+        )));
+    }
+    Ok(bytes)
+}
+
+fn send(socket: &OwnedFd, bytes: &str, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(files));
+    }
+    let parts = [IoSlice::new(bytes.as_bytes())];
+    rustix::net::sendmsg(socket, &parts, &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
 fn receive(socket: &OwnedFd) -> io::Result<Option<Received>> {
+    match receive_once(socket) {
+        // The other end was closed before it had read everything. What it had sent comes next.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => receive_once(socket),
+        received => received,
+    }
+}
+
+fn receive_once(socket: &OwnedFd) -> io::Result<Option<Received>> {
     let mut bytes = vec![0; LONGEST];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(&mut bytes)];
     let got = rustix::net::recvmsg(
@@ -281,11 +302,15 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<Received>> {
         &mut ancillary,
         RecvFlags::CMSG_CLOEXEC,
     )?;
-    let mut files = ancillary.drain().filter_map(|message| match message {
+    let files = ancillary.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(files) => Some(files),
         _ => None,
     });
-    let file = files.by_ref().flatten().next();
+    let mut files: Vec<OwnedFd> = files.flatten().collect();
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        // Files are missing: this process has too many open, or too many were sent.
+        files.clear();
+    }
     if got.flags.contains(ReturnFlags::TRUNC) {
         return Err(io::Error::other("a message was longer than allowed"));
     }
@@ -293,5 +318,5 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<Received>> {
         return Ok(None);
     }
     let message = serde_json::from_slice(&bytes[..got.bytes])?;
-    Ok(Some(Received { message, file }))
+    Ok(Some(Received { message, files }))
 }

@@ -63,7 +63,7 @@ pub(super) async fn start(pool: &Pool) -> Result<(Spawned, Socket), String> {
         .spawn();
     let spawned = Spawned(child.map_err(failed)?);
     let access = pool.passed()?;
-    socket.send(&access, None).await.map_err(failed)?;
+    socket.send(&access, &[]).await.map_err(failed)?;
     Ok((spawned, socket))
 }
 

@@ -11,6 +11,10 @@ use crate::state::SessionState;
 
 pub(super) const REASON: &str = "a guard needs the process descriptors of Linux 5.3 or newer; make the guard optional to go on without one here";
 
+/// What a session sends to its guard: nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Links;
+
 /// The session that would be guarded.
 #[allow(dead_code, reason = "the fields of the real one")]
 pub(crate) struct Wiring {
@@ -20,6 +24,7 @@ pub(crate) struct Wiring {
     pub(crate) namespace: String,
     pub(crate) session: watch::Receiver<SessionState>,
     pub(crate) state: watch::Sender<GuardState>,
+    pub(crate) links: Arc<Links>,
 }
 
 /// Tells once that there is no guard.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// Both ends must speak the same version.
+/// Both ends must speak the same version: a guard that does not know a message could miss a life.
 pub(super) const VERSION: u64 = 1;
 
 /// A message of a session.
@@ -16,8 +16,12 @@ pub(super) enum Request {
         namespace: String,
         linger_ms: u64,
     },
-    /// Adds a process that must also have ended before the leases are revoked; its descriptor comes with it.
-    Process,
+    /// Adds a process that must also have ended before the leases are revoked; its descriptor comes with it. `contained`:
+    /// the process belongs to a cgroup of the session, which the guard may kill while that process lives.
+    Process { contained: bool },
+    /// Adds a cgroup that must also be empty before the leases are revoked. Descriptors of its `cgroup.events` and, if the
+    /// guard may kill it, of its `cgroup.kill` come with it.
+    Cgroup,
     /// Asks for a proof key for that lease.
     Guard { lease: i64 },
     /// Says that the proof key is in etcd.
@@ -66,7 +70,8 @@ impl Request {
             } => json!({"hello": {
                 "version": version, "identity": identity, "namespace": namespace, "linger_ms": linger_ms,
             }}),
-            Request::Process => json!({"process": {}}),
+            Request::Process { contained } => json!({"process": {"contained": contained}}),
+            Request::Cgroup => json!({"cgroup": {}}),
             Request::Guard { lease } => json!({"guard": {"lease": hex(*lease)}}),
             Request::Proven { lease } => json!({"proven": {"lease": hex(*lease)}}),
             Request::Ping => json!({"ping": {}}),
@@ -87,7 +92,10 @@ impl Request {
                 namespace: text("namespace")?,
                 linger_ms: number("linger_ms")?,
             },
-            "process" => Request::Process,
+            "process" => Request::Process {
+                contained: fields.get("contained")?.as_bool()?,
+            },
+            "cgroup" => Request::Cgroup,
             "guard" => Request::Guard { lease: lease()? },
             "proven" => Request::Proven { lease: lease()? },
             "ping" => Request::Ping,
@@ -155,7 +163,8 @@ mod tests {
         let lease = i64::MAX;
         let requests = [
             hello,
-            Request::Process,
+            Request::Process { contained: true },
+            Request::Cgroup,
             Request::Guard { lease },
             Request::Proven { lease },
             Request::Ping,

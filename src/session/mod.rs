@@ -82,7 +82,7 @@ pub(crate) struct SessionShared {
     pub(crate) pool: Arc<Pool>,
     pub(crate) settings: Settings,
     pub(crate) state: watch::Receiver<SessionState>,
-    guard_state: watch::Receiver<GuardState>,
+    guarding: guarding::Guarding,
     slots: AtomicU64,
     pub(crate) room: Room,
     pub(crate) names: Names,
@@ -301,14 +301,14 @@ impl Session {
             .instrument(span)
             .boxed(),
         );
-        let guard_state = guarding::start(&env, &pool, &settings, &state_seen);
+        let guarding = guarding::start(&env, &pool, &settings, &state_seen);
         let names = Names::new(settings.namespace_prefix());
         let shared = SessionShared {
             env,
             pool,
             settings,
             state: state_seen,
-            guard_state,
+            guarding,
             slots: AtomicU64::new(1),
             room: Room::default(),
             names,
@@ -342,7 +342,7 @@ impl Session {
     /// Returns a channel with the state of the session's [guard](SessionOptions::guard): the current state at once, then
     /// every change.
     pub fn guard_state(&self) -> watch::Receiver<GuardState> {
-        self.handle.shared.guard_state.clone()
+        self.handle.shared.guarding.state.clone()
     }
 
     /// Returns a channel with what the session knows of its endpoints: the current state at once, then every change.

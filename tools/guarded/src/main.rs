@@ -6,6 +6,8 @@
 #![allow(clippy::disallowed_methods)] // it runs in real time
 
 #[cfg(target_os = "linux")]
+mod lives;
+#[cfg(target_os = "linux")]
 mod orders;
 #[cfg(target_os = "linux")]
 mod peer;

@@ -22,6 +22,10 @@ pub(crate) async fn obey(order: &str, sessions: &[Session]) -> Result<()> {
             }
             println!("closed");
         }
+        also if also.starts_with("also ") => {
+            let session = sessions.first().context("no session")?;
+            crate::lives::add(&also[5..], session)?;
+        }
         other => end(other)?,
     }
     Ok(())

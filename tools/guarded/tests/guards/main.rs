@@ -4,6 +4,7 @@
 
 mod deaths;
 mod failing;
+mod further;
 mod half_done;
 mod leaks;
 mod leases;

@@ -1,0 +1,109 @@
+//! Defines the option `--guard`, which says who revokes the lease of a session whose process is dead.
+
+use std::fmt;
+use std::path::Path;
+
+use eldest::guard::Guard;
+
+/// Where the agent listens unless it is told otherwise.
+#[cfg(target_os = "linux")]
+const SOCKET: &str = eldest::internal::agent::SOCKET;
+/// No agent runs on such a system.
+#[cfg(not(target_os = "linux"))]
+const SOCKET: &str = "/run/eldest/agent.sock";
+
+/// The option of the sessions' guard.
+#[derive(Debug, clap::Args)]
+#[group(id = "guarded")]
+pub(crate) struct Args {
+    /// The agent that frees this node's place at once when this command was killed: auto uses the one at
+    /// /run/eldest/agent.sock if there is one, off none, and the path of another socket requires that one
+    #[arg(
+        long, value_name = "off|auto|PATH", value_parser = parse, default_value_t = Choice::Auto, env = "ELDEST_GUARD",
+        hide_env_values = true, help_heading = "Session"
+    )]
+    guard: Choice,
+}
+
+/// What the option says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Choice {
+    Off,
+    Auto,
+    /// The agent at this path is required.
+    At(String),
+}
+
+impl Args {
+    /// Returns the guard of the sessions, if they are to have one.
+    pub(crate) fn guard(&self) -> Option<Guard> {
+        match &self.guard {
+            Choice::Off => None,
+            Choice::Auto => {
+                let there = Path::new(SOCKET).exists();
+                there.then(|| Guard::agent().optional())
+            }
+            Choice::At(path) => Some(Guard::agent_at(path)),
+        }
+    }
+
+    /// Returns the path of the agent that is required.
+    pub(crate) fn required(&self) -> Option<&str> {
+        match &self.guard {
+            Choice::At(path) => Some(path),
+            Choice::Off | Choice::Auto => None,
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Choice::Off => "off",
+            Choice::Auto => "auto",
+            Choice::At(path) => path,
+        })
+    }
+}
+
+fn parse(text: &str) -> Result<Choice, String> {
+    match text {
+        "off" => Ok(Choice::Off),
+        "auto" => Ok(Choice::Auto),
+        // What `sockaddr_un` holds, with its final zero.
+        path if path.contains('/') && path.len() <= 107 => Ok(Choice::At(path.to_owned())),
+        path if path.contains('/') => Err(format!(
+            "the path of a socket has at most 107 bytes, and this one has {}",
+            path.len()
+        )),
+        _ => Err("write off, auto, or the path of the agent's socket with a /".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_is_off_auto_or_a_path() {
+        assert_eq!(parse("off"), Ok(Choice::Off));
+        assert_eq!(parse("auto"), Ok(Choice::Auto));
+        let path = "./agent.sock";
+        assert_eq!(parse(path), Ok(Choice::At(path.to_owned())));
+        for wrong in ["", "on", "agent.sock"] {
+            assert!(parse(wrong).unwrap_err().contains("off, auto"), "{wrong:?}");
+        }
+        let long = format!("/{}", "x".repeat(107));
+        assert!(parse(&long).unwrap_err().contains("this one has 108"));
+    }
+
+    #[test]
+    fn only_a_path_requires_its_agent() {
+        let guard = |guard| Args { guard };
+        assert_eq!(guard(Choice::Off).guard(), None);
+        let at = guard(Choice::At("/a/b".to_owned()));
+        assert_eq!(at.guard(), Some(Guard::agent_at("/a/b")));
+        assert_eq!(at.required(), Some("/a/b"));
+        assert_eq!(guard(Choice::Auto).required(), None);
+    }
+}

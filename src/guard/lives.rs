@@ -1,0 +1,201 @@
+//! Keeps the lives of a guarded session: the processes and cgroups that must all have ended before the guard revokes the
+//! session's leases.
+//!
+//! A session's own process is one of them. A supervisor adds the process that ends its program when it is dead itself, the
+//! program, and the program's cgroup.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use super::cgroup::{self, Cgroup};
+use super::limits::PROCESS;
+use super::process::{self, Process};
+use super::wire::Request;
+use crate::internal::guard::Life;
+use crate::runtime::{SharedEnv, timeout};
+
+/// Lives of one session beside its own process, at a time.
+pub(super) const MOST_LIVES: usize = 64;
+/// How often the guard looks again at what it has killed: the kernel may withhold the last change of a cgroup that is
+/// removed at once.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+impl Life {
+    /// Returns the message that adds this life, and the files that go with it.
+    pub(super) fn message(&self) -> (Request, Vec<BorrowedFd<'_>>) {
+        match self {
+            Life::Process(file) => (Request::Process { contained: false }, vec![file.as_fd()]),
+            Life::Program(file) => (Request::Process { contained: true }, vec![file.as_fd()]),
+            Life::Cgroup { events, kill } => {
+                let files = std::iter::once(events).chain(kill);
+                (Request::Cgroup, files.map(AsFd::as_fd).collect())
+            }
+        }
+    }
+
+    /// Returns `true` if it has ended. While that is unknown, it has not.
+    pub(super) fn has_ended(&self) -> bool {
+        match self {
+            Life::Process(file) | Life::Program(file) => process::has_ended(file),
+            Life::Cgroup { events, .. } => cgroup::is_empty(events),
+        }
+    }
+}
+
+/// The lives of one session, as its guard knows them.
+#[derive(Debug)]
+pub(super) struct Lives {
+    /// The session's own process first. While one of them lives, the guard kills nothing.
+    processes: Vec<Process>,
+    /// Processes that belong to the cgroups.
+    contained: Vec<Process>,
+    cgroups: Vec<Cgroup>,
+}
+
+impl Lives {
+    pub(super) fn of(own: Process) -> Self {
+        Self {
+            processes: vec![own],
+            contained: Vec::new(),
+            cgroups: Vec::new(),
+        }
+    }
+
+    /// Adds the process that was sent.
+    pub(super) fn add_process(
+        &mut self,
+        files: Vec<OwnedFd>,
+        contained: bool,
+    ) -> Result<(), String> {
+        let [file] = <[OwnedFd; 1]>::try_from(files)
+            .map_err(|files| format!("{} files came with a process, not one", files.len()))?;
+        let Some(process) = Process::unless_ended(file)? else {
+            return Ok(());
+        };
+        self.make_room()?;
+        if contained {
+            self.contained.push(process);
+        } else {
+            self.processes.push(process);
+        }
+        Ok(())
+    }
+
+    /// Adds the cgroup that was sent.
+    pub(super) fn add_cgroup(&mut self, files: Vec<OwnedFd>) -> Result<(), String> {
+        let count = files.len();
+        let mut files = files.into_iter();
+        let (Some(events), kill, None) = (files.next(), files.next(), files.next()) else {
+            return Err(format!("{count} files came with a cgroup, not one or two"));
+        };
+        let cgroup = Cgroup::new(events, kill)?;
+        self.make_room()?;
+        self.cgroups.push(cgroup);
+        Ok(())
+    }
+
+    fn make_room(&mut self) -> Result<(), String> {
+        // The first one is the session's own, of which people are told.
+        let mut first = true;
+        self.processes
+            .retain(|process| std::mem::take(&mut first) || !process.has_ended());
+        self.contained.retain(|process| !process.has_ended());
+        self.cgroups.retain(|cgroup| !cgroup.is_empty());
+        let further = self.processes.len() - 1 + self.contained.len() + self.cgroups.len();
+        if further >= MOST_LIVES {
+            return Err(format!(
+                "the session has {further} lives beside its own, which is the limit"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns the number of the session's own process, if this process sees it.
+    pub(super) fn pid(&self) -> Option<i32> {
+        self.processes.first().and_then(Process::pid)
+    }
+
+    /// Returns how many processes and how many cgroups there are.
+    pub(super) fn count(&self) -> (usize, usize) {
+        (
+            self.processes.len() + self.contained.len(),
+            self.cgroups.len(),
+        )
+    }
+
+    /// Returns how many files there are beside that of the session's own process.
+    pub(super) fn files(&self) -> usize {
+        let cgroups: usize = self.cgroups.iter().map(Cgroup::files).sum();
+        (self.processes.len() + self.contained.len() - 1) * PROCESS + cgroups
+    }
+
+    /// Returns `true` if no process is left that may still end the program in its own way.
+    pub(super) fn is_alone(&self) -> bool {
+        self.processes.iter().all(Process::has_ended)
+    }
+
+    /// Waits for that.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe.
+    pub(super) async fn alone(&self) {
+        for process in &self.processes {
+            process.ended().await;
+        }
+    }
+
+    /// Kills the cgroups that are left, and waits until everything has ended.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe.
+    pub(super) async fn end(&self, env: &SharedEnv, identity: &str) {
+        let mut told = false;
+        loop {
+            for cgroup in self.cgroups.iter().filter(|cgroup| !cgroup.is_empty()) {
+                let killed = cgroup.kill();
+                if !std::mem::replace(&mut told, true) {
+                    tell(identity, killed);
+                }
+            }
+            let ended = async {
+                for cgroup in &self.cgroups {
+                    cgroup.emptied().await;
+                }
+                for process in &self.contained {
+                    process.ended().await;
+                }
+            };
+            if timeout(&**env, LOOK_EVERY, ended).await.is_some() {
+                return;
+            }
+        }
+    }
+}
+
+fn tell(identity: &str, killed: io::Result<bool>) {
+    match killed {
+        Ok(true) => {
+            tracing::warn!(
+                target: "eldest::guard", identity,
+                "the processes of a session are dead, and its program is left: the guard kills the program's cgroup"
+            );
+        }
+        Ok(false) => {
+            tracing::warn!(
+                target: "eldest::guard", identity,
+                "the processes of a session are dead, and its program is left: the guard waits for the program's end"
+            );
+        }
+        // The kernel has removed the cgroup.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {}
+        Err(error) => {
+            tracing::warn!(
+                target: "eldest::guard", identity, %error,
+                "the guard could not kill the cgroup of a session's program; it tries again"
+            );
+        }
+    }
+}

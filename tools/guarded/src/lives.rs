@@ -1,0 +1,49 @@
+//! Adds lives to the subject's session: processes and cgroups that a test made.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use eldest::Session;
+use eldest::internal::guard::{Life, also};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// Carries out `process PID`, `program PID`, `cgroup FOLDER` (which the guard may kill) or `watch FOLDER` (which it may not).
+pub(crate) fn add(order: &str, session: &Session) -> Result<()> {
+    let (word, rest) = order.split_once(' ').context("no life is named")?;
+    let process = || -> Result<_> {
+        let pid = Pid::from_raw(rest.parse()?).context("no process has the number 0")?;
+        Ok(pidfd_open(pid, PidfdFlags::empty())?)
+    };
+    let read = |name: &str| {
+        OpenOptions::new()
+            .read(true)
+            .open(Path::new(rest).join(name))
+    };
+    let write = |name: &str| {
+        OpenOptions::new()
+            .write(true)
+            .open(Path::new(rest).join(name))
+    };
+    let life = match word {
+        "process" => Life::Process(process()?),
+        "program" => Life::Program(process()?),
+        "cgroup" => Life::Cgroup {
+            events: read("cgroup.events")?.into(),
+            kill: Some(write("cgroup.kill")?.into()),
+        },
+        "watch" => Life::Cgroup {
+            events: read("cgroup.events")?.into(),
+            kill: None,
+        },
+        // What a guard must refuse.
+        "other-kill" => Life::Cgroup {
+            events: read("cgroup.events")?.into(),
+            kill: Some(write("cgroup.max.depth")?.into()),
+        },
+        other => bail!("no such life: {other}"),
+    };
+    also(session, life)?;
+    println!("added {order}");
+    Ok(())
+}
