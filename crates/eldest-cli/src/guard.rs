@@ -19,10 +19,10 @@ pub(crate) struct Args {
     /// The agent that frees this node's place at once when this command was killed: auto uses the one at
     /// /run/eldest/agent.sock if there is one, off none, and the path of another socket requires that one
     #[arg(
-        long, value_name = "off|auto|PATH", value_parser = parse, default_value_t = Choice::Auto, env = "ELDEST_GUARD",
+        long = "guard", value_name = "off|auto|PATH", value_parser = parse, default_value_t = Choice::Auto, env = "ELDEST_GUARD",
         hide_env_values = true, help_heading = "Session"
     )]
-    guard: Choice,
+    choice: Choice,
 }
 
 /// What the option says.
@@ -37,7 +37,7 @@ pub(crate) enum Choice {
 impl Args {
     /// Returns the guard of the sessions, if they are to have one.
     pub(crate) fn guard(&self) -> Option<Guard> {
-        match &self.guard {
+        match &self.choice {
             Choice::Off => None,
             Choice::Auto => {
                 let there = Path::new(SOCKET).exists();
@@ -49,7 +49,7 @@ impl Args {
 
     /// Returns the path of the agent that is required.
     pub(crate) fn required(&self) -> Option<&str> {
-        match &self.guard {
+        match &self.choice {
             Choice::At(path) => Some(path),
             Choice::Off | Choice::Auto => None,
         }
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn only_a_path_requires_its_agent() {
-        let guard = |guard| Args { guard };
+        let guard = |choice| Args { choice };
         assert_eq!(guard(Choice::Off).guard(), None);
         let at = guard(Choice::At("/a/b".to_owned()));
         assert_eq!(at.guard(), Some(Guard::agent_at("/a/b")));

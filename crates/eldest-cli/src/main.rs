@@ -21,7 +21,6 @@ mod exit;
 mod generate;
 mod global;
 #[cfg(unix)]
-#[allow(dead_code, reason = "`run`, `lock` and `serve` take it next")]
 mod guard;
 #[cfg(unix)]
 mod health;

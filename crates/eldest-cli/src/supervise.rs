@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use eldest::guard::Guard;
 use eldest::{CancellationToken, Session, SessionOptions, Term};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
@@ -15,6 +16,7 @@ use tokio::task::JoinHandle;
 use crate::connection::Connection;
 use crate::contain::{self, ChildRegistry, Commands, Ending, Exit, Keeper, Limit, Spec, Stop};
 use crate::exit::{Code, fault};
+use crate::guard;
 use crate::member;
 use crate::resource::Resource;
 use crate::signals::Signals;
@@ -31,6 +33,9 @@ const GUARDS: &str = "~run";
 pub(crate) struct Args {
     #[command(flatten)]
     member: member::Args,
+
+    #[command(flatten)]
+    guard: guard::Args,
 
     /// How long the program has between SIGTERM and SIGKILL after a loss [default: TTL/5, at most 10 s]
     #[arg(
@@ -75,6 +80,8 @@ pub(crate) struct Supervisor {
     /// A keeper that waits for the next term, so that the program's start takes no longer than it must.
     standby: Mutex<Option<Keeper>>,
     guards: Session,
+    /// The session of the election or lock, if the guard of both sessions must know each keeper and its program.
+    guarded: Option<Session>,
     /// Without it no program begins: a lock, or as many permits as there may be programs.
     guard: Resource,
 }
@@ -95,8 +102,23 @@ impl Supervisor {
         let signals = Signals::listen()?;
         let child_registry =
             ChildRegistry::found().context("this process cannot find its child processes")?;
+        let endpoints = connection.endpoints.join(",");
+        let spec = Arc::new(Spec {
+            program: args.program_at(found),
+            environment: environment(name, &id, endpoints),
+            grace,
+            lead,
+            tick: ttl / 40,
+            cgroup: !args.no_cgroup,
+        });
+        let mut standby = Keeper::start(&spec, &child_registry).await?;
+        let guard = args.guard(&mut standby).await?;
         let options = || -> Result<SessionOptions> {
-            Ok(connection.session_options(&id)?.grace(grace + lead))
+            let options = connection.session_options(&id)?.grace(grace + lead);
+            Ok(match &guard {
+                Some(guard) => options.guard(guard.clone()),
+                None => options,
+            })
         };
         let session = Session::connect(
             &connection.endpoints,
@@ -111,27 +133,9 @@ impl Supervisor {
         let guards = options()?.namespace(namespace);
         let guards = Session::connect(&connection.endpoints, guards).await?;
         warm_up(&guards).await?;
-        let mut program = args.program.clone();
-        program[0] = found.into();
-        let endpoints = connection.endpoints.join(",");
-        // What it must not have: not even what a supervisor that we run under was told.
-        let without = [variables::FENCING_TOKEN, variables::TERM_KEY];
-        let without = SECRETS.into_iter().chain(without).map(|name| (name, None));
-        let told = [
-            (variables::ELECTION, Some(name.into())),
-            (variables::ID, Some(id.as_str().into())),
-            (variables::ENDPOINTS, Some(endpoints.into())),
-        ];
-        let environment = without.chain(told).collect();
-        let spec = Arc::new(Spec {
-            program,
-            environment,
-            grace,
-            lead,
-            tick: ttl / 40,
-            cgroup: !args.no_cgroup,
-        });
-        let standby = Keeper::start(&spec, &child_registry).await?;
+        if guard.is_some() {
+            standby.name_to(&[&session, &guards]).await?;
+        }
         let supervisor = Self {
             signals,
             child_registry,
@@ -139,6 +143,7 @@ impl Supervisor {
             spec,
             standby: Mutex::new(Some(standby)),
             guard: Resource::new(&guards, name, capacity)?,
+            guarded: guard.map(|_| session.clone()),
             guards,
         };
         Ok((session, Arc::new(supervisor)))
@@ -158,7 +163,7 @@ impl Supervisor {
         tokio::spawn(async move {
             let mut standby = this.standby.lock().await;
             if standby.as_mut().is_none_or(Keeper::is_gone) {
-                *standby = Keeper::start(&this.spec, &this.child_registry).await.ok();
+                *standby = this.start_keeper().await.ok();
             }
         });
     }
@@ -272,7 +277,16 @@ impl Supervisor {
         {
             return Ok(keeper);
         }
-        Ok(Keeper::start(&self.spec, &self.child_registry).await?)
+        Ok(self.start_keeper().await?)
+    }
+
+    /// Starts a keeper that the guards of the sessions know before its program can begin.
+    async fn start_keeper(&self) -> std::io::Result<Keeper> {
+        let mut keeper = Keeper::start(&self.spec, &self.child_registry).await?;
+        if let Some(session) = &self.guarded {
+            keeper.name_to(&[session, &self.guards]).await?;
+        }
+        Ok(keeper)
     }
 
     /// Gives back what is left in etcd.
@@ -282,6 +296,47 @@ impl Supervisor {
             tracing::warn!(error = %error.report(), "etcd did not confirm the end of the session; its keys expire with the lease");
         }
     }
+}
+
+impl Args {
+    /// The program with its arguments, whose file was found there.
+    fn program_at(&self, found: PathBuf) -> Vec<OsString> {
+        let mut program = self.program.clone();
+        program[0] = found.into();
+        program
+    }
+
+    /// The guard of the sessions. Without a cgroup nobody could know that nothing of a program is left, so there is none.
+    async fn guard(&self, standby: &mut Keeper) -> Result<Option<Guard>> {
+        let Some(guard) = self.guard.guard() else {
+            return Ok(None);
+        };
+        let Err(error) = standby.name_to(&[]).await else {
+            return Ok(Some(guard));
+        };
+        if let Some(path) = self.guard.required() {
+            let message = format!(
+                "--guard {path} needs a cgroup for the program, and there is none ({error}); use --guard off or auto"
+            );
+            return Err(fault(Code::Usage, message));
+        }
+        tracing::warn!(
+            %error, "not guarded: if this command is killed, its place stays taken until the lease expires"
+        );
+        Ok(None)
+    }
+}
+
+/// What the program is told, and what it must not have: not even what a supervisor that we run under was told.
+fn environment(name: &str, id: &str, endpoints: String) -> Vec<(&'static str, Option<OsString>)> {
+    let without = [variables::FENCING_TOKEN, variables::TERM_KEY];
+    let without = SECRETS.into_iter().chain(without).map(|name| (name, None));
+    let told = [
+        (variables::ELECTION, Some(name.into())),
+        (variables::ID, Some(id.into())),
+        (variables::ENDPOINTS, Some(endpoints.into())),
+    ];
+    without.chain(told).collect()
 }
 
 /// A session has a lease from its first key on. It should have one before it leads, for a successor's start waits for it.

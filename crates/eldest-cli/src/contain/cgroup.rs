@@ -24,7 +24,7 @@ impl Cgroup {
         remove_leftovers(&parent);
         let cgroup = Self::of(&parent, std::process::id());
         fs::create_dir(&cgroup.0).ok()?;
-        if fs::exists(cgroup.0.join("cgroup.kill")).unwrap_or(false) {
+        if fs::exists(cgroup.killer()).unwrap_or(false) {
             return Some(cgroup);
         }
         cgroup.remove();
@@ -46,9 +46,19 @@ impl Cgroup {
         self.0.join("cgroup.procs")
     }
 
+    /// The file that says whether a process is in it.
+    pub(super) fn events(&self) -> PathBuf {
+        self.0.join("cgroup.events")
+    }
+
+    /// The file through which all its processes are killed.
+    pub(super) fn killer(&self) -> PathBuf {
+        self.0.join("cgroup.kill")
+    }
+
     pub(super) fn kill(&self) {
         // Whatever this leaves, the sweep finds.
-        let _ = fs::write(self.0.join("cgroup.kill"), "1");
+        let _ = fs::write(self.killer(), "1");
     }
 
     /// Once it is empty.

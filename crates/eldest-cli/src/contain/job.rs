@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use eldest::Session;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -21,6 +22,7 @@ use super::child_registry::{ChildRegistry, pid_of};
 use super::clock::{self, NEVER};
 use super::keeper::{Place, is_readable};
 use super::spec::{Commands, Ending, Exit, Limit, Limits, Spec, Stop};
+use super::watched::Watched;
 use super::wire::{Order, Report};
 use super::{KEEPER, children};
 
@@ -103,6 +105,32 @@ impl Keeper {
             _ = self.child.wait(), if end.is_some() => None,
         };
         heard?.parse().ok()
+    }
+
+    /// Names itself, what is to become the program, and the program's cgroup to the guards of these sessions. The program
+    /// must not start before.
+    pub(crate) async fn name_to(&mut self, sessions: &[&Session]) -> io::Result<()> {
+        let watched = timeout(START, self.watched()).await;
+        let late = || io::Error::other("the program's process did not join its cgroup");
+        let watched = watched.map_err(|_| late())??;
+        for session in sessions {
+            watched.name_to(session)?;
+        }
+        Ok(())
+    }
+
+    async fn watched(&mut self) -> io::Result<Watched> {
+        loop {
+            let watched = Watched::of(self.pid)?;
+            // Until it was waited for, its number is nobody else's.
+            if self.is_gone() {
+                return Err(io::Error::other("the keeper of the program has died"));
+            }
+            match watched {
+                Some(watched) => return Ok(watched),
+                None => sleep(PAUSE).await,
+            }
+        }
     }
 
     /// Whether it has died while it waited.

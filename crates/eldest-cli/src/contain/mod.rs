@@ -21,6 +21,8 @@ mod spec;
 #[cfg(any(not(target_os = "linux"), test))]
 mod unsupported;
 #[cfg(target_os = "linux")]
+mod watched;
+#[cfg(target_os = "linux")]
 mod wire;
 
 use std::process::ExitCode;

@@ -12,6 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use eldest::Session;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
@@ -41,6 +42,10 @@ pub(crate) struct Keeper(Arc<Spec>);
 impl Keeper {
     pub(crate) async fn start(spec: &Arc<Spec>, _: &Arc<ChildRegistry>) -> io::Result<Self> {
         Ok(Self(Arc::clone(spec)))
+    }
+
+    pub(crate) async fn name_to(&mut self, _: &[&Session]) -> io::Result<()> {
+        Err(io::Error::other("the program has no cgroup on this system"))
     }
 
     pub(crate) fn is_gone(&mut self) -> bool {

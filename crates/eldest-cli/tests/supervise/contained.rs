@@ -254,7 +254,7 @@ async fn with_a_cgroup_where_there_may_be_one_nothing_survives_either() -> Resul
 }
 
 /// The folder of the cgroup of a process, if that is where we would look for it.
-fn cgroup(pid: i32) -> Option<PathBuf> {
+pub(crate) fn cgroup(pid: i32) -> Option<PathBuf> {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
@@ -263,7 +263,7 @@ fn cgroup(pid: i32) -> Option<PathBuf> {
 }
 
 /// Says so if there are none here.
-fn may_make_cgroups() -> Result<bool> {
+pub(crate) fn may_make_cgroups() -> Result<bool> {
     let own = cgroup(i32::try_from(std::process::id())?);
     let name = format!("test-{}-{:016x}", std::process::id(), fastrand::u64(..));
     let probe = own.map(|own| own.join(name));

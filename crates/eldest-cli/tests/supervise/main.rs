@@ -14,6 +14,7 @@ mod chaos;
 mod commands;
 mod contained;
 mod diary;
+mod guarded;
 mod handover;
 mod locks;
 mod options;

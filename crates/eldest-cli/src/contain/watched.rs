@@ -1,0 +1,76 @@
+//! Names the keeper, the program and the program's cgroup to the guard of a session, so that the guard revokes the session's
+//! lease only when all of them have ended.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use eldest::Session;
+use eldest::internal::guard::{Life, also};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::cgroup::Cgroup;
+use super::children;
+
+/// Descriptors of what lives when a program runs.
+pub(super) struct Watched {
+    keeper: OwnedFd,
+    /// The process that waits to become the program.
+    program: OwnedFd,
+    events: OwnedFd,
+    kill: OwnedFd,
+}
+
+impl Watched {
+    /// Opens them. `None`: the process that is to become the program has not joined its cgroup yet.
+    ///
+    /// The keeper must be a child that nobody has waited for.
+    ///
+    /// # Errors
+    ///
+    /// The program has no cgroup, so nobody could know that nothing of it is left.
+    pub(super) fn of(keeper: Pid) -> io::Result<Option<Self>> {
+        let number = keeper.as_raw_nonzero().get();
+        let none = || io::Error::other("the program has no cgroup");
+        let cgroup = Cgroup::made_by(number.unsigned_abs()).ok_or_else(none)?;
+        let first = || -> io::Result<Option<Pid>> {
+            let processes = fs::read_to_string(cgroup.entrance())?;
+            let first = processes.lines().next();
+            Ok(first
+                .and_then(|pid| pid.parse().ok())
+                .and_then(Pid::from_raw))
+        };
+        let Some(pid) = first()? else {
+            return Ok(None);
+        };
+        let program = pidfd_open(pid, PidfdFlags::empty())?;
+        // Had it ended before it was opened, its number could be another's.
+        let ours = children::parent(pid).is_some_and(|parent| parent == number.to_string());
+        if !ours || first()? != Some(pid) {
+            return Err(io::Error::other("the program's process has ended"));
+        }
+        Ok(Some(Self {
+            keeper: pidfd_open(keeper, PidfdFlags::empty())?,
+            program,
+            events: File::open(cgroup.events())?.into(),
+            kill: OpenOptions::new().write(true).open(cgroup.killer())?.into(),
+        }))
+    }
+
+    /// Tells the session's guard. The keeper comes first: the guard kills the cgroup when every keeper it knows has ended.
+    pub(super) fn name_to(&self, session: &Session) -> io::Result<()> {
+        let copy = |file: &OwnedFd| file.as_fd().try_clone_to_owned();
+        let lives = [
+            Life::Process(copy(&self.keeper)?),
+            Life::Program(copy(&self.program)?),
+            Life::Cgroup {
+                events: copy(&self.events)?,
+                kill: Some(copy(&self.kill)?),
+            },
+        ];
+        for life in lives {
+            also(session, life).map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+}

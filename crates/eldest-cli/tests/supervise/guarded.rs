@@ -1,0 +1,277 @@
+//! Tests that an agent frees the place of a dead node long before its lease expires, and never while a process of its
+//! program lives.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use eldest_testing::eventually;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::contained::{cgroup, may_make_cgroups};
+use crate::diary::{Diary, FOR_EVER, output, text};
+use crate::processes::{is_alive, now, signal};
+use crate::stage::{Node, Result, SOON, Stage, eldest};
+use crate::worker::Line;
+
+/// So long that nothing here waits for the end of a lease: a test gives up after a sixth of it.
+const TTL: Duration = Duration::from_secs(60);
+/// Everything that makes a program hard to end.
+const HARD: &str = "stubborn,forks,setsid,detached";
+const GRACE: Duration = Duration::from_secs(2);
+
+/// An agent that guards the nodes of a stage.
+struct Agent {
+    _process: Node,
+    socket: PathBuf,
+}
+
+impl Agent {
+    /// `None`, which is said: no cgroup may be made here, and without one no node is guarded.
+    async fn start(stage: &Stage) -> Result<Option<Self>> {
+        if !may_make_cgroups()? {
+            return Ok(None);
+        }
+        let socket = stage.folder().join("agent.sock");
+        let mut command = stage.eldest(TTL);
+        command.arg("agent").arg("--socket").arg(&socket);
+        let agent = Self {
+            _process: Node::start(command, stage.folder(), "agent")?,
+            socket,
+        };
+        eventually(SOON, "the agent answers", async || {
+            agent.sessions().await.map(drop)
+        })
+        .await?;
+        Ok(Some(agent))
+    }
+
+    async fn sessions(&self) -> Option<Vec<Value>> {
+        let status = eldest::internal::agent::status(&self.socket).await;
+        status.ok().map(|(sessions, _)| sessions)
+    }
+
+    fn options<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
+        let path = self.socket.to_str().expect("a path in UTF-8");
+        [&["--guard", path, "--grace", "2s"], more].concat()
+    }
+
+    /// Waits until both sessions of that node are guarded, each with its keepers, programs and cgroups.
+    async fn guards(&self, name: &str) -> Result {
+        let what = format!("both sessions of {name} are guarded");
+        Ok(eventually(SOON, what, async || {
+            let sessions = self.sessions().await?;
+            let complete = |session: &&Value| {
+                session["identity"] == name
+                    && session["leases"]
+                        .as_array()
+                        .is_some_and(|all| all.len() == 1)
+                    && session["processes"].as_u64() >= Some(3)
+                    && session["cgroups"].as_u64() >= Some(1)
+            };
+            (sessions.iter().filter(complete).count() == 2).then_some(())
+        })
+        .await?)
+    }
+
+    /// Starts a node that leads, and one behind it; returns them with the worker, the keeper and the program of the first.
+    async fn two(&self, stage: &Stage, manners: &str) -> Result<(Node, Node, Line)> {
+        let options = self.options(&[]);
+        let a = stage.patient_node(TTL, "a", manners, &options)?;
+        let worker = stage.next_worker(0).await?;
+        self.guards("a").await?;
+        let b = stage.patient_node(TTL, "b", "", &options)?;
+        stage.stands("b").await?;
+        Ok((a, b, worker))
+    }
+}
+
+impl Drop for Agent {
+    /// Nobody removes the cgroups of keepers that were killed together with their supervisors until another keeper starts.
+    fn drop(&mut self) {
+        let own = i32::try_from(std::process::id()).ok().and_then(cgroup);
+        let entries = own.and_then(|own| std::fs::read_dir(own).ok());
+        for entry in entries.into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let keeper = name.to_str().and_then(|name| name.strip_prefix("eldest-"));
+            if let Some(keeper) = keeper.and_then(|pid| pid.parse().ok())
+                && !is_alive(keeper)
+            {
+                let _ = std::fs::remove_dir(entry.path());
+            }
+        }
+    }
+}
+
+/// Kills supervisor and keeper so that neither can act on the other's death.
+async fn kill_both(node: &mut Node) -> Result {
+    let running = eventually(SOON, "the keeper runs", async || node.running()).await?;
+    node.signal(Signal::STOP);
+    for keeper in node.keepers() {
+        signal(keeper.pid, Signal::STOP);
+    }
+    for keeper in node.keepers() {
+        signal(keeper.pid, Signal::KILL);
+    }
+    node.kill().await?;
+    assert!(!is_alive(running.0), "the keeper");
+    Ok(())
+}
+
+/// The next node's program, which starts when nothing of the former one is left, and long before the lease ends.
+async fn succeeds(stage: &Stage, former: &Line, b: &mut Node) -> Result<Line> {
+    let next = stage.next_worker(former.token).await?;
+    stage.nothing_of(former.token, Duration::ZERO).await?;
+    b.stop().await?;
+    stage.judge().await?;
+    Ok(next)
+}
+
+#[tokio::test]
+async fn an_agent_ends_the_program_of_a_supervisor_and_keeper_that_are_killed_together() -> Result {
+    let stage = Stage::new().await?;
+    let Some(agent) = Agent::start(&stage).await? else {
+        return Ok(());
+    };
+    let (mut a, mut b, worker) = agent.two(&stage, HARD).await?;
+    kill_both(&mut a).await?;
+    succeeds(&stage, &worker, &mut b).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_killed_supervisor_s_program_has_its_grace_period_and_the_next_begins_after_it() -> Result
+{
+    let stage = Stage::new().await?;
+    let Some(agent) = Agent::start(&stage).await? else {
+        return Ok(());
+    };
+    let (mut a, mut b, worker) = agent.two(&stage, HARD).await?;
+    let killed = now();
+    a.kill().await?;
+    let next = succeeds(&stage, &worker, &mut b).await?;
+    let lines = stage.lines().into_iter();
+    let last = lines.filter(|line| line.token == worker.token);
+    let last = last.map(|line| line.at).max().unwrap_or_default();
+    assert!(
+        last > killed + GRACE * 9 / 10,
+        "it had {:?} of its grace period",
+        last.saturating_sub(killed)
+    );
+    assert!(next.at > last);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_program_that_follows_sigterm_makes_way_at_once_when_its_supervisor_is_killed() -> Result
+{
+    let stage = Stage::new().await?;
+    let Some(agent) = Agent::start(&stage).await? else {
+        return Ok(());
+    };
+    let (mut a, mut b, worker) = agent.two(&stage, "detached").await?;
+    a.kill().await?;
+    succeeds(&stage, &worker, &mut b).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_program_of_a_later_keeper_is_known_to_the_agent_too() -> Result {
+    let stage = Stage::new().await?;
+    let Some(agent) = Agent::start(&stage).await? else {
+        return Ok(());
+    };
+    let mut a = stage.patient_node(TTL, "a", HARD, &agent.options(&[]))?;
+    let first = stage.next_worker(0).await?;
+    agent.guards("a").await?;
+    let (keeper, _) = eventually(SOON, "the keeper runs", async || a.running()).await?;
+    signal(keeper, Signal::KILL);
+    let second = stage.next_worker(first.token).await?;
+    agent.guards("a").await?;
+    let mut b = stage.patient_node(TTL, "b", "", &agent.options(&[]))?;
+    stage.stands("b").await?;
+    kill_both(&mut a).await?;
+    succeeds(&stage, &second, &mut b).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_agent_that_was_replaced_knows_the_program_that_runs() -> Result {
+    let stage = Stage::new().await?;
+    let Some(agent) = Agent::start(&stage).await? else {
+        return Ok(());
+    };
+    let (mut a, mut b, worker) = agent.two(&stage, HARD).await?;
+    drop(agent);
+    let agent = Agent::start(&stage).await?.ok_or("an agent")?;
+    agent.guards("a").await?;
+    kill_both(&mut a).await?;
+    succeeds(&stage, &worker, &mut b).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_program_of_a_lock_is_ended_by_the_agent_too() -> Result {
+    let stage = Stage::new().await?;
+    let Some(agent) = Agent::start(&stage).await? else {
+        return Ok(());
+    };
+    let diary = Diary::of(&stage);
+    let holder = |name: &str| -> Result<Node> {
+        let script = format!("echo begin-$ELDEST_ID. >> DIARY; {FOR_EVER}");
+        let mut command = stage.eldest(TTL);
+        command.args(["lock", "res", "--id", name]);
+        command.args(agent.options(&[])).arg("--");
+        command.args(diary.shell(&script));
+        Node::start(command, stage.folder(), name)
+    };
+    let mut a = holder("a")?;
+    diary.says("begin-a.").await?;
+    agent.guards("a").await?;
+    let mut b = holder("b")?;
+    eventually(SOON, "b waits", async || {
+        (stage.keys("eldest/res/").await.ok()?.len() == 2).then_some(())
+    })
+    .await?;
+    kill_both(&mut a).await?;
+    diary.says("begin-b.").await?;
+    b.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_a_cgroup_a_required_agent_is_refused() -> Result {
+    // No etcd is there: it is not even asked.
+    for command in ["run", "lock"] {
+        let mut eldest = eldest();
+        eldest.args(["--endpoints", "http://127.0.0.1:1", command, "res"]);
+        eldest.args(["--guard", "/x/agent.sock", "--no-cgroup", "--", "true"]);
+        let output = output(eldest).await?;
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("--guard /x/agent.sock needs a cgroup"),
+            "{said}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_guard_that_cannot_be_is_refused_at_the_door() -> Result {
+    for (wrong, rule) in [
+        ("agent.sock", "write off, auto"),
+        (&format!("/{}", "x".repeat(107)), "at most 107 bytes"),
+    ] {
+        let mut eldest = eldest();
+        eldest.args(["--endpoints", "http://127.0.0.1:1", "run", "res"]);
+        eldest.args(["--guard", wrong, "--", "true"]);
+        let output = output(eldest).await?;
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        for part in ["--guard", wrong, rule] {
+            assert!(said.contains(part), "{part:?} is not in {said:?}");
+        }
+    }
+    Ok(())
+}
