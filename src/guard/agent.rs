@@ -1,5 +1,5 @@
 //! Keeps the list of the sessions that a guard guards, and accepts connections from their processes. Each session has a
-//! task of its own ([`attending`](super::attending)).
+//! task of its own.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,10 +11,9 @@ use std::time::Duration;
 use futures::FutureExt;
 use serde_json::{Value, json};
 
-use super::attending;
 use super::limits::{CONNECTION, Limits, Share};
-use super::socket::{Listener, Socket};
-use super::wire::{Reply, hex};
+use super::socket::Socket;
+use super::wire::hex;
 use crate::etcd::Pool;
 use crate::metrics;
 use crate::runtime::SharedEnv;
@@ -104,35 +103,6 @@ impl Agent {
         agent
     }
 
-    /// Attends to every session whose process connects to the listener. Never returns.
-    pub(super) async fn serve(self: &Arc<Self>, listener: &Listener) {
-        loop {
-            match listener.accept().await {
-                Ok(socket) => self.admit(socket),
-                Err(error) => {
-                    if self.may_log(1) {
-                        tracing::warn!(target: "eldest::guard", %error, "the agent could not accept a connection");
-                    }
-                    self.env.sleep(Duration::from_millis(100)).await;
-                }
-            }
-        }
-    }
-
-    /// Attends to a connection, unless its user has too many.
-    fn admit(self: &Arc<Self>, socket: Socket) {
-        match self.share(&socket) {
-            Ok(share) => {
-                let attending = attending::attend(Arc::clone(self), socket, share);
-                self.env.spawn(attending.boxed());
-            }
-            Err(reason) => {
-                self.refused(None, &reason);
-                socket.send_now(&Reply::Refused { reason }.encode());
-            }
-        }
-    }
-
     /// Takes what a connection needs from what its user may have.
     pub(super) fn share(&self, socket: &Socket) -> Result<Share, String> {
         let peer = socket.peer();
@@ -148,7 +118,7 @@ impl Agent {
         }
     }
 
-    fn may_log(&self, which: usize) -> bool {
+    pub(super) fn may_log(&self, which: usize) -> bool {
         let now = self.env.now();
         let mut logged = lock(&self.logged[which]);
         if logged.is_some_and(|logged| now.since(logged) < LOG_EVERY) {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::agent::{Agent, Guarded};
 use super::limits::Limits;
 use super::process;
+use super::serving::Serving;
 use super::socket::{Listener, Socket, SocketFile};
 use super::wire::{Reply, Request, VERSION};
 use crate::etcd::Pool;
@@ -34,8 +35,8 @@ impl Stage {
         let name = format!("eldest-{name}-{}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
         let listener = Listener::bind(&SocketFile::from(&*path)).unwrap();
-        let serving = Arc::clone(&agent);
-        tokio::spawn(async move { serving.serve(&listener).await });
+        let serving = Serving::of(Arc::clone(&agent), listener);
+        tokio::spawn(async move { serving.run().await });
         Self { agent, path }
     }
 

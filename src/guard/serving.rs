@@ -3,13 +3,17 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures::FutureExt;
 use serde_json::Value;
 
 use super::agent::{self, Agent};
+use super::attending;
 use super::check_path;
 use super::limits::Limits;
-use super::socket::{Listener, SocketFile};
+use super::socket::{Listener, Socket, SocketFile};
+use super::wire::Reply;
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Pool;
 use crate::runtime::SharedEnv;
@@ -32,12 +36,42 @@ impl Serving {
         let listener =
             Listener::bind(file).map_err(|error| invalid(explain(&file.path, &error)))?;
         let agent = Agent::start(env, pool, Limits::shared());
-        Ok(Self { agent, listener })
+        Ok(Self::of(agent, listener))
+    }
+
+    pub(super) fn of(agent: Arc<Agent>, listener: Listener) -> Self {
+        Self { agent, listener }
     }
 
     /// Attends to every session that connects. Never returns.
     pub(crate) async fn run(&self) {
-        self.agent.serve(&self.listener).await;
+        let agent = &self.agent;
+        loop {
+            match self.listener.accept().await {
+                Ok(socket) => self.admit(socket),
+                Err(error) => {
+                    if agent.may_log(1) {
+                        tracing::warn!(target: "eldest::guard", %error, "the agent could not accept a connection");
+                    }
+                    agent.env.sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    /// Attends to a connection, unless its user has too many.
+    fn admit(&self, socket: Socket) {
+        let agent = &self.agent;
+        match agent.share(&socket) {
+            Ok(share) => {
+                let attending = attending::attend(Arc::clone(agent), socket, share);
+                agent.env.spawn(attending.boxed());
+            }
+            Err(reason) => {
+                agent.refused(None, &reason);
+                socket.send_now(&Reply::Refused { reason }.encode());
+            }
+        }
     }
 
     /// Returns why the agent does not reach etcd at present.

@@ -1,5 +1,6 @@
 //! Makes the faults of a plan happen, and what its users and operators do.
 
+mod guarded;
 mod requests;
 
 use std::sync::Arc;

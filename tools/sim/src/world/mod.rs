@@ -8,7 +8,6 @@ pub(crate) mod batch;
 pub(crate) mod cluster;
 pub(crate) mod counter;
 pub(crate) mod driver;
-mod guarded;
 mod invariants;
 mod message;
 mod mutated;

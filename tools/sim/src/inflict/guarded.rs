@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::World;
+use super::stand_again;
 use crate::mutant::Mutant;
+use crate::world::World;
 
 impl World {
     /// The process dies and another takes its place. After a while its guard, which lives on, revokes the dead one's lease.
@@ -18,7 +19,7 @@ impl World {
                 self.after(wait, move |w| {
                     if w.lives[node] == life {
                         w.kill(node);
-                        crate::inflict::stand_again(w, node);
+                        stand_again(w, node);
                     }
                 });
             }
