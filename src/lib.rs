@@ -213,10 +213,7 @@ pub use election::{
 pub use error::{BoxError, Error, ErrorKind, Result};
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 pub use etcd::TlsOptions;
-pub use etcd::{
-    Comparison, Condition, Credentials, Endpoint, EndpointReason, EndpointStatus, Fence, KeyValue,
-    Op, OpResult, TxnOutcome,
-};
+pub use etcd::{Comparison, Condition, Credentials, Fence, KeyValue, Op, OpResult, TxnOutcome};
 pub use group::{Group, GroupMembership};
 pub use lock::{Lock, LockGuard, Permit, Semaphore};
 pub use observe::{

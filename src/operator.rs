@@ -131,21 +131,6 @@ impl Endpoint {
         told(self.pool.members().await)
     }
 
-    /// The shortest of three round trips to the member, as sessions measure it. The member answers by itself.
-    ///
-    /// # Errors
-    ///
-    /// As [`Endpoint::status`].
-    pub async fn round_trip(&self) -> Result<Duration> {
-        let mut shortest = Duration::MAX;
-        for _ in 0..3 {
-            let before = self.env.now();
-            told(self.pool.status().await)?;
-            shortest = shortest.min(self.env.now().since(before));
-        }
-        Ok(shortest)
-    }
-
     /// How long a linearizable read below the namespace takes. The first one includes connecting.
     ///
     /// # Errors

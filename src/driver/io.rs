@@ -154,7 +154,6 @@ impl Io {
                             format!("canceled by etcd (compacted at {compact_revision}): {reason}");
                         core.watch_canceled(now, id, why);
                     }
-                    Ok(WatchMessage::Moved) => core.watch_moved(now),
                     Err(failure) => core.watch_lost(now, failure.to_string()),
                 }
             }

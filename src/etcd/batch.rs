@@ -9,8 +9,7 @@ use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
 
 use super::call::{CallError, header, kv};
 use super::kv::guarded_delete;
-use super::lane::Lane;
-use super::pool::Pool;
+use super::pool::{Lane, Pool};
 use eldest_core::error::RequestError;
 use eldest_core::kv::Header;
 

@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 
 use super::access::Access;
-use super::lane::Lane;
-use super::pool::Pool;
+use super::pool::{Lane, Pool};
 use crate::runtime::SharedEnv;
 use eldest_core::error::{Class, RequestError};
 
@@ -45,7 +44,7 @@ impl Pool {
     /// Returns what another process needs in order to use the same endpoints: it contains the password.
     pub(crate) fn passed(&self) -> Result<Value, String> {
         Ok(json!({
-            "endpoints": self.urls(),
+            "endpoints": self.endpoints(),
             "access": self.access().passed()?,
             "request_timeout_ms": u64::try_from(self.request_timeout().as_millis()).unwrap_or(u64::MAX),
         }))

@@ -8,8 +8,7 @@ use etcd_client::{
 };
 
 use super::call::{CallError, header, kv};
-use super::lane::Lane;
-use super::pool::Pool;
+use super::pool::{Lane, Pool};
 use super::txn::{self, Fence, Op, TxnOutcome};
 use eldest_core::action::Listed;
 use eldest_core::error::RequestError;

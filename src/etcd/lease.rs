@@ -1,20 +1,17 @@
 //! Grants, reads and revokes leases, and renews them over keepalive streams. A keepalive answer carries nothing that
 //! pairs it with a request, so a stream has one request outstanding at a time.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    Client, LeaseGrantOptions, LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOptions,
+    LeaseGrantOptions, LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOptions,
     LeaseTimeToLiveResponse,
 };
-use futures::FutureExt;
 
 use super::call::{CallError, header};
 use super::direct;
-use super::lane::{Lane, Ticket};
-use super::pool::{Pool, SharedPool};
-use super::successor::Successor;
+use super::pool::{Lane, Pool, SharedPool, Ticket};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Header;
 
@@ -57,8 +54,6 @@ pub(crate) struct KeepAlive {
     /// Set from before a request until its answer. If it is found set, an answer may be outstanding, which would
     /// be taken for that of the next request and place its deadline too late.
     outstanding: bool,
-    /// The stream that replaces this one, once it is open at a preferred endpoint.
-    successor: Arc<Successor>,
 }
 
 impl Pool {
@@ -150,10 +145,14 @@ impl Pool {
     /// Opens a keepalive stream. That renews the lease once, but the answer is not to be had: not a renewal.
     pub(crate) async fn keepalive(self: &SharedPool, id: i64) -> Result<KeepAlive, RequestError> {
         let ((keeper, answers), ticket) = self
-            .call_with_ticket(Lane::Lease, async |client| open(&client, id).await)
+            .call_with_ticket(Lane::Lease, async |client| {
+                let opened = client.lease_client().keep_alive(id).await?;
+                // tonic may have connected anew since the connection was checked. The stream lives as long as its
+                // connection, so this request takes the same one, or no renewal will be answered.
+                direct::check(&client).await?;
+                Ok(opened)
+            })
             .await?;
-        let successor = Arc::new(Successor::new(id, ticket.at));
-        *self.renewing.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&successor);
         Ok(KeepAlive {
             pool: SharedPool::clone(self),
             ticket,
@@ -161,21 +160,8 @@ impl Pool {
             keeper,
             answers,
             outstanding: false,
-            successor,
         })
     }
-}
-
-/// Opens a keepalive stream, which renews the lease once, and makes sure that it leads to a member.
-pub(super) async fn open(
-    client: &Client,
-    id: i64,
-) -> Result<(LeaseKeeper, LeaseKeepAliveStream), CallError> {
-    let opened = client.lease_client().keep_alive(id).await?;
-    // tonic may have connected anew since the connection was checked. The stream lives as long as its connection, so this
-    // request takes the same one, or no renewal will be answered.
-    direct::check(client).await?;
-    Ok(opened)
 }
 
 impl KeepAlive {
@@ -189,7 +175,6 @@ impl KeepAlive {
             let used_up = "this keepalive stream was given up";
             return Err(RequestError::new(Class::Retry, used_up, endpoint).unsent());
         }
-        self.succeed();
         self.outstanding = true;
         let (keeper, answers, id) = (&mut self.keeper, &mut self.answers, self.id);
         let ack = self
@@ -209,32 +194,6 @@ impl KeepAlive {
             .await?;
         self.outstanding = false;
         Ok(ack)
-    }
-
-    /// The endpoint at which the last renewal was sent.
-    #[cfg(test)]
-    pub(super) fn endpoint(&self) -> &str {
-        self.pool.endpoint_of(self.ticket)
-    }
-
-    /// Continues on the stream that was opened at a preferred endpoint, if there is one and it is still open.
-    fn succeed(&mut self) {
-        let Some(mut next) = self.successor.take() else {
-            return;
-        };
-        if self.pool.ticket(Lane::Lease) != next.ticket {
-            return self.successor.stays(self.ticket.at);
-        }
-        // Nothing is outstanding there, so whatever comes is its end.
-        if next.answers.message().now_or_never().is_some() {
-            let endpoint = self.pool.endpoint_of(next.ticket);
-            let failure = CallError::Odd("the keepalive stream ended").at(endpoint);
-            self.pool.report(next.ticket, &failure);
-            return self.successor.stays(self.ticket.at);
-        }
-        self.ticket = next.ticket;
-        self.keeper = next.keeper;
-        self.answers = next.answers;
     }
 }
 

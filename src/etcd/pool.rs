@@ -1,27 +1,21 @@
-//! Manages the connections to the endpoints: makes them, and moves a lane to another endpoint after a failure.
+//! Manages the endpoints: chooses one, connects to it, and moves to the next one after a failure.
 //!
 //! A client over several endpoints would pick one at random for every call and keep asking dead ones, so each
-//! lane stays with one endpoint and one connection until a call fails there, or a preferred endpoint is well again.
+//! lane stays with one endpoint and one connection until a call fails there.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::Client;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
-use tokio::sync::{Notify, watch};
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::access::Access;
 use super::call::{CallError, timeout};
 use super::direct;
-use super::endpoint::{self, Endpoint};
-use super::endpoint_status::{self, EndpointStatus};
+use super::endpoint;
 use super::failure;
-use super::lane::{Lane, Ticket};
-use super::nearness::Nearness;
-use super::successor::Successor;
 use super::switches::{Switch, Switches};
 use crate::runtime::SharedEnv;
 use eldest_core::error::{Class, RequestError};
@@ -36,58 +30,74 @@ const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// members of a large cluster that has restarted would ask for one check after the other, and never be answered in time.
 const ATTEMPT: u32 = 4;
 
+/// Requests that share a connection. Renewals have their own, so that a burst of events does not delay them; so has what
+/// onlookers watch, so that it delays no hand-over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Lane {
+    /// The lease and what verifies its renewals.
+    Lease,
+    /// What users look on at.
+    Onlookers,
+    /// Everything else.
+    Data,
+}
+
+impl Lane {
+    fn name(self) -> &'static str {
+        match self {
+            Lane::Lease => "lease",
+            Lane::Onlookers => "onlookers",
+            Lane::Data => "data",
+        }
+    }
+}
+
+/// Which connection a request went through, so that its failure is not blamed on a later one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    lane: Lane,
+    at: usize,
+    generation: u64,
+}
+
 /// The endpoints and the connections to them.
 pub(crate) struct Pool {
-    pub(super) env: SharedEnv,
-    pub(super) endpoints: Vec<Endpoint>,
-    pub(super) access: Access,
-    pub(super) request_timeout: Duration,
+    env: SharedEnv,
+    endpoints: Vec<String>,
+    access: Access,
+    request_timeout: Duration,
     /// Connecting has a request timeout of its own.
     connects_first: bool,
     lease: Arc<Connection>,
     onlookers: Arc<Connection>,
     data: Arc<Connection>,
-    nearness: Mutex<Nearness>,
-    /// Whose session it is, for metrics.
-    pub(super) identity: Option<Arc<str>>,
-    /// What users see of the endpoints.
-    seen: watch::Sender<Arc<[EndpointStatus]>>,
-    /// Something happened that may change what is to be probed when.
-    pub(super) changed: Arc<Notify>,
-    /// Cancelled when the session is closed or dropped.
-    pub(super) closed: CancellationToken,
-    _dropped: DropGuard,
-    /// The keepalive stream in use.
-    pub(super) renewing: Mutex<Weak<Successor>>,
 }
 
 /// One lane's connection.
 #[derive(Default)]
-pub(super) struct Connection {
+struct Connection {
     current: Mutex<Current>,
     switches: Arc<Switches>,
     /// Held while connecting: with a user, every connect costs etcd a password check.
     connecting: tokio::sync::Mutex<()>,
-    /// The generation with which the lane last moved to a preferred endpoint, for streams of earlier ones.
-    pub(super) moved: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-pub(super) struct Current {
-    /// The number of the endpoint in use.
-    pub(super) at: usize,
+struct Current {
+    /// The endpoint in use.
+    at: usize,
     /// Counts the times that the connection was given up.
-    pub(super) generation: u64,
-    pub(super) client: Option<Client>,
+    generation: u64,
+    client: Option<Client>,
     /// Under way, or not yet taken up; one for an endpoint at most.
     attempts: Vec<Attempt>,
 }
 
 /// One attempt to connect to an endpoint.
 #[derive(Clone)]
-pub(super) struct Attempt {
+struct Attempt {
     at: usize,
-    pub(super) client: Shared<BoxFuture<'static, Result<Client, RequestError>>>,
+    client: Shared<BoxFuture<'static, Result<Client, RequestError>>>,
 }
 
 impl Pool {
@@ -95,18 +105,17 @@ impl Pool {
     ///
     /// # Errors
     /// Says which endpoint is unusable and why.
-    pub(crate) fn new<E: Into<Endpoint>>(
+    pub(crate) fn new(
         env: SharedEnv,
-        endpoints: impl IntoIterator<Item = E>,
+        endpoints: &[String],
         access: impl Into<Access>,
         request_timeout: Duration,
     ) -> Result<Pool, String> {
-        let access = access.into();
-        let endpoints = endpoints.into_iter().map(Into::into).collect();
-        let endpoints = endpoint::all(endpoints, &access)?;
         if endpoints.is_empty() {
             return Err("no etcd endpoint given".to_owned());
         }
+        let access = access.into();
+        let endpoints = endpoint::all(endpoints, &access)?;
         let access = access.map(|options| {
             options
                 .with_require_leader(true)
@@ -115,9 +124,6 @@ impl Pool {
                 .with_keep_alive_while_idle(true)
                 .with_auto_token_refresh(true)
         });
-        let own = endpoints.iter().map(|_| false);
-        let nearness = Nearness::new(own, env.now(), || 0);
-        let closed = CancellationToken::new();
         Ok(Pool {
             env,
             endpoints,
@@ -127,38 +133,7 @@ impl Pool {
             lease: Arc::default(),
             onlookers: Arc::default(),
             data: Arc::default(),
-            nearness: Mutex::new(nearness),
-            identity: None,
-            seen: watch::Sender::new(Arc::from([])),
-            changed: Arc::default(),
-            _dropped: closed.clone().drop_guard(),
-            closed,
-            renewing: Mutex::default(),
         })
-    }
-
-    /// For a session of that identity: prefers the endpoints of its data center, if it names one.
-    ///
-    /// # Errors
-    /// Says which data center is unusable and why.
-    pub(crate) fn for_session(
-        mut self,
-        identity: &str,
-        data_center: Option<&str>,
-    ) -> Result<Self, String> {
-        endpoint::check_own(data_center, &self.endpoints)?;
-        let own = |endpoint: &Endpoint| {
-            data_center.is_some() && endpoint.data_center.as_deref() == data_center
-        };
-        let own = self.endpoints.iter().map(own);
-        let nearness = Nearness::new(own, self.env.now(), || self.chance());
-        for lane in Lane::ALL {
-            self.connection(lane).lock().at = nearness.first();
-        }
-        self.nearness = Mutex::new(nearness);
-        self.identity = Some(identity.into());
-        self.publish();
-        Ok(self)
     }
 
     /// For operators: asks members that know no leader as well, to hear how they are, and takes no time for connecting
@@ -175,7 +150,7 @@ impl Pool {
     #[cfg(test)]
     pub(crate) fn endpoint(&self, lane: Lane) -> &str {
         let at = self.connection(lane).lock().at;
-        &self.endpoints[at].url
+        &self.endpoints[at]
     }
 
     /// The lane's client, connected first if need be, with the ticket for [`Pool::report`].
@@ -190,12 +165,9 @@ impl Pool {
         }
     }
 
-    /// The URLs of the endpoints in the order in which they were given, beginning with the one in use.
-    pub(super) fn urls(&self) -> Vec<&str> {
-        let all = self.endpoints.iter();
-        let mut all: Vec<_> = all.map(|endpoint| endpoint.url.as_str()).collect();
-        all.rotate_left(self.ticket(Lane::Data).at);
-        all
+    /// The endpoints, in the order in which they were given.
+    pub(super) fn endpoints(&self) -> &[String] {
+        &self.endpoints
     }
 
     pub(super) fn access(&self) -> &Access {
@@ -213,14 +185,6 @@ impl Pool {
 
     pub(super) fn random(&self) -> u64 {
         self.env.random()
-    }
-
-    /// Spreads the probes; without other endpoints there are none.
-    pub(super) fn chance(&self) -> u64 {
-        match self.size() {
-            1 => 0,
-            _ => self.random(),
-        }
     }
 
     /// Asks etcd for the state of one key, only to learn that it answers.
@@ -297,29 +261,25 @@ impl Pool {
         if !failure.class.moves_on() {
             return;
         }
-        let (now, chance) = (self.env.now(), self.chance());
-        // The connection is dropped after the lock.
-        let (next, _given_up) = {
+        let next = (ticket.at + 1) % self.endpoints.len();
+        // Dropped after the lock.
+        let _given_up = {
             let mut current = self.connection(ticket.lane).lock();
             if current.generation != ticket.generation {
                 return;
             }
-            let mut nearness = self.nearness();
-            nearness.failed(ticket.at, now, chance);
             current.generation += 1;
-            current.at = nearness.after_failure(ticket.at, now);
-            (current.at, current.client.take())
+            current.at = next;
+            current.client.take()
         };
         if next == ticket.at {
             return;
         }
-        self.changed.notify_one();
-        self.publish();
         crate::metrics::endpoint_switched(ticket.lane.name());
         let switch = Switch {
             lane: ticket.lane.name(),
-            from: self.endpoints[ticket.at].url.clone(),
-            to: self.endpoints[next].url.clone(),
+            from: self.endpoints[ticket.at].clone(),
+            to: self.endpoints[next].clone(),
             why: failure.message.clone(),
         };
         let switches = &self.connection(ticket.lane).switches;
@@ -328,7 +288,6 @@ impl Pool {
 
     /// Drops the connections; a later call would open new ones.
     pub(crate) fn hang_up(&self) {
-        self.closed.cancel();
         for connection in [&self.lease, &self.onlookers, &self.data] {
             let _given_up = {
                 let mut current = connection.lock();
@@ -347,34 +306,10 @@ impl Pool {
 
     /// The endpoint behind a ticket.
     pub(super) fn endpoint_of(&self, ticket: Ticket) -> &str {
-        &self.endpoints[ticket.at].url
+        &self.endpoints[ticket.at]
     }
 
-    /// What is known of the endpoints: the present state at once, then every change.
-    pub(crate) fn endpoints_seen(&self) -> watch::Receiver<Arc<[EndpointStatus]>> {
-        self.seen.subscribe()
-    }
-
-    /// Shows users what is known of the endpoints. Called without a lock.
-    pub(super) fn publish(&self) {
-        let used = Lane::ALL.map(|lane| (lane, self.ticket(lane).at));
-        let now = self.env.now();
-        let statuses = endpoint_status::all(&self.endpoints, used, &self.nearness(), now);
-        if let Some(identity) = &self.identity {
-            endpoint_status::measure(identity, &statuses);
-        }
-        self.seen.send_if_modified(|seen| {
-            let differs = **seen != *statuses;
-            *seen = statuses.into();
-            differs
-        });
-    }
-
-    pub(super) fn nearness(&self) -> MutexGuard<'_, Nearness> {
-        self.nearness.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn connection(&self, lane: Lane) -> &Arc<Connection> {
+    fn connection(&self, lane: Lane) -> &Arc<Connection> {
         match lane {
             Lane::Lease => &self.lease,
             Lane::Onlookers => &self.onlookers,
@@ -382,7 +317,7 @@ impl Pool {
         }
     }
 
-    pub(super) fn ticket(&self, lane: Lane) -> Ticket {
+    fn ticket(&self, lane: Lane) -> Ticket {
         self.connection(lane).lock().ticket(lane)
     }
 
@@ -439,12 +374,12 @@ impl Pool {
     }
 
     /// The attempt to connect to that endpoint, begun if there is none. It goes on by itself.
-    pub(super) fn attempt(&self, connection: &Arc<Connection>, at: usize) -> Attempt {
+    fn attempt(&self, connection: &Arc<Connection>, at: usize) -> Attempt {
         let mut current = connection.lock();
         if let Some(attempt) = current.attempts.iter().find(|attempt| attempt.at == at) {
             return attempt.clone();
         }
-        let endpoint = self.endpoints[at].url.clone();
+        let endpoint = self.endpoints[at].clone();
         let (env, access) = (Arc::clone(&self.env), self.access.clone());
         let limit = self.request_timeout;
         let client = async move {
@@ -478,25 +413,25 @@ impl Pool {
         attempt
     }
 
-    pub(super) fn timed_out(&self, ticket: Ticket) -> RequestError {
+    fn timed_out(&self, ticket: Ticket) -> RequestError {
         let message = format!("no answer within {:?}", self.request_timeout);
         RequestError::new(Class::Retry, message, self.endpoint_of(ticket))
     }
 
-    pub(super) async fn within<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+    async fn within<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         timeout(&*self.env, self.request_timeout, work).await
     }
 }
 
 impl Connection {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Current> {
+    fn lock(&self) -> MutexGuard<'_, Current> {
         // Every change under this lock is complete in itself.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Current {
-    pub(super) fn ticket(&self, lane: Lane) -> Ticket {
+    fn ticket(&self, lane: Lane) -> Ticket {
         Ticket {
             lane,
             at: self.at,
@@ -505,7 +440,7 @@ impl Current {
     }
 
     /// Whoever tries that endpoint next begins anew.
-    pub(super) fn forget(&mut self, attempt: &Attempt) {
+    fn forget(&mut self, attempt: &Attempt) {
         self.attempts
             .retain(|other| !other.client.ptr_eq(&attempt.client));
     }

@@ -24,7 +24,6 @@ mod direct;
 mod endpoints;
 mod keys;
 mod leases;
-mod nearest;
 mod operator;
 mod watches;
 

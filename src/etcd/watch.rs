@@ -7,13 +7,10 @@ use etcd_client::{
     Event, EventType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
 };
 
-use tokio::sync::watch;
-
-use super::call::{self, CallError, header};
+use super::call::{CallError, header, watch};
 use super::failure;
 use super::kv::copied;
-use super::lane::{Lane, Ticket};
-use super::pool::{Pool, SharedPool};
+use super::pool::{Lane, Pool, SharedPool, Ticket};
 use eldest_core::error::RequestError;
 use eldest_core::kv::Change;
 
@@ -79,8 +76,6 @@ pub(crate) enum WatchMessage {
         /// The store's revision.
         revision: i64,
     },
-    /// The lane has moved to a preferred endpoint. This stream says no more; another one is to be opened.
-    Moved,
 }
 
 /// The asking end of a watch stream. Send and receive from different tasks: who only sends, chokes the stream.
@@ -97,8 +92,6 @@ pub(crate) struct WatchReceiver {
     ticket: Ticket,
     answers: WatchResponseStream,
     unanswered: Arc<Unanswered>,
-    /// The lane's generation with which it last moved to a preferred endpoint.
-    moved: watch::Receiver<u64>,
 }
 
 /// The watches that were asked for and not answered yet, oldest first.
@@ -144,9 +137,7 @@ impl Pool {
         unanswered.asked(id);
         let (stream, ticket) = self
             .call_with_ticket(lane, async |client| {
-                Ok(call::watch(&client)
-                    .watch(key, Some(options(id, prefix)))
-                    .await?)
+                Ok(watch(&client).watch(key, Some(options(id, prefix))).await?)
             })
             .await?;
         let (requests, answers) = stream.split();
@@ -161,7 +152,6 @@ impl Pool {
             ticket,
             answers,
             unanswered,
-            moved: self.connection(lane).moved.subscribe(),
         };
         Ok((sender, receiver))
     }
@@ -201,13 +191,8 @@ impl WatchReceiver {
     /// # Cancellation safety
     /// No message is lost.
     pub(crate) async fn next(&mut self) -> Result<WatchMessage, RequestError> {
-        let (endpoint, opened) = (self.pool.endpoint_of(self.ticket), self.ticket.generation);
-        let answer = tokio::select! {
-            biased;
-            answer = self.answers.message() => answer,
-            _ = self.moved.wait_for(|moved| *moved > opened) => return Ok(WatchMessage::Moved),
-        };
-        let message = match answer {
+        let endpoint = self.pool.endpoint_of(self.ticket);
+        let message = match self.answers.message().await {
             Ok(Some(answer)) if answer.created() && answer.canceled() => {
                 let failure = failure::from_watch_refusal(answer.cancel_reason(), endpoint);
                 self.refused(answer.watch_id(), failure)

@@ -19,7 +19,7 @@ use crate::driver::{
     Command, Commands, Driver, ObserverParts, Observers, Parts, Room, WeakCommands, several,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::{Endpoint, EndpointStatus, Pool};
+use crate::etcd::Pool;
 use crate::guard::GuardState;
 use crate::runtime::{SharedEnv, System, Watched, timeout};
 use crate::state::{Announcement, AsOf, LeaseDeadlines, LocalStatuses, Roster, SessionState};
@@ -188,11 +188,7 @@ impl Handle {
 }
 
 impl Session {
-    /// Connects to etcd, through the first endpoint that answers: those of [the session's data
-    /// center](SessionOptions::data_center), then the others, in the order of the list.
-    ///
-    /// The endpoints are URLs, or each an [`Endpoint`] with its data center. While the session lives, it prefers the
-    /// nearest of them ([`Session::endpoints`]).
+    /// Connects to etcd, through the endpoint that answers first.
     ///
     /// # Errors
     ///
@@ -203,7 +199,7 @@ impl Session {
     /// # Cancellation safety
     ///
     /// Cancel safe: if the call is dropped before it completes, it leaves nothing behind.
-    pub async fn connect<E: Into<Endpoint>>(
+    pub async fn connect<E: AsRef<str>>(
         endpoints: impl IntoIterator<Item = E>,
         options: SessionOptions,
     ) -> Result<Self> {
@@ -219,7 +215,7 @@ impl Session {
     /// # Errors
     ///
     /// `InvalidInput`: an endpoint or an option breaks a rule, or there is no tokio runtime.
-    pub fn connect_lazy<E: Into<Endpoint>>(
+    pub fn connect_lazy<E: AsRef<str>>(
         endpoints: impl IntoIterator<Item = E>,
         options: SessionOptions,
     ) -> Result<Self> {
@@ -233,13 +229,16 @@ impl Session {
             Some(env) => env,
             None => Arc::new(System::new().map_err(|e| invalid(e.to_string()))?),
         };
+        let endpoints: Vec<String> = endpoints
+            .into_iter()
+            .map(|e| e.as_ref().to_owned())
+            .collect();
         let pool = Pool::new(
             Arc::clone(&env),
-            endpoints,
+            &endpoints,
             settings.access(),
             settings.request_timeout,
         )
-        .and_then(|pool| pool.for_session(&settings.identity, settings.data_center.as_deref()))
         .map_err(invalid)?;
         if !settings.survives(ETCD_ELECTION_TIMEOUT) {
             tracing::warn!(
@@ -274,7 +273,6 @@ impl Session {
             target: "eldest::session", "session",
             identity = settings.identity, namespace = settings.namespace,
         );
-        pool.keep_near(Arc::clone(&config.probe_key), span.clone());
         let identity: Arc<str> = settings.identity.as_str().into();
         let namespace: Arc<[u8]> = settings.namespace_prefix().into_bytes().into();
         let observers = Observers::new(ObserverParts {
@@ -343,30 +341,6 @@ impl Session {
     /// every change.
     pub fn guard_state(&self) -> watch::Receiver<GuardState> {
         self.handle.shared.guarding.state.clone()
-    }
-
-    /// Returns a channel with what the session knows of its endpoints: the current state at once, then every change.
-    ///
-    /// It shows the endpoint in use, its round trip, and why the session uses it. A session prefers the endpoint with the
-    /// shortest round trip, or those of [its data center](SessionOptions::data_center). It leaves an endpoint that fails
-    /// at once, and returns when the endpoint is well again, which ends no term and delays no renewal.
-    ///
-    /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), eldest::BoxError> {
-    /// # use eldest::{Session, SessionOptions};
-    /// # let etcd = eldest_testing::Etcd::start().await?;
-    /// let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
-    /// for endpoint in session.endpoints().borrow().iter() {
-    ///     if let Some(why) = endpoint.renewals() {
-    ///         println!("{} ({})", endpoint.url(), why.as_str());
-    ///     }
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn endpoints(&self) -> watch::Receiver<Arc<[EndpointStatus]>> {
-        self.handle.shared.pool.endpoints_seen()
     }
 
     /// Ends every term, leaves every queue and revokes the lease.

@@ -78,7 +78,6 @@ pub struct SessionOptions {
     connect_timeout: Duration,
     clock_drift_ppm: u32,
     announcement: Option<Announcement>,
-    data_center: Option<String>,
     credentials: Option<Credentials>,
     guard: Option<Guard>,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -101,7 +100,6 @@ impl SessionOptions {
             connect_timeout: Duration::from_secs(5),
             clock_drift_ppm: 1000,
             announcement: None,
-            data_center: None,
             credentials: None,
             guard: None,
             #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -182,17 +180,6 @@ impl SessionOptions {
     /// announcement, and a candidate changes it with [`Candidate::proclaim`](crate::Candidate::proclaim).
     pub fn announcement(mut self, announcement: impl Into<Announcement>) -> Self {
         self.announcement = Some(announcement.into());
-        self
-    }
-
-    /// Names the data center that this node is in. The session then prefers [endpoints](crate::Endpoint::data_center) of
-    /// the same data center, and goes to others only while none of those is well. By default, a session prefers the
-    /// endpoint with the shortest measured round trip.
-    ///
-    /// At least one endpoint must name its data center. The name is compared with theirs, and is not announced
-    /// ([`Announcement::with_data_center`]).
-    pub fn data_center(mut self, data_center: impl Into<String>) -> Self {
-        self.data_center = Some(data_center.into());
         self
     }
 
@@ -338,7 +325,6 @@ impl SessionOptions {
             request_timeout,
             connect_timeout: self.connect_timeout,
             announcement: self.announcement.unwrap_or_default(),
-            data_center: self.data_center,
             access,
             guard: self.guard,
             spare,
@@ -369,7 +355,6 @@ pub(crate) struct Settings {
     pub(crate) request_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) announcement: Announcement,
-    pub(crate) data_center: Option<String>,
     access: Access,
     pub(crate) guard: Option<Guard>,
     /// How long after a renewal was due another one may still arrive.

@@ -4,12 +4,9 @@
 
 mod balancer;
 mod blocked;
-#[path = "../capture/mod.rs"]
-mod capture;
 mod drain;
 mod locks;
 mod members;
-mod nearest;
 mod operators;
 mod overruns;
 mod partitions;

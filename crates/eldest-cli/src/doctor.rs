@@ -25,9 +25,9 @@ use crate::output::{self, Format};
 #[command(
     long_about = "Check that etcd suits a node, and say what to correct.\n\n\
     For every member in --endpoints, the command checks that it answers, how fast, in which version, and whether it knows \
-    a leader and has alarms, and names the nearest. Then it checks that --ttl suits this etcd, that etcd's clock and this \
-    machine's run at the same rate, that the user may read and write, that no key without a lease blocks an election, and \
-    that the agent of this host, if there is one, reaches etcd. It changes no keys; \
+    a leader and has alarms. Then it checks that --ttl suits this etcd, that etcd's clock and this machine's run at the \
+    same rate, that the user may read and write, that no key without a lease blocks an election, and that the agent of \
+    this host, if there is one, reaches etcd. It changes no keys; \
     it grants two leases and revokes them.\n\n\
     Each finding is `ok`, a `note`, a `WARN` or a `FAIL`. A `FAIL` must be corrected, and then the exit code is 6.",
     after_help = "Examples:
@@ -105,7 +105,6 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
             below: &args.below,
         };
         patient.members(&mut findings).await;
-        patient.nearest(&mut findings);
         patient.ttl(&mut findings).await;
         patient.clock(&mut findings, args.clock).await;
         patient.permissions(&mut findings, args.onlooker).await;

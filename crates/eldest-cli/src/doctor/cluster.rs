@@ -2,7 +2,6 @@
 //! suit it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use eldest::operator::{Endpoint, EtcdMember, EtcdMemberStatus, ttl_floor};
@@ -102,28 +101,6 @@ impl Patient<'_> {
                 let message = format!("{version}: {what}");
                 findings.bad(level, (MEMBERS, "version"), message, remedy);
             }
-        }
-    }
-
-    /// Which member sessions prefer.
-    pub(crate) fn nearest(&self, findings: &mut Findings) {
-        let measured = |(endpoint, report): &(&Endpoint, Report)| {
-            report
-                .round_trip
-                .map(|time| (time, endpoint.url().to_owned()))
-        };
-        let mut all: Vec<_> = self.answering.iter().filter_map(measured).collect();
-        if self.connection.endpoints.len() < 2 {
-            return;
-        }
-        all.sort_unstable();
-        if let [(shortest, nearest), others @ ..] = &all[..] {
-            let mut message =
-                format!("{nearest} is the nearest, with a round trip of {shortest:.1?}");
-            for (time, url) in others {
-                let _ = write!(message, "; {url}: {time:.1?}");
-            }
-            findings.ok(MEMBERS, "nearest", message);
         }
     }
 

@@ -18,8 +18,6 @@ pub(crate) struct Report {
     pub(crate) status: Option<EtcdMemberStatus>,
     /// The slowest of its reads, if all were answered.
     pub(crate) slowest: Option<Duration>,
-    /// The shortest round trip to it, if it tells its state.
-    pub(crate) round_trip: Option<Duration>,
 }
 
 /// What came of asking an endpoint.
@@ -74,13 +72,7 @@ pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Said) {
         findings.note(about, "version", message);
     }
     let slowest = latency(endpoint, &mut findings).await;
-    let round_trip = endpoint.round_trip().await.ok();
-    let report = Report {
-        status,
-        slowest,
-        round_trip,
-    };
-    (findings, Said::Report(report))
+    (findings, Said::Report(Report { status, slowest }))
 }
 
 fn who(status: &EtcdMemberStatus) -> String {

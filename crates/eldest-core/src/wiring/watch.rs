@@ -61,12 +61,6 @@ impl Core {
         self.restart_watches(now, false);
     }
 
-    /// The session moved to another endpoint on purpose: the stream is to be opened there.
-    pub fn watch_moved(&mut self, now: Time) {
-        self.expire(now);
-        self.restart_watches(now, false);
-    }
-
     pub(super) fn restart_watches(&mut self, now: Time, elsewhere: bool) {
         self.watches.restart(now, elsewhere, &mut self.out);
         for slot in self.slot_ids() {
