@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::life::Life;
 use super::lives::MOST_LIVES;
 use super::socket::Socket;
 use super::wire::Request;
-use crate::internal::guard::Life;
 
 /// Messages with lives that a guard may leave unanswered before the session ends that registration. So many always fit
 /// into the buffer of a socket, together with the `goodbye`.

@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use super::cgroup::{self, Cgroup};
+use super::life::Life;
 use super::limits::PROCESS;
 use super::process::{self, Process};
 use super::wire::Request;
-use crate::internal::guard::Life;
 use crate::runtime::{SharedEnv, timeout};
 
 /// Lives of one session beside its own process, at a time.

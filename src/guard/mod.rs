@@ -22,6 +22,8 @@ mod descriptor;
 #[cfg(all(test, target_os = "linux"))]
 mod hostile;
 #[cfg(target_os = "linux")]
+pub(crate) mod life;
+#[cfg(target_os = "linux")]
 mod limits;
 #[cfg(target_os = "linux")]
 mod links;

@@ -103,7 +103,7 @@ impl Handle {
 impl SessionShared {
     /// Adds something that must have ended before the session's leases are revoked by its guard, if there is one.
     #[cfg(target_os = "linux")]
-    pub(crate) fn also(&self, life: crate::internal::guard::Life) -> Result<()> {
+    pub(crate) fn also(&self, life: crate::guard::life::Life) -> Result<()> {
         let Some(links) = &self.guarding.links else {
             return Ok(());
         };
