@@ -175,8 +175,10 @@ impl Session {
                     // The message may have named a life.
                     Err(error) => {
                         let identity = &self.identity;
-                        let message = "a message of a session cannot be read: the guard forgets the session";
-                        tracing::warn!(target: "eldest::guard", identity, %error, message);
+                        tracing::warn!(
+                            target: "eldest::guard", identity, %error,
+                            "a message of a session cannot be read: the guard forgets the session"
+                        );
                         return;
                     }
                 },
