@@ -19,7 +19,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// An option, a name or a value breaks a rule; the message names both. Nothing was sent to etcd. Correct the value.
+    /// An option, a name or a value breaks a rule; the message names both. Nothing was written to etcd. Correct the value.
     InvalidInput,
     /// No endpoint of etcd could be reached, or none answered in time. Try again. If the call should have deleted a
     /// key, the session continues to delete it in the background.

@@ -60,7 +60,7 @@ pub const TARGETS: [Target; 3] = [
 fn announcement(bytes: &[u8]) -> bool {
     let read = Announcement::decode(bytes);
     let _ = format!("{read:?}");
-    let again = Announcement::decode(&read.written("", Duration::from_secs(1)));
+    let again = Announcement::decode(&read.written(("", None), Duration::from_secs(1)));
     assert_eq!(again.identity(), read.identity());
     assert_eq!(again.address(), read.address());
     bytes.first() == Some(&b'{') && read.identity().as_bytes() != bytes

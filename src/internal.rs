@@ -3,17 +3,17 @@
 //! Not covered by semver: those crates pin the exact version of this one.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::election::spawn;
 use crate::error::Result;
 pub use crate::runtime::{Env, SharedEnv, System, timeout};
 use crate::session::SessionShared;
 use crate::state::Backlog;
 pub use crate::state::{Held, LocalState};
-use crate::{
-    CancellationToken, Election, Leadership, Observer, RunHandle, Session, Shutdown, Term,
-};
+use crate::{Election, Leadership, Observer, Session, Term};
 use eldest_core::time::Time;
 use tokio::sync::watch;
 
@@ -64,6 +64,29 @@ impl<'a> Inside<'a> {
     pub fn request_timeout(self) -> Duration {
         self.0.settings.request_timeout
     }
+
+    /// Notes a promise that somebody else may rely on until then, before it is given. If the session has a guard, the guard
+    /// leaves its leases alone until the promise has ended, although this process is dead.
+    ///
+    /// # Errors
+    ///
+    /// `Unguarded`: the guard cannot be told. The promise must not be given.
+    pub fn promise(self, until: Time) -> Result<()> {
+        self.0.promise(until)
+    }
+
+    /// Adds a process to which promises are made: the guard, if there is one, leaves the session's leases alone while it lives.
+    /// Such promises need no [`Inside::promise`]. A process that is known already is not added again.
+    ///
+    /// # Errors
+    ///
+    /// `Unguarded`: the session has too many lives, or the guard cannot be told.
+    #[cfg_attr(not(target_os = "linux"), allow(unused_variables, clippy::unused_self))]
+    pub fn outlive(self, process: &process::Process) -> Result<()> {
+        #[cfg(target_os = "linux")]
+        self.0.outlive(process.number(), || process.share())?;
+        Ok(())
+    }
 }
 
 impl fmt::Debug for Inside<'_> {
@@ -93,6 +116,11 @@ pub async fn step_down(election: &Election, held: &Held) -> Result<()> {
     election.step_down_from(held).await
 }
 
+/// Refuses a path that cannot be the address of a Unix socket, with its length and the rule.
+pub fn check_socket_path(path: &Path) -> std::result::Result<(), String> {
+    crate::guard::check_path(path)
+}
+
 /// Until when the work of a term may go on; far away while the term is not over.
 pub fn cutoff(term: &Term) -> Time {
     term.shared.cutoff()
@@ -117,21 +145,6 @@ impl Freshness {
 /// Sets the gauge `eldest_leading`, with the feature `metrics`.
 pub fn report_leading(identity: &str, election: &str, leads: bool) {
     crate::metrics::leading(identity, election, leads);
-}
-
-/// Runs a future in a task of the session, with a token that `shutdown` and the returned handle cancel.
-pub fn spawn<S, K, T, R>(
-    env: &SharedEnv,
-    shutdown: S,
-    run: impl FnOnce(CancellationToken) -> R,
-) -> RunHandle<T>
-where
-    S: Shutdown<K>,
-    S::Signal: Send + 'static,
-    T: Send + 'static,
-    R: Future<Output = Result<Option<T>>> + Send + 'static,
-{
-    crate::election::spawn(env, shutdown, run)
 }
 
 #[cfg(target_os = "linux")]

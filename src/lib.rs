@@ -179,6 +179,9 @@
 // What users match and build may grow without breaking them; hidden modules say where they are exempt.
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
+#[cfg(test)]
+#[path = "../tests/capture/mod.rs"]
+mod capture;
 mod driver;
 mod election;
 mod error;
@@ -213,7 +216,10 @@ pub use election::{
 pub use error::{BoxError, Error, ErrorKind, Result};
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 pub use etcd::TlsOptions;
-pub use etcd::{Comparison, Condition, Credentials, Fence, KeyValue, Op, OpResult, TxnOutcome};
+pub use etcd::{
+    Comparison, Condition, Credentials, Endpoint, EndpointReason, EndpointStatus, Fence, KeyValue,
+    Op, OpResult, TxnOutcome,
+};
 pub use group::{Group, GroupMembership};
 pub use lock::{Lock, LockGuard, Permit, Semaphore};
 pub use observe::{
@@ -223,7 +229,8 @@ pub use observe::{
 pub use partitions::{Partition, PartitionMembership, Partitions};
 pub use session::{Session, SessionOptions};
 pub use state::{
-    Announcement, AsOf, Deadline, LeaseView, Member, Roster, SessionState, Status, Term,
+    Announcement, AsOf, Deadline, Evacuate, Evacuation, LeaseView, Member, Roster, SessionState,
+    Status, Term,
 };
 pub use tokio_util::sync::CancellationToken;
 

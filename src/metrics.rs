@@ -73,9 +73,29 @@ pub fn describe() {
         "eldest_guarded",
         "1 while a guard guards the session's lease, else 0."
     );
+    describe_endpoints();
+}
+
+/// [`describe`] for the metrics of endpoints.
+#[cfg(feature = "metrics")]
+fn describe_endpoints() {
+    use ::metrics::{Unit, describe_counter, describe_gauge};
     describe_counter!(
         "eldest_endpoint_switches_total",
         "Changes to another endpoint, by lane: lease (renewals), onlookers (observers) or data (everything else)."
+    );
+    describe_gauge!(
+        "eldest_endpoint_used",
+        "1 for the endpoint that a lane uses, else 0."
+    );
+    describe_gauge!(
+        "eldest_endpoint_round_trip_seconds",
+        Unit::Seconds,
+        "Round trip to the endpoint when it was last probed, in seconds."
+    );
+    describe_counter!(
+        "eldest_endpoint_probes_total",
+        "Probes of endpoints, by outcome: answered or failed."
     );
 }
 
@@ -171,7 +191,7 @@ mod told {
     pub(crate) fn agent_started() {
         agent_sessions(0);
         counter!("eldest_agent_refusals_total").increment(0);
-        for outcome in ["revoked", "failed"] {
+        for outcome in ["revoked", "gone", "failed"] {
             counter!("eldest_agent_revocations_total", "outcome" => outcome).increment(0);
         }
     }
@@ -194,6 +214,27 @@ mod told {
 
     pub(crate) fn endpoint_switched(lane: &'static str) {
         counter!("eldest_endpoint_switches_total", "lane" => lane).increment(1);
+    }
+
+    pub(crate) fn endpoint_used(identity: &str, endpoint: &str, lane: &'static str, uses: bool) {
+        gauge!(
+            "eldest_endpoint_used",
+            "identity" => identity.to_owned(), "endpoint" => endpoint.to_owned(), "lane" => lane
+        )
+        .set(if uses { 1.0 } else { 0.0 });
+    }
+
+    pub(crate) fn round_trip(identity: &str, endpoint: &str, round_trip: Duration) {
+        gauge!(
+            "eldest_endpoint_round_trip_seconds",
+            "identity" => identity.to_owned(), "endpoint" => endpoint.to_owned()
+        )
+        .set(round_trip.as_secs_f64());
+    }
+
+    pub(crate) fn endpoint_probed(identity: &str, outcome: &'static str) {
+        counter!("eldest_endpoint_probes_total", "identity" => identity.to_owned(), "outcome" => outcome)
+            .increment(1);
     }
 }
 
@@ -218,6 +259,9 @@ mod told {
     pub(crate) fn agent_took(_: Duration) {}
     pub(crate) fn agent_refused() {}
     pub(crate) fn endpoint_switched(_: &'static str) {}
+    pub(crate) fn endpoint_used(_: &str, _: &str, _: &'static str, _: bool) {}
+    pub(crate) fn round_trip(_: &str, _: &str, _: Duration) {}
+    pub(crate) fn endpoint_probed(_: &str, _: &'static str) {}
 }
 
 pub(crate) use told::*;

@@ -15,11 +15,12 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Pool;
-pub use crate::etcd::{EtcdMember, EtcdMemberStatus, Permissions};
+pub use crate::etcd::{EtcdMember, EtcdMemberStatus, Permissions, preferred};
 use crate::runtime::{SharedEnv, System};
+pub use crate::session::LOST_PACKET;
 use crate::session::{Session, SessionOptions, Settings};
 use crate::state::Member;
-use eldest_core::error::RequestError;
+use eldest_core::error::{Class, RequestError};
 use eldest_core::time::Time;
 
 /// Takes away the key of a candidate, a holder or a blocker, whosoever it is, if it still is the very key that was seen:
@@ -68,6 +69,42 @@ pub fn ttl_floor(
         })
     };
     (2..=300).map(Duration::from_secs).find(good)
+}
+
+/// The times of a session, as its options set them or as they follow from its TTL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// How long etcd keeps the lease of a node that vanished.
+    pub ttl: Duration,
+    /// How long one answer may take.
+    pub request_timeout: Duration,
+    /// What is subtracted from the TTL on top of clock drift.
+    pub margin: Duration,
+    /// From the cancellation of a term's token to the end of its validity.
+    pub grace: Duration,
+    /// How late a renewal may be verified: `2/3 ttl - margin - grace`.
+    pub spare: Duration,
+}
+
+/// The times of a session of these options.
+///
+/// # Errors
+///
+/// `InvalidInput`: an option breaks a rule.
+pub fn times(options: &SessionOptions) -> Result<Times> {
+    let settings = options.clone().settle()?;
+    Ok(Times {
+        ttl: settings.ttl,
+        request_timeout: settings.request_timeout,
+        margin: settings.trust.margin,
+        grace: settings.grace,
+        spare: settings.spare(),
+    })
+}
+
+/// The TTL that the options set, whether or not they fit together.
+pub fn ttl(options: &SessionOptions) -> Duration {
+    options.chosen_ttl()
 }
 
 /// One member of etcd, asked by itself. Every call ends within two request timeouts, one of them for connecting, and none is
@@ -129,6 +166,28 @@ impl Endpoint {
     /// As [`Endpoint::status`], and `PermissionDenied`: with users enabled, newer versions tell it to root alone.
     pub async fn members(&self) -> Result<Vec<EtcdMember>> {
         told(self.pool.members().await)
+    }
+
+    /// So many round trips to the member, one after the other, after one that may connect. The member answers by itself,
+    /// as it does when sessions measure.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::status`].
+    pub async fn round_trips(&self, count: usize) -> Result<Vec<Duration>> {
+        let mut all = Vec::with_capacity(count);
+        for attempt in 0..=count {
+            let before = self.env.now();
+            match self.pool.status().await {
+                // With users, etcd 3.4 tells its status to root alone.
+                Err(failure) if failure.class == Class::Denied => {}
+                answer => drop(told(answer)?),
+            }
+            if attempt > 0 {
+                all.push(self.env.now().since(before));
+            }
+        }
+        Ok(all)
     }
 
     /// How long a linearizable read below the namespace takes. The first one includes connecting.

@@ -33,6 +33,8 @@ const SESSION: usize = 25;
 /// By how much the bytes in use may vary though nothing is left: tables that all share keep the room that they had. Of
 /// what is left by each cycle, an entry of a map or a waker, five hundred take more.
 const SLACK: usize = 16 * 1024;
+/// Rounds of cycles until one leaves nothing: a buffer that grows takes its room once, a leak takes some in every round.
+const ROUNDS: usize = 3;
 
 /// Stands, leads, and lets go in one of the ways there are.
 async fn cycle(session: &Session, way: usize) -> Result {
@@ -102,6 +104,22 @@ fn ttl_where(flapping: bool) -> Duration {
     if flapping { FLAPPING_TTL } else { TTL }
 }
 
+/// The bytes in use once no more than `allowed` are, or after a while: answers of etcd to a connection that was given up are
+/// let go of by a task that may still run.
+async fn in_use(allowed: usize) -> usize {
+    let fits = async || (HEAP.current_usage() <= allowed).then_some(());
+    let patience = Duration::from_secs(20);
+    drop(eventually(patience, "the memory is given back", fits).await);
+    HEAP.current_usage()
+}
+
+/// The line of this process's status that tells its resident memory.
+fn resident() -> Result<String> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS"));
+    Ok(line.unwrap_or_default().to_owned())
+}
+
 async fn nothing_is_left_after(count: usize, flapping: bool) -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
@@ -115,41 +133,31 @@ async fn nothing_is_left_after(count: usize, flapping: bool) -> Result {
     let recorder = Recorder::boottime();
     let baseline = settled(&etcd, &client, idle(&own)).await?;
     recorder.record("", "", What::Baseline(baseline));
-    let (before, begin) = (HEAP.current_usage(), Instant::now());
-    let faults = cycles(&proxy, count, flapping).await?;
-    let took = begin.elapsed();
-    let end = settled(&etcd, &client, baseline).await?;
+    let mut end = baseline;
+    let mut fits = false;
+    for _ in 0..ROUNDS {
+        let (before, begin) = (HEAP.current_usage(), Instant::now());
+        let faults = cycles(&proxy, count, flapping).await?;
+        let took = begin.elapsed();
+        end = settled(&etcd, &client, baseline).await?;
+        let after = in_use(before + SLACK).await;
+        println!(
+            "{count} cycles, {faults} faults, {:.1} s, {:.0} a second; bytes in use {before} before, {after} after; {}; \
+             held {baseline:?} before, {end:?} after",
+            took.as_secs_f64(),
+            count as f64 / took.as_secs_f64(),
+            resident()?,
+        );
+        assert_eq!(faults > 0, flapping);
+        fits = after <= before + SLACK;
+        if fits {
+            break;
+        }
+    }
     recorder.record("", "", What::Final(end));
-    let allowed = before + SLACK;
-    let mut after = HEAP.current_usage();
-    // Answers of etcd to a connection that was given up are let go of by a task that may still run.
-    let fits = eventually(
-        Duration::from_secs(20),
-        "the memory is given back",
-        async || {
-            after = HEAP.current_usage();
-            (after <= allowed).then_some(())
-        },
-    );
-    drop(fits.await);
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let resident = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS"))
-        .unwrap_or_default();
-    println!(
-        "{count} cycles, {faults} faults, {:.1} s, {:.0} a second; bytes in use {before} before, {after} after; {resident}; \
-         held {baseline:?} before, {end:?} after",
-        took.as_secs_f64(),
-        count as f64 / took.as_secs_f64(),
-    );
     check(&recorder.history()?, &Rules::new(ttl_where(flapping))).assert_ok();
     assert_eq!((end.leases, end.keys, end.watchers), (0, 0, 0), "{end:?}");
-    assert!(
-        after <= allowed,
-        "{before} bytes in use before, {after} after {count} cycles"
-    );
-    assert_eq!(faults > 0, flapping);
+    assert!(fits, "each of {ROUNDS} rounds of cycles left bytes in use");
     Ok(())
 }
 

@@ -4,8 +4,11 @@
 
 mod held;
 
+use std::path::Path;
 use std::time::Duration;
 
+use eldest::guard::{Guard, GuardState};
+use eldest::internal::agent;
 use eldest::{BoxError, CancellationToken, Session, SessionOptions};
 use eldest_testing::history::{Recorder, Resources, Rules, What, check};
 use eldest_testing::{Etcd, eventually};
@@ -207,6 +210,53 @@ async fn many_sessions(etcd: &Etcd, client: &Client) -> Result {
     Ok(())
 }
 
+/// A session that an agent guards, from its connection to its end.
+async fn guarded(etcd: &Etcd, client: &Client, socket: &Path) -> Result {
+    let options = SessionOptions::new("guarded").ttl(TTL);
+    let options = options.guard(Guard::agent_at(socket));
+    let session = Session::connect([etcd.endpoint()], options).await?;
+    // A session has no lease before it campaigns.
+    let mut candidate = session.election("guarded")?.campaign().await?;
+    let leadership = candidate.elected().await?;
+    let mut state = session.guard_state();
+    let guarded = state.wait_for(GuardState::is_guarded);
+    tokio::time::timeout(PATIENCE, guarded).await??;
+    drop((state, candidate, leadership));
+    session.close().await?;
+    eventually(PATIENCE, "a guarded session leaves nothing", async || {
+        let now = held(etcd, client).await.ok()?;
+        let (listed, _) = agent::status(socket).await.ok()?;
+        (now.leases == 0 && now.keys == 0 && listed.is_empty()).then_some(())
+    })
+    .await?;
+    Ok(())
+}
+
+/// An agent in this process guards one session after the other, and holds no more after the last than after the first ones.
+async fn guarded_sessions(etcd: &Etcd, client: &Client) -> Result {
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("agent.sock");
+    let options = SessionOptions::new("agent");
+    let agent = agent::listen(&[etcd.endpoint()], options, &*socket)?;
+    let running = tokio::spawn(async move { agent.run().await });
+    for _ in 0..3 {
+        guarded(etcd, client, &socket).await?;
+    }
+    let before = held(etcd, client).await?;
+    for _ in 0..30 {
+        guarded(etcd, client, &socket).await?;
+    }
+    let after = settled(etcd, client, before).await?;
+    let counts = |held: &Resources| [held.watchers, held.tasks, held.threads, held.fds];
+    let more = counts(&after).into_iter().zip(counts(&before));
+    assert!(
+        more.into_iter().all(|(after, before)| after <= before),
+        "{after:?} after {before:?}"
+    );
+    running.abort();
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_stays_in_elections_leave_nothing_behind() -> Result {
     let etcd = Etcd::start().await?;
@@ -250,5 +300,5 @@ async fn two_hundred_stays_in_elections_leave_nothing_behind() -> Result {
     recorder.record("", "", What::Final(end));
     check(&recorder.history()?, &Rules::new(TTL)).assert_ok();
     assert_eq!((end.leases, end.keys, end.watchers), (0, 0, 0), "{end:?}");
-    Ok(())
+    guarded_sessions(&etcd, &client).await
 }

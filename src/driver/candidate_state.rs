@@ -214,6 +214,7 @@ impl CandidateState {
         let asked_for = matches!(
             reason,
             LostReason::Reassigned
+                | LostReason::Evacuated
                 | LostReason::Resigned
                 | LostReason::SteppedDown
                 | LostReason::Shutdown

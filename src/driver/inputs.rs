@@ -56,7 +56,7 @@ impl Driver {
             Command::Proclaim { slot, value, reply } => {
                 self.tickets += 1;
                 self.proclaims.insert(self.tickets, reply);
-                self.core.proclaim(slot, value, self.tickets);
+                self.core.proclaim(now, slot, value, self.tickets);
             }
             Command::Close { reply } => {
                 self.closers.push(reply);

@@ -154,6 +154,7 @@ impl Io {
                             format!("canceled by etcd (compacted at {compact_revision}): {reason}");
                         core.watch_canceled(now, id, why);
                     }
+                    Ok(WatchMessage::Moved) => core.watch_moved(now),
                     Err(failure) => core.watch_lost(now, failure.to_string()),
                 }
             }
@@ -312,6 +313,7 @@ impl Io {
         self.env.spawn(
             async move {
                 let opened = tokio::select! {
+                    biased;
                     () = stop.cancelled() => return,
                     opened = pool.watch(lane, first) => opened,
                 };
@@ -331,6 +333,7 @@ impl Io {
                 // Never the task that reads: with many watchers it would deadlock.
                 loop {
                     let request = tokio::select! {
+                        biased;
                         () = stop.cancelled() => return,
                         request = pending.recv() => request,
                     };

@@ -30,8 +30,7 @@ pub use following::Following;
 pub(crate) use leadership::Claim;
 pub use leadership::{Heartbeats, Leadership};
 pub(crate) use run::{late, span_of, unconfirmed};
-pub use run_handle::RunHandle;
-pub(crate) use run_handle::spawn;
+pub use run_handle::{RunHandle, spawn};
 pub use runner::{NoCheck, NoFollower, OnOverrun, Runner};
 pub use shutdown::Shutdown;
 pub(crate) use shutdown::cancel_on;
@@ -122,7 +121,7 @@ impl Session {
     /// `InvalidInput`: the prefix
     ///
     /// * is empty, ends with `/`, contains control characters, or is longer than 1025 bytes;
-    /// * lies where this crate keeps other keys (a level `~semaphore`, `~partitions`, `~members`, `~run` or `~guard`; within the
+    /// * lies where this crate keeps other keys (a level `~semaphore`, `~partitions`, `~members`, `~run`, `~guard` or `~evacuated`; within the
     ///   session's namespace any name that begins with `~`);
     /// * is in use for a lock of this session, nests with a prefix that is in use, or is the name of another election
     ///   that is in use within the namespace.
@@ -194,6 +193,7 @@ impl Election {
     /// `AlreadyCampaigning`: this session has a candidate in this election, or a `Leadership` or a task of
     /// [`Leadership::spawn`] that outlived its candidate. `InvalidInput`: the announcement is too large.
     /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key.
+    /// `Unguarded`: the [guard](crate::SessionOptions::guard) that the session requires does not guard its lease.
     /// `Closed`: the session was closed. After an error, nothing is left in etcd.
     ///
     /// # Cancellation safety
@@ -207,6 +207,7 @@ impl Election {
         let config = CandidateConfig {
             watch_scope: self.watch_scope,
             persistent,
+            gives_way: true,
             ..CandidateConfig::default()
         };
         let name = Arc::clone(&self.name);

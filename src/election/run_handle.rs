@@ -34,8 +34,8 @@ pub struct RunHandle<T> {
     result: oneshot::Receiver<thread::Result<Result<Option<T>>>>,
 }
 
-/// Runs a future in a task, with a token that `shutdown` and the handle cancel.
-pub(crate) fn spawn<S, K, T, R>(
+/// Runs a future in a task of the session, with a token that `shutdown` and the returned handle cancel.
+pub fn spawn<S, K, T, R>(
     env: &SharedEnv,
     shutdown: S,
     run: impl FnOnce(CancellationToken) -> R,

@@ -167,8 +167,8 @@ impl Election {
     /// # Errors
     ///
     /// `Work`: the work failed; its error is the source. `AlreadyCampaigning`, `InvalidInput`, `PermissionDenied`,
-    /// `Rejected`: as for [`Election::campaign`]. `Closed`: the session was closed. It is not an error if etcd is out
-    /// of reach, overloaded or out of space, or if a term is lost: `run` tries again.
+    /// `Rejected`, `Unguarded`: as for [`Election::campaign`]. `Closed`: the session was closed. It is not an error if
+    /// etcd is out of reach, overloaded or out of space, or if a term is lost: `run` tries again.
     ///
     /// # Cancellation safety
     ///

@@ -69,6 +69,12 @@ impl Access {
         self
     }
 
+    /// Leaves the user out. etcd checks the password of every connection with a user.
+    pub(super) fn without_user(mut self) -> Self {
+        self.credentials = None;
+        self
+    }
+
     /// Applies the pool's settings of every connection.
     pub(super) fn map(mut self, change: impl FnOnce(ConnectOptions) -> ConnectOptions) -> Self {
         self.options = change(self.options);

@@ -9,7 +9,8 @@ use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
 
 use super::call::{CallError, header, kv};
 use super::kv::guarded_delete;
-use super::pool::{Lane, Pool};
+use super::lane::Lane;
+use super::pool::Pool;
 use eldest_core::error::RequestError;
 use eldest_core::kv::Header;
 

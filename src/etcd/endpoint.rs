@@ -1,30 +1,148 @@
-//! Reads the endpoints that a user names, and refuses those that cannot work.
+//! Defines an endpoint as a user names it, and refuses those that cannot work.
 
 use http::Uri;
 
 use super::access::Access;
 
-/// Each endpoint with its scheme, once.
+/// The longest name of a data center, in bytes.
+const MAX_DATA_CENTER: usize = 256;
+
+/// A member of etcd: its URL, and the data center that it is in.
+///
+/// [`Session::connect`](crate::Session::connect) takes strings as well, which are URLs without a data center.
+///
+/// ```
+/// use eldest::{Endpoint, SessionOptions};
+///
+/// let options = SessionOptions::new("node-a").data_center("eu");
+/// let endpoints = [
+///     Endpoint::new("http://10.1.0.1:2379").data_center("eu"),
+///     Endpoint::new("http://10.2.0.1:2379").data_center("us"),
+/// ];
+/// # let _ = (options, endpoints);
+/// ```
+#[must_use = "an endpoint does nothing until a session connects to it"]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    pub(super) url: String,
+    pub(super) data_center: Option<String>,
+}
+
+impl Endpoint {
+    /// Makes an endpoint of a URL, such as `https://etcd.example:2379`. Without a scheme it is `http`, or `https` if the
+    /// session has TLS options.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            data_center: None,
+        }
+    }
+
+    /// Names the data center that the member is in: 1 to 256 bytes without control characters. Sessions of [the same data
+    /// center](crate::SessionOptions::data_center) prefer the endpoint.
+    pub fn data_center(mut self, data_center: impl Into<String>) -> Self {
+        self.data_center = Some(data_center.into());
+        self
+    }
+}
+
+impl<T: AsRef<str>> From<T> for Endpoint {
+    fn from(url: T) -> Self {
+        Self::new(url.as_ref())
+    }
+}
+
+impl From<&Endpoint> for Endpoint {
+    fn from(endpoint: &Endpoint) -> Self {
+        endpoint.clone()
+    }
+}
+
+/// An endpoint in use.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// No other endpoint of the session ever has it, so that nothing that was under way when the list was replaced is held
+    /// against another endpoint.
+    pub(super) number: usize,
+    pub(super) endpoint: Endpoint,
+}
+
+impl Place {
+    pub(super) fn url(&self) -> &str {
+        &self.endpoint.url
+    }
+}
+
+/// Each endpoint with its scheme, once; at least one.
 ///
 /// # Errors
 ///
 /// Says which one is unusable and why.
-pub(super) fn all(endpoints: &[String], access: &Access) -> Result<Vec<String>, String> {
-    let mut all = Vec::new();
-    for (index, endpoint) in endpoints.iter().enumerate() {
-        let endpoint = one(endpoint, access).map_err(|why| {
+pub(super) fn all(endpoints: Vec<Endpoint>, access: &Access) -> Result<Vec<Endpoint>, String> {
+    let mut all: Vec<Endpoint> = Vec::new();
+    for (index, Endpoint { url, data_center }) in endpoints.into_iter().enumerate() {
+        let refused = |why: String| {
             // An endpoint with a password in it is not repeated.
-            if endpoint.contains('@') {
+            if url.contains('@') {
                 format!("etcd endpoint number {}: {why}", index + 1)
             } else {
-                format!("etcd endpoint {endpoint:?}: {why}")
+                format!("etcd endpoint {url:?}: {why}")
             }
-        })?;
-        if !all.contains(&endpoint) {
-            all.push(endpoint);
+        };
+        let whole = one(&url, access).map_err(refused)?;
+        if let Some(name) = &data_center {
+            check_data_center(name).map_err(refused)?;
+        }
+        match all.iter().find(|known| known.url == whole) {
+            None => all.push(Endpoint {
+                url: whole,
+                data_center,
+            }),
+            Some(known) if known.data_center == data_center => {}
+            Some(_) => return Err(refused("it is named twice, in two data centers".to_owned())),
         }
     }
+    if all.is_empty() {
+        return Err("no etcd endpoint given".to_owned());
+    }
     Ok(all)
+}
+
+/// Refuses data centers that would have no effect.
+///
+/// # Errors
+///
+/// Says what is missing.
+pub(super) fn check_own(own: Option<&str>, endpoints: &[Endpoint]) -> Result<(), String> {
+    let named = endpoints
+        .iter()
+        .find_map(|endpoint| Some((&endpoint.url, endpoint.data_center.as_ref()?)));
+    match (own, named) {
+        (Some(own), _) if check_data_center(own).is_err() => check_data_center(own),
+        (Some(own), None) => Err(format!(
+            "the session is in the data center {own:?}, but no endpoint names its data center; use Endpoint::data_center"
+        )),
+        (None, Some((url, name))) => Err(format!(
+            "etcd endpoint {url:?} is in the data center {name:?}, but the session names none; use \
+             SessionOptions::data_center"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_data_center(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() > MAX_DATA_CENTER {
+        return Err(format!(
+            "the data center's name has {} bytes; 1 to {MAX_DATA_CENTER} are allowed",
+            name.len()
+        ));
+    }
+    if name.chars().any(char::is_control) {
+        return Err(format!(
+            "the data center's name {name:?} must not contain control characters"
+        ));
+    }
+    Ok(())
 }
 
 /// Without a scheme it is `http`, or `https` if there are TLS options.

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 
 use super::access::Access;
-use super::pool::{Lane, Pool};
+use super::lane::Lane;
+use super::pool::Pool;
 use crate::runtime::SharedEnv;
 use eldest_core::error::{Class, RequestError};
 
@@ -44,7 +45,7 @@ impl Pool {
     /// Returns what another process needs in order to use the same endpoints: it contains the password.
     pub(crate) fn passed(&self) -> Result<Value, String> {
         Ok(json!({
-            "endpoints": self.endpoints(),
+            "endpoints": self.urls(),
             "access": self.access().passed()?,
             "request_timeout_ms": u64::try_from(self.request_timeout().as_millis()).unwrap_or(u64::MAX),
         }))

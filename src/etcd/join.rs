@@ -8,7 +8,8 @@ use etcd_client::{
 
 use super::call::{CallError, header, kv};
 use super::kv::{PAGE, Page, Wanted, first, prefix_end};
-use super::pool::{Lane, Pool};
+use super::lane::Lane;
+use super::pool::Pool;
 use eldest_core::action::{Join, Joined};
 use eldest_core::error::RequestError;
 use eldest_core::kv::Header;

@@ -1,6 +1,7 @@
 //! Reads candidates in pages, and writes and deletes keys by guarded transactions.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use etcd_client::{
     Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
@@ -8,7 +9,8 @@ use etcd_client::{
 };
 
 use super::call::{CallError, header, kv};
-use super::pool::{Lane, Pool};
+use super::lane::Lane;
+use super::pool::Pool;
 use super::txn::{self, Fence, Op, TxnOutcome};
 use eldest_core::action::Listed;
 use eldest_core::error::RequestError;
@@ -125,12 +127,14 @@ impl Pool {
         lane: Lane,
         key: &[u8],
     ) -> Result<(Header, Option<Entry>), RequestError> {
-        self.call(lane, async |client| {
+        let read = self.call(lane, async |client| {
             let mut answer = kv(&client).get(key, None).await?;
             let header = header(answer.header())?;
             Ok((header, answer.take_kvs().pop().map(entry)))
-        })
-        .await
+        });
+        let (header, entry) = read.await?;
+        self.cluster.store(header.cluster, Ordering::Relaxed);
+        Ok((header, entry))
     }
 
     /// The keys at one revision, in their order. Linearizable.

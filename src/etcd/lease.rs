@@ -11,7 +11,8 @@ use etcd_client::{
 
 use super::call::{CallError, header};
 use super::direct;
-use super::pool::{Lane, Pool, SharedPool, Ticket};
+use super::lane::{Lane, Ticket};
+use super::pool::{Pool, SharedPool};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Header;
 
@@ -82,16 +83,16 @@ impl Pool {
         .await
     }
 
-    /// Ends the lease and deletes its keys; one that is gone is fine.
-    pub(crate) async fn revoke(&self, id: i64) -> Result<(), RequestError> {
+    /// Ends the lease and deletes its keys. Returns `false` if it was gone already.
+    pub(crate) async fn revoke(&self, id: i64) -> Result<bool, RequestError> {
         let revoked = self
             .call(Lane::Lease, async |client| {
                 client.lease_client().revoke(id).await?;
-                Ok(())
+                Ok(true)
             })
             .await;
         match revoked {
-            Err(failure) if failure.class == Class::LeaseGone => Ok(()),
+            Err(failure) if failure.class == Class::LeaseGone => Ok(false),
             other => other,
         }
     }
@@ -171,15 +172,16 @@ impl KeepAlive {
     /// Safe to drop, but the stream is used up then, as it is after an error: open another.
     pub(crate) async fn renew(&mut self) -> Result<Ack, RequestError> {
         if self.outstanding {
-            let endpoint = self.pool.endpoint_of(self.ticket);
+            let endpoint = self.ticket.url();
             let used_up = "this keepalive stream was given up";
             return Err(RequestError::new(Class::Retry, used_up, endpoint).unsent());
         }
+        self.follow_lane().await;
         self.outstanding = true;
         let (keeper, answers, id) = (&mut self.keeper, &mut self.answers, self.id);
         let ack = self
             .pool
-            .follow_up(self.ticket, async {
+            .follow_up(&self.ticket, async {
                 keeper.keep_alive().await?;
                 let answer = answers.message().await?;
                 let answer = answer.ok_or(CallError::Odd("the keepalive stream ended"))?;
@@ -194,6 +196,23 @@ impl KeepAlive {
             .await?;
         self.outstanding = false;
         Ok(ack)
+    }
+
+    /// The endpoint at which the last renewal was sent.
+    #[cfg(test)]
+    pub(super) fn endpoint(&self) -> &str {
+        self.ticket.url()
+    }
+
+    /// Continues at the preferred endpoint to which the lane has moved. If no stream can be opened there, this one still
+    /// renews the lease.
+    async fn follow_lane(&mut self) {
+        if self.pool.has_moved(&self.ticket) {
+            let opened = self.pool.keepalive(self.id).await;
+            if let Ok(there) = opened {
+                *self = there;
+            }
+        }
     }
 }
 

@@ -1,20 +1,29 @@
 //! Makes all calls to etcd by `etcd_client`: manages connections, failover, timeouts, paging and error codes.
 //!
 //! Everything is a method on [`Pool`]. Each call is sent once and ends within the request timeout. After a failure that
-//! another endpoint may not have, the next call goes to that endpoint. Callers repeat requests themselves.
+//! another endpoint may not have, the next call goes to that endpoint. A background task returns to a preferred endpoint
+//! when that is well again. Callers repeat requests themselves.
 
 mod access;
 mod batch;
 mod call;
 mod direct;
 mod endpoint;
+mod endpoint_status;
 mod failure;
 mod guard;
 mod join;
 mod kv;
+mod lane;
 mod lease;
+mod mark;
+mod nearest;
+mod nearness;
 mod operator;
+mod places;
 mod pool;
+mod preferred;
+mod relist;
 mod switches;
 #[cfg(test)]
 mod tests;
@@ -25,9 +34,14 @@ pub(crate) use access::Access;
 pub use access::Credentials;
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 pub use access::TlsOptions;
+pub use endpoint::Endpoint;
+pub use endpoint_status::EndpointStatus;
 pub(crate) use join::Registered;
+pub(crate) use lane::Lane;
 pub(crate) use lease::KeepAlive;
+pub use nearness::EndpointReason;
 pub use operator::{EtcdMember, EtcdMemberStatus, Permissions};
-pub(crate) use pool::{Lane, Pool};
+pub(crate) use pool::Pool;
+pub use preferred::preferred;
 pub use txn::{Comparison, Condition, Fence, KeyValue, Op, OpResult, TxnOutcome};
 pub(crate) use watch::{WatchMessage, WatchReceiver, WatchRequest};

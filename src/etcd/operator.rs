@@ -12,7 +12,8 @@ use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp};
 
 use super::call::{CallError, header, kv};
 use super::kv::{guarded_delete, prefix_end};
-use super::pool::{Lane, Pool};
+use super::lane::Lane;
+use super::pool::Pool;
 use eldest_core::error::{Class, RequestError};
 
 /// What a member says of itself.

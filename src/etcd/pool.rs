@@ -1,21 +1,28 @@
-//! Manages the endpoints: chooses one, connects to it, and moves to the next one after a failure.
+//! Manages the connections to the endpoints: makes them, and moves a lane to another endpoint after a failure.
 //!
 //! A client over several endpoints would pick one at random for every call and keep asking dead ones, so each
-//! lane stays with one endpoint and one connection until a call fails there.
+//! lane stays with one endpoint and one connection until a call fails there, or a preferred endpoint is well again.
 
 use std::future::Future;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::Client;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::access::Access;
 use super::call::{CallError, timeout};
 use super::direct;
-use super::endpoint;
+use super::endpoint::{self, Endpoint, Place};
+use super::endpoint_status::{self, EndpointStatus};
 use super::failure;
+use super::lane::{Lane, Ticket};
+use super::nearness::Nearness;
+use super::places::Places;
 use super::switches::{Switch, Switches};
 use crate::runtime::SharedEnv;
 use eldest_core::error::{Class, RequestError};
@@ -30,74 +37,62 @@ const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// members of a large cluster that has restarted would ask for one check after the other, and never be answered in time.
 const ATTEMPT: u32 = 4;
 
-/// Requests that share a connection. Renewals have their own, so that a burst of events does not delay them; so has what
-/// onlookers watch, so that it delays no hand-over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Lane {
-    /// The lease and what verifies its renewals.
-    Lease,
-    /// What users look on at.
-    Onlookers,
-    /// Everything else.
-    Data,
-}
-
-impl Lane {
-    fn name(self) -> &'static str {
-        match self {
-            Lane::Lease => "lease",
-            Lane::Onlookers => "onlookers",
-            Lane::Data => "data",
-        }
-    }
-}
-
-/// Which connection a request went through, so that its failure is not blamed on a later one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ticket {
-    lane: Lane,
-    at: usize,
-    generation: u64,
-}
-
 /// The endpoints and the connections to them.
 pub(crate) struct Pool {
-    env: SharedEnv,
-    endpoints: Vec<String>,
-    access: Access,
-    request_timeout: Duration,
+    pub(super) env: SharedEnv,
+    pub(super) access: Access,
+    pub(super) request_timeout: Duration,
     /// Connecting has a request timeout of its own.
     connects_first: bool,
     lease: Arc<Connection>,
     onlookers: Arc<Connection>,
     data: Arc<Connection>,
+    /// Locked last: no other lock is taken under it.
+    places: Mutex<Places>,
+    /// Held while the list is being replaced.
+    pub(super) replacing: tokio::sync::Mutex<()>,
+    /// The cluster that answered a linearizable read last; zero before the first.
+    pub(super) cluster: AtomicU64,
+    /// Whose session it is, for metrics.
+    pub(super) identity: Option<Arc<str>>,
+    /// The session's data centre.
+    pub(super) data_center: Option<String>,
+    /// What users see of the endpoints.
+    seen: watch::Sender<Arc<[EndpointStatus]>>,
+    /// Something happened that may change what is to be probed when.
+    pub(super) changed: Arc<Notify>,
+    /// Tells that the list of endpoints was replaced.
+    pub(crate) relisted: watch::Sender<()>,
+    /// Cancelled when the session is closed or dropped.
+    pub(super) closed: CancellationToken,
+    _dropped: DropGuard,
 }
 
 /// One lane's connection.
-#[derive(Default)]
-struct Connection {
+pub(super) struct Connection {
     current: Mutex<Current>,
     switches: Arc<Switches>,
     /// Held while connecting: with a user, every connect costs etcd a password check.
     connecting: tokio::sync::Mutex<()>,
+    /// The generation with which the lane last moved to a preferred endpoint, for streams of earlier ones.
+    pub(super) moved: watch::Sender<u64>,
 }
 
-#[derive(Default)]
-struct Current {
+pub(super) struct Current {
     /// The endpoint in use.
-    at: usize,
+    pub(super) at: Arc<Place>,
     /// Counts the times that the connection was given up.
-    generation: u64,
-    client: Option<Client>,
+    pub(super) generation: u64,
+    pub(super) client: Option<Client>,
     /// Under way, or not yet taken up; one for an endpoint at most.
     attempts: Vec<Attempt>,
 }
 
 /// One attempt to connect to an endpoint.
 #[derive(Clone)]
-struct Attempt {
-    at: usize,
-    client: Shared<BoxFuture<'static, Result<Client, RequestError>>>,
+pub(super) struct Attempt {
+    number: usize,
+    pub(super) client: Shared<BoxFuture<'static, Result<Client, RequestError>>>,
 }
 
 impl Pool {
@@ -105,16 +100,14 @@ impl Pool {
     ///
     /// # Errors
     /// Says which endpoint is unusable and why.
-    pub(crate) fn new(
+    pub(crate) fn new<E: Into<Endpoint>>(
         env: SharedEnv,
-        endpoints: &[String],
+        endpoints: impl IntoIterator<Item = E>,
         access: impl Into<Access>,
         request_timeout: Duration,
     ) -> Result<Pool, String> {
-        if endpoints.is_empty() {
-            return Err("no etcd endpoint given".to_owned());
-        }
         let access = access.into();
+        let endpoints = endpoints.into_iter().map(Into::into).collect();
         let endpoints = endpoint::all(endpoints, &access)?;
         let access = access.map(|options| {
             options
@@ -124,16 +117,51 @@ impl Pool {
                 .with_keep_alive_while_idle(true)
                 .with_auto_token_refresh(true)
         });
+        let places = Places::new(endpoints, None, env.now(), || 0);
+        let connection = || Arc::new(Connection::at(places.first()));
+        let closed = CancellationToken::new();
         Ok(Pool {
             env,
-            endpoints,
             access,
             request_timeout,
             connects_first: false,
-            lease: Arc::default(),
-            onlookers: Arc::default(),
-            data: Arc::default(),
+            lease: connection(),
+            onlookers: connection(),
+            data: connection(),
+            places: Mutex::new(places),
+            replacing: tokio::sync::Mutex::default(),
+            cluster: AtomicU64::new(0),
+            identity: None,
+            data_center: None,
+            seen: watch::Sender::new(Arc::from([])),
+            changed: Arc::default(),
+            relisted: watch::Sender::new(()),
+            _dropped: closed.clone().drop_guard(),
+            closed,
         })
+    }
+
+    /// For a session of that identity: prefers the endpoints of its data center, if it names one.
+    ///
+    /// # Errors
+    /// Says which data center is unusable and why.
+    pub(crate) fn for_session(
+        mut self,
+        identity: &str,
+        data_center: Option<&str>,
+    ) -> Result<Self, String> {
+        let places = self.places(|places| places.all().to_vec());
+        let endpoints: Vec<_> = places.iter().map(|place| place.endpoint.clone()).collect();
+        endpoint::check_own(data_center, &endpoints)?;
+        let places = Places::new(endpoints, data_center, self.env.now(), || self.chance());
+        for lane in Lane::ALL {
+            self.connection(lane).lock().at = places.first();
+        }
+        self.places = Mutex::new(places);
+        self.data_center = data_center.map(str::to_owned);
+        self.identity = Some(identity.into());
+        self.publish();
+        Ok(self)
     }
 
     /// For operators: asks members that know no leader as well, to hear how they are, and takes no time for connecting
@@ -148,9 +176,8 @@ impl Pool {
 
     /// The endpoint that a lane uses now.
     #[cfg(test)]
-    pub(crate) fn endpoint(&self, lane: Lane) -> &str {
-        let at = self.connection(lane).lock().at;
-        &self.endpoints[at]
+    pub(crate) fn endpoint(&self, lane: Lane) -> String {
+        self.ticket(lane).url().to_owned()
     }
 
     /// The lane's client, connected first if need be, with the ticket for [`Pool::report`].
@@ -158,16 +185,21 @@ impl Pool {
     pub(crate) async fn client(&self, lane: Lane) -> Result<(Client, Ticket), RequestError> {
         let mut ticket = self.ticket(lane);
         let connected = self.within(self.connected(lane, &mut ticket)).await;
-        let result = connected.unwrap_or_else(|| Err(self.timed_out(ticket).unsent()));
+        let result = connected.unwrap_or_else(|| Err(self.timed_out(&ticket).unsent()));
         match result {
             Ok(client) => Ok((client, ticket)),
-            Err(failure) => Err(self.blamed(ticket, failure)),
+            Err(failure) => Err(self.blamed(&ticket, failure)),
         }
     }
 
-    /// The endpoints, in the order in which they were given.
-    pub(super) fn endpoints(&self) -> &[String] {
-        &self.endpoints
+    /// The URLs of the endpoints in the order in which they were given, beginning with the one in use.
+    pub(super) fn urls(&self) -> Vec<String> {
+        let in_use = self.ticket(Lane::Data).at.number;
+        let places = self.places(|places| places.all().to_vec());
+        let first = places.iter().position(|place| place.number == in_use);
+        let (before, after) = places.split_at(first.unwrap_or(0));
+        let all = after.iter().chain(before);
+        all.map(|place| place.url().to_owned()).collect()
     }
 
     pub(super) fn access(&self) -> &Access {
@@ -180,11 +212,19 @@ impl Pool {
 
     /// How many endpoints there are.
     pub(crate) fn size(&self) -> usize {
-        self.endpoints.len()
+        self.places(|places| places.all().len())
     }
 
     pub(super) fn random(&self) -> u64 {
         self.env.random()
+    }
+
+    /// Spreads the probes; without other endpoints there are none.
+    pub(super) fn chance(&self) -> u64 {
+        match self.size() {
+            1 => 0,
+            _ => self.random(),
+        }
     }
 
     /// Asks etcd for the state of one key, only to learn that it answers.
@@ -223,63 +263,64 @@ impl Pool {
             .within(async {
                 let client = self.connected(lane, &mut ticket).await?;
                 sent = true;
-                let endpoint = self.endpoint_of(ticket);
                 // Boxed: tonic's futures are 30 kB, and callers join many of them.
                 let answer = Box::pin(request(client)).await;
-                answer.map_err(|error| error.at(endpoint))
+                answer.map_err(|error| error.at(ticket.url()))
             })
             .await;
         match outcome {
             Some(Ok(answer)) => Ok((answer, ticket)),
-            Some(Err(failure)) => Err(self.blamed(ticket, failure)),
-            None if sent => Err(self.blamed(ticket, self.timed_out(ticket))),
-            None => Err(self.blamed(ticket, self.timed_out(ticket).unsent())),
+            Some(Err(failure)) => Err(self.blamed(&ticket, failure)),
+            None if sent => Err(self.blamed(&ticket, self.timed_out(&ticket))),
+            None => Err(self.blamed(&ticket, self.timed_out(&ticket).unsent())),
         }
     }
 
     /// A later message of a stream: `work` under the timeout, its failure reported.
     pub(super) async fn follow_up<T>(
         &self,
-        ticket: Ticket,
+        ticket: &Ticket,
         work: impl Future<Output = Result<T, CallError>>,
     ) -> Result<T, RequestError> {
         match self.within(work).await {
             Some(Ok(answer)) => Ok(answer),
-            Some(Err(error)) => Err(self.blamed(ticket, error.at(self.endpoint_of(ticket)))),
+            Some(Err(error)) => Err(self.blamed(ticket, error.at(ticket.url()))),
             None => Err(self.blamed(ticket, self.timed_out(ticket))),
         }
     }
 
     /// Reports a failure that a stream's user noticed, and hands it back.
-    pub(super) fn blamed(&self, ticket: Ticket, failure: RequestError) -> RequestError {
+    pub(super) fn blamed(&self, ticket: &Ticket, failure: RequestError) -> RequestError {
         self.report(ticket, &failure);
         failure
     }
 
     /// Gives up the connection behind the ticket, if it is still the lane's, when the failure says so.
-    pub(crate) fn report(&self, ticket: Ticket, failure: &RequestError) {
+    pub(crate) fn report(&self, ticket: &Ticket, failure: &RequestError) {
         if !failure.class.moves_on() {
             return;
         }
-        let next = (ticket.at + 1) % self.endpoints.len();
-        // Dropped after the lock.
-        let _given_up = {
+        let (now, chance) = (self.env.now(), self.chance());
+        // The connection is dropped after the lock.
+        let (next, _given_up) = {
             let mut current = self.connection(ticket.lane).lock();
             if current.generation != ticket.generation {
                 return;
             }
             current.generation += 1;
-            current.at = next;
-            current.client.take()
+            current.at = self.places(|places| places.failed(ticket.lane, &ticket.at, now, chance));
+            (Arc::clone(&current.at), current.client.take())
         };
-        if next == ticket.at {
+        if next.number == ticket.at.number {
             return;
         }
+        self.changed.notify_one();
+        self.publish();
         crate::metrics::endpoint_switched(ticket.lane.name());
         let switch = Switch {
             lane: ticket.lane.name(),
-            from: self.endpoints[ticket.at].clone(),
-            to: self.endpoints[next].clone(),
+            from: ticket.url().to_owned(),
+            to: next.url().to_owned(),
             why: failure.message.clone(),
         };
         let switches = &self.connection(ticket.lane).switches;
@@ -288,6 +329,7 @@ impl Pool {
 
     /// Drops the connections; a later call would open new ones.
     pub(crate) fn hang_up(&self) {
+        self.closed.cancel();
         for connection in [&self.lease, &self.onlookers, &self.data] {
             let _given_up = {
                 let mut current = connection.lock();
@@ -300,16 +342,52 @@ impl Pool {
     /// Leaves the lane's present endpoint for a reason that no call told.
     pub(crate) fn leave(&self, lane: Lane, why: &str) {
         let ticket = self.ticket(lane);
-        let failure = RequestError::new(Class::Retry, why, self.endpoint_of(ticket));
-        self.report(ticket, &failure);
+        let failure = RequestError::new(Class::Retry, why, ticket.url());
+        self.report(&ticket, &failure);
     }
 
-    /// The endpoint behind a ticket.
-    pub(super) fn endpoint_of(&self, ticket: Ticket) -> &str {
-        &self.endpoints[ticket.at]
+    /// What is known of the endpoints: the present state at once, then every change.
+    pub(crate) fn endpoints_seen(&self) -> watch::Receiver<Arc<[EndpointStatus]>> {
+        self.seen.subscribe()
     }
 
-    fn connection(&self, lane: Lane) -> &Arc<Connection> {
+    /// Shows users what is known of the endpoints. Called without a lock.
+    pub(super) fn publish(&self) {
+        let used = Lane::ALL.map(|lane| (lane, self.ticket(lane).at.number));
+        let now = self.env.now();
+        let statuses = self.places(|places| endpoint_status::all(places, used, now));
+        if let Some(identity) = &self.identity {
+            endpoint_status::measure(identity, &statuses);
+        }
+        self.seen.send_if_modified(|seen| {
+            let differs = **seen != *statuses;
+            *seen = statuses.into();
+            differs
+        });
+    }
+
+    /// Asks or tells what is known of the endpoints. `act` locks nothing.
+    pub(super) fn nearness<T>(&self, act: impl FnOnce(&mut Nearness) -> T) -> T {
+        self.places(|places| act(&mut places.nearness))
+    }
+
+    /// Asks or changes the list of endpoints. `act` locks nothing.
+    pub(super) fn places<T>(&self, act: impl FnOnce(&mut Places) -> T) -> T {
+        act(&mut self.places.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The number of each lane's endpoint.
+    pub(super) fn used(&self) -> [usize; 3] {
+        Lane::ALL.map(|lane| self.ticket(lane).at.number)
+    }
+
+    /// Whether the lane has moved to a preferred endpoint since that ticket, and is away from the ticket's.
+    pub(super) fn has_moved(&self, ticket: &Ticket) -> bool {
+        let moved = *self.connection(ticket.lane).moved.borrow();
+        moved > ticket.generation && self.ticket(ticket.lane).at.number != ticket.at.number
+    }
+
+    pub(super) fn connection(&self, lane: Lane) -> &Arc<Connection> {
         match lane {
             Lane::Lease => &self.lease,
             Lane::Onlookers => &self.onlookers,
@@ -317,7 +395,7 @@ impl Pool {
         }
     }
 
-    fn ticket(&self, lane: Lane) -> Ticket {
+    pub(super) fn ticket(&self, lane: Lane) -> Ticket {
         self.connection(lane).lock().ticket(lane)
     }
 
@@ -337,18 +415,16 @@ impl Pool {
         let _turn = connection.connecting.lock().await;
         // Whoever had the turn before has connected, or has given up this endpoint. Then the little time that is
         // left must not be held against the next one.
-        let waited_for = *ticket;
+        let waited_for = ticket.clone();
         if let Some(client) = connection.lock().take_up(lane, ticket) {
             return Ok(client);
         }
         if *ticket != waited_for {
             *ticket = waited_for;
             let why = "the endpoint was given up while others connected to it";
-            return Err(
-                RequestError::new(Class::Retry, why, self.endpoint_of(waited_for)).unsent(),
-            );
+            return Err(RequestError::new(Class::Retry, why, ticket.url()).unsent());
         }
-        let attempt = self.attempt(connection, ticket.at);
+        let attempt = self.attempt(connection, &ticket.at);
         let half = self.request_timeout / 2;
         let soon = timeout(&*self.env, half, attempt.client.clone()).await;
         let overdue = soon.is_none();
@@ -365,21 +441,21 @@ impl Pool {
                 // Of another generation, so that it is not blamed for the little time that is left.
                 current.generation += 1;
                 let why = "connecting left too little time for the request";
-                return Err(
-                    RequestError::new(Class::Retry, why, self.endpoint_of(*ticket)).unsent(),
-                );
+                return Err(RequestError::new(Class::Retry, why, ticket.url()).unsent());
             }
         }
         Ok(client)
     }
 
     /// The attempt to connect to that endpoint, begun if there is none. It goes on by itself.
-    fn attempt(&self, connection: &Arc<Connection>, at: usize) -> Attempt {
+    pub(super) fn attempt(&self, connection: &Arc<Connection>, at: &Place) -> Attempt {
         let mut current = connection.lock();
-        if let Some(attempt) = current.attempts.iter().find(|attempt| attempt.at == at) {
+        let number = at.number;
+        let mut attempts = current.attempts.iter();
+        if let Some(attempt) = attempts.find(|attempt| attempt.number == number) {
             return attempt.clone();
         }
-        let endpoint = self.endpoints[at].clone();
+        let endpoint = at.url().to_owned();
         let (env, access) = (Arc::clone(&self.env), self.access.clone());
         let limit = self.request_timeout;
         let client = async move {
@@ -392,7 +468,7 @@ impl Pool {
             Ok(client)
         };
         let client = client.boxed().shared();
-        let attempt = Attempt { at, client };
+        let attempt = Attempt { number, client };
         current.attempts.push(attempt.clone());
         let (env, connection) = (Arc::clone(&self.env), Arc::downgrade(connection));
         let (limit, begun) = (self.request_timeout * ATTEMPT, attempt.clone());
@@ -413,34 +489,49 @@ impl Pool {
         attempt
     }
 
-    fn timed_out(&self, ticket: Ticket) -> RequestError {
+    pub(super) fn timed_out(&self, ticket: &Ticket) -> RequestError {
         let message = format!("no answer within {:?}", self.request_timeout);
-        RequestError::new(Class::Retry, message, self.endpoint_of(ticket))
+        RequestError::new(Class::Retry, message, ticket.url())
     }
 
-    async fn within<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+    pub(super) async fn within<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         timeout(&*self.env, self.request_timeout, work).await
     }
 }
 
 impl Connection {
-    fn lock(&self) -> MutexGuard<'_, Current> {
+    fn at(at: Arc<Place>) -> Self {
+        let current = Current {
+            at,
+            generation: 0,
+            client: None,
+            attempts: Vec::new(),
+        };
+        Self {
+            current: Mutex::new(current),
+            switches: Arc::default(),
+            connecting: tokio::sync::Mutex::default(),
+            moved: watch::Sender::default(),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Current> {
         // Every change under this lock is complete in itself.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Current {
-    fn ticket(&self, lane: Lane) -> Ticket {
+    pub(super) fn ticket(&self, lane: Lane) -> Ticket {
         Ticket {
             lane,
-            at: self.at,
+            at: Arc::clone(&self.at),
             generation: self.generation,
         }
     }
 
     /// Whoever tries that endpoint next begins anew.
-    fn forget(&mut self, attempt: &Attempt) {
+    pub(super) fn forget(&mut self, attempt: &Attempt) {
         self.attempts
             .retain(|other| !other.client.ptr_eq(&attempt.client));
     }

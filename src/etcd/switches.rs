@@ -78,6 +78,7 @@ impl Switches {
         let (env_then, dropped) = (Arc::clone(env), self.dropped.clone());
         let later = async move {
             tokio::select! {
+                biased;
                 () = end => {}
                 () = dropped.cancelled() => return,
             }
@@ -100,15 +101,11 @@ impl Switches {
 }
 
 #[cfg(test)]
-#[path = "../../tests/capture/mod.rs"]
-mod capture;
-
-#[cfg(test)]
 mod tests {
     use futures::future::BoxFuture;
 
-    use super::capture::Logs;
     use super::*;
+    use crate::capture::Logs;
     use crate::runtime::{Clock, Scripted};
 
     /// To and fro.

@@ -24,7 +24,9 @@ mod direct;
 mod endpoints;
 mod keys;
 mod leases;
+mod nearest;
 mod operator;
+mod relist;
 mod watches;
 
 /// Long enough for a loaded machine; a test that waits this long has failed.
@@ -100,6 +102,12 @@ struct Etcd {
 }
 
 impl Etcd {
+    /// Two endpoints of this one member.
+    fn two_endpoints(&self) -> [String; 2] {
+        let other = self.endpoint.replace("127.0.0.1", "localhost");
+        [self.endpoint.clone(), other]
+    }
+
     async fn start() -> Etcd {
         let begun = Instant::now();
         loop {

@@ -7,10 +7,13 @@ use etcd_client::{
     Event, EventType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
 };
 
-use super::call::{CallError, header, watch};
+use tokio::sync::watch;
+
+use super::call::{self, CallError, header};
 use super::failure;
 use super::kv::copied;
-use super::pool::{Lane, Pool, SharedPool, Ticket};
+use super::lane::{Lane, Ticket};
+use super::pool::{Pool, SharedPool};
 use eldest_core::error::RequestError;
 use eldest_core::kv::Change;
 
@@ -76,6 +79,8 @@ pub(crate) enum WatchMessage {
         /// The store's revision.
         revision: i64,
     },
+    /// The lane has moved to a preferred endpoint. This stream says no more; another one is to be opened.
+    Moved,
 }
 
 /// The asking end of a watch stream. Send and receive from different tasks: who only sends, chokes the stream.
@@ -92,6 +97,8 @@ pub(crate) struct WatchReceiver {
     ticket: Ticket,
     answers: WatchResponseStream,
     unanswered: Arc<Unanswered>,
+    /// The lane's generation with which it last moved to a preferred endpoint.
+    moved: watch::Receiver<u64>,
 }
 
 /// The watches that were asked for and not answered yet, oldest first.
@@ -137,13 +144,15 @@ impl Pool {
         unanswered.asked(id);
         let (stream, ticket) = self
             .call_with_ticket(lane, async |client| {
-                Ok(watch(&client).watch(key, Some(options(id, prefix))).await?)
+                Ok(call::watch(&client)
+                    .watch(key, Some(options(id, prefix)))
+                    .await?)
             })
             .await?;
         let (requests, answers) = stream.split();
         let sender = WatchSender {
             pool: SharedPool::clone(self),
-            ticket,
+            ticket: ticket.clone(),
             requests,
             unanswered: Arc::clone(&unanswered),
         };
@@ -152,6 +161,7 @@ impl Pool {
             ticket,
             answers,
             unanswered,
+            moved: self.connection(lane).moved.subscribe(),
         };
         Ok((sender, receiver))
     }
@@ -168,7 +178,7 @@ impl WatchSender {
             self.unanswered.asked(*id);
         }
         self.pool
-            .follow_up(self.ticket, async {
+            .follow_up(&self.ticket, async {
                 match request {
                     WatchRequest::Create { id, key, prefix } => {
                         requests.watch(key, Some(options(id, prefix))).await?;
@@ -191,8 +201,13 @@ impl WatchReceiver {
     /// # Cancellation safety
     /// No message is lost.
     pub(crate) async fn next(&mut self) -> Result<WatchMessage, RequestError> {
-        let endpoint = self.pool.endpoint_of(self.ticket);
-        let message = match self.answers.message().await {
+        let (endpoint, opened) = (self.ticket.url(), self.ticket.generation);
+        let answer = tokio::select! {
+            biased;
+            answer = self.answers.message() => answer,
+            _ = self.moved.wait_for(|moved| *moved > opened) => return Ok(WatchMessage::Moved),
+        };
+        let message = match answer {
             Ok(Some(answer)) if answer.created() && answer.canceled() => {
                 let failure = failure::from_watch_refusal(answer.cancel_reason(), endpoint);
                 self.refused(answer.watch_id(), failure)
@@ -206,7 +221,7 @@ impl WatchReceiver {
             Ok(None) => Err(CallError::Odd("the watch stream ended").at(endpoint)),
             Err(error) => Err(failure::from_error(&error, endpoint)),
         };
-        message.map_err(|failure| self.pool.blamed(self.ticket, failure))
+        message.map_err(|failure| self.pool.blamed(&self.ticket, failure))
     }
 
     fn refused(&self, id: i64, failure: RequestError) -> Result<WatchMessage, RequestError> {

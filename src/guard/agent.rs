@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::limits::{CONNECTION, Limits, Share};
 use super::socket::Socket;
+use super::timer::{self, Timer};
 use super::wire::hex;
 use crate::etcd::Pool;
 use crate::metrics;
@@ -59,16 +60,18 @@ pub(super) struct Guarded {
     /// What must have ended before the leases are revoked.
     pub(super) processes: usize,
     pub(super) cgroups: usize,
+    pub(super) timers: Vec<Arc<Timer>>,
 }
 
 impl Guarded {
     fn describe(&self) -> Value {
         let leases: Vec<String> = self.leases.iter().copied().map(hex).collect();
+        let promised = timer::longest(&self.timers);
         json!({
             "identity": self.identity, "namespace": self.namespace.trim_end_matches('/'),
             "pid": self.pid, "uid": self.uid, "since_unix_ms": millis(self.since),
             "linger_ms": millis(self.linger), "leases": leases, "connected": self.connected,
-            "processes": self.processes, "cgroups": self.cgroups,
+            "processes": self.processes, "cgroups": self.cgroups, "promised_ms": promised.map(millis),
         })
     }
 }
@@ -211,8 +214,12 @@ impl Agent {
     }
 }
 
-/// Reads what an agent says of itself and its sessions.
-pub(super) async fn status(path: &Path) -> io::Result<(Vec<Value>, Value)> {
+/// Reads what the agent at that path says of its sessions and of itself, as JSON.
+///
+/// # Errors
+///
+/// No agent answered there.
+pub async fn status(path: &Path) -> io::Result<(Vec<Value>, Value)> {
     use super::wire::{Reply, Request};
     let socket = Socket::connect(path)?;
     socket.send(&Request::Status.encode(), &[]).await?;

@@ -1,6 +1,9 @@
 //! Attends to one session: verifies that a lease belongs to it, waits until its processes have ended, and revokes its
 //! leases then, unless the session said goodbye.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -9,15 +12,18 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::agent::{Agent, Guarded};
+use super::check_linger;
 use super::limits::{CONNECTION, Share};
 use super::lives::Lives;
 use super::process::Process;
 use super::socket::{Received, Socket};
-use super::wire::{Reply, Request, VERSION, hex};
+use super::timer;
+use super::wire::{Hello, Reply, Request, VERSION, hex};
 use crate::metrics;
 use crate::runtime::timeout;
-use eldest_core::error::Class;
+use eldest_core::error::{Class, RequestError};
 use eldest_core::pause::pause;
+use eldest_core::time::Time;
 
 /// How long a new connection may wait before it introduces itself.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -29,12 +35,17 @@ const FORGET_EVERY: Duration = Duration::from_secs(30);
 const MOST_LEASES: usize = 2;
 /// The longest pause between attempts to revoke.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long the guard tries to revoke the leases of a dead process: three times the longest TTL of a session. If etcd works,
+/// the leases have expired long before.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(900);
 
 /// Talks to the process behind a new connection, for as long as it has something to guard.
 pub(super) async fn attend(agent: Arc<Agent>, socket: Socket, share: Share) {
     let first = timeout(&*agent.env, HELLO_WITHIN, socket.receive()).await;
-    let Some(Ok(Some(first))) = first else {
-        return;
+    let first = match first {
+        Some(Ok(Some(first))) => first,
+        Some(Err(error)) => return refuse(&agent, &socket, unreadable(&error)),
+        Some(Ok(None)) | None => return,
     };
     match Request::decode(&first.message) {
         Some(Request::Status) => {
@@ -45,7 +56,7 @@ pub(super) async fn attend(agent: Arc<Agent>, socket: Socket, share: Share) {
             // Nobody may be there to read it.
             let _ = timeout(&*agent.env, STATUS_WITHIN, told).await;
         }
-        Some(hello @ Request::Hello { .. }) => {
+        Some(Request::Hello(hello)) => {
             let refused = match Session::introduce(&agent, &socket, hello, first, share) {
                 Ok(session) => return session.run(socket).await,
                 Err(reason) => reason,
@@ -63,6 +74,10 @@ pub(super) async fn attend(agent: Arc<Agent>, socket: Socket, share: Share) {
 fn refuse(agent: &Agent, socket: &Socket, reason: String) {
     agent.refused(None, &reason);
     socket.send_now(&Reply::Refused { reason }.encode());
+}
+
+fn unreadable(error: &io::Error) -> String {
+    format!("the message cannot be read: {error}")
 }
 
 /// Sends the sessions, and then what the guard says of itself.
@@ -101,19 +116,16 @@ impl Session {
     fn introduce(
         agent: &Arc<Agent>,
         socket: &Socket,
-        hello: Request,
+        hello: Hello,
         received: Received,
         share: Share,
     ) -> Result<Self, String> {
-        let Request::Hello {
+        let Hello {
             version,
             identity,
             namespace,
             linger_ms,
-        } = hello
-        else {
-            return Err("the first message must be `hello`".to_owned());
-        };
+        } = hello;
         if version != VERSION {
             return Err(format!(
                 "the session speaks version {version}, the guard version {VERSION}"
@@ -133,6 +145,7 @@ impl Session {
             ));
         }
         let linger = Duration::from_millis(linger_ms);
+        check_linger(linger)?;
         let number = agent.enlist(Guarded {
             identity: identity.clone(),
             namespace: namespace.clone(),
@@ -144,6 +157,7 @@ impl Session {
             connected: true,
             processes: 1,
             cgroups: 0,
+            timers: Vec::new(),
         })?;
         Ok(Self {
             agent: Arc::clone(agent),
@@ -172,15 +186,7 @@ impl Session {
                         }
                     }
                     Ok(None) => self.disconnect(&mut socket),
-                    // The message may have named a life.
-                    Err(error) => {
-                        let identity = &self.identity;
-                        tracing::warn!(
-                            target: "eldest::guard", identity, %error,
-                            "a message of a session cannot be read: the guard forgets the session"
-                        );
-                        return;
-                    }
+                    Err(error) => return self.cannot_read(&error, socket.as_ref()),
                 },
                 () = self.lives.alone() => {
                     // What the process said before it died counts, above all a goodbye and further lives.
@@ -193,7 +199,7 @@ impl Session {
                             }
                             Ok(None) => self.disconnect(&mut socket),
                             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                            Err(_) => return,
+                            Err(error) => return self.cannot_read(&error, socket.as_ref()),
                         }
                         // A child that keeps the socket may go on to send.
                         tokio::task::yield_now().await;
@@ -222,9 +228,27 @@ impl Session {
         last
     }
 
+    /// Forgets the session, whose message may have named a life.
+    fn cannot_read(self, error: &io::Error, socket: Option<&Socket>) {
+        let identity = &self.identity;
+        tracing::warn!(
+            target: "eldest::guard", identity, %error,
+            "a message of a session cannot be read: the guard forgets the session"
+        );
+        let reason = unreadable(error);
+        Self::answer(socket, &Reply::Refused { reason });
+    }
+
     /// Ends what is left of the session, and revokes its leases then.
     async fn finish(mut self) {
         let env = Arc::clone(&self.agent.env);
+        let identity = &self.identity;
+        if let Some(left) = timer::longest(&self.lives.timers()) {
+            tracing::info!(
+                target: "eldest::guard", identity, ?left,
+                "the processes of a session are dead: the guard waits until its promises have ended"
+            );
+        }
         loop {
             tokio::select! {
                 biased;
@@ -244,8 +268,9 @@ impl Session {
         if !self.linger.is_zero() {
             env.wake_at(seen.after(self.linger)).await;
         }
+        let until = env.now().after(GIVE_UP_AFTER);
         for lease in std::mem::take(&mut self.leases) {
-            self.revoke(lease, seen).await;
+            self.revoke(lease, seen, until).await;
         }
     }
 
@@ -277,6 +302,10 @@ impl Session {
                 let added = self.lives.add_cgroup(received.files);
                 self.added(added)
             }
+            Some(Request::Timer) => {
+                let added = self.lives.add_timer(received.files);
+                self.added(added)
+            }
             Some(Request::Guard { lease }) => {
                 let key = format!(
                     "{}~guard/{:016x}{:016x}",
@@ -294,8 +323,14 @@ impl Session {
                     refuse(reason)
                 }
             },
-            Some(Request::Hello { .. } | Request::Status) | None => {
+            Some(Request::Hello(_) | Request::Status) => {
                 refuse("a session that is guarded cannot say that".to_owned())
+            }
+            // It may have named a life.
+            None => {
+                let reason = "the guard does not know this message".to_owned();
+                self.agent.refused(Some(&self.identity), &reason);
+                Next::Dismiss(Reply::Refused { reason })
             }
         }
     }
@@ -306,8 +341,10 @@ impl Session {
         match added.and_then(|()| self.share.hold(CONNECTION + self.lives.files())) {
             Ok(()) => {
                 let (processes, cgroups) = self.lives.count();
+                let timers = self.lives.timers();
                 self.agent.change(self.number, |session| {
                     (session.processes, session.cgroups) = (processes, cgroups);
+                    session.timers = timers;
                 });
                 Next::Answer(Reply::Added)
             }
@@ -379,30 +416,40 @@ impl Session {
         self.leases.is_empty()
     }
 
-    /// Revokes until etcd has confirmed that the lease is gone.
-    async fn revoke(&self, lease: i64, seen: eldest_core::time::Time) {
-        let (env, pool) = (&self.agent.env, &self.agent.pool);
+    /// Revokes until etcd has confirmed that the lease is gone, or until it is too late to be of use.
+    async fn revoke(&self, lease: i64, seen: Time, until: Time) {
+        let env = &self.agent.env;
         let (identity, lease_id) = (&self.identity, hex(lease));
         let mut failures = 0;
-        loop {
-            match pool.revoke(lease).await {
-                Ok(()) => break,
-                Err(failure) => {
-                    failures += 1;
-                    metrics::agent_revoked("failed");
-                    if failures == 1 {
-                        tracing::warn!(
-                            target: "eldest::guard", identity, lease = lease_id, error = %failure,
-                            "the lease of a dead process could not be revoked; the guard tries again"
-                        );
-                    }
-                    let refused = failure.class == Class::Denied;
-                    if refused && matches!(pool.lease_term(lease).await, Ok(None)) {
-                        break;
-                    }
-                }
+        let was_there = loop {
+            let failure = match self.try_to_revoke(lease).await {
+                Ok(was_there) => break was_there,
+                Err(failure) => failure,
+            };
+            failures += 1;
+            metrics::agent_revoked("failed");
+            if failures == 1 {
+                tracing::warn!(
+                    target: "eldest::guard", identity, lease = lease_id, error = %failure,
+                    "the lease of a dead process could not be revoked; the guard tries again"
+                );
+            }
+            if env.now() >= until {
+                tracing::warn!(
+                    target: "eldest::guard", identity, lease = lease_id, error = %failure,
+                    "the lease of a dead process could not be revoked; the guard gives up"
+                );
+                return;
             }
             env.sleep(pause(failures, LONGEST_PAUSE)).await;
+        };
+        if !was_there {
+            metrics::agent_revoked("gone");
+            tracing::info!(
+                target: "eldest::guard", identity, lease = lease_id,
+                "the process of a session is dead: its lease was gone already"
+            );
+            return;
         }
         let took = env.now().since(seen);
         self.agent.count_revoked();
@@ -412,6 +459,19 @@ impl Session {
             target: "eldest::guard", identity, lease = lease_id, ?took,
             "the process of a session is dead: its lease is revoked"
         );
+    }
+
+    /// Revokes the lease. Returns `false` if there is no such lease any more.
+    async fn try_to_revoke(&self, lease: i64) -> Result<bool, RequestError> {
+        let pool = &self.agent.pool;
+        match pool.revoke(lease).await {
+            // etcd asks first whether the user may.
+            Err(failure) if failure.class == Class::Denied => match pool.lease_term(lease).await {
+                Ok(None) => Ok(false),
+                _ => Err(failure),
+            },
+            other => other,
+        }
     }
 }
 

@@ -8,15 +8,13 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::links::Links;
 use super::process;
 use super::socket::{Received, Socket};
 use super::spawned::{self, Spawned};
-use super::wire::{Reply, Request, VERSION, hex};
-use super::{Guard, GuardState, Kind};
-use crate::etcd::Pool;
+use super::wire::{Hello, Reply, Request, VERSION, hex};
+use super::{Guard, GuardState, Kind, Wiring};
 use crate::metrics;
-use crate::runtime::{SharedEnv, timeout};
+use crate::runtime::timeout;
 use crate::state::SessionState;
 use eldest_core::pause::pause;
 
@@ -26,18 +24,6 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const PING_EVERY: Duration = Duration::from_secs(10);
 /// The longest pause between attempts to reach the guard.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
-/// The session that is guarded.
-pub(crate) struct Wiring {
-    pub(crate) env: SharedEnv,
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) identity: Arc<str>,
-    /// The prefix of all keys of the session.
-    pub(crate) namespace: String,
-    pub(crate) session: watch::Receiver<SessionState>,
-    pub(crate) state: watch::Sender<GuardState>,
-    pub(crate) links: Arc<Links>,
-}
 
 /// The task that keeps a session registered.
 pub(crate) struct Client {
@@ -83,14 +69,34 @@ impl Client {
             }
         }
         self.wiring.links.leave();
+        self.end_spawned();
         self.tell(GuardState::Off);
+    }
+
+    fn end_spawned(&mut self) {
+        if let Some(spawned) = self.spawned.take() {
+            spawned.end();
+        }
     }
 
     /// One connection, until it breaks.
     async fn guarded(&mut self, failures: &mut u32) -> Result<Infallible, Ended> {
+        let mut relisted = self.wiring.pool.relisted.subscribe();
         let socket = Arc::new(self.reach().await.map_err(Ended::Failed)?);
         let mut registered = None;
-        let Err(ended) = self.talk(&socket, failures, &mut registered).await;
+        let spawned = self.spawned.is_some();
+        let outdated = async {
+            if !spawned || relisted.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let Err(ended) = tokio::select! {
+            biased;
+            talked = self.talk(&socket, failures, &mut registered) => talked,
+            () = outdated => Err(Ended::Failed(
+                "it is started again, because the session's endpoints have changed".to_owned(),
+            )),
+        };
         self.wiring.links.retire(&socket, registered.is_some());
         Err(ended)
     }
@@ -102,12 +108,12 @@ impl Client {
         failures: &mut u32,
         registered: &mut Option<i64>,
     ) -> Result<Infallible, Ended> {
-        let hello = Request::Hello {
+        let hello = Request::Hello(Hello {
             version: VERSION,
             identity: self.wiring.identity.to_string(),
             namespace: self.wiring.namespace.clone(),
             linger_ms: u64::try_from(self.guard.linger.as_millis()).unwrap_or(u64::MAX),
-        };
+        });
         let own = process::own().map_err(|error| {
             Ended::Failed(format!(
                 "this system has no process descriptors (Linux 5.3): {error}"
@@ -194,7 +200,7 @@ impl Client {
                 _ => format!("the agent at {}: {error}", path.display()),
             }),
             Kind::Spawned => {
-                self.spawned = None;
+                self.end_spawned();
                 let (spawned, socket) = spawned::start(&self.wiring.pool).await?;
                 self.spawned = Some(spawned);
                 Ok(socket)

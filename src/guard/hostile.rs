@@ -12,7 +12,7 @@ use super::limits::Limits;
 use super::process;
 use super::serving::Serving;
 use super::socket::{Listener, Socket, SocketFile};
-use super::wire::{Reply, Request, VERSION};
+use super::wire::{Hello, Reply, Request, VERSION};
 use crate::etcd::Pool;
 use crate::runtime::{SharedEnv, System};
 
@@ -50,12 +50,17 @@ impl Stage {
 
     /// Introduces a session, and returns the answer.
     async fn hello(&self, socket: &Socket, identity: &str) -> Option<Reply> {
-        let hello = Request::Hello {
+        self.hello_for(socket, identity, Duration::ZERO).await
+    }
+
+    /// The same for a session whose guard is to linger that long.
+    async fn hello_for(&self, socket: &Socket, identity: &str, linger: Duration) -> Option<Reply> {
+        let hello = Request::Hello(Hello {
             version: VERSION,
             identity: identity.to_owned(),
             namespace: "eldest/".to_owned(),
-            linger_ms: 0,
-        };
+            linger_ms: u64::try_from(linger.as_millis()).unwrap(),
+        });
         let own = process::own().unwrap();
         // A connection that was refused is closed already.
         let _ = socket.send(&hello.encode(), &[own.as_fd()]).await;
@@ -146,6 +151,28 @@ async fn an_identity_that_no_session_can_have_is_refused() {
 }
 
 #[tokio::test]
+async fn a_time_for_which_no_guard_may_linger_is_refused() {
+    let stage = Stage::new("linger", 100);
+    let longest = Duration::from_secs(300);
+    let socket = stage.connect();
+    let longer = longest + Duration::from_millis(1);
+    let Some(Reply::Refused { reason }) = stage.hello_for(&socket, "a", longer).await else {
+        panic!("it was taken");
+    };
+    assert_eq!(
+        reason,
+        "the guard's linger is 300.001s; at most 300s are allowed"
+    );
+    assert_eq!(stage.sessions(), 0);
+    let socket = stage.connect();
+    let welcome = stage.hello_for(&socket, "a", longest).await;
+    assert!(
+        matches!(welcome, Some(Reply::Welcome { .. })),
+        "{welcome:?}"
+    );
+}
+
+#[tokio::test]
 async fn a_user_sees_its_own_sessions_and_root_those_of_all() {
     let stage = Stage::new("seen", 100);
     let session = |uid| Guarded {
@@ -159,6 +186,7 @@ async fn a_user_sees_its_own_sessions_and_root_those_of_all() {
         connected: true,
         processes: 1,
         cgroups: 0,
+        timers: Vec::new(),
     };
     for uid in [4711, 4712] {
         stage.agent.enlist(session(uid)).unwrap();

@@ -19,4 +19,7 @@ pub enum Life {
         /// session has ended.
         kill: Option<OwnedFd>,
     },
+    /// A timer (`timerfd`) that runs while somebody may rely on a promise of the session's process. It counts when every
+    /// process has ended.
+    Timer(OwnedFd),
 }

@@ -1,17 +1,20 @@
 //! Sends the lives of a session to its guard: each new one over every connection whose registration may still count, and
-//! all of them over each new connection.
+//! all of them over each new connection. Sets the timer of the session's promises, which is one of the lives.
 //!
 //! The guard may keep a registration whose connection the session takes for broken: it was only slow. Such a registration
 //! must learn of every later life too, or the guard would revoke the lease while that life lives on.
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::life::Life;
 use super::lives::MOST_LIVES;
 use super::socket::Socket;
+use super::timer::Promises;
 use super::wire::Request;
+use eldest_core::time::Time;
 
 /// Messages with lives that a guard may leave unanswered before the session ends that registration. So many always fit
 /// into the buffer of a socket, together with the `goodbye`.
@@ -25,9 +28,28 @@ pub(crate) struct Links(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    lives: Vec<Life>,
+    lives: Vec<Known>,
+    /// The first promise makes it.
+    promises: Option<Promises>,
     /// The eldest first.
     links: VecDeque<Link>,
+}
+
+#[derive(Debug)]
+struct Known {
+    life: Life,
+    what: What,
+    /// Whether every guard whose registration may count was told.
+    told: bool,
+}
+
+/// What a life is to the session, by which it knows the life again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Other,
+    /// The process of this number. While it lives, nothing else has the number.
+    Process(u32),
+    Promises,
 }
 
 #[derive(Debug)]
@@ -66,40 +88,48 @@ impl Links {
     ///
     /// Says why the guard was not told.
     pub(crate) fn add(&self, life: Life) -> Result<(), String> {
+        self.lock().add(What::Other, || Ok(life))
+    }
+
+    /// Adds the process of that number, unless the guard knows it. Only then it may be promised anything without a timer.
+    ///
+    /// # Errors
+    ///
+    /// Says why the guard was not told.
+    pub(crate) fn outlive(
+        &self,
+        number: u32,
+        file: impl FnOnce() -> io::Result<OwnedFd>,
+    ) -> Result<(), String> {
+        self.lock()
+            .add(What::Process(number), || file().map(Life::Process))
+    }
+
+    /// Has the guard leave the session's leases alone until then, although the session's process is dead. The clock showed `now`
+    /// just before.
+    ///
+    /// # Errors
+    ///
+    /// Says why the guard does not know: nothing may be promised.
+    pub(crate) fn promise(&self, now: Time, until: Time) -> Result<(), String> {
+        let failed = |error| format!("the timer of the promises failed: {error}");
         let mut inner = self.lock();
-        inner.lives.retain(|life| !life.has_ended());
-        if inner.lives.len() >= MOST_LIVES {
-            return Err(format!(
-                "the session has {MOST_LIVES} lives beside its own, which is the limit"
-            ));
-        }
-        let Inner { lives, links } = &mut *inner;
-        let mut left = VecDeque::new();
-        let mut failed = None;
-        for mut link in links.drain(..) {
-            match link.send(&life) {
-                Ok(true) => left.push_back(link),
-                Ok(false) => {}
-                Err(error) => {
-                    failed = Some(error);
-                    left.push_back(link);
-                }
-            }
-        }
-        *links = left;
-        lives.push(life);
-        match failed {
-            None => Ok(()),
-            Some(error) => Err(format!("the guard could not be told of it: {error}")),
-        }
+        let mut promises = match inner.promises.take() {
+            Some(promises) => promises,
+            None => Promises::new().map_err(failed)?,
+        };
+        let set = promises.last(now, until).map_err(failed);
+        let told = inner.add(What::Promises, || promises.share().map(Life::Timer));
+        inner.promises = Some(promises);
+        set.and(told)
     }
 
     /// Sends all lives over a new connection, and from now on each further one.
     pub(super) fn join(&self, socket: &Arc<Socket>) -> io::Result<()> {
         let mut inner = self.lock();
-        inner.lives.retain(|life| !life.has_ended());
-        for life in &inner.lives {
-            let (request, files) = life.message();
+        inner.lives.retain(|known| !known.life.has_ended());
+        for known in &inner.lives {
+            let (request, files) = known.life.message();
             socket.try_send(&request.encode(), &files)?;
         }
         let unanswered = 0;
@@ -156,6 +186,51 @@ impl Links {
         // Every change under this lock is complete in itself.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Inner {
+    /// Adds a life, unless the guard knows it.
+    fn add(&mut self, what: What, life: impl FnOnce() -> io::Result<Life>) -> Result<(), String> {
+        let Self { lives, links, .. } = self;
+        let is_it =
+            |known: &Known| what != What::Other && known.what == what && !known.life.has_ended();
+        if !lives.iter().any(is_it) {
+            lives.retain(|known| !known.life.has_ended());
+            // There is always room for the timer, by which the rest can be promised.
+            let most = MOST_LIVES - usize::from(what != What::Promises);
+            if lives.len() >= most {
+                return Err(format!(
+                    "the session has {most} lives beside its own, which is the limit"
+                ));
+            }
+            let life = life().map_err(|error| format!("it cannot be shared: {error}"))?;
+            let told = false;
+            lives.push(Known { life, what, told });
+        }
+        // Without an equal, it is the last one.
+        let place = lives.iter().position(is_it).unwrap_or(lives.len() - 1);
+        let known = &mut lives[place];
+        if !known.told {
+            tell(links, &known.life)
+                .map_err(|error| format!("the guard could not be told of it: {error}"))?;
+            known.told = true;
+        }
+        Ok(())
+    }
+}
+
+/// Sends a life over every connection.
+fn tell(links: &mut VecDeque<Link>, life: &Life) -> io::Result<()> {
+    let mut told = Ok(());
+    links.retain_mut(|link| {
+        let sent = link.send(life);
+        let stays = !matches!(sent, Ok(false));
+        if let Err(error) = sent {
+            told = Err(error);
+        }
+        stays
+    });
+    told
 }
 
 fn is_closed(error: &io::Error) -> bool {

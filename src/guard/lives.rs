@@ -1,17 +1,20 @@
-//! Keeps the lives of a guarded session: the processes and cgroups that must all have ended before the guard revokes the
-//! session's leases.
+//! Keeps the lives of a guarded session: the processes, cgroups and timers that must all have ended before the guard revokes
+//! the session's leases.
 //!
 //! A session's own process is one of them. A supervisor adds the process that ends its program when it is dead itself, the
-//! program, and the program's cgroup.
+//! program, and the program's cgroup. A session that answers others adds a timer for what it promised them, and the processes
+//! that it promised it to.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::cgroup::{self, Cgroup};
 use super::life::Life;
 use super::limits::PROCESS;
 use super::process::{self, Process};
+use super::timer::Timer;
 use super::wire::Request;
 use crate::runtime::{SharedEnv, timeout};
 
@@ -31,6 +34,7 @@ impl Life {
                 let files = std::iter::once(events).chain(kill);
                 (Request::Cgroup, files.map(AsFd::as_fd).collect())
             }
+            Life::Timer(file) => (Request::Timer, vec![file.as_fd()]),
         }
     }
 
@@ -39,6 +43,8 @@ impl Life {
         match self {
             Life::Process(file) | Life::Program(file) => process::has_ended(file),
             Life::Cgroup { events, .. } => cgroup::is_empty(events),
+            // The session's process lives, and may set it again.
+            Life::Timer(_) => false,
         }
     }
 }
@@ -51,6 +57,7 @@ pub(super) struct Lives {
     /// Processes that belong to the cgroups.
     contained: Vec<Process>,
     cgroups: Vec<Cgroup>,
+    timers: Vec<Arc<Timer>>,
 }
 
 impl Lives {
@@ -59,6 +66,7 @@ impl Lives {
             processes: vec![own],
             contained: Vec::new(),
             cgroups: Vec::new(),
+            timers: Vec::new(),
         }
     }
 
@@ -68,9 +76,7 @@ impl Lives {
         files: Vec<OwnedFd>,
         contained: bool,
     ) -> Result<(), String> {
-        let [file] = <[OwnedFd; 1]>::try_from(files)
-            .map_err(|files| format!("{} files came with a process, not one", files.len()))?;
-        let Some(process) = Process::unless_ended(file)? else {
+        let Some(process) = Process::unless_ended(only(files, "process")?)? else {
             return Ok(());
         };
         self.make_room()?;
@@ -95,6 +101,14 @@ impl Lives {
         Ok(())
     }
 
+    /// Adds the timer that was sent.
+    pub(super) fn add_timer(&mut self, files: Vec<OwnedFd>) -> Result<(), String> {
+        let timer = Timer::new(only(files, "timer")?)?;
+        self.make_room()?;
+        self.timers.push(Arc::new(timer));
+        Ok(())
+    }
+
     fn make_room(&mut self) -> Result<(), String> {
         // The first one is the session's own, of which people are told.
         let mut first = true;
@@ -102,7 +116,8 @@ impl Lives {
             .retain(|process| std::mem::take(&mut first) || !process.has_ended());
         self.contained.retain(|process| !process.has_ended());
         self.cgroups.retain(|cgroup| !cgroup.is_empty());
-        let further = self.processes.len() - 1 + self.contained.len() + self.cgroups.len();
+        let processes = self.processes.len() - 1 + self.contained.len();
+        let further = processes + self.cgroups.len() + self.timers.len();
         if further >= MOST_LIVES {
             return Err(format!(
                 "the session has {further} lives beside its own, which is the limit"
@@ -124,10 +139,15 @@ impl Lives {
         )
     }
 
+    /// Returns the timers.
+    pub(super) fn timers(&self) -> Vec<Arc<Timer>> {
+        self.timers.clone()
+    }
+
     /// Returns how many files there are beside that of the session's own process.
     pub(super) fn files(&self) -> usize {
         let cgroups: usize = self.cgroups.iter().map(Cgroup::files).sum();
-        (self.processes.len() + self.contained.len() - 1) * PROCESS + cgroups
+        (self.processes.len() + self.contained.len() - 1) * PROCESS + cgroups + self.timers.len()
     }
 
     /// Returns `true` if no process is left that may still end the program in its own way.
@@ -146,7 +166,8 @@ impl Lives {
         }
     }
 
-    /// Kills the cgroups that are left, and waits until everything has ended.
+    /// Kills the cgroups that are left, and waits until everything has ended. Every process must have ended before: while one
+    /// lives, it may set a timer again.
     ///
     /// # Cancellation safety
     ///
@@ -167,12 +188,22 @@ impl Lives {
                 for process in &self.contained {
                     process.ended().await;
                 }
+                for timer in &self.timers {
+                    timer.ended().await;
+                }
             };
             if timeout(&**env, LOOK_EVERY, ended).await.is_some() {
                 return;
             }
         }
     }
+}
+
+/// Returns the file that came with a life.
+fn only(files: Vec<OwnedFd>, life: &str) -> Result<OwnedFd, String> {
+    let [file] = <[OwnedFd; 1]>::try_from(files)
+        .map_err(|files| format!("{} files came with a {life}, not one", files.len()))?;
+    Ok(file)
 }
 
 fn tell(identity: &str, killed: io::Result<bool>) {

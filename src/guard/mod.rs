@@ -10,7 +10,7 @@
 //! then the keys of a crashed process stay until their lease expires, as they do without a guard.
 
 #[cfg(target_os = "linux")]
-mod agent;
+pub(crate) mod agent;
 #[cfg(target_os = "linux")]
 mod attending;
 #[cfg(target_os = "linux")]
@@ -32,11 +32,13 @@ mod lives;
 #[cfg(target_os = "linux")]
 mod process;
 #[cfg(target_os = "linux")]
-mod serving;
+pub(crate) mod serving;
 #[cfg(target_os = "linux")]
 pub(crate) mod socket;
 #[cfg(target_os = "linux")]
 mod spawned;
+#[cfg(target_os = "linux")]
+mod timer;
 #[cfg(not(target_os = "linux"))]
 mod unsupported;
 #[cfg(target_os = "linux")]
@@ -47,21 +49,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
+use crate::etcd::Pool;
+use crate::runtime::SharedEnv;
+use crate::state::SessionState;
 #[cfg(target_os = "linux")]
-pub(crate) use client::{Client, Wiring};
+pub(crate) use client::Client;
 #[cfg(target_os = "linux")]
 pub(crate) use links::Links;
 #[cfg(target_os = "linux")]
 pub(crate) use process::Process;
-#[cfg(target_os = "linux")]
-pub(crate) use serving::{Serving, agent_status};
 #[cfg(not(target_os = "linux"))]
-pub(crate) use unsupported::{Client, Links, Wiring};
+pub(crate) use unsupported::{Client, Links};
 
 /// Where the agent listens unless it is told otherwise.
 pub(crate) const AGENT_SOCKET: &str = "/run/eldest/agent.sock";
 /// The longest time that a guard lingers: longer, and the lease expires anyway.
 const LONGEST_LINGER: Duration = Duration::from_secs(300);
+/// The longest path of a socket, in bytes: what `sockaddr_un` holds, without its final zero.
+const LONGEST_PATH: usize = 107;
 
 /// The process that guards a session; for [`SessionOptions::guard`](crate::SessionOptions::guard).
 ///
@@ -140,14 +147,9 @@ impl Guard {
 
     /// Returns what is wrong with these settings.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.linger > LONGEST_LINGER {
-            return Err(format!(
-                "the guard's linger is {:?}; at most {LONGEST_LINGER:?} are allowed",
-                self.linger
-            ));
-        }
+        check_linger(self.linger)?;
         if let Kind::Agent(path) = &self.kind {
-            check_path(path)?;
+            check_agent_path(path)?;
         }
         #[cfg(target_os = "linux")]
         if self.kind == Kind::Spawned {
@@ -171,17 +173,46 @@ impl fmt::Display for Guard {
     }
 }
 
-/// Refuses a path that cannot be the address of a socket.
-pub(crate) fn check_path(path: &Path) -> Result<(), String> {
-    // What `sockaddr_un` holds, with its final zero.
-    let length = path.as_os_str().len();
-    if (1..=107).contains(&length) {
+/// Refuses a time for which a guard may not linger.
+fn check_linger(linger: Duration) -> Result<(), String> {
+    if linger <= LONGEST_LINGER {
         return Ok(());
     }
     Err(format!(
-        "the agent's socket {} has {length} bytes; 1 to 107 are allowed",
-        path.display()
+        "the guard's linger is {linger:?}; at most {LONGEST_LINGER:?} are allowed"
     ))
+}
+
+/// Refuses a path at which no agent can listen.
+fn check_agent_path(path: &Path) -> Result<(), String> {
+    check_path(path).map_err(|rule| format!("the agent's socket {}: {rule}", path.display()))
+}
+
+/// Refuses a path that cannot be the address of a socket.
+pub(crate) fn check_path(path: &Path) -> Result<(), String> {
+    let length = path.as_os_str().len();
+    if (1..=LONGEST_PATH).contains(&length) {
+        return Ok(());
+    }
+    Err(format!(
+        "it has {length} bytes; a socket's path has 1 to {LONGEST_PATH}"
+    ))
+}
+
+/// What the task that registers a session with its guard needs of the session.
+#[cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "there it only tells that there is no guard")
+)]
+pub(crate) struct Wiring {
+    pub(crate) env: SharedEnv,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) identity: Arc<str>,
+    /// The prefix of all keys of the session.
+    pub(crate) namespace: String,
+    pub(crate) session: watch::Receiver<SessionState>,
+    pub(crate) state: watch::Sender<GuardState>,
+    pub(crate) links: Arc<Links>,
 }
 
 /// Whether a session is guarded.
@@ -255,7 +286,10 @@ mod tests {
         assert!(linger.check().unwrap_err().contains("301s; at most 300s"));
         let long = "x".repeat(108);
         let error = Guard::agent_at(&long).check().unwrap_err();
-        assert!(error.contains("108 bytes; 1 to 107"), "{error}");
+        assert!(
+            error.contains("108 bytes; a socket's path has 1 to 107"),
+            "{error}"
+        );
         assert!(Guard::agent_at("").check().is_err());
         assert_eq!(Guard::agent().check(), Ok(()));
     }

@@ -59,17 +59,18 @@ impl Process {
         self.pid
     }
 
+    /// Returns another descriptor of the process.
+    pub(crate) fn share(&self) -> io::Result<OwnedFd> {
+        self.descriptor.get_ref().try_clone()
+    }
+
     /// Waits until every thread of the process has ended.
     ///
     /// # Cancellation safety
     ///
     /// Cancel safe.
     pub(crate) async fn ended(&self) {
-        loop {
-            // The second look tells a state, which stays, from a moment's wake-up.
-            if self.has_ended() && self.has_ended() {
-                return;
-            }
+        while !self.has_ended() {
             match self.descriptor.readable().await {
                 Ok(mut ready) => ready.clear_ready(),
                 // The runtime shuts down.

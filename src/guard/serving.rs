@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use serde_json::Value;
 
-use super::agent::{self, Agent};
+use super::agent::Agent;
 use super::attending;
-use super::check_path;
+use super::check_agent_path;
 use super::limits::Limits;
 use super::socket::{Listener, Socket, SocketFile};
 use super::wire::Reply;
@@ -19,7 +18,8 @@ use crate::etcd::Pool;
 use crate::runtime::SharedEnv;
 
 /// An agent that listens at a socket.
-pub(crate) struct Serving {
+#[allow(missing_debug_implementations)]
+pub struct Serving {
     agent: Arc<Agent>,
     listener: Listener,
 }
@@ -29,10 +29,10 @@ impl Serving {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the path cannot be a socket's, or another agent listens there.
+    /// `InvalidInput`: the path cannot be a socket's, or somebody listens there.
     pub(crate) fn listen(env: &SharedEnv, pool: Pool, file: &SocketFile) -> Result<Self> {
         let invalid = |message: String| Error::new(ErrorKind::InvalidInput, message);
-        check_path(&file.path).map_err(invalid)?;
+        check_agent_path(&file.path).map_err(invalid)?;
         let listener =
             Listener::bind(file).map_err(|error| invalid(explain(&file.path, &error)))?;
         let agent = Agent::start(env, pool, Limits::shared());
@@ -44,7 +44,7 @@ impl Serving {
     }
 
     /// Attends to every session that connects. Never returns.
-    pub(crate) async fn run(&self) {
+    pub async fn run(&self) {
         let agent = &self.agent;
         loop {
             match self.listener.accept().await {
@@ -75,17 +75,17 @@ impl Serving {
     }
 
     /// Returns why the agent does not reach etcd at present.
-    pub(crate) fn problem(&self) -> Option<String> {
+    pub fn problem(&self) -> Option<String> {
         self.agent.problem_told()
     }
 
-    /// Returns `true` while the path names this agent's socket.
-    pub(crate) fn is_found(&self) -> bool {
+    /// Returns `true` while the path names this agent's socket, and neither nothing nor another one's.
+    pub fn is_found(&self) -> bool {
         self.listener.is_found()
     }
 
-    /// Removes the socket's file, so that no session connects any more.
-    pub(crate) fn close(&self) {
+    /// Removes the socket's file, so that no session connects any more. Dropping the agent does the same.
+    pub fn close(&self) {
         self.listener.remove();
     }
 }
@@ -94,7 +94,9 @@ impl Serving {
 fn explain(path: &Path, error: &io::Error) -> String {
     let (path, folder) = (path.display(), path.parent().unwrap_or(path).display());
     match error.kind() {
-        io::ErrorKind::AddrInUse => format!("another agent listens at {path}"),
+        io::ErrorKind::AddrInUse => {
+            format!("another agent listens at {path}, or another program")
+        }
         io::ErrorKind::AlreadyExists => {
             format!("{path} is no socket: the agent replaces only a socket on which nobody listens")
         }
@@ -103,18 +105,9 @@ fn explain(path: &Path, error: &io::Error) -> String {
              user alone"
         ),
         io::ErrorKind::PermissionDenied => format!(
-            "the agent cannot listen at {path}: its user must be allowed to write the directory {folder} and to give \
-             the socket its group"
+            "the agent cannot listen at {path}: its user must be allowed to write the directory {folder}, to write a \
+             socket that is there already, and to give the socket its group"
         ),
         _ => format!("the agent cannot listen at {path}: {error}"),
     }
-}
-
-/// Reads what the agent at that path says of its sessions and of itself, as JSON.
-///
-/// # Errors
-///
-/// No agent answered there.
-pub(crate) async fn agent_status(path: &Path) -> std::io::Result<(Vec<Value>, Value)> {
-    agent::status(path).await
 }

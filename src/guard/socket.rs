@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, lchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -172,17 +173,15 @@ impl Listener {
     /// # Errors
     ///
     /// `AddrInUse`: somebody listens there already. `AlreadyExists`: the path names something that is no socket.
+    /// `PermissionDenied`: among others, this user may not ask whether somebody listens there.
     pub(super) fn bind(file: &SocketFile) -> io::Result<Self> {
         let path = &*file.path;
         let address = SocketAddrUnix::new(path)?;
-        if rustix::net::connect(unbound()?, &address).is_ok() {
-            return Err(io::ErrorKind::AddrInUse.into());
-        }
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
-            Ok(_) => fs::remove_file(path)?,
+            Ok(_) => make_room(path, &address)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -241,6 +240,17 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.remove();
+    }
+}
+
+/// Removes the socket's file of a listener that is gone.
+fn make_room(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
+    match rustix::net::connect(unbound()?, address) {
+        Err(Errno::CONNREFUSED) => fs::remove_file(path),
+        Err(Errno::NOENT) => Ok(()),
+        Err(Errno::ACCESS | Errno::PERM) => Err(io::ErrorKind::PermissionDenied.into()),
+        // So it is if its queue is full, or if its sockets are of another type.
+        _ => Err(io::ErrorKind::AddrInUse.into()),
     }
 }
 
@@ -319,4 +329,57 @@ fn receive_once(socket: &OwnedFd) -> io::Result<Option<Received>> {
     }
     let message = serde_json::from_slice(&bytes[..got.bytes])?;
     Ok(Some(Received { message, files }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(path: &Path) -> io::ErrorKind {
+        Listener::bind(&SocketFile::from(path)).unwrap_err().kind()
+    }
+
+    #[tokio::test]
+    async fn the_file_of_a_listener_that_is_gone_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let gone = unbound().unwrap();
+        rustix::net::bind(&gone, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        drop(gone);
+        let listener = Listener::bind(&SocketFile::from(&*path)).unwrap();
+        assert!(listener.is_found());
+        assert_eq!(refused(&path), io::ErrorKind::AddrInUse);
+        assert!(listener.is_found());
+    }
+
+    #[tokio::test]
+    async fn the_socket_of_another_program_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert_eq!(refused(&path), io::ErrorKind::AddrInUse);
+        std::os::unix::net::UnixStream::connect(&path).unwrap();
+        drop(other);
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_accepts_nobody_at_present_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let address = SocketAddrUnix::new(&path).unwrap();
+        let hung = unbound().unwrap();
+        rustix::net::bind(&hung, &address).unwrap();
+        rustix::net::listen(&hung, 0).unwrap();
+        let mut waiting = Vec::new();
+        loop {
+            let one = unbound().unwrap();
+            if rustix::net::connect(&one, &address).is_err() {
+                break;
+            }
+            waiting.push(one);
+        }
+        assert_eq!(refused(&path), io::ErrorKind::AddrInUse);
+        rustix::net::accept(&hung).unwrap();
+        Socket::connect(&path).unwrap();
+    }
 }

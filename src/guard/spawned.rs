@@ -1,7 +1,8 @@
 //! Starts a guard for one session: this program once more, which becomes a guard in [`init`].
 //!
-//! The guard lies in a Unix session of its own, so that no signal of a terminal reaches it. It ends when the session says
-//! goodbye, or when it has revoked the leases of the dead process.
+//! The guard lies in a Unix session of its own, so that no signal of a terminal reaches it, and outlives those signals with
+//! which a process manager ends all processes of a service. It ends when the session says goodbye, or when it has revoked
+//! the leases of the dead process.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -9,6 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::agent::Agent;
 use super::attending;
@@ -22,12 +25,13 @@ const GUARD: &str = "__eldest_guard";
 
 static INITIALISED: AtomicBool = AtomicBool::new(false);
 
-/// The process that a session has started.
+/// The process that a session has started. If this value is dropped before [`Spawned::end`], the async runtime has ended
+/// before the session was closed. Then the guard goes on: it revokes the lease when this process has ended.
 pub(super) struct Spawned(Child);
 
-impl Drop for Spawned {
-    fn drop(&mut self) {
-        // It has ended or is of no use any more; a guard without its session revokes nothing.
+impl Spawned {
+    /// Ends the guard, which has ended already or is of no use any more. A guard without its session revokes nothing.
+    pub(super) fn end(mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -62,9 +66,17 @@ pub(super) async fn start(pool: &Pool) -> Result<(Spawned, Socket), String> {
         .stdout(Stdio::null())
         .spawn();
     let spawned = Spawned(child.map_err(failed)?);
-    let access = pool.passed()?;
-    socket.send(&access, &[]).await.map_err(failed)?;
-    Ok((spawned, socket))
+    let told = match pool.passed() {
+        Ok(access) => socket.send(&access, &[]).await.map_err(failed),
+        Err(error) => Err(error),
+    };
+    match told {
+        Ok(()) => Ok((spawned, socket)),
+        Err(error) => {
+            spawned.end();
+            Err(error)
+        }
+    }
 }
 
 /// Becomes a guard if this process was started as one.
@@ -91,6 +103,14 @@ fn be_guard() -> Result<(), Box<dyn std::error::Error>> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
+        // A signal that has a stream never ends the process again, also when the stream has gone.
+        for kind in [
+            SignalKind::terminate(),
+            SignalKind::interrupt(),
+            SignalKind::hangup(),
+        ] {
+            drop(signal(kind)?);
+        }
         let socket: OwnedFd = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
         let socket = Socket::new(socket)?;
         let Some(access) = socket.receive().await? else {

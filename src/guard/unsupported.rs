@@ -1,13 +1,7 @@
 //! Says that a system without process descriptors has no guards.
 
-use std::sync::Arc;
-
-use tokio::sync::watch;
-
-use super::{Guard, GuardState};
-use crate::etcd::Pool;
-use crate::runtime::SharedEnv;
-use crate::state::SessionState;
+use super::{Guard, GuardState, Wiring};
+use eldest_core::time::Time;
 
 pub(super) const REASON: &str = "a guard needs the process descriptors of Linux 5.3 or newer; make the guard optional to go on without one here";
 
@@ -15,16 +9,13 @@ pub(super) const REASON: &str = "a guard needs the process descriptors of Linux 
 #[derive(Debug, Default)]
 pub(crate) struct Links;
 
-/// The session that would be guarded.
-#[allow(dead_code, reason = "the fields of the real one")]
-pub(crate) struct Wiring {
-    pub(crate) env: SharedEnv,
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) identity: Arc<str>,
-    pub(crate) namespace: String,
-    pub(crate) session: watch::Receiver<SessionState>,
-    pub(crate) state: watch::Sender<GuardState>,
-    pub(crate) links: Arc<Links>,
+impl Links {
+    /// No guard ends a lease here, whatever is promised.
+    #[allow(clippy::unused_self, reason = "the method of the real one")]
+    #[allow(clippy::unnecessary_wraps, reason = "the method of the real one")]
+    pub(crate) fn promise(&self, _now: Time, _until: Time) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Tells once that there is no guard.

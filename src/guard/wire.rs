@@ -3,25 +3,21 @@
 use serde_json::{Value, json};
 
 /// Both ends must speak the same version: a guard that does not know a message could miss a life.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 
 /// A message of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request {
     /// Introduces a session. A descriptor of its process comes with it.
-    Hello {
-        version: u64,
-        identity: String,
-        /// The prefix of the session's keys, empty or with its final `/`.
-        namespace: String,
-        linger_ms: u64,
-    },
+    Hello(Hello),
     /// Adds a process that must also have ended before the leases are revoked; its descriptor comes with it. `contained`:
     /// the process belongs to a cgroup of the session, which the guard may kill while that process lives.
     Process { contained: bool },
     /// Adds a cgroup that must also be empty before the leases are revoked. Descriptors of its `cgroup.events` and, if the
     /// guard may kill it, of its `cgroup.kill` come with it.
     Cgroup,
+    /// Adds a timer that must also have ended, after every process, before the leases are revoked; its descriptor comes with it.
+    Timer,
     /// Asks for a proof key for that lease.
     Guard { lease: i64 },
     /// Says that the proof key is in etcd.
@@ -32,6 +28,16 @@ pub(super) enum Request {
     Goodbye,
     /// Asks for the sessions that are guarded.
     Status,
+}
+
+/// What a session says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) version: u64,
+    pub(super) identity: String,
+    /// The prefix of the session's keys, empty or with its final `/`.
+    pub(super) namespace: String,
+    pub(super) linger_ms: u64,
 }
 
 /// A message of a guard. Each answers one request.
@@ -62,16 +68,13 @@ pub(super) enum Reply {
 impl Request {
     pub(super) fn encode(&self) -> Value {
         match self {
-            Request::Hello {
-                version,
-                identity,
-                namespace,
-                linger_ms,
-            } => json!({"hello": {
-                "version": version, "identity": identity, "namespace": namespace, "linger_ms": linger_ms,
+            Request::Hello(hello) => json!({"hello": {
+                "version": hello.version, "identity": hello.identity, "namespace": hello.namespace,
+                "linger_ms": hello.linger_ms,
             }}),
             Request::Process { contained } => json!({"process": {"contained": contained}}),
             Request::Cgroup => json!({"cgroup": {}}),
+            Request::Timer => json!({"timer": {}}),
             Request::Guard { lease } => json!({"guard": {"lease": hex(*lease)}}),
             Request::Proven { lease } => json!({"proven": {"lease": hex(*lease)}}),
             Request::Ping => json!({"ping": {}}),
@@ -86,16 +89,17 @@ impl Request {
         let number = |field: &str| fields.get(field)?.as_u64();
         let lease = || i64::from_str_radix(&text("lease")?, 16).ok();
         Some(match name.as_str() {
-            "hello" => Request::Hello {
+            "hello" => Request::Hello(Hello {
                 version: number("version")?,
                 identity: text("identity")?,
                 namespace: text("namespace")?,
                 linger_ms: number("linger_ms")?,
-            },
+            }),
             "process" => Request::Process {
                 contained: fields.get("contained")?.as_bool()?,
             },
             "cgroup" => Request::Cgroup,
+            "timer" => Request::Timer,
             "guard" => Request::Guard { lease: lease()? },
             "proven" => Request::Proven { lease: lease()? },
             "ping" => Request::Ping,
@@ -154,17 +158,18 @@ mod tests {
 
     #[test]
     fn every_message_is_read_back_as_it_was_written() {
-        let hello = Request::Hello {
+        let hello = Request::Hello(Hello {
             version: VERSION,
             identity: "nöde\n".to_owned(),
             namespace: "eldest/".to_owned(),
             linger_ms: 5,
-        };
+        });
         let lease = i64::MAX;
         let requests = [
             hello,
             Request::Process { contained: true },
             Request::Cgroup,
+            Request::Timer,
             Request::Guard { lease },
             Request::Proven { lease },
             Request::Ping,

@@ -36,6 +36,12 @@ impl Process {
         self.opened.user()
     }
 
+    /// Another descriptor of the process.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn share(&self) -> std::io::Result<std::os::fd::OwnedFd> {
+        self.opened.share()
+    }
+
     /// Waits until every thread of the process has ended.
     ///
     /// # Cancellation safety

@@ -112,9 +112,10 @@ impl Ending {
         let now = self.shared.env.now();
         let brief = now.after(self.grace);
         let (cutoff, valid) = match reason {
-            LostReason::LeaseExpiring | LostReason::Stalled | LostReason::Reassigned => {
-                (brief, true)
-            }
+            LostReason::LeaseExpiring
+            | LostReason::Stalled
+            | LostReason::Reassigned
+            | LostReason::Evacuated => (brief, true),
             LostReason::Shutdown | LostReason::SessionClosed | LostReason::RuntimeGone => {
                 (self.lease_deadline.deadline(), true)
             }

@@ -112,8 +112,9 @@ impl Lock {
     /// # Errors
     ///
     /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key.
-    /// `InvalidInput`: the session's [announcement](crate::SessionOptions::announcement) is too large. `Closed`: the
-    /// session was closed. After an error, nothing is left in etcd.
+    /// `InvalidInput`: the session's [announcement](crate::SessionOptions::announcement) is too large. `Unguarded`: the
+    /// [guard](crate::SessionOptions::guard) that the session requires does not guard its lease. `Closed`: the session
+    /// was closed. After an error, nothing is left in etcd.
     ///
     /// # Cancellation safety
     ///

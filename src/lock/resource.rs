@@ -64,6 +64,8 @@ impl Resource {
         let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else {
             return Ok(None);
         };
+        // The wait for the guard has a limit and an error of its own.
+        self.handle.guarded().await?;
         let (env, patience) = (&*self.handle.shared.env, self.handle.patience());
         match timeout(env, patience, self.elected(turn, true)).await {
             Some(Err(error)) if error.kind() == ErrorKind::Ended => Ok(None),

@@ -301,7 +301,7 @@ impl SessionShared {
 
 /// The levels with the locks by which the command `eldest run` keeps programs apart, and with the keys by which sessions
 /// prove to their guard that a lease is theirs.
-const HIDDEN: [&str; 2] = ["~run", "~guard"];
+const HIDDEN: [&str; 3] = ["~run", "~guard", "~evacuated"];
 
 /// Returns the prefix, with its `/`, one level above a key, or `None` if there is none.
 fn parent(key: &[u8]) -> Option<&[u8]> {

@@ -15,12 +15,12 @@ use crate::etcd::Pool;
 use crate::guard::{Client, GuardState, Links, Wiring};
 use crate::runtime::{SharedEnv, timeout};
 use crate::state::SessionState;
+use eldest_core::time::Time;
 
 /// What a session knows of its guard.
 pub(super) struct Guarding {
     pub(super) state: watch::Receiver<GuardState>,
     /// What else must have ended before the guard revokes the session's leases; `None` without a guard.
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     pub(super) links: Option<Arc<Links>>,
 }
 
@@ -72,11 +72,13 @@ impl Handle {
     ///
     /// `Unguarded`: it does not within the connect timeout.
     pub(crate) async fn guarded(&self) -> Result<()> {
-        if !self.shared.requires_guard() || self.shared.guarding.state.borrow().is_guarded() {
+        let shared = &self.shared;
+        let guards = |state: &GuardState| guards_present_lease(state, &shared.state.borrow());
+        if !shared.requires_guard() || guards(&shared.guarding.state.borrow()) {
             return Ok(());
         }
         self.send(Command::KeepLease)?;
-        self.await_guard(GuardState::is_guarded).await
+        self.await_guard(guards).await
     }
 
     async fn await_guard(&self, enough: impl FnMut(&GuardState) -> bool) -> Result<()> {
@@ -100,19 +102,66 @@ impl Handle {
     }
 }
 
+/// Returns `true` if the guard guards the lease that the session has now, and not only one that it has lost.
+fn guards_present_lease(guard: &GuardState, session: &SessionState) -> bool {
+    match (guard, session) {
+        (GuardState::Guarded { lease_id }, SessionState::Live(lease)) => {
+            *lease_id == lease.lease_id()
+        }
+        _ => false,
+    }
+}
+
 impl SessionShared {
     /// Adds something that must have ended before the session's leases are revoked by its guard, if there is one.
     #[cfg(target_os = "linux")]
     pub(crate) fn also(&self, life: crate::guard::life::Life) -> Result<()> {
-        let Some(links) = &self.guarding.links else {
-            return Ok(());
-        };
-        let added = links.add(life);
-        added.map_err(|reason| Error::new(ErrorKind::Unguarded, reason))
+        self.tell_guard(|links| links.add(life))
+    }
+
+    /// Adds a process to which the session makes promises, unless it was added already.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn outlive(
+        &self,
+        number: u32,
+        file: impl FnOnce() -> std::io::Result<std::os::fd::OwnedFd>,
+    ) -> Result<()> {
+        self.tell_guard(|links| links.outlive(number, file))
+    }
+
+    /// Has the guard, if there is one, leave the session's leases alone until then, although the process is dead.
+    pub(crate) fn promise(&self, until: Time) -> Result<()> {
+        self.tell_guard(|links| links.promise(self.env.now(), until))
+    }
+
+    fn tell_guard(&self, tell: impl FnOnce(&Links) -> Result<(), String>) -> Result<()> {
+        let told = self.guarding.links.as_deref().map_or(Ok(()), tell);
+        told.map_err(|reason| Error::new(ErrorKind::Unguarded, reason))
     }
 
     fn requires_guard(&self) -> bool {
         let guard = self.settings.guard.as_ref();
         guard.is_some_and(|guard| !guard.optional)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::Scripted;
+    use crate::state::{LeaseDeadlines, LeaseView};
+
+    #[test]
+    fn a_guard_of_a_lease_that_was_lost_does_not_count() {
+        let live = |lease| {
+            let deadlines = LeaseDeadlines::new(std::time::Duration::ZERO);
+            let deadline = deadlines.begin(lease, Time::MAX);
+            SessionState::Live(LeaseView::new(lease, deadline, Arc::new(Scripted::still())))
+        };
+        let guarded = GuardState::Guarded { lease_id: 7 };
+        assert!(guards_present_lease(&guarded, &live(7)));
+        assert!(!guards_present_lease(&guarded, &live(8)), "its successor");
+        assert!(!guards_present_lease(&guarded, &SessionState::Ready));
+        assert!(!guards_present_lease(&GuardState::Ready, &live(7)));
     }
 }

@@ -1,5 +1,6 @@
 //! Defines the session: one lease, one keepalive stream and one watch stream for all of its handles.
 
+mod evacuating;
 mod guarding;
 mod names;
 mod options;
@@ -19,7 +20,7 @@ use crate::driver::{
     Command, Commands, Driver, ObserverParts, Observers, Parts, Room, WeakCommands, several,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::Pool;
+use crate::etcd::{Endpoint, EndpointStatus, Pool};
 use crate::guard::GuardState;
 use crate::runtime::{SharedEnv, System, Watched, timeout};
 use crate::state::{Announcement, AsOf, LeaseDeadlines, LocalStatuses, Roster, SessionState};
@@ -30,7 +31,7 @@ use names::Names;
 use options::ETCD_ELECTION_TIMEOUT;
 
 pub(crate) use names::{MAX_CAPACITY, MAX_COUNT, Path, Use};
-pub use options::SessionOptions;
+pub use options::{LOST_PACKET, SessionOptions};
 pub(crate) use options::{Settings, check_exact, check_name};
 
 /// A node's connection to etcd, with one lease, one keepalive stream and one watch stream for all its elections and
@@ -135,7 +136,9 @@ impl Handle {
 
     /// Encodes the announcement for etcd, for a candidate that joined at `since`.
     pub(crate) fn encode(&self, announcement: &Announcement, since: Duration) -> Result<Arc<[u8]>> {
-        announcement.encode(&self.shared.settings.identity, since)
+        let settings = &self.shared.settings;
+        let home = settings.data_center.as_deref();
+        announcement.encode((&settings.identity, home), since)
     }
 
     /// Waits until a candidacy is over and its key is certainly gone.
@@ -188,7 +191,11 @@ impl Handle {
 }
 
 impl Session {
-    /// Connects to etcd, through the endpoint that answers first.
+    /// Connects to etcd, through the first endpoint that answers: those of [the session's data
+    /// center](SessionOptions::data_center), then the others, in the order of the list.
+    ///
+    /// The endpoints are URLs, or each an [`Endpoint`] with its data center. While the session lives, it prefers the
+    /// nearest of them ([`Session::endpoints`]).
     ///
     /// # Errors
     ///
@@ -199,7 +206,7 @@ impl Session {
     /// # Cancellation safety
     ///
     /// Cancel safe: if the call is dropped before it completes, it leaves nothing behind.
-    pub async fn connect<E: AsRef<str>>(
+    pub async fn connect<E: Into<Endpoint>>(
         endpoints: impl IntoIterator<Item = E>,
         options: SessionOptions,
     ) -> Result<Self> {
@@ -215,7 +222,7 @@ impl Session {
     /// # Errors
     ///
     /// `InvalidInput`: an endpoint or an option breaks a rule, or there is no tokio runtime.
-    pub fn connect_lazy<E: AsRef<str>>(
+    pub fn connect_lazy<E: Into<Endpoint>>(
         endpoints: impl IntoIterator<Item = E>,
         options: SessionOptions,
     ) -> Result<Self> {
@@ -229,16 +236,13 @@ impl Session {
             Some(env) => env,
             None => Arc::new(System::new().map_err(|e| invalid(e.to_string()))?),
         };
-        let endpoints: Vec<String> = endpoints
-            .into_iter()
-            .map(|e| e.as_ref().to_owned())
-            .collect();
         let pool = Pool::new(
             Arc::clone(&env),
-            &endpoints,
+            endpoints,
             settings.access(),
             settings.request_timeout,
         )
+        .and_then(|pool| pool.for_session(&settings.identity, settings.data_center.as_deref()))
         .map_err(invalid)?;
         if !settings.survives(ETCD_ELECTION_TIMEOUT) {
             tracing::warn!(
@@ -273,6 +277,7 @@ impl Session {
             target: "eldest::session", "session",
             identity = settings.identity, namespace = settings.namespace,
         );
+        pool.keep_near(Arc::clone(&config.probe_key), span.clone());
         let identity: Arc<str> = settings.identity.as_str().into();
         let namespace: Arc<[u8]> = settings.namespace_prefix().into_bytes().into();
         let observers = Observers::new(ObserverParts {
@@ -341,6 +346,80 @@ impl Session {
     /// every change.
     pub fn guard_state(&self) -> watch::Receiver<GuardState> {
         self.handle.shared.guarding.state.clone()
+    }
+
+    /// Returns a channel with what the session knows of its endpoints: the current state at once, then every change.
+    ///
+    /// It shows the endpoint in use, its round trip, and why the session uses it. A session prefers the endpoint with the
+    /// shortest round trip, or those of [its data center](SessionOptions::data_center). It leaves an endpoint that fails
+    /// at once, and returns when the endpoint is well again, which ends no term and delays no renewal.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// for endpoint in session.endpoints().borrow().iter() {
+    ///     if let Some(why) = endpoint.renewals() {
+    ///         println!("{} ({})", endpoint.url(), why.as_str());
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn endpoints(&self) -> watch::Receiver<Arc<[EndpointStatus]>> {
+        self.handle.shared.pool.endpoints_seen()
+    }
+
+    /// Replaces the session's endpoints, without ending a term.
+    ///
+    /// The session first makes a linearizable read at each new endpoint. Endpoints that are in both lists keep their
+    /// connections and measurements. Requests to an endpoint that is no longer named move to one of the new list, by a
+    /// connection that is made before. When the call returns, new requests go to the new list. The stream of renewals
+    /// follows with the next renewal, after a third of the TTL at the latest, and the other streams follow at once.
+    ///
+    /// Endpoints that do not answer are accepted if another one does. Without a change, the call has no effect.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let [first, second] = [etcd.endpoint(), etcd.endpoint().replace("127.0.0.1", "localhost")];
+    /// session.set_endpoints([first, second]).await?;
+    /// assert_eq!(session.endpoints().borrow().len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// After an error, the endpoints are the same as before.
+    ///
+    /// `InvalidInput`: an endpoint breaks a rule of [`Session::connect`], is a member of another cluster, or shows an older
+    /// state than the present endpoints; the message names it. `Unavailable`: no endpoint of the new list answered within
+    /// the connect timeout (default 5 s). `Unauthenticated`, `Proxied`, `CertificateRefused`: as for [`Session::connect`],
+    /// if no other endpoint answered. `Closed`: the session was closed.
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the call is dropped, the session uses either list. It does not use both.
+    pub async fn set_endpoints<E: Into<Endpoint>>(
+        &self,
+        endpoints: impl IntoIterator<Item = E>,
+    ) -> Result<()> {
+        let endpoints = endpoints.into_iter().map(Into::into).collect();
+        let shared = &self.handle.shared;
+        let invalid = |message: String| Error::new(ErrorKind::InvalidInput, message);
+        let endpoints = shared.pool.checked(endpoints).map_err(invalid)?;
+        if matches!(*shared.state.borrow(), SessionState::Closed) {
+            return Err(Error::closed());
+        }
+        let key = shared.settings.probe_key();
+        let set = || shared.pool.set_endpoints(endpoints.clone(), &key);
+        shared.persist(set).await?.map_err(invalid)
     }
 
     /// Ends every term, leaves every queue and revokes the lease.
@@ -413,7 +492,7 @@ impl SessionShared {
     async fn reach(&self) -> Result<()> {
         let patience = self.settings.connect_timeout;
         let end = self.env.now().after(patience);
-        let probe = self.settings.prefix("~").into_bytes();
+        let probe = self.settings.probe_key();
         let (mut failures, mut refusing) = (0, BTreeSet::new());
         loop {
             let Err(failure) = self.pool.probe(&probe).await else {

@@ -15,9 +15,15 @@ const PARTITIONS: &str = "~partitions/";
 /// The prefix of group members' keys.
 const MEMBERS: &str = "~members/";
 /// The levels below a namespace that are not for candidates: permits, partitions, groups, the locks of `eldest run`, and
-/// the keys by which sessions prove to their guard that a lease is theirs.
-pub(super) const OWN_LEVELS: [&str; 5] =
-    ["~semaphore", "~partitions", "~members", "~run", "~guard"];
+/// the keys by which sessions prove to their guard that a lease is theirs, and the marks of evacuated data centres.
+pub(super) const OWN_LEVELS: [&str; 6] = [
+    "~semaphore",
+    "~partitions",
+    "~members",
+    "~run",
+    "~guard",
+    "~evacuated",
+];
 
 /// The largest capacity, because every change of a permit reaches everybody who holds or awaits one.
 pub(crate) const MAX_CAPACITY: usize = 1024;

@@ -12,8 +12,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::TlsOptions;
 use crate::etcd::{Access, Credentials};
 use crate::guard::Guard;
-use crate::state::Announcement;
+use crate::state::{Announcement, EVACUATED, home, is_set_aside, set_aside};
 use eldest_core::candidate::LONG_QUEUE;
+use eldest_core::evacuation::Homes;
 use eldest_core::lease::Trust;
 use eldest_core::{BATCH, Config};
 
@@ -24,6 +25,10 @@ const MIN_TTL: Duration = Duration::from_secs(2);
 const MAX_TTL: Duration = Duration::from_secs(300);
 /// etcd's election timeout by default.
 pub(crate) const ETCD_ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
+/// The longest distance for which [`SessionOptions::wan`] finds a TTL.
+const MAX_ROUND_TRIP: Duration = Duration::from_millis(4_950);
+/// Beside the round trips that a request takes: the repetition of one lost packet.
+pub const LOST_PACKET: Duration = Duration::from_millis(250);
 const MAX_IDENTITY: usize = 1024;
 /// The longest namespace or name, in bytes.
 const MAX_NAME: usize = 512;
@@ -75,9 +80,12 @@ pub struct SessionOptions {
     margin: Option<Duration>,
     grace: Option<Duration>,
     request_timeout: Option<Duration>,
+    /// As [`SessionOptions::wan`] was given it.
+    round_trip: Option<Duration>,
     connect_timeout: Duration,
     clock_drift_ppm: u32,
     announcement: Option<Announcement>,
+    data_center: Option<String>,
     credentials: Option<Credentials>,
     guard: Option<Guard>,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -97,9 +105,11 @@ impl SessionOptions {
             margin: None,
             grace: None,
             request_timeout: None,
+            round_trip: None,
             connect_timeout: Duration::from_secs(5),
             clock_drift_ppm: 1000,
             announcement: None,
+            data_center: None,
             credentials: None,
             guard: None,
             #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -183,6 +193,17 @@ impl SessionOptions {
         self
     }
 
+    /// Names the data center that this node is in. The session then prefers [endpoints](crate::Endpoint::data_center) of
+    /// the same data center, and goes to others only while none of those is well. By default, a session prefers the
+    /// endpoint with the shortest measured round trip.
+    ///
+    /// At least one endpoint must name its data center. Candidates announce the name, unless they announce [another
+    /// one](Announcement::with_data_center), or a plain string.
+    pub fn data_center(mut self, data_center: impl Into<String>) -> Self {
+        self.data_center = Some(data_center.into());
+        self
+    }
+
     /// Sets etcd's user and password. Without credentials, etcd must allow access without authentication.
     ///
     /// ```
@@ -233,17 +254,24 @@ impl SessionOptions {
         self
     }
 
-    /// Sets TTL and request timeout for etcd members that are `round_trip` away.
+    /// Sets TTL and request timeout for etcd members that are `round_trip` away: more than 0 and at most 4.95 s.
     ///
     /// The request timeout is six round trips (connecting with TLS takes four) plus 250 ms, at least 500 ms. The TTL is
     /// ten request timeouts, at least 15 s. Both replace earlier values of [`SessionOptions::ttl`] and
     /// [`SessionOptions::request_timeout`].
     pub fn wan(mut self, round_trip: Duration) -> Self {
-        let request = (round_trip * 6 + Duration::from_millis(250)).max(Duration::from_millis(500));
-        let ttl = (request * 10).max(Duration::from_secs(15)).min(MAX_TTL);
+        let request = wan_request_timeout(round_trip);
+        let ttl = request.saturating_mul(10);
+        let ttl = ttl.clamp(Duration::from_secs(15), MAX_TTL);
         self.ttl = Duration::from_secs(ttl.as_secs_f64().ceil() as u64);
         self.request_timeout = Some(request);
+        self.round_trip = Some(round_trip);
         self
+    }
+
+    /// Returns the TTL, which may break a rule.
+    pub(crate) fn chosen_ttl(&self) -> Duration {
+        self.ttl
     }
 
     /// Runs the session in a simulated environment.
@@ -265,19 +293,37 @@ impl SessionOptions {
         let trusted = ttl.saturating_sub(ttl.mul_f64(f64::from(self.clock_drift_ppm) / 1e6));
         let needed = ttl / 3 + request_timeout * 2 + grace + margin;
         if needed > trusted {
+            let given = self.round_trip;
+            let given = given.filter(|it| wan_request_timeout(*it) == request_timeout);
+            let why = given.map_or_else(String::new, |round_trip| {
+                format!("; the request timeout follows from round_trip = {round_trip:?}")
+            });
             return Err(invalid(format!(
                 "one lost renewal would cost the leadership: ttl/3 + 2 * request_timeout + grace + margin \
                  = {:?} + 2 * {request_timeout:?} + {grace:?} + {margin:?} = {needed:?} \
-                 must be at most ttl less clock drift = {trusted:?}",
+                 must be at most ttl less clock drift = {trusted:?}{why}",
                 ttl / 3,
             )));
         }
         Ok(())
     }
 
+    fn check_round_trip(&self) -> Result<()> {
+        match self.round_trip {
+            Some(round_trip) if round_trip.is_zero() || round_trip > MAX_ROUND_TRIP => {
+                Err(invalid(format!(
+                    "round_trip is {round_trip:?}; it must be more than 0 and at most {MAX_ROUND_TRIP:?}, so that ten \
+                     request timeouts of six round trips and {LOST_PACKET:?} fit into the longest TTL, {MAX_TTL:?}"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn settle(self) -> Result<Settings> {
         check_identity(&self.identity)?;
         check_namespace(&self.namespace)?;
+        self.check_round_trip()?;
         let ttl = self.ttl;
         if ttl < MIN_TTL || ttl > MAX_TTL || ttl.subsec_nanos() != 0 {
             return Err(invalid(format!(
@@ -325,6 +371,7 @@ impl SessionOptions {
             request_timeout,
             connect_timeout: self.connect_timeout,
             announcement: self.announcement.unwrap_or_default(),
+            data_center: self.data_center,
             access,
             guard: self.guard,
             spare,
@@ -355,6 +402,7 @@ pub(crate) struct Settings {
     pub(crate) request_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) announcement: Announcement,
+    pub(crate) data_center: Option<String>,
     access: Access,
     pub(crate) guard: Option<Guard>,
     /// How long after a renewal was due another one may still arrive.
@@ -371,10 +419,31 @@ impl Settings {
             trust: self.trust,
             grace: self.grace,
             request_timeout: self.request_timeout,
-            probe_key: self.prefix("~").into_bytes().into(),
+            probe_key: self.probe_key().into(),
+            homes: self.homes(),
             long_queue: LONG_QUEUE,
             batch: BATCH,
         }
+    }
+
+    /// Returns a key that the session may read, whether it exists or not.
+    pub(crate) fn probe_key(&self) -> Vec<u8> {
+        self.prefix("~").into_bytes()
+    }
+
+    /// Returns how the core reads announcements, and where the marks of evacuated data centres are.
+    fn homes(&self) -> Homes {
+        Homes {
+            marks: self.marks().into(),
+            home,
+            set_aside,
+            is_set_aside,
+        }
+    }
+
+    /// Returns the prefix of the marks of evacuated data centres.
+    pub(crate) fn marks(&self) -> Vec<u8> {
+        format!("{}{EVACUATED}", self.namespace_prefix()).into_bytes()
     }
 
     /// Returns the credentials and certificates for connections.
@@ -392,6 +461,11 @@ impl Settings {
         self.spare >= self.request_timeout * 2 + election_timeout
     }
 
+    /// Returns how late a renewal may be verified.
+    pub(crate) fn spare(&self) -> Duration {
+        self.spare
+    }
+
     /// Returns the prefix of all keys.
     pub(crate) fn namespace_prefix(&self) -> String {
         if self.is_everywhere() {
@@ -405,6 +479,12 @@ impl Settings {
     pub(crate) fn is_everywhere(&self) -> bool {
         matches!(self.namespace.as_str(), "" | "/")
     }
+}
+
+/// Returns the request timeout of [`SessionOptions::wan`].
+fn wan_request_timeout(round_trip: Duration) -> Duration {
+    let needed = round_trip.saturating_mul(6).saturating_add(LOST_PACKET);
+    needed.max(Duration::from_millis(500))
 }
 
 fn invalid(message: String) -> Error {

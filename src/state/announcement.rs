@@ -110,9 +110,13 @@ impl Announcement {
             .and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)))
     }
 
-    /// Returns the bytes that a session of that identity writes to etcd. `since` counts from 1970, and is added unless
-    /// the announcement is a plain string.
-    pub(crate) fn encode(&self, session: &str, since: Duration) -> Result<Arc<[u8]>> {
+    /// Returns the bytes that a session of that identity, in that data centre, writes to etcd. `since` counts from 1970, and
+    /// is added unless the announcement is a plain string.
+    pub(crate) fn encode(
+        &self,
+        session: (&str, Option<&str>),
+        since: Duration,
+    ) -> Result<Arc<[u8]>> {
         let bytes = match &self.verbatim {
             Some(bytes) => bytes.to_vec(),
             None => self.written(session, since),
@@ -131,7 +135,7 @@ impl Announcement {
     }
 
     /// The JSON object.
-    pub(crate) fn written(&self, session: &str, now: Duration) -> Vec<u8> {
+    pub(crate) fn written(&self, (session, home): (&str, Option<&str>), now: Duration) -> Vec<u8> {
         let identity = if self.identity.is_empty() {
             session
         } else {
@@ -142,8 +146,8 @@ impl Announcement {
         if let Some(address) = &self.address {
             object.insert("address".into(), address.clone().into());
         }
-        if let Some(data_center) = &self.data_center {
-            object.insert("data_center".into(), data_center.clone().into());
+        if let Some(data_center) = self.data_center.as_deref().or(home) {
+            object.insert("data_center".into(), data_center.into());
         }
         let since = self
             .since_unix_ms
@@ -165,13 +169,44 @@ impl Announcement {
     }
 }
 
-fn parse(value: &[u8]) -> Option<Announcement> {
+/// The data centre that a candidate announces.
+pub(crate) fn home(value: &[u8]) -> Option<Vec<u8>> {
+    Some(parse(value)?.data_center?.into_bytes())
+}
+
+/// What members of partitions announce that take none while others do.
+const ASIDE: &str = "evacuated";
+
+/// The announcement of a member whose data centre is evacuated.
+pub(crate) fn set_aside(value: &[u8]) -> Arc<[u8]> {
+    let Some(mut object) = object(value) else {
+        return value.into();
+    };
+    object.insert(ASIDE.into(), true.into());
+    Value::Object(object).to_string().into_bytes().into()
+}
+
+/// Whether a member announces that.
+pub(crate) fn is_set_aside(value: &[u8]) -> bool {
+    let named = value
+        .windows(ASIDE.len())
+        .any(|part| part == ASIDE.as_bytes());
+    let said = || object(value)?.get(ASIDE)?.as_bool();
+    named && said() == Some(true)
+}
+
+fn object(value: &[u8]) -> Option<Map<String, Value>> {
     if value.first() != Some(&b'{') {
         return None;
     }
-    let Value::Object(object) = serde_json::from_slice(value).ok()? else {
-        return None;
-    };
+    match serde_json::from_slice(value).ok()? {
+        Value::Object(object) => Some(object),
+        _ => None,
+    }
+}
+
+fn parse(value: &[u8]) -> Option<Announcement> {
+    let object = object(value)?;
     let text = |name: &str| object.get(name).and_then(Value::as_str).map(str::to_owned);
     let metadata = object.get("metadata").and_then(Value::as_object);
     Some(Announcement {
@@ -218,7 +253,10 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1_700_000_000);
 
     fn written(announcement: &Announcement) -> Vec<u8> {
-        announcement.encode("session", NOW).unwrap().to_vec()
+        announcement
+            .encode(("session", None), NOW)
+            .unwrap()
+            .to_vec()
     }
 
     #[test]
@@ -261,9 +299,32 @@ mod tests {
     }
 
     #[test]
+    fn the_sessions_data_centre_is_announced_unless_another_one_or_a_plain_string_is() {
+        let encoded = |announcement: Announcement| {
+            let bytes = announcement.encode(("session", Some("dc1")), NOW).unwrap();
+            home(&bytes)
+        };
+        let at = |name: &str| Some(name.as_bytes().to_vec());
+        assert_eq!(encoded(Announcement::default()), at("dc1"));
+        let elsewhere = Announcement::default().with_data_center("dc2");
+        assert_eq!(encoded(elsewhere), at("dc2"));
+        assert_eq!(encoded(Announcement::from("node-a")), None);
+    }
+
+    #[test]
+    fn who_is_set_aside_says_so_and_nothing_else_differs() {
+        let value = written(&Announcement::new("evacuated").with_data_center("dc1"));
+        assert!(!is_set_aside(&value) && !is_set_aside(b"evacuated"));
+        let aside = set_aside(&value);
+        assert!(is_set_aside(&aside));
+        assert_eq!(Announcement::decode(&aside), Announcement::decode(&value));
+        assert_eq!(home(&aside), home(&value));
+    }
+
+    #[test]
     fn too_large_an_announcement_is_refused_with_the_bound() {
         let error = Announcement::from("x".repeat(MAX_ANNOUNCEMENT + 1))
-            .encode("session", NOW)
+            .encode(("session", None), NOW)
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains("32768"), "{error}");

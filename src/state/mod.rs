@@ -3,6 +3,7 @@
 mod announcement;
 mod as_of;
 mod backlog;
+mod evacuation;
 mod local_status;
 mod roster;
 #[cfg(feature = "serde")]
@@ -11,10 +12,13 @@ mod session_state;
 mod term;
 
 pub use announcement::Announcement;
+pub(crate) use announcement::{home, is_set_aside, set_aside};
 pub use as_of::AsOf;
 pub(crate) use as_of::{Complete, Confirmed};
 pub(crate) use backlog::Backlog;
 pub use eldest_core::status::Status;
+pub(crate) use evacuation::{EVACUATED, check_data_center};
+pub use evacuation::{Evacuate, Evacuation};
 pub use local_status::{Held, LocalState};
 pub(crate) use local_status::{LocalStatus, LocalStatusWriter, LocalStatuses};
 pub use roster::{Member, Roster};

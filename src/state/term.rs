@@ -311,11 +311,12 @@ impl TermState {
 /// | [no renewal was verified in time](LostReason::LeaseExpiring) | for the [grace period](crate::SessionOptions::grace) | at the end of validity |
 /// | the work [stalled](LostReason::Stalled), or its node is unhealthy ([`Runner`](crate::Runner)) | for the grace period, or until the last deadline if that is earlier | at the end of validity |
 /// | [shutdown](LostReason::Shutdown), [the session closes](LostReason::SessionClosed), [the runtime is gone](LostReason::RuntimeGone) | until the last deadline, less than a TTL away | at the end of validity |
+/// | the [data centre is evacuated](LostReason::Evacuated) | for the grace period, or until the last deadline if that is earlier | at the end of validity |
 /// | the [partition goes to another member](LostReason::Reassigned), or its member leaves | for the grace period, or until the last deadline if that is earlier | at the end of validity |
 /// | the [key](LostReason::KeyDeleted) or [lease](LostReason::LeaseLost) is gone, the key is [overwritten](LostReason::KeyOverwritten), or [etcd is another cluster](LostReason::StoreChanged) | no longer | after the grace period, or at the last deadline if that is earlier |
 /// | the leader [resigns](crate::Leadership::resign), [steps down](crate::Leadership::step_down) or drops its [`Leadership`](crate::Leadership) | no longer | as in the line above (tasks of [`Leadership::spawn`](crate::Leadership::spawn)) |
 ///
-/// After the reasons in the first, second and fifth line, and after stepping down, the node joins the queue again, at
+/// After the reasons in the first, second, fourth and sixth line, and after stepping down, the node joins the queue again, at
 /// the back. After a stall, it joins only when its work has ended and its health check returns `Ok`. Work that blocks a
 /// thread cannot be dropped: only [`Term::is_valid`] and fencing hold it back, or the end of its process
 /// ([`OnOverrun::Abort`](crate::OnOverrun::Abort)).

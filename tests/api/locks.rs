@@ -522,3 +522,29 @@ async fn what_etcd_refuses_is_told_and_leaves_the_turn_to_the_next() -> Result {
     client.delete("load/", Some(all)).await?;
     Ok(())
 }
+
+/// The wait for a guard has a limit of its own, so no caller hears that etcd did not answer.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_guard_that_is_required_and_missing_is_named_to_every_caller() -> Result {
+    let etcd = Etcd::start().await?;
+    let guarded = options("a")
+        .request_timeout(Duration::from_millis(250))
+        // Longer than an attempt may wait for etcd.
+        .connect_timeout(Duration::from_secs(3))
+        .guard(eldest::guard::Guard::agent_at("/nowhere/agent.sock"));
+    let session = Session::connect_lazy([etcd.endpoint()], guarded)?;
+    let (lock, other) = (session.lock("l")?, session.lock("m")?);
+    let semaphore = session.semaphore("s", 2)?;
+    let (acquired, tried, permit) = soon("an answer", async {
+        tokio::join!(lock.acquire(), other.try_acquire(), semaphore.try_acquire())
+    })
+    .await;
+    for error in [acquired.err(), tried.err(), permit.err()] {
+        let error = error.ok_or("it was acquired")?;
+        assert_eq!(error.kind(), ErrorKind::Unguarded, "{error}");
+        assert!(error.to_string().contains("no agent listens"), "{error}");
+    }
+    assert!(keys(&mut etcd.client().await, "").await.is_empty());
+    Ok(())
+}

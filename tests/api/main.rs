@@ -9,6 +9,7 @@ mod denied_observer;
 mod elections;
 mod ending_runs;
 mod endings;
+mod evacuations;
 mod exact_prefixes;
 mod floods;
 mod following;

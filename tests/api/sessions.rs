@@ -6,7 +6,9 @@ use crate::common::{
     Result, SOON, WHILE, elected, keys, leases, nothing_under, options, session, short, soon,
     stand, stands, stays,
 };
-use eldest::{EndReason, ErrorKind, LostReason, Session, SessionOptions, SessionState, Status};
+use eldest::{
+    EndReason, Endpoint, ErrorKind, LostReason, Session, SessionOptions, SessionState, Status,
+};
 use eldest_testing::{Etcd, eventually};
 use futures::StreamExt;
 
@@ -97,6 +99,45 @@ async fn options_that_cannot_work_are_refused_at_the_door() -> Result {
         let error = session.election(name).expect_err(name);
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn data_centers_that_would_have_no_effect_are_refused_by_name() -> Result {
+    let endpoint = |url: &str, name: &str| match name {
+        "" => Endpoint::new(url),
+        name => Endpoint::new(url).data_center(name),
+    };
+    let refusal = |own: &str, endpoints: &[(&str, &str)]| {
+        let endpoints = endpoints.iter().map(|(url, name)| endpoint(url, name));
+        let options = match own {
+            "" => options("a"),
+            own => options("a").data_center(own),
+        };
+        let refused = Session::connect_lazy(endpoints, options).err()?;
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+        Some(refused.to_string())
+    };
+    let (one, other) = ("http://127.0.0.1:1", "http://127.0.0.1:2");
+    let long = "x".repeat(257);
+    for (own, endpoints, named) in [
+        ("eu", vec![(one, "")], "no endpoint names its data center"),
+        ("", vec![(one, "eu")], "SessionOptions::data_center"),
+        (
+            "eu",
+            vec![(one, "eu"), (one, "us")],
+            "named twice, in two data centers",
+        ),
+        ("eu", vec![(one, "e\nu")], "control characters"),
+        ("eu", vec![(one, &*long)], "257 bytes"),
+        (&*long, vec![(one, "eu")], "257 bytes"),
+    ] {
+        let refused = refusal(own, &endpoints).expect(named);
+        assert!(refused.contains(named), "{refused}");
+    }
+    // A data center without a member of its own is no mistake, nor is a member in an unnamed one.
+    assert_eq!(refusal("asia", &[(one, "eu"), (other, "")]), None);
+    assert_eq!(refusal("eu", &[(one, "eu"), (one, "eu")]), None);
     Ok(())
 }
 

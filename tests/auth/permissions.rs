@@ -1,9 +1,12 @@
 //! Tests which permissions suffice, and the errors without them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use eldest::{Announcement, CancellationToken, ErrorKind, Op, Session, SessionOptions};
-use eldest_testing::eventually;
+use eldest::{
+    Announcement, CancellationToken, EndpointStatus, ErrorKind, Op, Session, SessionOptions,
+};
+use eldest_testing::{Proxy, eventually};
 use etcd_client::{Permission, PermissionType};
 use tokio::time::timeout;
 
@@ -234,4 +237,36 @@ async fn operators_are_told_what_a_user_may_do_without_its_being_done() -> Resul
     candidate.leave().await?;
     me.close().await?;
     guarded.nothing_is_left().await
+}
+
+/// A check costs etcd 60 ms and more of a processor.
+#[tokio::test]
+async fn endpoints_are_measured_without_a_check_of_the_password() -> Result {
+    let guarded = Guarded::start(&[]).await?;
+    let proxy = || Proxy::start(guarded.etcd.address());
+    let (near, far) = (proxy().await?, proxy().await?);
+    far.delay(Duration::from_millis(30));
+    let logins = async |endpoints: &[String]| -> Result<f64> {
+        let before = guarded.logins().await;
+        let session = Session::connect(endpoints, Guarded::options("me", PASSWORD)).await?;
+        let mut candidate = session.election("jobs")?.campaign().await?;
+        let leadership = timeout(LONG, candidate.elected()).await??;
+        let mut measured = session.endpoints();
+        let all = |known: &Arc<[EndpointStatus]>| {
+            known.len() == 1 || known.iter().all(|one| one.round_trip().is_some())
+        };
+        timeout(LONG, measured.wait_for(all)).await??;
+        let after = guarded.logins().await;
+        drop(leadership);
+        session.close().await?;
+        Ok(after - before)
+    };
+    let unmeasured = logins(&[near.endpoint()]).await?;
+    assert!(unmeasured > 0.0, "the session itself has a user");
+    let measured = logins(&[near.endpoint(), far.endpoint()]).await?;
+    assert!(
+        measured <= unmeasured,
+        "{measured} checks instead of {unmeasured}"
+    );
+    Ok(())
 }

@@ -21,6 +21,8 @@ pub(crate) const NODES: [&str; 3] = ["node1", "node2", "node3"];
 /// What a node answers, and its worker.
 pub(crate) const NODE_PORT: u16 = 8470;
 pub(crate) const WORKER_PORT: u16 = 8080;
+/// The nodes of the profile `agent`.
+pub(crate) const GUARDED: [&str; 2] = ["guarded1", "guarded2"];
 pub(crate) const ETCDS: [&str; 3] = ["etcd1", "etcd2", ETCD_THAT_STAYS];
 /// The member of etcd that no step of the page stops.
 pub(crate) const ETCD_THAT_STAYS: &str = "etcd3";
@@ -171,8 +173,8 @@ impl Composed {
         &self.containers[service]
     }
 
-    /// Learns which containers there are.
-    pub(crate) fn find(&mut self) -> Result {
+    /// Learns which containers there are, and returns their services.
+    pub(crate) fn find(&mut self) -> Result<Vec<&str>> {
         let filter = format!("label=com.docker.compose.project={}", self.project);
         let format = "{{.Label \"com.docker.compose.service\"}} {{.ID}}";
         let found = Self::docker(&["ps", "--all", "--filter", &filter, "--format", format])?;
@@ -180,7 +182,7 @@ impl Composed {
         self.containers = found
             .map(|(service, id)| (service.to_owned(), id.to_owned()))
             .collect();
-        Ok(())
+        Ok(self.containers.keys().map(String::as_str).collect())
     }
 
     /// Where this machine reaches a port of a service.
@@ -233,7 +235,7 @@ impl Composed {
 
 impl Drop for Composed {
     fn drop(&mut self) {
-        let _ = self.try_run("docker-compose down --volumes --timeout 1");
+        let _ = self.try_run("docker-compose --profile agent down --volumes --timeout 1");
     }
 }
 
@@ -255,7 +257,7 @@ fn additions(etcd: &str, node: &str) -> String {
     };
     let port = |port: u16| format!("ports: [\"127.0.0.1:0:{port}\"], ");
     format!(
-        "services:\n{}\n{}\n{}\nnetworks:\n{}\nvolumes:\n{}\n",
+        "services:\n{}\n{}\n{}\n{}\nnetworks:\n{}\nvolumes:\n{}\n",
         // So that etcd can be asked past the nodes.
         of(&ETCDS, &format!("image: \"{etcd}\", {}", port(ETCD_PORT))),
         // Its worker's port too, so that it can be asked past the front.
@@ -267,8 +269,12 @@ fn additions(etcd: &str, node: &str) -> String {
             ),
         ),
         of(&["front"], ""),
+        of(
+            &[&["agent"], &GUARDED[..]].concat(),
+            &format!("image: \"{node}\", profiles: [agent], "),
+        ),
         of(&["peers", "clients"], ""),
-        of(&ETCDS, ""),
+        of(&[&ETCDS[..], &["agent"]].concat(), ""),
     )
 }
 

@@ -9,8 +9,8 @@ use etcd_client::{Client, GetOptions, KeyValue, SortOrder, SortTarget};
 use crate::composed::{Composed, ETCD_PORT, ETCD_THAT_STAYS, ETCDS};
 use crate::lab::{Result, SOON};
 
-/// The keys of the election.
-const PREFIX: &str = "eldest/demo/";
+/// The election of the page's nodes.
+const DEMO: &str = "demo";
 /// Longer nobody waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -42,10 +42,18 @@ impl Composed {
 
     /// The queue as etcd has it, the eldest first.
     pub(crate) async fn queue(&self) -> Result<Vec<Key>> {
+        self.queue_of(DEMO).await
+    }
+
+    /// The queue of that election.
+    pub(crate) async fn queue_of(&self, election: &str) -> Result<Vec<Key>> {
         let mut client = self.client(ETCD_THAT_STAYS).await?;
         let options = GetOptions::new().with_prefix();
         let options = options.with_sort(SortTarget::Create, SortOrder::Ascend);
-        let asked = tokio::time::timeout(PATIENCE, client.get(PREFIX, Some(options)));
+        let asked = tokio::time::timeout(
+            PATIENCE,
+            client.get(format!("eldest/{election}/"), Some(options)),
+        );
         asked.await??.kvs().iter().map(Key::read).collect()
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use eldest_testing::eventually;
 use futures::FutureExt;
 
-use crate::composed::{Line, NODE_PORT, NODES, WORKER_PORT, compose, since_boot};
+use crate::composed::{GUARDED, Line, NODE_PORT, NODES, WORKER_PORT, compose, since_boot};
 use crate::front::{Asked, Callers, between_checks, now};
 use crate::lab::Result;
 use crate::members::Key;
@@ -16,6 +16,8 @@ use crate::walker::{PATIENCE, UP, Walk, in_time, only, silent};
 
 /// As docker-compose.yml sets it.
 const TTL: Duration = Duration::from_secs(5);
+/// That of the nodes with a guard.
+const GUARDED_TTL: Duration = Duration::from_secs(60);
 /// What a program has to wind up in: `eldest run`'s grace period and lead of that TTL.
 const WIND_UP: Duration = Duration::from_millis(1250);
 /// etcd looks for expired leases twice a second.
@@ -25,6 +27,7 @@ const SLACK: Duration = Duration::from_secs(2);
 
 const LOGS: &str = "docker-compose logs --no-color --no-log-prefix node1 node2 node3 | sort";
 const STEP_DOWN: &str = "curl -s -X POST -H 'Authorization: Bearer demo' http://$(docker-compose port node1 8470)/v1/elections/demo/step_down";
+const REMOVE: &str = "docker-compose --profile agent down --volumes";
 /// So many requests wait for a node that is frozen.
 const WAITING: usize = 20;
 
@@ -86,12 +89,13 @@ async fn take(walk: &mut Walk, kind: &str) -> Result {
     has_a_quorum_again(walk, next).await?;
     walk.judge().await?;
     walk.callers = None;
+    a_guarded_leader_dies(walk).await?;
 
     let step = walk.steps.next().unwrap_or_default();
-    assert_eq!(step.command, "docker-compose down --volumes");
+    assert_eq!(step.command, REMOVE);
     walk.pulse = None;
     walk.demo.run(&step.command)?;
-    assert_eq!(walk.demo.run("docker-compose ps -a -q")?.trim(), "");
+    assert!(walk.demo.find()?.is_empty(), "containers are left");
     let rest: Vec<Step> = walk.steps.by_ref().collect();
     assert!(rest.is_empty(), "the page goes on: {rest:?}");
     Ok(())
@@ -217,6 +221,37 @@ async fn has_a_quorum_again(walk: &mut Walk, next: &str) -> Result {
     let others = news.filter(|line| line.token().is_some() && line.token() != leads.token());
     silent("others led too", &others.collect::<Vec<_>>())?;
     walk.reach(next).await
+}
+
+/// Two more nodes stand under a long TTL. When the leader's container is killed, nobody waits for the end of its lease.
+async fn a_guarded_leader_dies(walk: &mut Walk) -> Result {
+    const ELECTION: &str = "guarded";
+    walk.step("docker-compose --profile agent up -d").await?;
+    walk.demo.find()?;
+    let what = "the agent guards both nodes, which stand";
+    let queue = eventually(PATIENCE, what, async || {
+        let queue = walk.demo.queue_of(ELECTION).await.ok()?;
+        let status = "docker-compose --profile agent exec -T agent eldest agent status";
+        let told = walk.demo.run(status).ok()?;
+        let all_guarded = GUARDED.iter().all(|node| told.contains(node));
+        (all_guarded && queue.len() == GUARDED.len()).then_some(queue)
+    });
+    let nodes = queue.await?.into_iter().map(|key| key.node);
+    walk.demo.parts.extend(GUARDED.into_iter().zip(nodes));
+    walk.step("docker-compose exec -T node1 eldest status guarded")
+        .await?;
+    let begun = now();
+    walk.step("docker-compose --profile agent kill guarded1")
+        .await?;
+    let next = walk.part("guarded2").to_owned();
+    eventually(PATIENCE, "the next node is the eldest", async || {
+        let queue = walk.demo.queue_of(ELECTION).await.ok()?;
+        matches!(&queue[..], [key] if key.node == next).then_some(())
+    })
+    .await?;
+    let took = now().saturating_sub(begun);
+    println!("a guarded leader's key was gone {took:?} after the command that killed it");
+    in_time("the end of a guarded leader's key", took, GUARDED_TTL / 4)
 }
 
 #[tokio::test(flavor = "multi_thread")]

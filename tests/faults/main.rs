@@ -4,14 +4,18 @@
 
 mod balancer;
 mod blocked;
+#[path = "../capture/mod.rs"]
+mod capture;
 mod drain;
 mod locks;
 mod members;
+mod nearest;
 mod operators;
 mod overruns;
 mod partitions;
 mod partitions_shared;
 mod processes;
+mod relisted;
 mod requests;
 mod stage;
 mod stalls;

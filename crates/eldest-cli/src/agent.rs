@@ -100,7 +100,7 @@ async fn serve(global: &Global, args: Args) -> Result<Code> {
     };
     let connection = &global.connection;
     let options = connection.session_options("eldest-agent")?;
-    let agent = Arc::new(agent::listen(&connection.endpoints, options, socket)?);
+    let agent = Arc::new(agent::listen(&connection.urls(), options, socket)?);
     announce(global.output, &args.socket.display().to_string())?;
     let mut server = match http {
         Some(http) => {

@@ -177,7 +177,7 @@ pub(crate) fn measure() -> Result<PrometheusHandle> {
 }
 
 /// Sums up what is measured, for as long as the program runs.
-pub(crate) async fn keep_up(page: PrometheusHandle) {
+async fn keep_up(page: PrometheusHandle) {
     loop {
         tokio::time::sleep(UPKEEP).await;
         page.run_upkeep();
@@ -239,16 +239,26 @@ impl Listening {
         let at_socket = None;
         // If one of them fails, the node is no longer answering everybody who relies on it.
         let served = try_join_all(at_port.into_iter().chain(at_socket));
-        Server {
-            shutdown,
-            _socket: socket,
-            task: tokio::spawn(served.map_ok(drop)),
-            upkeep: tokio::spawn(keep_up(self.page)),
-        }
+        Server::start(shutdown, socket, served.map_ok(drop), self.page)
     }
 }
 
 impl Server {
+    /// Runs `served`, which ends with `shutdown`, and keeps up what is measured.
+    pub(crate) fn start(
+        shutdown: CancellationToken,
+        socket: Option<SocketFile>,
+        served: impl Future<Output = io::Result<()>> + Send + 'static,
+        page: PrometheusHandle,
+    ) -> Self {
+        Self {
+            shutdown,
+            _socket: socket,
+            task: tokio::spawn(served),
+            upkeep: tokio::spawn(keep_up(page)),
+        }
+    }
+
     /// Why the server has stopped, if ever.
     pub(crate) async fn broken(&mut self) -> anyhow::Error {
         match (&mut self.task).await {

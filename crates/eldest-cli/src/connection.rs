@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use eldest::{Credentials, Session, SessionOptions, TlsOptions};
+use eldest::{Credentials, Endpoint, Session, SessionOptions, TlsOptions, operator};
 use jiff::SignedDuration;
 
+use crate::endpoints::{self, Listed};
 use crate::exit::{Code, fault};
 use crate::variables::PASSWORD;
 
@@ -18,12 +19,21 @@ const SESSION: &str = "Session";
 /// The options that reach etcd and set up a session.
 #[derive(Debug, Args)]
 pub(crate) struct Connection {
-    /// The members of etcd, separated by commas
+    /// The members of etcd, separated by commas, each with the name of its data center if --data-center is used
     #[arg(
-        long, global = true, value_name = "URL,...", value_delimiter = ',', env = "ELDEST_ENDPOINTS",
-        default_value = "http://127.0.0.1:2379", hide_env_values = true, help_heading = CONNECTION
+        long, global = true, value_name = "[DATA_CENTER=]URL,...", value_delimiter = ',', value_parser = Listed::parse,
+        env = "ELDEST_ENDPOINTS", default_value = "http://127.0.0.1:2379", hide_env_values = true,
+        help_heading = CONNECTION
     )]
-    pub(crate) endpoints: Vec<String>,
+    pub(crate) endpoints: Vec<Listed>,
+
+    /// The data center that this node is in: it prefers the endpoints of the same data center, and announces it to the
+    /// other nodes [default: it prefers the endpoint with the shortest round trip]
+    #[arg(
+        long, global = true, value_name = "NAME", env = "ELDEST_DATA_CENTER", hide_env_values = true,
+        help_heading = CONNECTION
+    )]
+    pub(crate) data_center: Option<String>,
 
     /// The etcd user; its password comes from the variable ELDEST_PASSWORD or from --password-file
     #[arg(long, global = true, env = "ELDEST_USER", hide_env_values = true, help_heading = CONNECTION)]
@@ -64,7 +74,15 @@ pub(crate) struct Connection {
     )]
     connect_timeout: Duration,
 
-    /// How long to wait for one answer before the next member is tried [default: TTL/20, 300 ms to 2 s]
+    /// The round trip to the members, if they are far away: it sets --ttl and --request-timeout if these are not given
+    #[arg(
+        long, global = true, value_name = "DURATION", value_parser = duration, env = "ELDEST_ROUND_TRIP",
+        hide_env_values = true, help_heading = SESSION
+    )]
+    pub(crate) round_trip: Option<Duration>,
+
+    /// How long to wait for one answer before the next member is tried [default: TTL/20, 300 ms to 2 s; with --round-trip, six
+    /// round trips and 250 ms, at least 500 ms]
     #[arg(
         long, global = true, value_name = "DURATION", value_parser = duration,
         env = "ELDEST_REQUEST_TIMEOUT", hide_env_values = true, help_heading = CONNECTION
@@ -78,12 +96,13 @@ pub(crate) struct Connection {
     )]
     namespace: String,
 
-    /// How long etcd keeps the key of a node that vanished: whole seconds from 2 to 300
+    /// How long etcd keeps the key of a node that vanished: whole seconds from 2 to 300 [default: 10s; with --round-trip, ten
+    /// request timeouts, at least 15s]
     #[arg(
-        long, global = true, value_name = "DURATION", value_parser = duration, default_value = "10s",
-        env = "ELDEST_TTL", hide_env_values = true, help_heading = SESSION
+        long, global = true, value_name = "DURATION", value_parser = duration, env = "ELDEST_TTL",
+        hide_env_values = true, help_heading = SESSION
     )]
-    pub(crate) ttl: Duration,
+    ttl: Option<Duration>,
 
     /// How long before its lease can expire a node stops trusting it [default: TTL/20, at most 2 s]
     #[arg(
@@ -103,16 +122,34 @@ pub(crate) struct Connection {
 impl Connection {
     /// Makes the library's options; commands add their own.
     pub(crate) fn session_options(&self, identity: &str) -> Result<SessionOptions> {
-        let mut options = SessionOptions::new(identity)
+        let mut options = self
+            .timed(SessionOptions::new(identity))
             .namespace(self.namespace.as_str())
-            .ttl(self.ttl)
             .connect_timeout(self.connect_timeout)
             .clock_drift_ppm(self.clock_drift_ppm);
+        // Without a name at an endpoint, there is nothing to compare it with.
+        let named = |one: &Listed| one.data_center.is_some();
+        if let Some(own) = &self.data_center
+            && self.endpoints.iter().any(named)
+        {
+            options = options.data_center(own);
+        }
         if let Some((user, password)) = self.credentials()? {
             options = options.credentials(Credentials::new(user, password.0));
         }
         if let Some(tls) = self.tls()? {
             options = options.tls(tls);
+        }
+        Ok(options)
+    }
+
+    /// Sets the times, of which those that are given outweigh those that follow from the round trip.
+    fn timed(&self, mut options: SessionOptions) -> SessionOptions {
+        if let Some(round_trip) = self.round_trip {
+            options = options.wan(round_trip);
+        }
+        if let Some(ttl) = self.ttl {
+            options = options.ttl(ttl);
         }
         if let Some(timeout) = self.request_timeout {
             options = options.request_timeout(timeout);
@@ -120,13 +157,36 @@ impl Connection {
         if let Some(margin) = self.margin {
             options = options.margin(margin);
         }
-        Ok(options)
+        options
+    }
+
+    /// Returns the TTL that is given, follows from the round trip, or is the default.
+    pub(crate) fn ttl(&self) -> Duration {
+        operator::ttl(&self.timed(SessionOptions::new("eldest")))
+    }
+
+    /// Returns `true` if the TTL or the request timeout is given.
+    pub(crate) fn has_times(&self) -> bool {
+        self.ttl.is_some() || self.request_timeout.is_some()
+    }
+
+    /// Returns the endpoints without their data centers.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn urls(&self) -> Vec<String> {
+        let urls = self.endpoints.iter().map(|one| one.url.clone());
+        urls.collect()
+    }
+
+    /// Returns the endpoints of a node that stands or observes.
+    pub(crate) fn node_endpoints(&self) -> Result<Vec<Endpoint>> {
+        endpoints::for_node(&self.endpoints, self.data_center.as_deref())
     }
 
     /// Connects a session that only observes, so that it has no lease.
     pub(crate) async fn onlooker(&self) -> Result<Session> {
         let options = self.session_options("eldest")?;
-        Ok(Session::connect(&self.endpoints, options).await?)
+        let endpoints = endpoints::for_onlooker(&self.endpoints, self.data_center.as_deref());
+        Ok(Session::connect(endpoints, options).await?)
     }
 
     /// Returns `true` if a user is given.
@@ -187,7 +247,10 @@ impl Connection {
             ("--key", &self.key),
         ];
         if let Some((option, _)) = given.iter().find(|(_, file)| file.is_some()) {
-            let plain = self.endpoints.iter().position(|e| e.starts_with("http://"));
+            let plain = self
+                .endpoints
+                .iter()
+                .position(|e| e.url.starts_with("http://"));
             if let Some(number) = plain {
                 let message = format!(
                     "{option} needs https endpoints; number {} is http",

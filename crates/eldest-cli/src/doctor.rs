@@ -5,6 +5,7 @@ mod endpoint;
 mod findings;
 #[cfg(target_os = "linux")]
 mod guard;
+mod times;
 mod versions;
 
 use std::time::Duration;
@@ -16,6 +17,7 @@ use eldest_http::contract::command::Level;
 use self::endpoint::Said;
 use self::findings::Findings;
 use crate::connection::duration;
+use crate::distance::Distance;
 use crate::exit::Code;
 use crate::global::Global;
 use crate::output::{self, Format};
@@ -25,9 +27,10 @@ use crate::output::{self, Format};
 #[command(
     long_about = "Check that etcd suits a node, and say what to correct.\n\n\
     For every member in --endpoints, the command checks that it answers, how fast, in which version, and whether it knows \
-    a leader and has alarms. Then it checks that --ttl suits this etcd, that etcd's clock and this machine's run at the \
-    same rate, that the user may read and write, that no key without a lease blocks an election, and that the agent of \
-    this host, if there is one, reaches etcd. It changes no keys; \
+    a leader and has alarms, and measures its distance. It names the endpoint that a node here would use, and why. Then it \
+    checks that the request timeout, the TTL and the grace period suit this etcd and the distance to it, and says what to \
+    write otherwise. It checks that etcd's clock and this machine's run at the same rate, that the user may read and write, that no key without a lease blocks an election, and \
+    that the agent of this host, if there is one, reaches etcd. It changes no keys; \
     it grants two leases and revokes them.\n\n\
     Each finding is `ok`, a `note`, a `WARN` or a `FAIL`. A `FAIL` must be corrected, and then the exit code is 6.",
     after_help = "Examples:
@@ -53,6 +56,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = span, default_value = "3s")]
     clock: Duration,
 
+    /// The grace period of the node; `run` and `lock` use TTL/20 more [default: TTL/5, at most 10 s]
+    #[arg(
+        long, value_name = "DURATION", value_parser = duration, env = "ELDEST_GRACE", hide_env_values = true,
+        help_heading = "Session"
+    )]
+    grace: Option<Duration>,
+
     /// The agent to examine: auto is the one at /run/eldest/agent.sock, which may be absent; off examines none; the agent at
     /// the path of another socket must be there
     #[arg(
@@ -76,11 +86,14 @@ fn span(text: &str) -> Result<Duration, String> {
 
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let connection = &global.connection;
-    let options = connection.session_options("eldest-doctor")?;
+    let mut options = connection.session_options("eldest-doctor")?;
+    if let Some(grace) = args.grace {
+        options = options.grace(grace);
+    }
     let endpoints: Result<Vec<Endpoint>, eldest::Error> = connection
         .endpoints
         .iter()
-        .map(|url| Endpoint::new(url, options.clone()))
+        .map(|listed| Endpoint::new(&listed.url, options.clone()))
         .collect();
     let endpoints = endpoints?;
     let mut findings = Findings::default();
@@ -91,6 +104,8 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let silent = examined
         .iter()
         .all(|(_, said)| matches!(said, Said::Nothing));
+    let distances: Vec<Option<Distance>> =
+        examined.iter().map(|(_, said)| said.distance()).collect();
     let answering = examined.into_iter().zip(&endpoints);
     let answering = answering.filter_map(|((_, said), endpoint)| match said {
         Said::Report(report) => Some((endpoint, report)),
@@ -103,9 +118,11 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
             options: &options,
             answering: &answering,
             below: &args.below,
+            grace: args.grace,
         };
         patient.members(&mut findings).await;
-        patient.ttl(&mut findings).await;
+        patient.nearest(&distances, &mut findings);
+        patient.times(&mut findings).await?;
         patient.clock(&mut findings, args.clock).await;
         patient.permissions(&mut findings, args.onlooker).await;
         patient.blocked(&mut findings).await;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use eldest::guard::Guard;
+use eldest::internal::check_socket_path;
 
 /// Where the agent listens unless it is told otherwise.
 #[cfg(target_os = "linux")]
@@ -70,12 +71,9 @@ fn parse(text: &str) -> Result<Choice, String> {
     match text {
         "off" => Ok(Choice::Off),
         "auto" => Ok(Choice::Auto),
-        // What `sockaddr_un` holds, with its final zero.
-        path if path.contains('/') && path.len() <= 107 => Ok(Choice::At(path.to_owned())),
-        path if path.contains('/') => Err(format!(
-            "the path of a socket has at most 107 bytes, and this one has {}",
-            path.len()
-        )),
+        path if path.contains('/') => {
+            check_socket_path(Path::new(path)).map(|()| Choice::At(path.to_owned()))
+        }
         _ => Err("write off, auto, or the path of the agent's socket with a /".to_owned()),
     }
 }
@@ -94,7 +92,7 @@ mod tests {
             assert!(parse(wrong).unwrap_err().contains("off, auto"), "{wrong:?}");
         }
         let long = format!("/{}", "x".repeat(107));
-        assert!(parse(&long).unwrap_err().contains("this one has 108"));
+        assert!(parse(&long).unwrap_err().contains("it has 108 bytes"));
     }
 
     #[test]

@@ -15,7 +15,9 @@ mod cli;
 mod connection;
 #[cfg(unix)]
 mod contain;
+mod distance;
 mod doctor;
+mod endpoints;
 mod evict;
 mod exit;
 mod generate;

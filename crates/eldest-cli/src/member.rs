@@ -2,6 +2,8 @@
 
 use eldest::Announcement;
 
+use crate::connection::Connection;
+
 const HEADING: &str = "Session";
 
 /// The options of a node's announcement.
@@ -26,14 +28,22 @@ impl Args {
         self.id.clone().unwrap_or_else(host_name)
     }
 
-    pub(crate) fn announcement(&self) -> Announcement {
+    /// Returns the announcement. It names the data center of `--data-center` unless it names another one.
+    pub(crate) fn announcement(&self, connection: &Connection) -> Announcement {
+        self.announced_from(connection.data_center.as_deref())
+    }
+
+    fn announced_from(&self, data_center: Option<&str>) -> Announcement {
+        let first = Announcement::default();
+        let first = match data_center {
+            Some(name) => first.with_data_center(name),
+            None => first,
+        };
         let pairs = self.announce.iter();
-        pairs.fold(Announcement::default(), |all, (key, value)| {
-            match key.as_str() {
-                "address" => all.with_address(value),
-                "data_center" => all.with_data_center(value),
-                _ => all.with_metadata(key, value),
-            }
+        pairs.fold(first, |all, (key, value)| match key.as_str() {
+            "address" => all.with_address(value),
+            "data_center" => all.with_data_center(value),
+            _ => all.with_metadata(key, value),
         })
     }
 }
@@ -71,10 +81,17 @@ mod tests {
             id: Some("n".to_owned()),
             announce: pairs.to_vec(),
         };
-        let said = said.announcement();
+        assert_eq!(said.announced_from(Some("eu")).data_center(), Some("dc1"));
+        let said = said.announced_from(None);
         assert_eq!(said.address(), Some("10.0.0.1:80"));
         assert_eq!(said.data_center(), Some("dc1"));
         assert_eq!(said.metadata("zone"), Some("a=b"));
+        let silent = Args {
+            id: None,
+            announce: Vec::new(),
+        };
+        assert_eq!(silent.announced_from(Some("eu")).data_center(), Some("eu"));
+        assert_eq!(silent.announced_from(None), Announcement::default());
         assert!(pair("=x").is_err() && pair("x").is_err());
     }
 }

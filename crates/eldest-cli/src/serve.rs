@@ -17,7 +17,7 @@ use crate::exit::{Code, fault};
 use crate::global::Global;
 use crate::output::{self, Format};
 use crate::stop::Stop;
-use crate::{answering, member};
+use crate::{answering, guard, member};
 
 /// How long a second signal lets etcd confirm that the keys are gone; otherwise they expire with the lease.
 const HASTE: Duration = Duration::from_secs(1);
@@ -34,7 +34,8 @@ const USUAL: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 
     answer is 503. GET / is a page for people, /openapi.json describes the other paths, /metrics is for Prometheus, and \
     /v1/locks offers locks to programs in any language.\n\n\
     On SIGTERM or SIGINT, the node stops leading, waits until no program may act any longer, leaves the elections, and \
-    stops answering last. A second signal ends it at once.",
+    stops answering last. A second signal ends it at once. If it is killed, an agent (--guard) frees its place when no \
+    program may act on its answers any longer.",
     after_help = "Examples:
   # Lead for a program on the same machine
   eldest serve billing/scheduler --announce address=10.0.0.1:8080
@@ -85,6 +86,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     member: member::Args,
 
+    #[command(flatten)]
+    guard: guard::Args,
+
     /// How long a program may act after the answer that this node leads [default: TTL/5, at most 10 s]
     #[arg(
         long, value_name = "DURATION", value_parser = crate::connection::duration, env = "ELDEST_GRACE",
@@ -126,7 +130,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         node = node.locks(&session);
     }
     if let Some(program) = &program {
-        node = node.only_for(program.number());
+        node = node.only_for(program);
     }
     let (lines, objects) = (listening.lines(), listening.objects());
     let mut server = listening.serve(node);
@@ -192,11 +196,15 @@ async fn session(global: &Global, args: &Args) -> Result<Session> {
     let connection = &global.connection;
     let mut options = connection
         .session_options(&args.member.id())?
-        .announcement(args.member.announcement());
+        .announcement(args.member.announcement(connection));
     if let Some(grace) = args.grace {
         options = options.grace(grace);
     }
-    Ok(Session::connect(&connection.endpoints, options).await?)
+    // Without a place in a queue, nothing is freed.
+    if let Some(guard) = args.guard.guard().filter(|_| !args.observe) {
+        options = options.guard(guard);
+    }
+    Ok(Session::connect(connection.node_endpoints()?, options).await?)
 }
 
 /// Campaigns in each of them until a signal, until one of them fails, or until the program has ended; then leaves all of

@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+#[cfg(unix)]
+use eldest::internal::check_socket_path;
 
 use crate::exit::{Code, fault};
 
@@ -32,19 +34,14 @@ pub(crate) fn mode(text: &str) -> Result<u32, String> {
 impl SocketFile {
     pub(crate) fn bind(path: PathBuf, mode: u32) -> Result<Self> {
         let shown = path.display().to_string();
+        check_socket_path(&path)
+            .map_err(|rule| fault(Code::Usage, format!("--listen-unix {shown}: {rule}")))?;
         let bound = eldest_http::bind_unix(&path, mode).and_then(|listener| {
             let created = file(&path)?;
             Ok((listener, created))
         });
-        let (listener, created) = bound.map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidInput => {
-                let length = path.as_os_str().len();
-                let rule = "a socket's path has 1 to 107 bytes";
-                let message = format!("--listen-unix {shown}: it has {length} bytes; {rule}");
-                fault(Code::Usage, message)
-            }
-            _ => anyhow::anyhow!("--listen-unix {shown}: {error}"),
-        })?;
+        let (listener, created) =
+            bound.map_err(|error| anyhow::anyhow!("--listen-unix {shown}: {error}"))?;
         Ok(Self {
             path,
             listener: Some(listener),

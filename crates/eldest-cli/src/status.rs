@@ -1,11 +1,17 @@
 //! Implements `eldest status`: shows elections, either in one line each or with their candidates.
 
-use anyhow::Result;
-use eldest_http::contract::command::{Queue, Status};
+use std::time::Duration;
 
+use anyhow::Result;
+use eldest::operator::Endpoint;
+use eldest_http::contract::command::{MeasuredEndpoint, Queue, Status};
+use futures::future::join_all;
+
+use crate::connection::Connection;
+use crate::distance::{Distance, chosen};
 use crate::exit::Code;
 use crate::global::Global;
-use crate::output::{self, Format};
+use crate::output::{self, Format, one_line};
 use crate::view;
 
 /// Show elections with their candidates: one, all below a prefix, or all
@@ -15,12 +21,16 @@ use crate::view;
     A * marks the leader, or the holder of a lock or permit. Elections, locks, semaphores, partitions and groups appear \
     only while they have a candidate or member, because etcd knows of no others. AGE is how long ago a candidate began to \
     campaign, by its own clock. A candidate that lost its key and joined again keeps its age; only RANK tells its place. \
-    LEASE LEFT is by the clock of etcd's leader; a renewal every third of the TTL resets it.",
+    LEASE LEFT is by the clock of etcd's leader; a renewal every third of the TTL resets it.\n\n\
+    With --etcd, the round trip from this machine to each endpoint is shown too (the median and the worst of ten), and which \
+    endpoint a node with these options uses, and why.",
     after_help = "Examples:
   # Show one election
   eldest status billing/scheduler
   # Show one line for each election below billing, as JSON
-  eldest status billing --summary --output json"
+  eldest status billing --summary --output json
+  # Show which member of etcd a node in the data center eu uses
+  eldest status --etcd --data-center eu --endpoints eu=http://10.0.0.1:2379,us=http://10.1.0.1:2379"
 )]
 pub(crate) struct Args {
     /// The name of an election, lock, semaphore, group or set of partitions; names that begin with it and a slash are shown too
@@ -35,6 +45,10 @@ pub(crate) struct Args {
     /// Show one line for each, without its candidates
     #[arg(long)]
     summary: bool,
+
+    /// Show the endpoints of etcd, too: how far away they are, and which one a node here uses
+    #[arg(long)]
+    etcd: bool,
 }
 
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
@@ -50,18 +64,75 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let now_unix_ms = view::now_unix_ms();
     let queues = queues.iter().map(|queue| view::queue(queue, &leases));
     let queues: Vec<Queue> = queues.collect();
+    let endpoints = if args.etcd {
+        Some(measured(&global.connection).await?)
+    } else {
+        None
+    };
     match global.output {
         Format::Json => output::say_json(&Status {
             namespace: session.namespace().to_owned(),
             revision: overview.revision(),
             now_unix_ms,
             queues,
+            endpoints,
         })?,
-        Format::Text if queues.is_empty() => output::say(nobody(&args.below))?,
-        Format::Text if args.summary => output::say(summary(&queues))?,
-        Format::Text => output::say(details(&queues))?,
+        Format::Text => {
+            if queues.is_empty() {
+                output::say(nobody(&args.below))?;
+            } else if args.summary {
+                output::say(summary(&queues))?;
+            } else {
+                output::say(details(&queues))?;
+            }
+            if let Some(endpoints) = endpoints {
+                output::say(format_args!("\n{}", table(&endpoints)))?;
+            }
+        }
     }
     Ok(Code::Done)
+}
+
+/// Asks all endpoints at once.
+async fn measured(connection: &Connection) -> Result<Vec<MeasuredEndpoint>> {
+    let options = connection.session_options("eldest")?;
+    let listed = connection.endpoints.iter();
+    let all = listed.map(|one| Endpoint::new(&one.url, options.clone()));
+    let all: Vec<Endpoint> = all.collect::<eldest::Result<_>>()?;
+    let distances = join_all(all.iter().map(Distance::to)).await;
+    let chosen = chosen(connection, &distances);
+    let each = connection.endpoints.iter().zip(distances).enumerate();
+    let seconds = |time: Duration| time.as_secs_f64();
+    let each = each.map(|(at, (one, distance))| MeasuredEndpoint {
+        endpoint: one.url.clone(),
+        data_center: one.data_center.clone(),
+        round_trip_seconds: distance.map(|it| seconds(it.median)),
+        worst_round_trip_seconds: distance.map(|it| seconds(it.worst)),
+        failing: distance.is_none(),
+        preferred: chosen
+            .filter(|(used, _)| *used == at)
+            .map(|(_, why)| why.as_str().to_owned()),
+    });
+    Ok(each.collect())
+}
+
+fn table(endpoints: &[MeasuredEndpoint]) -> String {
+    let length = |seconds: Option<f64>| match seconds {
+        Some(seconds) => format!("{:.1?}", Duration::from_secs_f64(seconds)),
+        None => "no answer".to_owned(),
+    };
+    let or_nothing = |text: &Option<String>| text.as_deref().map_or("-".to_owned(), one_line);
+    let row = |one: &MeasuredEndpoint| {
+        vec![
+            one_line(&one.endpoint),
+            or_nothing(&one.data_center),
+            length(one.round_trip_seconds),
+            length(one.worst_round_trip_seconds),
+            or_nothing(&one.preferred),
+        ]
+    };
+    let header = ["ENDPOINT", "DATA CENTRE", "ROUND TRIP", "WORST", "USED"];
+    view::table(&header, endpoints.iter().map(row))
 }
 
 fn nobody(below: &str) -> String {

@@ -95,17 +95,17 @@ impl Supervisor {
         capacity: Option<usize>,
     ) -> Result<(Session, Arc<Self>)> {
         let found = find(&args.program[0])?;
-        let ttl = connection.ttl;
+        let ttl = connection.ttl();
+        let endpoints = connection.node_endpoints()?;
         let lead = (ttl / 20).min(Duration::from_secs(2));
         let grace = args.grace.unwrap_or((ttl / 5).min(Duration::from_secs(10)));
         let id = args.member.id();
         let signals = Signals::listen()?;
         let child_registry =
             ChildRegistry::found().context("this process cannot find its child processes")?;
-        let endpoints = connection.endpoints.join(",");
         let spec = Arc::new(Spec {
             program: args.program_at(found),
-            environment: environment(name, &id, endpoints),
+            environment: environment(name, &id, connection),
             grace,
             lead,
             tick: ttl / 40,
@@ -121,8 +121,8 @@ impl Supervisor {
             })
         };
         let session = Session::connect(
-            &connection.endpoints,
-            options()?.announcement(args.member.announcement()),
+            &endpoints,
+            options()?.announcement(args.member.announcement(connection)),
         );
         let session = session.await?;
         let namespace = match session.namespace() {
@@ -131,7 +131,7 @@ impl Supervisor {
             namespace => format!("{namespace}/{GUARDS}"),
         };
         let guards = options()?.namespace(namespace);
-        let guards = Session::connect(&connection.endpoints, guards).await?;
+        let guards = Session::connect(&endpoints, guards).await?;
         warm_up(&guards).await?;
         if guard.is_some() {
             standby.name_to(&[&session, &guards]).await?;
@@ -328,13 +328,26 @@ impl Args {
 }
 
 /// What the program is told, and what it must not have: not even what a supervisor that we run under was told.
-fn environment(name: &str, id: &str, endpoints: String) -> Vec<(&'static str, Option<OsString>)> {
+fn environment(
+    name: &str,
+    id: &str,
+    connection: &Connection,
+) -> Vec<(&'static str, Option<OsString>)> {
+    let endpoints: Vec<String> = connection
+        .endpoints
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     let without = [variables::FENCING_TOKEN, variables::TERM_KEY];
     let without = SECRETS.into_iter().chain(without).map(|name| (name, None));
     let told = [
         (variables::ELECTION, Some(name.into())),
         (variables::ID, Some(id.into())),
-        (variables::ENDPOINTS, Some(endpoints.into())),
+        (variables::ENDPOINTS, Some(endpoints.join(",").into())),
+        (
+            variables::DATA_CENTER,
+            connection.data_center.as_ref().map(Into::into),
+        ),
     ];
     without.chain(told).collect()
 }

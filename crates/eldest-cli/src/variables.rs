@@ -11,9 +11,11 @@ pub(crate) const HTTP_TOKEN: &str = "ELDEST_HTTP_TOKEN";
 #[cfg(unix)]
 pub(crate) const SECRETS: [&str; 2] = [PASSWORD, HTTP_TOKEN];
 
-/// These two are options' own, and tell a program what the options say: an `eldest` that it runs asks the same etcd.
+/// These three are options' own, and tell a program what the options say: an `eldest` that it runs asks the same etcd.
 #[cfg(unix)]
 pub(crate) const ENDPOINTS: &str = "ELDEST_ENDPOINTS";
+#[cfg(unix)]
+pub(crate) const DATA_CENTER: &str = "ELDEST_DATA_CENTER";
 #[cfg(unix)]
 pub(crate) const ID: &str = "ELDEST_ID";
 

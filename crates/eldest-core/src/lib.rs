@@ -4,7 +4,7 @@
 //! waits, so every rule can be tested, and whole clusters simulated, without etcd.
 //!
 //! Each room owns its state and decides one thing: [`lease`], [`queue`], [`candidate`], [`watch`], [`cleanup`],
-//! [`partitions`]. A room writes its requests into the outbox, or returns them; `wiring/` passes them on to the other
+//! [`partitions`], [`evacuation`]. A room writes its requests into the outbox, or returns them; `wiring/` passes them on to the other
 //! rooms. No room imports the wiring, and no two rooms import each other.
 //!
 //! This crate is a part of the library `eldest` and follows its version; nothing here is covered by semver.
@@ -13,6 +13,7 @@ pub mod action;
 pub mod candidate;
 pub mod cleanup;
 pub mod error;
+pub mod evacuation;
 mod gate;
 pub mod ids;
 mod known_store;

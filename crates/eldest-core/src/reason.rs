@@ -26,6 +26,10 @@ pub enum LostReason {
     /// The partition goes to another member, for balance. The term stays valid for the grace period, so that its work
     /// can finish.
     Reassigned,
+    /// The leader's data centre is [evacuated](https://docs.rs/eldest/latest/eldest/struct.Evacuate.html), and a candidate
+    /// elsewhere stands. The term stays valid for the grace period, so that its work can finish. The node joins again, at
+    /// the back of the queue.
+    Evacuated,
     /// The leader resigned, or its `Leadership` was dropped.
     Resigned,
     /// The leader stepped down. It joins again, at the back of the queue.
@@ -51,6 +55,7 @@ impl LostReason {
             LostReason::KeyOverwritten => "key_overwritten",
             LostReason::StoreChanged => "store_changed",
             LostReason::Reassigned => "reassigned",
+            LostReason::Evacuated => "evacuated",
             LostReason::Resigned => "resigned",
             LostReason::SteppedDown => "stepped_down",
             LostReason::Stalled => "stalled",
@@ -125,7 +130,8 @@ mod tests {
             LostReason::KeyDeleted => LostReason::KeyOverwritten,
             LostReason::KeyOverwritten => LostReason::StoreChanged,
             LostReason::StoreChanged => LostReason::Reassigned,
-            LostReason::Reassigned => LostReason::Resigned,
+            LostReason::Reassigned => LostReason::Evacuated,
+            LostReason::Evacuated => LostReason::Resigned,
             LostReason::Resigned => LostReason::SteppedDown,
             LostReason::SteppedDown => LostReason::Stalled,
             LostReason::Stalled => LostReason::Shutdown,

@@ -11,6 +11,7 @@
 //! | `lease_id` | etcd's id of a lease, in hexadecimal |
 //! | `..._unix_ms` | a time, in milliseconds since 1970, by the wall clock of the process that writes it |
 //! | `..._ms` | a duration, in milliseconds |
+//! | `..._seconds` | a duration in seconds, with a fraction, as the metric of that name |
 //! | `may_act_for_ms` | the caller may act for that long, counted from before it sent its request |
 //! | `age_ms` | how long ago etcd last confirmed the data |
 //! | `lease_left_ms` | the time left of a lease, by etcd's clock |
@@ -162,8 +163,46 @@ pub struct Term {
     pub ended_unix_ms: Option<u64>,
 }
 
+/// An endpoint of etcd, as a node's session knows it. `lease`, `onlookers` and `data` are lanes: requests that share a
+/// connection. Each says why that lane uses this endpoint: `only`, `own_data_center`, `nearest`, `preferred_failed`,
+/// `moving` or `unmeasured`. null: it uses another one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct EndpointState {
+    /// The URL.
+    pub endpoint: String,
+    /// The data center of the member; null: it is not named.
+    pub data_center: Option<String>,
+    /// The round trip to the member when it was last probed; null: it was not probed.
+    #[cfg_attr(test, schema(minimum = 0))]
+    pub round_trip_seconds: Option<f64>,
+    /// Whether a request or a probe failed there, and no probe was answered since.
+    pub failing: bool,
+    /// Why renewals of the lease use it.
+    pub lease: Option<String>,
+    /// Why observers use it.
+    pub onlookers: Option<String>,
+    /// Why all other requests use it.
+    pub data: Option<String>,
+}
+
+impl From<&eldest::EndpointStatus> for EndpointState {
+    fn from(status: &eldest::EndpointStatus) -> Self {
+        let why = |reason: Option<eldest::EndpointReason>| reason.map(|it| it.as_str().to_owned());
+        Self {
+            endpoint: status.url().to_owned(),
+            data_center: status.data_center().map(str::to_owned),
+            round_trip_seconds: status.round_trip().map(|time| time.as_secs_f64()),
+            failing: status.is_failing(),
+            lease: why(status.renewals()),
+            onlookers: why(status.observers()),
+            data: why(status.requests()),
+        }
+    }
+}
+
 /// The state of an election, as far as a node knows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ElectionState {
     /// The election's name within the namespace.
@@ -190,10 +229,12 @@ pub struct ElectionState {
     pub refused: Option<String>,
     /// The last terms that this node saw, the oldest first.
     pub terms: Vec<Term>,
+    /// The endpoints of etcd that this node's session knows, in the order in which they were given.
+    pub endpoints: Vec<EndpointState>,
 }
 
 /// All elections that a node shows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Elections {
     /// The elections.

@@ -16,8 +16,8 @@ use super::answer::text;
 use super::node::{Shown, View};
 use super::problem::Problem;
 use super::sidecar::Kept;
-use eldest::SessionState;
 use eldest::internal::{self, Inside, LocalState};
+use eldest::{EndpointStatus, SessionState};
 
 /// The longest silence of a stream without changes. Callers that hear nothing longer know that we are stopped or cut
 /// off, and we notice callers that are gone. The page's script relies on it.
@@ -30,6 +30,7 @@ struct Follower {
     view: watch::Receiver<View>,
     own: watch::Receiver<LocalState>,
     session: watch::Receiver<SessionState>,
+    endpoints: watch::Receiver<Arc<[EndpointStatus]>>,
     /// The term that is kept for callers, of which the node reports more.
     kept: Option<watch::Receiver<i64>>,
     /// The end of the last reported term, which the watchdog may know before the driver.
@@ -61,6 +62,7 @@ fn told<'a>(app: &Arc<App>, shown: impl Iterator<Item = &'a Shown>) -> Result<Re
             view: shown.view.clone(),
             own: internal::watch_local_state(&shown.election),
             session: shown.session_state.clone(),
+            endpoints: shown.endpoints.clone(),
             kept: shown.kept().map(Kept::watch),
             app: Arc::clone(app),
             lost: None,
@@ -86,6 +88,7 @@ impl Follower {
         self.told = true;
         self.view.mark_unchanged();
         self.session.mark_unchanged();
+        self.endpoints.mark_unchanged();
         self.kept
             .iter_mut()
             .for_each(watch::Receiver::mark_unchanged);
@@ -119,6 +122,7 @@ impl Follower {
             seen = self.view.changed() => seen.ok(),
             told = self.own.changed() => told.ok(),
             told = self.session.changed() => told.ok(),
+            told = self.endpoints.changed() => told.ok(),
             told = kept => told,
             () = lost => Some(()),
             () = ages(&self.app, &self.name, self.stale) => Some(()),

@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 use super::contract::{KeptLock, Lock, millis};
 use eldest::LockGuard;
 use eldest::LostReason;
-use eldest::Term;
 use eldest::internal::process::Process;
-use eldest::internal::{self, SharedEnv};
+use eldest::internal::{self, Inside, SharedEnv};
+use eldest::{Error, Session, Term};
 use eldest_core::time::Time;
 
 /// The largest number of kept locks.
@@ -34,6 +34,8 @@ pub(super) struct Held {
     ttl: Duration,
     env: SharedEnv,
     pub(super) term: Term,
+    /// The session whose guard must know of each promise; `None`: it awaits the end of the process that is promised anything.
+    session: Option<Session>,
     times: Mutex<Times>,
     /// Cancelled when the caller releases it.
     given_back: CancellationToken,
@@ -59,19 +61,28 @@ pub(super) enum Sign {
     Lost(Option<LostReason>),
     /// The sign of life came too late.
     Over,
+    /// The session's guard does not know of it, so nothing more is promised.
+    Unguarded(Error),
 }
 
 impl LockTable {
     /// Keeps a lock that was just acquired, for `ttl` after each sign of life, and no longer than `holder` lives.
     pub(super) fn keep(
         self: &Arc<Self>,
-        env: &SharedEnv,
+        session: &Session,
         guard: LockGuard,
         (resource, owner): (&str, String),
         ttl: Duration,
         holder: Option<Arc<Process>>,
     ) -> Arc<Held> {
-        let held = Arc::new(Held::new(env, guard.term(), (resource, owner), ttl));
+        let inside = Inside::from(session);
+        let env = inside.env();
+        let mut held = Held::new(env, guard.term(), (resource, owner), ttl);
+        let guarded = |holder: &Arc<Process>| inside.outlive(holder).is_ok();
+        if !holder.as_ref().is_some_and(guarded) {
+            held.session = Some(session.clone());
+        }
+        let held = Arc::new(held);
         self.lock().insert(held.id.clone(), Arc::clone(&held));
         let (lock_table, kept) = (Arc::clone(self), Arc::clone(&held));
         env.spawn(
@@ -128,6 +139,7 @@ impl Held {
             ttl,
             env: Arc::clone(env),
             term,
+            session: None,
             times: Mutex::new(Times {
                 expires: now.after(ttl),
                 promised: now,
@@ -149,6 +161,12 @@ impl Held {
         let promised = until.min(Time::ZERO.after(self.term.valid_until().since_boot()));
         if self.term.lost_reason().is_some() || !self.term.is_valid() {
             return Sign::Lost(self.term.lost_reason());
+        }
+        // Before the caller knows.
+        if let Some(session) = &self.session
+            && let Err(error) = Inside::from(session).promise(promised)
+        {
+            return Sign::Unguarded(error);
         }
         times.expires = times.expires.max(until);
         times.promised = times.promised.max(promised);

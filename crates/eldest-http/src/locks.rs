@@ -136,15 +136,24 @@ async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Re
     };
     let kept = locks
         .lock_table
-        .keep(locks.env(), guard, (&name, asked.owner), ttl, holder);
+        .keep(&locks.session, guard, (&name, asked.owner), ttl, holder);
     if asked.hold == Hold::Connection {
         return Ok(by_connection(kept, place));
     }
-    let mut response = answer(StatusCode::CREATED, &told(kept.sign())?);
+    let mut response = answer(StatusCode::CREATED, &first(&kept).await?);
     let location = format!("{}/{}", own.path(), kept.id);
     let location = HeaderValue::try_from(location).map(|at| (header::LOCATION, at));
     response.headers_mut().extend(location);
     Ok(response)
+}
+
+/// Returns the first promise to a caller. Without one, the caller cannot know that it holds the lock.
+async fn first(held: &Held) -> Result<contract::Lock, Problem> {
+    let told = told(held.sign());
+    if told.is_err() {
+        held.give_back().await;
+    }
+    told
 }
 
 /// Completes with the number of a process when it has ended; never, without one.
@@ -189,6 +198,10 @@ fn told(sign: Sign) -> Result<contract::Lock, Problem> {
     match sign {
         Sign::Held(told) => Ok(told),
         Sign::Over => Err(no_such_lock()),
+        Sign::Unguarded(error) => {
+            let detail = error.report().to_string();
+            Err(Problem::try_again("unguarded", detail))
+        }
         Sign::Lost(reason) => {
             let reason = reason.map_or("expired", eldest::LostReason::as_str);
             let detail = format!("the lock was lost: {reason}");

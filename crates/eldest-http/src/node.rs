@@ -9,14 +9,17 @@ use futures::FutureExt;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::contract::{ElectionState, Member, OwnState, Role, key, millis};
+use super::contract::{ElectionState, EndpointState, Member, OwnState, Role, key, millis};
 use super::locks::Locks;
 use super::problem::{Problem, shortened};
 use super::programs::Programs;
 use super::sidecar::{Kept, Leading};
 use super::term_history::TermHistory;
+use eldest::internal::process::Process;
 use eldest::internal::{self, Freshness, Inside, LocalState};
-use eldest::{AsOf, Election, Roster, Session, SessionState, Shutdown, Status, Term};
+use eldest::{
+    AsOf, Election, EndpointStatus, Roster, Session, SessionState, Shutdown, Status, Term,
+};
 use eldest_core::time::Time;
 use eldest_core::watch::stall_bound;
 use http::StatusCode;
@@ -84,6 +87,7 @@ impl fmt::Debug for Render {
 pub(super) struct Shown {
     pub(super) election: Election,
     pub(super) session_state: watch::Receiver<SessionState>,
+    pub(super) endpoints: watch::Receiver<Arc<[EndpointStatus]>>,
     part: Part,
     pub(super) view: watch::Receiver<View>,
     /// Ends the observer when it is dropped.
@@ -181,6 +185,10 @@ impl Node {
     /// process. When every process that was bound has ended, the node leaves all its elections at once, without the grace
     /// period, because the dead cannot act. It stands again when a process binds itself. Every program that acts on this
     /// node's answers must be bound then.
+    ///
+    /// **A session with a [guard](eldest::SessionOptions::guard).** When this process dies, the guard revokes the lease after
+    /// the last promise has ended, or, if processes were bound, when the last of them has ended. The guard knows each promise
+    /// before the caller does.
     pub fn lead_on_behalf<S, K>(self, election: &Election, shutdown: S) -> (Self, Leading)
     where
         S: Shutdown<K>,
@@ -236,6 +244,9 @@ impl Node {
     ///
     /// Over a Unix socket (`serve_unix`), a caller may bind its lock to a process, with `"holder": "peer"` or
     /// `"holder_pid"`. The lock is then also free as soon as that process has ended.
+    ///
+    /// If the session has a [guard](eldest::SessionOptions::guard) and this process dies, the guard revokes the lease when
+    /// nobody may act any longer: after the last promise, and when every process to which a lock was bound has ended.
     pub fn locks(mut self, session: &Session) -> Self {
         self.locks = Some(Locks::new(session.clone()));
         self
@@ -254,11 +265,22 @@ impl Node {
         self
     }
 
-    /// Says that the node leads on behalf of that process alone, so that no other can bind the elections.
+    /// Says that the node leads on behalf of that process alone, so that no other can bind the elections. For a node whose
+    /// elections are known.
     #[doc(hidden)]
-    pub fn only_for(mut self, process: u32) -> Self {
-        self.program = Some(process);
+    pub fn only_for(mut self, process: &Process) -> Self {
+        self.program = Some(process.number());
+        if self.outlive(process) {
+            self.programs.are_all_guarded();
+        }
         self
+    }
+
+    /// Has the guards of the sessions that lead on behalf of callers await the end of that process. Returns `false` if one
+    /// cannot.
+    pub(super) fn outlive(&self, process: &Process) -> bool {
+        let mut sessions = self.led_on_behalf().map(Shown::inside);
+        sessions.all(|session| session.outlive(process).is_ok())
     }
 
     /// Returns the elections in which this node leads on behalf of its callers.
@@ -326,6 +348,7 @@ impl Shown {
         Inside::from(&election).env().spawn(until.map(drop).boxed());
         Self {
             session_state: election.session().state(),
+            endpoints: election.session().endpoints(),
             election,
             part,
             view,
@@ -333,8 +356,31 @@ impl Shown {
         }
     }
 
-    /// Returns the state of this node in the election, at this moment.
+    /// Returns the state of this node in the election, at this moment, for a caller that may rely on it: if it says that the
+    /// caller may act, the session's guard knows so before the caller does.
     pub(super) fn own(&self) -> OwnState {
+        let mut own = self.seen();
+        if own.may_act_for_ms.is_some() && !self.keeps_its_promise() {
+            (own.role, own.may_act_for_ms) = (Role::Ending, None);
+        }
+        own
+    }
+
+    /// Returns `false` if a guard could end the lease while the caller may act.
+    fn keeps_its_promise(&self) -> bool {
+        let session = self.inside();
+        match &self.part {
+            // Only the programs may act, and the guard awaits their end.
+            Part::OnBehalf(_, programs) if programs.are_guarded() => true,
+            _ => {
+                let until = session.env().now().after(session.grace());
+                session.promise(until).is_ok()
+            }
+        }
+    }
+
+    /// Returns the state of this node in the election, at this moment, for nobody who would act on it.
+    pub(super) fn seen(&self) -> OwnState {
         let LocalState { status, held, .. } = internal::local_state(&self.election);
         let grace = self.inside().grace();
         let term = held.map(|held| held.term);
@@ -447,11 +493,17 @@ impl Shown {
             stale: age.is_stale(),
             blocked_by: blocker.map(|blocker| key(blocker.key())),
             terms: view.term_history.list(),
+            endpoints: self
+                .endpoints
+                .borrow()
+                .iter()
+                .map(EndpointState::from)
+                .collect(),
             refused: view.refused,
         }
     }
 
-    fn inside(&self) -> Inside<'_> {
+    pub(super) fn inside(&self) -> Inside<'_> {
         Inside::from(&self.election)
     }
 

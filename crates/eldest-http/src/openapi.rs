@@ -65,6 +65,17 @@ impl Op {
         Self(self.0.parameter(parameter))
     }
 
+    /// Takes a JSON body of that type, and refuses what is none.
+    fn reads<T: ToSchema>(self) -> Self {
+        let asked = ContentBuilder::new().schema(Some(reference::<T>())).build();
+        let body = RequestBodyBuilder::new().required(Some(Required::True));
+        let body = body.content("application/json", asked).build();
+        Self(self.0.request_body(Some(body)))
+            .refuses("408", "The body did not arrive in time.")
+            .refuses("413", "The body is too large.")
+            .refuses("415", "The body is not JSON.")
+    }
+
     fn answers<T: ToSchema>(self, status: &str, text: &str) -> Self {
         self.content(status, text, "application/json", reference::<T>())
     }
@@ -256,26 +267,19 @@ fn elections(paths: &mut Paths) {
 }
 
 fn program(paths: &mut Paths) {
-    let asked = ContentBuilder::new()
-        .schema(Some(reference::<contract::BindProgram>()))
-        .build();
-    let body = RequestBodyBuilder::new().required(Some(Required::True));
-    let body = body.content("application/json", asked).build();
     let summary = "Binds the elections to the life of a program, over the node's Unix socket";
-    let Op(new) = Op::changing("bindProgram", "elections", summary)
+    Op::changing("bindProgram", "elections", summary)
+        .reads::<contract::BindProgram>()
         .answers::<contract::BoundProgram>(
             "200",
             "Bound: when every bound program has ended, the node leaves the elections at once, until a program binds itself.",
         )
-        .refuses("408", "The body did not arrive in time.")
         .refuses(
             "409",
             "The node leads no election on behalf of a program, or only on behalf of the one of its option --guard-pid.",
         )
-        .refuses("413", "The body is too large.")
-        .refuses("415", "The body is not JSON.")
-        .refuses("503", "Too many programs are bound.");
-    Op(new.request_body(Some(body))).at(paths, HttpMethod::Post, "/v1/program");
+        .refuses("503", "Too many programs are bound.")
+        .at(paths, HttpMethod::Post, "/v1/program");
 }
 
 fn locks(paths: &mut Paths) {
@@ -309,11 +313,6 @@ fn locks(paths: &mut Paths) {
 }
 
 fn acquire() -> Op {
-    let asked = ContentBuilder::new()
-        .schema(Some(reference::<contract::AcquireLock>()))
-        .build();
-    let body = RequestBodyBuilder::new().required(Some(Required::True));
-    let body = body.content("application/json", asked).build();
     let text = "The lock's URL: DELETE it to release the lock, append `/renew` to renew it.";
     let location = HeaderBuilder::new()
         .schema(Some(string()))
@@ -326,21 +325,18 @@ fn acquire() -> Op {
         .description("Held by renewals.")
         .content("application/json", held)
         .header("location", location);
-    let Op(new) = Op::changing("acquireLock", "locks", "Acquires a lock")
+    Op::changing("acquireLock", "locks", "Acquires a lock")
         .takes(resource())
+        .reads::<contract::AcquireLock>()
         .content("200", CONNECTION, "application/x-ndjson", string().into())
         .response("201", created.build())
-        .refuses("408", "The body did not arrive in time.")
         .refuses("409", "Others held it for the whole wait, or the process to which it was to be bound ended meanwhile.")
         .refuses("410", "It was acquired, but lost at once.")
-        .refuses("413", "The body is too large.")
-        .refuses("415", "The body is not JSON.")
         .refuses("502", "etcd refused.")
         .refuses(
             "503",
             "etcd is out of reach, the node is stopping, or too many callers wait.",
-        );
-    Op(new.request_body(Some(body)))
+        )
 }
 
 fn others(paths: &mut Paths) {

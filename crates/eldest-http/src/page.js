@@ -90,6 +90,32 @@ function term(seen, now) {
   return made;
 }
 
+// The lanes of the node's session, and why each uses the endpoint.
+const USED_FOR = { lease: "renewals", data: "requests", onlookers: "observers" };
+const REASONS = {
+  only: "the only endpoint", own_data_center: "own data center", nearest: "nearest", unmeasured: "not measured yet",
+  preferred_failed: "a preferred one failed", moving: "about to move",
+};
+
+function endpoint(known) {
+  const made = element("tr"), where = cell(element("bdi", known.endpoint, "url"));
+  if (known.failing) where.append(element("span", "fails", "badge fails"));
+  if (known.data_center !== null) {
+    const line = element("span", "", "said");
+    line.append(element("bdi", known.data_center));
+    where.append(line);
+  }
+  const uses = Object.entries(USED_FOR).filter(([lane]) => known[lane] !== null);
+  const reasons = [...new Set(uses.map(([lane]) => known[lane]))];
+  const by = reasons.map((why) => {
+    const lanes = uses.filter(([lane]) => known[lane] === why).map(([, said]) => said);
+    return `${lanes.join(", ")}: ${REASONS[why] ?? why}`;
+  });
+  const far = known.round_trip_seconds;
+  made.append(where, element("td", by.join("; ")), element("td", far === null ? "" : `${(far * 1000).toFixed(1)} ms`));
+  return made;
+}
+
 function bar(kind, from, to, start, width) {
   const made = element("i", "", kind);
   const left = Math.max(0, (from - start) / width);
@@ -183,6 +209,7 @@ function show(view) {
   say(more, all ? "show only the last terms" : `show all ${terms.length} terms`);
   const listed = terms.toReversed().slice(0, all ? terms.length : ROWS);
   place.querySelector(".terms tbody").replaceChildren(...listed.map((seen) => term(seen, now)));
+  place.querySelector(".endpoints tbody").replaceChildren(...state.endpoints.map(endpoint));
   tick(view);
 }
 

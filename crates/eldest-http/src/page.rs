@@ -52,7 +52,7 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Pro
     };
     for shown in app.node.shown.iter().filter(|shown| shown.stands()) {
         // A term that runs out tells nobody at that very moment.
-        let leads = matches!(shown.own().role, Role::Leader | Role::Ending);
+        let leads = matches!(shown.seen().role, Role::Leader | Role::Ending);
         internal::report_leading(shown.identity(), shown.election.name(), leads);
     }
     let kind = [(

@@ -1,9 +1,11 @@
 //! Binds the elections that a node leads on behalf of a program to the life of that program: `POST /v1/program`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use eldest::Error;
 use eldest::internal::process::Process;
 use eldest::internal::{Inside, SharedEnv};
 use futures::FutureExt;
@@ -21,47 +23,82 @@ use super::problem::{Problem, not_allowed};
 const MOST: usize = 64;
 
 /// The programs that have bound themselves, and are alive. `None`: none has ever done so.
-type Alive = Option<Vec<Arc<Process>>>;
+type Alive = Option<Vec<Program>>;
+
+#[derive(Debug)]
+struct Program {
+    process: Arc<Process>,
+    /// Whether the guards of the sessions, if they have any, await its end.
+    guarded: bool,
+}
 
 /// The programs on whose behalf a node leads, as far as it can see them.
 #[derive(Debug, Clone)]
-pub(super) struct Programs(watch::Sender<Alive>);
+pub(super) struct Programs {
+    alive: watch::Sender<Alive>,
+    /// Whether the guards await the end of the only process that may act.
+    all_guarded: Arc<AtomicBool>,
+}
 
 impl Programs {
     pub(super) fn new() -> Self {
-        Self(watch::Sender::new(None))
+        Self {
+            alive: watch::Sender::new(None),
+            all_guarded: Arc::default(),
+        }
+    }
+
+    /// Notes that no other process may act than one whose end the guards await.
+    pub(super) fn are_all_guarded(&self) {
+        self.all_guarded.store(true, Ordering::Release);
+    }
+
+    /// Returns `true` if the guards await the end of every process that may act on this node's answers. If none has bound
+    /// itself, each caller may.
+    pub(super) fn are_guarded(&self) -> bool {
+        let alive = self.alive.borrow();
+        let guarded = |alive: &Vec<Program>| alive.iter().all(|program| program.guarded);
+        self.all_guarded.load(Ordering::Acquire) || alive.as_ref().is_some_and(guarded)
     }
 
     /// Returns `true` unless every program that bound itself has ended.
     pub(super) fn may_act(&self) -> bool {
-        may_act(&self.0.borrow())
+        may_act(&self.alive.borrow())
     }
 
     /// Completes when a program may act: at once if none has ever bound itself.
     pub(super) async fn begin(&self) {
         // The sender is ours, so it stays.
-        let _ = self.0.subscribe().wait_for(may_act).await;
+        let _ = self.alive.subscribe().wait_for(may_act).await;
     }
 
-    /// Completes when every program that bound itself has ended, and there was one.
-    pub(super) async fn end(&self) {
-        let _ = self.0.subscribe().wait_for(|alive| !may_act(alive)).await;
+    /// Completes when every program that bound itself has ended, and there was one. `then` runs before another one can bind
+    /// itself.
+    pub(super) async fn end(&self, then: impl FnOnce()) {
+        let mut alive = self.alive.subscribe();
+        // While this value is borrowed, nobody changes it.
+        let _ended = alive.wait_for(|alive| !may_act(alive)).await;
+        then();
     }
 
     /// Binds the elections to one more process. Returns `false` if too many are bound.
-    fn bind(&self, env: &SharedEnv, process: &Arc<Process>) -> bool {
+    pub(super) fn bind(&self, env: &SharedEnv, process: &Arc<Process>, guarded: bool) -> bool {
         let mut bound = true;
-        let is_new = self.0.send_if_modified(|alive| {
+        let is_new = self.alive.send_if_modified(|alive| {
             let alive = alive.get_or_insert_default();
             // While a process lives, nothing else has its number.
             let same =
                 |known: &Arc<Process>| known.number() == process.number() && !known.has_ended();
-            if alive.iter().any(same) {
+            let mut known = alive.iter().map(|program| &program.process);
+            if known.any(same) {
                 return false;
             }
             bound = alive.len() < MOST;
             if bound {
-                alive.push(Arc::clone(process));
+                alive.push(Program {
+                    process: Arc::clone(process),
+                    guarded,
+                });
             }
             bound
         });
@@ -77,11 +114,11 @@ impl Programs {
         tracing::info!(target: "eldest::http", pid = process.number(), "elections bound to a program");
         process.ended().await;
         let pid = process.number();
-        self.0.send_modify(|alive| {
+        self.alive.send_modify(|alive| {
             let alive = alive.get_or_insert_default();
-            alive.retain(|known| !Arc::ptr_eq(known, process));
+            alive.retain(|known| !Arc::ptr_eq(&known.process, process));
             if alive.is_empty() {
-                tracing::info!(
+                tracing::warn!(
                     target: "eldest::http", pid,
                     "the program has ended: this node leaves its elections until a program binds itself again"
                 );
@@ -120,7 +157,17 @@ pub(super) async fn bind(
     let asked: BindProgram = body::read(request, &**env).await?;
     let process = peer::named(peer.as_ref(), asked.holder, asked.holder_pid)?;
     let process = process.ok_or_else(|| body::bad("give `holder` or `holder_pid`"))?;
-    if !node.programs.bind(env, &process) {
+    // From now on, answers may need no timer.
+    let guarded = node.outlive(&process);
+    if !guarded {
+        let unguarded = |error: Error| Problem::try_again("unguarded", error.report().to_string());
+        for session in led.iter().map(|shown| shown.inside()) {
+            // Answers that it received before it was bound.
+            let until = session.env().now().after(session.grace());
+            session.promise(until).map_err(unguarded)?;
+        }
+    }
+    if !node.programs.bind(env, &process, guarded) {
         let detail = format!("{MOST} programs are bound already");
         return Err(Problem::try_again("too_many_programs", detail));
     }

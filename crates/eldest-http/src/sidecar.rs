@@ -32,10 +32,17 @@ impl Kept {
         self.0.subscribe()
     }
 
-    /// Keeps the term from now on, until the returned value is dropped.
-    pub(super) fn begin(&self, token: i64) -> Keeping {
-        self.0.send_replace(token);
+    /// Keeps the term from now on, until the returned value is dropped or [`Kept::end`] is called. `over` is cancelled before
+    /// that call, so no term begins after it.
+    pub(super) fn begin(&self, token: i64, over: &CancellationToken) -> Keeping {
+        self.0
+            .send_modify(|kept| *kept = if over.is_cancelled() { 0 } else { token });
         Keeping(self.clone(), token)
+    }
+
+    /// Keeps no term any more: from now on, no caller is promised anything.
+    fn end(&self) {
+        self.0.send_replace(0);
     }
 }
 
@@ -134,30 +141,115 @@ async fn while_alive(
     programs: &Programs,
 ) -> Result<bool> {
     let at_once = at_once.child_token();
-    let (kept, ended) = (kept.clone(), at_once.clone());
+    let (keeps, over) = (kept.clone(), at_once.clone());
     let work = move |leadership| {
-        let kept = keep(kept.clone(), leadership);
-        ended
-            .clone()
+        let kept = keep(keeps.clone(), leadership, over.clone());
+        over.clone()
             .run_until_cancelled_owned(kept)
             .map(|_| Ok::<_, Error>(()))
     };
     let mut run = election.spawn(shutdown.clone(), work);
     tokio::select! {
         ended = &mut run => return ended.map(|_| false),
-        () = programs.end() => {}
+        () = until_orphaned(programs, kept, &at_once) => {}
     }
-    // No promise is left to keep: those who were given one are dead.
     run.stop();
-    at_once.cancel();
     run.await.map(|_| true)
 }
 
+/// Completes when every program that bound itself has ended. No promise is left to keep then: those who were given one are
+/// dead. A program that binds itself later finds that nothing is promised, because the term is about to be released.
+async fn until_orphaned(programs: &Programs, kept: &Kept, at_once: &CancellationToken) {
+    let end = || {
+        at_once.cancel();
+        kept.end();
+    };
+    programs.end(end).await;
+}
+
 /// The work of a node that leads on behalf of others: it waits until the term ends and then for one grace period more.
-async fn keep(kept: Kept, leadership: Leadership) {
-    let _keeping = kept.begin(leadership.fencing_token());
+async fn keep(kept: Kept, leadership: Leadership, over: CancellationToken) {
+    let _keeping = kept.begin(leadership.fencing_token(), &over);
     let session = Inside::from(&leadership);
     leadership.lost().cancelled().await;
     let end = session.env().now().after(session.grace());
     session.env().wake_at(end).await;
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use eldest::internal::process::Process;
+    use eldest::internal::{SharedEnv, System};
+
+    use super::*;
+
+    const TOKEN: i64 = 7;
+
+    /// A program that lives until it is dropped.
+    struct Program(std::process::Child, Arc<Process>, SharedEnv);
+
+    impl Program {
+        fn start() -> Self {
+            let mut sleep = std::process::Command::new("sleep");
+            let child = sleep.arg("600").spawn().unwrap();
+            let process = Arc::new(Process::open(child.id()).unwrap());
+            Self(child, process, Arc::new(System::new().unwrap()))
+        }
+
+        fn bind(&self, programs: &Programs) {
+            assert!(programs.bind(&self.2, &self.1, true));
+        }
+    }
+
+    impl Drop for Program {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_promised_from_the_moment_at_which_the_last_program_is_known_to_be_dead() {
+        let (programs, kept) = (Programs::new(), Kept::new());
+        let at_once = CancellationToken::new();
+        let keeping = kept.begin(TOKEN, &at_once);
+        let program = Program::start();
+        program.bind(&programs);
+        let mut orphaned = Box::pin(until_orphaned(&programs, &kept, &at_once));
+        assert_eq!(orphaned.as_mut().now_or_never(), None);
+        assert!(kept.is(TOKEN));
+        drop(program);
+        orphaned.await;
+        // The work of the term has not noticed yet.
+        assert!(at_once.is_cancelled());
+        assert!(!kept.is(TOKEN), "the next program would be promised time");
+        let late = kept.begin(TOKEN, &at_once);
+        assert!(!kept.is(TOKEN), "a term began when all was over");
+        drop((keeping, late));
+    }
+
+    #[tokio::test]
+    async fn a_program_that_binds_itself_while_the_end_is_decided_waits_until_nothing_is_promised()
+    {
+        let (programs, next) = (Programs::new(), Program::start());
+        Program::start().bind(&programs);
+        let (sender, bound) = mpsc::channel();
+        let others = programs.clone();
+        let binding = move || {
+            next.bind(&others);
+            sender.send(next).unwrap();
+        };
+        let mut thread = None;
+        let decide = || {
+            thread = Some(std::thread::spawn(binding));
+            let early = bound.recv_timeout(Duration::from_millis(300));
+            assert!(early.is_err(), "it came in between");
+        };
+        programs.end(decide).await;
+        thread.unwrap().join().unwrap();
+        assert!(programs.may_act());
+    }
 }

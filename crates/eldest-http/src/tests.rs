@@ -15,7 +15,7 @@ use super::sidecar::{Keeping, Kept};
 use super::{Auth, Node, OnlyWhileLeader, router};
 use eldest::internal::scripted::{Clock, Scripted, ScriptedTerm};
 use eldest::internal::{System, timeout};
-use eldest::{Election, Session, SessionOptions, Term};
+use eldest::{CancellationToken, Election, Session, SessionOptions, Term};
 use eldest_core::time::Time;
 
 fn at(ms: u64) -> Time {
@@ -44,7 +44,7 @@ impl Stage {
         term.elect(&election);
         let auth = Auth::at(([127, 0, 0, 1], 8470).into());
         let kept = Kept::new();
-        let keeping = kept.begin(TOKEN);
+        let keeping = kept.begin(TOKEN, &CancellationToken::new());
         let app = router(Node::new().leads_on_behalf(&election, &kept), auth);
         Self {
             election,

@@ -4,14 +4,15 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use eldest::{BoxError, CancellationToken, SessionOptions};
 use eldest_failover_example::{ELECTION, Witness, serve};
-use eldest_testing::history::{Recorder, Rules, TruthRecorder, What, check};
-use eldest_testing::{Etcd, Proxy, one_leader};
+use eldest_testing::history::{Outcome, Recorder, Rules, TruthRecorder, What, check};
+use eldest_testing::{Etcd, Proxy, eventually, one_leader};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -29,6 +30,27 @@ impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
+}
+
+/// Waits until that many leaders have written: a leader can be asked before its first write was admitted.
+async fn have_written(recorder: &Recorder, leaders: usize) -> Result<(), BoxError> {
+    let what = format!("{leaders} leaders have written");
+    eventually(SOON, what, async || {
+        let history = recorder.history().ok()?;
+        let admitted = history
+            .events()
+            .iter()
+            .filter_map(|event| match event.what {
+                What::FencedWrite {
+                    token,
+                    outcome: Outcome::Admitted { .. },
+                } => Some(token),
+                _ => None,
+            });
+        (admitted.collect::<BTreeSet<_>>().len() >= leaders).then_some(())
+    })
+    .await?;
+    Ok(())
 }
 
 #[tokio::test]
@@ -57,6 +79,7 @@ async fn a_leader_that_hears_nothing_from_etcd_stops_before_another_leads() -> R
     let leads = async |node: &Node| common::says_that_it_leads(node.address).await;
 
     let old = one_leader(SOON, &nodes, leads).await?;
+    have_written(&recorder, 1).await?;
     let name = "silent".to_owned();
     recorder.record(old.name, ELECTION, What::Fault { name: name.clone() });
     old.proxy.hold();
@@ -66,6 +89,7 @@ async fn a_leader_that_hears_nothing_from_etcd_stops_before_another_leads() -> R
     assert!(!leads(old).await?, "{new} leads");
     old.proxy.heal();
     recorder.record(old.name, ELECTION, What::Healed { name });
+    have_written(&recorder, 2).await?;
 
     for node in &nodes {
         recorder.record(node.name, ELECTION, What::Left);

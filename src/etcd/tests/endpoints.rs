@@ -78,7 +78,7 @@ async fn with_one_endpoint_the_connection_is_made_anew() {
 
     // A late failure of the first connection is not held against the second.
     pool.report(
-        first,
+        &first,
         &RequestError::new(Class::Retry, "late", &etcd.endpoint),
     );
     assert_eq!(pool.client(Lane::Data).await.unwrap().1, second);

@@ -27,8 +27,8 @@ async fn a_lease_is_granted_under_our_id_listed_and_revoked() {
     found.sort();
     assert_eq!(found, [b"ns/e/1"[..].into(), b"ns/f/1"[..].into()]);
 
-    pool.revoke(id).await.unwrap();
-    pool.revoke(id).await.unwrap();
+    assert!(pool.revoke(id).await.unwrap());
+    assert!(!pool.revoke(id).await.unwrap(), "it was gone already");
     assert!(pool.lease_keys(id, b"ns/").await.unwrap().is_empty());
     assert_eq!(pool.read(Lane::Data, b"ns/e/1").await.unwrap().1, None);
 }

@@ -38,11 +38,6 @@ impl Op {
             Kind::Put {
                 key,
                 value,
-                lease_id: 0,
-            } => TxnOp::put(key, value, None),
-            Kind::Put {
-                key,
-                value,
                 lease_id,
             } => TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease_id))),
             Kind::Get { key, prefix } => {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
@@ -20,6 +21,10 @@ pub(super) struct Opened {
 impl Opened {
     pub(super) fn user(&self) -> u32 {
         self.user
+    }
+
+    pub(super) fn share(&self) -> io::Result<OwnedFd> {
+        self.process.share()
     }
 
     pub(super) async fn ended(&self) {

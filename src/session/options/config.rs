@@ -22,6 +22,7 @@ struct Config {
     connect_timeout_ms: Option<u64>,
     clock_drift_ppm: Option<u32>,
     announcement: Option<Announcement>,
+    data_center: Option<String>,
     credentials: Option<User>,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     tls: Option<Files>,
@@ -76,6 +77,7 @@ impl<'de> Deserialize<'de> for SessionOptions {
             connect_timeout: read.connect_timeout_ms.map_or(default.connect_timeout, ms),
             clock_drift_ppm: read.clock_drift_ppm.unwrap_or(default.clock_drift_ppm),
             announcement: read.announcement,
+            data_center: read.data_center,
             credentials: (read.credentials).map(|of| Credentials::new(of.user, of.password)),
             #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
             tls: (read.tls.map(Files::options).transpose()).map_err(serde::de::Error::custom)?,
@@ -101,7 +103,7 @@ mod tests {
         default = read(json!({
             "identity": "a", "namespace": "x", "ttl_ms": 5000, "margin_ms": 1, "grace_ms": 2, "request_timeout_ms": 300,
             "connect_timeout_ms": 4, "clock_drift_ppm": 5, "announcement": {"address": "a:1"},
-            "credentials": {"user": "u", "password": "p"},
+            "data_center": "eu", "credentials": {"user": "u", "password": "p"},
         }))
         .unwrap();
         assert_eq!(default.namespace, "x");
@@ -111,6 +113,7 @@ mod tests {
         assert_eq!(times.map(|time| time.unwrap().as_millis()), [1, 2, 300]);
         assert_eq!(default.clock_drift_ppm, 5);
         assert_eq!(default.announcement.unwrap().address(), Some("a:1"));
+        assert_eq!(default.data_center.as_deref(), Some("eu"));
         assert_eq!(default.credentials.unwrap(), Credentials::new("u", "p"));
     }
 

@@ -126,6 +126,29 @@ fn the_wan_preset_holds_for_every_distance_up_to_a_second() {
 }
 
 #[test]
+fn a_round_trip_without_a_fitting_ttl_is_refused_with_the_rule() {
+    let wan = |ms| SessionOptions::new("n").wan(Duration::from_millis(ms));
+    for (ms, shown) in [(0, "round_trip is 0ns"), (4_951, "round_trip is 4.951s")] {
+        let message = refused(wan(ms));
+        assert!(message.contains(shown), "{message}");
+        assert!(message.contains("at most 4.95s"), "{message}");
+    }
+    let message = refused(SessionOptions::new("n").wan(Duration::MAX));
+    assert!(message.contains("at most 4.95s"), "{message}");
+    assert!(wan(4_950).settle().is_ok());
+    let message = refused(wan(3_000).ttl(Duration::from_secs(10)));
+    assert!(message.contains("2 * 18.25s"), "{message}");
+    assert!(message.contains("round_trip = 3s"), "{message}");
+    let message = refused(
+        wan(3_000)
+            .ttl(Duration::from_secs(10))
+            .grace(Duration::from_secs(9))
+            .request_timeout(Duration::from_secs(1)),
+    );
+    assert!(!message.contains("round_trip"), "{message}");
+}
+
+#[test]
 fn a_grace_too_long_for_the_ttl_is_refused_with_the_numbers() {
     let message = refused(SessionOptions::new("n").grace(Duration::from_secs(6)));
     assert!(

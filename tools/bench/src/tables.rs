@@ -28,7 +28,7 @@ const TABLES: [(&str, Write); 7] = [
 ];
 
 /// The rows of the summary: bench, n, and what was measured.
-const SUMMARY: [(&str, usize, &str); 24] = [
+const SUMMARY: [(&str, usize, &str); 26] = [
     ("handover", 2, "hand-over, 2 candidates"),
     ("handover", 100, "hand-over, 100 candidates"),
     ("handover", 500, "hand-over, 500 candidates"),
@@ -44,6 +44,16 @@ const SUMMARY: [(&str, usize, &str); 24] = [
         "takeover/after the delete",
         5,
         "… of which after etcd deleted the key",
+    ),
+    (
+        "takeover/guarded",
+        1,
+        "takeover after a kill with a guard, whatever the TTL",
+    ),
+    (
+        "takeover/guarded",
+        1000,
+        "… until the successor leads 1,000 elections",
     ),
     (
         "supervised",

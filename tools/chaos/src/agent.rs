@@ -8,15 +8,21 @@ use std::time::Duration;
 
 use eldest::SessionOptions;
 use eldest::internal::agent;
+use eldest_testing::history::Recorder;
 use eldest_testing::{EtcdCluster, Process, Proxy, eventually};
 use serde_json::Value;
 use tokio::time::timeout;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
 
 use crate::links::Links;
 use crate::{AGENT, Result};
 
 /// How long the agent may take to describe its sessions.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// What the agent logs when it has revoked a lease.
+const REVOKED: &str = "the process of a session is dead: its lease is revoked";
 
 /// The agent of this machine, running or not.
 pub(crate) struct Agent {
@@ -26,8 +32,6 @@ pub(crate) struct Agent {
     links: Links,
     process: RefCell<Option<Process>>,
     paused: Cell<bool>,
-    /// The process that answered last, and how many leases it had revoked; and how many those before it had.
-    revoked: Cell<(u64, u64, u64)>,
 }
 
 impl Agent {
@@ -39,7 +43,6 @@ impl Agent {
             links: Links::start(cluster).await?,
             process: RefCell::default(),
             paused: Cell::new(false),
-            revoked: Cell::default(),
         }))
     }
 
@@ -53,10 +56,7 @@ impl Agent {
             return Ok(());
         }
         let mut log = File::options();
-        let log = log
-            .create(true)
-            .append(true)
-            .open(self.folder.join("agent.txt"))?;
+        let log = log.create(true).append(true).open(self.log())?;
         let mut command = Command::new(program);
         command
             .env(AGENT, &self.socket)
@@ -68,7 +68,7 @@ impl Agent {
         let process = Process::spawn(&mut command, &self.folder)?;
         *self.process.borrow_mut() = Some(process);
         let answers = eventually(patience, "the agent answers", async || {
-            self.status().await.map(|_| ())
+            self.sessions().await.map(|_| ())
         });
         Ok(answers.await?)
     }
@@ -106,7 +106,7 @@ impl Agent {
 
     /// Returns the processes that it guards, and their leases; none while it does not answer.
     pub(crate) async fn guarded(&self) -> Option<(Vec<u32>, Vec<i64>)> {
-        let (sessions, _) = self.status().await?;
+        let sessions = self.sessions().await?;
         let pid = |session: &Value| u32::try_from(session["pid"].as_u64()?).ok();
         let pids = sessions.iter().filter_map(pid).collect();
         let leases = sessions
@@ -116,20 +116,40 @@ impl Agent {
         Some((pids, leases.flatten().filter_map(hex).collect()))
     }
 
-    /// Returns how many leases it and those before it have revoked, as far as they have told.
-    pub(crate) fn revoked(&self) -> u64 {
-        let (_, now, before) = self.revoked.get();
-        now + before
+    /// Returns the leases that it and those before it have revoked, and when, by their log.
+    pub(crate) fn revoked(&self) -> Result<Vec<(Duration, i64)>> {
+        let log = std::fs::read_to_string(self.log())?;
+        let revoked = log.lines().filter(|line| line.contains(REVOKED));
+        Ok(revoked.filter_map(time_and_lease).collect())
     }
 
-    async fn status(&self) -> Option<(Vec<Value>, u64)> {
+    fn log(&self) -> PathBuf {
+        self.folder.join("agent.txt")
+    }
+
+    async fn sessions(&self) -> Option<Vec<Value>> {
         let asked = timeout(ANSWER_WITHIN, agent::status(&self.socket)).await;
-        let (sessions, about) = asked.ok()?.ok()?;
-        let (pid, count) = (about["pid"].as_u64()?, about["revoked"].as_u64()?);
-        let (known, last, before) = self.revoked.get();
-        let before = if known == pid { before } else { before + last };
-        self.revoked.set((pid, count, before));
-        Some((sessions, count))
+        let (sessions, _) = asked.ok()?.ok()?;
+        Some(sessions)
+    }
+}
+
+/// Reads the time and the lease of a line of the agent's log.
+fn time_and_lease(line: &str) -> Option<(Duration, i64)> {
+    let at = line.split(' ').next()?.parse().ok()?;
+    let lease = line.split("lease=\"").nth(1)?.split('"').next()?;
+    Some((
+        Duration::from_nanos(at),
+        i64::from_str_radix(lease, 16).ok()?,
+    ))
+}
+
+/// Stamps log lines with the time of the recorded histories, in nanoseconds.
+struct Boottime(Recorder);
+
+impl FormatTime for Boottime {
+    fn format_time(&self, to: &mut Writer<'_>) -> std::fmt::Result {
+        write!(to, "{}", self.0.now().as_nanos())
     }
 }
 
@@ -143,6 +163,7 @@ pub fn main(socket: &Path) -> Result {
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_writer(std::io::stderr)
         .with_ansi(false)
+        .with_timer(Boottime(Recorder::boottime()))
         .init();
     let endpoints = std::env::var("ETCD_ENDPOINTS")?;
     let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();

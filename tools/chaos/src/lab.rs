@@ -269,9 +269,9 @@ impl Lab {
         nodes.map(Member::ended_processes).sum()
     }
 
-    /// How many leases the agents have revoked.
-    pub(crate) fn revoked(&self) -> u64 {
-        self.agent.as_ref().map_or(0, Agent::revoked)
+    /// The leases that agents have revoked, and when.
+    pub(crate) fn revoked(&self) -> Result<Vec<(Duration, i64)>> {
+        self.agent.as_ref().map_or(Ok(Vec::new()), Agent::revoked)
     }
 
     /// How long the successor of a dead leader may take. A lease is renewed after a third of its TTL, so at the death of its
@@ -467,6 +467,10 @@ impl Lab {
         let register = eldest_node::record::register_name(ELECTION);
         self.recorder
             .record("", register, What::FinalCounter { value });
+        for (at, lease) in self.revoked()? {
+            let what = What::RevokedByGuard { lease };
+            self.recorder.record_at(at, "agent", ELECTION, what);
+        }
         for truth in self.truths {
             truth.stop().await;
         }

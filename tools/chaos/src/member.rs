@@ -159,10 +159,6 @@ impl Member {
 
     /// On return it is dead.
     pub(crate) fn kill(&self) {
-        self.end();
-    }
-
-    fn end(&self) {
         if self.process.borrow_mut().take().is_some() {
             self.ended.set(self.ended.get() + 1);
         }
@@ -198,7 +194,7 @@ impl Member {
             process.terminate();
         }
         let ended = self.ended(patience, "has left").await?;
-        self.end();
+        self.kill();
         match ended {
             Some(status) if !status.success() => {
                 Err(format!("{} ended with {status}: {}", self.name, self.last_words()).into())

@@ -50,7 +50,7 @@ impl Agent {
         match *self {}
     }
 
-    pub(crate) fn revoked(&self) -> u64 {
+    pub(crate) fn revoked(&self) -> Result<Vec<(Duration, i64)>> {
         match *self {}
     }
 }

@@ -186,15 +186,7 @@ fn missing(
         let hits = |card: &Card| card.side == Side::Leader && step.hit(card);
         step.cards.iter().any(hits)
     });
-    let changes = of(&|step| {
-        let ends = [
-            Effect::Changed,
-            Effect::ChangedByGuard,
-            Effect::ChangedAtOnce,
-            Effect::Vacant,
-        ];
-        step.effect().is_some_and(|effect| ends.contains(&effect))
-    });
+    let changes = of(&|step| step.effect().is_some_and(Effect::ends));
     let refusals = of(&|step| fenced && step.effect().is_some() && step.cards[0].refuses);
     let seniority = counts.elections_checked_for_seniority;
     let wanted = [

@@ -33,7 +33,7 @@ pub(crate) struct Step {
     pub(crate) problems: Vec<String>,
     /// Before anything was broken: how many processes of nodes had ended, and how many leases the agent had revoked.
     pub(crate) ended: usize,
-    pub(crate) revoked: u64,
+    pub(crate) revoked: usize,
 }
 
 impl Step {
@@ -89,7 +89,7 @@ pub(crate) async fn step(lab: &Lab, actions: &[&dyn Action], draw: &mut Draw<'_>
         vacant: None,
         problems: Vec::new(),
         ended: lab.ended(),
-        revoked: lab.revoked(),
+        revoked: lab.revoked()?.len(),
     };
     if let Err(error) = breaks(lab, actions, &victims, &mut step).await {
         step.problems.push(error.to_string());
@@ -165,11 +165,15 @@ fn judge(lab: &Lab, step: &mut Step) -> Result {
         step.believed = old.map(|term| term.valid.saturating_sub(step.applied));
     }
     let mut problems = Vec::new();
-    let (ended, revoked) = (lab.ended() - step.ended, lab.revoked() - step.revoked);
+    let ended = lab.ended() - step.ended;
+    let revoked = lab.revoked()?.len() - step.revoked;
     if ended == 0 && revoked > 0 {
         problems.push(format!(
             "the agent revoked {revoked} leases, and no process had ended"
         ));
+    }
+    if step.effect() == Some(Effect::ChangedByGuard) && lab.agent.is_some() && revoked == 0 {
+        problems.push("the agent says that it revoked nothing".to_owned());
     }
     let (ttl, late) = (lab.settings.ttl, |bound: Duration| {
         step.vacant.is_none_or(|took| took > bound)

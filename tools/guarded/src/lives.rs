@@ -1,14 +1,18 @@
-//! Adds lives to the subject's session: processes and cgroups that a test made.
+//! Adds lives to the subject's session: processes, cgroups and promises that a test made.
 
 use std::fs::OpenOptions;
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use eldest::Session;
+use eldest::internal::Inside;
 use eldest::internal::guard::{Life, also};
+use eldest::internal::process::Process;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// Carries out `process PID`, `program PID`, `cgroup FOLDER` (which the guard may kill) or `watch FOLDER` (which it may not).
+/// Carries out `process PID`, `program PID`, `cgroup FOLDER` (which the guard may kill), `watch FOLDER` (which it may not),
+/// `promise MILLISECONDS`, and `bound PID`, a process to which promises are made.
 pub(crate) fn add(order: &str, session: &Session) -> Result<()> {
     let (word, rest) = order.split_once(' ').context("no life is named")?;
     let process = || -> Result<_> {
@@ -25,6 +29,18 @@ pub(crate) fn add(order: &str, session: &Session) -> Result<()> {
             .write(true)
             .open(Path::new(rest).join(name))
     };
+    if word == "promise" {
+        let session = Inside::from(session);
+        let time = Duration::from_millis(rest.parse()?);
+        session.promise(session.env().now().after(time))?;
+        println!("added {order}");
+        return Ok(());
+    }
+    if word == "bound" {
+        Inside::from(session).outlive(&Process::open(rest.parse()?).map_err(Error::msg)?)?;
+        println!("added {order}");
+        return Ok(());
+    }
     let life = match word {
         "process" => Life::Process(process()?),
         "program" => Life::Program(process()?),

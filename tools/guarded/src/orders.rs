@@ -22,6 +22,12 @@ pub(crate) async fn obey(order: &str, sessions: &[Session]) -> Result<()> {
             }
             println!("closed");
         }
+        list if list.starts_with("endpoints ") => {
+            for session in sessions {
+                session.set_endpoints(list[10..].split(' ')).await?;
+            }
+            println!("endpoints set");
+        }
         also if also.starts_with("also ") => {
             let session = sessions.first().context("no session")?;
             crate::lives::add(&also[5..], session)?;

@@ -71,6 +71,9 @@ pub(crate) async fn stand(endpoint: &str, guard: &str, identity: &str, count: us
     }
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
+        if line == "return" {
+            return Ok(());
+        }
         orders::obey(&line, &sessions).await?;
     }
     // Its test has gone.

@@ -178,6 +178,7 @@ fn on_keys(w: &mut World, fault: Fault) -> bool {
                 w.delete(&entry.key);
             }
         }
+        Kind::Evacuate => evacuate(w, fault),
         Kind::Foreign => foreign(w, election, lasts, dice),
         Kind::Twins => twins(w, election, lasts),
         _ => return false,
@@ -473,6 +474,21 @@ pub(crate) fn meddle(w: &mut World, kind: Kind, node: usize, election: &[u8], di
         (Kind::Overwrite, Some(key), _) => w.overwrite(&key),
         (Kind::Revoke, _, Some(lease)) => w.revoke(lease),
         _ => {}
+    }
+}
+
+/// The node's data centre is evacuated, or no longer. A mark that is not lifted stands until another order.
+fn evacuate(w: &mut World, fault: Fault) {
+    let Fault { lasts, dice, .. } = fault;
+    let home = w.nodes[fault.node].home;
+    if w.is_evacuated(home) && dice % 2 == 0 {
+        w.lift(home);
+        return;
+    }
+    let ends_by_itself = ((dice >> 8) % 3 == 0).then_some(lasts);
+    w.evacuate(home, ends_by_itself);
+    if (dice >> 8) % 3 == 1 {
+        w.after(lasts, move |w| w.lift(home));
     }
 }
 

@@ -89,6 +89,9 @@ pub(crate) enum Kind {
     NotPermitted,
     /// The process dies and another takes its place; its guard revokes the lease of the dead one, at once or later.
     GuardRevokes,
+    /// An operator evacuates the node's data centre: for a while, until the mark is lifted, or for so long that it stands in
+    /// the calm as well. If it is evacuated already, the mark may be lifted instead.
+    Evacuate,
 }
 
 impl Kind {
@@ -154,6 +157,9 @@ impl Kind {
     /// Those that are drawn after [`Kind::NEWEST`], for the same reason.
     pub(crate) const GUARDS: [Kind; 1] = [Kind::GuardRevokes];
 
+    /// Those that are drawn after [`Kind::GUARDS`], for the same reason.
+    pub(crate) const EVACUATIONS: [Kind; 1] = [Kind::Evacuate];
+
     /// Those that meet one request. A fault of theirs may name its kind. Of these, seeds draw only [`Kind::AnswerLostOnce`].
     pub(crate) const ONCE: [Kind; 3] =
         [Kind::AnswerLostOnce, Kind::RequestLostOnce, Kind::LateOnce];
@@ -161,7 +167,8 @@ impl Kind {
     /// Every one that seeds draw.
     pub(crate) fn every() -> impl Iterator<Item = Kind> {
         let drawn_later = Self::LATER.into_iter().chain(Self::NEWEST);
-        Self::ALL.into_iter().chain(drawn_later).chain(Self::GUARDS)
+        let newest = Self::GUARDS.into_iter().chain(Self::EVACUATIONS);
+        Self::ALL.into_iter().chain(drawn_later).chain(newest)
     }
 
     /// Whether it takes keys away that are somebody's.

@@ -9,6 +9,7 @@ use crate::kind::Kind;
 use crate::notation::{follow_name, seconds, seconds_or_ever};
 use crate::once::Request;
 use crate::world::cluster::{ELECTIONS, FAMILY, PERMITS};
+use crate::world::home::Home;
 use crate::world::settings::Settings;
 use crate::world::store::ELECTION;
 use eldest_core::BATCH;
@@ -142,6 +143,7 @@ pub(crate) struct Member {
     #[serde(with = "seconds_or_ever")]
     pub(crate) work: Option<Duration>,
     pub(crate) looks: Looks,
+    pub(crate) home: Home,
 }
 
 /// Everything that is decided before the world begins. A plan that is kept names what differs from `Plan::default()`.
@@ -180,6 +182,7 @@ impl Default for Member {
             follow: WatchScope::Everyone,
             work: Some(Duration::ZERO),
             looks: Looks::Nothing,
+            home: Home::Nowhere,
         }
     }
 }
@@ -267,6 +270,14 @@ impl Plan {
         if rng.u8(..3) == 0 {
             self.one_a_storm(rng, nodes, &Kind::GUARDS);
         }
+        if rng.u8(..3) == 0 {
+            for member in &mut self.members {
+                member.home = [Home::Nowhere, Home::East, Home::West][rng.usize(..3)];
+            }
+            for _ in 0..2 {
+                self.one_a_storm(rng, nodes, &Kind::EVACUATIONS);
+            }
+        }
     }
 
     fn one_a_storm(&mut self, rng: &mut fastrand::Rng, nodes: usize, kinds: &[Kind]) {
@@ -302,6 +313,7 @@ pub(crate) fn member(rng: &mut fastrand::Rng) -> Member {
         ][rng.usize(..3)],
         work,
         looks: Looks::Nothing,
+        home: Home::Nowhere,
     }
 }
 

@@ -133,6 +133,7 @@ fn carry_out(plan: &Plan, w: &mut World) {
         w.nodes[node].rate_ppm = member.rate_ppm;
         w.nodes[node].work = works(member);
         w.nodes[node].follow = member.follow;
+        w.nodes[node].home = member.home;
         let looks = member.looks.at(plan.beside);
         w.nodes[node].looks_at = looks.map(|(prefix, reach)| (prefix.into(), reach));
         stand_again(w, node);

@@ -1,15 +1,28 @@
 //! Locates the workspace, and prepares cargo commands with the protoc that the build needs.
 
 use std::env;
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result};
 
+/// This package's folder, from that of the workspace.
+const PACKAGE: &str = "tools/xtask";
+
 /// The folder of the workspace.
 pub(crate) fn root() -> &'static Path {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).unwrap_or(here)
+    static ROOT: LazyLock<PathBuf> = LazyLock::new(|| workspace(env::var_os("CARGO_MANIFEST_DIR")));
+    &ROOT
+}
+
+/// The workspace in which cargo runs this program, if cargo has told so. It may be another checkout than the one in which the
+/// program was built, if both have the same built files.
+fn workspace(told: Option<OsString>) -> PathBuf {
+    let told = told.map(PathBuf::from).filter(|it| it.ends_with(PACKAGE));
+    let here = told.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    here.ancestors().nth(2).unwrap_or(&here).to_owned()
 }
 
 /// Where throw-away things go.
@@ -45,4 +58,18 @@ pub(crate) fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Result<Comma
         command.env("PROTOC", protoc).env("PROTOC_INCLUDE", include);
     }
     Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workspace_is_the_one_in_which_cargo_runs_this_program() {
+        let built = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+        let built = built.unwrap();
+        assert_eq!(workspace(Some("/a/tools/xtask".into())), Path::new("/a"));
+        assert_eq!(workspace(Some("/a/crates/other".into())), built);
+        assert_eq!(workspace(None), built);
+    }
 }

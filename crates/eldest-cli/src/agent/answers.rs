@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use axum::Router;
 use axum::routing::get;
 use eldest::CancellationToken;
@@ -12,9 +12,8 @@ use eldest_http::{Limits, serve};
 use http::{StatusCode, header};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 
-use crate::answering::{keep_up, measure};
+use crate::answering::{Server, measure};
 use crate::output::Format;
 
 /// What Prometheus asks for.
@@ -25,13 +24,6 @@ pub(super) struct Http {
     listener: TcpListener,
     address: SocketAddr,
     page: PrometheusHandle,
-}
-
-/// What answers.
-pub(super) struct Server {
-    shutdown: CancellationToken,
-    task: JoinHandle<std::io::Result<()>>,
-    upkeep: JoinHandle<()>,
 }
 
 /// Listens, and begins to measure.
@@ -70,30 +62,6 @@ impl Http {
             .route("/metrics", get(metrics))
             .route("/healthz", get(healthz));
         let served = serve(self.listener, app, Limits::default(), shutdown.clone());
-        Server {
-            shutdown,
-            task: tokio::spawn(served),
-            upkeep: tokio::spawn(keep_up(self.page)),
-        }
-    }
-}
-
-impl Server {
-    /// Why the server has stopped, if ever.
-    pub(super) async fn broken(&mut self) -> anyhow::Error {
-        match (&mut self.task).await {
-            Ok(Ok(())) => anyhow!("the server has stopped"),
-            Ok(Err(error)) => error.into(),
-            Err(error) => error.into(),
-        }
-    }
-
-    /// Answers what is under way, and no more.
-    pub(super) async fn stop(self) {
-        self.upkeep.abort();
-        self.shutdown.cancel();
-        if !self.task.is_finished() {
-            let _ = self.task.await;
-        }
+        Server::start(shutdown, None, served, self.page)
     }
 }

@@ -23,7 +23,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
     long_about = "Show what the agent of this host guards, and whether it reaches etcd.\n\n\
     The command asks the agent, not etcd, so it needs no endpoints. root and the agent's own user see the sessions of all \
     users; another user that may write the socket sees its own. GUARDED FOR is how long ago the session introduced itself \
-    to the agent. A session that is not connected is guarded, too. The exit code is 6 if the agent does not reach etcd, \
+    to the agent. A session that is not connected is guarded, too. PROMISED is how long other programs may \
+    still act on what `eldest serve` told them. The exit code is 6 if the agent does not reach etcd, \
     and 3 if no agent answers.",
     after_help = "Examples:
   # Show the sessions that the agent guards
@@ -139,6 +140,7 @@ fn text(status: &AgentStatus) -> String {
         "LEASES",
         "CONNECTED",
         "LINGER",
+        "PROMISED",
     ];
     let table = view::table(&header, status.guarded_sessions.iter().map(row));
     format!("{head}\n{table}")
@@ -164,5 +166,8 @@ fn row(session: &GuardedSession) -> Vec<String> {
             0 => "-".to_owned(),
             time => format!("{:?}", Duration::from_millis(time)),
         },
+        session.promised_ms.map_or("-".to_owned(), |time| {
+            format!("{:?}", Duration::from_millis(time))
+        }),
     ]
 }

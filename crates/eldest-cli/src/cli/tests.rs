@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use clap::{Arg, Command, CommandFactory};
 
 use super::Cli;
-use crate::variables::{ELECTION, ENDPOINTS, FENCING_TOKEN, HTTP_TOKEN, ID, PASSWORD, TERM_KEY};
+use crate::variables::{
+    DATA_CENTER, ELECTION, ENDPOINTS, FENCING_TOKEN, HTTP_TOKEN, ID, PASSWORD, TERM_KEY,
+};
 
 /// Headings of `--help` below which each option has a variable.
 const FROM_THE_ENVIRONMENT: [&str; 4] = ["Connection", "Session", "Output", "HTTP"];
@@ -61,7 +63,7 @@ fn what_a_program_is_told_is_never_taken_for_an_option() {
     for told in [ELECTION, FENCING_TOKEN, TERM_KEY, PASSWORD, HTTP_TOKEN] {
         assert!(!options.contains_key(told), "an option has the name {told}");
     }
-    for shared in [ENDPOINTS, ID] {
+    for shared in [ENDPOINTS, DATA_CENTER, ID] {
         assert!(!options[shared].is_empty(), "no option reads {shared}");
     }
 }

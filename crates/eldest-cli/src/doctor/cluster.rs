@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use eldest::operator::{Endpoint, EtcdMember, EtcdMemberStatus, ttl_floor};
-use eldest::{ErrorKind, QueueKind, SessionOptions};
+use eldest::operator::{Endpoint, EtcdMember, EtcdMemberStatus};
+use eldest::{EndpointReason, ErrorKind, QueueKind, SessionOptions};
 
 use super::endpoint::Report;
 use super::findings::Findings;
 use super::versions;
 use crate::connection::Connection;
+use crate::distance::{Distance, chosen};
 use crate::view;
 use eldest_http::contract::command::Level;
 
@@ -23,11 +24,13 @@ pub(crate) struct Patient<'a> {
     pub(crate) options: &'a SessionOptions,
     pub(crate) answering: &'a [(&'a Endpoint, Report)],
     pub(crate) below: &'a str,
+    /// The grace period, if it is given.
+    pub(crate) grace: Option<Duration>,
 }
 
 impl Patient<'_> {
     /// One that answers reads as well, if there is one.
-    fn one(&self) -> &Endpoint {
+    pub(super) fn one(&self) -> &Endpoint {
         let mut good = self.answering.iter();
         let good = good.find(|(_, report)| {
             let lost = report
@@ -104,62 +107,53 @@ impl Patient<'_> {
         }
     }
 
-    /// Whether the TTL suits etcd and the way to it.
-    pub(crate) async fn ttl(&self, findings: &mut Findings) {
-        const ABOUT: (&str, &str) = ("ttl", "ttl");
-        let shortest = match self.one().shortest_ttl().await {
-            Ok(shortest) => shortest,
-            Err(error) => {
-                let remedy = "a node needs a lease to become a candidate; see the findings above";
-                let message = format!("no lease was granted: {}", error.report());
-                return findings.bad(Level::Fail, ABOUT, message, remedy);
-            }
-        };
-        // etcd rounds up, so this is the longest that it can be.
-        let election = shortest.mul_f64(2.0 / 3.0);
-        let slowest = self
-            .answering
+    /// Which endpoint a node here uses, why, and how far away all of them are.
+    pub(super) fn nearest(&self, distances: &[Option<Distance>], findings: &mut Findings) {
+        const ABOUT: (&str, &str) = (MEMBERS, "nearest");
+        let listed = &self.connection.endpoints;
+        let own = self.connection.data_center.as_deref();
+        let names: BTreeSet<&str> = listed
             .iter()
-            .filter_map(|(_, report)| report.slowest)
-            .max();
-        // A bad day is slower than these few moments.
-        let answer = slowest.unwrap_or_default() * 4;
-        let ttl = self.connection.ttl;
-        if ttl < shortest {
-            let message =
-                format!("--ttl is {ttl:?}, but this etcd grants no lease below {shortest:?}");
-            let remedy = format!("--ttl {}s", shortest.as_secs());
-            findings.bad(Level::Warn, ABOUT, message, remedy);
-        }
-        match ttl_floor(self.options, answer, election) {
-            Some(floor) if floor.max(shortest) <= ttl => {
-                let floor = floor.max(shortest);
-                findings.ok(
-                    ABOUT.0,
-                    ABOUT.1,
-                    format!("{ttl:?}; {floor:?} would suffice for this etcd and its answer times"),
-                );
+            .filter_map(|one| one.data_center.as_deref())
+            .collect();
+        match (own, names.first()) {
+            (Some(own), Some(_)) if !names.contains(own) => {
+                let message = format!("no endpoint is in the data center {own:?} of --data-center");
+                let remedy = format!("name its members in --endpoints, as {own}=URL");
+                findings.bad(Level::Warn, ABOUT, message, remedy);
             }
-            Some(floor) => {
-                let floor = floor.max(shortest).as_secs();
+            (None, Some(name)) => {
                 let message = format!(
-                    "--ttl {ttl:?} is short: slow answers, or a change of etcd's leader (up to {election:.1?} to notice), \
-                     may cost the leadership"
+                    "--endpoints names the data center {name:?}, so a node needs --data-center"
                 );
-                findings.bad(
-                    Level::Warn,
-                    ABOUT,
-                    message,
-                    format!("--ttl {floor}s or longer"),
-                );
+                let remedy = "give --data-center as the node does";
+                findings.bad(Level::Warn, ABOUT, message, remedy);
             }
-            None => {
-                let message = "no TTL up to 300 s suffices for these answer times and options";
-                let remedy =
-                    "check etcd's disk and network; do not set --request-timeout and --margin";
-                findings.bad(Level::Fail, ABOUT, message, remedy);
-            }
+            _ => {}
         }
+        let Some((used, why)) = chosen(self.connection, distances) else {
+            return;
+        };
+        if listed.len() < 2 {
+            return;
+        }
+        let why = match why {
+            EndpointReason::OwnDataCenter => "it is in the node's data center",
+            EndpointReason::Nearest => "no other that answers is clearly nearer",
+            EndpointReason::PreferredFailed => "a preferred one does not answer",
+            _ => "too little is measured",
+        };
+        let all = listed.iter().zip(distances).map(|(one, distance)| {
+            let far = distance.map_or("no answer".to_owned(), |it| format!("{:.1?}", it.median));
+            format!("{one} {far}")
+        });
+        let all: Vec<String> = all.collect();
+        let message = format!(
+            "a node here uses {}: {why}; round trips: {}",
+            listed[used].url,
+            all.join(", ")
+        );
+        findings.ok(ABOUT.0, ABOUT.1, message);
     }
 
     /// Whether etcd's clock runs as fast as ours. What time it shows does not matter.

@@ -6,6 +6,7 @@ use eldest::ErrorKind;
 use eldest::operator::{Endpoint, EtcdMemberStatus};
 
 use super::findings::Findings;
+use crate::distance::{Distance, SAMPLES};
 use eldest_http::contract::command::Level;
 
 /// Reads that are timed.
@@ -18,6 +19,8 @@ pub(crate) struct Report {
     pub(crate) status: Option<EtcdMemberStatus>,
     /// The slowest of its reads, if all were answered.
     pub(crate) slowest: Option<Duration>,
+    /// The round trips to it, if all were answered.
+    pub(crate) distance: Option<Distance>,
 }
 
 /// What came of asking an endpoint.
@@ -29,6 +32,16 @@ pub(crate) enum Said {
     Nothing,
     /// It is no member: etcd's gRPC proxy answers.
     Proxy,
+}
+
+impl Said {
+    /// How far away the member is, if it answers.
+    pub(crate) fn distance(&self) -> Option<Distance> {
+        match self {
+            Said::Report(report) => report.distance,
+            Said::Nothing | Said::Proxy => None,
+        }
+    }
 }
 
 /// How the member is; nothing but the findings if it does not answer.
@@ -72,7 +85,18 @@ pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Said) {
         findings.note(about, "version", message);
     }
     let slowest = latency(endpoint, &mut findings).await;
-    (findings, Said::Report(Report { status, slowest }))
+    let distance = Distance::to(endpoint).await;
+    if let Some(Distance { median, worst }) = distance {
+        let message =
+            format!("{median:.1?} away (median of {SAMPLES} round trips), at most {worst:.1?}");
+        findings.ok(about, "round_trip", message);
+    }
+    let report = Report {
+        status,
+        slowest,
+        distance,
+    };
+    (findings, Said::Report(report))
 }
 
 fn who(status: &EtcdMemberStatus) -> String {

@@ -131,6 +131,7 @@ async fn an_agent_guards_a_session_and_says_so_to_people_and_programs() -> Resul
     assert_eq!(guarded["leases"], serde_json::json!([format!("{lease:x}")]));
     assert_eq!(guarded["connected"], true);
     assert_eq!(guarded["linger_ms"], 1500);
+    assert_eq!(guarded["promised_ms"], serde_json::Value::Null);
     let text = stage.status(&[]).await?;
     let lines: Vec<&str> = text.done().stdout.lines().collect();
     let pid = agent.child.id().ok_or("it has ended")?;
@@ -142,7 +143,7 @@ async fn an_agent_guards_a_session_and_says_so_to_people_and_programs() -> Resul
     let words: Vec<&str> = lines[2].split_whitespace().collect();
     assert_eq!(words[..2], ["node-a", "eldest"]);
     assert_eq!(words[2], std::process::id().to_string());
-    assert_eq!(words[5..], [&format!("{lease:x}"), "yes", "1.5s"]);
+    assert_eq!(words[5..], [&format!("{lease:x}"), "yes", "1.5s", "-"]);
     assert_eq!(lines.len(), 3);
     // The agent has none of its own.
     let mut client = stage.etcd.client().await;
@@ -158,6 +159,20 @@ async fn an_agent_guards_a_session_and_says_so_to_people_and_programs() -> Resul
         .status_when("nothing is guarded", |status| status["session_count"] == 0)
         .await?;
     Ok(())
+}
+
+/// The agent looks for leases that are gone only every 30 s: it must hear the goodbye.
+#[tokio::test]
+async fn a_session_whose_last_handle_is_dropped_says_goodbye() -> Result {
+    let stage = Stage::new().await?;
+    let _agent = stage.agent(&[]).await?;
+    let session = stage.guarded("node-a").await?;
+    let candidate = stand(&session, "jobs").await?;
+    guarded_lease(&session).await?;
+    drop((candidate, session));
+    let forgotten = stage.status_when("nothing is guarded", |status| status["session_count"] == 0);
+    tokio::time::timeout(SOON / 2, forgotten).await??;
+    leases(&mut stage.etcd.client().await, 0).await
 }
 
 #[tokio::test]
@@ -178,7 +193,7 @@ async fn a_stopped_agent_removes_its_socket_and_ends_no_term() -> Result {
         session.close().await?;
     }
     let page = include_str!("../../../../docs/operations.md");
-    let shown = "IDENTITY  NAMESPACE  PID   UID   GUARDED FOR  LEASES            CONNECTED  LINGER";
+    let shown = "IDENTITY  NAMESPACE  PID   UID   GUARDED FOR  LEASES            CONNECTED  LINGER  PROMISED";
     assert!(
         page.contains(shown),
         "the runbook shows the command's columns"

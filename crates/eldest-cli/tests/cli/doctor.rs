@@ -34,8 +34,14 @@ fn finds(ended: &Ended, check: &str, level: &str, message: &str, remedy: &str) {
     );
 }
 
-async fn examine(mut command: tokio::process::Command) -> Result<Ended> {
+async fn examine(command: tokio::process::Command) -> Result<Ended> {
+    examine_with(command, &[]).await
+}
+
+/// With options that no other command has.
+async fn examine_with(mut command: tokio::process::Command, more: &[&str]) -> Result<Ended> {
     command.args(["doctor", "--output", "json", "--log", "off"]);
+    command.args(more);
     run(command).await
 }
 
@@ -64,26 +70,27 @@ async fn a_healthy_etcd_passes_and_is_left_as_it_was() -> Result {
         (DONE, ""),
         "{report:?}"
     );
-    finds(
-        &report,
-        "reachable",
-        "ok",
-        &format!("etcd {}", etcd.version()),
-        "",
-    );
-    finds(&report, "latency", "ok", "median of 20", "");
-    finds(&report, "members", "ok", "the only member was asked", "");
-    finds(&report, "members", "note", "one member cannot lose one", "");
-    finds(&report, "ttl", "ok", "60s;", "");
-    finds(&report, "clock", "ok", "ppm", "");
-    finds(
-        &report,
-        "permissions",
-        "ok",
-        "this user may read and write all below eldest/",
-        "",
-    );
-    finds(&report, "blocked", "ok", "none of 1 is blocked", "");
+    for (check, level, message) in [
+        ("reachable", "ok", &*format!("etcd {}", etcd.version())),
+        ("latency", "ok", "median of 20"),
+        ("round_trip", "ok", "away (median of 10 round trips)"),
+        ("request_timeout", "ok", "5s; six round trips of"),
+        ("members", "ok", "the only member was asked"),
+        ("members", "note", "one member cannot lose one"),
+        ("ttl", "ok", "60s;"),
+        ("ttl", "ok", "two answers of 5.0s"),
+        ("ttl", "ok", "the margin 2s and the grace period 10s"),
+        ("clock", "ok", "ppm"),
+        (
+            "permissions",
+            "ok",
+            "this user may read and write all below eldest/",
+        ),
+        ("blocked", "ok", "none of 1 is blocked"),
+    ] {
+        finds(&report, check, level, message, "");
+    }
+    assert!(found(&report, "nearest").is_empty(), "there is no choice");
     assert_eq!(
         (keys(&mut client).await?, revision(&mut client).await?),
         before
@@ -256,7 +263,131 @@ async fn slow_answers_are_told_with_what_they_need() -> Result {
         "the request timeout is 500ms",
         "--request-timeout",
     );
-    finds(&report, "ttl", "warn", "is short", "or longer");
+    finds(
+        &report,
+        "request_timeout",
+        "warn",
+        "--request-timeout 500ms is short",
+        "",
+    );
+    finds(&report, "ttl", "warn", "--ttl 10s is short", "");
+    let advice = advised(&report)?;
+    assert!(
+        (300..400).contains(&advice.trim_end_matches("ms").parse::<u32>()?),
+        "{advice}"
+    );
+    let both = "instead of --request-timeout and --ttl: a request timeout of 2.";
+    finds(&report, "ttl", "warn", "", both);
+    // Its answers take no longer for that; what is advised holds for all that were measured then.
+    let longer = format!("{}ms", advice.trim_end_matches("ms").parse::<u32>()? + 50);
+    let report = examine(eldest(&[
+        "--endpoints",
+        &proxy.endpoint(),
+        "--round-trip",
+        &longer,
+    ]))
+    .await?;
+    for check in ["latency", "request_timeout", "ttl"] {
+        finds(&report, check, "ok", "", "");
+        assert_eq!(found(&report, check).len(), 1, "{report:?}");
+    }
+    Ok(())
+}
+
+/// What the findings about the request timeout advise for `--round-trip`.
+fn advised(report: &Ended) -> Result<String> {
+    let mut findings = found(report, "request_timeout").into_iter();
+    let (.., remedy) = findings.next().ok_or("a finding")?;
+    let value = remedy.strip_prefix("--round-trip ").ok_or(remedy.clone())?;
+    let end = value.find([' ', ':']).ok_or(remedy.clone())?;
+    Ok(value[..end].to_owned())
+}
+
+#[tokio::test]
+async fn a_grace_period_that_leaves_no_time_for_a_renewal_is_told_with_one_that_does() -> Result {
+    let etcd = Etcd::start().await?;
+    let args = ["--ttl", "10s", "--clock", "0s", "--grace"];
+    let report = examine_with(at(&etcd, &[]), &[&args[..], &["4500ms"]].concat()).await?;
+    finds(
+        &report,
+        "ttl",
+        "warn",
+        "the grace period 4.5s",
+        "or --grace ",
+    );
+    let (.., remedy) = found(&report, "ttl").remove(0);
+    let shorter = remedy.split("--grace ").nth(1).ok_or("a grace period")?;
+    let shorter = shorter.split(' ').next().ok_or("a grace period")?;
+    // Its answers vary from run to run.
+    let shorter = shorter.trim_end_matches("ms").parse::<u64>()? - 500;
+    let grace = format!("{shorter}ms");
+    let report = examine_with(at(&etcd, &[]), &[&args[..], &[&grace]].concat()).await?;
+    finds(&report, "ttl", "ok", "10s; a renewal may be", "");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_endpoint_that_a_node_here_uses_is_told_with_the_reason() -> Result {
+    let cluster = Etcd::builder().start_cluster(2).await?;
+    let (far, near) = (
+        Proxy::start(&cluster.endpoints()[0]).await?,
+        Proxy::start(&cluster.endpoints()[1]).await?,
+    );
+    far.delay(std::time::Duration::from_millis(60));
+    let plain = format!("{},{}", far.endpoint(), near.endpoint());
+    let named = format!("eu={},us={}", far.endpoint(), near.endpoint());
+    let skip = ["--clock", "0s"];
+    let examined = async |more: &[&str]| examine_with(eldest(more), &skip).await;
+    let report = examined(&["--endpoints", &plain]).await?;
+    let uses = format!("a node here uses {}: no other", near.endpoint());
+    finds(&report, "nearest", "ok", &uses, "");
+    let report = examined(&["--endpoints", &named, "--data-center", "eu"]).await?;
+    let uses = format!(
+        "a node here uses {}: it is in the node's data center",
+        far.endpoint()
+    );
+    finds(&report, "nearest", "ok", &uses, "");
+    let (_, message, _) = found(&report, "nearest").remove(0);
+    let listed = message.split(&format!("round trips: eu={} ", far.endpoint()));
+    let distance = listed.last().and_then(|it| it.split_once("ms,"));
+    let (distance, near_too) = distance.ok_or(message.clone())?;
+    // The proxy delays both ways by 60 ms.
+    assert!(distance.parse::<f64>()? >= 120.0, "{message}");
+    assert!(
+        near_too.contains(&format!("us={}", near.endpoint())),
+        "{message}"
+    );
+    far.cut();
+    let report = examined(&["--endpoints", &named, "--data-center", "eu"]).await?;
+    let uses = format!(
+        "a node here uses {}: a preferred one does not answer",
+        near.endpoint()
+    );
+    finds(&report, "nearest", "ok", &uses, "");
+    let report = examined(&["--endpoints", &named, "--data-center", "asia"]).await?;
+    finds(
+        &report,
+        "nearest",
+        "warn",
+        "the data center \"asia\"",
+        "asia=URL",
+    );
+    let report = examined(&["--endpoints", &named]).await?;
+    finds(
+        &report,
+        "nearest",
+        "warn",
+        "a node needs --data-center",
+        "give --data-center",
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_short_ttl_near_etcd_is_told_with_a_longer_one() -> Result {
+    let etcd = Etcd::start().await?;
+    let report = examine_with(at(&etcd, &["--ttl", "2s"]), &["--clock", "0s"]).await?;
+    finds(&report, "ttl", "warn", "--ttl 2s is short", "or longer");
     Ok(())
 }
 

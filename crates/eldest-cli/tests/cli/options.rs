@@ -29,7 +29,7 @@ async fn whatever_is_wrong_is_named_with_its_rule() -> Result {
 }
 
 /// Arguments that the library refuses, and what the error names.
-const REFUSED: [(&[&str], &[&str]); 13] = [
+const REFUSED: [(&[&str], &[&str]); 19] = [
     (
         &["status", "--ttl", "1s"],
         &["ttl is 1s", "from 2s to 300s"],
@@ -46,6 +46,36 @@ const REFUSED: [(&[&str], &[&str]); 13] = [
     (
         &["status", "--endpoints", "http://me:canary@a:1"],
         &["etcd endpoint number 1"],
+    ),
+    (
+        &[
+            "status",
+            "--endpoints",
+            "=http://me:canary@a:1",
+            "--data-center",
+            "eu",
+        ],
+        &["etcd endpoint number 1"],
+    ),
+    (
+        &["serve", "jobs", "--endpoints", "us=a:1,eu=b:1"],
+        &["the data center \"us\"", "--data-center is missing"],
+    ),
+    (
+        &["status", "--round-trip", "0ms"],
+        &["round_trip is 0ns", "more than 0 and at most 4.95s"],
+    ),
+    (
+        &["status", "--round-trip", "20s"],
+        &["round_trip is 20s", "at most 4.95s"],
+    ),
+    (
+        &["status", "--round-trip", "2s", "--ttl", "10s"],
+        &["2 * 12.25s", "round_trip = 2s", "9.99s"],
+    ),
+    (
+        &["doctor", "--round-trip", "120ms", "--grace", "9s"],
+        &["2 * 970ms + 9s"],
     ),
     (&["status", "--namespace", "a//b"], &["\"a//b\"", "'//'"]),
     (
@@ -180,7 +210,15 @@ async fn each_variable_is_shown_beside_its_option_and_taken_for_it() -> Result {
     let help = run(eldest(&["serve", "--help"])).await?;
     let help: Vec<&str> = help.done().stdout.split_whitespace().collect();
     let help = help.join(" ");
-    for variable in ["KEY", "GRACE", "ANNOUNCE", "HTTP_HOST", "CLOCK_DRIFT_PPM"] {
+    for variable in [
+        "KEY",
+        "GRACE",
+        "ANNOUNCE",
+        "HTTP_HOST",
+        "CLOCK_DRIFT_PPM",
+        "DATA_CENTER",
+        "ROUND_TRIP",
+    ] {
         let option = variable.to_lowercase().replace('_', "-");
         let (_, after) = help
             .split_once(&format!("--{option} <"))
@@ -344,6 +382,23 @@ async fn what_the_pages_type_is_understood() -> Result {
             args.extend(["--", program]);
         }
         run(eldest(&args)).await?.done();
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_data_center_that_no_program_can_have_is_refused_with_its_rule() -> Result {
+    let long = "x".repeat(257);
+    for (name, part) in [("", "0 bytes"), (&*long, "257 bytes"), ("e\nu", "control")] {
+        let endpoints = format!("{name}=a:1");
+        let refused = run(eldest(&[
+            "status",
+            "--data-center",
+            name,
+            "--endpoints",
+            &endpoints,
+        ]));
+        refused.await?.failed(USAGE, &[part]);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `eldest status`.
 
-use eldest_testing::Etcd;
+use eldest_testing::{Etcd, Proxy};
 use serde_json::json;
 
 use crate::common::{Result, UNAVAILABLE, at, eldest, node, placed, put, run, stand};
@@ -235,6 +235,108 @@ async fn a_dead_endpoint_is_passed_over() -> Result {
         "error",
     ]))
     .await?;
+    assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
+    Ok(())
+}
+
+async fn with_endpoints(more: &[&str]) -> Result<serde_json::Value> {
+    let args = ["status", "--etcd", "--output", "json"];
+    let shown = run(eldest(&[&args[..], more].concat())).await?;
+    Ok(shown.done().json())
+}
+
+#[tokio::test]
+async fn the_endpoints_are_measured_and_the_one_that_a_node_here_uses_is_told_with_the_reason()
+-> Result {
+    let etcd = Etcd::start().await?;
+    let (near, far) = (
+        Proxy::start(etcd.address()).await?,
+        Proxy::start(etcd.address()).await?,
+    );
+    far.delay(std::time::Duration::from_millis(60));
+    let endpoints = format!(
+        "us={},eu={},http://127.0.0.1:1",
+        near.endpoint(),
+        far.endpoint()
+    );
+    let shown = with_endpoints(&["--endpoints", &endpoints, "--data-center", "eu"]).await?;
+    let measured = shown["endpoints"].as_array().ok_or("endpoints")?;
+    let told = measured.iter();
+    let told = told.map(|one| {
+        json!([
+            one["endpoint"],
+            one["data_center"],
+            one["failing"],
+            one["preferred"]
+        ])
+    });
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [
+            json!([near.endpoint(), "us", false, null]),
+            json!([far.endpoint(), "eu", false, "own_data_center"]),
+            json!(["http://127.0.0.1:1", null, true, null]),
+        ]
+    );
+    let seconds = |at: usize| measured[at]["round_trip_seconds"].as_f64();
+    assert!(
+        seconds(0) < Some(0.12) && seconds(1) >= Some(0.12),
+        "{measured:?}"
+    );
+    assert!(measured[1]["worst_round_trip_seconds"].as_f64() >= seconds(1));
+    assert_eq!(seconds(2), None);
+    let plain = format!("{},{}", far.endpoint(), near.endpoint());
+    let shown = with_endpoints(&["--endpoints", &plain]).await?;
+    assert_eq!(shown["endpoints"][1]["preferred"], "nearest");
+    let shown = run(at(&etcd, &["status", "--output", "json"])).await?;
+    assert!(
+        shown.done().json()["endpoints"].is_null(),
+        "not measured unasked"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn people_get_a_table_of_the_endpoints_with_the_one_that_is_used() -> Result {
+    let etcd = Etcd::start().await?;
+    let endpoints = format!("eu={},us=http://127.0.0.1:1", etcd.endpoint());
+    let args = ["status", "--etcd", "--endpoints", &endpoints];
+    let shown = run(eldest(&[&args[..], &["--data-center", "eu"]].concat())).await?;
+    let lines: Vec<Vec<&str>> = shown
+        .done()
+        .stdout
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let [nobody, empty, header, eu, us] = &lines[..] else {
+        return Err(format!("{lines:?}").into());
+    };
+    assert_eq!(nobody.join(" "), "nobody stands anywhere");
+    assert!(empty.is_empty());
+    let header = header.join(" ");
+    assert_eq!(header, "ENDPOINT DATA CENTRE ROUND TRIP WORST USED");
+    assert_eq!((eu[1], eu[4]), ("eu", "own_data_center"), "{lines:?}");
+    let unused = [
+        "http://127.0.0.1:1",
+        "us",
+        "no",
+        "answer",
+        "no",
+        "answer",
+        "-",
+    ];
+    assert_eq!(us[..], unused);
+    Ok(())
+}
+
+/// An operator's machine is in none of them.
+#[tokio::test]
+async fn commands_that_only_look_accept_named_endpoints_without_a_data_center_of_their_own()
+-> Result {
+    let etcd = Etcd::start().await?;
+    let mut command = eldest(&["status"]);
+    command.env("ELDEST_ENDPOINTS", format!("eu={}", etcd.endpoint()));
+    let shown = run(command).await?;
     assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
     Ok(())
 }

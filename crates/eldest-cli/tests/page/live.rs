@@ -114,6 +114,17 @@ async fn shows_a_leader(browser: &mut Browser, onlooker: &Node) -> Result {
     assert_eq!(browser.texts("#eyes").await?, [", as seen by d"]);
     let own = texts(browser, ".own").await?;
     assert_eq!(own, ["This node only observes."]);
+    let told = get(onlooker.at, "/v1/elections/team%2Fe").await?.json();
+    let endpoint = told["endpoints"][0]["endpoint"]
+        .as_str()
+        .ok_or("an endpoint")?;
+    let row = texts(browser, ".endpoints tbody td").await?;
+    let used = "renewals, requests, observers: the only endpoint";
+    assert_eq!(
+        row,
+        [endpoint, used, ""],
+        "not measured: there is no choice"
+    );
     Ok(())
 }
 

@@ -8,6 +8,8 @@ mod clients;
 #[cfg(target_os = "linux")]
 mod deaf;
 mod front;
+#[cfg(target_os = "linux")]
+mod guarded;
 mod monitoring;
 mod options;
 mod processes;

@@ -176,3 +176,24 @@ async fn a_node_of_several_elections_answers_for_each_and_measures_each() -> Res
     }
     node.stop().await
 }
+
+#[tokio::test]
+async fn a_node_announces_its_data_center_and_takes_its_times_from_the_round_trip() -> Result {
+    let stage = Stage::new().await?;
+    let endpoints = format!("eu={}", stage.etcd.endpoint());
+    let mut command = eldest(&["serve", ELECTION, "--id", "a", "--listen", "127.0.0.1:0"]);
+    command.args(["--endpoints", &endpoints, "--data-center", "eu"]);
+    command.args(["--round-trip", "120ms", "--grace", "400ms"]);
+    let node = stage.listening("a", command).await?;
+    answers(node.at, "/leader", 200).await?;
+    let shown = get(node.at, "/v1/elections/team%2Fe").await?.json();
+    assert_eq!(shown["own"]["identity"], "a");
+    assert_eq!(shown["roster"][0]["data_center"], "eu", "{shown}");
+    assert_eq!(shown["endpoints"][0]["data_center"], "eu", "{shown}");
+    assert_eq!(shown["endpoints"][0]["lease"], "only", "{shown}");
+    // With the usual TTL of 10 s, it is never more than 9.5 s.
+    let valid = shown["own"]["valid_for_ms"].as_u64();
+    assert!(valid > Some(9_500) && valid < Some(15_000), "{shown}");
+    node.stop().await?;
+    Ok(())
+}

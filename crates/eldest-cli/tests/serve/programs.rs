@@ -17,20 +17,24 @@ use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, eldest};
 const GRACE: &str = "25s";
 
 /// A program that a node leads for. It is killed with the test.
-struct Program(Child);
+pub(crate) struct Program(Child);
 
 impl Program {
-    fn start(program: &str) -> Result<Self> {
+    pub(crate) fn start(program: &str) -> Result<Self> {
         let mut command = Command::new("sh");
         command.args(["-c", program]).stdin(Stdio::piped());
         Ok(Self(command.stdout(Stdio::null()).spawn()?))
     }
 
-    fn pid(&self) -> String {
+    pub(crate) fn pid(&self) -> String {
         self.0.id().to_string()
     }
 
-    fn kill(&mut self) -> Result {
+    pub(crate) fn number(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn kill(&mut self) -> Result {
         Ok(self.0.kill()?)
     }
 }
@@ -43,7 +47,7 @@ impl Drop for Program {
 }
 
 /// Asks over the Unix socket by curl, whose process ends with the answer: the status, and the body.
-async fn curl(socket: &Path, path: &str, body: Option<Value>) -> Result<(u16, Value)> {
+pub(crate) async fn curl(socket: &Path, path: &str, body: Option<Value>) -> Result<(u16, Value)> {
     let mut command = tokio::process::Command::new("curl");
     command.args(["-sS", "-w", "\n%{http_code}", "--unix-socket"]);
     command.arg(socket).arg(format!("http://localhost{path}"));

@@ -93,6 +93,7 @@ async fn the_program_learns_where_it_leads_and_never_the_password() -> Result {
     assert_eq!(variable("ELDEST_ELECTION"), "billing/jobs");
     assert_eq!(variable("ELDEST_ID"), "me");
     assert_eq!(variable("ELDEST_ENDPOINTS"), stage.etcd.endpoint());
+    assert_eq!(variable("ELDEST_DATA_CENTER"), "");
     assert!(variable("ELDEST_FENCING_TOKEN").parse::<i64>()? > 0);
     assert!(
         variable("ELDEST_TERM_KEY").starts_with("eldest/billing/jobs/"),
@@ -103,6 +104,27 @@ async fn the_program_learns_where_it_leads_and_never_the_password() -> Result {
         "{said}"
     );
     assert!(!logged.contains(PASSWORD), "in the log");
+    Ok(())
+}
+
+/// So an `eldest` that it runs prefers the same members.
+#[tokio::test]
+async fn the_program_learns_the_data_centers_as_they_were_given() -> Result {
+    let stage = Stage::new().await?;
+    let endpoints = format!("eu={}", stage.etcd.endpoint());
+    let mut command = eldest();
+    command
+        .args(["run", "jobs", "--ttl", "2s", "--endpoints", &endpoints])
+        .args(["--data-center", "eu", "--", "env"]);
+    let output = output(command).await?;
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for wanted in [
+        format!("ELDEST_ENDPOINTS={endpoints}"),
+        "ELDEST_DATA_CENTER=eu".to_owned(),
+    ] {
+        assert!(said.lines().any(|line| line == wanted), "{wanted}: {said}");
+    }
     Ok(())
 }
 

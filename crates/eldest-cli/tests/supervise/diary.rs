@@ -29,6 +29,10 @@ impl Diary {
         std::fs::read_to_string(&self.0).unwrap_or_default()
     }
 
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.text().lines().map(str::to_owned).collect()
+    }
+
     pub(crate) async fn says(&self, wanted: &str) -> Result {
         let what = format!("{wanted:?} in {:?}", self.text());
         Ok(eventually(TAKEOVER, what, async || {

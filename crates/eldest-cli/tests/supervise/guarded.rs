@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// An agent that guards the nodes of a stage.
 struct Agent {
-    _process: Node,
+    process: Node,
     socket: PathBuf,
 }
 
@@ -36,7 +36,7 @@ impl Agent {
         let mut command = stage.eldest(TTL);
         command.arg("agent").arg("--socket").arg(&socket);
         let agent = Self {
-            _process: Node::start(command, stage.folder(), "agent")?,
+            process: Node::start(command, stage.folder(), "agent")?,
             socket,
         };
         eventually(SOON, "the agent answers", async || {
@@ -114,8 +114,8 @@ async fn kill_both(node: &mut Node) -> Result {
         signal(keeper.pid, Signal::KILL);
     }
     node.kill().await?;
-    assert!(!is_alive(running.0), "the keeper");
-    Ok(())
+    let gone = async || (!is_alive(running.0)).then_some(());
+    Ok(eventually(SOON, "the keeper has ended", gone).await?)
 }
 
 /// The next node's program, which starts when nothing of the former one is left, and long before the lease ends.
@@ -240,6 +240,31 @@ async fn the_program_of_a_lock_is_ended_by_the_agent_too() -> Result {
 }
 
 #[tokio::test]
+async fn an_agent_that_stands_still_ends_no_term_and_lets_no_command_hang() -> Result {
+    let stage = Stage::new().await?;
+    let Some(agent) = Agent::start(&stage).await? else {
+        return Ok(());
+    };
+    let mut a = stage.patient_node(TTL, "a", "", &agent.options(&[]))?;
+    let worker = stage.next_worker(0).await?;
+    agent.guards("a").await?;
+    agent.process.signal(Signal::STOP);
+    for command in ["run", "lock"] {
+        let mut eldest = stage.eldest(TTL);
+        eldest.args([command, "other", "--connect-timeout", "1s"]);
+        eldest.args(agent.options(&[])).args(["--", "true"]);
+        let output = output(eldest).await?;
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains("has not answered yet"), "{said}");
+    }
+    assert!(is_alive(worker.pid), "the program of the node that leads");
+    a.stop().await?;
+    stage.judge().await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn without_a_cgroup_a_required_agent_is_refused() -> Result {
     // No etcd is there: it is not even asked.
     for command in ["run", "lock"] {
@@ -261,7 +286,10 @@ async fn without_a_cgroup_a_required_agent_is_refused() -> Result {
 async fn a_guard_that_cannot_be_is_refused_at_the_door() -> Result {
     for (wrong, rule) in [
         ("agent.sock", "write off, auto"),
-        (&format!("/{}", "x".repeat(107)), "at most 107 bytes"),
+        (
+            &format!("/{}", "x".repeat(107)),
+            "it has 108 bytes; a socket's path has 1 to 107",
+        ),
     ] {
         let mut eldest = eldest();
         eldest.args(["--endpoints", "http://127.0.0.1:1", "run", "res"]);

@@ -64,18 +64,12 @@ async fn a_lock_that_is_not_free_in_time_has_a_code_of_its_own() -> Result {
     let mut command = stage.eldest(TTL);
     command.args(["lock", "res", "--id", "b", "--", "sh", "-c", "exit 0"]);
     let mut told = Node::start(command, stage.folder(), "b")?;
-    eventually(SOON, "it waits", async || {
-        (stage.keys("eldest/res/").await.ok()?.len() == 2).then_some(())
-    })
-    .await?;
+    standing(&stage, "eldest/res/", 2).await?;
     assert_eq!(told.stop().await?.code(), Some(75), "{}", told.log());
     let mut command = stage.eldest(TTL);
     command.args(["lock", "res", "--wait", "20s", "--", "sh", "-c", "exit 9"]);
     let waiting = tokio::spawn(output(command));
-    eventually(SOON, "another waits", async || {
-        (stage.keys("eldest/res/").await.ok()?.len() == 2).then_some(())
-    })
-    .await?;
+    standing(&stage, "eldest/res/", 2).await?;
     assert_eq!(holder.stop().await?.code(), Some(143));
     assert_eq!(waiting.await??.status.code(), Some(9));
     Ok(())
@@ -103,9 +97,7 @@ async fn loses_it(options: &[&str], prefix: &str) -> Result {
     assert_eq!(a.end().await?.code(), Some(74), "{}", a.log());
     diary.says("begin-b.").await?;
     b.stop().await?;
-    let text = diary.text();
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines, ONE_AFTER_THE_OTHER);
+    assert_eq!(diary.lines(), ONE_AFTER_THE_OTHER);
     Ok(())
 }
 
@@ -155,9 +147,10 @@ async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Resu
     diary.says("begin-c.").await?;
     b.stop().await?;
     c.stop().await?;
-    let text = diary.text();
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines[..4], ["begin-a.", "begin-b.", "end-a.", "begin-c."]);
+    assert_eq!(
+        diary.lines()[..4],
+        ["begin-a.", "begin-b.", "end-a.", "begin-c."]
+    );
     let tokens = std::fs::read_to_string(stage.folder().join("notes.tokens"))?;
     let token = |line: &str| line.strip_prefix("token-")?.parse::<i64>().ok();
     let tokens: Vec<i64> = tokens.lines().filter_map(token).collect();
@@ -183,9 +176,7 @@ async fn a_permit_s_program_is_gone_before_the_next_begins_though_its_supervisor
     a.kill().await?;
     diary.says("begin-b.").await?;
     b.stop().await?;
-    let text = diary.text();
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines, ONE_AFTER_THE_OTHER);
+    assert_eq!(diary.lines(), ONE_AFTER_THE_OTHER);
     Ok(())
 }
 

@@ -45,9 +45,10 @@ async fn the_follower_s_program_ends_before_the_leader_s_begins() -> Result {
     stage.stands("b").await?;
     leader.stop().await?;
     diary.says("lead-begin").await?;
-    let lines = diary.text();
-    let lines: Vec<&str> = lines.lines().collect();
-    assert_eq!(lines, ["follow-begin-.", "follow-end", "lead-begin"]);
+    assert_eq!(
+        diary.lines(),
+        ["follow-begin-.", "follow-end", "lead-begin"]
+    );
     follower.stop().await?;
     Ok(())
 }

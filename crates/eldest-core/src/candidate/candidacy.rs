@@ -14,6 +14,7 @@ use super::config::{CandidateConfig, WatchScope};
 use super::keys::{key_of, numbered_key_of};
 use super::phase::{Phase, Turn};
 use crate::action::{Class, RequestError, Status};
+use crate::evacuation::{Evacuation, Way};
 use crate::ids::{RequestId, SlotId};
 use crate::kv::Entry;
 use crate::partitions::{Membership, member_key, partition_key};
@@ -57,6 +58,8 @@ pub enum Role {
 pub struct Candidacy {
     prefix: Arc<[u8]>,
     value: Arc<[u8]>,
+    /// What it announces instead, because it does without partitions.
+    aside: Option<Arc<[u8]>>,
     config: CandidateConfig,
     /// Rejoins after a lost term; false once the candidate was dropped or left.
     wanted: bool,
@@ -103,6 +106,7 @@ impl Candidacy {
             role,
             prefix,
             value,
+            aside: None,
             config,
             wanted: true,
             held: false,
@@ -144,7 +148,54 @@ impl Candidacy {
 
     /// What it announces.
     pub(crate) fn value(&self) -> &Arc<[u8]> {
-        &self.value
+        self.aside.as_ref().unwrap_or(&self.value)
+    }
+
+    /// Whether it matters to it that its data centre is evacuated.
+    pub(crate) fn is_movable(&self) -> bool {
+        self.is_member() || (self.leads() && self.config.gives_way)
+    }
+
+    /// A member does without partitions from now on, or no longer, as `evacuation` says of its data centre. Whether its key
+    /// has another value than it announces from now on.
+    pub(crate) fn set_aside(&mut self, evacuation: &Evacuation) -> bool {
+        let aside = self.is_member() && evacuation.since(&self.value).is_some();
+        let before = self.aside.take();
+        self.aside = aside.then(|| (evacuation.homes().set_aside)(&self.value));
+        before != self.aside && self.own().is_some()
+    }
+
+    /// What is to become of its place while its data centre is evacuated: others lead first that are elsewhere. It stays
+    /// behind the eldest of them, so that it moves once for each of these at most, and two never swap places.
+    pub(crate) fn way(&self, evacuation: &Evacuation) -> Way {
+        let (Phase::Waiting { own } | Phase::Leading { own, .. }) = &self.phase else {
+            return Way::Keep;
+        };
+        if !self.leads() || !self.config.gives_way {
+            return Way::Keep;
+        }
+        let Some(since) = evacuation.since(&self.value) else {
+            return Way::Keep;
+        };
+        match &self.view {
+            View::Prefix(view) => {
+                let mut queue = view.is_synced().then(|| view.roster().in_order());
+                let outsider = queue
+                    .as_mut()
+                    .and_then(|queue| queue.find(|entry| evacuation.is_outsider(entry)));
+                match outsider {
+                    Some(eldest) if eldest.create_revision > own.create_revision => Way::Give,
+                    _ => Way::Keep,
+                }
+            }
+            // It does not know who is behind it.
+            View::Predecessor(_) => match (self.place(own), &self.phase) {
+                (_, Phase::Leading { .. }) | (Place::First, _) => Way::Look,
+                // Nobody loses anything by that: it does not lead. Once for each mark.
+                (Place::Behind(_), _) if own.create_revision < since => Way::Give,
+                _ => Way::Keep,
+            },
+        }
     }
 
     /// What it is doing.
@@ -310,7 +361,7 @@ impl Candidacy {
         let write = Write {
             own,
             mod_revision: self.announced_at,
-            value: Arc::clone(&self.value),
+            value: Arc::clone(self.value()),
         };
         Some((tickets, Some(write)))
     }

@@ -31,6 +31,10 @@ pub enum WatchScope {
 pub const LONG_QUEUE: usize = 64;
 
 /// The configuration of a candidate.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "independent choices, each said in its own words"
+)]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CandidateConfig {
     /// The part of the queue that it watches.
@@ -46,6 +50,9 @@ pub struct CandidateConfig {
     /// Whether it joins a group as a member, not to lead. It has no place among the others and watches its own key
     /// alone, as [`WatchScope::Predecessor`] with nobody before it.
     pub present: bool,
+    /// Whether it gives up its place to candidates elsewhere while its data centre is evacuated. Members that own
+    /// partitions do without it.
+    pub gives_way: bool,
 }
 
 /// A candidate's request for one of several permits.

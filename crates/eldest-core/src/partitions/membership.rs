@@ -38,15 +38,25 @@ pub struct PartitionSet {
     pub tag: Arc<[u8]>,
 }
 
-/// Who is there and who owns what, whatever else stands under the prefix.
-pub fn facts(prefix: &[u8], roster: &Roster) -> (Vec<Assignee>, Vec<Owned>) {
-    let (mut members, mut owned) = (Vec::new(), Vec::new());
+/// Who shares the partitions and who owns what, whatever else stands under the prefix, and how many members there are.
+/// Members that announce, by `is_set_aside`, that they do without partitions have no share unless all of them do.
+pub fn facts(
+    prefix: &[u8],
+    roster: &Roster,
+    is_set_aside: fn(&[u8]) -> bool,
+) -> (Vec<Assignee>, Vec<Owned>, usize) {
+    let (mut members, mut aside, mut owned) = (Vec::new(), Vec::new(), Vec::new());
     for entry in roster.by_key() {
         let (since, lease) = (entry.create_revision, entry.lease);
         match kind_of(prefix, &entry.key) {
             // Written over by somebody, it is no member's any more.
             Some(KeyKind::Member { lease: named }) if named == lease => {
-                members.push(Assignee { since, lease });
+                let of_all = if is_set_aside(&entry.value) {
+                    &mut aside
+                } else {
+                    &mut members
+                };
+                of_all.push(Assignee { since, lease });
             }
             Some(KeyKind::Partition(partition)) => owned.push(Owned {
                 since,
@@ -56,7 +66,11 @@ pub fn facts(prefix: &[u8], roster: &Roster) -> (Vec<Assignee>, Vec<Owned>) {
             _ => {}
         }
     }
-    (members, owned)
+    let all = members.len() + aside.len();
+    if members.is_empty() {
+        members = aside;
+    }
+    (members, owned, all)
 }
 
 /// A partition that we own, or owned and whose work goes on.
@@ -359,21 +373,24 @@ impl Membership {
         lost
     }
 
-    /// What is to be done, by the state that `roster` shows. `own` is our member key, `shown` says what it means that a key
-    /// stands that was created then, or that none does.
+    /// What is to be done, by the state that `roster` shows. `own` is our member key, `is_set_aside` tells by an
+    /// announcement who does without partitions, `shown` says what it means that a key stands that was created then, or that
+    /// none does.
     pub fn wants(
         &self,
         prefix: &[u8],
         own: &Own,
         roster: &Roster,
+        is_set_aside: fn(&[u8]) -> bool,
         shown: impl Fn(&[u8], Option<i64>) -> Shown,
     ) -> Wants {
         let mut wants = Wants::default();
-        let (members, owned) = facts(prefix, roster);
         let me = own.lease;
-        if !members.iter().any(|member| member.lease == me) {
+        // Written over by somebody, it is no member's any more.
+        if roster.get(&own.key).is_none_or(|entry| entry.lease != me) {
             return wants;
         }
+        let (members, owned, all) = facts(prefix, roster, is_set_aside);
         let target = assign(self.partitions.count, &members, &owned);
         let mut keys = vec![None; target.len()];
         for key in owned {
@@ -382,7 +399,8 @@ impl Membership {
             }
         }
         let taking: BTreeSet<u32> = self.taking.values().flatten().copied().collect();
-        let others = members.len() > 1;
+        // Those who do without partitions take them if this member is there no more.
+        let others = all > 1;
         for (partition, (lease, key)) in (0..).zip(target.into_iter().zip(keys)) {
             let seen = Seen {
                 partition,
@@ -461,6 +479,11 @@ mod tests {
 
     const PREFIX: &[u8] = b"p/2/";
 
+    /// Who does without partitions.
+    fn nobody(_: &[u8]) -> bool {
+        false
+    }
+
     fn entry(key: Arc<[u8]>, create_revision: i64, lease: i64) -> Entry {
         Entry {
             key,
@@ -511,8 +534,36 @@ mod tests {
             entry(member_key(PREFIX, 8), 3, 9),
             entry(member_key(PREFIX, 7), 4, 7),
         ];
-        let (members, _) = facts(PREFIX, &roster(5, odd));
+        let (members, _, _) = facts(PREFIX, &roster(5, odd), nobody);
         assert_eq!(members, [Assignee { since: 4, lease: 7 }]);
+    }
+
+    #[test]
+    fn who_does_without_partitions_gives_up_all_unless_everybody_does() {
+        let (mut member, me) = member();
+        member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
+        let announced = |lease: i64, value: &[u8]| Entry {
+            value: value.into(),
+            ..entry(member_key(PREFIX, lease), lease + 3, lease)
+        };
+        let wants = |others: &[u8]| {
+            let keys = [
+                announced(7, b"aside"),
+                announced(8, others),
+                entry(partition_key(PREFIX, 0), 12, 7),
+            ];
+            let aside = |value: &[u8]| value == b"aside";
+            let wants = member.wants(PREFIX, &me, &roster(20, keys), aside, |_, _| {
+                Shown::Standing
+            });
+            (wants.give_up, wants.take)
+        };
+        assert_eq!(wants(b""), (vec![1], vec![]));
+        assert_eq!(
+            wants(b"aside"),
+            (vec![], vec![]),
+            "the other one is the other's"
+        );
     }
 
     #[test]
@@ -520,10 +571,14 @@ mod tests {
         let (mut member, me) = member();
         member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
         member.let_go(0);
-        let old = member.wants(PREFIX, &me, &alone(12, [(0, 12)]), |_, _| Shown::Standing);
+        let old = member.wants(PREFIX, &me, &alone(12, [(0, 12)]), nobody, |_, _| {
+            Shown::Standing
+        });
         assert_eq!((old.adopt, old.take), (vec![], vec![1]));
         assert_eq!(old.stray, [(0, 12)]);
-        let newer = member.wants(PREFIX, &me, &alone(15, [(0, 14)]), |_, _| Shown::Standing);
+        let newer = member.wants(PREFIX, &me, &alone(15, [(0, 14)]), nobody, |_, _| {
+            Shown::Standing
+        });
         assert_eq!(newer.adopt, [(0, own(partition_key(PREFIX, 0), 14))]);
     }
 
@@ -537,9 +592,9 @@ mod tests {
                 Shown::Standing
             }
         };
-        let wants = member.wants(PREFIX, &me, &alone(12, [(0, 11)]), going);
+        let wants = member.wants(PREFIX, &me, &alone(12, [(0, 11)]), nobody, going);
         assert_eq!((wants.adopt, wants.take), (vec![], vec![1]));
-        let wants = member.wants(PREFIX, &me, &alone(12, []), going);
+        let wants = member.wants(PREFIX, &me, &alone(12, []), nobody, going);
         assert_eq!(wants.take, [1]);
     }
 
@@ -549,7 +604,9 @@ mod tests {
         member.refuse(0, 20, 12);
         let take = |member: &Membership, revision| {
             member
-                .wants(PREFIX, &me, &alone(revision, []), |_, _| Shown::Standing)
+                .wants(PREFIX, &me, &alone(revision, []), nobody, |_, _| {
+                    Shown::Standing
+                })
                 .take
         };
         assert_eq!(take(&member, 12), [1]);
@@ -578,7 +635,7 @@ mod tests {
             entry(partition_key(PREFIX, 1), 12, 0),
         ];
         let wants = |member: &Membership| {
-            let wants = member.wants(PREFIX, &me, &roster(20, left.clone()), |_, _| {
+            let wants = member.wants(PREFIX, &me, &roster(20, left.clone()), nobody, |_, _| {
                 Shown::Standing
             });
             (wants.stray, wants.blocked)
@@ -600,7 +657,9 @@ mod tests {
             entry(member_key(PREFIX, 8), 11, 8),
             entry(partition_key(PREFIX, 1), 12, 8),
         ];
-        let wants = member.wants(PREFIX, &me, &roster(20, members), |_, _| Shown::Standing);
+        let wants = member.wants(PREFIX, &me, &roster(20, members), nobody, |_, _| {
+            Shown::Standing
+        });
         assert_eq!(
             (wants.lost, wants.waiting),
             (vec![(1, Fate::Gone)], vec![1])
@@ -611,9 +670,9 @@ mod tests {
     fn key_that_a_restore_brings_back_is_deleted_and_never_ours_again() {
         let (member, me) = member();
         let roster = alone(20, [(0, 12)]);
-        let wants = member.wants(PREFIX, &me, &roster, |_, _| Shown::Back);
+        let wants = member.wants(PREFIX, &me, &roster, nobody, |_, _| Shown::Back);
         assert_eq!((wants.stray, wants.adopt), (vec![(0, 12)], vec![]));
-        let wants = member.wants(PREFIX, &me, &roster, |_, _| Shown::Going);
+        let wants = member.wants(PREFIX, &me, &roster, nobody, |_, _| Shown::Going);
         assert_eq!((wants.stray, wants.adopt), (vec![], vec![]));
     }
 
@@ -621,8 +680,11 @@ mod tests {
     fn a_key_younger_than_the_view_is_not_judged_by_it() {
         let (mut member, me) = member();
         member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
-        let wants =
-            |revision| member.wants(PREFIX, &me, &alone(revision, []), |_, _| Shown::Standing);
+        let wants = |revision| {
+            member.wants(PREFIX, &me, &alone(revision, []), nobody, |_, _| {
+                Shown::Standing
+            })
+        };
         assert_eq!(wants(11).lost, []);
         assert_eq!(wants(12).lost, [(1, Fate::Gone)]);
     }

@@ -8,7 +8,7 @@ use crate::ids::{RequestId, SlotId, WatchId};
 use crate::kv::{Change, Entry, Reach};
 use crate::outbox::Outbox;
 use crate::pause::Pace;
-use crate::queue::{PrefixView, Watcher};
+use crate::queue::{PrefixView, Roster, Watcher};
 use crate::time::Time;
 
 /// Somebody who only looks on.
@@ -48,6 +48,11 @@ impl Onlooker {
     /// Whether it knows of every change, as far as the stream is not behind.
     pub(crate) fn is_synced(&self) -> bool {
         self.view.is_synced()
+    }
+
+    /// What it has seen, while nothing is missing.
+    pub(crate) fn seen(&self) -> Option<&Roster> {
+        self.view.is_synced().then(|| self.view.roster())
     }
 
     /// Every watcher that stands for it.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Core;
+use super::{Core, Slot};
 use crate::action::{Action, Answer, Ask};
 use crate::candidate::Candidacy;
 use crate::ids::SlotId;
@@ -12,13 +12,23 @@ use crate::timers::Timer;
 
 impl Core {
     /// Replaces what the candidate announces, now and after every rejoin.
-    pub fn proclaim(&mut self, slot: SlotId, value: Arc<[u8]>, ticket: u64) {
-        match self.candidate(slot).map(|c| c.announce(value, ticket)) {
+    pub fn proclaim(&mut self, now: Time, slot: SlotId, value: Arc<[u8]>, ticket: u64) {
+        let stands = match self.slots.get_mut(&slot) {
+            Some(Slot::Candidate(candidate)) => {
+                let stands = candidate.announce(value, ticket);
+                candidate.set_aside(&self.evacuation);
+                Some(stands)
+            }
+            _ => None,
+        };
+        match stands {
             Some(true) => self.announce(slot),
             // It will be announced with the key.
             Some(false) => self.answer_proclaims([ticket], true),
             None => self.answer_proclaims([ticket], false),
         }
+        // Its data centre may be another one.
+        self.watch_marks(slot, now);
     }
 
     /// The pause after a failed write is over.

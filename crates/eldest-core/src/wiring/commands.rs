@@ -40,6 +40,7 @@ impl Core {
         let candidate = Candidacy::new(prefix, value, config);
         self.slots
             .insert(slot, Slot::Candidate(Box::new(candidate)));
+        self.watch_marks(slot, now);
         self.keep_lease(now);
         self.queue_join(slot, now);
         self.tell(slot);

@@ -7,6 +7,7 @@ mod announcing;
 mod cleanup;
 mod commands;
 mod config;
+mod evacuation;
 mod joining;
 mod lease;
 mod rebalance;
@@ -22,6 +23,7 @@ use self::slots::Slot;
 use crate::action::{Action, Answer, Class, RequestId, SlotId, WatchId};
 use crate::candidate::Candidacy;
 use crate::cleanup::{Removals, Revocations};
+use crate::evacuation::Evacuation;
 use crate::gate::Gate;
 use crate::known_store::{Floor, Origin};
 use crate::kv::Header;
@@ -64,6 +66,8 @@ pub struct Core {
     removals: Removals,
     /// Leases that must go.
     revocations: Revocations,
+    /// The data centres that are evacuated.
+    evacuation: Evacuation,
     /// A lease is wanted whether or not anybody stands.
     keeps_lease: bool,
     /// Nothing begins any more; the lease goes when every term has ended.
@@ -93,6 +97,7 @@ impl Core {
             keeps_lease: false,
             closing: false,
             revocations: Revocations::new(pace),
+            evacuation: Evacuation::new(config.homes.clone()),
             config,
         }
     }

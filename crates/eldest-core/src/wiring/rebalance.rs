@@ -131,7 +131,10 @@ impl Core {
 
     fn wants(&self, slot: SlotId) -> Option<Wants> {
         let candidate = self.slots.get(&slot)?.candidate()?;
-        candidate.wants(|key, created, seen| self.removals.shown(key, created, seen))
+        let is_set_aside = self.evacuation.homes().is_set_aside;
+        candidate.wants(is_set_aside, |key, created, seen| {
+            self.removals.shown(key, created, seen)
+        })
     }
 
     /// Of each key in the way once, until it is gone.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Core, Slot};
 use crate::action::{Action, Answer, Class, Listed, RequestError};
 use crate::candidate::{Candidacy, Phase};
+use crate::evacuation::MARKS;
 use crate::ids::{RequestId, SlotId, WatchId};
 use crate::kv::{Change, Entry};
 use crate::purpose::Purpose;
@@ -47,6 +48,7 @@ impl Core {
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => {
                 o.created(revision, self.watches.as_of(), &mut self.out);
+                self.marks_seen(slot, now);
                 self.want_read(slot, now);
             }
             Some(Slot::Candidate(c)) => {
@@ -61,6 +63,7 @@ impl Core {
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => {
                 o.changed(changes, self.watches.as_of(), &mut self.out);
+                self.marks_seen(slot, now);
             }
             Some(Slot::Candidate(c)) => {
                 let (fate, partitions) = c.changed(changes);
@@ -142,6 +145,7 @@ impl Core {
                 if let Some(Slot::Onlooker(o)) = self.slots.get_mut(&slot) {
                     let (request, read) = ((request, sent), (header.revision, entries));
                     o.snapshot(request, read, self.watches.as_of(), &mut self.out);
+                    self.marks_seen(slot, now);
                     self.want_read(slot, now);
                 } else {
                     let request = (request, false);
@@ -154,7 +158,9 @@ impl Core {
     }
 
     fn list_failed(&mut self, slot: SlotId, now: Time, request: RequestId, error: RequestError) {
+        // Nobody waits for the marks: they are looked for until they can be read.
         if matches!(error.class, Class::Denied | Class::Invalid)
+            && slot != MARKS
             && let Some(Slot::Onlooker(_)) = self.slots.get(&slot)
         {
             self.out.act(Action::ObserveFailed { slot, error });
@@ -197,6 +203,8 @@ impl Core {
         };
         let (first, discarded) = candidate.snapshot(request, revision, entries, long);
         self.close_watches(discarded);
+        // Whoever may have to give way looks at who is behind it first.
+        let first = first && !self.is_evacuated(slot);
         let may_lead = first && self.lease.trusted().is_some();
         let phase = self.candidate(slot).map(|c| Candidacy::phase(c).clone());
         if may_lead && let Some(Phase::Waiting { own }) = phase {

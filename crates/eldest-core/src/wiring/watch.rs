@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Core, Slot};
 use crate::action::{Action, Answer, Ask, Class, Note, RequestError};
+use crate::evacuation::MARKS;
 use crate::ids::{SlotId, WatchId};
 use crate::kv::Change;
 use crate::purpose::Purpose;
@@ -58,6 +59,12 @@ impl Core {
     pub fn watch_lost(&mut self, now: Time, why: String) {
         self.expire(now);
         self.out.note(Note::WatchLost { why });
+        self.restart_watches(now, false);
+    }
+
+    /// The session moved to another endpoint on purpose: the stream is to be opened there.
+    pub fn watch_moved(&mut self, now: Time) {
+        self.expire(now);
         self.restart_watches(now, false);
     }
 
@@ -156,7 +163,7 @@ impl Core {
                 self.out.note(Note::WatchLost { why });
                 self.restart_watches(now, false);
             }
-            Answer::Failed(error) if error.class == Class::Denied => {
+            Answer::Failed(error) if error.class == Class::Denied && slot != MARKS => {
                 if let Some(Slot::Onlooker(_)) = self.slots.get(&slot) {
                     self.out.act(Action::ObserveFailed { slot, error });
                     self.forget(slot);

@@ -60,8 +60,29 @@ pub struct Queue {
     pub roster: Vec<Candidate>,
 }
 
+/// An endpoint of etcd, as `eldest status --etcd` measured it from this machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct MeasuredEndpoint {
+    /// The URL.
+    pub endpoint: String,
+    /// The data center of the member; null: it is not named.
+    pub data_center: Option<String>,
+    /// The median of several round trips to the member; null: it did not answer.
+    #[cfg_attr(test, schema(minimum = 0))]
+    pub round_trip_seconds: Option<f64>,
+    /// The longest of these round trips.
+    #[cfg_attr(test, schema(minimum = 0))]
+    pub worst_round_trip_seconds: Option<f64>,
+    /// Whether it did not answer.
+    pub failing: bool,
+    /// Why a node with these options uses it: `only`, `own_data_center`, `nearest`, `preferred_failed` or `unmeasured`.
+    /// null: the node uses another one.
+    pub preferred: Option<String>,
+}
+
 /// The output of `eldest status`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Status {
     /// The namespace.
@@ -72,6 +93,8 @@ pub struct Status {
     pub now_unix_ms: u64,
     /// Each queue with a candidate or member, by name.
     pub queues: Vec<Queue>,
+    /// The endpoints, in the order in which they were given; null: they were not measured.
+    pub endpoints: Option<Vec<MeasuredEndpoint>>,
 }
 
 /// An event in an election.
@@ -143,6 +166,8 @@ pub struct GuardedSession {
     pub linger_ms: u64,
     /// The leases that the agent revokes when the process has ended, the newest first.
     pub leases: Vec<String>,
+    /// How long its promises to others still last, for which the agent waits; null: nobody relies on one.
+    pub promised_ms: Option<u64>,
     /// Whether the session is connected to the agent. A session without a connection is guarded, too.
     pub connected: bool,
 }

@@ -118,6 +118,22 @@ async fn a_lock_that_was_given_back_is_over_at_once() {
     assert_eq!(over.as_mut().now_or_never(), Some(()));
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_lock_whose_holder_has_ended_promises_nothing_from_that_moment() {
+    let stage = Stage::new(100);
+    let mut sleep = std::process::Command::new("sleep");
+    let mut sleep = sleep.arg("600").spawn().unwrap();
+    let holder = Process::open(sleep.id()).unwrap();
+    let mut outlived = Box::pin(stage.held.outlived(Some(&holder)));
+    assert_eq!(outlived.as_mut().now_or_never(), None);
+    assert_eq!(stage.promised(), 100);
+    sleep.kill().unwrap();
+    sleep.wait().unwrap();
+    outlived.await;
+    assert!(matches!(stage.held.sign(), Sign::Over));
+}
+
 /// That the system draws them anew at each call, tests of the library show.
 #[tokio::test]
 async fn an_id_is_128_bits_that_the_system_drew_for_this_lock_and_nothing_else() {

@@ -47,6 +47,15 @@ const CODES: &[&str] = &[
 const STATUSES: &[&str] = &["idle", "joining", "waiting", "leading", "ending", "ended"];
 const SESSIONS: &[&str] = &["connecting", "ready", "live", "lost", "closed"];
 
+const REASONS: &[&str] = &[
+    "only",
+    "own_data_center",
+    "nearest",
+    "preferred_failed",
+    "moving",
+    "unmeasured",
+];
+
 type Schemas = Vec<(String, RefOr<Schema>)>;
 
 /// Returns the types of answers, and the types within them.
@@ -112,6 +121,12 @@ pub(super) fn finish(schemas: &mut serde_json::Map<String, Value>) {
         let words: &[(&str, &[&str])] = match name.as_str() {
             "Problem" => &[("code", CODES)],
             "OwnState" => &[("status", STATUSES), ("session", SESSIONS)],
+            "EndpointState" => &[
+                ("lease", REASONS),
+                ("onlookers", REASONS),
+                ("data", REASONS),
+            ],
+            "MeasuredEndpoint" => &[("preferred", REASONS)],
             _ => &[],
         };
         for (field, words) in words {

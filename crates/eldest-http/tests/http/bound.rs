@@ -466,10 +466,14 @@ async fn elections_are_bound_only_where_a_node_leads_for_programs_that_it_can_se
     );
     server.stop().await?;
     let (node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
-    let server = Local::start(node.only_for(7), Auth::at_unix_socket())?;
+    let program = shell("exec sleep 600")?;
+    let number = program.0.id();
+    let only = eldest::internal::process::Process::open(number)?;
+    let server = Local::start(node.only_for(&only), Auth::at_unix_socket())?;
     let answer = server.ask("POST", PROGRAM, peer).await?;
     assert_eq!(answer.problem(), "program_is_fixed");
-    assert!(answer.body.contains("process 7 alone"), "{answer:?}");
+    let alone = format!("process {number} alone");
+    assert!(answer.body.contains(&alone), "{answer:?}");
     server.stop().await?;
     leading.stop_at_once();
     leading.await?;

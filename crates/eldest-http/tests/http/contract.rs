@@ -121,9 +121,19 @@ static STRICT: LazyLock<Value> = LazyLock::new(|| {
     }
     let code = &mut components["schemas"]["Problem"]["properties"]["code"];
     code["enum"] = code["examples"].clone();
-    let own = &mut components["schemas"]["OwnState"]["properties"];
-    for words in ["status", "session"] {
-        own[words]["enum"] = own[words]["examples"].clone();
+    for (schema, words) in [
+        ("OwnState", "status"),
+        ("OwnState", "session"),
+        ("EndpointState", "lease"),
+        ("EndpointState", "onlookers"),
+        ("EndpointState", "data"),
+    ] {
+        let field = &mut components["schemas"][schema]["properties"][words];
+        let mut all = field["examples"].clone();
+        if field["type"].is_array() {
+            all.as_array_mut().expect("words").push(Value::Null);
+        }
+        field["enum"] = all;
     }
     components
 });

@@ -1,9 +1,9 @@
 //! Tests an election's state, at once and as it changes, and stepping down on request.
 
-use eldest::{Announcement, Session};
+use eldest::{Announcement, Endpoint, Session};
 use eldest_http::Node;
-use eldest_testing::Etcd;
-use serde_json::json;
+use eldest_testing::{Etcd, EtcdCluster, Proxy};
+use serde_json::{Value, json};
 
 use crate::caller::{Events, get, post};
 use crate::stage::{Result, Server, Standing, answers, options};
@@ -221,5 +221,97 @@ async fn one_connection_tells_of_all_elections() -> Result {
     candidate.leave().await?;
     session.close().await?;
     while events.next().await?.is_some() {}
+    server.stop().await
+}
+
+#[tokio::test]
+async fn each_endpoint_is_shown_with_the_lanes_that_use_it_and_why() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = Standing::start(&etcd, "a").await?;
+    let shown = get(a.server.at, E).await?.json();
+    let only = json!([{
+        "endpoint": etcd.endpoint(), "data_center": null, "round_trip_seconds": null, "failing": false,
+        "lease": "only", "onlookers": "only", "data": "only",
+    }]);
+    assert_eq!(shown["endpoints"], only, "{shown}");
+    a.stop().await
+}
+
+/// The lane of renewals is not used before the node is a candidate, so it has not left the first endpoint yet.
+#[tokio::test]
+async fn each_lane_is_shown_at_its_own_endpoint() -> Result {
+    let etcd = Etcd::start().await?;
+    let dead = "http://127.0.0.1:1".to_owned();
+    let session = Session::connect([dead, etcd.endpoint()], options("a")).await?;
+    let server = Server::plain(Node::new().observes(&session.election("team/e")?)).await?;
+    let mut events = Events::follow(server.at, &format!("{E}/events")).await?;
+    let state = events
+        .until("requests and observers use the second", |state| {
+            let second = &state["endpoints"][1];
+            second["data"].is_string() && second["onlookers"].is_string()
+        })
+        .await?;
+    let (first, second) = (&state["endpoints"][0], &state["endpoints"][1]);
+    assert_eq!(
+        (&first["data"], &first["onlookers"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert!(
+        first["lease"].is_string() && second["lease"].is_null(),
+        "{state}"
+    );
+    session.close().await?;
+    server.stop().await
+}
+
+#[tokio::test]
+async fn events_tell_of_an_endpoint_that_fails_and_of_the_one_that_is_used_instead() -> Result {
+    let cluster = EtcdCluster::start(2).await?;
+    cluster.leader().await;
+    let members = cluster.endpoints();
+    let (near, far) = (
+        Proxy::start(&members[0]).await?,
+        Proxy::start(&members[1]).await?,
+    );
+    let endpoints = [
+        Endpoint::new(near.endpoint()).data_center("eu"),
+        Endpoint::new(far.endpoint()).data_center("us"),
+    ];
+    // Renewals notice the failure within a third of the TTL.
+    let options = options("a").ttl(std::time::Duration::from_secs(6));
+    let session = Session::connect(endpoints, options.data_center("eu")).await?;
+    let election = session.election("team/e")?;
+    let server = Server::plain(Node::new().works_in(&election)).await?;
+    let mut events = Events::follow(server.at, &format!("{E}/events")).await?;
+    let mut candidate = election.campaign().await?;
+    let state = events
+        .until("the data center's own endpoint is used", |state| {
+            let first = &state["endpoints"][0];
+            first["data"] == "own_data_center" && first["lease"] == "own_data_center"
+        })
+        .await?;
+    assert_eq!(state["endpoints"][0]["endpoint"], near.endpoint());
+    assert_eq!(state["endpoints"][0]["data_center"], "eu");
+    assert_eq!(state["endpoints"][1]["data_center"], "us");
+    near.cut();
+    events
+        .until("the other endpoint is used", |state| {
+            let (first, second) = (&state["endpoints"][0], &state["endpoints"][1]);
+            first["failing"] == true
+                && first["lease"].is_null()
+                && second["failing"] == false
+                && second["lease"] == "preferred_failed"
+        })
+        .await?;
+    near.heal();
+    let state = events
+        .until("the first one is used again", |state| {
+            state["endpoints"][0]["lease"] == "own_data_center"
+        })
+        .await?;
+    let round_trip = state["endpoints"][0]["round_trip_seconds"].as_f64();
+    assert!(round_trip > Some(0.0), "{state}");
+    candidate.leave().await?;
+    session.close().await?;
     server.stop().await
 }

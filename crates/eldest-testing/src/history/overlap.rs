@@ -112,7 +112,7 @@ struct Deletions<'a> {
     deleted: BTreeMap<i64, Duration>,
     /// Whose key it is, and since when.
     owners: BTreeMap<i64, &'a Event>,
-    /// Requests to delete, by us and by others, and leaving.
+    /// Requests to delete, by us, by others and by guards, and leaving.
     asked: Vec<&'a Event>,
     /// What etcd said of each lease.
     said: BTreeMap<i64, Vec<(Duration, Option<Duration>)>>,
@@ -134,6 +134,7 @@ fn deleted_early(view: &View<'_>, rules: &Rules) -> BTreeMap<i64, Duration> {
         match &event.what {
             What::AskedToDelete { .. }
             | What::DeletedByOther { .. }
+            | What::RevokedByGuard { .. }
             | What::Released { .. }
             | What::Left => all.asked.push(event),
             What::Truth { change, .. } => all.take(event.at, change),
@@ -143,7 +144,8 @@ fn deleted_early(view: &View<'_>, rules: &Rules) -> BTreeMap<i64, Duration> {
     let early = |(key, at): &(&i64, &Duration)| {
         !all.by_us(**key, **at)
             && (all.by_other(**key, **at + rules.observer_lag)
-                || all.revoked(**key, **at, **at + rules.ttl))
+                || (all.revoked(**key, **at, **at + rules.ttl)
+                    && !all.by_guard(**key, **at + rules.observer_lag)))
     };
     let early = all.deleted.iter().filter(early);
     early.map(|(key, at)| (*key, *at)).collect()
@@ -188,6 +190,13 @@ impl Deletions<'_> {
             }
             _ => false,
         })
+    }
+
+    /// A guard revoked the key's lease. A guard that does this to a leader breaks the promise, so it excuses nothing.
+    fn by_guard(&self, key: i64, until: Duration) -> bool {
+        let lease = self.leases.get(&key).copied().unwrap_or_default();
+        let mut before = self.asked.iter().take_while(|event| event.at <= until);
+        before.any(|event| event.what == What::RevokedByGuard { lease })
     }
 
     fn by_other(&self, key: i64, until: Duration) -> bool {

@@ -69,10 +69,6 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     for (n, samples) in [(1, run.samples(200, 40)), (MANY, run.samples(30, 5))] {
         let mut rows = Vec::new();
         for by in [By::Limit, By::Agent, By::Spawned] {
-            // A bare candidate stands in one election.
-            if by == By::Limit && n > 1 {
-                continue;
-            }
             let mut killing = Killing::begin(run, by, n, &socket).await?;
             let mut taken = Samples::default();
             for _ in 0..samples {
@@ -94,13 +90,17 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
 fn report(run: &mut Run<'_>, n: usize, rows: &[Row]) {
     let group = run.group(n, "ms");
     run.report.rows(group, rows);
-    if n == 1 {
-        run.report.ratio(group, rows, ("eldest", "limit"), TO_LIMIT);
-    }
+    run.report.ratio(group, rows, ("eldest", "limit"), TO_LIMIT);
+    let p99 = |row: &Row| row.samples.quantile(0.99);
+    let limit = rows.iter().find(|row| row.peer == "limit").map(p99);
     for row in rows.iter().filter(|row| row.peer != "limit") {
         let what = format!("p99 of {}, ms", row.peer);
-        run.report
-            .target(group, &what, row.samples.quantile(0.99), P99);
+        run.report.target(group, &what, p99(row), P99);
+        // What nobody can reach is said at once.
+        if let Some(limit) = limit.filter(|limit| p99(row) > P99 && *limit > P99) {
+            let text = format_args!("    the limit itself: {limit:.1} ms");
+            run.report.say(text);
+        }
     }
 }
 
@@ -133,7 +133,8 @@ impl Killing {
         let mut next = stand(run, self.by, self.n, &self.socket).await?;
         tokio::time::sleep(SETTLED).await;
         let (killed, led) = if self.by == By::Limit {
-            let bare = tokio::spawn(bare_guard(self.client.clone(), process(&self.leader)?));
+            let process = process(&self.leader)?;
+            let bare = tokio::spawn(bare_guard(self.client.clone(), process, self.n));
             // The watch stands, and the death is awaited.
             tokio::time::sleep(SETTLED).await;
             let killed = wall_now()?;
@@ -176,30 +177,32 @@ fn process(peer: &Peer) -> Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Waits for the death, revokes the eldest key's lease, and returns the moment at which a bare watch tells that the key is
-/// gone.
-async fn bare_guard(mut client: Client, process: OwnedFd) -> Result<f64> {
-    let prefix = format!("{NAMESPACE}/guarded-limit-1-0/");
+/// Waits for the death, revokes the lease of the eldest keys, and returns the moment at which bare watches, one for each
+/// election as the library has them, have told that all of these keys are gone.
+async fn bare_guard(mut client: Client, process: OwnedFd, n: usize) -> Result<f64> {
+    let prefix = |number: usize| format!("{NAMESPACE}/guarded-limit-{n}-{number}/");
     let eldest = GetOptions::new().with_prefix().with_sort(
         etcd_client::SortTarget::Create,
         etcd_client::SortOrder::Ascend,
     );
-    let found = client.get(prefix.clone(), Some(eldest)).await?;
-    let eldest = found.kvs().first().context("nobody stands")?;
-    let (key, lease) = (eldest.key().to_vec(), eldest.lease());
+    let found = client.get(prefix(0), Some(eldest)).await?;
+    let lease = found.kvs().first().context("nobody stands")?.lease();
     let all = WatchOptions::new().with_prefix();
-    let mut watch = client.watch(prefix, Some(all)).await?;
+    let mut watch = client.watch(prefix(0), Some(all.clone())).await?;
+    for number in 1..n {
+        watch.watch(prefix(number), Some(all.clone())).await?;
+    }
     let dead = tokio::task::spawn_blocking(move || {
         let mut look = [PollFd::new(&process, PollFlags::IN)];
         while poll(&mut look, None) == Err(rustix::io::Errno::INTR) {}
     });
     dead.await?;
     client.lease_revoke(lease).await?;
+    let mut gone = 0;
     while let Some(message) = watch.message().await? {
-        let gone = message.events().iter().any(|event| {
-            event.event_type() == EventType::Delete && event.kv().is_some_and(|kv| kv.key() == key)
-        });
-        if gone {
+        let deleted = |event: &&etcd_client::Event| event.event_type() == EventType::Delete;
+        gone += message.events().iter().filter(deleted).count();
+        if gone == n {
             return wall_now();
         }
     }

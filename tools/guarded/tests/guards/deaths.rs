@@ -1,6 +1,9 @@
 //! A leader's process ends in every way a process can, and the next candidate leads long before the lease could expire.
 
-use crate::stage::{Result, Stage};
+use eldest_testing::Proxy;
+
+use crate::process::start;
+use crate::stage::{PROGRAM, Result, Stage};
 
 /// Lets a leader end by an order, and waits until the next candidate leads.
 async fn is_followed(guard: &str, order: &str) -> Result {
@@ -46,6 +49,12 @@ async fn an_aborted_leader_is_followed() -> Result {
 async fn a_leader_that_exits_without_closing_its_session_is_followed() -> Result {
     is_followed("agent", "exit").await?;
     is_followed("spawned", "exit").await
+}
+
+#[tokio::test]
+async fn a_leader_whose_main_function_returns_without_closing_its_session_is_followed() -> Result {
+    is_followed("agent", "return").await?;
+    is_followed("spawned", "return").await
 }
 
 #[tokio::test]
@@ -110,4 +119,35 @@ async fn a_session_that_was_closed_is_not_guarded_any_longer() -> Result {
     leader.obey("close").await?;
     leader.says("closed").await?;
     agent.guards(0).await
+}
+
+/// The endpoint with which the guard was started is gone when it is needed.
+#[tokio::test]
+async fn a_spawned_guard_uses_the_endpoints_that_its_session_was_given_last() -> Result {
+    let stage = Stage::new().await?;
+    let first = Proxy::start(&stage.etcd.endpoint()).await?;
+    let mut leader = start(
+        &[
+            PROGRAM,
+            "subject",
+            &first.endpoint(),
+            "spawned",
+            "leader",
+            "1",
+        ],
+        &[],
+        None,
+    )?;
+    leader.leads().await?;
+    let mut next = stage.subject("none", "next", 1)?;
+    stage.candidates("work-0", 2).await?;
+    let order = format!("endpoints {}", stage.etcd.endpoint());
+    leader.obey(&order).await?;
+    // Its task and the order say this in either order.
+    leader.says("unguarded it is started again").await?;
+    leader.says("guarded").await?;
+    first.cut();
+    leader.kill()?;
+    next.says("leading work-0").await?;
+    Ok(())
 }

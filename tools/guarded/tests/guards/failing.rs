@@ -1,16 +1,13 @@
 //! The guard dies, stands still, hangs, is replaced or loses etcd: the session's leadership stays as it is, and the session
 //! is guarded again afterwards.
 
-use std::time::Duration;
-
 use eldest_testing::Proxy;
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
 
 use crate::process::{Process, spawned_guards};
 use crate::raw::{Listener, Raw};
-use crate::stage::{LONG, Result, Stage};
+use crate::stage::{Result, Stage, stat, until};
 
 /// A TTL that would run out during the test if renewals stopped.
 const SHORT: &[(&str, &str)] = &[("TTL_MS", "6000")];
@@ -18,18 +15,14 @@ const SHORT: &[(&str, &str)] = &[("TTL_MS", "6000")];
 /// Waits until the lease was renewed twice.
 async fn is_renewed_twice(stage: &Stage, lease: i64) -> Result {
     let mut client = stage.client.clone();
-    let renewing = async {
-        let (mut before, mut renewals) = (i64::MAX, 0);
-        while renewals < 2 {
-            let left = client.lease_time_to_live(lease, None).await?.ttl();
-            renewals += i32::from(left > before);
-            before = left;
-            sleep(Duration::from_millis(20)).await;
-        }
-        Ok(())
-    };
-    let limit = "the lease is not renewed";
-    timeout(LONG, renewing).await.map_err(|_| limit)?
+    let (mut before, mut renewals) = (i64::MAX, 0);
+    until("the lease is renewed twice", async || {
+        let left = client.lease_time_to_live(lease, None).await?.ttl();
+        renewals += i32::from(left > before);
+        before = left;
+        Ok((renewals == 2).then_some(()))
+    })
+    .await
 }
 
 /// Asserts that the term and the lease are what they were, and that a death is noticed again.
@@ -66,7 +59,7 @@ fn answer(raw: &Raw, count: usize) -> Result {
         let message: Value = serde_json::from_str(&message)?;
         let name = message.as_object().and_then(|one| one.keys().next());
         let reply = match name.map(String::as_str) {
-            Some("hello") => json!({"welcome": {"version": 1}}),
+            Some("hello") => json!({"welcome": {"version": 2}}),
             Some("guard") => json!({"prove": {"key": format!("eldest/~guard/fake-{count}")}}),
             Some("proven") => json!({"guarded": {}}),
             _ => json!({"pong": {"problem": null}}),
@@ -224,4 +217,28 @@ async fn a_spawned_guard_that_is_killed_or_stopped_is_replaced() -> Result {
         is_as_before(&stage, &mut leader, lease).await?;
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn a_spawned_guard_outlives_the_signals_that_end_its_service() -> Result {
+    let stage = Stage::new().await?;
+    // With a TTL that no test outlives: the lease cannot have expired.
+    let (mut leader, lease) = stage.leader("spawned").await?;
+    let guards = spawned_guards(leader.id());
+    let [guard] = guards[..] else {
+        return Err(format!("its guards are {guards:?}").into());
+    };
+    // It cannot start another one.
+    leader.stop().await?;
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        kill_process(guard, signal)?;
+    }
+    leader.kill()?;
+    stage.revoked(lease).await?;
+    let pid = guard.as_raw_nonzero().get().cast_unsigned();
+    until("the end of the guard", async || {
+        let alive = stat(pid).is_ok_and(|state| state != "Z");
+        Ok((!alive).then_some(()))
+    })
+    .await
 }

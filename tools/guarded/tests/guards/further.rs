@@ -1,9 +1,9 @@
-//! A session names further lives, and its leases are revoked only when all of them have ended.
+//! A session names further lives and gives promises, and its leases are revoked only when all of them have ended.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
+use crate::cgroup::Cgroup;
 use crate::process::Process;
 use crate::stage::{Result, Stage};
 
@@ -17,13 +17,8 @@ impl Sleeper {
 
     /// Starts one in a cgroup.
     fn within(cgroup: &Cgroup) -> Result<Self> {
-        let mut child = Command::new("sh")
-            .args(["-c", "read line; exec sleep 600"])
-            .stdin(Stdio::piped())
-            .spawn()?;
-        std::fs::write(cgroup.0.join("cgroup.procs"), child.id().to_string())?;
-        let mut input = child.stdin.take().ok_or("no pipe")?;
-        input.write_all(b"\n")?;
+        let child = Command::new("sleep").arg("600").spawn()?;
+        cgroup.write("cgroup.procs", &child.id().to_string())?;
         Ok(Self(child))
     }
 
@@ -45,36 +40,9 @@ impl Drop for Sleeper {
     }
 }
 
-/// A cgroup that goes with its test.
-struct Cgroup(PathBuf);
-
-impl Cgroup {
-    /// `None`, which is said: this machine has none, or this user may make none.
-    fn make() -> Option<Self> {
-        let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-        let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-        let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-        let mut folders = mounts.iter().map(|mount| Path::new(mount).join(own));
-        let parent = folders.find(|folder| folder.join("cgroup.procs").exists());
-        let name = format!("guards-{}-{:016x}", std::process::id(), fastrand::u64(..));
-        let folder = parent.map(|parent| parent.join(name));
-        let Some(folder) = folder.filter(|folder| std::fs::create_dir(folder).is_ok()) else {
-            println!("left out: no cgroup may be made here");
-            return None;
-        };
-        let made = Self(folder);
-        if made.0.join("cgroup.kill").exists() {
-            return Some(made);
-        }
-        println!("left out: this kernel cannot kill a cgroup");
-        None
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
+/// Makes a cgroup that can be killed as a whole; `None`, which is said, where this is not possible.
+fn cgroup() -> Option<Cgroup> {
+    Cgroup::new("cgroup.kill", "")
 }
 
 /// A leader whose lease the agent guards, and a candidate behind it.
@@ -112,7 +80,7 @@ async fn a_lease_goes_when_the_last_further_process_has_ended() -> Result {
 #[tokio::test]
 async fn a_cgroup_is_killed_when_every_process_beside_it_has_ended() -> Result {
     let stage = Stage::new().await?;
-    let Some(cgroup) = Cgroup::make() else {
+    let Some(cgroup) = cgroup() else {
         return Ok(());
     };
     let agent = stage.agent().await?;
@@ -120,7 +88,7 @@ async fn a_cgroup_is_killed_when_every_process_beside_it_has_ended() -> Result {
     let (mut keeper, mut program) = (Sleeper::start()?, Sleeper::within(&cgroup)?);
     add(&mut leader, &format!("process {}", keeper.0.id())).await?;
     add(&mut leader, &format!("program {}", program.0.id())).await?;
-    add(&mut leader, &format!("cgroup {}", cgroup.0.display())).await?;
+    add(&mut leader, &format!("cgroup {}", cgroup.path().display())).await?;
     leader.kill()?;
     stage.another_dies(&agent.guard()).await?;
     assert!(program.lives()?, "the keeper could have ended it");
@@ -133,13 +101,13 @@ async fn a_cgroup_is_killed_when_every_process_beside_it_has_ended() -> Result {
 #[tokio::test]
 async fn a_cgroup_that_the_guard_may_not_kill_is_awaited() -> Result {
     let stage = Stage::new().await?;
-    let Some(cgroup) = Cgroup::make() else {
+    let Some(cgroup) = cgroup() else {
         return Ok(());
     };
     let agent = stage.agent().await?;
     let (mut leader, mut next) = leading(&stage, &agent).await?;
     let mut program = Sleeper::within(&cgroup)?;
-    add(&mut leader, &format!("watch {}", cgroup.0.display())).await?;
+    add(&mut leader, &format!("watch {}", cgroup.path().display())).await?;
     leader.kill()?;
     stage.another_dies(&agent.guard()).await?;
     assert!(program.lives()?);
@@ -158,9 +126,9 @@ async fn a_life_that_has_ended_before_the_guard_looks_does_not_count() -> Result
     agent.stop().await?;
     let mut one = Sleeper::start()?;
     add(&mut leader, &format!("process {}", one.0.id())).await?;
-    if let Some(cgroup) = Cgroup::make() {
+    if let Some(cgroup) = cgroup() {
         let mut program = Sleeper::within(&cgroup)?;
-        add(&mut leader, &format!("cgroup {}", cgroup.0.display())).await?;
+        add(&mut leader, &format!("cgroup {}", cgroup.path().display())).await?;
         program.kill()?;
     }
     one.kill()?;
@@ -173,13 +141,13 @@ async fn a_life_that_has_ended_before_the_guard_looks_does_not_count() -> Result
 #[tokio::test]
 async fn a_cgroup_that_was_removed_is_empty() -> Result {
     let stage = Stage::new().await?;
-    let Some(cgroup) = Cgroup::make() else {
+    let Some(cgroup) = cgroup() else {
         return Ok(());
     };
     let agent = stage.agent().await?;
     let (mut leader, mut next) = leading(&stage, &agent).await?;
     let mut program = Sleeper::within(&cgroup)?;
-    add(&mut leader, &format!("cgroup {}", cgroup.0.display())).await?;
+    add(&mut leader, &format!("cgroup {}", cgroup.path().display())).await?;
     program.kill()?;
     drop(cgroup);
     leader.kill()?;
@@ -212,13 +180,17 @@ async fn an_agent_that_comes_later_knows_the_lives_before_the_lease() -> Result 
 #[tokio::test]
 async fn a_session_with_a_life_that_the_guard_refuses_is_not_guarded() -> Result {
     let stage = Stage::new().await?;
-    let Some(cgroup) = Cgroup::make() else {
+    let Some(cgroup) = cgroup() else {
         return Ok(());
     };
     let agent = stage.agent().await?;
     let (mut leader, _next) = leading(&stage, &agent).await?;
     let _program = Sleeper::within(&cgroup)?;
-    add(&mut leader, &format!("other-kill {}", cgroup.0.display())).await?;
+    add(
+        &mut leader,
+        &format!("other-kill {}", cgroup.path().display()),
+    )
+    .await?;
     let reason = leader.says("unguarded").await?;
     assert!(
         reason.contains("cgroup.max.depth, not cgroup.kill"),
@@ -245,5 +217,126 @@ async fn a_life_that_begins_while_the_agent_is_stopped_counts() -> Result {
     stage.candidates("work-0", 2).await?;
     one.kill()?;
     next.says("leading work-0").await?;
+    Ok(())
+}
+
+/// How long a test's promise lasts: longer than all that happens until its guard could revoke the lease.
+const PROMISED: Duration = Duration::from_secs(4);
+
+/// Has the leader promise something; returns when that was, at the latest.
+async fn promise(leader: &mut Process) -> Result<Instant> {
+    let begun = Instant::now();
+    add(leader, &format!("promise {}", PROMISED.as_millis())).await?;
+    Ok(begun)
+}
+
+/// Waits until the next one leads, which is not before the promise has ended.
+async fn keeps(begun: Instant, next: &mut Process) -> Result {
+    next.says("leading work-0").await?;
+    let after = begun.elapsed();
+    assert!(after >= PROMISED, "the next one leads after {after:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lease_goes_when_the_last_promise_of_a_dead_process_has_ended() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let (mut leader, mut next) = leading(&stage, &agent).await?;
+    add(&mut leader, "promise 1").await?;
+    let begun = promise(&mut leader).await?;
+    add(&mut leader, "promise 1").await?;
+    leader.kill()?;
+    keeps(begun, &mut next).await?;
+    let line = stage.agent_logs("until its promises have ended").await?;
+    assert!(line.contains("left"), "{line}");
+    agent.guards(0).await
+}
+
+#[tokio::test]
+async fn a_spawned_guard_keeps_the_promises_of_its_process() -> Result {
+    let stage = Stage::new().await?;
+    let (mut leader, _) = stage.leader("spawned").await?;
+    let mut next = stage.subject("none", "next", 1)?;
+    stage.candidates("work-0", 2).await?;
+    let begun = promise(&mut leader).await?;
+    leader.kill()?;
+    keeps(begun, &mut next).await
+}
+
+#[tokio::test]
+async fn a_process_that_has_promised_nothing_that_lasts_is_succeeded_at_once() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let (mut leader, mut next) = leading(&stage, &agent).await?;
+    add(&mut leader, "promise 0").await?;
+    leader.kill()?;
+    next.says("leading work-0").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_agent_that_comes_later_keeps_the_promises_that_were_given_before() -> Result {
+    let stage = Stage::new().await?;
+    let mut agent = stage.agent().await?;
+    let (mut leader, mut next) = leading(&stage, &agent).await?;
+    add(&mut leader, "promise 1").await?;
+    agent.kill()?;
+    leader.says("unguarded").await?;
+    let _agent = stage.agent().await?;
+    leader.says("guarded").await?;
+    let begun = promise(&mut leader).await?;
+    leader.kill()?;
+    keeps(begun, &mut next).await
+}
+
+/// The guard reads the message when the process is dead.
+#[tokio::test]
+async fn a_first_promise_that_is_given_while_the_agent_is_stopped_counts() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let (mut leader, mut next) = leading(&stage, &agent).await?;
+    agent.stop().await?;
+    let begun = promise(&mut leader).await?;
+    leader.kill()?;
+    agent.resume()?;
+    keeps(begun, &mut next).await
+}
+
+/// The limit is 64 lives.
+#[tokio::test]
+async fn a_process_that_is_promised_much_counts_once() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let (mut leader, mut next) = leading(&stage, &agent).await?;
+    let mut one = Sleeper::start()?;
+    for _ in 0..70 {
+        add(&mut leader, &format!("bound {}", one.0.id())).await?;
+    }
+    leader.kill()?;
+    stage.another_dies(&agent.guard()).await?;
+    stage.candidates("work-0", 2).await?;
+    one.kill()?;
+    next.says("leading work-0").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_whose_timer_is_none_is_not_guarded() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let lease = stage.lease("peer").await?;
+    let mut peer = stage.peer()?;
+    peer.hello().await?;
+    let key = peer.ask_to_guard(lease).await?;
+    stage.put(&key, lease).await?;
+    assert_eq!(peer.prove(lease).await?, None);
+    let answer = peer.ask("null", &serde_json::json!({"timer": {}})).await?;
+    let reason = answer["refused"]["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("no timer (timerfd)"), "{answer}");
+    peer.says("parted").await?;
+    peer.kill()?;
+    stage.another_dies(&agent.guard()).await?;
+    assert!(stage.lives(lease).await?);
     Ok(())
 }

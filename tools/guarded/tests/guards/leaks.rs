@@ -1,12 +1,9 @@
 //! Sessions and agents come and go a thousand times, and leave no descriptor, no thread and no entry behind.
 
 use std::path::Path;
-use std::time::Duration;
-
-use tokio::time::{sleep, timeout};
 
 use crate::process::Process;
-use crate::stage::{LONG, Result, Stage};
+use crate::stage::{Result, Stage, until};
 
 /// Sessions of one process at a time.
 const SESSIONS: usize = 50;
@@ -20,19 +17,13 @@ fn held(process: &Process) -> Result<(usize, usize)> {
 
 /// Waits until a process holds no more than before.
 async fn holds_no_more(process: &Process, before: (usize, usize)) -> Result {
-    let waiting = async {
-        loop {
-            let now = held(process)?;
-            if now.0 <= before.0 && now.1 <= before.1 {
-                return Ok(());
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let Ok(done) = timeout(LONG, waiting).await else {
-        return Err(format!("it held {before:?} before and {:?} now", held(process)?).into());
-    };
-    done
+    let mut now = before;
+    let less = until("the process holds no more than before", async || {
+        now = held(process)?;
+        Ok((now.0 <= before.0 && now.1 <= before.1).then_some(()))
+    });
+    let less = less.await;
+    less.map_err(|error| format!("{error}; it held {before:?} before and {now:?} now").into())
 }
 
 /// Has sessions come and go.

@@ -48,6 +48,28 @@ async fn the_last_two_leases_of_a_session_go_with_its_process() -> Result {
 }
 
 #[tokio::test]
+async fn a_lease_that_was_gone_before_the_death_does_not_count_as_revoked() -> Result {
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let lease = stage.lease("peer").await?;
+    let mut peer = stage.peer()?;
+    peer.hello().await?;
+    let key = peer.ask_to_guard(lease).await?;
+    stage.put(&key, lease).await?;
+    assert_eq!(peer.prove(lease).await?, None);
+    stage.client.clone().lease_revoke(lease).await?;
+    peer.kill()?;
+    stage.agent_logs("its lease was gone already").await?;
+    let (_, about) = eldest::internal::agent::status(&agent.socket).await?;
+    assert_eq!(about["revoked"], 0);
+    stage.another_dies(&agent.guard()).await?;
+    agent.guards(0).await?;
+    let (_, about) = eldest::internal::agent::status(&agent.socket).await?;
+    assert_eq!(about["revoked"], 1);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_session_without_the_agent_that_it_requires_is_refused() -> Result {
     let stage = Stage::new().await?;
     let guard = format!("agent={}", stage.socket().display());

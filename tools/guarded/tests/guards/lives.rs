@@ -2,12 +2,9 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
-
-use tokio::time::{sleep, timeout};
 
 use crate::process::{Process, spawned_guards};
-use crate::stage::{LONG, Result, Stage, has};
+use crate::stage::{Result, Stage, has, until};
 
 /// What a C program does to its own process that no safe Rust can. `argv[1]` says what.
 const TRICKS: &str = r#"
@@ -82,21 +79,10 @@ async fn becomes_another_program(order: &str, keeps_its_socket: bool) -> Result 
 /// Waits until the process has that name.
 async fn becomes(process: &Process, name: &str) -> Result {
     let path = format!("/proc/{}/comm", process.id());
-    becomes_true("the process is another program", || {
-        Ok(std::fs::read_to_string(&path)?.trim() == name)
+    until("the process is another program", async || {
+        Ok((std::fs::read_to_string(&path)?.trim() == name).then_some(()))
     })
     .await
-}
-
-async fn becomes_true(what: &str, is_so: impl Fn() -> Result<bool>) -> Result {
-    let waiting = async {
-        while !is_so()? {
-            sleep(Duration::from_millis(5)).await;
-        }
-        Ok(())
-    };
-    let limit = format!("never: {what}");
-    timeout(LONG, waiting).await.map_err(|_| limit)?
 }
 
 #[tokio::test]
@@ -124,8 +110,8 @@ async fn a_process_whose_spawned_guard_sees_its_socket_close_keeps_its_lease() -
     let before = std::fs::read_dir(&files)?.count();
     leader.obey("exec sleep 600").await?;
     // It has read the end of the stream.
-    becomes_true("the guard closes its socket", || {
-        Ok(std::fs::read_dir(&files)?.count() < before)
+    until("the guard closes its socket", async || {
+        Ok((std::fs::read_dir(&files)?.count() < before).then_some(()))
     })
     .await?;
     assert!(stage.lives(lease).await?, "the lease of a living process");

@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
+mod cgroup;
 mod deaths;
 mod failing;
 mod further;

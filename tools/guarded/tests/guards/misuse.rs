@@ -34,8 +34,8 @@ async fn a_first_message_that_introduces_no_process_is_refused() -> Result {
     assert!(line.contains("the guard refused a session"), "{line}");
     is_refused(&stage, "null", &hello(), "no process descriptor (pidfd)").await?;
     let mut future = hello();
-    future["hello"]["version"] = json!(2);
-    let version = "the session speaks version 2, the guard version 1";
+    future["hello"]["version"] = json!(3);
+    let version = "the session speaks version 3, the guard version 2";
     is_refused(&stage, "own", &future, version).await?;
     is_refused(
         &stage,
@@ -145,7 +145,12 @@ async fn a_proof_for_another_lease_or_of_a_former_key_is_refused() -> Result {
 /// What cannot be read may have named a life, so the lease must not be revoked for the death of the others.
 #[tokio::test]
 async fn a_guarded_session_that_talks_nonsense_is_forgotten() -> Result {
-    for nonsense in ["garbage 100", "garbage 65537", "garbage 150000"] {
+    for (nonsense, why) in [
+        ("garbage 100", "cannot be read: "),
+        ("garbage 65537", "longer than allowed"),
+        ("garbage 150000", "longer than allowed"),
+        (r#"send none {"x": 1}"#, "does not know this message"),
+    ] {
         let stage = Stage::new().await?;
         let agent = stage.agent().await?;
         let (mut leader, leads) = stage.leader(&agent.guard()).await?;
@@ -155,11 +160,16 @@ async fn a_guarded_session_that_talks_nonsense_is_forgotten() -> Result {
         let key = peer.ask_to_guard(lease).await?;
         stage.put(&key, lease).await?;
         assert_eq!(peer.prove(lease).await?, None);
-        for odd in [json!({"status": {}}), hello(), json!({"x": 1})] {
+        for odd in [json!({"status": {}}), hello()] {
             let refused = reason(&peer.ask("none", &odd).await?)?;
             assert!(refused.contains("cannot say that"), "{refused}");
         }
         peer.obey(nonsense).await?;
+        let refused = peer.says("received").await?;
+        assert!(
+            refused.contains("refused") && refused.contains(why),
+            "{refused}"
+        );
         peer.says("parted").await?;
         agent.guards(1).await?;
         peer.kill()?;
@@ -179,6 +189,8 @@ async fn nonsense_as_the_first_message_disturbs_nobody() -> Result {
     for nonsense in ["garbage 1", "garbage 65537", "garbage 150000"] {
         let mut peer = stage.peer()?;
         peer.obey(nonsense).await?;
+        let refused = peer.says("received").await?;
+        assert!(refused.contains("the message cannot be read"), "{refused}");
         peer.says("parted").await?;
     }
     agent.guards(1).await?;

@@ -3,16 +3,15 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 
 use eldest::BoxError;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use crate::stage::{LONG, Result, stat};
+use crate::stage::{LONG, Result, stat, until};
 
 /// A process of this package's program.
 pub(crate) struct Process {
@@ -88,19 +87,12 @@ impl Process {
 
     pub(crate) async fn lists(&self, what: &str, enough: impl Fn(&[Value]) -> bool) -> Result {
         let mut last = Vec::new();
-        let waiting = async {
-            loop {
-                last = self.sessions().await?;
-                if enough(&last) {
-                    return Ok(());
-                }
-                sleep(Duration::from_millis(10)).await;
-            }
-        };
-        match timeout(LONG, waiting).await {
-            Ok(done) => done,
-            Err(_) => Err(format!("the agent does not list {what}, but {last:?}").into()),
-        }
+        let listed = until(format!("the agent lists {what}"), async || {
+            last = self.sessions().await?;
+            Ok(enough(&last).then_some(()))
+        });
+        let listed = listed.await;
+        listed.map_err(|error| format!("{error}; it lists {last:?}").into())
     }
 
     /// Waits until the subject is guarded and leads `work-0`; returns its lease.
@@ -235,14 +227,8 @@ impl Process {
 
     /// Waits until the kernel gives the process that state.
     pub(crate) async fn is_in_state(&self, state: &str) -> Result {
-        let waiting = async {
-            while stat(self.id())? != state {
-                sleep(Duration::from_millis(5)).await;
-            }
-            Ok(())
-        };
-        let limit = format!("the process is never in state {state}");
-        timeout(LONG, waiting).await.map_err(|_| limit)?
+        let what = format!("the process is in state {state}");
+        until(what, async || Ok((stat(self.id())? == state).then_some(()))).await
     }
 }
 
@@ -271,5 +257,5 @@ pub(crate) fn spawned_guards(of: u32) -> Vec<Pid> {
 
 /// What a session of this version says first.
 pub(crate) fn hello() -> Value {
-    serde_json::json!({"hello": {"version": 1, "identity": "peer", "namespace": "eldest/", "linger_ms": 0}})
+    serde_json::json!({"hello": {"version": 2, "identity": "peer", "namespace": "eldest/", "linger_ms": 0}})
 }

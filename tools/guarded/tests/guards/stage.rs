@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use eldest::BoxError;
-use eldest_testing::Etcd;
+use eldest_testing::{Etcd, eventually};
 use etcd_client::{Client, GetOptions, PutOptions};
-use tokio::time::{sleep, timeout};
 
 use crate::process::{Process, start};
 
@@ -95,17 +94,13 @@ impl Stage {
 
     /// Waits until the agent's log has those words, and returns the line.
     pub(crate) async fn agent_logs(&self, words: &str) -> Result<String> {
-        let waiting = async {
-            loop {
-                let log = std::fs::read_to_string(self.path("agent.log"))?;
-                if let Some(line) = log.lines().find(|line| line.contains(words)) {
-                    return Ok(line.to_owned());
-                }
-                sleep(Duration::from_millis(10)).await;
-            }
-        };
-        let limit = format!("the agent's log never has {words:?}");
-        timeout(LONG, waiting).await.map_err(|_| limit)?
+        let what = format!("the agent's log has {words:?}");
+        until(what, async || {
+            let log = std::fs::read_to_string(self.path("agent.log"))?;
+            let line = log.lines().find(|line| line.contains(words));
+            Ok(line.map(str::to_owned))
+        })
+        .await
     }
 
     /// Starts a process that leads `count` elections.
@@ -171,14 +166,8 @@ impl Stage {
 
     /// Waits until the lease is gone.
     pub(crate) async fn revoked(&self, lease: i64) -> Result {
-        let waiting = async {
-            while self.lives(lease).await? {
-                sleep(Duration::from_millis(5)).await;
-            }
-            Ok(())
-        };
-        let limit = format!("the lease {lease:x} is never revoked");
-        timeout(LONG, waiting).await.map_err(|_| limit)?
+        let what = format!("the lease {lease:x} is revoked");
+        until(what, async || Ok((!self.lives(lease).await?).then_some(()))).await
     }
 
     /// Kills another session of the same guard and waits until it is revoked: the guard had its chance to revoke whatever
@@ -203,19 +192,22 @@ impl Stage {
     /// Waits until so many keys have that prefix.
     pub(crate) async fn keys(&self, prefix: &str, count: usize) -> Result {
         let mut client = self.client.clone();
-        let waiting = async {
-            loop {
-                let below = GetOptions::new().with_prefix().with_keys_only();
-                let found = client.get(prefix, Some(below)).await?;
-                if found.kvs().len() == count {
-                    return Ok(());
-                }
-                sleep(Duration::from_millis(10)).await;
-            }
-        };
-        let limit = format!("{count} keys below {prefix}");
-        timeout(LONG, waiting).await.map_err(|_| limit)?
+        let what = format!("{count} keys stand below {prefix}");
+        until(what, async || {
+            let below = GetOptions::new().with_prefix().with_keys_only();
+            let found = client.get(prefix, Some(below)).await?;
+            Ok((found.kvs().len() == count).then_some(()))
+        })
+        .await
     }
+}
+
+/// Waits until the condition yields a value; an error of the condition ends the wait.
+pub(crate) async fn until<T>(
+    what: impl std::fmt::Display,
+    mut condition: impl AsyncFnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    eventually(LONG, what, async || condition().await.transpose()).await?
 }
 
 /// Returns whether there is such a program; says so if not.

@@ -1,11 +1,14 @@
 //! An etcd with users: who may not write the keys of a lease cannot prove that it is theirs, and an agent whose user may
-//! too little says so.
+//! too little says so. And an agent of another user of the system.
+
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use eldest_testing::Etcd;
 use etcd_client::{Client, ConnectOptions, Permission, PermissionType, PutOptions};
 
-use crate::process::Process;
-use crate::stage::{Result, Stage};
+use crate::process::{Process, start};
+use crate::stage::{PROGRAM, Result, Stage, has, is_root};
 
 /// An etcd on which `leader` may write below `eldest/`, `reader` may read there, and `mallory` may write elsewhere. Each
 /// one's password is its name.
@@ -52,7 +55,7 @@ async fn a_user_that_may_not_write_the_keys_of_a_lease_cannot_prove_it() -> Resu
     let victim = stage.lease("victim").await?;
     let mut peer = stage.peer()?;
     let hello = serde_json::json!({"hello": {
-        "version": 1, "identity": "mallory", "namespace": "mallory/", "linger_ms": 0,
+        "version": 2, "identity": "mallory", "namespace": "mallory/", "linger_ms": 0,
     }});
     peer.ask("own", &hello).await?;
     let key = peer.ask_to_guard(victim).await?;
@@ -120,4 +123,53 @@ async fn a_spawned_guard_uses_the_sessions_user() -> Result {
     let lease = leader.leads().await?;
     leader.kill()?;
     stage.revoked(lease).await
+}
+
+const ANOTHER_USER: &[&str] = &[
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--",
+];
+
+#[tokio::test]
+async fn an_agent_of_another_user_of_the_system_guards_only_those_who_may_write_its_socket()
+-> Result {
+    if !is_root() || !has("setpriv") {
+        return Ok(());
+    }
+    let stage = Stage::new().await?;
+    // The other user makes its socket there, and may not see the folder of this program.
+    std::fs::set_permissions(stage.path("."), Permissions::from_mode(0o777))?;
+    let program = stage.path("program");
+    std::fs::copy(PROGRAM, &program)?;
+    let (endpoint, program) = (stage.etcd.endpoint(), program.to_string_lossy());
+    let socket = stage.socket();
+    let words = [&*program, "agent", &endpoint, &socket.to_string_lossy()];
+    let log = stage.path("agent.log");
+    let mut agent = start(&[ANOTHER_USER, &words].concat(), &[], Some(&log))?;
+    agent.says("listening").await?;
+    agent.socket.clone_from(&socket);
+    assert_eq!(std::fs::metadata(&socket)?.uid(), 65_534);
+
+    // root may write every socket.
+    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
+    leader.kill()?;
+    stage.revoked(lease).await?;
+
+    std::fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
+    let mut third = ANOTHER_USER.to_vec();
+    (third[1], third[2]) = ("--reuid=65533", "--regid=65533");
+    let guard = agent.guard();
+    third.extend([&*program, "subject", &endpoint, &guard, "third", "1"]);
+    let limit = [("CONNECT_TIMEOUT_MS", "1000")];
+    let mut refused = start(&third, &limit, None)?;
+    let why = refused.says("error Unguarded").await?;
+    let expected = format!(
+        "this process may not use the agent at {}: its user must be in the socket's group",
+        socket.display()
+    );
+    assert!(why.contains(&expected), "{why}");
+    agent.guards(0).await
 }

@@ -48,6 +48,7 @@ impl World {
         (new.offset, new.rate_ppm) = (old.offset, old.rate_ppm);
         (new.link, new.work) = (old.link, old.work);
         (new.follow, new.recording) = (old.follow, self.recording);
+        new.home = old.home;
         new.looks_at = old.looks_at;
         new.draws = old.draws;
         self.note_wake(node);

@@ -25,8 +25,10 @@ pub(crate) struct Announced {
 const FIRST_TICKET: u64 = 1 << 32;
 
 /// The session that wrote a value; the candidate of it, and the number of the value among its own. A session's candidates
-/// stand in an election one after the other, and a late join of one may put the key of the next.
+/// stand in an election one after the other, and a late join of one may put the key of the next. Where the node is does not
+/// matter.
 fn parts(value: &[u8]) -> Option<(&str, (SlotId, u64))> {
+    let value = value.rsplit(|byte| *byte == b'|').next()?;
     let (candidate, number) = std::str::from_utf8(value).ok()?.rsplit_once('.')?;
     let (session, slot) = candidate.rsplit_once('.')?;
     Some((session, (slot.parse().ok()?, number.parse().ok()?)))
@@ -36,7 +38,7 @@ impl World {
     /// The value with that number of a candidate; it stands with number 0.
     pub(super) fn value(&self, node: usize, slot: SlotId, number: u64) -> Key {
         let life = self.lives[node];
-        format!("{node}.{life}.{slot}.{number}").into_bytes().into()
+        self.tagged(node, &format!("{node}.{life}.{slot}.{number}"))
     }
 
     /// Whoever stands on that node announces its next value.
@@ -59,7 +61,7 @@ impl World {
             let number = *number;
             n.announced.calls.insert(ticket, (slot, number));
             let value = w.value(node, slot, number);
-            w.give(node, |m, _| m.proclaim(slot, value, ticket));
+            w.give(node, |m, now| m.proclaim(now, slot, value, ticket));
         });
     }
 

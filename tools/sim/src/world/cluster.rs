@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::World;
+use super::home::MARKS;
 use super::node::SimCandidate;
 use super::store::{Key, Store, Write};
 use eldest_core::Core;
@@ -41,6 +42,7 @@ impl World {
         let config = CandidateConfig {
             watch_scope: follow,
             persistent,
+            gives_way: true,
             ..CandidateConfig::default()
         };
         self.stand_as(node, prefix, config)
@@ -305,6 +307,7 @@ impl World {
         let left = self.store.keys.values().filter(|e| e.lease == 0);
         // Nobody but they can take away what a restore brought back without a lease.
         let left = left.filter(|e| self.restored || *e.value == *b"anew" || !known(e));
+        let left = left.filter(|e| !e.key.starts_with(MARKS));
         for key in left.map(|e| Arc::clone(&e.key)).collect::<Vec<_>>() {
             self.store.delete(&key);
         }

@@ -230,17 +230,20 @@ impl World {
         for prize in &self.prizes {
             self.eldest_lead(prize, &mut owned)?;
         }
-        if self.store.keys.len() != owned.len() {
+        let marks = self.marks();
+        if self.store.keys.len() != owned.len() + marks.len() {
             let keys = self.store.keys.keys();
             let keys: Vec<_> = keys.map(|key| String::from_utf8_lossy(key)).collect();
             let what = format!("{} keys are somebody's, of {keys:?}", owned.len());
             return Err((Invariant::Leaks, what));
         }
-        let held: Vec<_> = self.nodes.iter().filter_map(Node::lease).collect();
+        let held = self.nodes.iter().filter_map(Node::lease);
+        let held: Vec<_> = held.chain(marks.iter().map(|mark| mark.lease)).collect();
         let left = self.store.leases.keys().find(|lease| !held.contains(lease));
         if let Some(lease) = left {
             return Err((Invariant::Leaks, format!("a lease is left: {lease:x}")));
         }
+        self.all_give_way()?;
         self.all_is_announced()?;
         self.all_is_shown()
     }

@@ -8,6 +8,8 @@ pub(crate) mod batch;
 pub(crate) mod cluster;
 pub(crate) mod counter;
 pub(crate) mod driver;
+mod evacuating;
+pub(crate) mod home;
 mod invariants;
 mod message;
 mod mutated;

@@ -10,6 +10,7 @@ use super::Event;
 use super::announcing::Announced;
 use super::batch::Kept;
 use super::driver::Inbox;
+use super::home::Home;
 use super::message::Message;
 use super::mutated::Memory;
 use super::onlookers::Look;
@@ -124,6 +125,8 @@ pub(crate) struct Node {
     pub(crate) rate_ppm: i64,
     pub(crate) link: Link,
     pub(crate) work: Work,
+    /// The data centre that it announces.
+    pub(crate) home: Home,
     /// How its candidates look at the queue.
     pub(crate) follow: WatchScope,
     pub(crate) paused: bool,
@@ -198,6 +201,7 @@ impl Node {
             rate_ppm: 0,
             link: Link::default(),
             work: Work::After(Duration::ZERO),
+            home: Home::Nowhere,
             follow: WatchScope::Auto,
             paused: false,
             suspended: None,

@@ -40,7 +40,7 @@ impl World {
             }),
             ..CandidateConfig::default()
         };
-        let value = format!("n{node}").into_bytes().into();
+        let value = self.tagged(node, &format!("n{node}"));
         self.give(node, |m, now| m.campaign(now, slot, prefix, value, config));
     }
 

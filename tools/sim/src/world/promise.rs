@@ -33,6 +33,8 @@ pub(crate) enum Invariant {
     Shown,
     /// At rest, onlookers are shown what is, and know it.
     Present,
+    /// At rest, nobody leads in an evacuated data centre while somebody elsewhere could.
+    Evacuated,
     /// The core panicked.
     Panic,
 }
@@ -53,6 +55,7 @@ impl fmt::Display for Invariant {
             Invariant::Announced => "what is announced stands",
             Invariant::Shown => "onlookers are shown what was",
             Invariant::Present => "onlookers are shown what is",
+            Invariant::Evacuated => "others lead for an evacuated data centre",
             Invariant::Panic => "no panic",
         })
     }

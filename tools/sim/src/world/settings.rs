@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::home::homes;
 use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::lease::Trust;
 use eldest_core::{BATCH, Config};
@@ -44,6 +45,7 @@ impl Settings {
             grace: self.grace,
             request_timeout: self.timeout,
             probe_key: (*b"probe").into(),
+            homes: homes(),
             long_queue: self.long_queue,
             batch: self.batch,
         }

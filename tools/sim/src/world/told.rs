@@ -39,7 +39,11 @@ impl Node {
                 let entries = entries.iter().map(|entry| Entry::clone(entry)).collect();
                 self.observed.push((slot, revision, entries));
             }
-            Action::ObserveFailed { error, .. } => self.observe_failed.push(error),
+            Action::ObserveFailed { slot, error } => {
+                // Another onlooker may have that slot later.
+                self.complete.remove(&slot);
+                self.observe_failed.push(error);
+            }
             Action::Synced { slot, as_of } => {
                 let complete = self.complete.entry(slot).or_default();
                 complete.read(as_of);

@@ -93,11 +93,11 @@ fn probes_have_routes(kubernetes: &str, web: &str) {
 #[test]
 fn the_units_of_systemd_wait_for_the_default_ttl_and_name_variables_of_the_command() {
     let options = read("crates/eldest-cli/src/connection.rs");
-    let (_, default) = options.split_once("default_value = \"10s\"").unwrap();
+    let (_, default) = options.split_once("[default: 10s;").unwrap();
     let (_, field) = default
         .split_once("ttl: ")
         .expect("it is the default of --ttl");
-    assert!(field.starts_with("Duration"), "{field}");
+    assert!(field.starts_with("Option<Duration>"), "{field}");
     for unit in ["eldest-serve@", "eldest-run@"] {
         let unit = read(&format!("deploy/systemd/{unit}.service"));
         assert!(unit.contains(&format!("TimeoutStopSec={}s\n", 2 * 10 + 5)));
@@ -111,6 +111,64 @@ fn the_units_of_systemd_wait_for_the_default_ttl_and_name_variables_of_the_comma
     for name in names {
         let row = format!("| `{name}` |");
         assert!(variables.contains(&row), "the command does not read {name}");
+    }
+}
+
+#[test]
+fn the_units_of_nodes_may_use_the_agent_and_do_without_it() {
+    let agent = read("deploy/systemd/eldest-agent.service");
+    assert_eq!(unit_line(&agent, "Group"), "eldest");
+    assert!(agent.contains("--socket /run/eldest/agent.sock --socket-mode 0660"));
+    assert!(read("deploy/systemd/eldest.sysusers").contains("\nu eldest "));
+    for unit in ["eldest-serve@", "eldest-run@"] {
+        let unit = read(&format!("deploy/systemd/{unit}.service"));
+        assert_eq!(unit_line(&unit, "SupplementaryGroups"), "eldest");
+        assert!(unit_line(&unit, "After").ends_with(" eldest-agent.service"));
+        assert_eq!(unit_line(&unit, "Wants"), "network-online.target");
+        assert!(!unit.contains("Requires="));
+    }
+    // The group is there before a unit that names it starts.
+    let postinst = read("deploy/debian/postinst");
+    let made = postinst.find("systemd-sysusers eldest.conf").unwrap();
+    assert!(made < postinst.find("systemctl").unwrap());
+}
+
+fn unit_line<'a>(unit: &'a str, key: &str) -> &'a str {
+    let mut lines = unit.lines().filter_map(|line| line.split_once('='));
+    let line = lines.find(|(name, _)| *name == key);
+    line.unwrap_or_else(|| panic!("no {key}")).1
+}
+
+#[test]
+fn the_guarded_nodes_of_compose_find_its_agent_and_start_only_if_asked() {
+    let (compose, known) = (read("docker-compose.yml"), read("tools/node/src/config.rs"));
+    let (_, agent) = compose.split_once("\nx-guarded:").unwrap();
+    assert_eq!(value(agent, "GUARD"), "/run/eldest/agent.sock");
+    assert!(agent.contains("--socket, /run/eldest/agent.sock,"));
+    let shared = r#"volumes: ["agent:/run/eldest"]"#;
+    let asked = "profiles: [agent]";
+    for part in [shared, asked] {
+        assert_eq!(
+            agent.matches(part).count(),
+            2,
+            "{part}: the nodes and the agent"
+        );
+    }
+    let (_, variables) = agent.split_once("&guarded-environment").unwrap();
+    let (variables, _) = variables.split_once("\n\n").unwrap();
+    assert!(variables.contains("ETCD_ENDPOINTS: "));
+    let names = variables
+        .lines()
+        .filter_map(|line| line.trim().split_once(": "));
+    for (name, _) in names.chain([("NODE_NAME", "")]) {
+        let read = format!("variable(\"{name}\")");
+        assert!(known.contains(&read), "the node does not read {name}");
+    }
+    for number in [1, 2] {
+        assert!(
+            agent.contains(&format!("NODE_NAME: guarded{number} }}")),
+            "{number}"
+        );
     }
 }
 

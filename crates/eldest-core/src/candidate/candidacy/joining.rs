@@ -152,13 +152,13 @@ impl Candidacy {
         }
         let (create_revision, same_value, ours) = match standing {
             // What is announced may have changed since the join was sent.
-            Some(e) if created => (header.revision, e.value == self.value, true),
+            Some(e) if created => (header.revision, e.value == *self.value(), true),
             None if created => (header.revision, true, true),
             // It is from a join of ours whose answer was lost. One that stood before these joins is not: a
             // restored store may bring a key back that we asked to delete, or by which we led.
             Some(e) => (
                 e.create_revision,
-                e.value == self.value,
+                e.value == *self.value(),
                 e.lease == lease && self.uncertain && e.create_revision > self.joins_after,
             ),
             None => return JoinOutcome::NotAdmitted,
@@ -257,6 +257,15 @@ impl Candidacy {
             return None;
         };
         self.held = true;
+        self.join_at(now);
+        Some(own)
+    }
+
+    /// Its key is given up, and it joins again at the back. The key.
+    pub(crate) fn step_back(&mut self, now: Time) -> Option<Own> {
+        let Phase::Waiting { own } = self.phase.clone() else {
+            return None;
+        };
         self.join_at(now);
         Some(own)
     }

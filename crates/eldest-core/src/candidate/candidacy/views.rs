@@ -11,7 +11,9 @@ use crate::ids::{RequestId, SlotId, WatchId};
 use crate::kv::{Change, Entry, Reach};
 use crate::partitions::{Wants, partition_key};
 use crate::pause::Pace;
-use crate::queue::{Fate, Own, Place, PredecessorView, View, Watcher, Watching, ahead, place_in};
+use crate::queue::{
+    Fate, Own, Place, PredecessorView, PrefixView, View, Watcher, Watching, ahead, place_in,
+};
 use crate::time::Time;
 
 impl Candidacy {
@@ -162,6 +164,13 @@ impl Candidacy {
         self.follow_predecessor(revision, &entries)
     }
 
+    /// From now on the candidate hears of everybody, for it must know who stands behind it. The watchers that are not
+    /// needed any more.
+    pub(crate) fn follow_everyone(&mut self) -> Vec<WatchId> {
+        let everyone = View::Prefix(PrefixView::new(Arc::clone(&self.prefix)));
+        std::mem::replace(&mut self.view, everyone).watchers()
+    }
+
     /// From now on the candidate hears of its neighbours alone. `entries` is the whole queue; what the new watches may
     /// have missed is read for. The watchers that are not needed any more.
     fn follow_predecessor(&mut self, revision: i64, entries: &[Entry]) -> Vec<WatchId> {
@@ -176,7 +185,11 @@ impl Candidacy {
 
     /// A member's: what it is to do, once its view shows everything. `shown` says what it means that a view at that revision
     /// shows a key that was created then, or none.
-    pub(crate) fn wants(&self, shown: impl Fn(&[u8], Option<i64>, i64) -> Shown) -> Option<Wants> {
+    pub(crate) fn wants(
+        &self,
+        is_set_aside: fn(&[u8]) -> bool,
+        shown: impl Fn(&[u8], Option<i64>, i64) -> Shown,
+    ) -> Option<Wants> {
         let (Role::Member(member), Phase::Waiting { own }, View::Prefix(view)) =
             (&self.role, &self.phase, &self.view)
         else {
@@ -185,7 +198,7 @@ impl Candidacy {
         let roster = view.roster();
         let shown = |key: &[u8], created| shown(key, created, roster.revision());
         let complete = view.is_synced();
-        complete.then(|| member.wants(&self.prefix, own, roster, shown))
+        complete.then(|| member.wants(&self.prefix, own, roster, is_set_aside, shown))
     }
 
     /// A member's: the answer to a take, at `revision`, names a partition. If that was `taken` under `lease`, its key; `Err`
@@ -225,10 +238,11 @@ impl Candidacy {
     /// A new key has a new place: what the old one's neighbours do is of no interest. The watchers that are not needed any
     /// more.
     pub(crate) fn renew_view(&mut self) -> Vec<WatchId> {
-        let View::Predecessor(view) = &self.view else {
+        let narrow = self.config.watch_scope == WatchScope::Predecessor;
+        if matches!(self.view, View::Prefix(_)) && !narrow {
             return Vec::new();
-        };
-        let watchers = view.watchers();
+        }
+        let watchers = self.view.watchers();
         self.view = new_view(&self.prefix, self.config.watch_scope);
         watchers
     }

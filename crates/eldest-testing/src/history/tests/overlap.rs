@@ -168,6 +168,22 @@ fn a_deletion_that_we_asked_for_excuses_nothing() {
 }
 
 #[test]
+fn a_guard_that_revokes_the_lease_of_a_leader_excuses_nothing() {
+    let by_guard = |at, lease| {
+        let revoked = on(at, "agent", What::RevokedByGuard { lease });
+        early().into_iter().chain([revoked])
+    };
+    breaks(Invariant::Overlap, by_guard(1020, 105));
+    // Another lease; and one that was gone already when the guard came.
+    for (at, lease) in [(1020, 107), (5000, 105)] {
+        let report = holds(by_guard(at, lease));
+        assert_eq!(report.counts.overlaps_after_early_delete, 1);
+    }
+    let operator = on(999, "operator", What::DeletedByOther { create_revision: 5 });
+    holds(by_guard(1020, 105).chain([operator]));
+}
+
+#[test]
 fn a_lease_that_ran_out_excuses_nothing() {
     let events = early().into_iter().map(|mut event| {
         if event.at == ms(800) {

@@ -1,5 +1,6 @@
 //! Members that share partitions: rules in one story each, and random schedules of faults.
 
+mod evacuating;
 mod meddling;
 mod moving;
 mod schedules;

@@ -106,7 +106,7 @@ fn what_is_announced_while_joining_is_announced_with_the_key() {
             w.next(0, joins, fate);
         }
         w.until("a join is under way", secs(1), |w| w.count(0, joins) == 1);
-        w.give(0, |m, _| m.proclaim(slot, (*b"news").into(), 1));
+        w.give(0, |m, now| m.proclaim(now, slot, (*b"news").into(), 1));
         w.run(secs(1));
         assert!(w.nodes[0].proclaimed[0].1 == Ok(true));
         assert_eq!(*w.store.queue(E)[0].value, *b"news");
@@ -121,7 +121,7 @@ fn announcement_that_was_to_go_with_the_key_is_repeated_until_it_is_made() {
         let slot = w.campaign(0);
         w.until("a join is under way", secs(1), |w| w.count(0, joins) == 1);
         w.the_next(3, 0, proclaims, fate);
-        w.give(0, |m, _| m.proclaim(slot, (*b"news").into(), 1));
+        w.give(0, |m, now| m.proclaim(now, slot, (*b"news").into(), 1));
         assert!(w.nodes[0].proclaimed[0].1 == Ok(true));
         w.run(secs(10));
         assert_eq!(*w.store.queue(E)[0].value, *b"news");
@@ -129,7 +129,7 @@ fn announcement_that_was_to_go_with_the_key_is_repeated_until_it_is_made() {
         assert!((3..=5).contains(&writes), "{writes}");
         // Of what fails from now on, the caller hears.
         w.next(0, proclaims, Fate::RequestLost);
-        w.give(0, |m, _| m.proclaim(slot, (*b"more").into(), 2));
+        w.give(0, |m, now| m.proclaim(now, slot, (*b"more").into(), 2));
         w.run(secs(10));
         assert!(w.nodes[0].proclaimed[1].1.is_err());
         assert_eq!(w.count(0, proclaims), writes + 1);
@@ -143,7 +143,7 @@ fn refused_announcement_that_is_owed_is_repeated_with_pauses() {
     let slot = w.campaign(0);
     w.until("a join is under way", secs(1), |w| w.count(0, joins) == 1);
     w.the_next(1000, 0, proclaims, Fate::Refused(Class::Retry));
-    w.give(0, |m, _| m.proclaim(slot, (*b"news").into(), 1));
+    w.give(0, |m, now| m.proclaim(now, slot, (*b"news").into(), 1));
     w.run(secs(10));
     assert!((3..20).contains(&w.count(0, proclaims)));
 }
@@ -154,8 +154,8 @@ fn late_announcement_does_not_overwrite_a_newer_one() {
         let mut w = World::seated(1);
         let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
         w.next(0, proclaims, Fate::Late(late));
-        w.give(0, |m, _| m.proclaim(1, (*b"older").into(), 1));
-        w.give(0, |m, _| m.proclaim(1, (*b"newer").into(), 2));
+        w.give(0, |m, now| m.proclaim(now, 1, (*b"older").into(), 1));
+        w.give(0, |m, now| m.proclaim(now, 1, (*b"newer").into(), 2));
         w.run(secs(2));
         let told: Vec<_> = w.nodes[0]
             .proclaimed
@@ -172,9 +172,9 @@ fn announcements_whose_answer_was_lost_are_followed_by_newer_ones() {
     let mut w = World::seated(1);
     let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
     w.next(0, proclaims, Fate::AnswerLost);
-    w.give(0, |m, _| m.proclaim(1, (*b"older").into(), 1));
+    w.give(0, |m, now| m.proclaim(now, 1, (*b"older").into(), 1));
     for (ticket, value) in [(2, b"value"), (3, b"newer")] {
-        w.give(0, |m, _| m.proclaim(1, value[..].into(), ticket));
+        w.give(0, |m, now| m.proclaim(now, 1, value[..].into(), ticket));
     }
     w.run(secs(2));
     assert_eq!(*w.store.queue(E)[0].value, *b"newer");
@@ -187,7 +187,7 @@ fn announcements_one_after_another_take_one_write_each() {
     let mut w = World::seated(1);
     let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
     for (ticket, value) in [(1, b"older"), (2, b"newer")] {
-        w.give(0, |m, _| m.proclaim(1, value[..].into(), ticket));
+        w.give(0, |m, now| m.proclaim(now, 1, value[..].into(), ticket));
         w.run(ms(100));
     }
     assert_eq!(*w.store.queue(E)[0].value, *b"newer");
@@ -205,7 +205,7 @@ fn announcement_in_an_adopted_key_takes_one_write() {
     w.store.put(&key("other"), b"", 0);
     w.publish();
     w.run(secs(1));
-    w.give(0, |m, _| m.proclaim(slot, (*b"news").into(), 1));
+    w.give(0, |m, now| m.proclaim(now, slot, (*b"news").into(), 1));
     w.run(ms(100));
     assert_eq!(*w.store.queue(E)[0].value, *b"news");
     assert_eq!(w.count(0, proclaims), 1);
@@ -223,7 +223,7 @@ fn nothing_is_announced_in_a_key_that_is_gone_or_was_written_over() {
             w.delete(&key);
         }
         let stood = w.store.keys.get(&key).cloned();
-        w.give(0, |m, _| m.proclaim(1, (*b"news").into(), 1));
+        w.give(0, |m, now| m.proclaim(now, 1, (*b"news").into(), 1));
         w.run(ms(100));
         assert!(w.nodes[0].proclaimed[0].1 == Ok(false));
         assert_eq!(w.store.keys.get(&key), stood.as_ref());
@@ -236,7 +236,7 @@ fn calls_that_wait_to_announce_are_answered_when_the_candidate_leaves() {
     let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
     w.next(0, proclaims, Fate::AnswerLost);
     for ticket in 1..=2 {
-        w.give(0, |m, _| m.proclaim(1, (*b"value").into(), ticket));
+        w.give(0, |m, now| m.proclaim(now, 1, (*b"value").into(), ticket));
     }
     w.drop_leadership(0, E);
     w.run(secs(2));
@@ -279,7 +279,7 @@ fn value_in_an_adopted_key_is_announced_by_one_write() {
     w.until("done", secs(1), |w| !w.store.queue(E).is_empty());
     w.store.put(&key("other"), b"", 0);
     w.until("it leads", secs(1), |w| w.leads(0));
-    w.give(0, |m, _| m.proclaim(slot, (*b"news").into(), 1));
+    w.give(0, |m, now| m.proclaim(now, slot, (*b"news").into(), 1));
     w.run(secs(1));
     let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
     assert_eq!(w.count(0, proclaims), 1);

@@ -2,6 +2,7 @@
 
 mod doubting;
 mod ending;
+mod evacuating;
 mod freshness;
 mod gates;
 mod giving_way;

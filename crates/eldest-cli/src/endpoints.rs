@@ -1,0 +1,105 @@
+//! Reads the endpoints of etcd as the option names them: URLs, each with the data center of its member if that is given.
+
+use std::convert::Infallible;
+use std::fmt;
+
+use anyhow::Result;
+use eldest::Endpoint;
+
+use crate::exit::{Code, fault};
+
+/// One endpoint: `URL`, or `DATA_CENTER=URL`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) url: String,
+    pub(crate) data_center: Option<String>,
+}
+
+impl Listed {
+    /// Separates the data center from the URL. What is wrong with either is said later, without a password in it.
+    #[allow(clippy::unnecessary_wraps, reason = "the signature of clap's parsers")]
+    pub(crate) fn parse(text: &str) -> Result<Self, Infallible> {
+        let named = text.split_once('=');
+        // Behind the scheme, the sign belongs to the URL.
+        let named = named.filter(|(name, _)| !name.contains("://"));
+        Ok(match named {
+            Some((name, url)) => Self {
+                url: url.to_owned(),
+                data_center: Some(name.to_owned()),
+            },
+            None => Self {
+                url: text.to_owned(),
+                data_center: None,
+            },
+        })
+    }
+}
+
+impl fmt::Display for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.data_center {
+            Some(name) => write!(f, "{name}={}", self.url),
+            None => f.write_str(&self.url),
+        }
+    }
+}
+
+impl From<&Listed> for Endpoint {
+    fn from(listed: &Listed) -> Self {
+        let endpoint = Self::new(&listed.url);
+        match &listed.data_center {
+            Some(name) => endpoint.data_center(name),
+            None => endpoint,
+        }
+    }
+}
+
+/// For a node in the data center `own`.
+///
+/// # Errors
+///
+/// Endpoints name data centers, and the node names none.
+pub(crate) fn for_node(listed: &[Listed], own: Option<&str>) -> Result<Vec<Endpoint>> {
+    let named = listed.iter().find_map(|one| one.data_center.as_deref());
+    if let (Some(name), None) = (named, own) {
+        let message = format!(
+            "--endpoints names the data center {name:?}, but --data-center is missing: name the one that this node is in"
+        );
+        return Err(fault(Code::Usage, message));
+    }
+    Ok(listed.iter().map(Endpoint::from).collect())
+}
+
+/// For a command that only looks: without a data center of its own, it prefers no other.
+pub(crate) fn for_onlooker(listed: &[Listed], own: Option<&str>) -> Vec<Endpoint> {
+    let plain = |one: &Listed| Endpoint::new(&one.url);
+    match own {
+        Some(_) => listed.iter().map(Endpoint::from).collect(),
+        None => listed.iter().map(plain).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_a_url_or_a_data_center_and_a_url() {
+        for (text, url, data_center) in [
+            ("http://a:1", "http://a:1", None),
+            ("a:1", "a:1", None),
+            ("eu=http://a:1", "http://a:1", Some("eu")),
+            ("eu=a:1", "a:1", Some("eu")),
+            ("=a:1", "a:1", Some("")),
+            ("http://a:1/?x=y", "http://a:1/?x=y", None),
+            ("eu=http://a:1/?x=y", "http://a:1/?x=y", Some("eu")),
+        ] {
+            let Ok(read) = Listed::parse(text);
+            assert_eq!(
+                (&*read.url, read.data_center.as_deref()),
+                (url, data_center)
+            );
+            assert_eq!(read.to_string(), text);
+        }
+    }
+}

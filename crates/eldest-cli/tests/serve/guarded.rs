@@ -1,0 +1,239 @@
+//! Tests that the place of a killed node is free long before its lease expires, and never while a program may act on what the
+//! node told it.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use eldest_testing::eventually;
+use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+
+use crate::caller::ask;
+use crate::programs::{Program, curl};
+use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers};
+
+/// So long that nothing here waits for the end of a lease: a test gives up after a third of it.
+const TTL: &str = "60s";
+/// Longer than a test waits: a place that is free sooner was not kept for that long.
+const LONG: &str = "25s";
+/// What a caller is promised, if a test waits for the end of it.
+const SHORT: Duration = Duration::from_secs(5);
+
+/// An agent, and a node that it guards in front of one that waits.
+struct Guarded {
+    stage: Stage,
+    agent: Node,
+    guard: PathBuf,
+    a: Node,
+    socket: PathBuf,
+    b: Node,
+}
+
+impl Guarded {
+    async fn new(grace: &str, more: &[&str]) -> Result<Self> {
+        let stage = Stage::new().await?;
+        let guard = stage.folder.path().join("agent.sock");
+        let mut command = stage.command(TTL, &["agent"]);
+        command.arg("--socket").arg(&guard);
+        let agent = Node::start(&stage, "agent", command)?;
+        eventually(SOON, "the agent listens", async || {
+            guard.exists().then_some(())
+        })
+        .await?;
+        let socket = stage.folder.path().join("a.sock");
+        let a = node(&stage, "a", ELECTION, &[&guard, &socket], grace, more)?;
+        let guarded = Self {
+            b: {
+                guarded(&guard, "a").await?;
+                eventually(SOON, "a stands", async || {
+                    let (status, _) = curl(&socket, "/ready", None).await.ok()?;
+                    (status == 200).then_some(())
+                })
+                .await?;
+                stage.node(TTL, "b", &[]).await?
+            },
+            stage,
+            agent,
+            guard,
+            a,
+            socket,
+        };
+        Ok(guarded)
+    }
+
+    /// Asks a, which leads.
+    async fn ask(&self, path: &str, body: Option<Value>) -> Result<Value> {
+        let (status, told) = curl(&self.socket, path, body).await?;
+        assert!((200..300).contains(&status), "{path}: {told}");
+        Ok(told)
+    }
+
+    async fn kill(&mut self) -> Result {
+        self.a.signal(Signal::KILL)?;
+        self.a.end().await?;
+        Ok(())
+    }
+
+    /// Has the agent notice all that it could take for a reason to free a's place.
+    async fn another_dies(&self) -> Result {
+        let socket = self.stage.folder.path().join("c.sock");
+        let files = [&self.guard, &socket];
+        let mut other = node(&self.stage, "c", "team/other", &files, LONG, &[])?;
+        guarded(&self.guard, "c").await?;
+        other.signal(Signal::KILL)?;
+        other.end().await?;
+        eventually(SOON, "the other's lease is revoked", async || {
+            let (sessions, _) = eldest::internal::agent::status(&self.guard).await.ok()?;
+            let is_gone = sessions.iter().all(|session| session["identity"] != "c");
+            is_gone.then_some(())
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn b_leads(self) -> Result {
+        answers(self.b.at, "/leader", 200).await?;
+        self.b.stop().await?;
+        self.agent.stop().await
+    }
+}
+
+/// Starts `eldest serve` at a Unix socket, with a guard.
+fn node(
+    stage: &Stage,
+    name: &str,
+    election: &str,
+    [guard, socket]: &[&PathBuf; 2],
+    grace: &str,
+    more: &[&str],
+) -> Result<Node> {
+    let mut command = stage.command(TTL, &["serve", election, "--id", name, "--grace", grace]);
+    command.arg("--guard").arg(guard);
+    command.arg("--listen-unix").arg(socket).args(more);
+    Node::start(stage, name, command)
+}
+
+/// Waits until the agent guards the lease of that node.
+async fn guarded(guard: &Path, name: &str) -> Result {
+    Ok(eventually(SOON, format!("{name} is guarded"), async || {
+        let (sessions, _) = eldest::internal::agent::status(guard).await.ok()?;
+        let is_it = |session: &Value| {
+            let leases = session["leases"].as_array();
+            session["identity"] == name && leases.is_some_and(|leases| leases.len() == 1)
+        };
+        sessions.iter().any(is_it).then_some(())
+    })
+    .await?)
+}
+
+/// Milliseconds since the machine started.
+fn since_boot() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or_default()
+}
+
+/// Takes a lock at b, and waits for it.
+async fn takes(b: &Node, name: &str) -> Result {
+    let body = r#"{"owner":"b","wait_ms":20000}"#;
+    let length = body.len();
+    let rest = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}");
+    let answer = ask(b.at, "POST", &format!("/v1/locks/{name}"), &rest).await?;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_killed_node_that_promised_nothing_is_succeeded_at_once() -> Result {
+    let mut guarded = Guarded::new(LONG, &[]).await?;
+    // Nobody acts on these.
+    for path in ["/ready", "/live", "/v1/locks"] {
+        guarded.ask(path, None).await?;
+    }
+    guarded.kill().await?;
+    guarded.b_leads().await
+}
+
+#[tokio::test]
+async fn a_killed_node_is_succeeded_when_its_callers_may_act_no_longer() -> Result {
+    let paths = ["/leader", "/v1/elections", "/v1/elections/team%2Fe"];
+    for path in paths {
+        let grace = format!("{SHORT:?}");
+        let mut guarded = Guarded::new(&grace, &[]).await?;
+        let begun = Instant::now();
+        guarded.ask(path, None).await?;
+        guarded.kill().await?;
+        answers(guarded.b.at, "/leader", 200).await?;
+        let after = begun.elapsed();
+        assert!(after >= SHORT, "after {path}, b leads within {after:?}");
+        guarded.b_leads().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lock_of_a_killed_node_is_free_when_its_owner_may_act_no_longer() -> Result {
+    let mut guarded = Guarded::new("400ms", &[]).await?;
+    let body = json!({ "owner": "caller", "ttl_ms": SHORT.as_millis() });
+    let told = guarded.ask("/v1/locks/printer", Some(body)).await?;
+    let until = told["may_act_until_boot_ms"].as_u64().ok_or("a time")?;
+    guarded.kill().await?;
+    takes(&guarded.b, "printer").await?;
+    let now = since_boot();
+    assert!(now >= until, "b has the lock at {now}, before {until}");
+    guarded.b_leads().await
+}
+
+#[tokio::test]
+async fn a_node_and_its_programs_that_are_killed_together_are_succeeded_at_once() -> Result {
+    let mut program = Program::start("exec sleep 600")?;
+    let mut guarded = Guarded::new(LONG, &[]).await?;
+    let body = json!({ "holder_pid": program.number() });
+    guarded.ask("/v1/program", Some(body)).await?;
+    guarded.ask("/leader", None).await?;
+    let body = json!({ "owner": "x", "ttl_ms": 300_000, "holder_pid": program.number() });
+    guarded.ask("/v1/locks/printer", Some(body)).await?;
+    guarded.kill().await?;
+    program.kill()?;
+    takes(&guarded.b, "printer").await?;
+    guarded.b_leads().await
+}
+
+#[tokio::test]
+async fn a_node_and_the_program_of_guard_pid_that_are_killed_together_are_succeeded_at_once()
+-> Result {
+    let mut program = Program::start("exec sleep 600")?;
+    let mut guarded = Guarded::new(LONG, &["--guard-pid", &program.pid()]).await?;
+    guarded.ask("/leader", None).await?;
+    guarded.kill().await?;
+    program.kill()?;
+    guarded.b_leads().await
+}
+
+#[tokio::test]
+async fn a_killed_node_keeps_its_place_while_its_program_lives() -> Result {
+    let mut program = Program::start("exec sleep 600")?;
+    let mut guarded = Guarded::new("400ms", &[]).await?;
+    let body = json!({ "holder_pid": program.number() });
+    guarded.ask("/v1/program", Some(body)).await?;
+    guarded.ask("/leader", None).await?;
+    guarded.kill().await?;
+    guarded.another_dies().await?;
+    answers(guarded.b.at, "/leader", 503).await?;
+    program.kill()?;
+    guarded.b_leads().await
+}
+
+#[tokio::test]
+async fn a_killed_node_keeps_a_lock_while_the_process_lives_to_which_it_is_bound() -> Result {
+    let mut program = Program::start("exec sleep 600")?;
+    let mut guarded = Guarded::new("400ms", &[]).await?;
+    let body = json!({ "owner": "x", "ttl_ms": 1000, "holder_pid": program.number() });
+    guarded.ask("/v1/locks/printer", Some(body)).await?;
+    guarded.kill().await?;
+    guarded.another_dies().await?;
+    answers(guarded.b.at, "/leader", 503).await?;
+    program.kill()?;
+    takes(&guarded.b, "printer").await?;
+    guarded.b_leads().await
+}

@@ -1,0 +1,85 @@
+//! Knows which data centres are evacuated, and decides whose place is to be given up for that.
+//!
+//! A mark is a key that names a data centre. While it stands, candidates of that data centre let those elsewhere lead. What
+//! a candidate announces says where it is; how that is written is the library's business, so the functions that read it are
+//! part of the configuration. A mark that is not seen changes nothing, and no promise depends on one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::ids::SlotId;
+use crate::kv::Entry;
+use crate::queue::Roster;
+
+/// The slot by which the marks are looked at. Handles number theirs from 1.
+pub const MARKS: SlotId = 0;
+
+/// Where the marks are, and how announcements tell of data centres.
+#[derive(Debug, Clone)]
+pub struct Homes {
+    /// Below this prefix each evacuated data centre has a key, which ends in its name.
+    pub marks: Arc<[u8]>,
+    /// Returns the data centre that an announcement names.
+    pub home: fn(&[u8]) -> Option<Vec<u8>>,
+    /// Returns the announcement of a member that takes no partitions while others do.
+    pub set_aside: fn(&[u8]) -> Arc<[u8]>,
+    /// Returns `true` if [`Homes::set_aside`] returned that announcement.
+    pub is_set_aside: fn(&[u8]) -> bool,
+}
+
+/// What is to become of a candidate's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// It stays where it is.
+    Keep,
+    /// The candidate is to stand at the back.
+    Give,
+    /// Who stands behind it must be known first.
+    Look,
+}
+
+/// The marks that were seen last.
+#[derive(Debug)]
+pub struct Evacuation {
+    homes: Homes,
+    /// By data centre, when its mark was put.
+    standing: BTreeMap<Vec<u8>, i64>,
+}
+
+impl Evacuation {
+    /// No mark is known.
+    pub(crate) fn new(homes: Homes) -> Self {
+        Self {
+            homes,
+            standing: BTreeMap::new(),
+        }
+    }
+
+    /// How announcements are read.
+    pub(crate) fn homes(&self) -> &Homes {
+        &self.homes
+    }
+
+    /// What stands below the prefix of the marks. Whether that changes what is evacuated.
+    pub(crate) fn seen(&mut self, roster: &Roster) -> bool {
+        let below = self.homes.marks.len();
+        let marks = roster.by_key();
+        let marks = marks.map(|mark| (mark.key[below..].to_vec(), mark.create_revision));
+        let standing: BTreeMap<_, _> = marks.collect();
+        let before = std::mem::replace(&mut self.standing, standing);
+        before != self.standing
+    }
+
+    /// When the data centre that is announced was marked; `None` if it is not.
+    pub(crate) fn since(&self, announced: &[u8]) -> Option<i64> {
+        if self.standing.is_empty() {
+            return None;
+        }
+        self.standing.get(&(self.homes.home)(announced)?).copied()
+    }
+
+    /// Whether others are to lead before those whose data centre is evacuated. A key without a lease is nobody's.
+    pub(crate) fn is_outsider(&self, entry: &Entry) -> bool {
+        entry.lease != 0 && self.since(&entry.value).is_none()
+    }
+}

@@ -1,0 +1,45 @@
+//! Defines the lanes: requests that share a connection, and the tickets that name a lane's connection.
+
+use std::sync::Arc;
+
+use super::endpoint::Place;
+
+/// Requests that share a connection. Renewals have their own, so that a burst of events does not delay them; so has what
+/// onlookers watch, so that it delays no hand-over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Lane {
+    /// The lease and what verifies its renewals.
+    Lease,
+    /// What users look on at.
+    Onlookers,
+    /// Everything else.
+    Data,
+}
+
+impl Lane {
+    /// All of them; first the one that every session uses.
+    pub(super) const ALL: [Lane; 3] = [Lane::Data, Lane::Lease, Lane::Onlookers];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Lane::Lease => "lease",
+            Lane::Onlookers => "onlookers",
+            Lane::Data => "data",
+        }
+    }
+}
+
+/// Which connection a request went through, so that its failure is not blamed on a later one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub(super) lane: Lane,
+    pub(super) at: Arc<Place>,
+    pub(super) generation: u64,
+}
+
+impl Ticket {
+    /// The endpoint's URL.
+    pub(super) fn url(&self) -> &str {
+        self.at.url()
+    }
+}

@@ -1,0 +1,35 @@
+//! Puts and deletes the mark of an evacuated data centre, if nobody changed it since it was read.
+
+use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
+
+use super::pool::Pool;
+use eldest_core::error::RequestError;
+
+impl Pool {
+    /// Puts the key under the lease (0: without one) if it was last written at `mod_revision` (0: if it does not exist).
+    /// Returns the revision of the write.
+    pub(crate) async fn put_mark(
+        &self,
+        key: &[u8],
+        mod_revision: i64,
+        (value, lease): (&[u8], i64),
+    ) -> Result<Option<i64>, RequestError> {
+        let same = Compare::mod_revision(key, CompareOp::Equal, mod_revision);
+        let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
+        let answer = self.txn(Txn::new().when([same]).and_then([put])).await?;
+        let revision = answer.header().map(etcd_client::ResponseHeader::revision);
+        Ok(revision.filter(|_| answer.succeeded()))
+    }
+
+    /// Deletes the key if it was last written at `mod_revision`, and returns whether it was.
+    pub(crate) async fn delete_mark(
+        &self,
+        key: &[u8],
+        mod_revision: i64,
+    ) -> Result<bool, RequestError> {
+        let same = Compare::mod_revision(key, CompareOp::Equal, mod_revision);
+        let delete = TxnOp::delete(key, None);
+        let answer = self.txn(Txn::new().when([same]).and_then([delete])).await?;
+        Ok(answer.succeeded())
+    }
+}

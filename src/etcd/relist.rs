@@ -1,0 +1,188 @@
+//! Replaces the list of endpoints at run time: tries the new list first, and then moves the lanes whose endpoint is gone,
+//! between requests.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures::future::join_all;
+
+use super::endpoint::{self, Endpoint, Place};
+use super::endpoint_status::{self, EndpointStatus};
+use super::lane::Lane;
+use super::nearest::{Stays, head};
+use super::pool::Pool;
+use eldest_core::error::RequestError;
+use eldest_core::kv::Header;
+
+impl Pool {
+    /// Checks a list as [`Pool::new`] and [`Pool::for_session`] do.
+    ///
+    /// # Errors
+    /// Says which endpoint is unusable and why.
+    pub(crate) fn checked(&self, endpoints: Vec<Endpoint>) -> Result<Vec<Endpoint>, String> {
+        let endpoints = endpoint::all(endpoints, &self.access)?;
+        endpoint::check_own(self.data_center.as_deref(), &endpoints)?;
+        Ok(endpoints)
+    }
+
+    /// Uses these endpoints from now on, and waits until every lane does. The background task of [`Pool::keep_near`] moves
+    /// the lanes.
+    ///
+    /// # Errors
+    /// The failure of an endpoint, if none answers; or, within the answer, which endpoint shows another etcd. Then nothing
+    /// has changed.
+    ///
+    /// # Cancellation safety
+    /// Either list is in use. The lanes follow it in the background.
+    pub(crate) async fn set_endpoints(
+        &self,
+        endpoints: Vec<Endpoint>,
+        key: &[u8],
+    ) -> Result<Result<(), String>, RequestError> {
+        let _turn = self.replacing.lock().await;
+        let places = self.places(|places| places.places_for(endpoints));
+        let answers = match self.try_out(&places, key).await {
+            Ok(answers) => answers,
+            Err(Stays::Refused(failure)) => {
+                return Ok(Err(format!(
+                    "etcd endpoint {:?}: {}",
+                    failure.endpoint, failure.message
+                )));
+            }
+            Err(Stays::Overtaken) => return Ok(Ok(())),
+        };
+        let answered = answers.iter().any(Result::is_ok);
+        let mut failures = answers.iter().filter_map(|answer| answer.as_ref().err());
+        if let (false, Some(failure)) = (answered, failures.next()) {
+            return Err(failure.clone());
+        }
+        let answered: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+        self.replace(&places, &answered);
+        self.lanes_are_listed().await;
+        Ok(Ok(()))
+    }
+
+    /// Makes a linearizable read at each of them.
+    ///
+    /// # Errors
+    /// One shows another etcd than the present list, or an older state of it.
+    async fn try_out(
+        &self,
+        places: &[Arc<Place>],
+        key: &[u8],
+    ) -> Result<Vec<Result<Option<Header>, RequestError>>, Stays> {
+        let here = self.present(key).await;
+        let asked = places.iter().map(|place| async {
+            match here {
+                Some((at, header)) if at == place.number => Ok(header),
+                _ => {
+                    let client = self.connect_at(Lane::Data, place).await?;
+                    self.in_time(place, Box::pin(head(&client, key))).await
+                }
+            }
+        });
+        let answers = join_all(asked).await;
+        let told = answers.iter().flatten().flatten();
+        // Without a present answer the revision is not known, and the cluster may be known from earlier ones.
+        let cluster = match self.cluster.load(Ordering::Relaxed) {
+            0 => told.map(|header| header.cluster).next(),
+            known => Some(known),
+        };
+        let known = cluster.map(|cluster| Header {
+            cluster,
+            member: 0,
+            revision: 0,
+            term: 0,
+        });
+        let here = here.and_then(|(_, header)| header).or(known);
+        for (place, answer) in places.iter().zip(&answers) {
+            if let (Some(here), Ok(Some(there))) = (here, answer) {
+                Self::compare(here, *there, place)?;
+            }
+        }
+        Ok(answers)
+    }
+
+    /// A linearizable read through the endpoint of the requests, or the next one that answers; and that one's number.
+    async fn present(&self, key: &[u8]) -> Option<(usize, Option<Header>)> {
+        for _ in 0..self.size() {
+            let read = self.call_with_ticket(Lane::Data, async |client| head(&client, key).await);
+            if let Ok((header, ticket)) = read.await {
+                return Some((ticket.at.number, header));
+            }
+        }
+        None
+    }
+
+    /// Takes the list; `answered`: which of them have answered just now.
+    fn replace(&self, list: &[Arc<Place>], answered: &[bool]) {
+        let now = self.env.now();
+        let silent = list
+            .iter()
+            .zip(answered)
+            .filter(|(_, answered)| !**answered);
+        let before = self.places(|places| {
+            let before = places.all().to_vec();
+            let own = self.data_center.as_deref();
+            places.replace(list.to_vec(), own, now, || self.random());
+            for (place, _) in silent {
+                let chance = self.random();
+                places.nearness.probed(place.number, now, None, chance);
+            }
+            before
+        });
+        if before == list {
+            return;
+        }
+        let [added, removed] = [(list, &*before), (&*before, list)].map(|(these, those)| {
+            let gone = |place: &&Arc<Place>| those.iter().all(|other| other.number != place.number);
+            let gone = these.iter().filter(gone);
+            gone.map(|place| place.url().to_owned()).collect::<Vec<_>>()
+        });
+        tracing::info!(target: "eldest::etcd", ?added, ?removed, "endpoints changed");
+        if let Some(identity) = &self.identity {
+            endpoint_status::forget(identity, &removed);
+        }
+        for lane in Lane::ALL {
+            // Streams that a failure left behind at an endpoint which is gone now.
+            let generation = self.ticket(lane).generation;
+            let moved = &self.connection(lane).moved;
+            moved.send_modify(|moved| *moved = generation.max(*moved));
+        }
+        self.changed.notify_one();
+        self.relisted.send_replace(());
+        self.publish();
+    }
+
+    /// Moves the lanes whose endpoint is not in the list any more.
+    pub(super) async fn leave_unlisted(&self, key: &[u8]) {
+        for lane in Lane::ALL {
+            // Each refusal makes another endpoint the next best one.
+            for _ in 0..self.size() {
+                let (before, now) = (self.ticket(lane), self.env.now());
+                let to = self.places(|places| places.instead_of(lane, &before.at, now));
+                let Some(to) = to else { break };
+                let idle = self.connection(lane).lock().client.is_none();
+                let moved = if idle {
+                    self.switch(&before, &to, None)
+                } else {
+                    self.move_to(lane, &to, key).await
+                };
+                self.tell_of_move(&before, &to, moved);
+            }
+            let at = self.ticket(lane).at;
+            if self.places(|places| places.get(at.number).is_none()) {
+                self.leave(lane, "it is not among the endpoints any more");
+            }
+        }
+    }
+
+    async fn lanes_are_listed(&self) {
+        let mut seen = self.endpoints_seen();
+        let listed = seen.wait_for(|seen| EndpointStatus::show_every_lane(seen));
+        tokio::select! {
+            _ = listed => {}
+            () = self.closed.cancelled() => {}
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Tests a session's last steps on a machine with a clock of its own, and without etcd.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures::FutureExt;
+
+use super::*;
+use crate::capture::Logs;
+use crate::etcd::Pool;
+use crate::guard::limits::Limits;
+use crate::guard::process;
+use crate::runtime::{Scripted, SharedEnv};
+
+/// A machine without a network, on which each wait takes only the time of its clock.
+fn machine() -> SharedEnv {
+    let clock = Arc::new(AtomicU64::new(0));
+    let (now, sleep) = (Arc::clone(&clock), clock);
+    let sleep = move |duration: Duration| {
+        let clock = Arc::clone(&sleep);
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        async move {
+            clock.fetch_add(nanos, Ordering::Relaxed);
+        }
+        .boxed()
+    };
+    Arc::new(Scripted {
+        now: Box::new(move || Time::from_nanos(now.load(Ordering::Relaxed))),
+        sleep: Box::new(sleep),
+        ..Scripted::still()
+    })
+}
+
+#[tokio::test]
+async fn without_etcd_the_leases_of_a_dead_process_are_given_up_after_15_min() {
+    let (logs, _guard) = Logs::capture();
+    let env = machine();
+    let endpoints = ["http://127.0.0.1:1".to_owned()];
+    let access = etcd_client::ConnectOptions::new();
+    let second = Duration::from_secs(1);
+    let pool = Pool::new(Arc::clone(&env), &endpoints, access, second).unwrap();
+    let limits = Limits::alone();
+    let share = limits.take(0, CONNECTION).unwrap();
+    let agent = Agent::start(&env, pool, limits);
+    let session = Session {
+        agent: Arc::clone(&agent),
+        number: 0,
+        identity: "dead".to_owned(),
+        namespace: "eldest/".to_owned(),
+        linger: Duration::ZERO,
+        lives: Lives::of(Process::new(process::own().unwrap()).unwrap()),
+        leases: VecDeque::from([7, 6]),
+        proving: None,
+        share,
+    };
+    let begun = env.now();
+    session.finish().await;
+    let took = env.now().since(begun);
+    assert!(
+        took >= GIVE_UP_AFTER && took < GIVE_UP_AFTER + 10 * second,
+        "{took:?}"
+    );
+    let told = |message| {
+        let lines = logs.of("eldest::guard", message, &[("identity", "dead")]);
+        let leases = lines.iter().map(|line| line.field("lease").to_owned());
+        leases.collect::<Vec<_>>()
+    };
+    for message in [
+        "the lease of a dead process could not be revoked; the guard tries again",
+        "the lease of a dead process could not be revoked; the guard gives up",
+    ] {
+        assert_eq!(told(message), ["7", "6"], "{message}");
+    }
+}

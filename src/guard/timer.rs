@@ -1,0 +1,210 @@
+//! Keeps the promises of a process beyond its death. A session that answers others, such as `eldest serve`, tells them that
+//! it leads, or holds a lock for them, until a point in time, and they act on that although the session's process dies.
+//!
+//! The session and its guard share one timer: the guard has a descriptor of the same open file (`timerfd`). The session moves
+//! the timer's end to the end of each promise, and never back, before it gives the promise. When every process has ended, the
+//! guard waits until the timer has ended too. So a promise costs one system call and no message, and nothing can be lost on the
+//! way. A timer that was never set has ended: nothing was promised.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use eldest_core::time::Time;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_gettime, timerfd_settime,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::descriptor::register;
+
+/// The timer ends that much after the promise, in case the caller's clock and the kernel's timers differ by a rounding.
+const MARGIN: Duration = Duration::from_millis(1);
+const NOT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
+/// The session's end of the timer.
+#[derive(Debug)]
+pub(super) struct Promises {
+    file: OwnedFd,
+    until: Time,
+}
+
+impl Promises {
+    /// Makes a timer by which nothing is promised yet.
+    pub(super) fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Self {
+            file: timerfd_create(TimerfdClockId::Boottime, flags)?,
+            until: Time::ZERO,
+        })
+    }
+
+    /// Returns a descriptor of the same timer.
+    pub(super) fn share(&self) -> io::Result<OwnedFd> {
+        self.file.try_clone()
+    }
+
+    /// Moves the end of the timer to `until`, unless it is later already. The clock that the promise is counted by shows `now`,
+    /// or shows more by now: the timer runs for what is left since then, so it cannot end before the promise, whatever the
+    /// origin of that clock is.
+    pub(super) fn last(&mut self, now: Time, until: Time) -> io::Result<()> {
+        if until <= self.until || until <= now {
+            return Ok(());
+        }
+        let left = until.since(now).saturating_add(MARGIN);
+        let it_value = Timespec::try_from(left).map_err(io::Error::other)?;
+        let once = Itimerspec {
+            it_interval: NOT,
+            it_value,
+        };
+        timerfd_settime(&self.file, TimerfdTimerFlags::empty(), &once)?;
+        self.until = until;
+        Ok(())
+    }
+}
+
+/// The guard's end of a timer that a session has sent.
+#[derive(Debug)]
+pub(super) struct Timer(AsyncFd<OwnedFd>);
+
+impl Timer {
+    /// Takes a descriptor that another process has sent.
+    ///
+    /// # Errors
+    ///
+    /// Says why this is no timer.
+    pub(super) fn new(file: OwnedFd) -> Result<Self, String> {
+        timerfd_gettime(&file)
+            .map_err(|error| format!("the file sent is no timer (timerfd): {error}"))?;
+        let file = register(file, Interest::READABLE)
+            .map_err(|error| format!("the timer cannot be awaited: {error}"))?;
+        Ok(Self(file))
+    }
+
+    /// Returns how long the timer still runs; `None` when it has ended. It is not read: that could block, and the session has it
+    /// too.
+    pub(super) fn left(&self) -> Option<Duration> {
+        left(self.0.get_ref())
+    }
+
+    /// Waits until the timer has ended.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe.
+    pub(super) async fn ended(&self) {
+        while self.left().is_some() {
+            match self.0.readable().await {
+                Ok(mut ready) => ready.clear_ready(),
+                // The runtime shuts down.
+                Err(_) => return std::future::pending().await,
+            }
+        }
+    }
+}
+
+/// Returns how long the last of them still runs; `None` when all have ended.
+pub(super) fn longest(timers: &[Arc<Timer>]) -> Option<Duration> {
+    timers.iter().filter_map(|timer| timer.left()).max()
+}
+
+/// While it is unknown how long a timer runs, it runs.
+fn left(file: &impl AsFd) -> Option<Duration> {
+    match timerfd_gettime(file) {
+        Ok(time) if time.it_value == NOT => None,
+        Ok(time) => Some(Duration::try_from(time.it_value).unwrap_or(Duration::MAX)),
+        Err(_) => Some(Duration::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::runtime::{Env, System};
+
+    const SOON: Duration = Duration::from_millis(60);
+    const LATER: Duration = Duration::from_secs(600);
+
+    fn shared() -> (Promises, Timer) {
+        let promises = Promises::new().unwrap();
+        let timer = Timer::new(promises.share().unwrap()).unwrap();
+        (promises, timer)
+    }
+
+    #[tokio::test]
+    async fn a_timer_by_which_nothing_was_promised_has_ended() {
+        let (_promises, timer) = shared();
+        assert_eq!(timer.left(), None);
+        timer.ended().await;
+    }
+
+    #[tokio::test]
+    async fn a_timer_that_another_process_has_ends_after_the_promise_and_no_sooner() {
+        let env = System::new().unwrap();
+        let (mut promises, timer) = shared();
+        let now = env.now();
+        let until = now.after(SOON);
+        promises.last(now, until).unwrap();
+        // As the end of the process does.
+        drop(promises);
+        timer.ended().await;
+        assert!(env.now() >= until);
+        timer.ended().await;
+    }
+
+    #[tokio::test]
+    async fn a_later_promise_counts_while_an_earlier_one_is_awaited() {
+        let env = System::new().unwrap();
+        let (mut promises, timer) = shared();
+        let now = env.now();
+        promises.last(now, now.after(SOON)).unwrap();
+        let mut awaited = Box::pin(timer.ended());
+        assert_eq!(awaited.as_mut().now_or_never(), None);
+        let until = now.after(SOON * 3);
+        promises.last(now, until).unwrap();
+        awaited.await;
+        assert!(env.now() >= until);
+    }
+
+    #[tokio::test]
+    async fn an_earlier_promise_does_not_shorten_a_later_one() {
+        let env = System::new().unwrap();
+        let (mut promises, timer) = shared();
+        let now = env.now();
+        promises.last(now, now.after(LATER)).unwrap();
+        promises.last(now, now.after(SOON)).unwrap();
+        promises.last(now, now).unwrap();
+        assert!(timer.left() > Some(LATER / 2), "{:?}", timer.left());
+    }
+
+    /// The clock of the promises is the session's, whose origin the kernel may not know.
+    #[tokio::test]
+    async fn only_the_time_that_is_left_counts() {
+        let (mut promises, timer) = shared();
+        let now = Time::ZERO.after(LATER * 1_000_000);
+        promises.last(now, now.after(LATER)).unwrap();
+        let left = timer.left().unwrap();
+        assert!(left <= LATER + MARGIN && left > LATER / 2, "{left:?}");
+        let (mut promises, timer) = shared();
+        promises.last(Time::ZERO, Time::MAX).unwrap();
+        assert!(timer.left() > Some(LATER));
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_timer_is_refused() {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let pipe = std::io::pipe().unwrap().0;
+        for file in [OwnedFd::from(null), pipe.into()] {
+            let reason = Timer::new(file).unwrap_err();
+            assert!(reason.contains("no timer (timerfd)"), "{reason}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Marks data centres as evacuated, lifts the marks and lists them.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use super::{Session, SessionShared};
+use crate::error::Result;
+use crate::etcd::Lane;
+use crate::state::{Evacuate, Evacuation, check_data_center};
+use eldest_core::error::{Class, RequestError};
+use eldest_core::kv::{Entry, Reach};
+
+impl Session {
+    /// Evacuates a data centre, for the elections and partitions of this session's namespace.
+    ///
+    /// While the mark stands in etcd, nodes that [announce](crate::Announcement::with_data_center) that data centre let
+    /// others lead:
+    ///
+    /// * A leader's term ends as soon as a candidate elsewhere stands ([`LostReason::Evacuated`](crate::LostReason)). Its
+    ///   work has the [grace period](crate::SessionOptions::grace) to finish, then the eldest of the others leads.
+    /// * Candidates of that data centre stand behind those elsewhere. A node that joins there waits as well.
+    /// * Members of that data centre give up their [partitions](crate::Partitions) to those elsewhere.
+    ///
+    /// **Nobody stops leading for nobody**: if no candidate elsewhere stands, because all data centres are evacuated for
+    /// example, age decides as ever. Locks, semaphores and groups do not change. A candidate that announces no data centre
+    /// counts as one elsewhere, as do programs that know nothing of this crate.
+    ///
+    /// A mark that stands already is replaced, so that its time begins anew. The mark is the key
+    /// `<namespace>/~evacuated/<data centre>`; any value counts.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("ops")).await?;
+    /// use std::time::Duration;
+    /// use eldest::Evacuate;
+    ///
+    /// session.evacuate(Evacuate::new("dc1").lasting(Duration::from_secs(7200))).await?;
+    /// assert_eq!(session.evacuations().await?[0].data_center(), "dc1");
+    /// session.lift("dc1").await?;
+    /// # assert!(session.evacuations().await?.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: a name, a text or the time breaks a rule. `PermissionDenied`, `Unauthenticated`: etcd refused the
+    /// session's user, who needs to read and write the key. `Unavailable`: etcd did not answer within the connect timeout;
+    /// the mark may stand or not, and the call may be repeated.
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the call is dropped midway, the mark may stand or not. A lease without keys may stay until it expires.
+    pub async fn evacuate(&self, order: impl Into<Evacuate>) -> Result<Evacuation> {
+        let order = order.into();
+        order.check()?;
+        let shared = self.shared();
+        let key = shared.mark(order.data_center());
+        let now = shared.env.unix_time();
+        let value = order.encode(&shared.settings.identity, now);
+        let entry = shared
+            .persist(|| shared.put_mark(&key, &value, order.seconds()))
+            .await?;
+        Ok(Evacuation::decode(order.data_center().as_bytes(), &entry))
+    }
+
+    /// Lifts the evacuation of a data centre: its candidates keep the places that they have, and age decides as ever.
+    /// Returns what was lifted, or `None` if the data centre was not evacuated.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::evacuate`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the call is dropped midway, the mark may stand or not.
+    pub async fn lift(&self, data_center: impl AsRef<str>) -> Result<Option<Evacuation>> {
+        let data_center = data_center.as_ref();
+        check_data_center(data_center)?;
+        let shared = self.shared();
+        let key = shared.mark(data_center);
+        // An earlier try may have lifted it though its answer was lost.
+        let seen = Mutex::new(None);
+        shared.persist(|| shared.delete_mark(&key, &seen)).await?;
+        let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(seen.map(|entry| Evacuation::decode(data_center.as_bytes(), &entry)))
+    }
+
+    /// Returns the data centres that are evacuated, in the order of their names, by one linearizable read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Election::leader`](crate::Election::leader).
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn evacuations(&self) -> Result<Arc<[Evacuation]>> {
+        let shared = self.shared();
+        let prefix = shared.settings.marks();
+        let read = || shared.pool.list(&prefix, Reach::Everything);
+        let listed = shared.persist(read).await?;
+        Ok(Evacuation::all(&prefix, &listed.entries))
+    }
+}
+
+impl SessionShared {
+    fn mark(&self, data_center: &str) -> Vec<u8> {
+        [&self.settings.marks(), data_center.as_bytes()].concat()
+    }
+
+    /// Puts the mark in the place of the one that stands, with a lease of its own if it ends by itself.
+    async fn put_mark(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        seconds: Option<i64>,
+    ) -> Result<Entry, RequestError> {
+        let (_, before) = self.pool.read(Lane::Data, key).await?;
+        let lease = match seconds {
+            Some(seconds) => self.pool.grant(seconds).await?.id,
+            None => 0,
+        };
+        let mod_revision = before.as_ref().map_or(0, |entry| entry.mod_revision);
+        let put = self.pool.put_mark(key, mod_revision, (value, lease)).await;
+        if let Ok(Some(revision)) = put {
+            self.tidy(before.as_ref().map_or(0, |entry| entry.lease))
+                .await;
+            return Ok(Entry {
+                key: key.into(),
+                value: value.into(),
+                create_revision: before.map_or(revision, |entry| entry.create_revision),
+                mod_revision: revision,
+                lease,
+            });
+        }
+        self.tidy(lease).await;
+        put.and_then(|_| Err(overtaken()))
+    }
+
+    /// Deletes the mark that stands, which is noted in `seen`.
+    async fn delete_mark(
+        &self,
+        key: &[u8],
+        seen: &Mutex<Option<Entry>>,
+    ) -> Result<(), RequestError> {
+        let (_, entry) = self.pool.read(Lane::Data, key).await?;
+        let Some(entry) = entry else {
+            return Ok(());
+        };
+        let (mod_revision, lease) = (entry.mod_revision, entry.lease);
+        *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry);
+        if !self.pool.delete_mark(key, mod_revision).await? {
+            return Err(overtaken());
+        }
+        self.tidy(lease).await;
+        Ok(())
+    }
+
+    /// Revokes the lease of a mark, if nothing is bound to it any more; otherwise it expires.
+    async fn tidy(&self, lease: i64) {
+        if lease == 0 {
+            return;
+        }
+        let keys = self.pool.lease_keys(lease, &self.settings.marks()).await;
+        if keys.is_ok_and(|keys| keys.is_empty()) {
+            let _ = self.pool.revoke(lease).await;
+        }
+    }
+}
+
+/// Somebody else changed the mark after it was read.
+fn overtaken() -> RequestError {
+    RequestError::new(Class::Retry, "the mark was changed at the same time", "")
+}

@@ -1,0 +1,282 @@
+//! Encodes and decodes the marks of evacuated data centres.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, ErrorKind, Result};
+use eldest_core::kv::Entry;
+
+/// The prefix of the marks' keys within the namespace.
+pub(crate) const EVACUATED: &str = "~evacuated/";
+/// The longest name of a data centre, in bytes.
+const MAX_NAME: usize = 512;
+/// The longest reason, in bytes.
+const MAX_REASON: usize = 4096;
+const SHORTEST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(31 * 24 * 60 * 60);
+
+/// An order to evacuate a data centre: its nodes let others lead, and hold back while the order stands.
+///
+/// [`Session::evacuate`](crate::Session::evacuate) says what it does.
+///
+/// ```
+/// use std::time::Duration;
+/// use eldest::Evacuate;
+///
+/// let order = Evacuate::new("dc1")
+///     .lasting(Duration::from_secs(2 * 60 * 60))
+///     .reason("new switches");
+/// # let _ = order;
+/// ```
+#[must_use = "an order does nothing until it is given"]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evacuate {
+    data_center: String,
+    lasting: Option<Duration>,
+    reason: Option<String>,
+    by: Option<String>,
+}
+
+impl Evacuate {
+    /// Makes an order to evacuate the data centre with that name (1 to 512 bytes), until it is lifted.
+    pub fn new(data_center: impl Into<String>) -> Self {
+        Self {
+            data_center: data_center.into(),
+            lasting: None,
+            reason: None,
+            by: None,
+        }
+    }
+
+    /// Ends the order by itself after that time: 5 s to 31 days, counted in whole seconds by etcd. A change of etcd's
+    /// leader may prolong it.
+    pub fn lasting(mut self, time: Duration) -> Self {
+        self.lasting = Some(time);
+        self
+    }
+
+    /// Tells people why, in up to 4096 bytes.
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
+        self
+    }
+
+    /// Tells people who gave the order, in up to 4096 bytes. By default, this is the session's identity.
+    pub fn by(mut self, by: impl Into<String>) -> Self {
+        self.by = Some(by.into());
+        self
+    }
+
+    pub(crate) fn data_center(&self) -> &str {
+        &self.data_center
+    }
+
+    /// The time that it lasts, in whole seconds.
+    pub(crate) fn seconds(&self) -> Option<i64> {
+        let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        self.lasting.map(seconds)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        check_data_center(&self.data_center)?;
+        for (what, text) in [("reason", &self.reason), ("author", &self.by)] {
+            let bytes = text.as_ref().map_or(0, String::len);
+            if bytes > MAX_REASON {
+                return Err(invalid(format!(
+                    "the {what} has {bytes} bytes; at most {MAX_REASON} are allowed"
+                )));
+            }
+        }
+        match self.lasting {
+            Some(time) if !(SHORTEST..=LONGEST).contains(&time) => Err(invalid(format!(
+                "the evacuation is to last {time:?}; it must last from {SHORTEST:?} to 31 days"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The mark, as the session of that identity puts it at that time since 1970.
+    pub(crate) fn encode(&self, session: &str, now: Duration) -> Vec<u8> {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let mut object = Map::new();
+        let by = self.by.as_deref().unwrap_or(session);
+        object.insert("by".into(), by.into());
+        object.insert("since_unix_ms".into(), ms(now).into());
+        if let Some(lasting) = self.lasting {
+            let until = now.saturating_add(lasting);
+            object.insert("until_unix_ms".into(), ms(until).into());
+        }
+        if let Some(reason) = &self.reason {
+            object.insert("reason".into(), reason.as_str().into());
+        }
+        Value::Object(object).to_string().into_bytes()
+    }
+}
+
+impl From<&str> for Evacuate {
+    fn from(data_center: &str) -> Self {
+        Self::new(data_center)
+    }
+}
+
+impl From<String> for Evacuate {
+    fn from(data_center: String) -> Self {
+        Self::new(data_center)
+    }
+}
+
+/// The name of a data centre becomes part of a key.
+pub(crate) fn check_data_center(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > MAX_NAME {
+        return Err(invalid(format!(
+            "the data centre's name has {} bytes; 1 to {MAX_NAME} are allowed",
+            name.len()
+        )));
+    }
+    if name.chars().any(char::is_control) {
+        return Err(invalid(format!(
+            "the data centre's name {name:?} must not contain control characters"
+        )));
+    }
+    Ok(())
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, message)
+}
+
+/// A data centre that is evacuated, as its mark in etcd says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evacuation {
+    data_center: String,
+    by: Option<String>,
+    reason: Option<String>,
+    since_unix_ms: Option<u64>,
+    until_unix_ms: Option<u64>,
+    lease: i64,
+}
+
+impl Evacuation {
+    /// Reads a mark. The key alone counts, so that any value is one.
+    pub(crate) fn decode(data_center: &[u8], entry: &Entry) -> Self {
+        let value = serde_json::from_slice(&entry.value);
+        let value: Value = value.unwrap_or(Value::Null);
+        let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        let number = |name: &str| value.get(name).and_then(Value::as_u64);
+        Self {
+            data_center: String::from_utf8_lossy(data_center).into_owned(),
+            by: text("by"),
+            reason: text("reason"),
+            since_unix_ms: number("since_unix_ms"),
+            until_unix_ms: number("until_unix_ms"),
+            lease: entry.lease,
+        }
+    }
+
+    /// Reads all marks below that prefix, in the order of the data centres' names.
+    pub(crate) fn all<'a>(
+        prefix: &[u8],
+        entries: impl IntoIterator<Item = &'a Entry>,
+    ) -> Arc<[Self]> {
+        let marks = entries.into_iter().filter_map(|entry| {
+            let name = entry.key.strip_prefix(prefix)?;
+            (!name.is_empty()).then(|| Self::decode(name, entry))
+        });
+        let mut marks: Vec<_> = marks.collect();
+        marks.sort_unstable_by(|a, b| a.data_center.cmp(&b.data_center));
+        marks.into()
+    }
+
+    /// Returns the name of the data centre.
+    pub fn data_center(&self) -> &str {
+        &self.data_center
+    }
+
+    /// Returns who ordered it, if the mark says so.
+    pub fn by(&self) -> Option<&str> {
+        self.by.as_deref()
+    }
+
+    /// Returns why, if the mark says so.
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
+    /// Returns when it was ordered, by the wall clock of whoever ordered it.
+    pub fn since(&self) -> Option<SystemTime> {
+        time(self.since_unix_ms)
+    }
+
+    /// Returns when it ends by itself, by the same clock; `None` if it stands until it is lifted. etcd decides: a change of
+    /// its leader may prolong the evacuation.
+    pub fn until(&self) -> Option<SystemTime> {
+        time(self.until_unix_ms).filter(|_| self.lease != 0)
+    }
+}
+
+fn time(unix_ms: Option<u64>) -> Option<SystemTime> {
+    UNIX_EPOCH.checked_add(Duration::from_millis(unix_ms?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(value: &[u8], lease: i64) -> Entry {
+        Entry {
+            key: (*b"ns/~evacuated/eu/1").into(),
+            value: value.into(),
+            create_revision: 3,
+            mod_revision: 3,
+            lease,
+        }
+    }
+
+    #[test]
+    fn a_mark_tells_who_ordered_it_why_and_until_when() {
+        let order = Evacuate::new("eu/1")
+            .lasting(Duration::from_secs(7200))
+            .reason("new switches");
+        let value = order.encode("ops", Duration::from_secs(1000));
+        let all = Evacuation::all(b"ns/~evacuated/", [&entry(&value, 9)]);
+        let mark = &all[0];
+        assert_eq!(mark.data_center(), "eu/1");
+        assert_eq!(
+            (mark.by(), mark.reason()),
+            (Some("ops"), Some("new switches"))
+        );
+        let at = |seconds| Some(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!((mark.since(), mark.until()), (at(1000), at(8200)));
+    }
+
+    #[test]
+    fn any_key_below_the_prefix_is_a_mark_whatever_its_value() {
+        for value in [&b""[..], b"\xff", b"[]", b"{\"by\":7}"] {
+            let mark = Evacuation::decode(b"dc1", &entry(value, 0));
+            assert_eq!(
+                (mark.data_center(), mark.by(), mark.until()),
+                ("dc1", None, None)
+            );
+        }
+    }
+
+    #[test]
+    fn what_no_mark_can_say_is_refused_with_the_rule() {
+        let secs = Duration::from_secs;
+        for (order, rule) in [
+            (Evacuate::new(""), "1 to 512"),
+            (Evacuate::new("x".repeat(513)), "1 to 512"),
+            (Evacuate::new("a\nb"), "control characters"),
+            (Evacuate::new("a").lasting(secs(4)), "5s"),
+            (Evacuate::new("a").lasting(secs(32 * 86_400)), "31 days"),
+            (Evacuate::new("a").reason("x".repeat(4097)), "4096"),
+        ] {
+            let error = order.check().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(error.to_string().contains(rule), "{error}");
+        }
+        assert!(Evacuate::new("eu/1").lasting(secs(5)).check().is_ok());
+    }
+}

@@ -1,0 +1,285 @@
+//! Evacuated data centres on a real etcd: who lets whom lead, and what stands of an order.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use eldest::{
+    Announcement, BoxError, CancellationToken, Candidate, Election, ErrorKind, Evacuate,
+    LostReason, Session, Status,
+};
+use eldest_testing::{Etcd, eventually};
+use etcd_client::PutOptions;
+
+use crate::common::{
+    Result, SOON, WHILE, elected, keys, leases, nothing_under, options, queue, session, soon, stays,
+};
+
+const MARKS: &str = "eldest/~evacuated/";
+
+async fn connect(etcd: &Etcd, identity: &str, data_center: &str) -> Result<Session> {
+    let at = Announcement::default().with_data_center(data_center);
+    let options = options(identity).announcement(at);
+    Ok(Session::connect([etcd.endpoint()], options).await?)
+}
+
+/// Stands in the election "e", in that data centre.
+async fn stand(
+    etcd: &Etcd,
+    identity: &str,
+    data_center: &str,
+) -> Result<(Session, Election, Candidate)> {
+    let session = connect(etcd, identity, data_center).await?;
+    let election = session.election("e")?;
+    let candidate = soon("campaign", election.campaign()).await?;
+    Ok((session, election, candidate))
+}
+
+#[tokio::test]
+async fn a_leader_gives_way_when_its_work_has_ended_and_stands_behind_the_others() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, election, mut a) = stand(&etcd, "a", "dc1").await?;
+    let (_b, _, b) = stand(&etcd, "b", "dc1").await?;
+    let (ops, _, mut c) = stand(&etcd, "c", "dc2").await?;
+    let first = elected(&mut a).await?;
+    soon("evacuate", ops.evacuate("dc1")).await?;
+    soon("told", first.lost().cancelled()).await;
+    assert_eq!(first.lost_reason(), Some(LostReason::Evacuated));
+    assert!(first.is_valid(), "its work may wind up");
+    queue(&election, &["a", "c", "b"]).await?;
+    drop(first);
+    let second = elected(&mut c).await?;
+    queue(&election, &["c", "b", "a"]).await?;
+    assert!(matches!(b.status(), Status::Waiting { .. }));
+
+    // Lifted, the order moves nobody back.
+    assert!(ops.lift("dc1").await?.is_some());
+    stays(WHILE, "the leader leads", async || second.is_valid()).await?;
+    soon("step down", second.step_down()).await?;
+    queue(&election, &["b", "a", "c"]).await
+}
+
+#[tokio::test]
+async fn nobody_stops_leading_for_nobody_and_whoever_joins_elsewhere_leads() -> Result {
+    let etcd = Etcd::start().await?;
+    let ops = session(&etcd, "ops").await?;
+    soon("evacuate", ops.evacuate("dc1")).await?;
+    let (_a, election, mut a) = stand(&etcd, "a", "dc1").await?;
+    let first = elected(&mut a).await?;
+    let (_b, _, _b1) = stand(&etcd, "b", "dc1").await?;
+    stays(WHILE, "it leads", async || first.is_valid()).await?;
+    let (_c, _, mut c) = stand(&etcd, "c", "dc2").await?;
+    soon("told", first.lost().cancelled()).await;
+    queue(&election, &["a", "c", "b"]).await?;
+    drop(first);
+    let second = elected(&mut c).await?;
+    queue(&election, &["c", "b", "a"]).await?;
+    // Nobody elsewhere is left.
+    drop((second, c));
+    soon("one of the others", election.observe_leader_of(&["a", "b"])).await
+}
+
+trait Leads {
+    async fn observe_leader_of(&self, identities: &[&str]) -> Result;
+}
+
+impl Leads for Election {
+    /// Waits until one of these leads.
+    async fn observe_leader_of(&self, identities: &[&str]) -> Result {
+        Ok(eventually(SOON, "one of them leads", async || {
+            let leader = self.leader().await.ok()??;
+            identities.contains(&leader.identity()).then_some(())
+        })
+        .await?)
+    }
+}
+
+#[tokio::test]
+async fn work_of_run_ends_and_begins_again_when_its_turn_comes() -> Result {
+    let etcd = Etcd::start().await?;
+    let ops = session(&etcd, "ops").await?;
+    let a = connect(&etcd, "a", "dc1").await?.election("e")?;
+    let b = connect(&etcd, "b", "dc2").await?.election("e")?;
+    let work = async |leadership: eldest::Leadership| {
+        leadership.lost().cancelled().await;
+        Ok::<_, BoxError>(())
+    };
+    let first = a.spawn(CancellationToken::new(), work);
+    a.observe_leader_of(&["a"]).await?;
+    let second = b.spawn(CancellationToken::new(), work);
+    queue(&a, &["a", "b"]).await?;
+    soon("evacuate", ops.evacuate("dc1")).await?;
+    queue(&a, &["b", "a"]).await?;
+    soon("lift", ops.lift("dc1")).await?;
+    soon("evacuate", ops.evacuate("dc2")).await?;
+    queue(&a, &["a", "b"]).await?;
+    for run in [first, second] {
+        run.stop();
+        soon("stops", run).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn partitions_move_to_members_elsewhere_and_back() -> Result {
+    let etcd = Etcd::start().await?;
+    let ops = session(&etcd, "ops").await?;
+    let work = async |partition: eldest::Partition| {
+        partition.lost().cancelled().await;
+        Ok::<_, BoxError>(())
+    };
+    let mut runs = Vec::new();
+    for (identity, data_center) in [("a", "dc1"), ("b", "dc2"), ("c", "dc1")] {
+        let session = connect(&etcd, identity, data_center).await?;
+        let partitions = session.partitions("billing", 8)?;
+        let shutdown = CancellationToken::new();
+        let stop = shutdown.clone();
+        let run = tokio::spawn(async move { partitions.run(stop, work).await });
+        runs.push((shutdown, run));
+    }
+    let partitions = ops.partitions("billing", 8)?;
+    let owners = async |wanted: &[&str]| {
+        eventually(SOON, format!("{wanted:?} own all"), async || {
+            let map = partitions.map().await.ok()?;
+            let owners: Option<BTreeSet<String>> = (0..8)
+                .map(|number| Some(map.owner(number)?.identity().to_owned()))
+                .collect();
+            owners.filter(|owners| owners.iter().eq(wanted)).map(drop)
+        })
+        .await
+    };
+    owners(&["a", "b", "c"]).await?;
+    soon("evacuate", ops.evacuate("dc1")).await?;
+    owners(&["b"]).await?;
+    soon("evacuate", ops.evacuate("dc2")).await?;
+    owners(&["a", "b", "c"]).await?;
+    soon("lift", ops.lift("dc2")).await?;
+    owners(&["b"]).await?;
+    soon("lift", ops.lift("dc1")).await?;
+    owners(&["a", "b", "c"]).await?;
+    for (shutdown, run) in runs {
+        shutdown.cancel();
+        soon("stops", run).await??;
+    }
+    nothing_under(&mut etcd.client().await, "eldest/~partitions/").await
+}
+
+#[tokio::test]
+async fn a_session_without_a_data_centre_is_not_evacuated() -> Result {
+    let etcd = Etcd::start().await?;
+    let ops = session(&etcd, "ops").await?;
+    let election = ops.election("e")?;
+    let mut candidate = soon("campaign", election.campaign()).await?;
+    let first = elected(&mut candidate).await?;
+    let (_b, _, _b1) = stand(&etcd, "b", "dc2").await?;
+    for data_center in ["dc1", "null"] {
+        soon("evacuate", ops.evacuate(data_center)).await?;
+    }
+    stays(WHILE, "it leads", async || first.is_valid()).await
+}
+
+#[tokio::test]
+async fn an_order_says_who_gave_it_why_and_until_when_and_ends_by_itself() -> Result {
+    let etcd = Etcd::start().await?;
+    let ops = session(&etcd, "ops").await?;
+    let mut client = etcd.client().await;
+    let before = leases(&mut client).await;
+    let order = Evacuate::new("eu/dc1")
+        .lasting(Duration::from_secs(5))
+        .reason("new switches");
+    let given = soon("evacuate", ops.evacuate(order)).await?;
+    assert_eq!(
+        (given.by(), given.reason()),
+        (Some("ops"), Some("new switches"))
+    );
+    let until = given.until().expect("it ends by itself");
+    assert!(until > SystemTime::now() && given.since() < Some(until));
+    assert_eq!(ops.evacuations().await?.to_vec(), [given]);
+    eventually(SOON, "it has ended", async || {
+        ops.evacuations().await.ok()?.is_empty().then_some(())
+    })
+    .await?;
+    assert_eq!(leases(&mut client).await, before);
+    assert!(
+        ops.lift("eu/dc1").await?.is_none(),
+        "nothing is to be lifted"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_order_that_is_replaced_or_lifted_leaves_no_lease() -> Result {
+    let etcd = Etcd::start().await?;
+    let ops = session(&etcd, "ops").await?;
+    let mut client = etcd.client().await;
+    let before = leases(&mut client).await;
+    let hours = |hours: u64| Evacuate::new("dc1").lasting(Duration::from_secs(hours * 3600));
+    for order in [hours(2), hours(3), Evacuate::new("dc1"), hours(1)] {
+        let given = soon("evacuate", ops.evacuate(order.clone())).await?;
+        assert_eq!(ops.evacuations().await?.to_vec(), [given]);
+        let lasting = usize::from(order != Evacuate::new("dc1"));
+        assert_eq!(leases(&mut client).await, before + lasting);
+    }
+    assert_eq!(
+        ops.lift("dc1")
+            .await?
+            .map(|order| order.by() == Some("ops")),
+        Some(true)
+    );
+    assert_eq!(leases(&mut client).await, before);
+    assert!(keys(&mut client, MARKS).await.is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn orders_that_are_given_and_lifted_at_once_leave_one_or_none() -> Result {
+    let etcd = Etcd::start().await?;
+    let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
+    let mut client = etcd.client().await;
+    let before = leases(&mut client).await;
+    for _ in 0..10 {
+        let order = Evacuate::new("dc1").lasting(Duration::from_secs(3600));
+        let (first, second, lifted) =
+            tokio::join!(a.evacuate(order.clone()), b.evacuate(order), a.lift("dc1"));
+        let (first, second) = (first?, second?);
+        lifted?;
+        let standing = a.evacuations().await?;
+        assert!(
+            standing
+                .iter()
+                .all(|order| *order == first || *order == second)
+        );
+        assert_eq!(leases(&mut client).await, before + standing.len());
+    }
+    a.lift("dc1").await?;
+    assert_eq!(leases(&mut client).await, before);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_mark_that_anybody_puts_counts_whatever_its_value() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (a, _, mut leader) = stand(&etcd, "a", "dc1").await?;
+    let first = elected(&mut leader).await?;
+    let (_b, _, _b1) = stand(&etcd, "b", "dc2").await?;
+    let put = client.put(format!("{MARKS}dc1"), "by hand", None::<PutOptions>);
+    put.await?;
+    soon("told", first.lost().cancelled()).await;
+    let marks = a.evacuations().await?;
+    assert_eq!((marks[0].data_center(), marks[0].by()), ("dc1", None));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_data_centre_of_the_options_is_announced() -> Result {
+    let etcd = Etcd::start().await?;
+    let endpoint = eldest::Endpoint::new(etcd.endpoint()).data_center("dc1");
+    let a = Session::connect([endpoint], options("a").data_center("dc1")).await?;
+    let election = a.election("e")?;
+    let _candidate = soon("campaign", election.campaign()).await?;
+    let leader = election.leader().await?.expect("one stands");
+    assert_eq!(leader.announcement().data_center(), Some("dc1"));
+    let error = a.evacuate("").await.expect_err("no name");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    Ok(())
+}

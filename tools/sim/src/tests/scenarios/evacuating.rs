@@ -1,0 +1,342 @@
+//! Evacuated data centres: whoever is there lets others lead, and nobody stops leading for nobody.
+
+use super::*;
+use crate::tests::{E, GRACE, TTL};
+use crate::world::World;
+use crate::world::home::{Home, MARKS};
+use crate::world::node::Work;
+use eldest_core::action::{SlotId, Status};
+use eldest_core::candidate::WatchScope;
+use eldest_core::reason::LostReason;
+
+use Home::{East, Nowhere, West};
+
+/// The slot by which a session looks at the orders.
+const MARKED: SlotId = eldest_core::evacuation::MARKS;
+
+const SCOPES: [WatchScope; 3] = [
+    WatchScope::Auto,
+    WatchScope::Everyone,
+    WatchScope::Predecessor,
+];
+
+/// Nodes at these places stand, in that order, and the first leads.
+fn seated(scope: WatchScope, homes: &[Home]) -> World {
+    let mut w = World::new(homes.len(), 1);
+    for (node, home) in homes.iter().enumerate() {
+        w.nodes[node].home = *home;
+        w.stand(node, E, scope, false);
+        w.run(ms(20));
+    }
+    assert!(w.leads(0));
+    w
+}
+
+/// The nodes in the order of their keys.
+fn order(w: &World) -> Vec<usize> {
+    let queue = w.store.queue(E);
+    let node = |lease| (0..w.nodes.len()).find(|n| w.nodes[*n].lease() == Some(lease));
+    queue.iter().filter_map(|e| node(e.lease)).collect()
+}
+
+fn terms(w: &World, node: usize) -> usize {
+    w.elected.iter().filter(|e| e.node == node).count()
+}
+
+fn joined(w: &World) -> usize {
+    (0..w.nodes.len()).map(|n| w.count(n, joins)).sum()
+}
+
+#[test]
+fn a_leader_gives_way_once_its_work_has_ended_and_the_eldest_elsewhere_leads() {
+    for scope in SCOPES {
+        let mut w = seated(scope, &[East, East, West, Nowhere]);
+        w.nodes[0].work = Work::After(GRACE / 2);
+        w.evacuate(East, None);
+        w.run(ms(20));
+        let term = w.nodes[0].term_of(E).unwrap();
+        assert_eq!(term.reason, Some(LostReason::Evacuated), "{scope:?}");
+        assert!(w.leads(0), "so that its work may wind up");
+        assert!(order(&w).starts_with(&[0]), "its key stands meanwhile");
+        w.run(GRACE / 2);
+        assert!(w.leads(2), "{scope:?}: age decides among the others");
+        w.run(secs(1));
+        assert_eq!(order(&w)[..2], [2, 3], "{scope:?}");
+        assert_eq!((terms(&w, 1), terms(&w, 0)), (0, 1), "{scope:?}");
+        let moved = joined(&w);
+        w.run(TTL * 3);
+        assert_eq!(joined(&w), moved, "{scope:?}: nobody moves again");
+        w.check_settled();
+    }
+}
+
+#[test]
+fn work_that_ignores_the_order_is_over_after_the_grace_period() {
+    let mut w = seated(WatchScope::Auto, &[East, West]);
+    w.nodes[0].work = Work::Never;
+    let since = w.nodes[0].local(w.now);
+    w.evacuate(East, None);
+    w.run(ms(20));
+    let cutoff = w.nodes[0].term_of(E).unwrap().cutoff();
+    assert!(
+        cutoff.since(since) <= GRACE + ms(20),
+        "{:?}",
+        cutoff.since(since)
+    );
+    w.until("the other leads", GRACE + secs(1), |w| w.leads(1));
+}
+
+#[test]
+fn whoever_stands_alone_goes_on_and_gives_way_when_somebody_elsewhere_comes() {
+    for scope in SCOPES {
+        let mut w = seated(scope, &[East, East]);
+        w.evacuate(East, None);
+        w.run(TTL * 2);
+        assert!(w.leads(0), "{scope:?}");
+        assert_eq!(terms(&w, 0), 1, "{scope:?}: the same term");
+        w.add_node();
+        w.nodes[2].home = West;
+        w.stand(2, E, scope, false);
+        w.until("who came leads", secs(1), |w| w.leads(2));
+        w.run(secs(1));
+        assert_eq!((order(&w)[0], terms(&w, 1)), (2, 0), "{scope:?}");
+        // And back again, when it goes.
+        w.leave(2, E);
+        w.drop_leadership(2, E);
+        w.until("one of the others leads", secs(1), |w| {
+            w.leads(0) || w.leads(1)
+        });
+        let moved = joined(&w);
+        w.run(TTL * 2);
+        assert_eq!(joined(&w), moved, "{scope:?}");
+        w.check_settled();
+    }
+}
+
+#[test]
+fn when_everywhere_is_evacuated_nobody_moves() {
+    for scope in [WatchScope::Auto, WatchScope::Everyone] {
+        let mut w = seated(scope, &[East, West, East]);
+        w.evacuate(West, None);
+        w.run(secs(1));
+        let (before, moved) = (order(&w), joined(&w));
+        assert!(w.leads(0));
+        w.evacuate(East, None);
+        w.run(TTL * 2);
+        assert_eq!((order(&w), joined(&w)), (before, moved), "{scope:?}");
+        assert_eq!(terms(&w, 0), 1, "{scope:?}");
+    }
+}
+
+#[test]
+fn of_two_orders_the_one_that_is_lifted_ends_the_other_counts() {
+    let mut w = seated(WatchScope::Auto, &[East, West, West]);
+    w.evacuate(West, None);
+    w.evacuate(East, None);
+    w.run(secs(1));
+    assert!(w.leads(0), "nobody is elsewhere");
+    w.lift(West);
+    w.until("they are now", secs(1), |w| w.leads(1));
+    w.evacuate(West, None);
+    w.lift(East);
+    w.until("and again", secs(2), |w| w.leads(0));
+    w.run(TTL);
+    w.check_settled();
+}
+
+#[test]
+fn an_order_that_has_ended_by_itself_moves_nobody_back() {
+    let mut w = seated(WatchScope::Auto, &[East, West]);
+    w.evacuate(East, Some(secs(3)));
+    w.until("the other leads", secs(1), |w| w.leads(1));
+    w.run(secs(5));
+    assert!(!w.is_evacuated(East));
+    w.run(TTL);
+    assert!(w.leads(1) && terms(&w, 0) == 1);
+    assert_eq!(w.nodes[0].status(E), Some(Status::waiting(1)));
+    w.drop_leadership(1, E);
+    w.until("age decides as ever", secs(1), |w| w.leads(0));
+    w.run(secs(1));
+    w.check_settled();
+}
+
+#[test]
+fn an_order_that_ends_during_a_hand_over_leaves_one_leader() {
+    for after in [1, 3, 10, 100, 500, 1100] {
+        let mut w = seated(WatchScope::Auto, &[East, West, East]);
+        w.nodes[0].work = Work::After(GRACE / 2);
+        w.evacuate(East, None);
+        w.run(ms(after));
+        w.lift(East);
+        w.until("one leads", secs(2), |w| (0..3).any(|n| w.leads(n)));
+        w.run(TTL);
+        w.check_settled();
+    }
+}
+
+#[test]
+fn an_order_during_a_hand_over_ends_with_a_leader_elsewhere() {
+    for scope in SCOPES {
+        for after in [0, 1, 2, 3, 5, 100] {
+            let mut w = seated(scope, &[West, East, East, West]);
+            w.nodes[0].work = Work::After(ms(2));
+            w.end(0, E, LostReason::SteppedDown);
+            w.run(ms(after));
+            w.evacuate(East, None);
+            w.until("somebody in the west leads", secs(1), |w| {
+                w.leads(3) || w.leads(0)
+            });
+            w.run(TTL);
+            w.check_settled();
+        }
+    }
+}
+
+#[test]
+fn whoever_joins_in_an_evacuated_data_centre_waits_and_leads_if_nobody_else_is_there() {
+    for scope in SCOPES {
+        let mut w = seated(scope, &[West]);
+        w.evacuate(East, None);
+        w.add_node();
+        w.nodes[1].home = East;
+        w.stand(1, E, scope, false);
+        w.run(secs(1));
+        assert_eq!(w.nodes[1].status(E), Some(Status::waiting(1)));
+        w.leave(0, E);
+        w.drop_leadership(0, E);
+        w.until("it leads", ms(100), |w| w.leads(1));
+        w.check_settled();
+    }
+}
+
+#[test]
+fn whoever_cannot_see_the_order_goes_on_as_before_until_it_can() {
+    for scope in SCOPES {
+        let mut w = World::new(3, 1);
+        w.forbid(0, MARKS, false);
+        for (node, home) in [East, West, East].into_iter().enumerate() {
+            w.nodes[node].home = home;
+            w.stand(node, E, scope, false);
+            w.run(ms(20));
+        }
+        w.evacuate(East, None);
+        w.run(TTL * 2);
+        assert!(w.leads(0) && terms(&w, 0) == 1, "{scope:?}");
+        assert_eq!(w.nodes[1].status(E), Some(Status::waiting(1)));
+        w.forbidden.clear();
+        w.until("it may look again", secs(5), |w| w.leads(1));
+    }
+    let mut w = seated(WatchScope::Auto, &[East, West]);
+    w.relink(0, |l| l.watches_stalled = true);
+    w.evacuate(East, None);
+    w.run(ms(500));
+    assert!(w.leads(0));
+    w.relink(0, |l| l.watches_stalled = false);
+    w.until("it sees the order", secs(2), |w| w.leads(1));
+}
+
+#[test]
+fn the_order_is_seen_again_after_the_stream_broke_and_after_etcd_compacted_it() {
+    for cancels in [false, true] {
+        let mut w = seated(WatchScope::Auto, &[East, West]);
+        w.relink(0, |l| l.answers_lost = true);
+        w.evacuate(East, None);
+        w.disturb_watches(0, !cancels);
+        w.run(ms(100));
+        w.relink(0, |l| l.answers_lost = false);
+        w.until("it gives way", secs(3), |w| w.leads(1));
+        w.run(TTL);
+        w.check_settled();
+    }
+}
+
+/// How many requests of each kind the nodes sent, and their watches.
+fn asked(w: &World) -> (usize, usize) {
+    let watches = w.nodes.iter().map(|n| n.core.watches().count()).sum();
+    (w.asked.len(), watches)
+}
+
+#[test]
+fn a_session_watches_one_key_range_more_and_without_a_data_centre_nothing() {
+    let run = |homes: &[Home]| {
+        let mut w = seated(WatchScope::Everyone, homes);
+        w.stand(0, b"f/", WatchScope::Everyone, false);
+        w.stand(1, b"f/", WatchScope::Everyone, false);
+        w.run(ms(200));
+        asked(&w)
+    };
+    let (nowhere, somewhere) = (run(&[Nowhere, Nowhere]), run(&[East, West]));
+    assert_eq!(somewhere.1, nowhere.1 + 2, "one watch for each session");
+    assert!(
+        somewhere.0 <= nowhere.0 + 4,
+        "two reads each: {somewhere:?} {nowhere:?}"
+    );
+}
+
+#[test]
+fn an_order_costs_those_elsewhere_nothing_and_those_behind_others_neither() {
+    let mut w = seated(WatchScope::Everyone, &[West, East, East, Nowhere]);
+    let before = w
+        .asked
+        .iter()
+        .filter(|(.., ask)| !renews(ask) && !verifies(ask))
+        .count();
+    w.evacuate(East, None);
+    w.run(secs(1));
+    let after = w
+        .asked
+        .iter()
+        .filter(|(.., ask)| !renews(ask) && !verifies(ask))
+        .count();
+    assert_eq!(before, after);
+    assert_eq!(order(&w), [0, 1, 2, 3]);
+}
+
+#[test]
+fn in_a_long_queue_whoever_follows_its_predecessor_moves_once_for_each_order() {
+    let mut homes = vec![East; 5];
+    homes.extend([West; 2]);
+    let mut w = seated(WatchScope::Predecessor, &homes);
+    w.evacuate(East, None);
+    w.until("the west leads", ms(200), |w| w.leads(5));
+    w.run(secs(1));
+    assert_eq!(joined(&w), 7 + 5);
+    w.run(TTL * 2);
+    assert_eq!(joined(&w), 7 + 5);
+    w.check_settled();
+}
+
+#[test]
+fn locks_stay_with_their_holders() {
+    let mut w = seated(WatchScope::Auto, &[East, West]);
+    w.acquire(0, b"l/", false);
+    w.run(ms(50));
+    w.acquire(1, b"l/", false);
+    w.evacuate(East, None);
+    w.run(secs(2));
+    assert!(w.leads(1));
+    assert_eq!(w.leader(b"l/"), Some(0));
+}
+
+#[test]
+fn a_value_with_another_data_centre_moves_the_candidate_as_an_order_does() {
+    let mut w = seated(WatchScope::Auto, &[West, West]);
+    w.evacuate(East, None);
+    w.run(ms(50));
+    w.nodes[0].home = East;
+    w.announce(0, E);
+    w.until("it gives way", secs(1), |w| w.leads(1));
+    w.run(secs(1));
+    w.check_settled();
+}
+
+#[test]
+fn a_session_that_closes_does_not_look_at_the_orders_again() {
+    let mut w = seated(WatchScope::Auto, &[East, West]);
+    w.nodes[0].work = Work::Never;
+    w.close(0);
+    w.run(ms(50));
+    w.announce(0, E);
+    w.run(ms(50));
+    assert!(w.nodes[0].core.watches().all(|(_, slot)| slot != MARKED));
+}
