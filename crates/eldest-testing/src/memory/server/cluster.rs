@@ -13,9 +13,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use crate::memory::proto::{Event, EventType};
+use crate::memory::server::changes::Changes;
 use state::State;
 
 /// How a cluster is made.
@@ -51,7 +50,7 @@ impl Default for ClusterOptions {
 pub struct Cluster {
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
     state: Arc<Mutex<State>>,
-    changed: watch::Sender<u64>,
+    changed: Changes,
     options: Arc<ClusterOptions>,
 }
 
@@ -106,7 +105,7 @@ impl Cluster {
         Cluster {
             clock: Arc::new(clock),
             state: Arc::new(Mutex::new(state)),
-            changed: watch::Sender::new(0),
+            changed: Changes::default(),
             options: Arc::new(options),
         }
     }
@@ -204,7 +203,7 @@ impl Cluster {
             (done, state.mark() != before)
         };
         if told {
-            self.changed.send_modify(|count| *count += 1);
+            self.changed.tell();
         }
         done
     }
@@ -219,7 +218,7 @@ impl Cluster {
                 .max(Duration::from_millis(1));
             tokio::select! {
                 biased;
-                _ = changed.changed() => {}
+                () = changed.changed() => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }

@@ -34,6 +34,7 @@
 //! key by such a range and create it anew in the same revision. When that key is then compacted and read, etcd 3.7.2
 //! ends itself ("range failed to find revision pair"). The test does not ask for it.
 
+mod changes;
 mod check;
 mod cluster;
 mod errors;

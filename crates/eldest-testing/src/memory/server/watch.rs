@@ -80,7 +80,7 @@ pub(crate) async fn serve(
                 let _ = answers.send(Err(errors::no_leader())).await;
                 return;
             }
-            _ = changes.changed() => None,
+            () = changes.changed() => None,
             request = requests.message() => match request {
                 Ok(Some(request)) => Some(request),
                 _ => return,

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tonic::Status;
 
 use super::Cluster;
 use super::state::{NO_LEADER, Told};
 use crate::memory::proto::Header;
+use crate::memory::server::changes::Changed;
 use crate::memory::server::errors;
 use crate::memory::server::store::Store;
 
@@ -18,7 +18,7 @@ const LONGEST_LEASE: i64 = 9_000_000_000;
 
 impl Cluster {
     /// For those who wait for what a member has applied.
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn changes(&self) -> Changed {
         self.changed.subscribe()
     }
 
@@ -26,8 +26,7 @@ impl Cluster {
     pub(crate) async fn thawed(&self, member: usize) {
         let mut changed = self.changed.subscribe();
         while self.with(|state| state.members[member].frozen) {
-            // The sender is ours.
-            let _ = changed.changed().await;
+            changed.changed().await;
         }
     }
 
@@ -108,18 +107,14 @@ impl Cluster {
     }
 
     /// Waits for something to change, until then at most.
-    async fn another(
-        &self,
-        changed: &mut watch::Receiver<u64>,
-        until: Duration,
-    ) -> Result<(), Status> {
+    async fn another(&self, changed: &mut Changed, until: Duration) -> Result<(), Status> {
         let left = until.saturating_sub(self.now());
         if left.is_zero() {
             return Err(errors::timed_out());
         }
         tokio::select! {
             biased;
-            _ = changed.changed() => {}
+            () = changed.changed() => {}
             () = tokio::time::sleep(left) => {}
         }
         Ok(())

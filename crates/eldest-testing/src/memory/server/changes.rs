@@ -1,0 +1,111 @@
+//! Counts the changes of the cluster, and wakes those who wait for the next one in the order in which they began to wait.
+//!
+//! tokio's `watch` would wake them in a random order, and a seed would not give the same life again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Notify;
+
+/// The end that tells of changes. Clones tell the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Changes(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    count: AtomicU64,
+    waiting: Notify,
+}
+
+impl Changes {
+    pub(crate) fn tell(&self) {
+        self.0.count.fetch_add(1, Ordering::SeqCst);
+        self.0.waiting.notify_waiters();
+    }
+
+    /// For whoever waits for what changes from now on.
+    pub(crate) fn subscribe(&self) -> Changed {
+        Changed {
+            changes: self.clone(),
+            seen: self.0.count.load(Ordering::SeqCst),
+        }
+    }
+}
+
+/// The end that waits for changes.
+#[derive(Debug)]
+pub(crate) struct Changed {
+    changes: Changes,
+    /// The count of changes at the last look.
+    seen: u64,
+}
+
+impl Changed {
+    /// Waits for a change since the last call, or since it subscribed.
+    ///
+    /// # Cancellation safety
+    ///
+    /// No change is lost.
+    pub(crate) async fn changed(&mut self) {
+        let Shared { count, waiting } = &*self.changes.0;
+        loop {
+            // Made before the look, so that a change after the look wakes it.
+            let told = waiting.notified();
+            let now = count.load(Ordering::SeqCst);
+            if now != self.seen {
+                self.seen = now;
+                return;
+            }
+            told.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_waits_longest_is_woken_first() {
+        let changes = Changes::default();
+        for _ in 0..20 {
+            let woken = Mutex::new(Vec::new());
+            let waiting = (0..10).map(|number| {
+                let (mut waiter, woken) = (changes.subscribe(), &woken);
+                async move {
+                    waiter.changed().await;
+                    woken.lock().unwrap().push(number);
+                }
+            });
+            // It polls the futures in the order in which they are woken.
+            let all: futures::stream::FuturesUnordered<_> = waiting.collect();
+            let all = futures::StreamExt::collect::<Vec<()>>(all);
+            let tell = async {
+                tokio::task::yield_now().await;
+                changes.tell();
+            };
+            tokio::join!(all, tell);
+            let woken = woken.into_inner().unwrap();
+            assert_eq!(woken, {
+                let mut sorted = woken.clone();
+                sorted.sort_unstable();
+                sorted
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn a_change_between_two_calls_is_not_lost() {
+        let changes = Changes::default();
+        let mut waiter = changes.subscribe();
+        changes.tell();
+        changes.tell();
+        waiter.changed().await;
+        let none = futures::FutureExt::now_or_never(waiter.changed());
+        assert!(none.is_none(), "two changes are told once");
+        changes.tell();
+        waiter.changed().await;
+    }
+}
