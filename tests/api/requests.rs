@@ -89,8 +89,12 @@ async fn waits(candidate: &Candidate, ahead: usize) -> Result {
     Ok(())
 }
 
-/// Nothing more comes afterwards.
+/// Waits until the requests have arrived. Nothing more comes afterwards.
 async fn costs(etcd: &Etcd, before: Requests, cost: Requests) -> Result {
+    eventually(SOON, format!("{cost:?}"), async || {
+        (Requests::since(etcd, before).await == cost).then_some(())
+    })
+    .await?;
     stays(WHILE, "the requests sent", async || {
         let sent = Requests::since(etcd, before).await;
         assert_eq!(sent, cost);

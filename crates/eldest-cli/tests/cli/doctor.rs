@@ -348,8 +348,9 @@ async fn the_endpoint_that_a_node_here_uses_is_told_with_the_reason() -> Result 
     );
     finds(&report, "nearest", "ok", &uses, "");
     let (_, message, _) = found(&report, "nearest").remove(0);
-    let listed = message.split(&format!("round trips: eu={} ", far.endpoint()));
-    let distance = listed.last().and_then(|it| it.split_once("ms,"));
+    let title = format!("round trips: eu={} ", far.endpoint());
+    let listed = message.split(&title).last();
+    let distance = listed.and_then(|it| it.split_once("ms,"));
     let (distance, near_too) = distance.ok_or(message.clone())?;
     // The proxy delays both ways by 60 ms.
     assert!(distance.parse::<f64>()? >= 120.0, "{message}");
