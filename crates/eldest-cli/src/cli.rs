@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use crate::agent;
 use crate::exit;
 use crate::global::Global;
-use crate::{doctor, evict, generate, serve, status, top, watch};
+use crate::{doctor, evacuate, evict, generate, serve, status, top, watch};
 #[cfg(unix)]
 use crate::{lock, run};
 
@@ -41,6 +41,7 @@ pub(crate) enum Command {
     Status(status::Args),
     Watch(watch::Args),
     Evict(evict::Args),
+    Evacuate(evacuate::Args),
     Top(top::Args),
     Doctor(doctor::Args),
     Completions(generate::Completions),

@@ -18,6 +18,7 @@ mod contain;
 mod distance;
 mod doctor;
 mod endpoints;
+mod evacuate;
 mod evict;
 mod exit;
 mod generate;
@@ -92,6 +93,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Man(args) => generate::manual(Cli::command(), &args).map(Into::into),
         Command::Doctor(args) => within_runtime(doctor::run(&global, args)),
+        Command::Evacuate(args) => within_runtime(evacuate::run(&global, args)),
         Command::Evict(args) => within_runtime(evict::run(&global, args)),
     }
 }

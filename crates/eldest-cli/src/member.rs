@@ -56,7 +56,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 #[cfg(unix)]
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     rustix::system::uname()
         .nodename()
         .to_string_lossy()
@@ -65,7 +65,7 @@ fn host_name() -> String {
 
 /// As Windows tells it.
 #[cfg(not(unix))]
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "eldest".to_owned())
 }
 

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use eldest::ErrorKind;
 use eldest::operator::Endpoint;
 use eldest_http::contract::command::{MeasuredEndpoint, Queue, Status};
 use futures::future::join_all;
 
 use crate::connection::Connection;
 use crate::distance::{Distance, chosen};
+use crate::evacuate;
 use crate::exit::Code;
 use crate::global::Global;
 use crate::output::{self, Format, one_line};
@@ -22,6 +24,7 @@ use crate::view;
     only while they have a candidate or member, because etcd knows of no others. AGE is how long ago a candidate began to \
     campaign, by its own clock. A candidate that lost its key and joined again keeps its age; only RANK tells its place. \
     LEASE LEFT is by the clock of etcd's leader; a renewal every third of the TTL resets it.\n\n\
+    A data center that is evacuated is shown first (see `eldest evacuate`).\n\n\
     With --etcd, the round trip from this machine to each endpoint is shown too (the median and the worst of ten), and which \
     endpoint a node with these options uses, and why.",
     after_help = "Examples:
@@ -69,6 +72,11 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     } else {
         None
     };
+    let evacuations = match evacuate::standing(&session).await {
+        // Who may read a part of the namespace alone need not see the marks.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
+        standing => Some(standing?),
+    };
     match global.output {
         Format::Json => output::say_json(&Status {
             namespace: session.namespace().to_owned(),
@@ -76,8 +84,12 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
             now_unix_ms,
             queues,
             endpoints,
+            evacuations,
         })?,
         Format::Text => {
+            for order in evacuations.iter().flatten() {
+                output::say(format_args!("evacuated: {}", evacuate::described(order)))?;
+            }
             if queues.is_empty() {
                 output::say(nobody(&args.below))?;
             } else if args.summary {

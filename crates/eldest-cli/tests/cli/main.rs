@@ -8,6 +8,7 @@ mod agent;
 mod common;
 mod deploy;
 mod doctor;
+mod evacuate;
 mod evict;
 mod migrate;
 mod options;

@@ -248,6 +248,7 @@ async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Res
         "status",
         "watch",
         "evict",
+        "evacuate",
         "top",
         "agent",
         "doctor",
@@ -264,7 +265,9 @@ async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Res
     ] {
         assert!(help.contains(part), "{part}: {help}");
     }
-    for command in ["status", "watch", "evict", "top", "agent", "doctor"] {
+    for command in [
+        "status", "watch", "evict", "evacuate", "top", "agent", "doctor",
+    ] {
         let help = run(eldest(&[command, "--help"])).await?;
         assert!(help.done().stdout.contains("Usage: eldest"), "{command}");
         let short = run(eldest(&[command, "-h"])).await?;
@@ -278,6 +281,7 @@ async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Res
         ("status", "LEASE LEFT is by the"),
         ("watch", "`vacant_for_ms`"),
         ("evict", "SIGTERM"),
+        ("evacuate", "nobody moves back"),
         ("lock", "ELDEST_FENCING_TOKEN"),
         ("top", "Ctrl-C"),
         ("agent", "keeps no key and no lease"),

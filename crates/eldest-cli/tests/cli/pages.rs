@@ -242,6 +242,7 @@ async fn the_documented_role_for_onlookers_looks_on_and_changes_nothing() -> Res
 
     for refused in [
         vec!["evict", "jobs", "--id", "billing", "--yes"],
+        vec!["evacuate", "dc1"],
         vec!["lock", "task", "--", "true"],
         vec!["run", "task", "--", "true"],
     ] {

@@ -34,6 +34,7 @@ fn part(value: &Value) -> &'static str {
         ("queues", "Status"),
         ("event", "Change"),
         ("evicted", "Evicted"),
+        ("evacuations", "Evacuations"),
         ("findings", "Examination"),
         ("listening", "Listening"),
         ("guarded_sessions", "AgentStatus"),

@@ -95,6 +95,8 @@ pub struct Status {
     pub queues: Vec<Queue>,
     /// The endpoints, in the order in which they were given; null: they were not measured.
     pub endpoints: Option<Vec<MeasuredEndpoint>>,
+    /// The data centers that are evacuated, by name; null: this user may not read it.
+    pub evacuations: Option<Vec<Evacuation>>,
 }
 
 /// An event in an election.
@@ -146,6 +148,36 @@ pub struct Evicted {
     pub evicted: Candidate,
     /// The new leader; null: there is none.
     pub leader: Option<Candidate>,
+}
+
+/// A data center that is evacuated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Evacuation {
+    /// The name of the data center.
+    pub data_center: String,
+    /// Who ordered it; null: the order does not say so.
+    pub by: Option<String>,
+    /// Why; null: the order does not say so.
+    pub reason: Option<String>,
+    /// When it was ordered, by the wall clock of whoever ordered it; null: the order does not say so.
+    pub since_unix_ms: Option<u64>,
+    /// When it ends by itself, by the same clock; null: it stands until it is lifted.
+    pub until_unix_ms: Option<u64>,
+}
+
+/// The output of `eldest evacuate`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Evacuations {
+    /// The namespace.
+    pub namespace: String,
+    /// The time of this state, by this machine's wall clock.
+    pub now_unix_ms: u64,
+    /// The data centers that are evacuated now, by name.
+    pub evacuations: Vec<Evacuation>,
+    /// The order that the command lifted; null: it lifted none.
+    pub lifted: Option<Evacuation>,
 }
 
 /// A session that an agent guards.

@@ -1,0 +1,187 @@
+//! Implements `eldest evacuate`: marks a data centre as evacuated, lifts the mark, and lists the marks.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use eldest::{Evacuate, Session};
+use eldest_http::contract::command::{Evacuation, Evacuations};
+
+use crate::connection::duration;
+use crate::exit::Code;
+use crate::global::Global;
+use crate::output::{self, Format, one_line};
+use crate::{member, view};
+
+/// Let the nodes of a data center give up leadership to nodes elsewhere
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Let the nodes of a data center give up leadership to nodes elsewhere.\n\n\
+    The order stands in etcd until it ends or is lifted. While it stands, a leader that announces this data center ends its \
+    term as soon as a candidate elsewhere stands, waiting candidates stand behind those elsewhere, and members of partitions \
+    give their partitions away. If nobody elsewhere stands, the eldest goes on leading. Locks, semaphores and groups do not \
+    change. An order that stands already is replaced.\n\n\
+    When the order has ended, nobody moves back: the nodes keep their places in the queues.",
+    after_help = "Examples:
+  # Evacuate dc1 for two hours
+  eldest evacuate dc1 --for 2h --reason 'new switches'
+  # Show the data centers that are evacuated
+  eldest evacuate --list
+  # Lift the order
+  eldest evacuate dc1 --lift"
+)]
+pub(crate) struct Args {
+    /// The name of the data center, as its nodes announce it
+    #[arg(value_name = "DATA_CENTER", required_unless_present = "list")]
+    name: Option<String>,
+
+    /// How long the order stands: 5s to 744h, which are 31 days [default: until it is lifted]
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    lasting: Option<Duration>,
+
+    /// Why, for those who list the orders
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+
+    /// Who gives the order [default: this user at this machine]
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
+
+    /// Lift the order
+    #[arg(long, conflicts_with_all = ["lasting", "reason", "by"])]
+    lift: bool,
+
+    /// Show the data centers that are evacuated
+    #[arg(long, conflicts_with_all = ["name", "lift", "lasting", "reason", "by"])]
+    list: bool,
+}
+
+pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
+    let session = global.connection.onlooker().await?;
+    let mut lifted = None;
+    let said = match args.name {
+        None => None,
+        Some(name) if args.lift => {
+            lifted = session.lift(&name).await?.as_ref().map(shown);
+            let name = one_line(&name);
+            Some(match lifted {
+                Some(_) => format!("{name} is no longer evacuated"),
+                None => format!("{name} was not evacuated"),
+            })
+        }
+        Some(name) => {
+            let by = args.by.unwrap_or_else(this_user);
+            let mut order = Evacuate::new(&name).by(by);
+            if let Some(time) = args.lasting {
+                order = order.lasting(time);
+            }
+            if let Some(reason) = args.reason {
+                order = order.reason(reason);
+            }
+            session.evacuate(order).await?;
+            Some(ordered(&session, &name, args.lasting).await)
+        }
+    };
+    match (global.output, said) {
+        (Format::Text, Some(said)) => output::say(said)?,
+        (Format::Text, None) => output::say(table(&standing(&session).await?))?,
+        (Format::Json, _) => output::say_json(&Evacuations {
+            namespace: session.namespace().to_owned(),
+            now_unix_ms: view::now_unix_ms(),
+            evacuations: standing(&session).await?,
+            lifted,
+        })?,
+    }
+    Ok(Code::Done)
+}
+
+/// Returns the orders that stand, by the names of the data centres.
+pub(crate) async fn standing(session: &Session) -> eldest::Result<Vec<Evacuation>> {
+    let all = session.evacuations().await?;
+    Ok(all.iter().map(shown).collect())
+}
+
+/// Writes an order as a part of a line.
+pub(crate) fn described(order: &Evacuation) -> String {
+    let ends = match order.until_unix_ms {
+        Some(until) => format!("for {} more", left(until)),
+        None => "until it is lifted".to_owned(),
+    };
+    let by = order.by.as_deref().map(|by| format!(", by {by}"));
+    let reason = order.reason.as_deref().map(|why| format!(": {why}"));
+    let (by, reason) = (by.unwrap_or_default(), reason.unwrap_or_default());
+    one_line(&format!("{} {ends}{by}{reason}", order.data_center))
+}
+
+fn shown(order: &eldest::Evacuation) -> Evacuation {
+    let unix_ms = |time: SystemTime| {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    };
+    Evacuation {
+        data_center: order.data_center().to_owned(),
+        by: order.by().map(str::to_owned),
+        reason: order.reason().map(str::to_owned),
+        since_unix_ms: order.since().map(unix_ms),
+        until_unix_ms: order.until().map(unix_ms),
+    }
+}
+
+/// Says what was ordered, and whom it concerns, so that a misspelt name is noticed.
+async fn ordered(session: &Session, name: &str, lasting: Option<Duration>) -> String {
+    let ends = match lasting {
+        Some(time) => format!("for {}", view::length(time)),
+        None => "until it is lifted".to_owned(),
+    };
+    let ordered = format!("{} is evacuated {ends}", one_line(name));
+    // The order stands, even if this user may not see the candidates.
+    let Ok(overview) = session.overview("").await else {
+        return ordered;
+    };
+    let queues = overview.queues().iter();
+    let members = queues.flat_map(|queue| queue.roster().members());
+    let announced = members.filter(|member| member.announcement().data_center() == Some(name));
+    match announced.count() {
+        0 => format!("{ordered}; no node announces this data center now"),
+        1 => format!("{ordered}; 1 key announces this data center"),
+        count => format!("{ordered}; {count} keys announce this data center"),
+    }
+}
+
+fn left(until_unix_ms: u64) -> String {
+    let left = until_unix_ms.saturating_sub(view::now_unix_ms());
+    view::length(Duration::from_millis(left))
+}
+
+fn table(orders: &[Evacuation]) -> String {
+    if orders.is_empty() {
+        return "no data center is evacuated".to_owned();
+    }
+    let or_nothing = |text: &Option<String>| text.as_deref().map_or("-".to_owned(), one_line);
+    let row = |order: &Evacuation| {
+        let age = order
+            .since_unix_ms
+            .map(|since| view::length(view::age(since)));
+        vec![
+            one_line(&order.data_center),
+            age.unwrap_or("-".to_owned()),
+            order
+                .until_unix_ms
+                .map_or("when lifted".to_owned(), |until| {
+                    format!("in {}", left(until))
+                }),
+            or_nothing(&order.by),
+            or_nothing(&order.reason),
+        ]
+    };
+    let header = ["DATA CENTRE", "AGE", "ENDS", "BY", "REASON"];
+    view::table(&header, orders.iter().map(row))
+}
+
+fn this_user() -> String {
+    let user = ["USER", "LOGNAME"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok());
+    let user = user.filter(|user| !user.is_empty());
+    let host = member::host_name();
+    user.map_or(host.clone(), |user| format!("{user}@{host}"))
+}

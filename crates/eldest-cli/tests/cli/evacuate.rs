@@ -1,0 +1,152 @@
+//! `eldest evacuate`.
+
+use eldest::{Announcement, Candidate, LostReason, Session, SessionOptions};
+use eldest_testing::Etcd;
+
+use crate::common::{DONE, Result, SOON, USAGE, at, keys, run};
+
+/// Stands in the election "jobs", in that data center.
+async fn stands(etcd: &Etcd, identity: &str, data_center: &str) -> Result<(Session, Candidate)> {
+    let here = Announcement::default().with_data_center(data_center);
+    let options = SessionOptions::new(identity).announcement(here);
+    let session = Session::connect([etcd.endpoint()], options).await?;
+    let candidate = crate::common::stand(&session, "jobs").await?;
+    Ok((session, candidate))
+}
+
+#[tokio::test]
+async fn the_leader_of_an_evacuated_data_center_gives_way_and_the_order_is_shown_until_lifted()
+-> Result {
+    let etcd = Etcd::start().await?;
+    let (_a, mut a) = stands(&etcd, "a", "dc1").await?;
+    let (_b, mut b) = stands(&etcd, "b", "dc2").await?;
+    let first = a.elected().await?;
+    let order = [
+        "evacuate",
+        "dc1",
+        "--for",
+        "2h",
+        "--reason",
+        "new switches",
+        "--by",
+        "ops",
+    ];
+    let ended = run(at(&etcd, &order)).await?;
+    assert_eq!(
+        ended.done().stdout,
+        "dc1 is evacuated for 2h0m; 1 key announces this data center\n"
+    );
+    tokio::time::timeout(SOON, first.lost().cancelled()).await?;
+    assert_eq!(first.lost_reason(), Some(LostReason::Evacuated));
+    drop(first);
+    let second = tokio::time::timeout(SOON, b.elected()).await??;
+
+    let status = run(at(&etcd, &["status"])).await?;
+    let line = status.done().stdout.lines().next().unwrap_or_default();
+    assert!(line.starts_with("evacuated: dc1 for 1h59m more"), "{line}");
+    assert!(line.ends_with(", by ops: new switches"), "{line}");
+    let list = run(at(&etcd, &["evacuate", "--list"])).await?;
+    let rows: Vec<&str> = list.done().stdout.lines().collect();
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert!(rows[0].starts_with("DATA CENTRE"), "{rows:?}");
+    for part in ["dc1", "in 1h59m", "ops", "new switches"] {
+        assert!(rows[1].contains(part), "{part}: {rows:?}");
+    }
+
+    let ended = ["evacuate", "dc1", "--lift"];
+    let lifted = run(at(&etcd, &ended)).await?;
+    assert_eq!(lifted.done().stdout, "dc1 is no longer evacuated\n");
+    let again = run(at(&etcd, &ended)).await?;
+    assert_eq!(again.done().stdout, "dc1 was not evacuated\n");
+    let list = run(at(&etcd, &["evacuate", "--list"])).await?;
+    assert_eq!(list.done().stdout, "no data center is evacuated\n");
+    assert!(second.is_valid(), "nobody moves back");
+    Ok(())
+}
+
+#[tokio::test]
+async fn as_json_each_form_writes_the_orders_that_stand() -> Result {
+    let etcd = Etcd::start().await?;
+    let json = async |args: &[&str]| {
+        let args = [&["evacuate"], args, &["--output", "json"]].concat();
+        let ended = run(at(&etcd, &args)).await?;
+        assert_eq!(ended.code, DONE, "{ended:?}");
+        Result::Ok(ended.json())
+    };
+    let one = json(&["dc1", "--by", "ops"]).await?;
+    assert_eq!(one["lifted"], serde_json::Value::Null);
+    assert_eq!(one["evacuations"][0]["data_center"], "dc1");
+    assert_eq!(one["evacuations"][0]["by"], "ops");
+    assert_eq!(
+        one["evacuations"][0]["until_unix_ms"],
+        serde_json::Value::Null
+    );
+    let two = json(&["dc2", "--for", "60s"]).await?;
+    let order = &two["evacuations"][1];
+    let (since, until) = (
+        order["since_unix_ms"].as_u64(),
+        order["until_unix_ms"].as_u64(),
+    );
+    assert_eq!(until, since.map(|since| since + 60_000));
+    assert!(order["by"].is_string(), "{order}");
+    assert_eq!(json(&["--list"]).await?["evacuations"], two["evacuations"]);
+    let lifted = json(&["dc2", "--lift"]).await?;
+    assert_eq!(&lifted["lifted"], order);
+    assert_eq!(lifted["evacuations"], one["evacuations"]);
+    let status = run(at(&etcd, &["status", "--output", "json"]))
+        .await?
+        .json();
+    assert_eq!(status["evacuations"], one["evacuations"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_data_center_that_nobody_announces_is_told_and_control_characters_are_not_written()
+-> Result {
+    let etcd = Etcd::start().await?;
+    let ended = run(at(
+        &etcd,
+        &["evacuate", "d1", "--reason", "a\u{1b}[31mb\nc"],
+    ))
+    .await?;
+    assert_eq!(
+        ended.done().stdout,
+        "d1 is evacuated until it is lifted; no node announces this data center now\n"
+    );
+    for args in [&["evacuate", "--list"][..], &["status"]] {
+        let shown = run(at(&etcd, args)).await?;
+        let shown = &shown.done().stdout;
+        assert!(shown.contains("a\u{fffd}[31mb\u{fffd}c"), "{shown:?}");
+        assert!(!shown.contains('\u{1b}'), "{shown:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_cannot_be_ordered_is_refused_and_nothing_is_written() -> Result {
+    let etcd = Etcd::start().await?;
+    for (args, part) in [
+        (
+            &["dc1", "--for", "1s"][..],
+            "the evacuation is to last 1s; it must last from 5s",
+        ),
+        (&["dc1", "--for", "745h"], "from 5s to 31 days"),
+        (&["", "--for", "5s"], "the data centre's name has 0 bytes"),
+        (&["dc\n1"], "must not contain control characters"),
+    ] {
+        let args = [&["evacuate"], args].concat();
+        run(at(&etcd, &args)).await?.failed(USAGE, &[part]);
+    }
+    for (args, part) in [
+        (&[][..], "<DATA_CENTER>"),
+        (&["--lift"], "<DATA_CENTER>"),
+        (&["dc1", "--list"], "cannot be used with"),
+        (&["dc1", "--lift", "--for", "5s"], "cannot be used with"),
+        (&["dc1", "--for", "60"], "it has no unit"),
+    ] {
+        let args = [&["evacuate"], args].concat();
+        run(at(&etcd, &args)).await?.failed_usage(USAGE, part);
+    }
+    assert!(keys(&mut etcd.client().await).await?.is_empty());
+    Ok(())
+}
