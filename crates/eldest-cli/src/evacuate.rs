@@ -23,7 +23,7 @@ use crate::{member, view};
     When the order has ended, nobody moves back: the nodes keep their places in the queues.",
     after_help = "Examples:
   # Evacuate dc1 for two hours
-  eldest evacuate dc1 --for 2h --reason 'new switches'
+  eldest evacuate dc1 --for 2h --reason maintenance
   # Show the data centers that are evacuated
   eldest evacuate --list
   # Lift the order
