@@ -12,8 +12,12 @@ use crate::error::Result;
 pub use crate::runtime::{Env, SharedEnv, System, timeout};
 use crate::session::SessionShared;
 use crate::state::Backlog;
-pub use crate::state::{Held, LocalState};
-use crate::{Election, Leadership, Observer, Session, Term};
+pub use crate::state::{EVACUATION, Held, LocalState};
+use crate::{
+    Election, Evacuation, Leadership, Member, Observer, PartitionMapObserver, Partitions, Roster,
+    Session, Term,
+};
+use eldest_core::kv::Reach;
 use eldest_core::time::Time;
 use tokio::sync::watch;
 
@@ -33,6 +37,12 @@ impl<'a> From<&'a Election> for Inside<'a> {
     }
 }
 
+impl<'a> From<&'a Partitions> for Inside<'a> {
+    fn from(partitions: &'a Partitions) -> Self {
+        Self(&partitions.handle.shared)
+    }
+}
+
 impl<'a> From<&'a Leadership> for Inside<'a> {
     fn from(leadership: &'a Leadership) -> Self {
         Self(leadership.shared())
@@ -40,6 +50,11 @@ impl<'a> From<&'a Leadership> for Inside<'a> {
 }
 
 impl<'a> Inside<'a> {
+    /// Whether both are the same session.
+    pub fn is(self, other: Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+
     /// Its clock, timers and tasks.
     pub fn env(self) -> &'a SharedEnv {
         &self.0.env
@@ -136,10 +151,38 @@ impl Freshness {
         Self(observer.backlog())
     }
 
+    /// Of what this observer of partitions has seen.
+    pub fn of_map(observer: &PartitionMapObserver) -> Self {
+        Self(observer.changes().backlog())
+    }
+
+    /// As of when everything was seen, changes that wait to be read included.
+    pub fn as_of(&self) -> Option<Time> {
+        self.0.as_of()
+    }
+
     /// As of when the first `taken` changes are complete, if there are no others.
     pub fn as_of_all(&self, taken: u64) -> Option<Time> {
         self.0.as_of_all(taken)
     }
+}
+
+/// Observes the orders to evacuate data centres in the session's namespace. [`evacuations`] reads what it delivers.
+///
+/// # Errors
+///
+/// As [`Election::observe`].
+pub async fn observe_evacuations(session: &Session) -> Result<Observer> {
+    let handle = session.handle().clone();
+    let marks = handle.shared.settings.marks().into();
+    let observer = Observer::start(handle, marks, Reach::Everything).await?;
+    Ok(observer.unled())
+}
+
+/// The orders that an observer of [`observe_evacuations`] has delivered, by the names of the data centres.
+pub fn evacuations(session: &Session, seen: &Roster) -> Arc<[Evacuation]> {
+    let marks = seen.members().iter().map(Member::entry);
+    Evacuation::all(&session.shared().settings.marks(), marks)
 }
 
 /// Sets the gauge `eldest_leading`, with the feature `metrics`.

@@ -103,23 +103,24 @@
 //! |---|---|
 //! | connect, and set TTL, timeouts, credentials and TLS | [`Session`], [`SessionOptions`] |
 //! | run work while this node leads | [`Election::run`], [`Election::spawn`] |
-//! | run work while it follows, or end a leader whose work hangs | [`Election::runner`], [`Runner`] |
-//! | control each step of a candidate | [`Election::campaign`], [`Candidate`], [`Leadership`] |
+//! | run work while it follows, or end a stuck leader | [`Election::runner`], [`Runner`] |
+//! | run jobs at fixed times | [`Election::every`] |
+//! | control each step | [`Election::campaign`], [`Candidate`], [`Leadership`] |
 //! | ask whether this node may act | [`Term::is_valid`], [`Term::lost`], [`Election::is_leader`] |
 //! | refuse writes of an old leader | [`Term::txn`], [`Term::fence`], [`Term::fencing_token`] |
 //! | find the leader and the candidates | [`Election::leader`], [`Election::roster`], [`Election::observe`], [`Session::overview`] |
 //! | tell others how to reach this node | [`Announcement`], [`Leadership::proclaim`] |
-//! | exclude other nodes from a short step | [`Session::lock`], [`Session::semaphore`] |
+//! | exclude others from a short step | [`Session::lock`], [`Session::semaphore`] |
 //! | spread work over many nodes | [`Session::partitions`] |
 //! | list nodes that need no leader | [`Session::group`] |
-//! | decide what to do after an error | [`Error::kind`], [`ErrorKind`] |
-//! | take over from a crashed process at once | [`SessionOptions::guard`] |
-//! | see how this node is doing | [`Session::state`], [`Election::status`] |
+//! | decide after an error | [`Error::kind`], [`ErrorKind`] |
+//! | take over from a crash at once | [`SessionOptions::guard`] |
+//! | see this node's state | [`Session::state`], [`Election::status`] |
 //!
 //! A dropped future leaves no key, lease or task behind. Only the outcome of a dropped [`Term::txn`] or `proclaim` is
 //! unknown.
 //!
-//! The crate logs with `tracing`: see [log lines][logging].
+//! The crate logs with `tracing`: [log lines][logging].
 //!
 //! # Features
 //!
@@ -128,14 +129,16 @@
 //! | feature | adds |
 //! |---|---|
 //! | `tls` | `https` endpoints: `tls-ring` and `tls-native-roots`; `SessionOptions::tls` names your own certificates |
-//! | `tls-ring`, `tls-aws-lc` | `https` endpoints, with the cryptography of ring or of AWS. With both, ring is used unless the program has installed a default for rustls |
+//! | `tls-ring`, `tls-aws-lc` | `https` endpoints, with the cryptography of ring or of AWS. With both, ring is used unless rustls has another default |
 //! | `tls-native-roots`, `tls-webpki-roots` | the authorities trusted by default: the system's, or Mozilla's built-in ones. With both, all of them |
+//! | `srv` | [`Endpoint`]s from SRV records |
 //! | `etcd-client` | conversions of [`Fence`], [`Condition`] and [`Op`] into types of `etcd-client`, in the version that this crate uses |
+//! | `cron` | [`Schedule`]s from cron expressions |
 //! | `serde` | `Serialize` for [`Status`], [`SessionState`], [`Roster`], [`Member`], reasons and [`QueueKind`]; `Deserialize` for [`SessionOptions`], [`Announcement`], [`WatchScope`], [`OnOverrun`], [`Status`] and reasons |
 //! | `metrics` | [metrics] through the facade of the crate `metrics`, and the module `metrics` |
 //!
-//! `eldest-http` serves the state over HTTP, `eldest-cli` is the command `eldest`, and `eldest-testing` helps test your
-//! failover.
+//! `eldest-route` sends requests to the leader, `eldest-http` serves the state over HTTP, `eldest-cli` is the command,
+//! `eldest-testing` tests failover.
 //!
 //! # Clock
 //!
@@ -152,7 +155,7 @@
 //! | you want to | read |
 //! |---|---|
 //! | start, or decide | [start here][start], [guarantees and limits][guarantees], [how it works][how], [comparison][comparison] |
-//! | use it | [a leader's task][run], [followers and routing][followers], [fencing][fencing], [locks][locks], [partitions][partitions], [groups][groups] |
+//! | use it | [a leader's task][run], [followers and routing][followers], [fencing][fencing], [locks][locks], [partitions][partitions], [groups][groups], [schedules][schedules] |
 //! | test your failover | [testing][testing] |
 //! | run it | [choosing a TTL][ttl], [permissions][permissions], [operating][operations], [supported versions][versions] |
 //! | share an election with Go or `etcdctl` | [interoperability][interop] |
@@ -171,6 +174,7 @@
 //! [partitions]: https://docs.rs/crate/eldest/latest/source/docs/partitions.md
 //! [permissions]: https://docs.rs/crate/eldest/latest/source/docs/security.md
 //! [run]: https://docs.rs/crate/eldest/latest/source/docs/run.md
+//! [schedules]: https://docs.rs/crate/eldest/latest/source/docs/schedules.md
 //! [start]: https://docs.rs/crate/eldest/latest/source/docs/start.md
 //! [testing]: https://docs.rs/crate/eldest/latest/source/docs/testing.md
 //! [ttl]: https://docs.rs/crate/eldest/latest/source/docs/ttl.md
@@ -203,6 +207,7 @@ mod observe;
 pub mod operator;
 mod partitions;
 mod runtime;
+mod schedule;
 mod session;
 mod state;
 mod util;
@@ -226,7 +231,8 @@ pub use observe::{
     LeaderChange, LeaderChanges, LeaseTime, Observer, Overview, PartitionMap, PartitionMapObserver,
     PartitionOwner, Queue, QueueKind,
 };
-pub use partitions::{Partition, PartitionMembership, Partitions};
+pub use partitions::{Partition, PartitionMembership, PartitionRunner, Partitions};
+pub use schedule::{CatchUp, Delivery, Due, Every, Schedule};
 pub use session::{Session, SessionOptions};
 pub use state::{
     Announcement, AsOf, Deadline, Evacuate, Evacuation, LeaseView, Member, Roster, SessionState,
@@ -238,7 +244,7 @@ pub use tokio_util::sync::CancellationToken;
 #[cfg(feature = "unstable-sim")]
 #[doc(hidden)]
 pub mod sim {
-    pub use crate::runtime::{Env, Scripted, Watched};
+    pub use crate::runtime::{Env, Scripted, Service, Watched};
     pub use eldest_core::time::Time;
 }
 
@@ -262,6 +268,8 @@ mod pages {
     mod groups {}
     #[doc = include_str!("../docs/guard.md")]
     mod guard {}
+    #[doc = include_str!("../docs/hand-out.md")]
+    mod hand_out {}
     #[doc = include_str!("../docs/http.md")]
     mod http {}
     #[doc = include_str!("../docs/locks.md")]
@@ -272,8 +280,12 @@ mod pages {
     mod partitions {}
     #[doc = include_str!("../docs/rolling-restart.md")]
     mod rolling_restart {}
+    #[doc = include_str!("../docs/route.md")]
+    mod route {}
     #[doc = include_str!("../docs/run.md")]
     mod run {}
+    #[doc = include_str!("../docs/schedules.md")]
+    mod schedules {}
     #[doc = include_str!("../docs/start.md")]
     mod start {}
     #[doc = include_str!("../docs/step-by-step.md")]

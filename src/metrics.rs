@@ -73,6 +73,10 @@ pub fn describe() {
         "eldest_guarded",
         "1 while a guard guards the session's lease, else 0."
     );
+    describe_gauge!(
+        "eldest_evacuated",
+        "1 while the data centre is evacuated, as the session sees it, else 0."
+    );
     describe_endpoints();
 }
 
@@ -96,6 +100,10 @@ fn describe_endpoints() {
     describe_counter!(
         "eldest_endpoint_probes_total",
         "Probes of endpoints, by outcome: answered or failed."
+    );
+    describe_counter!(
+        "eldest_endpoint_lookups_total",
+        "Lookups of endpoints, by source (dns, srv or members) and outcome (answered or failed)."
     );
 }
 
@@ -121,7 +129,7 @@ fn describe_agent() {
 
 /// The calls of the facade, each from one place.
 #[cfg(feature = "metrics")]
-mod told {
+mod recorders {
     use ::metrics::{counter, gauge, histogram};
 
     use super::{Duration, LostReason};
@@ -187,6 +195,12 @@ mod told {
         gauge!("eldest_guarded", "identity" => identity.to_owned()).set(value);
     }
 
+    pub(crate) fn evacuated(identity: &str, data_center: &str, evacuated: bool) {
+        let value = if evacuated { 1.0 } else { 0.0 };
+        gauge!("eldest_evacuated", "identity" => identity.to_owned(), "data_center" => data_center.to_owned())
+            .set(value);
+    }
+
     /// Shows what has not happened yet as 0, so that its first rise is seen.
     pub(crate) fn agent_started() {
         agent_sessions(0);
@@ -236,10 +250,18 @@ mod told {
         counter!("eldest_endpoint_probes_total", "identity" => identity.to_owned(), "outcome" => outcome)
             .increment(1);
     }
+
+    pub(crate) fn endpoints_looked_up(identity: &str, source: &'static str, outcome: &'static str) {
+        counter!(
+            "eldest_endpoint_lookups_total",
+            "identity" => identity.to_owned(), "source" => source, "outcome" => outcome
+        )
+        .increment(1);
+    }
 }
 
 #[cfg(not(feature = "metrics"))]
-mod told {
+mod recorders {
     use super::{Duration, LostReason};
 
     pub(crate) fn leading(_: &str, _: &str, _: bool) {}
@@ -253,6 +275,7 @@ mod told {
     pub(crate) fn request_failed(_: &str, _: &'static str) {}
     pub(crate) fn watch_lost(_: &str) {}
     pub(crate) fn guarded(_: &str, _: bool) {}
+    pub(crate) fn evacuated(_: &str, _: &str, _: bool) {}
     pub(crate) fn agent_started() {}
     pub(crate) fn agent_sessions(_: usize) {}
     pub(crate) fn agent_revoked(_: &'static str) {}
@@ -262,6 +285,7 @@ mod told {
     pub(crate) fn endpoint_used(_: &str, _: &str, _: &'static str, _: bool) {}
     pub(crate) fn round_trip(_: &str, _: &str, _: Duration) {}
     pub(crate) fn endpoint_probed(_: &str, _: &'static str) {}
+    pub(crate) fn endpoints_looked_up(_: &str, _: &'static str, _: &'static str) {}
 }
 
-pub(crate) use told::*;
+pub(crate) use recorders::*;

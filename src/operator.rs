@@ -107,6 +107,41 @@ pub fn ttl(options: &SessionOptions) -> Duration {
     options.chosen_ttl()
 }
 
+/// An endpoint as it was named, or as it was found.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// Its URL.
+    pub url: String,
+    /// The data center that it was named with.
+    pub data_center: Option<String>,
+    /// To connect to it.
+    pub endpoint: crate::Endpoint,
+}
+
+/// Looks the endpoints up once, as a session of these options does.
+///
+/// # Errors
+///
+/// `InvalidInput`: an endpoint or an option breaks a rule, or there is no tokio runtime. `Unavailable`: a name was not
+/// found.
+pub async fn look_up(
+    endpoints: Vec<crate::Endpoint>,
+    options: SessionOptions,
+) -> Result<Vec<Found>> {
+    let invalid = |message: String| Error::new(ErrorKind::InvalidInput, message);
+    let settings = options.settle()?;
+    let env: SharedEnv = Arc::new(System::new().map_err(|error| invalid(error.to_string()))?);
+    let pool = Pool::new(env, endpoints, settings.access(), settings.request_timeout);
+    let found = pool.map_err(invalid)?.found_once().await;
+    let found = found.map_err(|why| Error::new(ErrorKind::Unavailable, why))?;
+    let found = found.into_iter().map(|(url, data_center, endpoint)| Found {
+        url,
+        data_center,
+        endpoint,
+    });
+    Ok(found.collect())
+}
+
 /// One member of etcd, asked by itself. Every call ends within two request timeouts, one of them for connecting, and none is
 /// repeated.
 pub struct Endpoint {
@@ -122,13 +157,14 @@ impl Endpoint {
     /// # Errors
     ///
     /// `InvalidInput`: the endpoint or an option breaks a rule, or there is no tokio runtime.
-    pub fn new(url: impl Into<String>, options: SessionOptions) -> Result<Self> {
+    pub fn new(endpoint: impl Into<crate::Endpoint>, options: SessionOptions) -> Result<Self> {
         let invalid = |message: String| Error::new(ErrorKind::InvalidInput, message);
-        let (url, settings) = (url.into(), options.settle()?);
+        let (endpoint, settings) = (endpoint.into(), options.settle()?);
+        let url = endpoint.url().to_owned();
         let env: SharedEnv = Arc::new(System::new().map_err(|error| invalid(error.to_string()))?);
         let pool = Pool::new(
             Arc::clone(&env),
-            std::slice::from_ref(&url),
+            [endpoint],
             settings.access(),
             settings.request_timeout,
         );
@@ -163,7 +199,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// As [`Endpoint::status`], and `PermissionDenied`: with users enabled, newer versions tell it to root alone.
+    /// As [`Endpoint::status`], and `Unauthenticated`: with users enabled, each of them may ask, and nobody else.
     pub async fn members(&self) -> Result<Vec<EtcdMember>> {
         told(self.pool.members().await)
     }

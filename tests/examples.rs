@@ -24,14 +24,16 @@ type Result<T = ()> = std::result::Result<T, BoxError>;
 const LONG: Duration = Duration::from_secs(30);
 
 /// All there are; each has a test below.
-const EXAMPLES: [&str; 9] = [
+const EXAMPLES: [&str; 11] = [
     "fenced_writes",
     "follower_work",
+    "forward",
     "http_service",
     "lock",
     "observe",
     "partitioned_consumer",
     "run_a_task",
+    "scheduled",
     "stalled_leader",
     "step_by_step",
 ];
@@ -47,7 +49,13 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     let mut cargo = std::process::Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
     cargo.args(["build", "--quiet", "--examples"]);
-    for package in ["eldest", "eldest-http", "eldest-cli", "eldest-testing"] {
+    for package in [
+        "eldest",
+        "eldest-route",
+        "eldest-http",
+        "eldest-cli",
+        "eldest-testing",
+    ] {
         cargo.args(["--package", package]);
     }
     cargo.arg("--all-features");
@@ -328,10 +336,15 @@ async fn partitioned_consumers_share_shards_and_count_each_item_once_though_one_
 
 /// Status and body of a GET.
 async fn get(address: &str, path: &str) -> Result<(u16, String)> {
+    ask(address, "GET", path).await
+}
+
+/// Status and body of a request without a body.
+async fn ask(address: &str, method: &str, path: &str) -> Result<(u16, String)> {
     let answer = async {
         let mut stream = TcpStream::connect(address).await?;
-        let request =
-            format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\n");
+        let request = format!("{head}Content-Length: 0\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
@@ -392,6 +405,45 @@ async fn http_service_tells_who_leads_and_resigns_on_sigterm() -> Result {
 }
 
 #[tokio::test]
+async fn orders_to_any_node_are_taken_by_the_leader() -> Result {
+    let etcd = Etcd::start().await?;
+    let (mut nodes, mut addresses) = (Vec::new(), Vec::new());
+    for number in 1..=3 {
+        let mut node = Running::start("forward", &etcd, &[("LISTEN", "127.0.0.1:0")])?;
+        let line = node.says("listening on ").await?;
+        addresses.push(line.trim_start_matches("listening on ").to_owned());
+        eventually(LONG, "it stands", async || {
+            let keys = keys(&etcd).await.ok()?;
+            (keys.len() == number).then_some(())
+        })
+        .await?;
+        nodes.push(node);
+    }
+    nodes[0].says("leading, fencing token").await?;
+    let taken_by = async |leader: &str, node: &str| -> Result {
+        let (status, body) = ask(node, "POST", "/orders").await?;
+        assert_eq!(status, 200, "{body}");
+        let taken = format!("taken by {leader}, fencing token ");
+        assert!(body.starts_with(&taken), "{body}");
+        Ok(())
+    };
+    for node in &addresses {
+        taken_by(&addresses[0], node).await?;
+    }
+    let first = nodes.remove(0);
+    first.interrupted(&["no longer leading", "gone"]).await?;
+    for node in &addresses[1..] {
+        taken_by(&addresses[1], node).await?;
+    }
+    // The leader last: the other one never leads.
+    for node in nodes.into_iter().rev() {
+        node.interrupted(&["gone"]).await?;
+    }
+    assert_eq!(keys(&etcd).await?, [""; 0]);
+    Ok(())
+}
+
+#[tokio::test]
 async fn follower_work_is_told_where_the_leader_is_and_ends_before_it_leads() -> Result {
     let etcd = Etcd::start().await?;
     let mut first = Running::start("follower_work", &etcd, &[])?;
@@ -429,6 +481,29 @@ async fn a_stalled_leader_gives_way_and_leads_again_later() -> Result {
         example.interrupted(&["gone"]).await?;
     }
     assert_eq!(keys(&etcd).await?, [""; 0]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn scheduled_reports_go_on_after_a_hand_over_and_none_is_left_out() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut first = Running::start("scheduled", &etcd, &[])?;
+    let number = |line: String| line.rsplit(' ').next().and_then(|word| word.parse().ok());
+    let wrote: Option<u64> = number(first.says("wrote").await?);
+    let mut second = Running::start("scheduled", &etcd, &[])?;
+    eventually(LONG, "it stands", async || {
+        let keys = keys(&etcd).await.ok()?;
+        let candidates = keys.iter().filter(|key| key.contains("/reports/"));
+        (candidates.count() == 2).then_some(())
+    })
+    .await?;
+    let last = number(first.says("wrote").await?);
+    assert_eq!(last, wrote.map(|second| second + 2));
+    first.interrupted(&["gone"]).await?;
+    let next = number(second.says("wrote").await?);
+    assert_eq!(next, last.map(|second| second + 2));
+    second.interrupted(&["gone"]).await?;
+    assert_eq!(keys(&etcd).await?, ["eldest/~schedule/reports"]);
     Ok(())
 }
 

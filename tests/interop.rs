@@ -478,6 +478,33 @@ async fn an_etcdctl_waits_for_our_lock_and_ours_behind_it_wait_for_it() -> Resul
 }
 
 #[tokio::test]
+async fn an_etcdctl_waits_for_our_readers_and_a_reader_behind_it_waits_for_it() -> Result {
+    let Some(etcdctl) = etcdctl() else {
+        return Ok(());
+    };
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (a, b) = (ours(&etcd, "", "a").await?, ours(&etcd, "", "b").await?);
+    let readers = (a.lock("jobs")?.shared(), b.lock("jobs")?.shared());
+    let one = timeout(LONG, readers.0.acquire()).await??;
+    let two = timeout(LONG, readers.1.acquire()).await??;
+    let mut theirs = Etcdctl::start(&etcdctl, &etcd, &["lock", "jobs"])?;
+    queue_of(&mut client, "jobs/", 3).await?;
+    let behind = tokio::spawn(async move { readers.1.acquire().await });
+    queue_of(&mut client, "jobs/", 4).await?;
+    two.release().await?;
+    assert!(one.is_valid() && !behind.is_finished());
+    one.release().await?;
+    let key = theirs.line().await?;
+    assert!(key.starts_with("jobs/") && !behind.is_finished(), "{key}");
+    theirs.end(Signal::INT).await?;
+    timeout(LONG, behind).await???.release().await?;
+    a.close().await?;
+    b.close().await?;
+    nothing_is_left(&etcd).await
+}
+
+#[tokio::test]
 async fn the_rpc_and_ours_wait_for_one_another() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;

@@ -2,7 +2,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
-mod held;
+mod resources;
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use eldest::{BoxError, CancellationToken, Session, SessionOptions};
 use eldest_testing::history::{Recorder, Resources, Rules, What, check};
 use eldest_testing::{Etcd, eventually};
 use etcd_client::Client;
-use held::{held, idle, settled};
+use resources::{idle, in_use, settled};
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
 
@@ -201,7 +201,7 @@ async fn many_sessions(etcd: &Etcd, client: &Client) -> Result {
             PATIENCE,
             format!("session {way} leaves nothing"),
             async || {
-                let now = held(etcd, client).await.ok()?;
+                let now = in_use(etcd, client).await.ok()?;
                 (now.leases == 0 && now.keys == 0).then_some(())
             },
         )
@@ -224,7 +224,7 @@ async fn guarded(etcd: &Etcd, client: &Client, socket: &Path) -> Result {
     drop((state, candidate, leadership));
     session.close().await?;
     eventually(PATIENCE, "a guarded session leaves nothing", async || {
-        let now = held(etcd, client).await.ok()?;
+        let now = in_use(etcd, client).await.ok()?;
         let (listed, _) = agent::status(socket).await.ok()?;
         (now.leases == 0 && now.keys == 0 && listed.is_empty()).then_some(())
     })
@@ -242,7 +242,7 @@ async fn guarded_sessions(etcd: &Etcd, client: &Client) -> Result {
     for _ in 0..3 {
         guarded(etcd, client, &socket).await?;
     }
-    let before = held(etcd, client).await?;
+    let before = in_use(etcd, client).await?;
     for _ in 0..30 {
         guarded(etcd, client, &socket).await?;
     }
@@ -263,7 +263,7 @@ async fn two_hundred_stays_in_elections_leave_nothing_behind() -> Result {
     // One for all counts, so that none counts another's connection.
     let mut client = etcd.client().await;
     client.status().await?;
-    let own = held(&etcd, &client).await?;
+    let own = in_use(&etcd, &client).await?;
     let recorder = Recorder::boottime();
     // What a process has once for all: the watchdog's thread, the runtime's own.
     session(&etcd, "first").await?.close().await?;

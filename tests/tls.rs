@@ -104,6 +104,28 @@ async fn whoever_shows_the_wrong_certificate_or_none_gets_nowhere_and_is_told_wh
 }
 
 #[tokio::test]
+async fn an_address_that_was_looked_up_must_show_the_certificate_of_its_host() -> Result {
+    let sealed = TlsEtcd::start(&[]).await?;
+    sealed.identify("server", &sealed.authority.sign("localhost")?)?;
+    let told = refused_at_once(&sealed, files(&sealed)).await?;
+    assert!(told.contains("not valid for name"), "{told}");
+    let name = sealed.endpoint.replace("127.0.0.1", "localhost");
+    let name = format!("dns+{name}");
+    let session = Session::connect([&name], options(files(&sealed))).await?;
+    let used = session.endpoints().borrow().clone();
+    let at = used.iter().find(|one| one.requests().is_some());
+    assert_eq!(at.map(eldest::EndpointStatus::url), Some(&*sealed.endpoint));
+    session.close().await?;
+
+    sealed.identify("server", &sealed.authority.sign("127.0.0.1")?)?;
+    let options = options(files(&sealed)).connect_timeout(SECOND);
+    let refused = Session::connect([&name], options).await.unwrap_err();
+    let told = refused.report().to_string();
+    assert!(told.contains("not valid for name"), "{told}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_file_that_cannot_be_used_is_named() -> Result {
     let sealed = TlsEtcd::start(&[]).await?;
     sealed.replace("empty.pem", "nothing\n")?;
@@ -226,6 +248,33 @@ async fn an_expired_certificate_ends_the_term_in_time_and_a_new_one_brings_the_n
     drop(leadership);
 
     sealed.identify("client", &sealed.authority.sign("127.0.0.1")?)?;
+    let again = timeout(LONG, candidate.elected()).await??;
+    again.resign().await?;
+    session.close().await?;
+    Ok(())
+}
+
+/// etcd's certificate is replaced first, which is the wrong order: no new connection is made until the node knows the new
+/// authority.
+#[tokio::test]
+async fn a_leader_that_does_not_know_etcd_s_new_authority_stops_in_time_and_returns_once_it_does()
+-> Result {
+    let (logs, _guard) = Logs::capture();
+    let (sealed, new) = (TlsEtcd::start(&[]).await?, Authority::new()?);
+    let (proxy, session, mut candidate, leadership) = leading(&sealed).await?;
+    sealed.identify("server", &new.sign("127.0.0.1")?)?;
+    renewed(&leadership).await?; // a connection that stands is not asked again
+    proxy.drop_connections();
+    timeout(LONG, leadership.lost().cancelled()).await?;
+    assert_eq!(leadership.lost_reason(), Some(LostReason::LeaseExpiring));
+    let class = [("class", "Certificate")];
+    let failed = logs.of("eldest::session", "renewal failed", &class);
+    let told = |line: &capture::Line| line.field("why").contains("UnknownIssuer");
+    assert!(failed.iter().any(told), "the log says why: {logs:?}");
+    drop(leadership);
+
+    let both = format!("{}{}", sealed.authority.pem(), new.pem());
+    sealed.replace("ca.pem", &both)?;
     let again = timeout(LONG, candidate.elected()).await??;
     again.resign().await?;
     session.close().await?;

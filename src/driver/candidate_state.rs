@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::spans::{self, Campaign, Whose};
 use crate::error::{Error, Result};
 use crate::etcd::Pool;
 use crate::metrics;
@@ -46,12 +47,27 @@ pub(crate) struct CandidateState {
     turn: Option<OwnedSemaphorePermit>,
     /// Tells the election's other handles; nobody else has such.
     writer: Option<LocalStatusWriter>,
+    campaign: Campaign,
 }
 
 /// Takes what a candidate wins. It does not keep the session alive: the driver must see when every handle is gone.
 pub(crate) trait Winner: Send + Sync {
     /// A term began. If nobody takes it up, its key must be released.
     fn elected(&self, slot: SlotId, id: TermId, term: Term);
+}
+
+/// A term that began and that nobody was handed yet.
+pub(super) struct Won {
+    winner: Arc<dyn Winner>,
+    slot: SlotId,
+    term: TermId,
+    view: Term,
+}
+
+impl Won {
+    pub(super) fn hand_over(self) {
+        self.winner.elected(self.slot, self.term, self.view);
+    }
 }
 
 /// The user's side of a candidate.
@@ -89,6 +105,7 @@ impl CandidateState {
             brief: turn.is_some(),
             turn,
             writer,
+            campaign: Campaign::default(),
         };
         let channels = CandidateChannels {
             status: status_seen,
@@ -114,6 +131,7 @@ impl CandidateState {
             brief: true,
             turn: None,
             writer: None,
+            campaign: Campaign::default(),
         }
     }
 
@@ -151,7 +169,7 @@ impl CandidateState {
         lease_deadline: Arc<LeaseDeadline>,
         key: Arc<[u8]>,
         token: i64,
-    ) {
+    ) -> Won {
         tell!(self, target: "eldest::election", identity, election = &*self.election, token, "elected");
         if !self.brief {
             metrics::elected(identity, &self.election);
@@ -164,13 +182,27 @@ impl CandidateState {
             key,
             token,
         );
+        let whose = Whose {
+            identity,
+            election: &self.election,
+            // A partition is rarely won, and its work is told apart by its term.
+            brief: self.turn.is_some(),
+        };
+        let span = spans::term(whose, token);
+        self.campaign.elected(whose, span.as_deref());
+        shared.set_span(span);
         self.unclaimed = Some(shared.env.now());
         self.term = Some((term, Arc::clone(&shared)));
         let view = Term { shared };
         if let Some(writer) = &self.writer {
             writer.elected(view.clone(), term);
         }
-        self.elected.elected(slot, term, view);
+        Won {
+            winner: Arc::clone(&self.elected),
+            slot,
+            term,
+            view,
+        }
     }
 
     /// Warns, once, of a term that began before that moment and that nobody took up.
@@ -202,12 +234,14 @@ impl CandidateState {
         };
         if shared.end(reason, cutoff, valid) {
             // The watchdog may have ended it before, for another reason.
-            self.tell_end(identity, shared.token, shared.reason().unwrap_or(reason));
+            self.tell_end(identity, shared, shared.reason().unwrap_or(reason));
         }
     }
 
     /// Whoever did not ask for the end of the term is warned of it.
-    fn tell_end(&self, identity: &str, token: i64, reason: LostReason) {
+    fn tell_end(&self, identity: &str, term: &TermState, reason: LostReason) {
+        let token = term.token;
+        term.end_span(reason);
         if !self.brief {
             metrics::term_ended(identity, &self.election, reason);
         }
@@ -235,6 +269,12 @@ impl CandidateState {
         } else {
             tracing::debug!(target: "eldest::election", identity, election, ?status, "status changed");
         }
+        let whose = Whose {
+            identity,
+            election,
+            brief: self.turn.is_some(),
+        };
+        self.campaign.status(whose, status);
         self.status.change(|shown| {
             *shown = status;
             true
@@ -271,6 +311,7 @@ impl CandidateState {
         );
         let error = error.map_or_else(|| Error::closed_by(reason), Error::from_request);
         drop(self.failure.set(error.clone()));
+        drop(self.campaign.end(reason.as_str()));
         // Whoever is told of the end finds the next one's turn begun.
         drop(self.turn.take());
         self.registered(Err(error));
@@ -285,10 +326,11 @@ impl CandidateState {
     }
 
     pub(super) fn abandoned(&mut self, identity: &str, deadline: Time) {
+        drop(self.campaign.end(LostReason::RuntimeGone.as_str()));
         if let Some((_, shared)) = self.term.take() {
             // One that was over before is not over again.
             if shared.end(LostReason::RuntimeGone, deadline, true) {
-                self.tell_end(identity, shared.token, LostReason::RuntimeGone);
+                self.tell_end(identity, &shared, LostReason::RuntimeGone);
             }
         }
     }

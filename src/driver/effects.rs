@@ -4,18 +4,25 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::Driver;
+use super::candidate_state::Won;
+use super::{Driver, spans};
 use crate::error::Error;
 use crate::metrics;
-use crate::state::{LeaseView, SessionState};
-use eldest_core::action::{self, Action, CandidateAction, SlotId, TermId};
+use crate::state::{LeaseView, Roster, SessionState};
+use eldest_core::action::{self, Action, Ask, CandidateAction, SlotId, TermId};
+use eldest_core::evacuation::MARKS;
 use eldest_core::lease::Lease;
 
 impl Driver {
     pub(super) fn act(&mut self) {
         while let Some(action) = self.core.action() {
             match action {
-                Action::Ask { request, ask } => self.io.ask(request, ask),
+                Action::Ask { request, ask } => {
+                    if matches!(ask, Ask::Open { .. } | Ask::Renew) {
+                        self.renewal = spans::renewal(&self.identity, self.lease_id());
+                    }
+                    self.io.ask(request, ask);
+                }
                 Action::HangUp => self.io.hang_up(),
                 Action::Watch { watch, key, prefix } => self.io.watch(watch, &key, prefix),
                 Action::Unwatch { watch } => self.io.unwatch(watch),
@@ -27,6 +34,15 @@ impl Driver {
                     if let Some(reply) = self.proclaims.remove(&ticket) {
                         drop(reply.send(result.map_err(|t| Error::from_request(&t))));
                     }
+                }
+                Action::Observed {
+                    slot: MARKS,
+                    revision,
+                    entries,
+                    ..
+                } => {
+                    let keys = Roster::of(revision, entries);
+                    self.marks.seen(&self.identity, &keys);
                 }
                 // Observers have a task of their own.
                 Action::Observed { .. }
@@ -40,6 +56,7 @@ impl Driver {
             }
         }
         self.io.flush();
+        self.won.drain(..).for_each(Won::hand_over);
         let (core, releases) = (&self.core, &mut self.releases);
         let done = |(slot, term, reply): &mut (SlotId, TermId, oneshot::Sender<()>)| {
             reply.is_closed() || core.is_released(*slot, *term)
@@ -104,12 +121,15 @@ impl Driver {
         }
     }
 
+    fn lease_id(&self) -> i64 {
+        self.core.lease().map_or(0, Lease::id)
+    }
+
     fn trust(&mut self, deadline: eldest_core::time::Time, fresh: bool) {
         let left = deadline.since(self.env.now());
         metrics::trusted(&self.identity, self.env.unix_time(), left);
         if fresh {
-            let lease = self.core.lease().map_or(0, Lease::id);
-            self.lease_deadlines.begin(lease, deadline);
+            self.lease_deadlines.begin(self.lease_id(), deadline);
             self.env.rewatch();
             return;
         }
@@ -135,14 +155,14 @@ impl Driver {
         };
         if let Some(candidate) = self.candidates.get_mut(&slot) {
             let (env, pool) = (Arc::clone(&self.env), Arc::clone(&self.pool));
-            candidate.elected(
+            self.won.push(candidate.elected(
                 &self.identity,
                 (slot, term),
                 (env, pool),
                 lease_deadline,
                 key,
                 token,
-            );
+            ));
         }
     }
 

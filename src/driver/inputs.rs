@@ -5,11 +5,19 @@ use std::sync::Arc;
 use super::event::Event;
 use super::{Command, Driver};
 use crate::error::Error;
+use eldest_core::action::Answer;
 use eldest_core::reason::EndReason;
 
 impl Driver {
     pub(super) fn event(&mut self, event: Event) {
         let now = self.env.now();
+        if let Event::Renewed {
+            answer: Answer::Opened,
+            ..
+        } = event
+        {
+            self.end_renewal("opened");
+        }
         self.io.take(event, &mut self.core, now);
     }
 
@@ -25,8 +33,8 @@ impl Driver {
                 candidate,
             } => {
                 let prefix = Arc::clone(&candidate.prefix);
-                // A semaphore's permits have keys of their own.
-                if config.permit.is_none() {
+                // A semaphore's permits have keys of their own, and so have those who share a lock.
+                if config.permit.is_none() && config.shared.is_none() {
                     if self
                         .standing
                         .get(&prefix)

@@ -9,8 +9,10 @@ mod failures;
 mod inbox;
 mod inputs;
 mod io;
+mod marks;
 mod notes;
 mod observing;
+mod spans;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use eldest_core::pause::LONGEST_PAUSE;
 use eldest_core::reason::LostReason;
 use eldest_core::{Config, Core};
 
+use candidate_state::Won;
 pub(crate) use candidate_state::{CandidateState, Winner};
 use failures::Failures;
 pub(crate) use inbox::{CommandReceiver, Commands, Room, WeakCommands};
@@ -101,6 +104,7 @@ pub(crate) struct Driver {
     env: SharedEnv,
     pool: Arc<Pool>,
     core: Core,
+    marks: marks::Marks,
     lease_deadlines: Arc<LeaseDeadlines>,
     state: watch::Sender<SessionState>,
     identity: Arc<str>,
@@ -112,8 +116,12 @@ pub(crate) struct Driver {
     proclaims: HashMap<u64, oneshot::Sender<Result<bool>>>,
     tickets: u64,
     releases: Vec<(SlotId, TermId, oneshot::Sender<()>)>,
+    /// Terms of this turn. Their callers wake when the turn's requests are under way, and not between two of its actions.
+    won: Vec<Won>,
     closers: Vec<oneshot::Sender<()>>,
     io: io::Io,
+    /// The span of the renewal under way.
+    renewal: tracing::Span,
     closed: bool,
 }
 
@@ -147,6 +155,7 @@ impl Driver {
                 Arc::clone(&identity),
                 namespace,
             ),
+            marks: marks::Marks::new(Arc::clone(&config.homes.marks)),
             core: Core::new(config),
             env,
             pool,
@@ -158,7 +167,9 @@ impl Driver {
             proclaims: HashMap::new(),
             tickets: 0,
             releases: Vec::new(),
+            won: Vec::new(),
             closers: Vec::new(),
+            renewal: tracing::Span::none(),
             closed: false,
         };
         (driver, inbox)

@@ -16,16 +16,19 @@ impl Driver {
             }
             Note::RenewalFailed { error } => {
                 metrics::renewal(identity, "failed");
+                self.end_renewal("failed");
                 self.failed(What::Renewal, error.class, &error.to_string(), &[]);
             }
             Note::Renewed { took } => {
                 metrics::renewed(identity, *took);
+                self.end_renewal("verified");
                 tracing::trace!(target: "eldest::session", identity, ?took, "renewed");
                 let lines = self.failures.renewed();
                 self.tell(lines);
             }
             Note::RenewalRefused => {
                 metrics::renewal(identity, "refused");
+                self.end_renewal("refused");
                 self.failed(What::Refusal, Class::Retry, "", &[]);
             }
             Note::RenewedLate { left } => {
@@ -62,6 +65,11 @@ impl Driver {
                 self.tell(line);
             }
         }
+    }
+
+    /// Ends the span of the renewal under way, if there is one.
+    pub(super) fn end_renewal(&mut self, outcome: &str) {
+        std::mem::replace(&mut self.renewal, tracing::Span::none()).record("outcome", outcome);
     }
 
     /// A failure that concerns one election, by its key or prefix, or the whole session.

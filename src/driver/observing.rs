@@ -143,6 +143,8 @@ struct Look {
 
 struct Task {
     parts: Parts,
+    /// What readers ask. Those that have asked when the task ends are told so.
+    asked: mpsc::UnboundedReceiver<Ask>,
     core: Core,
     io: io::Io,
     looks: HashMap<SlotId, Look>,
@@ -161,6 +163,7 @@ struct Task {
 impl Task {
     fn new(
         parts: Parts,
+        asked: mpsc::UnboundedReceiver<Ask>,
         answers: mpsc::UnboundedSender<Event>,
         entrance: Arc<Mutex<Entrance>>,
     ) -> Self {
@@ -180,6 +183,7 @@ impl Task {
             ),
             core: Core::new(parts.config.clone()),
             parts,
+            asked,
             looks: HashMap::new(),
             slots: HashMap::new(),
             readers: HashMap::new(),
@@ -193,12 +197,12 @@ impl Task {
 
     async fn run(
         parts: Parts,
-        mut asked: mpsc::UnboundedReceiver<Ask>,
+        asked: mpsc::UnboundedReceiver<Ask>,
         entrance: Arc<Mutex<Entrance>>,
     ) {
         let (answers, mut events) = mpsc::unbounded_channel();
         let mut state = parts.state.clone();
-        let mut task = Task::new(parts, answers, entrance);
+        let mut task = Task::new(parts, asked, answers, entrance);
         loop {
             let wait = task.next_wait();
             let mut many = false;
@@ -220,11 +224,11 @@ impl Task {
                     task.event(event);
                 }
                 Some(event) = events.recv() => task.event(event),
-                Some(ask) = asked.recv() => task.asked(ask),
+                Some(ask) = task.asked.recv() => task.asked(ask),
             }
-            task.catch_up(&mut events, &mut asked);
+            task.catch_up(&mut events);
             task.act();
-            if task.looks.is_empty() && task.ends(&asked) {
+            if task.looks.is_empty() && task.ends() {
                 return;
             }
             if many {
@@ -234,13 +238,9 @@ impl Task {
     }
 
     /// Takes what has arrived meanwhile, so that a flood of changes leaves the others their turn.
-    fn catch_up(
-        &mut self,
-        events: &mut mpsc::UnboundedReceiver<Event>,
-        asked: &mut mpsc::UnboundedReceiver<Ask>,
-    ) {
+    fn catch_up(&mut self, events: &mut mpsc::UnboundedReceiver<Event>) {
         for _ in 0..IN_ONE_TURN {
-            let (event, ask) = (events.try_recv().ok(), asked.try_recv().ok());
+            let (event, ask) = (events.try_recv().ok(), self.asked.try_recv().ok());
             if event.is_none() && ask.is_none() {
                 break;
             }
@@ -254,9 +254,9 @@ impl Task {
     }
 
     /// Whether nobody has asked for anything more.
-    fn ends(&self, asked: &mpsc::UnboundedReceiver<Ask>) -> bool {
+    fn ends(&self) -> bool {
         let mut entrance = lock(&self.entrance);
-        let ends = asked.is_empty();
+        let ends = self.asked.is_empty();
         if ends {
             entrance.asks = None;
         }
@@ -442,6 +442,12 @@ impl Task {
 impl Drop for Task {
     /// The session was closed, or the runtime goes down.
     fn drop(&mut self) {
+        self.asked.close();
+        while let Ok(ask) = self.asked.try_recv() {
+            if let Ask::Look { backlog, .. } = ask {
+                backlog.end();
+            }
+        }
         for (_, backlog) in self.looks.values().flat_map(|look| &look.readers) {
             backlog.end();
         }

@@ -1,16 +1,17 @@
 //! Runs a node's health check, one call at a time and each with a time limit, and logs when the result changes.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::Election;
-use super::work_monitor::WorkMonitor;
 use crate::error::{BoxError, Result};
-use crate::runtime::timeout;
+use crate::runtime::{SharedEnv, timeout};
 
 /// A health check and its times.
 pub(crate) struct Health<C> {
-    election: Election,
+    env: SharedEnv,
+    /// The election, or the partitions, of which it decides.
+    name: Arc<str>,
     every: Duration,
     limit: Duration,
     check: C,
@@ -18,9 +19,15 @@ pub(crate) struct Health<C> {
 }
 
 impl<C> Health<C> {
-    pub(crate) fn new(election: Election, every: Duration, limit: Duration, check: C) -> Self {
+    pub(crate) fn new(
+        env: &SharedEnv,
+        name: &str,
+        (every, limit): (Duration, Duration),
+        check: C,
+    ) -> Self {
         Self {
-            election,
+            env: Arc::clone(env),
+            name: name.into(),
             every,
             limit,
             check,
@@ -40,15 +47,14 @@ impl<C> Health<C> {
         F: Future<Output = Result<(), E>>,
         E: Into<BoxError>,
     {
-        let env = &*self.election.handle.shared.env;
-        let answer = timeout(env, self.limit, (self.check)()).await;
+        let answer = timeout(&*self.env, self.limit, (self.check)()).await;
         let why = match answer {
             Some(Ok(())) => None,
             Some(Err(error)) => Some(error.into().to_string()),
             None => Some(format!("no answer within {:?}", self.limit)),
         };
         let was_ill = std::mem::replace(&mut self.ill, why.is_some());
-        let election = self.election.name();
+        let election = &*self.name;
         match why {
             Some(why) if !was_ill => {
                 tracing::warn!(target: "eldest::election", election, why, "unhealthy");
@@ -69,12 +75,12 @@ impl<C> Health<C> {
         E: Into<BoxError>,
     {
         while !self.asks().await {
-            self.election.handle.shared.env.sleep(self.every).await;
+            self.env.sleep(self.every).await;
         }
     }
 
-    /// Calls the check for as long as it is polled, and reports every `Ok` to the monitor.
-    pub(crate) async fn beat<F, E>(&mut self, monitor: &WorkMonitor) -> Infallible
+    /// Calls the check for as long as it is polled, and reports every `Ok`.
+    pub(crate) async fn beat<F, E>(&mut self, healthy: impl Fn()) -> Infallible
     where
         C: FnMut() -> F,
         F: Future<Output = Result<(), E>>,
@@ -82,9 +88,9 @@ impl<C> Health<C> {
     {
         loop {
             if self.asks().await {
-                monitor.healthy();
+                healthy();
             }
-            self.election.handle.shared.env.sleep(self.every).await;
+            self.env.sleep(self.every).await;
         }
     }
 }

@@ -27,14 +27,15 @@ use eldest_core::reason::LostReason;
 
 pub use candidate::Candidate;
 pub use following::Following;
+pub(crate) use health::Health;
 pub(crate) use leadership::Claim;
 pub use leadership::{Heartbeats, Leadership};
-pub(crate) use run::{late, span_of, unconfirmed};
+pub(crate) use run::{end_term, late, span_of, unconfirmed};
 pub use run_handle::{RunHandle, spawn};
+pub(crate) use runner::check_limits;
 pub use runner::{NoCheck, NoFollower, OnOverrun, Runner};
 pub use shutdown::Shutdown;
 pub(crate) use shutdown::cancel_on;
-#[cfg(test)]
 pub(crate) use work_monitor::WorkMonitor;
 
 /// An election: a prefix in etcd under which each candidate has a key. The candidate with the smallest create revision
@@ -121,8 +122,8 @@ impl Session {
     /// `InvalidInput`: the prefix
     ///
     /// * is empty, ends with `/`, contains control characters, or is longer than 1025 bytes;
-    /// * lies where this crate keeps other keys (a level `~semaphore`, `~partitions`, `~members`, `~run`, `~guard` or `~evacuated`; within the
-    ///   session's namespace any name that begins with `~`);
+    /// * lies where this crate keeps other keys (a level `~semaphore`, `~partitions`, `~members`, `~run`, `~guard`, `~evacuated`,
+    ///   `~schedule` or `~checkpoint`; within the session's namespace any name that begins with `~`);
     /// * is in use for a lock of this session, nests with a prefix that is in use, or is the name of another election
     ///   that is in use within the namespace.
     pub fn election_at(&self, prefix: impl AsRef<str>) -> Result<Election> {
@@ -204,8 +205,10 @@ impl Election {
     }
 
     pub(crate) async fn stand(&self, persistent: bool) -> Result<Candidate> {
-        let config = CandidateConfig {
-            watch_scope: self.watch_scope,
+        let watch_scope = self.watch_scope;
+        // Made when it is needed: thousands of campaigns wait with what this closure holds.
+        let config = move |_| CandidateConfig {
+            watch_scope,
             persistent,
             gives_way: true,
             ..CandidateConfig::default()
@@ -221,7 +224,7 @@ impl Election {
             None,
             local,
             announcement,
-            |_| config,
+            config,
         )
         .await
     }
@@ -524,5 +527,21 @@ impl Error {
                 "this session is already a candidate in {election:?}; two candidates need two sessions"
             ),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::SessionOptions;
+
+    /// Ten thousand campaigns wait at once. Memory for them is the kernel's work too.
+    #[tokio::test]
+    async fn a_campaign_that_waits_takes_little_memory() {
+        let endpoints = ["http://127.0.0.1:1"];
+        let session = Session::connect_lazy(endpoints, SessionOptions::new("n"));
+        let election = session.and_then(|session| session.election("e"));
+        let size = size_of_val(&election.expect("an election").campaign());
+        assert!(size <= 512, "{size} bytes");
     }
 }

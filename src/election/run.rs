@@ -120,7 +120,7 @@ where
                 Some(panic) => End::Panicked(panic),
                 None => self.term(leadership, &monitor, shutdown).await,
             };
-            end_term(&claim, &monitor, end.reason()).await;
+            end_term(&claim, Some(&monitor), end.reason()).await;
             match end {
                 // The candidate rejoins, at the back.
                 End::Lost => {}
@@ -176,7 +176,7 @@ where
             }
             never = async {
                 match check {
-                    Some(check) => check.beat(monitor).await,
+                    Some(check) => check.beat(|| monitor.healthy()).await,
                     None => std::future::pending().await,
                 }
             } => match never {},
@@ -267,13 +267,19 @@ fn monitor(
 }
 
 /// Ends a term whose work has ended or was dropped: awaits its tasks, and lets the key go.
-async fn end_term(claim: &Claim, monitor: &WorkMonitor, reason: Option<LostReason>) {
+pub(crate) async fn end_term(
+    claim: &Claim,
+    monitor: Option<&WorkMonitor>,
+    reason: Option<LostReason>,
+) {
     if let Some(reason) = reason {
         drop(claim.end(reason));
     }
     claim.term().lost().cancelled().await;
     claim.join_tasks().await;
-    monitor.work_ended();
+    if let Some(monitor) = monitor {
+        monitor.work_ended();
+    }
     drop(claim.joined());
 }
 
@@ -294,10 +300,7 @@ pub(crate) fn late<T>(term: &Term, result: Option<Result<T, BoxError>>) -> Optio
 
 /// What the work logs tells which term it was.
 pub(crate) fn span_of(term: &Term) -> tracing::Span {
-    tracing::info_span!(
-        target: "eldest::election", "term",
-        election = term.name(), token = term.fencing_token(),
-    )
+    term.shared.span()
 }
 
 /// Waits for the end of the candidacy: for its key to be gone.

@@ -330,8 +330,10 @@ impl<F, C> Runner<F, C> {
         HF: Future<Output = Result<(), E>>,
         E: Into<BoxError>,
     {
+        let env = &self.election.handle.shared.env;
+        let check = Health::new(env, self.election.name(), (every, limit), check);
         Runner {
-            check: Some(Health::new(self.election.clone(), every, limit, check)),
+            check: Some(check),
             election: self.election,
             follow: self.follow,
             stall_timeout: self.stall_timeout,
@@ -373,7 +375,7 @@ impl<F, C> Runner<F, C> {
         CF: Future<Output = Result<(), CE>>,
         CE: Into<BoxError>,
     {
-        self.check_limits()?;
+        check_limits(self.stall_timeout, self.check.as_ref())?;
         let (shutdown, signal) = shutdown.into_parts();
         let run = Run {
             election: self.election,
@@ -418,20 +420,12 @@ impl<F, C> Runner<F, C> {
         self.run(shutdown, work).await
     }
 
-    fn check_limits(&self) -> Result<()> {
-        if let Some(timeout) = self.stall_timeout {
-            check_limit("stall_timeout", timeout)?;
-        }
-        if let Some(health) = &self.check {
-            let (every, limit) = health.times();
-            check_limit("health_check's limit", limit)?;
-            if every.is_zero() || every >= limit {
-                return Err(invalid(format!(
-                    "the interval of health_check is {every:?}; it must be more than zero and less than its limit of {limit:?}"
-                )));
-            }
-        }
-        Ok(())
+    pub(crate) fn election(&self) -> &Election {
+        &self.election
+    }
+
+    pub(crate) fn stall_limit(&self) -> Option<Duration> {
+        self.stall_timeout
     }
 }
 
@@ -443,6 +437,26 @@ impl<F, C> fmt::Debug for Runner<F, C> {
             .field("on_overrun", &self.on_overrun)
             .finish_non_exhaustive()
     }
+}
+
+/// Refuses limits that cannot be kept.
+pub(crate) fn check_limits<C>(
+    stall_timeout: Option<Duration>,
+    health: Option<&Health<C>>,
+) -> Result<()> {
+    if let Some(timeout) = stall_timeout {
+        check_limit("stall_timeout", timeout)?;
+    }
+    if let Some(health) = health {
+        let (every, limit) = health.times();
+        check_limit("health_check's limit", limit)?;
+        if every.is_zero() || every >= limit {
+            return Err(invalid(format!(
+                "the interval of health_check is {every:?}; it must be more than zero and less than its limit of {limit:?}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn check_limit(name: &str, limit: Duration) -> Result<()> {

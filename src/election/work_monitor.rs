@@ -78,6 +78,17 @@ impl WorkMonitor {
         self.ended.store(true, Ordering::Release);
     }
 
+    /// Ends the term, unless it is over.
+    pub(crate) fn stall(&self, now: Time) {
+        let shared = &self.claim.term().shared;
+        if !shared.is_lost() {
+            // The driver first: work that ends at once is not to be heard of before the reason is, or it would count as
+            // resigned. If the driver is gone, nobody renews and the term is over anyway.
+            drop(self.claim.end(LostReason::Stalled));
+            shared.stall(now.after(self.grace));
+        }
+    }
+
     /// Returns when the term ends if no heartbeat comes before.
     fn stalls_at(&self) -> Option<Time> {
         let limit = |limit: &AtomicU64, since: Time| {
@@ -106,11 +117,8 @@ impl Watched for WorkMonitor {
 
     fn fire(&self, now: Time) {
         let shared = &self.claim.term().shared;
-        if !shared.is_lost() && self.stalls_at().is_some_and(|at| now >= at) {
-            // The driver first: work that ends at once is not to be heard of before the reason is, or it would count as
-            // resigned. If the driver is gone, nobody renews and the term is over anyway.
-            drop(self.claim.end(LostReason::Stalled));
-            shared.stall(now.after(self.grace));
+        if self.stalls_at().is_some_and(|at| now >= at) {
+            self.stall(now);
         }
         if self.aborts_at().is_some_and(|at| now >= at) {
             abort(&shared.election, shared.token);

@@ -151,7 +151,8 @@ impl Access {
         }
     }
 
-    /// Returns the options for one attempt to connect to that endpoint.
+    /// Returns the options for one attempt to connect to that endpoint, whose certificate must be valid for the server name,
+    /// or for the endpoint's host if there is none.
     ///
     /// # Errors
     ///
@@ -160,12 +161,14 @@ impl Access {
     pub(super) async fn now(
         mut self,
         env: &dyn Env,
-        endpoint: &str,
+        (endpoint, server_name): (&str, Option<&str>),
     ) -> Result<ConnectOptions, String> {
         if !endpoint.starts_with("https:") {
             return Ok(self.with_user());
         }
-        let tls = self.tls.take().unwrap_or_default().read(env).await?;
+        let tls = self.tls.take().unwrap_or_default();
+        let tls = tls.or_server_name(server_name);
+        let tls = tls.read(env).await?;
         Ok(self.with_user().with_tls(tls))
     }
 
@@ -174,7 +177,7 @@ impl Access {
     pub(super) fn now(
         self,
         _: &dyn Env,
-        _: &str,
+        _: (&str, Option<&str>),
     ) -> impl Future<Output = Result<ConnectOptions, String>> + use<> {
         std::future::ready(Ok(self.with_user()))
     }

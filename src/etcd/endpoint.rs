@@ -7,9 +7,19 @@ use super::access::Access;
 /// The longest name of a data center, in bytes.
 const MAX_DATA_CENTER: usize = 256;
 
-/// A member of etcd: its URL, and the data center that it is in.
+/// A member of etcd: its URL, and the data center that it is in. Or where members are looked up in DNS.
 ///
-/// [`Session::connect`](crate::Session::connect) takes strings as well, which are URLs without a data center.
+/// | text | endpoints |
+/// |---|---|
+/// | `https://etcd.example:2379` | this one. If its host has several addresses, each connection uses one that answers |
+/// | `dns+https://etcd.example:2379` | one for each address of the host. TLS checks the certificate against the host's name |
+/// | `srv://example.com` | one for each SRV record `_etcd-client-ssl._tcp.example.com` (`https`) and `_etcd-client._tcp.example.com` (`http`), as with etcd's `--discovery-srv` (needs the feature `srv`) |
+/// | `srv://example.com/blue` | as before, with the records `_etcd-client-ssl-blue` and `_etcd-client-blue`, as with etcd's `--discovery-srv-name` |
+///
+/// A session looks names up at the start, when a request fails, and every 30 s on average. While a lookup fails, it keeps
+/// the former endpoints. With TLS options, it ignores the records of `http`.
+///
+/// [`Session::connect`](crate::Session::connect) takes strings as well, which name no data center.
 ///
 /// ```
 /// use eldest::{Endpoint, SessionOptions};
@@ -26,23 +36,38 @@ const MAX_DATA_CENTER: usize = 256;
 pub struct Endpoint {
     pub(super) url: String,
     pub(super) data_center: Option<String>,
+    /// The name for which the certificate must be valid, if it is not the URL's host.
+    pub(super) server_name: Option<String>,
 }
 
 impl Endpoint {
-    /// Makes an endpoint of a URL, such as `https://etcd.example:2379`. Without a scheme it is `http`, or `https` if the
-    /// session has TLS options.
+    /// Makes an endpoint of a URL, such as `https://etcd.example:2379`, or of another text of the table above. Without a
+    /// scheme it is `http`, or `https` if the session has TLS options.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
             data_center: None,
+            server_name: None,
         }
     }
 
-    /// Names the data center that the member is in: 1 to 256 bytes without control characters. Sessions of [the same data
+    /// Names the data center that the member, or each member found, is in: 1 to 256 bytes without control characters. Sessions of [the same data
     /// center](crate::SessionOptions::data_center) prefer the endpoint.
     pub fn data_center(mut self, data_center: impl Into<String>) -> Self {
         self.data_center = Some(data_center.into());
         self
+    }
+}
+
+impl Endpoint {
+    /// As it was given.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The URL, and the name for which the certificate must be valid if that is another.
+    pub(super) fn server(&self) -> (&str, Option<&str>) {
+        (&self.url, self.server_name.as_deref())
     }
 }
 
@@ -73,41 +98,6 @@ impl Place {
     }
 }
 
-/// Each endpoint with its scheme, once; at least one.
-///
-/// # Errors
-///
-/// Says which one is unusable and why.
-pub(super) fn all(endpoints: Vec<Endpoint>, access: &Access) -> Result<Vec<Endpoint>, String> {
-    let mut all: Vec<Endpoint> = Vec::new();
-    for (index, Endpoint { url, data_center }) in endpoints.into_iter().enumerate() {
-        let refused = |why: String| {
-            // An endpoint with a password in it is not repeated.
-            if url.contains('@') {
-                format!("etcd endpoint number {}: {why}", index + 1)
-            } else {
-                format!("etcd endpoint {url:?}: {why}")
-            }
-        };
-        let whole = one(&url, access).map_err(refused)?;
-        if let Some(name) = &data_center {
-            check_data_center(name).map_err(refused)?;
-        }
-        match all.iter().find(|known| known.url == whole) {
-            None => all.push(Endpoint {
-                url: whole,
-                data_center,
-            }),
-            Some(known) if known.data_center == data_center => {}
-            Some(_) => return Err(refused("it is named twice, in two data centers".to_owned())),
-        }
-    }
-    if all.is_empty() {
-        return Err("no etcd endpoint given".to_owned());
-    }
-    Ok(all)
-}
-
 /// Refuses data centers that would have no effect.
 ///
 /// # Errors
@@ -130,7 +120,7 @@ pub(super) fn check_own(own: Option<&str>, endpoints: &[Endpoint]) -> Result<(),
     }
 }
 
-fn check_data_center(name: &str) -> Result<(), String> {
+pub(super) fn check_data_center(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > MAX_DATA_CENTER {
         return Err(format!(
             "the data center's name has {} bytes; 1 to {MAX_DATA_CENTER} are allowed",
@@ -146,7 +136,7 @@ fn check_data_center(name: &str) -> Result<(), String> {
 }
 
 /// Without a scheme it is `http`, or `https` if there are TLS options.
-fn one(endpoint: &str, access: &Access) -> Result<String, String> {
+pub(super) fn one(endpoint: &str, access: &Access) -> Result<String, String> {
     // As other programs take them, in one variable.
     if endpoint.contains(',') {
         return Err("it contains a comma; pass each endpoint separately".to_owned());

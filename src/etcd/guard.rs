@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 
 use super::access::Access;
+use super::endpoint::Endpoint;
 use super::lane::Lane;
 use super::pool::Pool;
 use crate::runtime::SharedEnv;
@@ -44,8 +45,12 @@ impl Pool {
 
     /// Returns what another process needs in order to use the same endpoints: it contains the password.
     pub(crate) fn passed(&self) -> Result<Value, String> {
+        let endpoints = self.in_order();
+        let endpoints = endpoints
+            .iter()
+            .map(|one| json!([one.url, one.server_name]));
         Ok(json!({
-            "endpoints": self.urls(),
+            "endpoints": endpoints.collect::<Vec<_>>(),
             "access": self.access().passed()?,
             "request_timeout_ms": u64::try_from(self.request_timeout().as_millis()).unwrap_or(u64::MAX),
         }))
@@ -54,11 +59,15 @@ impl Pool {
     /// Makes a pool of what [`Pool::passed`] has returned in another process.
     pub(crate) fn from_passed(env: SharedEnv, passed: &Value) -> Result<Self, String> {
         let endpoints = passed["endpoints"].as_array().into_iter().flatten();
-        let endpoints: Vec<String> = endpoints
-            .filter_map(|one| Some(one.as_str()?.to_owned()))
-            .collect();
+        let endpoint = |one: &Value| {
+            Some(Endpoint {
+                server_name: one[1].as_str().map(str::to_owned),
+                ..Endpoint::new(one[0].as_str()?)
+            })
+        };
+        let endpoints: Vec<Endpoint> = endpoints.filter_map(endpoint).collect();
         let timeout = passed["request_timeout_ms"].as_u64().unwrap_or_default();
         let access = Access::from_passed(&passed["access"]);
-        Self::new(env, &endpoints, access, Duration::from_millis(timeout))
+        Self::new(env, endpoints, access, Duration::from_millis(timeout))
     }
 }

@@ -20,7 +20,7 @@ const SHORT_PAGE: i64 = 16;
 
 /// A registration that is done, of whose candidates some may have to be read yet.
 pub(crate) struct Registered {
-    prefix: Vec<u8>,
+    prefix: Arc<[u8]>,
     found: Found,
 }
 
@@ -45,7 +45,7 @@ impl Pool {
         let found = self.create(joins, page).await?;
         let each = joins.iter().zip(found);
         let registered = each.map(|(join, found)| Registered {
-            prefix: join.prefix.to_vec(),
+            prefix: Arc::clone(&join.prefix),
             found,
         });
         Ok(registered.collect())
@@ -78,11 +78,13 @@ impl Pool {
         joins: &[&Join],
         page: i64,
     ) -> Result<Option<Vec<Found>>, RequestError> {
-        let when: Vec<_> = joins.iter().flat_map(|join| conditions(join)).collect();
-        let then: Vec<_> = joins
-            .iter()
-            .flat_map(|join| operations(join, page))
-            .collect();
+        // With their room: what they have none for is copied again and again, and operations are large.
+        let mut when = Vec::with_capacity(2 * joins.len());
+        let mut then = Vec::with_capacity(2 * joins.len());
+        for join in joins {
+            when.extend(conditions(join));
+            then.extend(operations(join, page));
+        }
         let txn = Txn::new().when(when).and_then(then);
         self.call(Lane::Data, async |client| {
             let answer = kv(&client).txn(txn).await?;

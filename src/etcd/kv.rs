@@ -250,15 +250,17 @@ impl Pool {
         let header = page.header;
         let mut entries = Vec::new();
         loop {
-            let next = page.found.last().map(|last| [last.key(), b"\0"].concat());
+            // Nearly every election is read by one page.
+            let last = page.found.last().filter(|_| page.more);
+            let next = last.map(|last| [last.key(), b"\0"].concat());
             let found = page.found.into_iter();
             entries.extend(found.filter(|found| wanted.has(found.key())).map(entry));
             match next {
-                Some(from) if page.more => {
+                Some(from) => {
                     let options = range(wanted.prefix, Some(header.revision), wanted.newest);
                     page = self.page(wanted.lane, &from, options).await?;
                 }
-                _ => return Ok(Listed { header, entries }),
+                None => return Ok(Listed { header, entries }),
             }
         }
     }

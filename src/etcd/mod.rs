@@ -2,7 +2,7 @@
 //!
 //! Everything is a method on [`Pool`]. Each call is sent once and ends within the request timeout. After a failure that
 //! another endpoint may not have, the next call goes to that endpoint. A background task returns to a preferred endpoint
-//! when that is well again. Callers repeat requests themselves.
+//! when that is well again, looks up endpoints that DNS names, and follows etcd's members. Callers repeat requests themselves.
 
 mod access;
 mod batch;
@@ -11,12 +11,15 @@ mod direct;
 mod endpoint;
 mod endpoint_status;
 mod failure;
+mod follow;
 mod guard;
 mod join;
 mod kv;
 mod lane;
 mod lease;
 mod mark;
+mod members;
+mod names;
 mod nearest;
 mod nearness;
 mod operator;
@@ -24,6 +27,7 @@ mod places;
 mod pool;
 mod preferred;
 mod relist;
+mod source;
 mod switches;
 #[cfg(test)]
 mod tests;

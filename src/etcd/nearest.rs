@@ -10,9 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions, ResponseHeader};
-use futures::FutureExt;
 use futures::future::join_all;
-use tracing::Instrument;
 
 use super::call::{CallError, header, kv};
 use super::endpoint::Place;
@@ -26,7 +24,7 @@ use eldest_core::time::Time;
 /// Round trips that one probe measures; the shortest counts.
 const SAMPLES: u32 = 3;
 
-const FOREIGN: &str = "it belongs to another cluster";
+pub(super) const FOREIGN: &str = "it belongs to another cluster";
 
 /// Why a lane was not moved.
 pub(super) enum Stays {
@@ -37,13 +35,6 @@ pub(super) enum Stays {
 }
 
 impl Pool {
-    /// Probes the endpoints and moves the lanes in the background, until the session is closed or dropped. `key` is one
-    /// that the session may read.
-    pub(crate) fn keep_near(self: &Arc<Self>, key: Arc<[u8]>, span: tracing::Span) {
-        let task = run(Arc::downgrade(self), key).instrument(span);
-        self.env.spawn(task.boxed());
-    }
-
     /// When the next probe is due, if one ever is.
     pub(super) fn next_probe(&self) -> Option<Time> {
         let used = self.used();
@@ -139,8 +130,10 @@ impl Pool {
     async fn connect_to_probe(&self, at: &Place) -> Result<Client, RequestError> {
         let url = at.url();
         let failed = |why| RequestError::new(Class::Retry, why, url).unsent();
+        self.found(at)?;
         let access = self.access.clone().without_user();
-        let options = access.now(&*self.env, url).await.map_err(failed)?;
+        let options = access.now(&*self.env, at.endpoint.server()).await;
+        let options = options.map_err(failed)?;
         let connect = self.env.connect(url.to_owned(), options);
         self.in_time(at, async { Ok(connect.await?) }).await
     }
@@ -217,12 +210,12 @@ impl Pool {
         let there = self.in_time(to, Box::pin(head(&client, key))).await;
         let there = there.map_err(Stays::Refused)?;
         if let (Some(here), Some(there)) = (here, there) {
-            Self::compare(here, there, to)?;
+            Self::compare(here, there, to).map_err(Stays::Refused)?;
         }
         self.switch(&before, to, Some(client))
     }
 
-    pub(super) fn compare(here: Header, there: Header, to: &Place) -> Result<(), Stays> {
+    pub(super) fn compare(here: Header, there: Header, to: &Place) -> Result<(), RequestError> {
         let why = if there.cluster != here.cluster {
             FOREIGN
         } else if there.revision < here.revision {
@@ -230,11 +223,7 @@ impl Pool {
         } else {
             return Ok(());
         };
-        Err(Stays::Refused(RequestError::new(
-            Class::Retry,
-            why,
-            to.url(),
-        )))
+        Err(RequestError::new(Class::Retry, why, to.url()))
     }
 
     /// A connection of the lane's own kind to another endpoint than the lane's.
@@ -273,7 +262,7 @@ impl Pool {
 }
 
 /// Until the session is closed or dropped.
-async fn run(pool: Weak<Pool>, key: Arc<[u8]>) {
+pub(super) async fn run(pool: Weak<Pool>, key: Arc<[u8]>) {
     loop {
         let (closed, changed, next) = {
             let Some(pool) = pool.upgrade() else { return };

@@ -385,7 +385,7 @@ impl Nearness {
 }
 
 /// From a half to one and a half.
-fn jitter(chance: u64) -> f64 {
+pub(super) fn jitter(chance: u64) -> f64 {
     0.5 + (chance >> 11) as f64 / (1_u64 << 53) as f64
 }
 

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp};
+use etcd_client::{Client, Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp};
 
 use super::call::{CallError, header, kv};
 use super::kv::{guarded_delete, prefix_end};
@@ -95,19 +95,10 @@ impl Pool {
         .await
     }
 
-    /// Who is in the cluster. With users enabled, newer versions tell it to root alone.
+    /// Who is in the cluster. With users enabled, each of them may ask.
     pub(crate) async fn members(&self) -> Result<Vec<EtcdMember>, RequestError> {
-        self.call(Lane::Data, async |client| {
-            let answer = client.cluster_client().member_list().await?;
-            let members = answer.members().iter().map(|member| EtcdMember {
-                id: member.id(),
-                name: member.name().to_owned(),
-                client_urls: member.client_urls().to_vec(),
-                learner: member.is_learner(),
-            });
-            Ok(members.collect())
-        })
-        .await
+        let asked = self.call(Lane::Data, async |client| members_of(&client).await);
+        Ok(asked.await?.0)
     }
 
     /// What the user may do with the keys below `prefix`. Changes nothing.
@@ -144,6 +135,19 @@ impl Pool {
         self.revoke(granted.id).await?;
         Ok(granted.ttl)
     }
+}
+
+/// The members of the cluster as this member knows them, and the cluster's id.
+pub(super) async fn members_of(client: &Client) -> Result<(Vec<EtcdMember>, u64), CallError> {
+    let answer = client.cluster_client().member_list().await?;
+    let cluster = header(answer.header())?.cluster;
+    let members = answer.members().iter().map(|member| EtcdMember {
+        id: member.id(),
+        name: member.name().to_owned(),
+        client_urls: member.client_urls().to_vec(),
+        learner: member.is_learner(),
+    });
+    Ok((members.collect(), cluster))
 }
 
 fn allowed(asked: Result<(), RequestError>) -> Result<bool, RequestError> {

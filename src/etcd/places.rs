@@ -72,7 +72,10 @@ impl Places {
     pub(super) fn places_for(&mut self, endpoints: Vec<Endpoint>) -> Vec<Arc<Place>> {
         let place = |endpoint: Endpoint| {
             let mut known = self.all.iter();
-            let number = known.find(|place| place.url() == endpoint.url);
+            let same = |known: &Endpoint| {
+                (&known.url, &known.server_name) == (&endpoint.url, &endpoint.server_name)
+            };
+            let number = known.find(|place| same(&place.endpoint));
             let number = number.map_or_else(
                 || {
                     self.next += 1;

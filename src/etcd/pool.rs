@@ -21,8 +21,10 @@ use super::endpoint::{self, Endpoint, Place};
 use super::endpoint_status::{self, EndpointStatus};
 use super::failure;
 use super::lane::{Lane, Ticket};
+use super::names::{Name, Named};
 use super::nearness::Nearness;
 use super::places::Places;
+use super::source;
 use super::switches::{Switch, Switches};
 use crate::runtime::SharedEnv;
 use eldest_core::error::{Class, RequestError};
@@ -51,6 +53,12 @@ pub(crate) struct Pool {
     places: Mutex<Places>,
     /// Held while the list is being replaced.
     pub(super) replacing: tokio::sync::Mutex<()>,
+    /// Locked last, like `places`.
+    named: Mutex<Named>,
+    /// Whether the members that etcd lists replace the endpoints that were named.
+    pub(super) follows_members: bool,
+    /// Something happened that a lookup may mend.
+    pub(super) troubled: Arc<Notify>,
     /// The cluster that answered a linearizable read last; zero before the first.
     pub(super) cluster: AtomicU64,
     /// Whose session it is, for metrics.
@@ -108,7 +116,7 @@ impl Pool {
     ) -> Result<Pool, String> {
         let access = access.into();
         let endpoints = endpoints.into_iter().map(Into::into).collect();
-        let endpoints = endpoint::all(endpoints, &access)?;
+        let endpoints = source::all(endpoints, &access)?;
         let access = access.map(|options| {
             options
                 .with_require_leader(true)
@@ -117,6 +125,7 @@ impl Pool {
                 .with_keep_alive_while_idle(true)
                 .with_auto_token_refresh(true)
         });
+        let names = endpoints.iter().cloned().map(Name::of).collect();
         let places = Places::new(endpoints, None, env.now(), || 0);
         let connection = || Arc::new(Connection::at(places.first()));
         let closed = CancellationToken::new();
@@ -130,6 +139,9 @@ impl Pool {
             data: connection(),
             places: Mutex::new(places),
             replacing: tokio::sync::Mutex::default(),
+            named: Mutex::new(Named::new(names)),
+            follows_members: false,
+            troubled: Arc::default(),
             cluster: AtomicU64::new(0),
             identity: None,
             data_center: None,
@@ -164,6 +176,12 @@ impl Pool {
         Ok(self)
     }
 
+    /// Follows the members that etcd lists.
+    pub(crate) fn following_members(mut self, follows: bool) -> Self {
+        self.follows_members = follows;
+        self
+    }
+
     /// For operators: asks members that know no leader as well, to hear how they are, and takes no time for connecting
     /// from a request, since none is repeated.
     pub(crate) fn for_operators(mut self) -> Self {
@@ -192,14 +210,14 @@ impl Pool {
         }
     }
 
-    /// The URLs of the endpoints in the order in which they were given, beginning with the one in use.
-    pub(super) fn urls(&self) -> Vec<String> {
+    /// The endpoints in the order in which they were given, beginning with the one in use.
+    pub(super) fn in_order(&self) -> Vec<Endpoint> {
         let in_use = self.ticket(Lane::Data).at.number;
         let places = self.places(|places| places.all().to_vec());
         let first = places.iter().position(|place| place.number == in_use);
         let (before, after) = places.split_at(first.unwrap_or(0));
         let all = after.iter().chain(before);
-        all.map(|place| place.url().to_owned()).collect()
+        all.map(|place| place.endpoint.clone()).collect()
     }
 
     pub(super) fn access(&self) -> &Access {
@@ -311,6 +329,9 @@ impl Pool {
             current.at = self.places(|places| places.failed(ticket.lane, &ticket.at, now, chance));
             (Arc::clone(&current.at), current.client.take())
         };
+        if self.is_followed() {
+            self.troubled.notify_one();
+        }
         if next.number == ticket.at.number {
             return;
         }
@@ -374,6 +395,24 @@ impl Pool {
     /// Asks or changes the list of endpoints. `act` locks nothing.
     pub(super) fn places<T>(&self, act: impl FnOnce(&mut Places) -> T) -> T {
         act(&mut self.places.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Asks or changes what the list is made of. `act` locks nothing.
+    pub(super) fn named<T>(&self, act: impl FnOnce(&mut Named) -> T) -> T {
+        act(&mut self.named.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether the list is kept up to date in the background.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.follows_members || self.named(|named| named.has_sources())
+    }
+
+    /// Fails if the endpoint is a name that was not found yet.
+    pub(super) fn found(&self, at: &Place) -> Result<(), RequestError> {
+        match self.named(|named| named.missing(at.url())) {
+            Some(why) => Err(RequestError::new(Class::Retry, why, at.url()).unsent()),
+            None => Ok(()),
+        }
     }
 
     /// The number of each lane's endpoint.
@@ -455,11 +494,13 @@ impl Pool {
         if let Some(attempt) = attempts.find(|attempt| attempt.number == number) {
             return attempt.clone();
         }
-        let endpoint = at.url().to_owned();
+        let (found, endpoint) = (self.found(at), at.endpoint.clone());
         let (env, access) = (Arc::clone(&self.env), self.access.clone());
         let limit = self.request_timeout;
         let client = async move {
-            let options = access.now(&*env, &endpoint).await;
+            found?;
+            let options = access.now(&*env, endpoint.server()).await;
+            let endpoint = endpoint.url;
             let options =
                 options.map_err(|why| RequestError::new(Class::Retry, why, &endpoint).unsent())?;
             let client = env.connect(endpoint.clone(), options).await;

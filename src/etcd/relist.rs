@@ -9,10 +9,27 @@ use futures::future::join_all;
 use super::endpoint::{self, Endpoint, Place};
 use super::endpoint_status::{self, EndpointStatus};
 use super::lane::Lane;
-use super::nearest::{Stays, head};
+use super::names::{self, Name, Named};
+use super::nearest::head;
 use super::pool::Pool;
-use eldest_core::error::RequestError;
+use super::source::{self, Source};
+use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Header;
+
+/// Why a list was not used.
+pub(super) enum Refused {
+    /// This endpoint shows another etcd, or an older state.
+    Unfit(RequestError),
+    /// No endpoint answers: the failure of one.
+    Silent(RequestError),
+}
+
+/// What came of trying an endpoint.
+enum Tried {
+    Answers,
+    Silent(RequestError),
+    Unfit(RequestError),
+}
 
 impl Pool {
     /// Checks a list as [`Pool::new`] and [`Pool::for_session`] do.
@@ -20,13 +37,13 @@ impl Pool {
     /// # Errors
     /// Says which endpoint is unusable and why.
     pub(crate) fn checked(&self, endpoints: Vec<Endpoint>) -> Result<Vec<Endpoint>, String> {
-        let endpoints = endpoint::all(endpoints, &self.access)?;
+        let endpoints = source::all(endpoints, &self.access)?;
         endpoint::check_own(self.data_center.as_deref(), &endpoints)?;
         Ok(endpoints)
     }
 
-    /// Uses these endpoints from now on, and waits until every lane does. The background task of [`Pool::keep_near`] moves
-    /// the lanes.
+    /// Looks these endpoints up, uses them from now on, and waits until every lane does. The background task of
+    /// [`Pool::keep_near`] moves the lanes, and looks the endpoints up again.
     ///
     /// # Errors
     /// The failure of an endpoint, if none answers; or, within the answer, which endpoint shows another etcd. Then nothing
@@ -40,37 +57,84 @@ impl Pool {
         key: &[u8],
     ) -> Result<Result<(), String>, RequestError> {
         let _turn = self.replacing.lock().await;
-        let places = self.places(|places| places.places_for(endpoints));
-        let answers = match self.try_out(&places, key).await {
-            Ok(answers) => answers,
-            Err(Stays::Refused(failure)) => {
+        let mut names: Vec<Name> = endpoints.into_iter().map(Name::of).collect();
+        self.look_up(&mut names).await;
+        match self.adopt(names::list(&names), key, true).await {
+            Ok(_) => {}
+            Err(Refused::Silent(failure)) => return Err(names::explained(&names, failure)),
+            Err(Refused::Unfit(failure)) => {
                 return Ok(Err(format!(
                     "etcd endpoint {:?}: {}",
                     failure.endpoint, failure.message
                 )));
             }
-            Err(Stays::Overtaken) => return Ok(Ok(())),
-        };
-        let answered = answers.iter().any(Result::is_ok);
-        let mut failures = answers.iter().filter_map(|answer| answer.as_ref().err());
-        if let (false, Some(failure)) = (answered, failures.next()) {
-            return Err(failure.clone());
         }
-        let answered: Vec<bool> = answers.iter().map(Result::is_ok).collect();
-        self.replace(&places, &answered);
+        self.named(|named| *named = Named::new(names));
+        self.troubled.notify_one();
         self.lanes_are_listed().await;
         Ok(Ok(()))
     }
 
-    /// Makes a linearizable read at each of them.
+    /// Tries these endpoints and uses them from now on. Called with the turn to replace the list. If `all` is not set,
+    /// those that show another etcd are left out, and are returned.
     ///
     /// # Errors
-    /// One shows another etcd than the present list, or an older state of it.
-    async fn try_out(
+    /// Then nothing has changed.
+    pub(super) async fn adopt(
         &self,
-        places: &[Arc<Place>],
+        endpoints: Vec<Endpoint>,
         key: &[u8],
-    ) -> Result<Vec<Result<Option<Header>, RequestError>>, Stays> {
+        all: bool,
+    ) -> Result<Vec<RequestError>, Refused> {
+        let places = self.places(|places| places.places_for(endpoints));
+        if !all && self.is_unknown() {
+            // As with the endpoints with which a session is connected.
+            self.replace(&places, &vec![true; places.len()]);
+            return Ok(Vec::new());
+        }
+        let (mut fit, mut answered) = (Vec::new(), Vec::new());
+        let (mut unfit, mut silent) = (Vec::new(), Vec::new());
+        for (place, tried) in places.iter().zip(self.try_out(&places, key).await) {
+            match tried {
+                Tried::Unfit(failure) if all => return Err(Refused::Unfit(failure)),
+                Tried::Unfit(failure) => {
+                    unfit.push(failure);
+                    continue;
+                }
+                Tried::Silent(failure) => {
+                    silent.push(failure);
+                    answered.push(false);
+                }
+                Tried::Answers => answered.push(true),
+            }
+            fit.push(Arc::clone(place));
+        }
+        if !answered.contains(&true) {
+            let mut failures = silent.into_iter().chain(unfit);
+            return Err(failures.next().map_or_else(
+                || Refused::Unfit(RequestError::new(Class::Retry, "no endpoint", "")),
+                Refused::Silent,
+            ));
+        }
+        self.replace(&fit, &answered);
+        Ok(unfit)
+    }
+
+    /// Whether no endpoint of the list was found yet, so that there is nothing to compare others with.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.cluster.load(Ordering::Relaxed) == 0 && !self.has_endpoint()
+    }
+
+    /// Whether the list has more than names that were not found yet.
+    pub(super) fn has_endpoint(&self) -> bool {
+        self.places(|places| {
+            let mut all = places.all().iter();
+            all.any(|place| Source::of(place.url()).is_none())
+        })
+    }
+
+    /// Makes a linearizable read at each of them.
+    async fn try_out(&self, places: &[Arc<Place>], key: &[u8]) -> Vec<Tried> {
         let here = self.present(key).await;
         let asked = places.iter().map(|place| async {
             match here {
@@ -95,12 +159,17 @@ impl Pool {
             term: 0,
         });
         let here = here.and_then(|(_, header)| header).or(known);
-        for (place, answer) in places.iter().zip(&answers) {
-            if let (Some(here), Ok(Some(there))) = (here, answer) {
-                Self::compare(here, *there, place)?;
-            }
-        }
-        Ok(answers)
+        let judged = places
+            .iter()
+            .zip(answers)
+            .map(|(place, answer)| match (here, answer) {
+                (Some(here), Ok(Some(there))) => {
+                    Self::compare(here, there, place).map_or_else(Tried::Unfit, |()| Tried::Answers)
+                }
+                (_, Ok(_)) => Tried::Answers,
+                (_, Err(failure)) => Tried::Silent(failure),
+            });
+        judged.collect()
     }
 
     /// A linearizable read through the endpoint of the requests, or the next one that answers; and that one's number.

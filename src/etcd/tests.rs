@@ -22,6 +22,7 @@ mod access;
 mod batches;
 mod direct;
 mod endpoints;
+mod follow;
 mod keys;
 mod leases;
 mod nearest;

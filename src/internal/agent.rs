@@ -35,5 +35,7 @@ pub fn listen(
         settings.access(),
         settings.request_timeout,
     );
-    Agent::listen(&env, pool.map_err(invalid)?, &socket.into())
+    let pool = pool.map_err(invalid)?;
+    let pool = pool.following_members(settings.follow_members);
+    Agent::listen(&env, pool, &socket.into())
 }

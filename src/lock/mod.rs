@@ -11,6 +11,7 @@ use crate::election::Leadership;
 use crate::error::Result;
 use crate::session::{Session, Use};
 use crate::state::{Roster, Term};
+use eldest_core::queue::is_shared;
 use resource::Resource;
 
 use semaphore::check_capacity;
@@ -36,6 +37,18 @@ pub use semaphore::{Permit, Semaphore};
 /// A session has one key per lock. Its tasks queue in the session, first come, first served. Each joins etcd's queue,
 /// at the back, when the key of the task before it is gone, so a busy session does not starve the others. A task that
 /// acquires a lock which it already holds waits for itself, forever.
+///
+/// # Readers and writers
+///
+/// [`Lock::shared`] returns the same lock for readers: any number of them hold it together, on one node and on many.
+/// Everybody else is a writer, and holds it alone. A reader waits for every older writer, even for one that waits
+/// itself, and a writer waits for everybody older. So neither readers nor writers starve: the longest-waiting is
+/// first.
+///
+/// Each reader has a key of its own, `<namespace>/<name>/<lease id in hex>-shared-<number>`. To a program that knows
+/// nothing of readers, it is one more candidate in the queue: `etcdctl lock`, Go's `concurrency.Mutex` and earlier
+/// versions of this crate are writers. A reader cannot become a writer while it holds the lock: release it, and acquire
+/// it anew.
 ///
 /// A lock is a cheap handle from [`Session::lock`](crate::Session::lock); clone it freely.
 ///
@@ -158,7 +171,8 @@ impl Lock {
         Ok(held.map(LockGuard::new))
     }
 
-    /// Reads the holder ([the leader](Roster::leader)) and the sessions that wait, in order, by one linearizable read.
+    /// Reads the holder ([the leader](Roster::leader)) and the sessions that wait, in order, by one linearizable read. If
+    /// the leader [is a reader](crate::Member::is_shared), all readers before the first writer hold the lock.
     ///
     /// # Errors
     ///
@@ -170,6 +184,39 @@ impl Lock {
     pub async fn roster(&self) -> Result<Roster> {
         self.resource.roster().await
     }
+
+    /// Returns the same lock for readers: the methods of the returned handle acquire it together with other readers, and
+    /// never beside anybody else. Sends nothing.
+    ///
+    /// They behave as for a writer, except that [`Lock::try_acquire`] takes a second transaction if other readers stand.
+    /// A waiting reader watches its own key and the two youngest writers before it. Readers cost each other nothing.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// let lock = session.lock("billing/prices")?;
+    /// let reader = lock.shared().acquire().await?;
+    /// let another = lock.shared().acquire().await?;
+    /// assert!(lock.try_acquire().await?.is_none()); // a writer would wait for both
+    /// reader.release().await?;
+    /// another.release().await?;
+    /// let writer = lock.acquire().await?;
+    /// assert!(lock.shared().try_acquire().await?.is_none());
+    /// # drop(writer);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shared(&self) -> Self {
+        Self::new(self.resource.shared())
+    }
+
+    /// Returns `true` if this handle acquires the lock for readers.
+    pub fn is_shared(&self) -> bool {
+        self.resource.is_shared()
+    }
 }
 
 impl fmt::Debug for Lock {
@@ -177,12 +224,17 @@ impl fmt::Debug for Lock {
         f.debug_struct("Lock")
             .field("name", &self.name())
             .field("prefix", &self.prefix())
+            .field("shared", &self.is_shared())
             .finish_non_exhaustive()
     }
 }
 
 /// Holds a lock for as long as the guard [is valid](Term::is_valid). It dereferences to its [`Term`], which has the
 /// checks and the fencing. What `Term` says about leaders applies to holders.
+///
+/// A writer has a larger [token](Term::fencing_token) than everybody before it, and a reader a larger one than the writers
+/// before it. An outside resource that keeps the highest token of a *writer*, and refuses lower ones, is safe. Readers
+/// hold the lock together, so their tokens do not order them.
 ///
 /// Dropping it, or a panic that unwinds through it, releases the lock at once, in the background: the session deletes
 /// the key if it still belongs to this guard, and repeats this until etcd confirms it. Drop it only when the work has
@@ -203,6 +255,11 @@ impl LockGuard {
     /// Returns a view of the term, for everything that acts under the lock. The view does not hold the lock.
     pub fn term(&self) -> Term {
         self.leadership.term()
+    }
+
+    /// Returns `true` if this guard holds the lock as a [reader](Lock::shared).
+    pub fn is_shared(&self) -> bool {
+        is_shared(self.key())
     }
 
     /// Releases the lock, and returns once etcd has confirmed that the key is gone.

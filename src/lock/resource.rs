@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::election::{Candidate, Leadership};
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::timeout;
-use crate::session::{Handle, Use, check_name};
+use crate::session::{Handle, LOCK_TURNS, Use, check_name};
 use crate::state::Roster;
 use eldest_core::candidate::{CandidateConfig, Permit, WatchScope};
 use eldest_core::kv::Reach;
@@ -19,8 +19,13 @@ pub(crate) struct Resource {
     handle: Handle,
     pub(crate) name: Arc<str>,
     pub(crate) prefix: Arc<str>,
-    /// The number of the session's tasks that may wait in etcd or hold; the others wait in order, without a key.
+    /// The number of the session's tasks that may wait in etcd or hold; the others wait in order, without a key. Of a
+    /// lock, see [`LOCK_TURNS`].
     turns: Arc<Semaphore>,
+    /// How many of the turns a task takes.
+    takes: u32,
+    /// Whether it is held together with others that share it.
+    shared: bool,
     /// A semaphore's capacity, and the prefix of the keys of all capacities.
     permits: Option<(usize, Arc<[u8]>)>,
 }
@@ -38,17 +43,36 @@ impl Resource {
             ),
             Use::Lock | Use::Election | Use::Partitions { .. } | Use::Group => (all, None),
         };
+        let takes = match what {
+            Use::Lock => LOCK_TURNS,
+            _ => 1,
+        };
         Ok(Self {
             handle,
             name,
             prefix: prefix.into(),
             turns,
+            takes,
+            shared: false,
             permits,
         })
     }
 
+    /// The same lock, to be held together with others that share it.
+    pub(crate) fn shared(&self) -> Self {
+        Self {
+            takes: 1,
+            shared: true,
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
+    }
+
     pub(crate) async fn acquire(&self) -> Result<Leadership> {
-        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        let turn = Arc::clone(&self.turns).acquire_many_owned(self.takes).await;
         let turn = turn.map_err(|_| Error::closed())?;
         self.elected(turn, false).await
     }
@@ -61,7 +85,7 @@ impl Resource {
 
     /// Returns `None` if others hold or await it.
     pub(crate) async fn try_acquire(&self) -> Result<Option<Leadership>> {
-        let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else {
+        let Ok(turn) = Arc::clone(&self.turns).try_acquire_many_owned(self.takes) else {
             return Ok(None);
         };
         // The wait for the guard has a limit and an error of its own.
@@ -79,7 +103,11 @@ impl Resource {
 
     /// Waits for the election. The candidate leaves if this is dropped and after it has returned: what is held once is
     /// not acquired again.
-    async fn elected(&self, turn: OwnedSemaphorePermit, at_once: bool) -> Result<Leadership> {
+    ///
+    /// A task that shares gives its turn back when its key is in etcd: the tasks after it may join etcd's queue then, but
+    /// not before.
+    async fn elected(&self, mut turn: OwnedSemaphorePermit, at_once: bool) -> Result<Leadership> {
+        let joining = self.shared.then(|| turn.split(self.takes as usize));
         let config = |number| CandidateConfig {
             watch_scope: match self.permits {
                 Some((2.., _)) => WatchScope::Everyone,
@@ -92,11 +120,13 @@ impl Resource {
                 family: Arc::clone(family),
                 number,
             }),
+            shared: self.shared.then_some(number),
             ..CandidateConfig::default()
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix.as_bytes().into());
         let mut candidate =
             Candidate::stand(&self.handle, name, prefix, Some(turn), None, None, config).await?;
+        drop(joining);
         candidate.elected().await
     }
 

@@ -146,6 +146,11 @@ impl Queue {
     /// Returns `true` if etcd shows that the member leads, or holds the lock or a permit. It returns `false` for a key
     /// without a lease, and for partitions and groups.
     pub fn has_turn(&self, member: &Member) -> bool {
+        if member.is_shared() && self.kind == QueueKind::Election {
+            let older = self.roster.members().iter();
+            let mut older = older.take_while(|older| older.rank() < member.rank());
+            return member.lease_id() != 0 && older.all(Member::is_shared);
+        }
         let winners = match self.kind {
             QueueKind::Election => 1,
             QueueKind::Semaphore { capacity } => capacity,
@@ -301,7 +306,7 @@ impl SessionShared {
 
 /// The levels with the locks by which the command `eldest run` keeps programs apart, and with the keys by which sessions
 /// prove to their guard that a lease is theirs.
-const HIDDEN: [&str; 3] = ["~run", "~guard", "~evacuated"];
+const HIDDEN: [&str; 5] = ["~run", "~guard", "~evacuated", "~schedule", "~checkpoint"];
 
 /// Returns the prefix, with its `/`, one level above a key, or `None` if there is none.
 fn parent(key: &[u8]) -> Option<&[u8]> {

@@ -223,6 +223,11 @@ impl PartitionMapObserver {
         Self { changes, layout }
     }
 
+    /// Returns the observer of the keys.
+    pub(crate) fn changes(&self) -> &Observer {
+        &self.changes
+    }
+
     /// Waits for the next map. Returns `None` when the session was closed, or after an error if etcd refuses the watch.
     ///
     /// # Cancellation safety

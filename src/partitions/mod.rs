@@ -1,5 +1,7 @@
 //! Defines the handles of shared partitions, and gives a member each partition that it comes to own.
 
+mod checkpoint;
+mod runner;
 mod work;
 
 use std::fmt;
@@ -9,7 +11,7 @@ use std::time::Duration;
 
 use twox_hash::XxHash3_64;
 
-use crate::election::{Candidate, Claim, Leadership};
+use crate::election::{Candidate, Claim, Heartbeats, Leadership};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Layout, Observer, PartitionMap, PartitionMapObserver};
 use crate::session::{Handle, MAX_COUNT, Session, Use, check_name};
@@ -18,8 +20,16 @@ use eldest_core::candidate::{CandidateConfig, WatchScope};
 use eldest_core::kv::Reach;
 use eldest_core::partitions::{KeyKind, PartitionSet, kind_of};
 
+use checkpoint::{Checkpoint, Folder};
+pub use runner::PartitionRunner;
+
 /// A number of partitions that all members share: **at every instant, at most one member acts for a partition**. Once
-/// the members have settled, exactly one member owns each, and their loads differ by one at most.
+/// the members have settled, exactly one member owns each, and every member owns its share, rounded down or up.
+///
+/// All shares are equal, unless members [announce capacities](crate::Announcement::with_capacity): a member of capacity 2
+/// takes twice as many partitions as one of capacity 1. Members of versions that know no capacities count as 1, and own
+/// what such members would own; so announce capacities when all members know them. While all members
+/// [ask for it](crate::Announcement::with_spread_over_data_centers), data centres own equal numbers of partitions.
 ///
 /// Each owned partition is a term of leadership of its own, with the guarantees of [`Term`]: the term ends before
 /// another member can own the partition, and its work ends before its key is deleted. Its [token](Term::fencing_token)
@@ -31,12 +41,14 @@ use eldest_core::partitions::{KeyKind, PartitionSet, kind_of};
 /// count as a member until that work has ended: it keeps the partitions that it owns, and others take the rest.
 ///
 /// A new member receives its share from the members with most partitions, starting with those they took last. The share
-/// of a member that leaves or dies goes to the others. Nothing else moves. No node decides this: every member watches
+/// of a member that leaves or dies goes to the others. Nothing else moves, except where capacities differ: there, the
+/// share of another member may be rounded the other way, which moves one of its partitions at most. No node decides this: every member watches
 /// the same keys and computes the same answer. `Partitions` is a cheap handle from
 /// [`Session::partitions`](crate::Session::partitions); clone it freely.
 ///
 /// The keys are `<namespace>/~partitions/<name>/<count>/m-<lease>` for members and `.../o-<partition>` for owners, all
-/// bound to their session's lease.
+/// bound to their session's lease. [Checkpoints](Partition::save_checkpoint) are `<namespace>/~checkpoint/...`, without a
+/// lease.
 ///
 /// # Changing the count
 ///
@@ -187,6 +199,7 @@ impl Partitions {
         Ok(PartitionMembership {
             candidate,
             prefix: self.prefix_bytes(),
+            checkpoints: Folder::of(self),
             patience: settings.grace + self.handle.patience(),
         })
     }
@@ -281,6 +294,7 @@ fn partition_for(key: &[u8], count: u32) -> u32 {
 pub struct PartitionMembership {
     candidate: Candidate,
     prefix: Arc<[u8]>,
+    checkpoints: Folder,
     patience: Duration,
 }
 
@@ -304,7 +318,12 @@ impl PartitionMembership {
             let leadership = self.candidate.elected().await?;
             // One of ours has no other kind of key.
             if let Some(KeyKind::Partition(number)) = kind_of(&self.prefix, leadership.key()) {
-                return Ok(Partition { number, leadership });
+                let checkpoint = self.checkpoints.checkpoint(number);
+                return Ok(Partition {
+                    number,
+                    leadership,
+                    checkpoint,
+                });
             }
         }
     }
@@ -362,6 +381,7 @@ impl fmt::Debug for PartitionMembership {
 pub struct Partition {
     number: u32,
     leadership: Leadership,
+    checkpoint: Checkpoint,
 }
 
 impl Partition {
@@ -373,6 +393,17 @@ impl Partition {
     /// Returns a view of the term, for everything that acts for the partition. The view does not hold the partition.
     pub fn term(&self) -> Term {
         self.leadership.term()
+    }
+
+    /// Reports that the work on this partition makes progress, for the [stall
+    /// timeout](PartitionRunner::stall_timeout); as [`Leadership::heartbeat`] does.
+    pub fn heartbeat(&self) {
+        self.leadership.heartbeat();
+    }
+
+    /// Returns a handle that reports heartbeats, for parts of the work that do not hold the partition.
+    pub fn heartbeats(&self) -> Heartbeats {
+        self.leadership.heartbeats()
     }
 
     /// Runs a task that belongs to the term, as [`Leadership::spawn`] does: the key is released only after the task has
@@ -399,7 +430,7 @@ impl fmt::Debug for Partition {
         f.debug_struct("Partition")
             .field("number", &self.number)
             .field("leadership", &self.leadership)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -3,6 +3,9 @@
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -10,9 +13,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{Partition, PartitionMembership, Partitions};
-use crate::election::{Shutdown, cancel_on, late, span_of, unconfirmed};
+use crate::election::{Claim, Health, Shutdown, WorkMonitor, end_term, late, span_of, unconfirmed};
 use crate::error::{BoxError, Error, Result};
+use crate::runtime::SharedEnv;
 use eldest_core::reason::LostReason;
+use eldest_core::time::Time;
 
 /// The way in which the work on one partition ended.
 enum End<T> {
@@ -29,6 +34,8 @@ enum Verdict<T> {
     Done(Result<T, BoxError>),
     Panicked(Box<dyn Any + Send>),
     Refused(Error),
+    /// The health check failed for too long.
+    Ill,
 }
 
 impl Partitions {
@@ -53,7 +60,8 @@ impl Partitions {
     ///
     /// All work runs by turns within this call, not in separate tasks, so work that needs a processor for itself
     /// belongs in [`Partition::spawn`]. Work that blocks its thread cannot be dropped, and blocks the work of other
-    /// partitions.
+    /// partitions. [`Partitions::runner`] has more options: an end for work that stalls, a health check, an end for
+    /// processes whose work outlives its term.
     ///
     /// # Errors
     ///
@@ -75,78 +83,203 @@ impl Partitions {
         F: Future<Output = Result<T, E>>,
         E: Into<BoxError>,
     {
-        let partitions = self.clone();
-        async move {
-            let (shutdown, signal) = shutdown.into_parts();
-            cancel_on(signal, &shutdown, partitions.until(&shutdown, work)).await
-        }
+        self.runner().run(shutdown, work)
     }
+}
 
-    /// Runs [`Partitions::run`] with one kind of error and one kind of shutdown.
-    async fn until<F, T, E>(
-        &self,
-        shutdown: &CancellationToken,
-        mut work: impl FnMut(Partition) -> F,
-    ) -> Result<Option<T>>
-    where
-        F: Future<Output = Result<T, E>>,
-        E: Into<BoxError>,
-    {
-        let mut member = tokio::select! {
-            biased;
-            () = shutdown.cancelled() => return Ok(None),
-            member = self.enter(true) => member?,
-        };
-        let mut under_way = FuturesUnordered::new();
-        let verdict = loop {
+/// One call of [`PartitionRunner::run`](super::PartitionRunner::run).
+pub(super) struct Run<W, C> {
+    pub(super) partitions: Partitions,
+    pub(super) check: Option<Health<C>>,
+    pub(super) stall_timeout: Option<Duration>,
+    pub(super) aborts: bool,
+    pub(super) work: W,
+}
+
+impl<W, F, T, E, C, CF, CE> Run<W, C>
+where
+    W: FnMut(Partition) -> F,
+    F: Future<Output = Result<T, E>>,
+    E: Into<BoxError>,
+    C: FnMut() -> CF,
+    CF: Future<Output = Result<(), CE>>,
+    CE: Into<BoxError>,
+{
+    /// Works as a member until `shutdown`, or until some work has ended for good, and leaves while the node is ill.
+    pub(super) async fn until(mut self, shutdown: &CancellationToken) -> Result<Option<T>> {
+        loop {
             tokio::select! {
                 biased;
-                () = shutdown.cancelled() => break Verdict::Shutdown,
-                Some(end) = under_way.next() => match end {
-                    End::Over => {}
-                    End::Done(result) => break Verdict::Done(result),
-                    End::Panicked(panic) => break Verdict::Panicked(panic),
-                },
-                partition = member.owned() => match partition {
-                    Ok(partition) => under_way.push(term(partition, &mut work)),
-                    Err(error) => break Verdict::Refused(error),
-                },
+                () = shutdown.cancelled() => return Ok(None),
+                () = wait(self.check.as_mut()) => {}
             }
-        };
-        // The first verdict counts; what else ends is the end of its term.
-        let (panic, left) = wind_up(&mut member, under_way).await;
-        match (verdict, panic) {
-            (Verdict::Panicked(panic), _) | (_, Some(panic)) => std::panic::resume_unwind(panic),
-            (Verdict::Refused(error), None) => Err(error),
-            (Verdict::Done(result), None) => {
-                left?;
-                result.map(Some).map_err(Error::work)
+            let mut member = tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return Ok(None),
+                member = self.partitions.enter(true) => member?,
+            };
+            let watch = Watch {
+                env: Arc::clone(&self.partitions.handle.shared.env),
+                grace: self.partitions.handle.shared.settings.grace,
+                silence: self.stall_timeout,
+                illness: self.check.as_ref().map(|check| check.times().1),
+                aborts: self.aborts,
+                healthy: AtomicU64::new(0),
+                monitors: Mutex::default(),
+            };
+            watch.healthy();
+            let mut under_way = FuturesUnordered::new();
+            let mut ill = pin!(falls_ill(self.check.as_mut(), &watch));
+            let verdict = loop {
+                tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => break Verdict::Shutdown,
+                    Some(end) = under_way.next() => match end {
+                        End::Over => {}
+                        End::Done(result) => break Verdict::Done(result),
+                        End::Panicked(panic) => break Verdict::Panicked(panic),
+                    },
+                    () = &mut ill => break Verdict::Ill,
+                    partition = member.owned() => match partition {
+                        Ok(partition) => under_way.push(term(partition, &mut self.work, &watch)),
+                        Err(error) => break Verdict::Refused(error),
+                    },
+                }
+            };
+            if matches!(verdict, Verdict::Ill) {
+                watch.stall();
             }
-            (Verdict::Shutdown, None) => left.map(|()| None),
+            // The first verdict counts; what else ends is the end of its term.
+            let (other, left) = wind_up(&mut member, under_way).await;
+            match (verdict, other) {
+                (Verdict::Panicked(panic), _) | (_, Some(End::Panicked(panic))) => {
+                    std::panic::resume_unwind(panic)
+                }
+                (Verdict::Refused(error), _) => return Err(error),
+                (Verdict::Done(result), _) | (Verdict::Ill, Some(End::Done(result))) => {
+                    left?;
+                    return result.map(Some).map_err(Error::work);
+                }
+                (Verdict::Shutdown, _) => return left.map(|()| None),
+                (Verdict::Ill, _) => left?,
+            }
         }
     }
 }
 
-/// Leaves, and waits for all work. A panic of the work continues.
+/// What watches the work on a member's partitions.
+struct Watch {
+    env: SharedEnv,
+    grace: Duration,
+    silence: Option<Duration>,
+    illness: Option<Duration>,
+    aborts: bool,
+    /// The time of the last `Ok` of the health check; nanoseconds.
+    healthy: AtomicU64,
+    /// Of the terms that are under way, and perhaps of some that are over.
+    monitors: Mutex<Vec<Weak<WorkMonitor>>>,
+}
+
+impl Watch {
+    /// Watches the work that begins now, if anything is to be watched.
+    fn begin(&self, claim: &Arc<Claim>) -> Option<Arc<WorkMonitor>> {
+        if !self.aborts && self.silence.is_none() && self.illness.is_none() {
+            return None;
+        }
+        let monitor = WorkMonitor::start(Arc::clone(claim), self.grace, None, self.aborts);
+        monitor.work_begins(self.silence, self.illness);
+        let mut monitors = self.monitors();
+        monitors.retain(|known| known.strong_count() > 0);
+        monitors.push(Arc::downgrade(&monitor));
+        Some(monitor)
+    }
+
+    /// Records an `Ok` of the health check.
+    fn healthy(&self) {
+        let now = self.env.now().as_nanos();
+        self.healthy.fetch_max(now, Ordering::AcqRel);
+        self.each(WorkMonitor::healthy);
+    }
+
+    /// Ends all terms.
+    fn stall(&self) {
+        let now = self.env.now();
+        self.each(|monitor| monitor.stall(now));
+    }
+
+    fn each(&self, does: impl Fn(&WorkMonitor)) {
+        let monitors = self.monitors();
+        let alive = monitors.iter().filter_map(Weak::upgrade);
+        alive.for_each(|monitor| does(&monitor));
+    }
+
+    fn monitors(&self) -> MutexGuard<'_, Vec<Weak<WorkMonitor>>> {
+        self.monitors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits for the check's `Ok`, if there is a check.
+async fn wait<C, CF, CE>(check: Option<&mut Health<C>>)
+where
+    C: FnMut() -> CF,
+    CF: Future<Output = Result<(), CE>>,
+    CE: Into<BoxError>,
+{
+    if let Some(check) = check {
+        check.wait().await;
+    }
+}
+
+/// Calls the check, and completes when there was no `Ok` for too long; never without a check.
+async fn falls_ill<C, CF, CE>(check: Option<&mut Health<C>>, watch: &Watch)
+where
+    C: FnMut() -> CF,
+    CF: Future<Output = Result<(), CE>>,
+    CE: Into<BoxError>,
+{
+    let Some(check) = check else {
+        return std::future::pending().await;
+    };
+    let limit = check.times().1;
+    let overdue = async {
+        loop {
+            let healthy = Time::from_nanos(watch.healthy.load(Ordering::Acquire));
+            let end = healthy.after(limit);
+            if watch.env.now() >= end {
+                return;
+            }
+            watch.env.wake_at(end).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        never = check.beat(|| watch.healthy()) => match never {},
+        () = overdue => {}
+    }
+}
+
+/// Leaves, and waits for all work. Returns a panic of the work, or the first result that is not the end of its term.
 async fn wind_up<T>(
     member: &mut PartitionMembership,
     mut under_way: FuturesUnordered<impl Future<Output = End<T>>>,
-) -> (Option<Box<dyn Any + Send>>, Result<()>) {
-    let mut panic = None;
+) -> (Option<End<T>>, Result<()>) {
+    let mut first = None;
     // The first word alone makes every term end; the confirmation is awaited when the work has.
     drop(member.begin_to_leave());
     while let Some(end) = under_way.next().await {
-        if let End::Panicked(latest) = end {
-            panic.get_or_insert(latest);
+        match (&first, &end) {
+            (Some(End::Panicked(_)), _) | (_, End::Over) | (Some(_), End::Done(_)) => {}
+            _ => first = Some(end),
         }
     }
-    (panic, member.leave().await.or_else(unconfirmed))
+    (first, member.leave().await.or_else(unconfirmed))
 }
 
 /// Runs one term of one partition, until its work has ended or was dropped and its key may be deleted.
 fn term<W, F, T, E>(
     partition: Partition,
     work: &mut W,
+    watch: &Watch,
 ) -> impl Future<Output = End<T>> + use<W, F, T, E>
 where
     W: FnMut(Partition) -> F,
@@ -158,11 +291,18 @@ where
     let span = span_of(&term);
     let running = span.in_scope(|| work(partition));
     let running = async move { running.await.map_err(Into::into) }.instrument(span);
+    let monitor = watch.begin(&claim);
+    let aborts = watch.aborts;
     async move {
         let lost = term.lost();
         let end = {
             let mut running = pin!(AssertUnwindSafe(running).catch_unwind());
-            match term.until_cutoff(&mut running).await {
+            let ended = if aborts {
+                Some((&mut running).await)
+            } else {
+                term.until_cutoff(&mut running).await
+            };
+            match ended {
                 Some(Err(panic)) => End::Panicked(panic),
                 Some(Ok(result)) if !lost.is_cancelled() => End::Done(result),
                 ended => {
@@ -171,12 +311,9 @@ where
                 }
             }
         };
-        if matches!(end, End::Done(_) | End::Panicked(_)) {
-            drop(claim.end(LostReason::Resigned));
-        }
-        lost.cancelled().await;
-        claim.join_tasks().await;
-        drop(claim.joined());
+        let ours = matches!(end, End::Done(_) | End::Panicked(_));
+        let reason = ours.then_some(LostReason::Resigned);
+        end_term(&claim, monitor.as_deref(), reason).await;
         end
     }
 }

@@ -1,15 +1,18 @@
-//! Abstracts time, timers, tasks, randomness and connections, so that the library runs unchanged on a real machine or
+//! Abstracts time, timers, tasks, randomness, names and connections, so that the library runs unchanged on a real machine or
 //! in simulated time.
 
 mod alarm;
 mod boottime;
 #[cfg(any(test, feature = "unstable-sim"))]
 mod clock;
+mod dns;
 #[cfg(any(test, feature = "unstable-sim"))]
 mod scripted;
 mod system;
 mod watchdog;
 
+use std::io;
+use std::net::IpAddr;
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 use std::path::PathBuf;
 use std::pin::pin;
@@ -21,6 +24,8 @@ use futures::future::{BoxFuture, Either, select};
 
 use eldest_core::time::Time;
 
+#[cfg_attr(not(feature = "unstable-sim"), allow(unreachable_pub))]
+pub use dns::Service;
 pub use system::System;
 #[cfg(any(test, feature = "unstable-sim"))]
 #[cfg_attr(not(feature = "unstable-sim"), allow(unreachable_pub))]
@@ -30,7 +35,7 @@ pub use {clock::Clock, scripted::Scripted};
 pub trait Env: Send + Sync + 'static {
     /// The deadline clock. Must never go back and must count every pause of the machine.
     fn now(&self) -> Time;
-    /// Time since the Unix epoch, for announcements only; nothing is ever decided by it.
+    /// Time since the Unix epoch, for announcements and schedules. No leadership is ever decided by it.
     fn unix_time(&self) -> Duration;
     /// Completes after `duration`, by a timer that may stand still while the machine is suspended. For pauses and the limits
     /// of requests; what has a deadline waits by [`Env::wake_at`].
@@ -47,10 +52,18 @@ pub trait Env: Send + Sync + 'static {
         endpoint: String,
         options: ConnectOptions,
     ) -> BoxFuture<'static, Result<Client, etcd_client::Error>>;
+    /// The addresses of a host, from the system's resolver. Where there is none, an error.
+    fn addresses(&self, _host: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
+    /// The SRV records of a name; none if there is no such name. Where no resolver asks for them, an error.
+    fn services(&self, _name: String) -> BoxFuture<'static, io::Result<Vec<Service>>> {
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
     /// What is in a small file. Where there are none, an error.
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
-    fn read(&self, _file: PathBuf) -> BoxFuture<'static, std::io::Result<Vec<u8>>> {
-        Box::pin(async { Err(std::io::ErrorKind::Unsupported.into()) })
+    fn read(&self, _file: PathBuf) -> BoxFuture<'static, io::Result<Vec<u8>>> {
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
     /// Has `watched` fired when it is due, even if every worker of the runtime is blocked.
     /// Registration ends when the last strong reference is dropped.

@@ -7,6 +7,8 @@
     reason = "hidden: for crates that pin the exact version"
 )]
 
+use std::io;
+use std::net::IpAddr;
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
@@ -14,7 +16,7 @@ use etcd_client::{Client, ConnectOptions, Error};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::{Env, Watched};
+use super::{Env, Service, Watched};
 use eldest_core::time::Time;
 
 /// A method of [`Env`] with one argument.
@@ -24,11 +26,14 @@ type Done<T = ()> = BoxFuture<'static, T>;
 /// What each method of [`Env`] does.
 pub struct Scripted {
     pub now: Box<dyn Fn() -> Time + Send + Sync>,
+    pub unix_time: Box<dyn Fn() -> Duration + Send + Sync>,
     pub sleep: Method<Duration, Done>,
     pub wake_at: Method<Time, Done>,
     pub spawn: Method<Done, ()>,
     pub random: Box<dyn Fn() -> u64 + Send + Sync>,
     pub connect: Method<(String, ConnectOptions), Done<Result<Client, Error>>>,
+    pub addresses: Method<String, Done<io::Result<Vec<IpAddr>>>>,
+    pub services: Method<String, Done<io::Result<Vec<Service>>>>,
     pub watch: Method<Weak<dyn Watched>, ()>,
     pub rewatch: Box<dyn Fn() + Send + Sync>,
 }
@@ -56,11 +61,14 @@ impl Scripted {
     pub fn still() -> Self {
         Self {
             now: Box::new(|| Time::ZERO),
+            unix_time: Box::new(|| Duration::ZERO),
             sleep: Box::new(|_| std::future::pending().boxed()),
             wake_at: Box::new(|_| std::future::pending().boxed()),
             spawn: Box::new(drop),
             random: Box::new(|| 0),
             connect: Box::new(|_| std::future::pending().boxed()),
+            addresses: Box::new(|_| std::future::pending().boxed()),
+            services: Box::new(|_| std::future::pending().boxed()),
             watch: Box::new(drop),
             rewatch: Box::new(|| ()),
         }
@@ -73,7 +81,7 @@ impl Env for Scripted {
     }
 
     fn unix_time(&self) -> Duration {
-        Duration::ZERO
+        (self.unix_time)()
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
@@ -98,6 +106,14 @@ impl Env for Scripted {
         options: ConnectOptions,
     ) -> BoxFuture<'static, Result<Client, Error>> {
         (self.connect)((endpoint, options))
+    }
+
+    fn addresses(&self, host: String) -> Done<io::Result<Vec<IpAddr>>> {
+        (self.addresses)(host)
+    }
+
+    fn services(&self, name: String) -> Done<io::Result<Vec<Service>>> {
+        (self.services)(name)
     }
 
     fn watch(&self, watched: Weak<dyn Watched>) {

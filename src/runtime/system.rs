@@ -2,6 +2,8 @@
 //!
 //! In a normal build, only this file reads the machine's clocks.
 
+use std::io;
+use std::net::IpAddr;
 use std::sync::Weak;
 use std::time::{Duration, SystemTime};
 
@@ -10,8 +12,10 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, select};
 use tokio::runtime::Handle;
 
+#[cfg(feature = "srv")]
+use super::Service;
 use super::boottime::now;
-use super::{Env, Watched, watchdog};
+use super::{Env, Watched, dns, watchdog};
 use eldest_core::time::Time;
 
 /// The real clock, tokio, and one watchdog thread for the whole process.
@@ -94,8 +98,18 @@ impl Env for System {
         async move { Client::connect([endpoint], Some(options)).await }.boxed()
     }
 
+    fn addresses(&self, host: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        let found = self.handle.spawn_blocking(move || dns::addresses(&host));
+        async move { found.await.unwrap_or_else(|error| Err(error.into())) }.boxed()
+    }
+
+    #[cfg(feature = "srv")]
+    fn services(&self, name: String) -> BoxFuture<'static, io::Result<Vec<Service>>> {
+        async move { dns::services(&name).await }.boxed()
+    }
+
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
-    fn read(&self, file: std::path::PathBuf) -> BoxFuture<'static, std::io::Result<Vec<u8>>> {
+    fn read(&self, file: std::path::PathBuf) -> BoxFuture<'static, io::Result<Vec<u8>>> {
         // On a thread for what may block: the file may lie on a disk that has gone to sleep.
         let read = self.handle.spawn_blocking(move || std::fs::read(file));
         async move { read.await.unwrap_or_else(|error| Err(error.into())) }.boxed()

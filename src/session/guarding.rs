@@ -78,7 +78,8 @@ impl Handle {
             return Ok(());
         }
         self.send(Command::KeepLease)?;
-        self.await_guard(guards).await
+        // Boxed: thousands of campaigns contain this future, and few sessions require a guard.
+        Box::pin(self.await_guard(guards)).await
     }
 
     async fn await_guard(&self, enough: impl FnMut(&GuardState) -> bool) -> Result<()> {

@@ -30,7 +30,7 @@ use eldest_core::kv::Reach;
 use names::Names;
 use options::ETCD_ELECTION_TIMEOUT;
 
-pub(crate) use names::{MAX_CAPACITY, MAX_COUNT, Path, Use};
+pub(crate) use names::{CHECKPOINTS, LOCK_TURNS, MAX_CAPACITY, MAX_COUNT, Path, SCHEDULES, Use};
 pub use options::{LOST_PACKET, SessionOptions};
 pub(crate) use options::{Settings, check_exact, check_name};
 
@@ -243,7 +243,8 @@ impl Session {
             settings.request_timeout,
         )
         .and_then(|pool| pool.for_session(&settings.identity, settings.data_center.as_deref()))
-        .map_err(invalid)?;
+        .map_err(invalid)?
+        .following_members(settings.follow_members);
         if !settings.survives(ETCD_ELECTION_TIMEOUT) {
             tracing::warn!(
                 target: "eldest::session", identity = settings.identity, ttl = ?settings.ttl,

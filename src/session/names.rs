@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::Semaphore;
@@ -14,19 +15,30 @@ const SEMAPHORES: &str = "~semaphore/";
 const PARTITIONS: &str = "~partitions/";
 /// The prefix of group members' keys.
 const MEMBERS: &str = "~members/";
+/// The prefix of the records of schedules.
+pub(crate) const SCHEDULES: &str = "~schedule/";
+/// The prefix of the checkpoints of partitions.
+pub(crate) const CHECKPOINTS: &str = "~checkpoint/";
 /// The levels below a namespace that are not for candidates: permits, partitions, groups, the locks of `eldest run`, and
-/// the keys by which sessions prove to their guard that a lease is theirs, and the marks of evacuated data centres.
-pub(super) const OWN_LEVELS: [&str; 6] = [
+/// the keys by which sessions prove to their guard that a lease is theirs, the marks of evacuated data centres, the
+/// records of schedules, and the checkpoints of partitions.
+pub(super) const OWN_LEVELS: [&str; 8] = [
     "~semaphore",
     "~partitions",
     "~members",
     "~run",
     "~guard",
     "~evacuated",
+    "~schedule",
+    "~checkpoint",
 ];
 
 /// The largest capacity, because every change of a permit reaches everybody who holds or awaits one.
 pub(crate) const MAX_CAPACITY: usize = 1024;
+
+/// The turns of a session's tasks at a lock. A task that shares the lock takes one of them while it joins etcd's queue, so
+/// that many may join at a time. Any other task takes all of them until its key is gone.
+pub(crate) const LOCK_TURNS: u32 = 1024;
 
 /// The largest count, because a watch of more keys, and each read of them, would be too large.
 pub(crate) const MAX_COUNT: u32 = 65_536;
@@ -57,7 +69,7 @@ impl Use {
     fn turns(self) -> usize {
         match self {
             Use::Election | Use::Partitions { .. } | Use::Group => 0,
-            Use::Lock => 1,
+            Use::Lock => LOCK_TURNS as usize,
             Use::Semaphore { capacity } => capacity,
         }
     }
@@ -147,11 +159,13 @@ impl Path {
 }
 
 /// The names in use, by the prefixes of their keys without the final `/`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Names {
     /// The prefix of all names.
     namespace: String,
     known: Mutex<Known>,
+    /// For all names without turns, of which a session may have thousands.
+    no_turns: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
@@ -193,7 +207,9 @@ impl Known {
     /// Returns a name in use that lies inside or around `prefix`.
     fn nested(&self, prefix: &str) -> Option<String> {
         let below = format!("{prefix}/");
-        let inner = self.names.range(below.clone()..);
+        let inner = self
+            .names
+            .range::<str, _>((Bound::Included(&*below), Bound::Unbounded));
         let mut inner = inner.take_while(|(inner, _)| inner.starts_with(&below));
         let inner = inner.find(|(_, named)| named.in_use());
         let mut outer = prefix.match_indices('/').map(|(at, _)| &prefix[..at]);
@@ -210,7 +226,12 @@ type Registered = (Arc<str>, Arc<Semaphore>);
 impl Names {
     pub(crate) fn new(namespace: String) -> Self {
         let known = Mutex::default();
-        Self { namespace, known }
+        let no_turns = Arc::new(Semaphore::new(0));
+        Self {
+            namespace,
+            known,
+            no_turns,
+        }
     }
 
     /// Registers a name within the namespace.
@@ -249,12 +270,18 @@ impl Names {
         }
         let shared = known.and_then(|named| named.name.upgrade());
         let shared = shared.unwrap_or_else(|| name.into());
-        let turns = known.and_then(|named| named.turns.upgrade());
-        let turns = turns.unwrap_or_else(|| Arc::new(Semaphore::new(what.turns())));
+        let (turns, kept) = if what.turns() == 0 {
+            (Arc::clone(&self.no_turns), Weak::new())
+        } else {
+            let turns = known.and_then(|named| named.turns.upgrade());
+            let turns = turns.unwrap_or_else(|| Arc::new(Semaphore::new(what.turns())));
+            let kept = Arc::downgrade(&turns);
+            (turns, kept)
+        };
         let entry = Named {
             name: Arc::downgrade(&shared),
             what,
-            turns: Arc::downgrade(&turns),
+            turns: kept,
         };
         names.insert(prefix, entry);
         Ok((shared, turns))
@@ -262,9 +289,12 @@ impl Names {
 
     /// Whether another election has that name: within the namespace, or as its exact prefix.
     fn has_namesake(&self, names: &Known, prefix: &str, name: &str) -> bool {
-        let within = format!("{}{name}", self.namespace);
-        [name, &within].into_iter().any(|other| {
-            let used = names.get(other).filter(|_| other != prefix);
+        // Nearly every name is within the namespace, and needs no second search.
+        let within = prefix.strip_prefix(&self.namespace) != Some(name);
+        let within = within.then(|| format!("{}{name}", self.namespace));
+        let others = std::iter::once(name).chain(within.as_deref());
+        others.filter(|other| *other != prefix).any(|other| {
+            let used = names.get(other);
             used.is_some_and(|used| {
                 used.what == Use::Election && used.name.upgrade().as_deref() == Some(name)
             })
@@ -282,7 +312,7 @@ mod tests {
 
     #[test]
     fn names_that_nobody_uses_are_forgotten_now_and_then_and_refuse_nothing_before() {
-        let names = Names::default();
+        let names = Names::new(String::new());
         let kept = names.register("kept", Use::Election).unwrap();
         for n in 0..1000 {
             let lock = names.register(&format!("n{n}"), Use::Lock).unwrap();
@@ -300,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_name_serves_one_thing_at_a_time() {
-        let names = Names::default();
+        let names = Names::new(String::new());
         let election = names.register("a", Use::Election).unwrap();
         let message = refused(&names, "a", Use::Lock);
         assert!(
@@ -323,7 +353,7 @@ mod tests {
 
     #[test]
     fn names_do_not_nest_within_their_kind_of_keys() {
-        let names = Names::default();
+        let names = Names::new(String::new());
         let semaphore = Use::Semaphore { capacity: 2 };
         let _lock = names.register("a/b", Use::Lock).unwrap();
         let _permits = names.register("x", semaphore).unwrap();
@@ -339,13 +369,13 @@ mod tests {
 
     #[test]
     fn turns_are_shared_for_as_long_as_somebody_has_one() {
-        let names = Names::default();
+        let names = Names::new(String::new());
         let (name, turns) = names.register("a", Use::Lock).unwrap();
-        let turn = Arc::clone(&turns).try_acquire_owned().unwrap();
+        let turn = Arc::clone(&turns).try_acquire_many_owned(LOCK_TURNS);
         drop((name, turns));
         let (_, again) = names.register("a", Use::Lock).unwrap();
         assert!(again.try_acquire().is_err(), "somebody has it");
-        drop(turn);
+        drop(turn.unwrap());
         assert!(again.try_acquire().is_ok());
     }
     #[test]

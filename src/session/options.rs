@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::TlsOptions;
 use crate::etcd::{Access, Credentials};
 use crate::guard::Guard;
-use crate::state::{Announcement, EVACUATED, home, is_set_aside, set_aside};
+use crate::state::{Announcement, EVACUATED, home, set_aside, share};
 use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::evacuation::Homes;
 use eldest_core::lease::Trust;
@@ -49,6 +49,7 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 /// | connect timeout | 5 s |
 /// | clock drift | 1000 ppm |
 /// | guard | none |
+/// | members that etcd lists | not followed |
 ///
 /// With these values, one lost renewal does not cost the leadership. With a TTL of at least 4 s, a change of etcd's own
 /// leader does not cost it either. This holds if etcd elects another leader within its default election timeout of 1 s.
@@ -86,6 +87,7 @@ pub struct SessionOptions {
     clock_drift_ppm: u32,
     announcement: Option<Announcement>,
     data_center: Option<String>,
+    follow_members: bool,
     credentials: Option<Credentials>,
     guard: Option<Guard>,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -110,6 +112,7 @@ impl SessionOptions {
             clock_drift_ppm: 1000,
             announcement: None,
             data_center: None,
+            follow_members: false,
             credentials: None,
             guard: None,
             #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -126,7 +129,8 @@ impl SessionOptions {
     ///
     /// With an empty namespace, names are whole prefixes. Use it to take part in an election, or to share a lock, with
     /// programs that have no namespace. The role then needs the prefixes of the elections and locks, and `~semaphore/`
-    /// for semaphores, `~partitions/` for partitions and `~members/` for groups. The namespace `/` does the same for
+    /// for semaphores, `~partitions/` for partitions, `~members/` for groups,
+    /// `~schedule/` for schedules and `~checkpoint/` for checkpoints of partitions. The namespace `/` does the same for
     /// programs whose names begin with a slash.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
@@ -201,6 +205,21 @@ impl SessionOptions {
     /// one](Announcement::with_data_center), or a plain string.
     pub fn data_center(mut self, data_center: impl Into<String>) -> Self {
         self.data_center = Some(data_center.into());
+        self
+    }
+
+    /// Replaces the endpoints by the members that etcd lists, while the session lives, so that it follows every replacement of
+    /// a member. By default, a session keeps the endpoints that it was given.
+    ///
+    /// The session asks for the list at the start, when a request fails, and every 30 s on average. It uses one client URL of
+    /// each member: one that is an endpoint already, or else the first one that fits. It uses no learner, no `http` URL if an
+    /// endpoint is `https`, no unspecified address, and no loopback address unless all endpoints are. As with
+    /// [`Session::set_endpoints`](crate::Session::set_endpoints), members of another cluster are not used, and a change ends
+    /// no term. An endpoint that stays keeps its data center. New members have none.
+    ///
+    /// Every user of etcd may ask for the list. If etcd refuses, the session logs a warning and keeps its endpoints.
+    pub fn follow_members(mut self) -> Self {
+        self.follow_members = true;
         self
     }
 
@@ -372,6 +391,7 @@ impl SessionOptions {
             connect_timeout: self.connect_timeout,
             announcement: self.announcement.unwrap_or_default(),
             data_center: self.data_center,
+            follow_members: self.follow_members,
             access,
             guard: self.guard,
             spare,
@@ -403,6 +423,7 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) announcement: Announcement,
     pub(crate) data_center: Option<String>,
+    pub(crate) follow_members: bool,
     access: Access,
     pub(crate) guard: Option<Guard>,
     /// How long after a renewal was due another one may still arrive.
@@ -437,7 +458,7 @@ impl Settings {
             marks: self.marks().into(),
             home,
             set_aside,
-            is_set_aside,
+            share,
         }
     }
 

@@ -2,15 +2,22 @@
 //! identities.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
 use crate::error::{Error, ErrorKind, Result};
+use twox_hash::XxHash3_64;
+
+use eldest_core::partitions::{Center, Share};
 
 /// The largest announcement, in bytes as written to etcd. All candidates read every announcement.
 pub(crate) const MAX_ANNOUNCEMENT: usize = 32 * 1024;
+
+/// The capacities that a member may announce.
+const CAPACITIES: RangeInclusive<u32> = 1..=1000;
 
 /// The public data of a candidate: its identity, its address, its data centre and any metadata.
 ///
@@ -39,6 +46,9 @@ pub struct Announcement {
     address: Option<String>,
     data_center: Option<String>,
     metadata: BTreeMap<String, String>,
+    /// `None`: one share.
+    capacity: Option<u32>,
+    spread: bool,
     since_unix_ms: Option<u64>,
     /// The exact bytes to write instead of the fields: a plain string, or another format.
     verbatim: Option<Box<[u8]>>,
@@ -71,6 +81,28 @@ impl Announcement {
         self.structured()
     }
 
+    /// Sets how many partitions the candidate takes as a member of [`Partitions`](crate::Partitions), in proportion to the
+    /// others: a member with the capacity 2 takes twice as many as one with 1. It is from 1 to 1000; whoever announces none has
+    /// 1. Elections, locks and semaphores ignore it.
+    ///
+    /// A capacity out of bounds is refused with `InvalidInput` where the announcement is used.
+    pub fn with_capacity(mut self, capacity: u32) -> Self {
+        self.capacity = Some(capacity);
+        self.structured()
+    }
+
+    /// Asks that data centres own equal numbers of [`Partitions`](crate::Partitions), however many members each has. The members of
+    /// a data centre divide its partitions by their capacities. The wish takes effect while every member announces it and a
+    /// [data centre](Announcement::with_data_center); otherwise data centres do not count. Elections, locks and semaphores
+    /// ignore it.
+    ///
+    /// An announcement with the wish and without a data centre, where the session has none either, is refused with
+    /// `InvalidInput` where it is used.
+    pub fn with_spread_over_data_centers(mut self) -> Self {
+        self.spread = true;
+        self.structured()
+    }
+
     /// Switches to the JSON form, because it now has more than the string or the bytes that it was made of.
     fn structured(mut self) -> Self {
         self.verbatim = None;
@@ -91,6 +123,16 @@ impl Announcement {
     /// Returns the candidate's data centre, if it announced one.
     pub fn data_center(&self) -> Option<&str> {
         self.data_center.as_deref()
+    }
+
+    /// Returns the capacity of a member of partitions; 1 if it announced none.
+    pub fn capacity(&self) -> u32 {
+        self.capacity.unwrap_or(1)
+    }
+
+    /// Returns `true` if the candidate asks that data centres own equal numbers of partitions.
+    pub fn spreads_over_data_centers(&self) -> bool {
+        self.spread
     }
 
     /// Returns one item of metadata.
@@ -117,6 +159,21 @@ impl Announcement {
         session: (&str, Option<&str>),
         since: Duration,
     ) -> Result<Arc<[u8]>> {
+        if !CAPACITIES.contains(&self.capacity()) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "the capacity is {}; it must be from {} to {}",
+                    self.capacity(),
+                    CAPACITIES.start(),
+                    CAPACITIES.end()
+                ),
+            ));
+        }
+        if self.spread && self.data_center.is_none() && session.1.is_none() {
+            let message = "the announcement asks to spread partitions over data centres, and names no data centre: set one for the session or in the announcement";
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
         let bytes = match &self.verbatim {
             Some(bytes) => bytes.to_vec(),
             None => self.written(session, since),
@@ -147,7 +204,13 @@ impl Announcement {
             object.insert("address".into(), address.clone().into());
         }
         if let Some(data_center) = self.data_center.as_deref().or(home) {
-            object.insert("data_center".into(), data_center.into());
+            object.insert(DATA_CENTER.into(), data_center.into());
+        }
+        if let Some(capacity) = self.capacity {
+            object.insert(CAPACITY.into(), capacity.into());
+        }
+        if self.spread {
+            object.insert(SPREAD.into(), DATA_CENTER.into());
         }
         let since = self
             .since_unix_ms
@@ -169,9 +232,22 @@ impl Announcement {
     }
 }
 
+/// Where an announcement names the data centre.
+const DATA_CENTER: &str = "data_center";
+
 /// The data centre that a candidate announces.
 pub(crate) fn home(value: &[u8]) -> Option<Vec<u8>> {
+    if !mentions(value, DATA_CENTER) {
+        return None;
+    }
     Some(parse(value)?.data_center?.into_bytes())
+}
+
+/// Whether the bytes of that name occur. The search costs a hundredth of parsing, and most announcements have no such name.
+fn mentions(value: &[u8], name: &str) -> bool {
+    value
+        .windows(name.len())
+        .any(|part| part == name.as_bytes())
 }
 
 /// What members of partitions announce that take none while others do.
@@ -186,13 +262,37 @@ pub(crate) fn set_aside(value: &[u8]) -> Arc<[u8]> {
     Value::Object(object).to_string().into_bytes().into()
 }
 
-/// Whether a member announces that.
-pub(crate) fn is_set_aside(value: &[u8]) -> bool {
-    let named = value
-        .windows(ASIDE.len())
-        .any(|part| part == ASIDE.as_bytes());
-    let said = || object(value)?.get(ASIDE)?.as_bool();
-    named && said() == Some(true)
+/// What members of partitions announce that take more than one share.
+const CAPACITY: &str = "capacity";
+
+/// What members of partitions announce that want equal shares for each value of the item that it names.
+const SPREAD: &str = "spread";
+
+/// What a member announces about its share. What is not written as we write it counts as one share, for everybody.
+pub(crate) fn share(value: &[u8]) -> Share {
+    let named = |name| mentions(value, name);
+    // Most members announce none of them, and need not be parsed.
+    let says = [ASIDE, CAPACITY, SPREAD].into_iter().any(named);
+    let object = says.then(|| object(value)).flatten().unwrap_or_default();
+    Share {
+        aside: object.get(ASIDE).and_then(Value::as_bool) == Some(true),
+        capacity: capacity(&object).unwrap_or(1),
+        center: center(&object),
+    }
+}
+
+fn center(object: &Map<String, Value>) -> Option<Center> {
+    let name = object.get(DATA_CENTER)?.as_str()?;
+    spreads(object).then(|| XxHash3_64::oneshot(name.as_bytes()))
+}
+
+fn spreads(object: &Map<String, Value>) -> bool {
+    object.get(SPREAD).and_then(Value::as_str) == Some(DATA_CENTER)
+}
+
+fn capacity(object: &Map<String, Value>) -> Option<u32> {
+    let told = u32::try_from(object.get(CAPACITY)?.as_u64()?).ok()?;
+    CAPACITIES.contains(&told).then_some(told)
 }
 
 fn object(value: &[u8]) -> Option<Map<String, Value>> {
@@ -212,12 +312,14 @@ fn parse(value: &[u8]) -> Option<Announcement> {
     Some(Announcement {
         identity: text("identity")?,
         address: text("address"),
-        data_center: text("data_center"),
+        data_center: text(DATA_CENTER),
         metadata: metadata
             .into_iter()
             .flatten()
             .filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())))
             .collect(),
+        capacity: capacity(&object),
+        spread: spreads(&object),
         since_unix_ms: object.get("since_unix_ms").and_then(Value::as_u64),
         verbatim: None,
     })
@@ -314,11 +416,80 @@ mod tests {
     #[test]
     fn who_is_set_aside_says_so_and_nothing_else_differs() {
         let value = written(&Announcement::new("evacuated").with_data_center("dc1"));
-        assert!(!is_set_aside(&value) && !is_set_aside(b"evacuated"));
+        assert!(!share(&value).aside && !share(b"evacuated").aside);
         let aside = set_aside(&value);
-        assert!(is_set_aside(&aside));
+        assert!(share(&aside).aside);
         assert_eq!(Announcement::decode(&aside), Announcement::decode(&value));
         assert_eq!(home(&aside), home(&value));
+    }
+
+    #[test]
+    fn a_capacity_is_read_by_everybody_in_the_same_way() {
+        let told = |announcement: &Announcement| share(&written(announcement)).capacity;
+        assert_eq!(told(&Announcement::new("a")), 1);
+        let large = Announcement::new("a").with_capacity(1000);
+        assert_eq!(told(&large), 1000);
+        assert_eq!(Announcement::decode(&written(&large)).capacity(), 1000);
+        let aside = share(&set_aside(&written(&large)));
+        assert_eq!((aside.aside, aside.capacity), (true, 1000));
+        for odd in [
+            "0",
+            "1001",
+            "-1",
+            "2.5",
+            "\"2\"",
+            "null",
+            "18446744073709551616",
+        ] {
+            let value = format!("{{\"identity\":\"a\",\"capacity\":{odd}}}");
+            assert_eq!(share(value.as_bytes()).capacity, 1, "{odd}");
+            assert_eq!(Announcement::from(value).capacity(), 1, "{odd}");
+        }
+        assert_eq!(share(b"capacity").capacity, 1);
+    }
+
+    #[test]
+    fn a_capacity_out_of_bounds_is_refused_with_the_bounds() {
+        for capacity in [0, 1001] {
+            let announcement = Announcement::new("a").with_capacity(capacity);
+            let error = announcement.encode(("session", None), NOW).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            let rule = format!("the capacity is {capacity}; it must be from 1 to 1000");
+            assert!(error.to_string().contains(&rule), "{error}");
+        }
+    }
+
+    /// The XXH3-64 of `east`, by another implementation.
+    const EAST: Center = 0x14f5_3031_b5dd_f978;
+
+    #[test]
+    fn the_wish_to_spread_counts_with_a_data_centre_and_only_as_we_write_it() {
+        let center = |announcement: &Announcement| share(&written(announcement)).center;
+        let wish = Announcement::new("a").with_spread_over_data_centers();
+        let nowhere = br#"{"identity":"a","spread":"data_center"}"#;
+        assert_eq!(share(nowhere).center, None);
+        let east = wish.clone().with_data_center("east");
+        let west = wish.clone().with_data_center("west");
+        assert!(center(&east).is_some() && center(&east) != center(&west));
+        // Every version must compute the same number.
+        assert_eq!(center(&east), Some(EAST));
+        assert!(Announcement::decode(&written(&east)).spreads_over_data_centers());
+        assert_eq!(share(&set_aside(&written(&east))).center, Some(EAST));
+        assert_eq!(
+            center(&Announcement::new("a").with_data_center("east")),
+            None
+        );
+        for odd in ["true", "\"zone\"", "null", "[\"data_center\"]"] {
+            let value = format!("{{\"identity\":\"a\",\"data_center\":\"east\",\"spread\":{odd}}}");
+            assert_eq!(share(value.as_bytes()).center, None, "{odd}");
+        }
+        let refused = wish.encode(("session", None), NOW).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+        assert!(
+            refused.to_string().contains("names no data centre"),
+            "{refused}"
+        );
+        assert!(wish.encode(("session", Some("east")), NOW).is_ok());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Encodes and decodes the marks of evacuated data centres.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,8 +15,9 @@ pub(crate) const EVACUATED: &str = "~evacuated/";
 const MAX_NAME: usize = 512;
 /// The longest reason, in bytes.
 const MAX_REASON: usize = 4096;
-const SHORTEST: Duration = Duration::from_secs(5);
-const LONGEST: Duration = Duration::from_secs(31 * 24 * 60 * 60);
+/// The times for which an order may stand.
+pub const EVACUATION: RangeInclusive<Duration> =
+    Duration::from_secs(5)..=Duration::from_secs(31 * 24 * 60 * 60);
 
 /// An order to evacuate a data centre: its nodes let others lead, and hold back while the order stands.
 ///
@@ -90,8 +92,9 @@ impl Evacuate {
             }
         }
         match self.lasting {
-            Some(time) if !(SHORTEST..=LONGEST).contains(&time) => Err(invalid(format!(
-                "the evacuation is to last {time:?}; it must last from {SHORTEST:?} to 31 days"
+            Some(time) if !EVACUATION.contains(&time) => Err(invalid(format!(
+                "the evacuation is to last {time:?}; it must last from {:?} to 31 days",
+                EVACUATION.start()
             ))),
             _ => Ok(()),
         }

@@ -12,13 +12,13 @@ mod session_state;
 mod term;
 
 pub use announcement::Announcement;
-pub(crate) use announcement::{home, is_set_aside, set_aside};
+pub(crate) use announcement::{home, set_aside, share};
 pub use as_of::AsOf;
 pub(crate) use as_of::{Complete, Confirmed};
 pub(crate) use backlog::Backlog;
 pub use eldest_core::status::Status;
 pub(crate) use evacuation::{EVACUATED, check_data_center};
-pub use evacuation::{Evacuate, Evacuation};
+pub use evacuation::{EVACUATION, Evacuate, Evacuation};
 pub use local_status::{Held, LocalState};
 pub(crate) use local_status::{LocalStatus, LocalStatusWriter, LocalStatuses};
 pub use roster::{Member, Roster};

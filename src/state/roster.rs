@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use super::announcement::Announcement;
 use super::as_of::AsOf;
 use eldest_core::kv::Entry;
-use eldest_core::queue::Queue;
+use eldest_core::queue::{Queue, is_shared};
 
 /// The candidates of an election at one revision of etcd, eldest first.
 ///
@@ -214,6 +214,12 @@ impl Member {
 
     pub(crate) fn entry(&self) -> &Entry {
         &self.entry
+    }
+
+    /// Returns `true` if this is a reader of a lock, which holds the lock together with other readers
+    /// ([`Lock::shared`](crate::Lock::shared)).
+    pub fn is_shared(&self) -> bool {
+        is_shared(&self.entry.key)
     }
 
     /// Returns the announcement's bytes as stored in etcd.

@@ -10,8 +10,8 @@ use super::announcement::Announcement;
 use super::roster::{Member, Roster};
 use super::session_state::LeaseView;
 
-/// `identity`, `address`, `data_center`, `metadata` and `since_unix_ms`, as they are written to etcd; what is not said is
-/// left out.
+/// `identity`, `address`, `data_center`, `metadata`, `capacity`, `spread` and `since_unix_ms`, as they are written to etcd; what is
+/// not said is left out.
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "Announcement")]
 struct Said {
@@ -24,7 +24,17 @@ struct Said {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     metadata: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    capacity: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spread: Option<Spread>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     since_unix_ms: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Spread {
+    DataCenter,
 }
 
 impl Serialize for Announcement {
@@ -35,6 +45,10 @@ impl Serialize for Announcement {
             address: self.address().map(str::to_owned),
             data_center: self.data_center().map(str::to_owned),
             metadata: metadata.map(|(k, v)| (k.into(), v.into())).collect(),
+            capacity: Some(self.capacity()).filter(|capacity| *capacity != 1),
+            spread: self
+                .spreads_over_data_centers()
+                .then_some(Spread::DataCenter),
             since_unix_ms: since_unix_ms(self),
         };
         said.serialize(serializer)
@@ -51,6 +65,12 @@ impl<'de> Deserialize<'de> for Announcement {
         }
         if let Some(data_center) = said.data_center {
             announcement = announcement.with_data_center(data_center);
+        }
+        if let Some(capacity) = said.capacity {
+            announcement = announcement.with_capacity(capacity);
+        }
+        if let Some(Spread::DataCenter) = said.spread {
+            announcement = announcement.with_spread_over_data_centers();
         }
         let all = said.metadata.into_iter();
         Ok(all.fold(announcement, |said, (key, value)| {

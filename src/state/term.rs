@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Fence, Op, Pool, TxnOutcome};
@@ -162,6 +163,8 @@ pub(crate) struct TermState {
     /// The time of the work's last heartbeat; nanoseconds.
     beat: AtomicU64,
     lost: CancellationToken,
+    /// The term's span, until the term is over. The work keeps it open for longer.
+    span: Mutex<Option<Box<Span>>>,
 }
 
 impl TermState {
@@ -188,7 +191,31 @@ impl TermState {
             reason: OnceLock::new(),
             told: AtomicBool::new(false),
             guarded: AtomicBool::new(false),
+            span: Mutex::default(),
         })
+    }
+
+    /// Keeps the span of the term, if anybody records it.
+    pub(crate) fn set_span(&self, span: Option<Box<Span>>) {
+        *self.span.lock().unwrap_or_else(PoisonError::into_inner) = span;
+    }
+
+    /// Returns the span of the term, for its work.
+    pub(crate) fn span(&self) -> Span {
+        let span = self.span.lock().unwrap_or_else(PoisonError::into_inner);
+        span.as_deref().map_or_else(Span::none, Span::clone)
+    }
+
+    /// Ends the span, or leaves its end to the work.
+    pub(crate) fn end_span(&self, reason: LostReason) {
+        let span = self
+            .span
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(span) = span {
+            span.record("reason", reason.as_str());
+        }
     }
 
     /// Records that a caller acts under the term from now on.

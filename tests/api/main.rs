@@ -24,8 +24,11 @@ mod partitions;
 mod released_terms;
 mod requests;
 mod running;
+#[cfg(feature = "unstable-sim")]
+mod schedules;
 mod semaphores;
 mod sessions;
+mod shared_locks;
 mod stalls;
 mod stepping_down;
 #[cfg(feature = "unstable-sim")]

@@ -274,3 +274,15 @@ async fn an_observer_that_lags_skips_but_ends_at_the_newest_state() -> Result {
     assert!(lagging.next().now_or_never().is_none());
     Ok(())
 }
+
+#[tokio::test]
+async fn an_observer_that_the_close_of_its_session_overtakes_ends() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = session(&etcd, "a").await?;
+    let mut observer = session.election("e")?.observe().await?;
+    session.close().await?;
+    while let Some(state) = soon("the end", observer.next()).await {
+        state?;
+    }
+    Ok(())
+}

@@ -81,6 +81,8 @@ impl Visit for Line {
 #[derive(Clone, Default)]
 pub(crate) struct Logs {
     lines: Arc<Mutex<Vec<Line>>>,
+    /// The spans that have ended, in that order.
+    ended: Arc<Mutex<Vec<Line>>>,
 }
 
 impl Logs {
@@ -99,6 +101,13 @@ impl Logs {
     /// All lines so far.
     pub(crate) fn lines(&self) -> Vec<Line> {
         self.lock().clone()
+    }
+
+    /// The spans of that name that have ended, with all their fields.
+    pub(crate) fn ended(&self, span: &str) -> Vec<Line> {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_that_name = ended.iter().filter(|line| line.message == span);
+        of_that_name.cloned().collect()
     }
 
     /// The lines of ours with this target and message that say these fields.
@@ -172,16 +181,47 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Logs {
         }));
     }
 
-    fn on_new_span(&self, attributes: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
-        self.push(Line::of(attributes.metadata(), |line| {
-            attributes.metadata().name().clone_into(&mut line.message);
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let line = Line::of(attributes.metadata(), |line| {
+            let metadata = attributes.metadata();
+            metadata.name().clone_into(&mut line.message);
+            let fields = metadata.fields().iter();
+            // Those that are recorded later, too.
+            line.fields = fields
+                .map(|f| (f.name().to_owned(), String::new()))
+                .collect();
             attributes.record(line);
-        }));
+            let scope = context.span_scope(id).into_iter();
+            let scope = scope.flat_map(tracing_subscriber::registry::Scope::from_root);
+            line.within = scope.map(|s| s.name()).collect();
+            line.within.pop();
+        });
+        self.push(line.clone());
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(line);
+        }
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-        if let Some(span) = context.span(id) {
-            self.push(Line::of(span.metadata(), |line| values.record(line)));
+        if let Some(span) = context.span(id)
+            && let Some(line) = span.extensions_mut().get_mut::<Line>()
+        {
+            values.record(line);
         }
+        // For those who search all that was said.
+        if let Some(span) = context.span(id) {
+            self.push(Line::of(span.metadata(), |line| {
+                "recorded".clone_into(&mut line.target);
+                values.record(line);
+            }));
+        }
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let line = context
+            .span(&id)
+            .and_then(|span| span.extensions_mut().remove::<Line>());
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.extend(line);
     }
 }

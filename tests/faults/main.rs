@@ -9,6 +9,7 @@ mod capture;
 mod drain;
 mod locks;
 mod members;
+mod moving;
 mod nearest;
 mod operators;
 mod overruns;

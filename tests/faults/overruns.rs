@@ -189,3 +189,35 @@ async fn a_process_whose_key_was_deleted_aborts_after_the_grace_period_not_with_
     );
     Ok(())
 }
+
+/// What the other process does: its work on a partition goes on beyond its term.
+async fn partitioned(endpoint: &str) -> Result {
+    let session = Session::connect([endpoint], options("p", LONG_TTL)).await?;
+    let runner = session.partitions(ELECTION, 1)?.runner();
+    let runner = runner.stall_timeout(STALL).on_overrun(OnOverrun::Abort);
+    let work = async |_| std::future::pending::<Result>().await;
+    runner.run(CancellationToken::new(), work).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_process_whose_work_on_a_partition_outlives_its_term_aborts() -> Result {
+    if let Some(told) = Process::told() {
+        return partitioned(&told).await;
+    }
+    let etcd = Etcd::start().await?;
+    let mut process = Process::start(
+        "overruns::a_process_whose_work_on_a_partition_outlives_its_term_aborts",
+        &etcd.endpoint(),
+    )?;
+    let status = eventually(SOON, "it ends", async || {
+        process.0.try_wait().ok().flatten()
+    })
+    .await?;
+    assert_eq!(status.signal(), Some(SIGABRT), "{status}");
+    // Nobody released its key: it goes with the lease.
+    let session = Session::connect([etcd.endpoint()], options("b", LONG_TTL)).await?;
+    let map = session.partitions(ELECTION, 1)?.map().await?;
+    assert_eq!(map.owner(0).map(|owner| owner.identity()), Some("p"));
+    Ok(session.close().await?)
+}

@@ -56,9 +56,9 @@ async fn all_endpoints_are_replaced_under_a_leader_without_a_failed_request() ->
     cluster.leader().await;
     let (first, second) = (proxies(&cluster).await?, proxies(&cluster).await?);
     let stage = Stage::new(&cluster.endpoints(), TTL).await?;
-    let a = stage.node("a", &endpoints(&first)).await?;
+    let a = stage.patient_node("a", &endpoints(&first)).await?;
     let led = a.elected(SOON).await?;
-    let b = stage.node("b", &endpoints(&first)).await?;
+    let b = stage.patient_node("b", &endpoints(&first)).await?;
     for (from, to) in [(&first, &second), (&second, &first), (&first, &second)] {
         for node in [&a, &b] {
             node.session.set_endpoints(endpoints(to)).await?;
@@ -120,7 +120,7 @@ async fn endpoints_that_no_longer_answer_are_replaced_within_the_term() -> Resul
     cluster.leader().await;
     let (first, second) = (proxies(&cluster).await?, proxies(&cluster).await?);
     let stage = Stage::new(&cluster.endpoints(), TTL).await?;
-    let a = stage.node("a", &endpoints(&first)).await?;
+    let a = stage.patient_node("a", &endpoints(&first)).await?;
     let led = a.elected(SOON).await?;
     stage.fault("a", "no endpoint answers");
     first.iter().for_each(Proxy::cut);

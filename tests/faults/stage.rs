@@ -41,6 +41,11 @@ pub(crate) fn options(name: &str, ttl: Duration) -> SessionOptions {
     SessionOptions::new(name).ttl(ttl).request_timeout(timeout)
 }
 
+/// Options with the longest request timeout that fits in the TTL: a busy machine alone fails no request and no renewal.
+pub(crate) fn patient_options(name: &str, ttl: Duration) -> SessionOptions {
+    SessionOptions::new(name).ttl(ttl).request_timeout(ttl / 5)
+}
+
 /// What `options(_, ttl)` believe in after a renewal that was sent at `sent`, at the most.
 pub(crate) fn deadline(sent: Duration, ttl: Duration) -> Duration {
     sent + ttl.mul_f64(0.999).saturating_sub(ttl / 20)
@@ -104,6 +109,14 @@ impl Stage {
     /// A node that runs for as long as the test, and stands in the election when this returns.
     pub(crate) async fn node<E: AsRef<str>>(&self, name: &str, endpoints: &[E]) -> Result<Node> {
         let node = Node::start(self, name, endpoints).await?;
+        self.stands(name).await?;
+        Ok(node)
+    }
+
+    /// Like [`Self::node`], with [`patient_options`].
+    pub(crate) async fn patient_node(&self, name: &str, endpoints: &[String]) -> Result<Node> {
+        let session = Session::connect(endpoints, patient_options(name, self.ttl)).await?;
+        let node = Node::of(self, session, Work::UntilLost)?;
         self.stands(name).await?;
         Ok(node)
     }

@@ -1,11 +1,17 @@
 //! Tests the log lines of outages, late renewals and endpoints.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use eldest::internal::{Env as _, System};
+use eldest::sim::Scripted;
 use eldest::{Candidate, LostReason, Session, SessionOptions};
 use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::Client;
+use futures::FutureExt;
 use tokio::time::timeout;
 use tracing::Level;
 
@@ -188,6 +194,37 @@ async fn a_switched_endpoint_is_told_with_both_names() -> Result {
     let lost = logs.of(SESSION, "watch lost", &[("identity", "a")]);
     assert!(!lost.is_empty(), "{logs:?}");
     assert!(leadership.is_valid(), "and nothing else happened");
+    all_documented(&logs);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_name_that_is_not_found_is_told_once() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let lookups = Arc::clone(&asked);
+    let system = System::new().expect("in a runtime");
+    let (clock, alarm) = (system.clone(), system);
+    let env = Scripted {
+        now: Box::new(move || clock.now()),
+        wake_at: Box::new(move |at| alarm.wake_at(at)),
+        addresses: Box::new(move |_| {
+            lookups.fetch_add(1, Ordering::SeqCst);
+            std::future::ready(Err(io::ErrorKind::NotFound.into())).boxed()
+        }),
+        ..Scripted::real()
+    };
+    let endpoints = [etcd.endpoint(), "dns+http://etcd.test:1".to_owned()];
+    let session = Session::connect(endpoints, options("a").env(Arc::new(env))).await?;
+    eventually(LONG, "it is looked up again and again", async || {
+        (asked.load(Ordering::SeqCst) > 2).then_some(())
+    })
+    .await?;
+    session.close().await?;
+    let name = [("name", "dns+http://etcd.test:1")];
+    let line = logs.one(ETCD, "name not looked up", &name);
+    assert_eq!(line.level, Level::WARN);
     all_documented(&logs);
     Ok(())
 }

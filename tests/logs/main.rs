@@ -5,6 +5,7 @@
 mod capture;
 mod connection;
 mod keys;
+mod spans;
 mod table;
 mod terms;
 

@@ -37,12 +37,20 @@ fn in_the_source(folder: &Path, found: &mut BTreeSet<(String, String)>) {
             in_the_source(&path, found);
         } else {
             let text = std::fs::read_to_string(&path).expect("text");
-            // The one macro that chooses the level.
+            // The macros that choose the level.
             let text = text.replace(" tell!(", " tracing::tell!(");
+            let text = text.replace(" span!(", " tracing::span!(");
             for call in text.split("tracing::").skip(1) {
                 let call = call.split_once(");").map_or(call, |(call, _)| call);
                 let literals: Vec<&str> = call.split('"').skip(1).step_by(2).collect();
-                if let [target, .., message] = literals[..]
+                let is_span = call.split('(').next().is_some_and(|m| m.ends_with("span!"));
+                // A span's name comes before its fields, a message behind them.
+                let found_here = match literals[..] {
+                    [target, name, ..] if is_span => Some((target, name)),
+                    [target, .., message] => Some((target, message)),
+                    _ => None,
+                };
+                if let Some((target, message)) = found_here
                     && target.starts_with("eldest::")
                 {
                     found.insert((target.to_owned(), message.to_owned()));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eldest::{CancellationToken, LostReason, Session};
+use eldest::{CancellationToken, Evacuate, LostReason, Session};
 use eldest_testing::{Etcd, eventually};
 use tokio::time::timeout;
 use tracing::Level;
@@ -239,6 +239,45 @@ async fn a_candidate_that_won_and_is_not_awaited_is_warned_of_once() -> Result {
     assert_eq!(warned.field("token"), late.fencing_token().to_string());
     assert!(late.is_valid() && leadership.is_valid(), "it led all along");
     logs.one(ELECTION, UNCLAIMED, &[]);
+    all_documented(&logs);
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_session_that_is_concerned_tells_of_an_evacuation_and_of_its_end() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let mut candidates = Vec::new();
+    for name in ["a", "b"] {
+        let options = options(name).data_center("dc1");
+        let endpoint = eldest::Endpoint::new(etcd.endpoint()).data_center("dc1");
+        let session = Session::connect([endpoint], options).await?;
+        candidates.push((session.election("jobs")?.campaign().await?, session));
+    }
+    let ops = Session::connect([etcd.endpoint()], options("ops")).await?;
+    let wait = async |message: &'static str, count: usize| {
+        eventually(LONG, message, async || {
+            (logs.of(SESSION, message, &[]).len() == count).then_some(())
+        })
+        .await
+    };
+    let (begun, over) = ("data centre evacuated", "data centre no longer evacuated");
+    ops.evacuate(Evacuate::new("dc2").reason("new switches"))
+        .await?;
+    wait(begun, 2).await?;
+    let dc2 = [("identity", "a"), ("data_center", "dc2")];
+    let line = logs.one(SESSION, begun, &dc2);
+    assert_eq!(line.level, Level::INFO);
+    assert!(line.says(&[("by", "ops"), ("reason", "new switches")]));
+    ops.evacuate(Evacuate::new("dc2").reason("old ones"))
+        .await?;
+    wait(begun, 4).await?;
+    ops.evacuate("dc1").await?;
+    wait(begun, 6).await?;
+    assert_eq!(logs.of(SESSION, over, &[]).len(), 0);
+    ops.lift("dc2").await?;
+    wait(over, 2).await?;
+    assert_eq!(logs.one(SESSION, over, &dc2).level, Level::INFO);
     all_documented(&logs);
     Ok(())
 }

@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use crate::agent;
 use crate::exit;
 use crate::global::Global;
-use crate::{doctor, evacuate, evict, generate, serve, status, top, watch};
+use crate::{doctor, evacuate, evict, generate, owners, serve, status, top, watch};
 #[cfg(unix)]
 use crate::{lock, run};
 
@@ -35,10 +35,11 @@ pub(crate) enum Command {
     Run(Box<run::Args>),
     #[cfg(unix)]
     Lock(lock::Args),
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     #[cfg(target_os = "linux")]
     Agent(agent::Args),
     Status(status::Args),
+    Partitions(owners::Args),
     Watch(watch::Args),
     Evict(evict::Args),
     Evacuate(evacuate::Args),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use eldest::{Credentials, Endpoint, Session, SessionOptions, TlsOptions, operator};
 use jiff::SignedDuration;
 
@@ -17,9 +18,10 @@ const CONNECTION: &str = "Connection";
 const SESSION: &str = "Session";
 
 /// The options that reach etcd and set up a session.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Connection {
-    /// The members of etcd, separated by commas, each with the name of its data center if --data-center is used
+    /// The members of etcd, separated by commas, each with the name of its data center if --data-center is used. dns+URL
+    /// stands for each address of the URL's host, srv://DOMAIN[/NAME] for the domain's SRV records, as etcdctl looks them up
     #[arg(
         long, global = true, value_name = "[DATA_CENTER=]URL,...", value_delimiter = ',', value_parser = Listed::parse,
         env = "ELDEST_ENDPOINTS", default_value = "http://127.0.0.1:2379", hide_env_values = true,
@@ -34,6 +36,13 @@ pub(crate) struct Connection {
         help_heading = CONNECTION
     )]
     pub(crate) data_center: Option<String>,
+
+    /// Replace the endpoints by the members that etcd lists, and follow their changes
+    #[arg(
+        long, global = true, env = "ELDEST_FOLLOW_MEMBERS", hide_env_values = true, value_parser = FalseyValueParser::new(),
+        help_heading = CONNECTION
+    )]
+    follow_members: bool,
 
     /// The etcd user; its password comes from the variable ELDEST_PASSWORD or from --password-file
     #[arg(long, global = true, env = "ELDEST_USER", hide_env_values = true, help_heading = CONNECTION)]
@@ -134,6 +143,9 @@ impl Connection {
         {
             options = options.data_center(own);
         }
+        if self.follow_members {
+            options = options.follow_members();
+        }
         if let Some((user, password)) = self.credentials()? {
             options = options.credentials(Credentials::new(user, password.0));
         }
@@ -180,6 +192,19 @@ impl Connection {
     /// Returns the endpoints of a node that stands or observes.
     pub(crate) fn node_endpoints(&self) -> Result<Vec<Endpoint>> {
         endpoints::for_node(&self.endpoints, self.data_center.as_deref())
+    }
+
+    /// Replaces each name by the endpoints that it stands for now.
+    pub(crate) async fn looked_up(&self, options: &SessionOptions) -> Result<Self> {
+        if !self.endpoints.iter().any(Listed::is_name) {
+            return Ok(self.clone());
+        }
+        let named = self.endpoints.iter().map(Endpoint::from).collect();
+        let found = operator::look_up(named, options.clone()).await?;
+        Ok(Self {
+            endpoints: found.into_iter().map(Listed::from).collect(),
+            ..self.clone()
+        })
     }
 
     /// Connects a session that only observes, so that it has no lease.

@@ -90,10 +90,11 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     if let Some(grace) = args.grace {
         options = options.grace(grace);
     }
+    let connection = &connection.looked_up(&options).await?;
     let endpoints: Result<Vec<Endpoint>, eldest::Error> = connection
         .endpoints
         .iter()
-        .map(|listed| Endpoint::new(&listed.url, options.clone()))
+        .map(|listed| Endpoint::new(listed, options.clone()))
         .collect();
     let endpoints = endpoints?;
     let mut findings = Findings::default();

@@ -5,6 +5,7 @@ use std::fmt;
 
 use anyhow::Result;
 use eldest::Endpoint;
+use eldest::operator::Found;
 
 use crate::exit::{Code, fault};
 
@@ -13,6 +14,8 @@ use crate::exit::{Code, fault};
 pub(crate) struct Listed {
     pub(crate) url: String,
     pub(crate) data_center: Option<String>,
+    /// What was found for a name that DNS knows.
+    found: Option<Endpoint>,
 }
 
 impl Listed {
@@ -26,12 +29,33 @@ impl Listed {
             Some((name, url)) => Self {
                 url: url.to_owned(),
                 data_center: Some(name.to_owned()),
+                found: None,
             },
             None => Self {
                 url: text.to_owned(),
                 data_center: None,
+                found: None,
             },
         })
+    }
+}
+
+impl Listed {
+    /// Whether it stands for what DNS knows.
+    pub(crate) fn is_name(&self) -> bool {
+        ["dns+", "srv://"]
+            .iter()
+            .any(|before| self.url.starts_with(before))
+    }
+}
+
+impl From<Found> for Listed {
+    fn from(found: Found) -> Self {
+        Self {
+            url: found.url,
+            data_center: found.data_center,
+            found: Some(found.endpoint),
+        }
     }
 }
 
@@ -46,6 +70,9 @@ impl fmt::Display for Listed {
 
 impl From<&Listed> for Endpoint {
     fn from(listed: &Listed) -> Self {
+        if let Some(found) = &listed.found {
+            return found.clone();
+        }
         let endpoint = Self::new(&listed.url);
         match &listed.data_center {
             Some(name) => endpoint.data_center(name),
@@ -90,11 +117,14 @@ mod tests {
             ("a:1", "a:1", None),
             ("eu=http://a:1", "http://a:1", Some("eu")),
             ("eu=a:1", "a:1", Some("eu")),
+            ("eu=dns+https://a:1", "dns+https://a:1", Some("eu")),
+            ("eu=srv://a/b", "srv://a/b", Some("eu")),
             ("=a:1", "a:1", Some("")),
             ("http://a:1/?x=y", "http://a:1/?x=y", None),
             ("eu=http://a:1/?x=y", "http://a:1/?x=y", Some("eu")),
         ] {
             let Ok(read) = Listed::parse(text);
+            assert_eq!(read.is_name(), url.contains("dns+") || url.contains("srv:"));
             assert_eq!(
                 (&*read.url, read.data_center.as_deref()),
                 (url, data_center)

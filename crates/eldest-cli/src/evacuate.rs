@@ -1,10 +1,11 @@
 //! Implements `eldest evacuate`: marks a data centre as evacuated, lifts the mark, and lists the marks.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::Result;
-use eldest::{Evacuate, Session};
-use eldest_http::contract::command::{Evacuation, Evacuations};
+use eldest::{ErrorKind, Evacuate, Session};
+use eldest_http::contract::Evacuation;
+use eldest_http::contract::command::Evacuations;
 
 use crate::connection::duration;
 use crate::exit::Code;
@@ -61,7 +62,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let said = match args.name {
         None => None,
         Some(name) if args.lift => {
-            lifted = session.lift(&name).await?.as_ref().map(shown);
+            lifted = session.lift(&name).await?.as_ref().map(Evacuation::from);
             let name = one_line(&name);
             Some(match lifted {
                 Some(_) => format!("{name} is no longer evacuated"),
@@ -97,7 +98,17 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
 /// Returns the orders that stand, by the names of the data centres.
 pub(crate) async fn standing(session: &Session) -> eldest::Result<Vec<Evacuation>> {
     let all = session.evacuations().await?;
-    Ok(all.iter().map(shown).collect())
+    Ok(all.iter().map(Evacuation::from).collect())
+}
+
+/// The same; `None` if this user may not read it: who may read a part of the namespace alone need not see the orders.
+pub(crate) async fn standing_if_permitted(
+    session: &Session,
+) -> eldest::Result<Option<Vec<Evacuation>>> {
+    match standing(session).await {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(None),
+        standing => standing.map(Some),
+    }
 }
 
 /// Writes an order as a part of a line.
@@ -110,20 +121,6 @@ pub(crate) fn described(order: &Evacuation) -> String {
     let reason = order.reason.as_deref().map(|why| format!(": {why}"));
     let (by, reason) = (by.unwrap_or_default(), reason.unwrap_or_default());
     one_line(&format!("{} {ends}{by}{reason}", order.data_center))
-}
-
-fn shown(order: &eldest::Evacuation) -> Evacuation {
-    let unix_ms = |time: SystemTime| {
-        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    };
-    Evacuation {
-        data_center: order.data_center().to_owned(),
-        by: order.by().map(str::to_owned),
-        reason: order.reason().map(str::to_owned),
-        since_unix_ms: order.since().map(unix_ms),
-        until_unix_ms: order.until().map(unix_ms),
-    }
 }
 
 /// Says what was ordered, and whom it concerns, so that a misspelt name is noticed.

@@ -120,7 +120,8 @@ impl Code {
                 ErrorKind::InvalidInput
                 | ErrorKind::Rejected
                 | ErrorKind::Proxied
-                | ErrorKind::CapacityMismatch,
+                | ErrorKind::CapacityMismatch
+                | ErrorKind::CountMismatch,
             ) => Code::Usage,
             Some(ErrorKind::Unavailable | ErrorKind::Overloaded | ErrorKind::Unguarded) => {
                 Code::Unavailable

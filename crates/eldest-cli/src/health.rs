@@ -1,18 +1,26 @@
 //! Runs the user's health check: a command that must succeed, or a URL that must answer with 2xx.
 
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use eldest::BoxError;
-use http::Uri;
+use http::uri::{Authority, Scheme};
+use http::{StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::RootCertStore;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::contain::ChildRegistry;
+use crate::exit::{Code, fault};
+use crate::trust;
 use crate::variables::SECRETS;
 
 /// The options of the health check, which decides whether the node may lead.
@@ -23,9 +31,13 @@ pub(crate) struct Args {
     #[arg(long = "health-cmd", value_name = "COMMAND", conflicts_with = "url", help_heading = HEADING)]
     command: Option<String>,
 
-    /// Lead only while a GET of this URL returns a status from 200 to 299; http only
+    /// Lead only while a GET of this http or https URL returns a status from 200 to 299
     #[arg(long = "health-url", id = "url", value_name = "URL", value_parser = url, help_heading = HEADING)]
     url: Option<Uri>,
+
+    /// The PEM file of the authorities that --health-url trusts for https [default: those of the system]
+    #[arg(long = "health-ca", value_name = "FILE", requires = "url", help_heading = HEADING)]
+    ca: Option<PathBuf>,
 
     /// The pause between an answer and the next check
     #[arg(
@@ -54,32 +66,63 @@ pub(crate) struct Check {
 
 #[derive(Clone)]
 enum What {
-    Command(String, Arc<ChildRegistry>),
-    Url(Uri),
+    Command(String),
+    /// With what encrypts it, if it is https.
+    Url(Uri, Option<TlsConnector>),
 }
 
 impl Args {
     /// `None`: the node is always fit.
-    pub(crate) fn check(&self, child_registry: &Arc<ChildRegistry>) -> Option<Check> {
+    pub(crate) fn check(&self) -> Result<Option<Check>> {
         let what = match (&self.command, &self.url) {
-            (Some(command), _) => What::Command(command.clone(), Arc::clone(child_registry)),
-            (None, Some(url)) => What::Url(url.clone()),
-            (None, None) => return None,
+            (Some(command), _) => What::Command(command.clone()),
+            (None, Some(url)) => What::Url(url.clone(), self.connector(url)?),
+            (None, None) => return Ok(None),
         };
-        Some(Check {
+        Ok(Some(Check {
             what,
             every: self.every,
             limit: self.limit,
-        })
+        }))
     }
+
+    fn connector(&self, url: &Uri) -> Result<Option<TlsConnector>> {
+        if url.scheme() != Some(&Scheme::HTTPS) {
+            return match &self.ca {
+                Some(_) => Err(fault(
+                    Code::Usage,
+                    format!("--health-ca: {url} is not an https URL"),
+                )),
+                None => Ok(None),
+            };
+        }
+        let connector = connector(self.ca.as_deref());
+        let refused = |error| fault(Code::Usage, format!("--health-url {url}: {error:#}"));
+        connector.map(Some).map_err(refused)
+    }
+}
+
+/// Encrypts towards servers that these authorities vouch for.
+fn connector(ca: Option<&Path>) -> Result<TlsConnector> {
+    let mut roots = RootCertStore::empty();
+    if let Some(file) = ca {
+        trust::add_file(&mut roots, "--health-ca", file)?;
+    } else {
+        trust::add_system(&mut roots);
+        ensure!(
+            !roots.is_empty(),
+            "this system has no certificate authorities; name some with --health-ca"
+        );
+    }
+    Ok(Arc::new(trust::client(roots)?).into())
 }
 
 impl Check {
     /// Asks once. Dropped midway, a command is killed.
-    pub(crate) async fn ask(self) -> Result<(), BoxError> {
+    pub(crate) async fn ask(self, child_registry: Arc<ChildRegistry>) -> Result<(), BoxError> {
         match &self.what {
-            What::Command(command, child_registry) => run(command, child_registry).await?,
-            What::Url(url) => get(url).await?,
+            What::Command(command) => run(command, &child_registry).await?,
+            What::Url(url, connector) => get(url, connector.as_ref()).await?,
         }
         Ok(())
     }
@@ -123,10 +166,27 @@ impl Drop for Running {
     }
 }
 
-async fn get(url: &Uri) -> Result<()> {
+async fn get(url: &Uri, connector: Option<&TlsConnector>) -> Result<()> {
     let authority = url.authority().context("the URL names no host")?;
     let host = authority.host().trim_matches(['[', ']']);
-    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await?;
+    let usual = if connector.is_some() { 443 } else { 80 };
+    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(usual))).await?;
+    let status = match connector {
+        Some(connector) => {
+            let name = ServerName::try_from(host.to_owned())?;
+            ask(connector.connect(name, stream).await?, url, authority).await?
+        }
+        None => ask(stream, url, authority).await?,
+    };
+    ensure!(status.is_success(), "{url} answered {status}");
+    Ok(())
+}
+
+async fn ask(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    url: &Uri,
+    authority: &Authority,
+) -> Result<StatusCode> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let path = url.path_and_query().map_or("/", |path| path.as_str());
@@ -135,19 +195,14 @@ async fn get(url: &Uri) -> Result<()> {
         .body(String::new())?;
     // Ends with the sender, at the end of this function.
     tokio::spawn(connection);
-    let status = sender.send_request(request).await?.status();
-    ensure!(status.is_success(), "{url} answered {status}");
-    Ok(())
+    Ok(sender.send_request(request).await?.status())
 }
 
 fn url(text: &str) -> Result<Uri, String> {
     let url: Uri = text.parse().map_err(|error| format!("{error}"))?;
     match (url.scheme_str(), url.authority()) {
-        (Some("http"), Some(_)) => Ok(url),
-        (Some("https"), _) => Err(
-            "https is not supported; use --health-cmd with a program that supports it".to_owned(),
-        ),
-        _ => Err("write it as http://host:port/path".to_owned()),
+        (Some("http" | "https"), Some(_)) => Ok(url),
+        _ => Err("write it as http://host:port/path or https://host:port/path".to_owned()),
     }
 }
 
@@ -156,9 +211,12 @@ mod tests {
     use super::url;
 
     #[test]
-    fn only_plain_http_is_taken() {
+    fn only_http_and_https_are_taken() {
         assert!(url("http://127.0.0.1:8080/live").is_ok());
-        assert!(url("https://a/").unwrap_err().contains("--health-cmd"));
-        assert!(url("/live").unwrap_err().contains("http://"));
+        assert!(url("https://a/").is_ok());
+        for other in ["/live", "ftp://a/", "a:80"] {
+            let refused = url(other).unwrap_err();
+            assert!(refused.contains("http://"), "{other}: {refused}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::exit::{Code, fault};
 use crate::global::Global;
-use crate::resource::Resource;
+use crate::resource::{Resource, Sharing};
 use crate::supervise::{self, Outcome, Supervisor};
 
 /// Run a program while holding a lock, or one of several permits
@@ -17,12 +17,16 @@ use crate::supervise::{self, Outcome, Supervisor};
     Without -n, one program at a time holds the lock. With -n N, up to N programs run at a time. The program finds its \
     fencing token in ELDEST_FENCING_TOKEN. It is ended before another program can hold the same lock or permit. All \
     users of a name must give the same N: another N is refused while anybody holds or awaits a permit. A lock and the \
-    permits of the same name are independent.",
+    permits of the same name are independent.\n\n\
+    With --shared, any number of programs hold the lock together, as readers. A program without --shared holds it alone, \
+    as a writer. Whoever has waited longest is first: a reader waits behind a writer that waits.",
     after_help = "Examples:
   # Run a backup on one machine at a time
   eldest lock billing/backup -- ./backup.sh
   # Run at most three imports at a time, and give up after a minute
-  eldest lock billing/import -n 3 --wait 1m -- ./import.sh"
+  eldest lock billing/import -n 3 --wait 1m -- ./import.sh
+  # Run a report beside other reports, but never beside the backup
+  eldest lock billing/backup --shared -- ./report.sh"
 )]
 pub(crate) struct Args {
     /// The name of the lock or semaphore
@@ -31,6 +35,10 @@ pub(crate) struct Args {
     /// Hold one of N permits instead of a lock, so that N programs run at a time; 1 to 1024
     #[arg(short = 'n', long, value_name = "N", value_parser = capacity)]
     capacity: Option<usize>,
+
+    /// Hold the lock together with other programs that share it, and never beside one that does not
+    #[arg(long, conflicts_with = "capacity")]
+    shared: bool,
 
     /// How long to wait; with 0s, exit at once if it is not free [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = crate::connection::duration)]
@@ -48,10 +56,15 @@ fn capacity(text: &str) -> Result<usize, String> {
 
 /// Waits for the lock or permit, runs the program, and releases the lock or permit.
 pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
-    let (name, capacity) = (&args.resource, args.capacity);
-    let opened = Supervisor::open(&global.connection, &args.supervise, name, capacity).await?;
+    let name = &args.resource;
+    let sharing = match args.capacity {
+        _ if args.shared => Sharing::Shared,
+        Some(capacity) => Sharing::Permits(capacity),
+        None => Sharing::Alone,
+    };
+    let opened = Supervisor::open(&global.connection, &args.supervise, name, sharing, None).await?;
     let (session, supervisor) = opened;
-    let resource = Resource::new(&session, name, capacity)?;
+    let resource = Resource::new(&session, name, sharing)?;
     let done = hold(&resource, args.wait, &supervisor).await;
     supervisor.close(&session).await;
     done

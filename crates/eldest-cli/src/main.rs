@@ -21,6 +21,7 @@ mod endpoints;
 mod evacuate;
 mod evict;
 mod exit;
+mod forwarding;
 mod generate;
 mod global;
 #[cfg(unix)]
@@ -32,6 +33,11 @@ mod lock;
 mod log;
 mod member;
 mod output;
+mod owners;
+#[cfg(unix)]
+mod partitions;
+#[cfg(unix)]
+mod pause;
 #[cfg(unix)]
 mod resource;
 #[cfg(unix)]
@@ -45,6 +51,7 @@ mod stop;
 #[cfg(unix)]
 mod supervise;
 mod top;
+mod trust;
 mod variables;
 mod view;
 mod watch;
@@ -84,8 +91,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Lock(args) => within_runtime(lock::run(&global, args)),
         #[cfg(target_os = "linux")]
         Command::Agent(args) => within_runtime(agent::run(&global, args)),
-        Command::Serve(args) => within_runtime(serve::run(&global, args)),
+        Command::Serve(args) => within_runtime(serve::run(&global, *args)),
         Command::Status(args) => within_runtime(status::run(&global, args)),
+        Command::Partitions(args) => within_runtime(owners::run(&global, args)),
         Command::Watch(args) => within_runtime(watch::run(&global, args)),
         Command::Top(args) => within_runtime(top::run(&global, args)),
         Command::Completions(args) => {

@@ -4,6 +4,17 @@ use std::time::Duration;
 
 use eldest::{Lock, LockGuard, Permit, Result, Semaphore, Session, Term};
 
+/// How many programs hold it at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// One.
+    Alone,
+    /// Any number of those that share, and nobody else beside them.
+    Shared,
+    /// So many.
+    Permits(usize),
+}
+
 /// What one program may hold at a time, or several.
 pub(crate) enum Resource {
     Lock(Lock),
@@ -18,16 +29,18 @@ pub(crate) enum Held {
 
 impl Resource {
     /// A semaphore if there is a capacity, even one of 1: its keys name it, so another capacity is noticed.
-    pub(crate) fn new(session: &Session, name: &str, capacity: Option<usize>) -> Result<Self> {
-        Ok(match capacity {
-            None => Self::Lock(session.lock(name)?),
-            Some(capacity) => Self::Semaphore(session.semaphore(name, capacity)?),
+    pub(crate) fn new(session: &Session, name: &str, sharing: Sharing) -> Result<Self> {
+        Ok(match sharing {
+            Sharing::Alone => Self::Lock(session.lock(name)?),
+            Sharing::Shared => Self::Lock(session.lock(name)?.shared()),
+            Sharing::Permits(capacity) => Self::Semaphore(session.semaphore(name, capacity)?),
         })
     }
 
     /// A part of a sentence.
     pub(crate) fn described(&self) -> String {
         match self {
+            Self::Lock(lock) if lock.is_shared() => format!("the shared lock {:?}", lock.name()),
             Self::Lock(lock) => format!("the lock {:?}", lock.name()),
             Self::Semaphore(semaphore) => {
                 let (name, capacity) = (semaphore.name(), semaphore.capacity());

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Result;
 use eldest::{BoxError, CancellationToken, Election, Following, Leadership};
@@ -16,14 +15,11 @@ use tokio::sync::{Mutex, watch};
 use crate::answering::{self, Places};
 use crate::contain::{self, Commands, Ending, Keeper, Limit, Spec, Stop};
 use crate::global::Global;
-use crate::health;
+use crate::health::{self, Check};
+use crate::partitions;
+use crate::pause::Pause;
+use crate::resource::Sharing;
 use crate::supervise::{self, Outcome, Supervisor};
-
-/// Between the end of a program and its next start, at first; doubled each time that it ends soon.
-const PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A program that ran so long did not fail at its start.
-const SOON: Duration = Duration::from_secs(10);
 
 /// Run a program only while this node leads
 #[derive(Debug, clap::Args)]
@@ -31,23 +27,34 @@ const SOON: Duration = Duration::from_secs(10);
     long_about = "Run a program only while this node leads.\n\n\
     The node waits in the election. When it leads, it starts the program, with its fencing token in \
     ELDEST_FENCING_TOKEN. When it loses the leadership, it ends the program before another node can lead, and waits \
-    again. When the program has ended, the node leaves the election and exits with the program's code (see --restart).",
+    again. When the program has ended, the node leaves the election and exits with the program's code (see --restart).\n\n\
+    With --partitions, the node runs one program for each partition that it owns, with the partition's number in \
+    ELDEST_PARTITION.",
     after_help = "Examples:
   # Run a scheduler on one of several nodes
   eldest run billing/scheduler -- ./scheduler --verbose
   # Start it again after each end, and answer health checks of a load balancer
   eldest run billing/scheduler --restart --serve 127.0.0.1:8470 -- ./scheduler
   # Lead only while a local service is healthy
-  eldest run billing/scheduler --health-url http://127.0.0.1:8080/healthz -- ./scheduler"
+  eldest run billing/scheduler --health-url http://127.0.0.1:8080/healthz -- ./scheduler
+  # Share 16 partitions with other nodes, and run a consumer for each of its own
+  eldest run --partitions billing --count 16 --restart -- ./consumer
+  # The same on a machine that takes twice as many of them
+  eldest run --partitions billing --count 16 --capacity 2 --restart -- ./consumer"
 )]
 pub(crate) struct Args {
     /// The name of the election
-    election: String,
+    #[arg(required_unless_present = "partitions")]
+    election: Option<String>,
+
+    #[command(flatten)]
+    partitions: partitions::Args,
 
     #[command(flatten)]
     supervise: supervise::Args,
 
-    /// After the program has ended on its own, join again at the back of the queue instead of exiting with its code
+    /// After the program has ended on its own, join again at the back of the queue instead of exiting with its code; with
+    /// --partitions, start the partition's program again
     #[arg(long, help_heading = "Program")]
     restart: bool,
 
@@ -74,19 +81,29 @@ pub(crate) struct Args {
 
 /// Stands until the program has ended for good, or we are told to end.
 pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
+    let Some(name) = &args.election else {
+        return partitions::run(global, &args.partitions, &args.supervise, args.restart).await;
+    };
+    let check = args.health.check()?;
     let listening = match args.serve {
         Some(at) => Some(args.answering.listen(Places::port("--serve", at)).await?),
         None => None,
     };
-    let opened =
-        Supervisor::open(&global.connection, &args.supervise, &args.election, None).await?;
+    let opened = Supervisor::open(
+        &global.connection,
+        &args.supervise,
+        name,
+        Sharing::Alone,
+        None,
+    )
+    .await?;
     let (session, supervisor) = opened;
-    let election = session.election(&args.election)?;
+    let election = session.election(name)?;
     let mut server = listening.map(|listening| {
         tracing::info!(address = listening.place(), "listening for requests");
         listening.serve(Node::new().works_in(&election))
     });
-    let rounds = rounds(&args, &election, &supervisor);
+    let rounds = rounds(&args, &election, &supervisor, check.as_ref());
     let done = while_asked(rounds, server.as_mut(), &supervisor.signals.stop).await;
     supervisor.close(&session).await;
     // Last, so that whoever asks is told that we do not lead instead of nothing.
@@ -123,23 +140,22 @@ async fn rounds(
     args: &Args,
     election: &Election,
     supervisor: &Arc<Supervisor>,
+    check: Option<&Check>,
 ) -> Result<ExitCode> {
-    let mut pause = PAUSE;
+    let mut pause = Pause::new();
     loop {
         let begun = contain::now();
-        let Some(Outcome::Ended(exit)) = stand(args, election, supervisor).await? else {
+        let Some(Outcome::Ended(exit)) = stand(args, election, supervisor, check).await? else {
             return Ok(ExitCode::SUCCESS);
         };
         if !args.restart || supervisor.signals.stop.is_cancelled() {
             return Ok(exit.code().into());
         }
-        if contain::now().saturating_sub(begun) > SOON {
-            pause = PAUSE;
-        }
+        let pause = pause.after(begun);
         tracing::warn!(%exit, ?pause, "the program has ended; joining again");
         tokio::select! {
             () = supervisor.signals.stop.cancelled() => return Ok(exit.code().into()),
-            () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+            () = tokio::time::sleep(pause) => {}
         }
         supervisor.prepare();
     }
@@ -150,6 +166,7 @@ async fn stand(
     args: &Args,
     election: &Election,
     supervisor: &Arc<Supervisor>,
+    check: Option<&Check>,
 ) -> Result<Option<Outcome>> {
     let shutdown = CancellationToken::new();
     let outcome = Mutex::new(None);
@@ -158,14 +175,14 @@ async fn stand(
         let shell = ["/bin/sh", "-c", command].map(OsString::from);
         supervisor.spec_for(shell.to_vec())
     });
-    let check = args.health.check(&supervisor.child_registry);
+    let ask = |check: &Check| check.clone().ask(Arc::clone(&supervisor.child_registry));
     let runner = election.runner();
     let standing = async {
         match (spec, check) {
             (None, None) => runner.run(shutdown.clone(), work).await,
             (None, Some(check)) => {
                 let (every, limit) = (check.every, check.limit);
-                let runner = runner.health_check(every, limit, || check.clone().ask());
+                let runner = runner.health_check(every, limit, || ask(check));
                 runner.run(shutdown.clone(), work).await
             }
             (Some(spec), None) => {
@@ -175,7 +192,7 @@ async fn stand(
             (Some(spec), Some(check)) => {
                 let (every, limit) = (check.every, check.limit);
                 let runner = runner.follow(|following| follow(following, supervisor, &spec));
-                let runner = runner.health_check(every, limit, || check.clone().ask());
+                let runner = runner.health_check(every, limit, || ask(check));
                 runner.run(shutdown.clone(), work).await
             }
         }

@@ -3,21 +3,30 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
+#[cfg(unix)]
+use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(unix)]
+use anyhow::Context;
 use anyhow::Result;
 use eldest::internal::process::Process;
-use eldest::{CancellationToken, Election, Session};
+use eldest::{Announcement, CancellationToken, Election, Session};
 use eldest_http::contract::command::Listening;
-use eldest_http::{Leading, Node};
+use eldest_http::{Health, Leading, Node};
 use futures::future::join_all;
 
 use crate::answering::Places;
+#[cfg(unix)]
+use crate::contain::ChildRegistry;
 use crate::exit::{Code, fault};
+use crate::forwarding::Port;
 use crate::global::Global;
+#[cfg(unix)]
+use crate::health;
 use crate::output::{self, Format};
 use crate::stop::Stop;
-use crate::{answering, guard, member};
+use crate::{answering, forwarding, guard, member};
 
 /// How long a second signal lets etcd confirm that the keys are gone; otherwise they expire with the lease.
 const HASTE: Duration = Duration::from_secs(1);
@@ -31,8 +40,9 @@ const USUAL: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 
     long_about = "Lead elections on behalf of another program, and answer its questions over HTTP.\n\n\
     The program asks GET /leader before it acts (with ?election= if there are several). The answer is 200 while this \
     node leads; the program may then act for `may_act_for_ms`, counted from before it sent the request. Otherwise the \
-    answer is 503. GET / is a page for people, /openapi.json describes the other paths, /metrics is for Prometheus, and \
-    /v1/locks offers locks to programs in any language.\n\n\
+    answer is 503. GET / is a page for people, /openapi.json describes the other paths, /metrics is for Prometheus, \
+    /v1/locks offers locks to programs in any language, /v1/partitions tells who owns which partition (--partitions) and for \
+    which of them the program may act (--own), and /v1/evacuations takes orders to evacuate a data center.\n\n\
     On SIGTERM or SIGINT, the node stops leading, waits until no program may act any longer, leaves the elections, and \
     stops answering last. A second signal ends it at once. If it is killed, an agent (--guard) frees its place when no \
     program may act on its answers any longer.",
@@ -41,12 +51,18 @@ const USUAL: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 
   eldest serve billing/scheduler --announce address=10.0.0.1:8080
   # Lead for a process that runs already, and give up at once when it has ended
   eldest serve billing/scheduler --guard-pid 4711 --listen-unix /run/billing/eldest.sock
+  # Pass requests on to the program beside the leader, whatever node they reach
+  eldest serve billing/scheduler --forward http://127.0.0.1:8080 --forward-listen 10.0.0.1:8480
+  # Give up the lead when the program does not answer, or sends no heartbeat for 30 s
+  eldest serve billing/scheduler --health-url http://127.0.0.1:8080/healthz --stall-timeout 30s
+  # Share 64 partitions with other nodes on behalf of a program, which asks GET /v1/partitions/billing/own before it acts
+  eldest serve --own billing=64 --announce address=10.0.0.1:8080
   # Show two elections to people and to Prometheus, without joining them
   eldest serve --observe billing/scheduler billing/reports --listen 0.0.0.0:8470 --http-host node-a"
 )]
 pub(crate) struct Args {
     /// The names of the elections
-    #[arg(required = true, value_name = "ELECTION")]
+    #[arg(required_unless_present = "own", value_name = "ELECTION")]
     elections: Vec<String>,
 
     /// The address to listen at; port 0 takes any free port [default: 127.0.0.1:8470, or none with --listen-unix]
@@ -79,7 +95,24 @@ pub(crate) struct Args {
     #[command(flatten)]
     answering: answering::Args,
 
-    /// Only observe: join no election and offer no locks
+    #[command(flatten)]
+    forwarding: forwarding::Args,
+
+    /// Show who owns each of these partitions too, which have that count; separated by commas
+    #[arg(
+        long, value_name = "NAME=COUNT,...", value_parser = partitions, value_delimiter = ',', env = "ELDEST_PARTITIONS",
+        hide_env_values = true, help_heading = "HTTP"
+    )]
+    partitions: Vec<(String, u32)>,
+
+    /// Share these partitions with other nodes on behalf of the program; separated by commas
+    #[arg(
+        long, value_name = "NAME=COUNT,...", value_parser = partitions, value_delimiter = ',', env = "ELDEST_OWN",
+        hide_env_values = true, conflicts_with = "observe"
+    )]
+    own: Vec<(String, u32)>,
+
+    /// Only observe: join no election, offer no locks and take no orders
     #[arg(long)]
     observe: bool,
 
@@ -88,6 +121,17 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     guard: guard::Args,
+
+    #[cfg(unix)]
+    #[command(flatten)]
+    health: health::Args,
+
+    /// Lead only while the program sends POST /v1/elections/{name}/heartbeat, one within each such time
+    #[arg(
+        long, value_name = "DURATION", value_parser = crate::connection::duration, conflicts_with = "observe",
+        help_heading = "Health"
+    )]
+    stall_timeout: Option<Duration>,
 
     /// How long a program may act after the answer that this node leads [default: TTL/5, at most 10 s]
     #[arg(
@@ -104,37 +148,42 @@ pub(crate) struct Args {
 
 /// Answers until it is told to stop, or cannot continue.
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
-    let mut seen = BTreeSet::new();
-    if let Some(twice) = args.elections.iter().find(|name| !seen.insert(*name)) {
+    if let Some(twice) = twice(&args.elections) {
         let message = format!("ELECTION {twice:?} is given twice");
         return Err(fault(Code::Usage, message));
     }
+    for (option, given) in [("--partitions", &args.partitions), ("--own", &args.own)] {
+        if let Some(twice) = twice(given.iter().map(|(name, _)| name)) {
+            let message = format!("{option} names {twice:?} twice");
+            return Err(fault(Code::Usage, message));
+        }
+    }
     let mut stop = Stop::new()?;
     let program = program(args.guard_pid)?;
+    let health = args.health()?;
     let listening = args.answering.listen(args.places()).await?;
-    let session = session(global, &args).await?;
+    let announced = args.member.announcement(&global.connection);
+    let (port, announced) = args.forwarding.listen(&args.elections, announced).await?;
+    let session = session(global, &args, announced).await?;
     let named = args.elections.iter().map(|name| session.election(name));
     let elections: Vec<Election> = named.collect::<Result<_, _>>()?;
     let shutdown = CancellationToken::new();
-    let (mut node, mut leading) = (Node::new(), Vec::new());
-    for election in &elections {
-        if args.observe {
-            node = node.observes(election);
-        } else {
-            let (standing, leads) = node.lead_on_behalf(election, shutdown.clone());
-            node = standing;
-            leading.push(leads);
-        }
-    }
-    if !args.observe {
-        node = node.locks(&session);
-    }
+    let (node, mut leading) = if args.observe {
+        let node = elections.iter().fold(Node::new(), Node::observes);
+        (node, Vec::new())
+    } else {
+        let (node, leading) = leads(&elections, &health, &shutdown);
+        (node.locks(&session).evacuations(&session), leading)
+    };
+    let node = args.observes_partitions(node, &session)?;
+    let mut node = args.owns(node, &session, (&health, &shutdown), &mut leading)?;
     if let Some(program) = &program {
         node = node.only_for(program);
     }
-    let (lines, objects) = (listening.lines(), listening.objects());
+    let said = said(&listening, port.as_ref());
+    let passing = forwarding::serve(port, &elections).await?;
     let mut server = listening.serve(node);
-    announce(global.output, &lines, &objects)?;
+    announce(global.output, &said.0, &said.1)?;
     let program = program.as_ref();
     let ended = stand(&mut leading, &shutdown, &mut server, &mut stop, program).await;
     let haste = async {
@@ -152,9 +201,47 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     }
     // Last, so that a request is answered that this node does not lead, instead of not at all.
     if !stop.in_a_hurry() {
+        forwarding::stop(passing).await;
         server.stop().await;
     }
     ended
+}
+
+/// Returns a name that is given twice.
+fn twice<'a>(names: impl IntoIterator<Item = &'a String>) -> Option<&'a String> {
+    let mut seen = BTreeSet::new();
+    names.into_iter().find(|name| !seen.insert(*name))
+}
+
+/// Campaigns in these elections on behalf of the program.
+fn leads(
+    elections: &[Election],
+    health: &Health,
+    shutdown: &CancellationToken,
+) -> (Node, Vec<Leading>) {
+    let mut leading = Vec::new();
+    let node = elections.iter().fold(Node::new(), |node, election| {
+        let (health, shutdown) = (health.clone(), shutdown.clone());
+        let (node, leads) = node.lead_on_behalf_while_healthy(election, health, shutdown);
+        leading.push(leads);
+        node
+    });
+    (node, leading)
+}
+
+/// Reads `NAME=COUNT`. A name may contain `=`.
+fn partitions(text: &str) -> Result<(String, u32), String> {
+    let pair = text.rsplit_once('=');
+    let pair = pair.and_then(|(name, count)| Some((name.to_owned(), count.parse().ok()?)));
+    pair.ok_or_else(|| "write it as NAME=COUNT, for example billing=64".to_owned())
+}
+
+/// Where the node listens, as lines and as objects.
+fn said(listening: &answering::Listening, port: Option<&Port>) -> (Vec<String>, Vec<Listening>) {
+    let (mut lines, mut objects) = (listening.lines(), listening.objects());
+    lines.extend(port.map(Port::line));
+    objects.extend(port.map(Port::object));
+    (lines, objects)
 }
 
 /// Says where the node listens.
@@ -175,6 +262,53 @@ fn announce(format: Format, lines: &[String], objects: &[Listening]) -> Result<(
 }
 
 impl Args {
+    fn observes_partitions(&self, mut node: Node, session: &Session) -> Result<Node> {
+        for (name, count) in &self.partitions {
+            node = node.observes_partitions(&session.partitions(name, *count)?);
+        }
+        Ok(node)
+    }
+
+    /// Shares partitions on behalf of the program.
+    fn owns(
+        &self,
+        mut node: Node,
+        session: &Session,
+        (health, shutdown): (&Health, &CancellationToken),
+        leading: &mut Vec<Leading>,
+    ) -> Result<Node> {
+        for (name, count) in &self.own {
+            let partitions = session.partitions(name, *count)?;
+            let (health, shutdown) = (health.clone(), shutdown.clone());
+            let (shares, owns) = node.own_on_behalf_while_healthy(&partitions, health, shutdown);
+            leading.push(owns);
+            node = shares;
+        }
+        Ok(node)
+    }
+
+    /// The conditions under which it leads.
+    fn health(&self) -> Result<Health> {
+        let mut health = Health::new();
+        if let Some(timeout) = self.stall_timeout {
+            health = health.stall_timeout(timeout);
+        }
+        #[cfg(unix)]
+        if let Some(check) = self.health.check()? {
+            if self.observe {
+                let message =
+                    "a health check cannot be used with --observe: this node leads nothing";
+                return Err(fault(Code::Usage, message));
+            }
+            let child_registry =
+                ChildRegistry::found().context("this process cannot find its child processes")?;
+            let (every, limit) = (check.every, check.limit);
+            let ask = move || check.clone().ask(Arc::clone(&child_registry));
+            health = health.check(every, limit, ask);
+        }
+        Ok(health)
+    }
+
     fn places(&self) -> Places {
         let usual = || self.listen_unix.is_none().then_some(USUAL);
         let port = self.listen.or_else(usual);
@@ -192,11 +326,11 @@ fn program(number: Option<u32>) -> Result<Option<Process>> {
     opened.map_err(|reason| fault(Code::Usage, format!("--guard-pid: {reason}")))
 }
 
-async fn session(global: &Global, args: &Args) -> Result<Session> {
+async fn session(global: &Global, args: &Args, announced: Announcement) -> Result<Session> {
     let connection = &global.connection;
     let mut options = connection
         .session_options(&args.member.id())?
-        .announcement(args.member.announcement(connection));
+        .announcement(announced);
     if let Some(grace) = args.grace {
         options = options.grace(grace);
     }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use eldest::ErrorKind;
 use eldest::operator::Endpoint;
 use eldest_http::contract::command::{MeasuredEndpoint, Queue, Status};
 use futures::future::join_all;
@@ -72,11 +71,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     } else {
         None
     };
-    let evacuations = match evacuate::standing(&session).await {
-        // Who may read a part of the namespace alone need not see the marks.
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
-        standing => Some(standing?),
-    };
+    let evacuations = evacuate::standing_if_permitted(&session).await?;
     match global.output {
         Format::Json => output::say_json(&Status {
             namespace: session.namespace().to_owned(),
@@ -108,8 +103,9 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
 /// Asks all endpoints at once.
 async fn measured(connection: &Connection) -> Result<Vec<MeasuredEndpoint>> {
     let options = connection.session_options("eldest")?;
+    let connection = &connection.looked_up(&options).await?;
     let listed = connection.endpoints.iter();
-    let all = listed.map(|one| Endpoint::new(&one.url, options.clone()));
+    let all = listed.map(|one| Endpoint::new(one, options.clone()));
     let all: Vec<Endpoint> = all.collect::<eldest::Result<_>>()?;
     let distances = join_all(all.iter().map(Distance::to)).await;
     let chosen = chosen(connection, &distances);

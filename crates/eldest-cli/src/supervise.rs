@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use eldest::guard::Guard;
-use eldest::{CancellationToken, Session, SessionOptions, Term};
+use eldest::{CancellationToken, Partitions, Session, SessionOptions, Term};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
@@ -18,7 +18,7 @@ use crate::contain::{self, ChildRegistry, Commands, Ending, Exit, Keeper, Limit,
 use crate::exit::{Code, fault};
 use crate::guard;
 use crate::member;
-use crate::resource::Resource;
+use crate::resource::{Resource, Sharing};
 use crate::signals::Signals;
 use crate::variables::{self, SECRETS};
 
@@ -87,12 +87,14 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// With the session in which to stand, or hold. With a capacity, so many nodes run their programs at a time.
+    /// With the session in which to stand, or hold. `sharing`: how many nodes run their programs at a time. `capacity`: what
+    /// the node announces to other members of partitions.
     pub(crate) async fn open(
         connection: &Connection,
         args: &Args,
         name: &str,
-        capacity: Option<usize>,
+        sharing: Sharing,
+        capacity: Option<u32>,
     ) -> Result<(Session, Arc<Self>)> {
         let found = find(&args.program[0])?;
         let ttl = connection.ttl();
@@ -120,11 +122,12 @@ impl Supervisor {
                 None => options,
             })
         };
-        let session = Session::connect(
-            &endpoints,
-            options()?.announcement(args.member.announcement(connection)),
-        );
-        let session = session.await?;
+        let announcement = args.member.announcement(connection);
+        let announcement = match capacity {
+            Some(capacity) => announcement.with_capacity(capacity),
+            None => announcement,
+        };
+        let session = Session::connect(&endpoints, options()?.announcement(announcement)).await?;
         let namespace = match session.namespace() {
             "" => GUARDS.to_owned(),
             "/" => format!("/{GUARDS}"),
@@ -142,7 +145,7 @@ impl Supervisor {
             stop_timeout: args.stop_timeout.unwrap_or(grace),
             spec,
             standby: Mutex::new(Some(standby)),
-            guard: Resource::new(&guards, name, capacity)?,
+            guard: Resource::new(&guards, name, sharing)?,
             guarded: guard.map(|_| session.clone()),
             guards,
         };
@@ -155,6 +158,32 @@ impl Supervisor {
             program,
             ..Spec::clone(&self.spec)
         })
+    }
+
+    /// The same for the program of one partition, which no other program of the partition runs beside.
+    pub(crate) fn for_partition(&self, partitions: &Partitions, number: u32) -> Result<Self> {
+        let count = partitions.count();
+        let name = format!("{}.partition-{number}-of-{count}", partitions.name());
+        let mut spec = Spec::clone(&self.spec);
+        spec.environment.extend([
+            (variables::PARTITION, Some(number.to_string().into())),
+            (variables::PARTITION_COUNT, Some(count.to_string().into())),
+        ]);
+        Ok(Self {
+            signals: self.signals.clone(),
+            child_registry: Arc::clone(&self.child_registry),
+            spec: Arc::new(spec),
+            stop_timeout: self.stop_timeout,
+            standby: Mutex::default(),
+            guard: Resource::new(&self.guards, &name, Sharing::Alone)?,
+            guarded: self.guarded.clone(),
+            guards: self.guards.clone(),
+        })
+    }
+
+    /// Ends the keeper that waits for the next term.
+    pub(crate) async fn dismiss(&self) {
+        self.standby.lock().await.take();
     }
 
     /// Starts a keeper for the next term, in the background: whoever needs it before starts its own.
@@ -338,7 +367,12 @@ fn environment(
         .iter()
         .map(ToString::to_string)
         .collect();
-    let without = [variables::FENCING_TOKEN, variables::TERM_KEY];
+    let without = [
+        variables::FENCING_TOKEN,
+        variables::TERM_KEY,
+        variables::PARTITION,
+        variables::PARTITION_COUNT,
+    ];
     let without = SECRETS.into_iter().chain(without).map(|name| (name, None));
     let told = [
         (variables::ELECTION, Some(name.into())),

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use eldest::Session;
+use eldest_http::contract::Evacuation;
 use eldest_http::contract::command::Queue;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 
 use self::screen::Screen;
 use crate::connection::duration;
+use crate::evacuate;
 use crate::exit::{Code, fault};
 use crate::global::Global;
 use crate::output::Format;
@@ -27,7 +29,8 @@ const FRAME: Duration = Duration::from_millis(250);
 #[command(
     long_about = "Show all elections below a prefix on the whole terminal, live.\n\n\
     The upper part has one line for each election, the lower part the candidates of the selected one. Arrows, j and k, \
-    Page Up and Down, Home and End select an election; r asks etcd at once; q, Esc or Ctrl-C quit. Recent changes are bold.",
+    Page Up and Down, Home and End select an election; r asks etcd at once; q, Esc or Ctrl-C quit. Recent changes are bold. \
+    A data center that is evacuated is shown below the title.",
     after_help = "Examples:
   # Show everything in the namespace
   eldest top
@@ -57,7 +60,14 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// What a look at etcd brought.
-type Look = Result<(i64, Vec<Queue>), eldest::Error>;
+struct Seen {
+    revision: i64,
+    queues: Vec<Queue>,
+    /// The data centres that are evacuated, as far as this user may read that.
+    evacuations: Vec<Evacuation>,
+}
+
+type Look = Result<Seen, eldest::Error>;
 
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     if global.output == Format::Json {
@@ -122,7 +132,13 @@ async fn look(session: &Session, below: &str) -> Look {
     let all = queues.iter().flat_map(|queue| queue.roster().members());
     let leases = view::leases(session, all).await;
     let queues = queues.iter().map(|queue| view::queue(queue, &leases));
-    Ok((overview.revision(), queues.collect()))
+    Ok(Seen {
+        revision: overview.revision(),
+        queues: queues.collect(),
+        evacuations: evacuate::standing_if_permitted(session)
+            .await?
+            .unwrap_or_default(),
+    })
 }
 
 /// What a key asks for.

@@ -26,3 +26,7 @@ pub(crate) const ELECTION: &str = "ELDEST_ELECTION";
 pub(crate) const FENCING_TOKEN: &str = "ELDEST_FENCING_TOKEN";
 #[cfg(unix)]
 pub(crate) const TERM_KEY: &str = "ELDEST_TERM_KEY";
+#[cfg(unix)]
+pub(crate) const PARTITION: &str = "ELDEST_PARTITION";
+#[cfg(unix)]
+pub(crate) const PARTITION_COUNT: &str = "ELDEST_PARTITION_COUNT";

@@ -51,6 +51,7 @@ pub(crate) fn candidate(member: &Member, has_turn: bool, leases: &Leases) -> Can
         lease_left_ms: time.map(|time| millis(time.left())),
         lease_ttl_ms: time.map(|time| millis(time.granted())),
         partitions: None,
+        partition_capacity: None,
     }
 }
 
@@ -93,7 +94,15 @@ fn row(candidate: &Candidate) -> Vec<String> {
         member.fencing_token.to_string(),
     ];
     if let Some(partitions) = &candidate.partitions {
-        row.push(format!("{}: {}", partitions.len(), ranges(partitions)));
+        let capacity = match candidate.partition_capacity {
+            Some(capacity) if capacity != 1 => format!(" (capacity {capacity})"),
+            _ => String::new(),
+        };
+        row.push(format!(
+            "{}: {}{capacity}",
+            partitions.len(),
+            ranges(partitions)
+        ));
     }
     row
 }
@@ -110,6 +119,7 @@ pub(crate) fn queue(queue: &eldest::Queue, leases: &Leases) -> Queue {
     let map = queue.partition_map();
     let of = |member| Candidate {
         partitions: map.map(|map| map.partitions_of(member).collect()),
+        partition_capacity: map.map(|_| member.announcement().capacity()),
         ..candidate(member, map.is_none() && queue.has_turn(member), leases)
     };
     let members = map.map_or(queue.roster().members(), |map| map.members());
@@ -282,6 +292,7 @@ pub(crate) mod samples {
             lease_left_ms: None,
             lease_ttl_ms: None,
             partitions: None,
+            partition_capacity: None,
         }
     }
 
@@ -323,6 +334,20 @@ mod tests {
         ] {
             assert_eq!(length(Duration::from_secs(seconds)), text);
         }
+    }
+
+    #[test]
+    fn a_capacity_other_than_one_stands_beside_the_partitions() {
+        let of = |capacity| {
+            let member = Candidate {
+                partitions: Some(vec![0, 1, 4]),
+                partition_capacity: Some(capacity),
+                ..samples::election("e", &["a"]).roster.remove(0)
+            };
+            row(&member).pop()
+        };
+        assert_eq!(of(1).as_deref(), Some("3: 0-1,4"));
+        assert_eq!(of(2).as_deref(), Some("3: 0-1,4 (capacity 2)"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::ids::SlotId;
 use crate::kv::Entry;
+use crate::partitions::Share;
 use crate::queue::Roster;
 
 /// The slot by which the marks are looked at. Handles number theirs from 1.
@@ -23,8 +24,9 @@ pub struct Homes {
     pub home: fn(&[u8]) -> Option<Vec<u8>>,
     /// Returns the announcement of a member that takes no partitions while others do.
     pub set_aside: fn(&[u8]) -> Arc<[u8]>,
-    /// Returns `true` if [`Homes::set_aside`] returned that announcement.
-    pub is_set_aside: fn(&[u8]) -> bool,
+    /// Reads what the announcement of a member says about its share of partitions; [`Homes::set_aside`] makes one that says
+    /// that it does without.
+    pub share: fn(&[u8]) -> Share,
 }
 
 /// What is to become of a candidate's place.

@@ -9,8 +9,9 @@ use http::{Method, StatusCode};
 
 use super::App;
 use super::answer::json as answer;
-use super::contract::{Elections, SteppedDown};
+use super::contract::{Elections, Heartbeat, SteppedDown, millis};
 use super::events;
+use super::health::Fitness;
 use super::names::{self, Part};
 use super::node::Shown;
 use super::problem::{Problem, not_allowed, shortened};
@@ -43,6 +44,7 @@ pub(super) async fn one(
             let asked = request.extract_parts::<Query<_>>().await;
             step_down(app.node.find(Some(&name))?, asked).await
         }
+        (Part::Heartbeat, &Method::POST) => heartbeat(app.node.find(Some(&name))?),
         _ => Ok(not_allowed(&request, part.allow()).into_response()),
     }
 }
@@ -73,4 +75,28 @@ async fn step_down(shown: &Shown, asked: Asked) -> Result<Response, Problem> {
         released,
     };
     Ok(answer(status, &body))
+}
+
+/// Answers `POST /v1/elections/{name}/heartbeat`: the program works, so its term need not end, and it may stand.
+fn heartbeat(shown: &Shown) -> Result<Response, Problem> {
+    let name = shown.election.name();
+    let fitness = shown.fitness().ok_or_else(|| {
+        let detail = format!("this node does not lead {name:?} on behalf of a program");
+        Problem::new(StatusCode::CONFLICT, "not_on_behalf", detail)
+    })?;
+    beat(fitness, name)
+}
+
+/// Takes note of a heartbeat of the program in the election, or set of partitions, of that name.
+pub(super) fn beat(fitness: &Fitness, name: &str) -> Result<Response, Problem> {
+    let timeout = fitness.stall_timeout().ok_or_else(|| {
+        let detail =
+            format!("this node has no stall timeout in {name:?}, so it needs no heartbeats");
+        Problem::new(StatusCode::CONFLICT, "no_stall_timeout", detail)
+    })?;
+    fitness.beat();
+    let body = Heartbeat {
+        stall_timeout_ms: millis(timeout),
+    };
+    Ok(answer(StatusCode::OK, &body))
 }

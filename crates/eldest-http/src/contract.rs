@@ -24,6 +24,7 @@
 )]
 
 pub mod command;
+pub mod partitions;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -231,6 +232,8 @@ pub struct ElectionState {
     pub terms: Vec<Term>,
     /// The endpoints of etcd that this node's session knows, in the order in which they were given.
     pub endpoints: Vec<EndpointState>,
+    /// The data centers that are evacuated, by name; null: etcd has not answered yet, or this node may not read them.
+    pub evacuations: Option<Vec<Evacuation>>,
 }
 
 /// All elections that a node shows.
@@ -272,6 +275,77 @@ pub struct SteppedDown {
     pub released: bool,
 }
 
+/// A heartbeat that a node has taken note of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Heartbeat {
+    /// The next one must arrive within that time, or the node's term ends.
+    pub stall_timeout_ms: u64,
+}
+
+/// A data center that is evacuated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Evacuation {
+    /// The name of the data center.
+    pub data_center: String,
+    /// Who ordered it; null: the order does not say so.
+    pub by: Option<String>,
+    /// Why; null: the order does not say so.
+    pub reason: Option<String>,
+    /// When it was ordered, by the wall clock of whoever ordered it; null: the order does not say so.
+    pub since_unix_ms: Option<u64>,
+    /// When it ends by itself, by the same clock; null: it stands until it is lifted.
+    pub until_unix_ms: Option<u64>,
+}
+
+impl From<&eldest::Evacuation> for Evacuation {
+    fn from(order: &eldest::Evacuation) -> Self {
+        Self {
+            data_center: order.data_center().to_owned(),
+            by: order.by().map(str::to_owned),
+            reason: order.reason().map(str::to_owned),
+            since_unix_ms: order.since().and_then(unix_ms),
+            until_unix_ms: order.until().and_then(unix_ms),
+        }
+    }
+}
+
+/// The data centers that are evacuated, as far as a node knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct EvacuationList {
+    /// The namespace whose elections the orders concern.
+    pub namespace: String,
+    /// The time of this state, by the wall clock of the answering node.
+    pub now_unix_ms: u64,
+    /// The orders, by the names of the data centers; null: etcd has not answered yet.
+    pub evacuations: Option<Vec<Evacuation>>,
+    /// How long ago etcd last confirmed that `evacuations` is complete; null: not yet.
+    pub age_ms: Option<u64>,
+    /// Whether `age_ms` is more than the node allows, or there was no confirmation yet.
+    pub stale: bool,
+    /// Why etcd refuses this node's watch, if it does.
+    pub refused: Option<String>,
+}
+
+/// An order to evacuate a data center. Every field may be left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct OrderEvacuation {
+    /// How long the order stands, counted in whole seconds by etcd; null: until it is lifted.
+    #[serde(default)]
+    #[cfg_attr(test, schema(minimum = 5000, maximum = 2_678_400_000_u64))]
+    pub for_ms: Option<u64>,
+    /// Why, for those who list the orders. At most 4096 bytes.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Who gives the order; null: the name of the node. At most 4096 bytes.
+    #[serde(default)]
+    pub by: Option<String>,
+}
+
 /// A request for a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
@@ -288,6 +362,9 @@ pub struct AcquireLock {
     #[serde(default = "usual_ttl_ms")]
     #[cfg_attr(test, schema(minimum = 1000, maximum = 300_000, default = 10_000))]
     pub ttl_ms: u64,
+    /// Whether to hold the lock as a reader, together with other readers, instead of alone.
+    #[serde(default)]
+    pub shared: bool,
     /// What counts as a sign of life.
     #[serde(default)]
     pub hold: Hold,

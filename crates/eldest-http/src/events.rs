@@ -7,15 +7,16 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures::{StreamExt, stream};
+use futures::{Stream, StreamExt, stream};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::App;
 use super::answer::text;
-use super::node::{Shown, View};
+use super::node::Shown;
 use super::problem::Problem;
 use super::sidecar::Kept;
+use super::view::View;
 use eldest::internal::{self, Inside, LocalState};
 use eldest::{EndpointStatus, SessionState};
 
@@ -31,6 +32,7 @@ struct Follower {
     own: watch::Receiver<LocalState>,
     session: watch::Receiver<SessionState>,
     endpoints: watch::Receiver<Arc<[EndpointStatus]>>,
+    orders: watch::Receiver<View>,
     /// The term that is kept for callers, of which the node reports more.
     kept: Option<watch::Receiver<i64>>,
     /// The end of the last reported term, which the watchdog may know before the driver.
@@ -52,10 +54,7 @@ pub(super) async fn follow_all(State(app): State<Arc<App>>) -> Result<Response, 
 }
 
 fn told<'a>(app: &Arc<App>, shown: impl Iterator<Item = &'a Shown>) -> Result<Response, Problem> {
-    let permit = Arc::clone(&app.node.streams).try_acquire_owned();
-    let permit = permit
-        .map(Arc::new)
-        .map_err(|_| Problem::try_again("too_many_streams", "too many callers follow events"))?;
+    let permit = Arc::new(permit(app)?);
     let each = shown.map(|shown| {
         let follower = Follower {
             name: shown.election.name().to_owned(),
@@ -63,6 +62,7 @@ fn told<'a>(app: &Arc<App>, shown: impl Iterator<Item = &'a Shown>) -> Result<Re
             own: internal::watch_local_state(&shown.election),
             session: shown.session_state.clone(),
             endpoints: shown.endpoints.clone(),
+            orders: shown.orders.view.clone(),
             kept: shown.kept().map(Kept::watch),
             app: Arc::clone(app),
             lost: None,
@@ -72,11 +72,24 @@ fn told<'a>(app: &Arc<App>, shown: impl Iterator<Item = &'a Shown>) -> Result<Re
         };
         stream::unfold(follower, Follower::next).boxed()
     });
+    Ok(kept_alive(stream::select_all(each)).into_response())
+}
+
+/// Reserves one of the streams of this node.
+pub(super) fn permit(app: &App) -> Result<OwnedSemaphorePermit, Problem> {
+    let permit = Arc::clone(&app.node.streams).try_acquire_owned();
+    permit.map_err(|_| Problem::try_again("too_many_streams", "too many callers follow events"))
+}
+
+/// Adds signs of life to a stream of events.
+pub(super) fn kept_alive<S>(events: S) -> impl IntoResponse
+where
+    S: Stream<Item = Result<Event, Infallible>> + Send + 'static,
+{
     // No comment, of which a browser tells its page nothing; and with some data, without which it is none either.
     let sign = Event::default().event("alive").data("{}");
     let alive = KeepAlive::new().interval(SIGN_OF_LIFE).event(sign);
-    let events = Sse::new(stream::select_all(each)).keep_alive(alive);
-    Ok(events.into_response())
+    Sse::new(events).keep_alive(alive)
 }
 
 impl Follower {
@@ -89,6 +102,7 @@ impl Follower {
         self.view.mark_unchanged();
         self.session.mark_unchanged();
         self.endpoints.mark_unchanged();
+        self.orders.mark_unchanged();
         self.kept
             .iter_mut()
             .for_each(watch::Receiver::mark_unchanged);
@@ -123,6 +137,7 @@ impl Follower {
             told = self.own.changed() => told.ok(),
             told = self.session.changed() => told.ok(),
             told = self.endpoints.changed() => told.ok(),
+            told = self.orders.changed() => told.ok(),
             told = kept => told,
             () = lost => Some(()),
             () = ages(&self.app, &self.name, self.stale) => Some(()),

@@ -18,6 +18,8 @@ pub const SEEDS: &[&[u8]] = &[
     b"GET /v1/elections/jobs HTTP\nHost: localhost\n\n",
     b"GET /leader?election=jobs HTTP\nHost: [::1]:80\n\n",
     b"POST /v1/elections/jobs/step_down?fencing_token=5 HTTP\nHost: localhost\nAuthorization: Bearer t\nOrigin: http://localhost\n\n",
+    b"GET /v1/partitions/jobs/own?from=1 HTTP\nHost: localhost\n\n",
+    b"POST /v1/elections/jobs/heartbeat HTTP\nHost: localhost\nAuthorization: Bearer t\n\n",
     b"POST /v1/locks/a%2Fb/c HTTP\nHost: localhost\nAuthorization: Bearer t\nContent-Type: application/json\n\n{\"owner\":\"o\",\"wait_ms\":0,\"ttl_ms\":10000,\"hold\":\"connection\"}",
     b"PUT /v1/locks/a/5ac0/renew HTTP\nHost: localhost\nAuthorization: Bearer t\n\n",
     b"GET /v1/events HTTP\nHost: localhost\nLast-Event-ID: 5\n\n",

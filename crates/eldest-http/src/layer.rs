@@ -11,13 +11,19 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::problem::Problem;
-use eldest::Election;
+use eldest::{Election, Term};
 
 /// A tower layer that admits requests while this node leads, by its clock at that moment. Other requests are answered
-/// 503, by problem details with the code `not_leader`. The inner service must answer with axum's `Response`.
+/// 503, by problem details with the code `not_leader` and the header
+/// [`eldest-not-leader`](eldest_route::NOT_LEADER), by which clients of `eldest-route` know that nobody worked on the
+/// request. The inner service must answer with axum's `Response`.
 ///
 /// An admitted request carries the [`Term`](eldest::Term) as an extension, so that the handler can fence its writes.
 /// Once the token of the term is cancelled, the layer admits no new request, even while the term is still valid.
+///
+/// **What was admitted goes on** beyond the end of the term, unless the handler ends it: a long answer, and a connection that
+/// changed its protocol, such as a web socket. The handler awaits [`Term::lost`] beside its work, and then closes the
+/// connection, so that the caller comes back to the next leader.
 ///
 /// ```
 /// # #[tokio::main]
@@ -86,15 +92,29 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let leading = |term: &eldest::Term| term.lost_reason().is_none() && term.is_valid();
-        if let Some(term) = self.election.term().filter(leading) {
+        if let Some(term) = leading(&self.election) {
             request.extensions_mut().insert(term);
             return Either::Left(self.inner.call(request));
         }
-        let detail = format!("this node does not lead {:?}", self.election.name());
-        let refusal = Problem::try_again("not_leader", detail);
-        Either::Right(ready(Ok(refusal.into_response())))
+        Either::Right(ready(Ok(not_leader(&self.election))))
     }
+}
+
+/// Returns the term in which this node leads, by its clock at this moment.
+pub(super) fn leading(election: &Election) -> Option<Term> {
+    let leading = |term: &Term| term.lost_reason().is_none() && term.is_valid();
+    election.term().filter(leading)
+}
+
+/// Refuses a request that nobody has worked on.
+pub(super) fn not_leader(election: &Election) -> Response {
+    let detail = format!("this node does not lead {:?}", election.name());
+    let mut response = Problem::try_again("not_leader", detail).into_response();
+    let name = eldest_route::not_leader(election.name());
+    response
+        .headers_mut()
+        .insert(eldest_route::NOT_LEADER, name);
+    response
 }
 
 impl<S> fmt::Debug for Guarded<S> {

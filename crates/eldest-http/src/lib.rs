@@ -1,8 +1,10 @@
-//! Answers HTTP requests about the elections of a node: health checks, state, events, stepping down and locks.
+//! Answers HTTP requests about the elections of a node: health checks, state, events, stepping down, partitions, evacuations
+//! and locks.
 //!
 //! [`router`] makes an axum router for load balancers, orchestrators, dashboards and programs in other languages. Mount
 //! it in a service, or pass it to [`serve`], to `serve_unix`, or with the feature `tls` to `serve_tls`.
-//! [`OnlyWhileLeader`] admits a service's requests only while the node leads.
+//! [`OnlyWhileLeader`] admits a service's requests only while the node leads, and [`ForwardToLeader`] passes the others on to
+//! the leader.
 //!
 //! | request | answer |
 //! |---|---|
@@ -12,11 +14,20 @@
 //! | `GET /ready` | 200 while the node is a candidate with a lease that it trusts, or an observer with a recently confirmed view; else 503 with the reason |
 //! | `GET /v1/elections`, `GET /v1/elections/{name}` | roster, leader, tokens, the node's own rank, the last terms |
 //! | `GET /v1/elections/{name}/events`, `GET /v1/events` | the same as server-sent events `state`, of one election or of all: at once, and after every change |
+//! | `GET /v1/partitions`, `GET /v1/partitions/{name}` | members and the owner of each partition, if [`Node::observes_partitions`] names them; at most 1024 partitions, the next from `?from=` |
+//! | `GET /v1/partitions/{name}/own` | the partitions that this node owns on behalf of its callers ([`Node::own_on_behalf`]), and how long they may act |
+//! | `POST /v1/partitions/{name}/heartbeat` | as for an election |
+//! | `GET /v1/partitions/{name}/owner?key=` | the partition of a key, and its owner's address and token |
+//! | `GET /v1/partitions/{name}/events` | server-sent events `state`: all partitions at once, then those whose owner changed |
 //! | `GET /` | a live status page of the elections, for people |
 //! | `GET /openapi.json` | the description of this API, in `OpenAPI` 3.1 |
 //! | `GET /metrics` | the text of [`Node::metrics`] |
 //! | `POST /v1/elections/{name}/step_down` | the node's term ends, and it joins at the back of the queue; `?fencing_token=` names the term |
+//! | `POST /v1/elections/{name}/heartbeat` | tells the node that the program beside it works ([`Health::stall_timeout`]) |
 //! | `POST /v1/program` | over a Unix socket: binds the elections to the life of a program ([`Node::lead_on_behalf`]) |
+//! | `GET /v1/evacuations` | the data centers that are evacuated, if [`Node::evacuations`] allows it |
+//! | `PUT /v1/evacuations/{data_center}` | evacuates it: `{"for_ms": 7200000, "reason": ..., "by": ...}`, all of them optional |
+//! | `DELETE /v1/evacuations/{data_center}` | lifts the order |
 //! | `GET /v1/locks` | the locks that this node keeps for others, if [`Node::locks`] allows it |
 //! | `POST /v1/locks/{resource}` | acquires a lock: `{"owner": ..., "wait_ms": 0, "ttl_ms": 10000, "hold": "renewals"}`, or `"connection"` |
 //! | `PUT /v1/locks/{resource}/{lock}/renew` | keeps it for `ttl_ms` more |
@@ -46,13 +57,17 @@
 mod answer;
 mod api;
 mod auth;
+mod beside;
 mod body;
 #[doc(hidden)]
 pub mod contract;
+mod evacuations;
 mod events;
+mod forward;
 #[cfg(feature = "unstable-fuzz")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod health;
 mod layer;
 mod lock_table;
 mod locks;
@@ -60,10 +75,14 @@ mod names;
 mod node;
 #[cfg(test)]
 mod openapi;
+mod owning;
 mod page;
+mod partition_routes;
+mod partitions;
 mod peer;
 mod problem;
 mod programs;
+mod proxied;
 mod role;
 mod serve;
 mod sidecar;
@@ -74,6 +93,7 @@ mod tests;
 mod tls;
 #[cfg(unix)]
 mod unix;
+mod view;
 
 use std::sync::Arc;
 
@@ -83,6 +103,9 @@ use axum::middleware::{from_fn_with_state, map_response};
 use axum::routing::{any, get};
 
 pub use auth::Auth;
+pub use beside::{FORWARD, program_router, program_router_with};
+pub use forward::{ForwardToLeader, Forwarding};
+pub use health::Health;
 pub use layer::{Guarded, OnlyWhileLeader};
 pub use node::Node;
 #[cfg(feature = "tls")]
@@ -122,6 +145,10 @@ pub fn router(node: Node, auth: Auth) -> Router {
         .route("/v1/elections/{*name}", any(api::one))
         .route("/v1/program", any(programs::bind))
         .route("/v1/events", get(events::follow_all))
+        .route("/v1/evacuations", get(evacuations::list))
+        .route("/v1/evacuations/{*name}", any(evacuations::one))
+        .route("/v1/partitions", get(partition_routes::list))
+        .route("/v1/partitions/{*name}", any(partition_routes::one))
         .route("/v1/locks", get(locks::list))
         .route("/v1/locks/{*name}", any(locks::one))
         .fallback(problem::no_such_path)

@@ -19,10 +19,10 @@ use super::lock_table::{Held, LockTable, Sign};
 use super::names::{self, LockRequest};
 use super::peer::{self, Peer};
 use super::problem::{Problem, not_allowed, shortened};
+use eldest::Error;
 use eldest::Session;
 use eldest::internal::process::Process;
 use eldest::internal::{Inside, SharedEnv};
-use eldest::{Error, ErrorKind};
 
 /// The largest number of callers that wait for a lock, or hold one by their connection.
 const WAITING: usize = 256;
@@ -60,14 +60,7 @@ fn of(app: &App) -> Result<&Locks, Problem> {
 }
 
 fn refused(error: &Error) -> Problem {
-    let detail = error.report().to_string();
-    match error.kind() {
-        ErrorKind::InvalidInput => Problem::new(StatusCode::BAD_REQUEST, "bad_name", detail),
-        ErrorKind::Closed => Problem::try_again("closed", detail),
-        ErrorKind::Unavailable | ErrorKind::Overloaded => Problem::try_again("etcd", detail),
-        ErrorKind::Unguarded => Problem::try_again("unguarded", detail),
-        _ => Problem::new(StatusCode::BAD_GATEWAY, "etcd", detail),
-    }
+    Problem::of(error, "bad_name")
 }
 
 /// Answers `GET /v1/locks`: the locks that this node keeps for others.
@@ -101,6 +94,7 @@ async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Re
     let holder = peer::named(peer.as_ref(), asked.holder, asked.holder_pid)?;
 
     let lock = locks.session.lock(&name).map_err(|error| refused(&error))?;
+    let lock = if asked.shared { lock.shared() } else { lock };
     let many = || {
         Problem::try_again(
             "too_many_locks",

@@ -9,6 +9,8 @@ use super::problem::Problem;
 /// The path before the name of an election.
 const ELECTIONS: &str = "/v1/elections/";
 const LOCKS: &str = "/v1/locks/";
+const EVACUATIONS: &str = "/v1/evacuations/";
+const PARTITIONS: &str = "/v1/partitions/";
 
 /// The part of an election that a path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub(super) enum Part {
     Events,
     /// `{name}/step_down`.
     StepDown,
+    /// `{name}/heartbeat`.
+    Heartbeat,
 }
 
 impl Part {
@@ -26,7 +30,7 @@ impl Part {
     pub(super) const fn allow(self) -> &'static str {
         match self {
             Part::State | Part::Events => "GET,HEAD,OPTIONS",
-            Part::StepDown => "POST,OPTIONS",
+            Part::StepDown | Part::Heartbeat => "POST,OPTIONS",
         }
     }
 }
@@ -37,7 +41,46 @@ pub(super) fn election(path: &str) -> Result<(String, Part), Problem> {
     let (name, part) = match rest.rsplit_once('/') {
         Some((name, "events")) => (name, Part::Events),
         Some((name, "step_down")) => (name, Part::StepDown),
+        Some((name, "heartbeat")) => (name, Part::Heartbeat),
         _ => (rest, Part::State),
+    };
+    Ok((decoded(name)?, part))
+}
+
+/// The part of a set of partitions that a path names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PartitionsPart {
+    /// `{name}`.
+    State,
+    /// `{name}/owner`.
+    Owner,
+    /// `{name}/own`.
+    Own,
+    /// `{name}/heartbeat`.
+    Heartbeat,
+    /// `{name}/events`.
+    Events,
+}
+
+impl PartitionsPart {
+    /// Returns the methods that it accepts.
+    pub(super) fn allow(self) -> &'static str {
+        match self {
+            Self::State | Self::Owner | Self::Own | Self::Events => "GET,HEAD,OPTIONS",
+            Self::Heartbeat => "POST,OPTIONS",
+        }
+    }
+}
+
+/// Returns the name of a set of partitions, and the requested part of it.
+pub(super) fn partitions(path: &str) -> Result<(String, PartitionsPart), Problem> {
+    let rest = path.strip_prefix(PARTITIONS).unwrap_or_default();
+    let (name, part) = match rest.rsplit_once('/') {
+        Some((name, "owner")) => (name, PartitionsPart::Owner),
+        Some((name, "own")) => (name, PartitionsPart::Own),
+        Some((name, "heartbeat")) => (name, PartitionsPart::Heartbeat),
+        Some((name, "events")) => (name, PartitionsPart::Events),
+        _ => (rest, PartitionsPart::State),
     };
     Ok((decoded(name)?, part))
 }
@@ -82,6 +125,11 @@ pub(super) fn lock(method: &Method, path: &str) -> Result<LockRequest, Problem> 
     Ok(request.unwrap_or(LockRequest::Other(allow)))
 }
 
+/// Returns the name of a data centre.
+pub(super) fn data_center(path: &str) -> Result<String, Problem> {
+    decoded(path.strip_prefix(EVACUATIONS).unwrap_or_default())
+}
+
 fn decoded(text: &str) -> Result<String, Problem> {
     let decoded = percent_decode_str(text).decode_utf8();
     let decoded = decoded.map_err(|_| {
@@ -111,6 +159,7 @@ mod tests {
                 "billing/scheduler",
                 Part::StepDown,
             ),
+            ("jobs/heartbeat", "jobs", Part::Heartbeat),
             // Those whose name ends as an action is called.
             ("events", "events", Part::State),
             ("billing%2Fevents", "billing/events", Part::State),
@@ -128,6 +177,21 @@ mod tests {
         }
         let refused = election("/v1/elections/%ff").expect_err("not UTF-8");
         assert_eq!(refused.code, "bad_path");
+    }
+
+    #[test]
+    fn the_last_part_of_a_path_of_partitions_may_be_an_action() {
+        for (path, name, part) in [
+            ("billing/eu", "billing/eu", PartitionsPart::State),
+            ("billing%2Feu/owner", "billing/eu", PartitionsPart::Owner),
+            ("billing/events", "billing", PartitionsPart::Events),
+            ("billing/own", "billing", PartitionsPart::Own),
+            ("billing/heartbeat", "billing", PartitionsPart::Heartbeat),
+            ("billing%2Fowner", "billing/owner", PartitionsPart::State),
+        ] {
+            let read = partitions(&format!("{PARTITIONS}{path}"));
+            assert_eq!(read.expect(path), (name.to_owned(), part), "{path}");
+        }
     }
 
     #[test]

@@ -5,23 +5,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
 use tokio::sync::{Semaphore, watch};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::DropGuard;
 
 use super::contract::{ElectionState, EndpointState, Member, OwnState, Role, key, millis};
+use super::evacuations::Orders;
+use super::health::{Fitness, Health};
 use super::locks::Locks;
+use super::partitions::ObservedPartitions;
 use super::problem::{Problem, shortened};
 use super::programs::Programs;
 use super::sidecar::{Kept, Leading};
-use super::term_history::TermHistory;
+use super::view::{self, Age, View};
 use eldest::internal::process::Process;
-use eldest::internal::{self, Freshness, Inside, LocalState};
-use eldest::{
-    AsOf, Election, EndpointStatus, Roster, Session, SessionState, Shutdown, Status, Term,
-};
-use eldest_core::time::Time;
-use eldest_core::watch::stall_bound;
+use eldest::internal::{self, Inside, LocalState};
+use eldest::{Election, EndpointStatus, Roster, Session, SessionState, Shutdown, Status, Term};
 use http::StatusCode;
 
 /// The largest number of callers that follow events at once; the other connections are for single requests.
@@ -62,14 +60,17 @@ const STREAMS: usize = 64;
 #[derive(Debug)]
 pub struct Node {
     pub(super) shown: Vec<Shown>,
+    pub(super) partitions: Vec<ObservedPartitions>,
     pub(super) streams: Arc<Semaphore>,
     pub(super) render: Option<Render>,
     pub(super) locks: Option<Locks>,
+    /// Those that callers may change.
+    pub(super) evacuations: Option<Orders>,
     pub(super) programs: Programs,
     /// The only process on whose behalf it leads, if its command line names one.
     pub(super) program: Option<u32>,
     /// `None`: the TTL of each session.
-    stale_after: Option<Duration>,
+    pub(super) stale_after: Option<Duration>,
 }
 
 /// Writes the metrics.
@@ -90,6 +91,8 @@ pub(super) struct Shown {
     pub(super) endpoints: watch::Receiver<Arc<[EndpointStatus]>>,
     part: Part,
     pub(super) view: watch::Receiver<View>,
+    /// The data centres of its namespace that are evacuated.
+    pub(super) orders: Orders,
     /// Ends the observer when it is dropped.
     _looking: DropGuard,
 }
@@ -97,55 +100,11 @@ pub(super) struct Shown {
 /// The reason why a node takes part in an election.
 #[derive(Debug)]
 enum Part {
-    /// It leads for its callers, in the terms that are kept for them, while these programs live.
-    OnBehalf(Kept, Programs),
+    /// It leads for its callers, in the terms that are kept for them, while these programs live and are fit.
+    OnBehalf(Kept, Programs, Arc<Fitness>),
     /// It leads for its own work, which ends at its deadline: nobody else is promised any time.
     OwnWork,
     Observes,
-}
-
-/// The last state of an observer.
-#[derive(Debug, Clone, Default)]
-pub(super) struct View {
-    /// `None`: etcd has not answered yet.
-    roster: Option<Roster>,
-    /// Why etcd refuses the watch, if it does.
-    refused: Option<String>,
-    term_history: TermHistory,
-    /// The source of changes, which knows as of when they are complete, and how many of them the view shows.
-    source: Option<(Freshness, u64)>,
-    /// As of when the view was complete at least, whatever the source reports.
-    fixed: Option<Time>,
-}
-
-impl View {
-    /// Returns the time as of which it is complete.
-    fn as_of(&self) -> Option<Time> {
-        let fixed = self.fixed?;
-        let (source, taken) = self.source.as_ref()?;
-        Some(fixed.max(source.as_of_all(*taken).unwrap_or(fixed)))
-    }
-}
-
-/// The age of an election's view.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Age {
-    /// How long ago etcd last confirmed it; `None`: not yet.
-    confirmed: Option<Duration>,
-    /// The age beyond which it is stale.
-    bound: Duration,
-}
-
-impl Age {
-    pub(super) fn is_stale(self) -> bool {
-        self.confirmed.is_none_or(|age| age > self.bound)
-    }
-
-    /// Returns how long it takes at least until it is stale.
-    pub(super) fn left(self) -> Duration {
-        self.bound
-            .saturating_sub(self.confirmed.unwrap_or(self.bound))
-    }
 }
 
 impl Default for Node {
@@ -159,9 +118,11 @@ impl Node {
     pub fn new() -> Self {
         Self {
             shown: Vec::new(),
+            partitions: Vec::new(),
             streams: Arc::new(Semaphore::new(STREAMS)),
             render: None,
             locks: None,
+            evacuations: None,
             programs: Programs::new(),
             program: None,
             stale_after: None,
@@ -194,17 +155,39 @@ impl Node {
         S: Shutdown<K>,
         S::Signal: Send + 'static,
     {
+        self.lead_on_behalf_while_healthy(election, Health::new(), shutdown)
+    }
+
+    /// Campaigns as [`Node::lead_on_behalf`] does, while the program is healthy.
+    ///
+    /// A leader whose program gives no [heartbeat](Health::stall_timeout), or fails its [check](Health::check), for too
+    /// long ends its term as [`Stalled`](eldest::LostReason::Stalled). The node keeps its key for the grace period that it
+    /// promised to callers, and joins again, at the back, when the program is healthy. It does not stand at first either
+    /// before the program is healthy; until then, `GET /ready` says why. A node that waits in the queue keeps its place
+    /// without being asked.
+    pub fn lead_on_behalf_while_healthy<S, K>(
+        self,
+        election: &Election,
+        health: Health,
+        shutdown: S,
+    ) -> (Self, Leading)
+    where
+        S: Shutdown<K>,
+        S::Signal: Send + 'static,
+    {
         let kept = Kept::new();
-        let programs = self.programs.clone();
-        let leading = Leading::begin(election, shutdown, &kept, programs.clone());
-        (self.show(election, Part::OnBehalf(kept, programs)), leading)
+        let fitness = Fitness::new(Inside::from(election).env(), health);
+        let part = Part::OnBehalf(kept.clone(), self.programs.clone(), fitness.clone());
+        let leading = Leading::begin(election, shutdown, kept, self.programs.clone(), fitness);
+        (self.show(election, part), leading)
     }
 
     /// Shows an election as [`Node::lead_on_behalf`] does, with terms that a test declares as kept.
     #[cfg(test)]
     pub(super) fn leads_on_behalf(self, election: &Election, kept: &Kept) -> Self {
         let programs = self.programs.clone();
-        self.show(election, Part::OnBehalf(kept.clone(), programs))
+        let fitness = Fitness::new(Inside::from(election).env(), Health::new());
+        self.show(election, Part::OnBehalf(kept.clone(), programs, fitness))
     }
 
     /// Shows an election in which this session is a candidate for its own work. `GET /leader` only tells where that
@@ -252,6 +235,19 @@ impl Node {
         self
     }
 
+    /// Lets callers list, order and lift [evacuations](Session::evacuate) in this session's namespace, under
+    /// `/v1/evacuations`. Without this option, those paths are not found.
+    ///
+    /// The list is answered from memory. An order is a request to etcd by the session, whose user needs the permission to
+    /// write it. An order concerns all nodes of the namespace, so [`Auth`](super::Auth) should admit only those who may give
+    /// one.
+    ///
+    /// The state of each election shows the orders of its namespace without this option.
+    pub fn evacuations(mut self, session: &Session) -> Self {
+        self.evacuations = Some(self.orders_of(session));
+        self
+    }
+
     /// Sets the age from which a view that etcd has not confirmed counts as stale. Default: the
     /// [TTL](eldest::SessionOptions::ttl) of the election's session.
     ///
@@ -279,7 +275,7 @@ impl Node {
     /// Has the guards of the sessions that lead on behalf of callers await the end of that process. Returns `false` if one
     /// cannot.
     pub(super) fn outlive(&self, process: &Process) -> bool {
-        let mut sessions = self.led_on_behalf().map(Shown::inside);
+        let mut sessions = self.sessions_on_behalf();
         sessions.all(|session| session.outlive(process).is_ok())
     }
 
@@ -289,16 +285,22 @@ impl Node {
         shown.filter(|shown| matches!(shown.part, Part::OnBehalf(..)))
     }
 
+    /// Returns the session of each election that this node leads, and of each set of partitions that it owns, on behalf of
+    /// its callers.
+    pub(super) fn sessions_on_behalf(&self) -> impl Iterator<Item = Inside<'_>> {
+        let partitions = self.partitions.iter();
+        let owned = partitions.filter(|one| one.owning.is_some());
+        let led = self.led_on_behalf().map(Shown::inside);
+        led.chain(owned.map(ObservedPartitions::inside))
+    }
+
     /// Returns the age of an election's view at this moment.
     pub(super) fn age(&self, shown: &Shown) -> Age {
-        let session = Inside::from(&shown.election);
-        // Between two probes, and until a stream that does not answer counts as stalled.
-        let least = session.ttl() / 3 + stall_bound(session.request_timeout());
-        let as_of = shown.view.borrow().as_of();
-        Age {
-            confirmed: as_of.map(|as_of| session.env().now().since(as_of)),
-            bound: self.stale_after.unwrap_or(session.ttl()).max(least),
-        }
+        Age::of(
+            shown.inside(),
+            &shown.view.borrow().confirmed,
+            self.stale_after,
+        )
     }
 
     /// Returns the whole state of an election.
@@ -309,8 +311,17 @@ impl Node {
     fn show(mut self, election: &Election, part: Part) -> Self {
         self.shown
             .retain(|shown| shown.election.name() != election.name());
-        self.shown.push(Shown::new(election.clone(), part));
+        let orders = self.orders_of(&election.session());
+        self.shown.push(Shown::new(election.clone(), part, orders));
         self
+    }
+
+    /// Returns the orders in a session's namespace, by one observer for each session.
+    fn orders_of(&self, session: &Session) -> Orders {
+        let known = self.shown.iter().map(|shown| &shown.orders);
+        let mut known = known.chain(&self.evacuations);
+        let known = known.find(|orders| orders.is_of(session));
+        known.map_or_else(|| Orders::of(session), Orders::clone)
     }
 
     /// Returns the election with that name; without a name, the only one.
@@ -340,19 +351,23 @@ impl Node {
 }
 
 impl Shown {
-    fn new(election: Election, part: Part) -> Self {
-        let (seen, view) = watch::channel(View::default());
-        let stop = CancellationToken::new();
-        let looking = look(election.clone(), seen);
-        let until = stop.clone().run_until_cancelled_owned(looking);
-        Inside::from(&election).env().spawn(until.map(drop).boxed());
+    fn new(election: Election, part: Part, orders: Orders) -> Self {
+        let session = Inside::from(&election);
+        let pause = session.request_timeout();
+        let observed = election.clone();
+        let observe = move || {
+            let election = observed.clone();
+            async move { election.observe().await }
+        };
+        let (view, looking) = view::follow(session.env(), pause, observe);
         Self {
             session_state: election.session().state(),
             endpoints: election.session().endpoints(),
             election,
             part,
             view,
-            _looking: stop.drop_guard(),
+            orders,
+            _looking: looking,
         }
     }
 
@@ -371,7 +386,7 @@ impl Shown {
         let session = self.inside();
         match &self.part {
             // Only the programs may act, and the guard awaits their end.
-            Part::OnBehalf(_, programs) if programs.are_guarded() => true,
+            Part::OnBehalf(_, programs, _) if programs.are_guarded() => true,
             _ => {
                 let until = session.env().now().after(session.grace());
                 session.promise(until).is_ok()
@@ -427,14 +442,22 @@ impl Shown {
     /// Returns the terms that are kept for callers, if the node is a candidate on their behalf.
     pub(super) fn kept(&self) -> Option<&Kept> {
         match &self.part {
-            Part::OnBehalf(kept, _) => Some(kept),
+            Part::OnBehalf(kept, ..) => Some(kept),
+            Part::OwnWork | Part::Observes => None,
+        }
+    }
+
+    /// Returns the health of the program, if the node is a candidate on behalf of one.
+    pub(super) fn fitness(&self) -> Option<&Fitness> {
+        match &self.part {
+            Part::OnBehalf(_, _, fitness) => Some(fitness),
             Part::OwnWork | Part::Observes => None,
         }
     }
 
     /// Returns `true` if every program that bound itself has ended.
     fn is_orphaned(&self) -> bool {
-        matches!(&self.part, Part::OnBehalf(_, programs) if !programs.may_act())
+        matches!(&self.part, Part::OnBehalf(_, programs, _) if !programs.may_act())
     }
 
     fn session(&self) -> &'static str {
@@ -456,7 +479,10 @@ impl Shown {
                     "the program on whose behalf this node led has ended; none has bound itself since"
                         .to_owned(),
                 ),
-                ("live", false) => Some("this node is not a candidate in the election".to_owned()),
+                ("ready" | "live", false) => Some(match self.fitness().and_then(Fitness::illness) {
+                    Some(why) => format!("the program beside this node is not healthy: {why}"),
+                    None => "this node is not a candidate in the election".to_owned(),
+                }),
                 _ => Some(format!("this node's session with etcd is {session}")),
             };
         }
@@ -464,10 +490,10 @@ impl Shown {
             return Some(format!("this node's session with etcd is {session}"));
         }
         let view = self.view.borrow();
-        match (&view.refused, &view.roster, age.confirmed) {
+        match (&view.refused, &view.roster, age.confirmed_ms()) {
             (Some(refused), ..) => Some(refused.clone()),
             (None, Some(_), Some(confirmed)) => age.is_stale().then(|| {
-                let (confirmed, bound) = (millis(confirmed), millis(age.bound));
+                let bound = age.bound_ms();
                 format!("last heard from etcd {confirmed} ms ago, more than {bound} ms")
             }),
             (None, ..) => Some("etcd has not sent the candidates yet".to_owned()),
@@ -489,7 +515,7 @@ impl Shown {
             leader: roster.and_then(Roster::leader).map(Member::from),
             roster: roster.map(|roster| roster.members().iter().map(Member::from).collect()),
             revision: roster.map(Roster::revision),
-            age_ms: age.confirmed.map(millis),
+            age_ms: age.confirmed_ms(),
             stale: age.is_stale(),
             blocked_by: blocker.map(|blocker| key(blocker.key())),
             terms: view.term_history.list(),
@@ -500,6 +526,7 @@ impl Shown {
                 .map(EndpointState::from)
                 .collect(),
             refused: view.refused,
+            evacuations: self.orders.standing(),
         }
     }
 
@@ -509,40 +536,5 @@ impl Shown {
 
     pub(super) fn identity(&self) -> &str {
         self.inside().identity()
-    }
-}
-
-/// Keeps a view up to date until the session closes.
-async fn look(election: Election, view: watch::Sender<View>) {
-    let session = Inside::from(&election);
-    while let Ok(mut changes) = election.observe().await {
-        // Nothing that anybody has to be told.
-        view.send_if_modified(|view| {
-            view.fixed = view.as_of();
-            view.source = Some((Freshness::of(&changes), 0));
-            false
-        });
-        while let Some(change) = changes.next().await {
-            let now = millis(session.env().unix_time());
-            view.send_modify(|view| {
-                if let Some((_, taken)) = &mut view.source {
-                    *taken += 1;
-                }
-                match change {
-                    Ok(roster) => {
-                        let leader = roster.leader();
-                        let leader = leader.map(|it| (it.create_revision(), it.identity()));
-                        view.term_history.see(leader, now);
-                        let as_of = roster.as_of().map(AsOf::since_boot);
-                        view.fixed = as_of.map(|at| Time::ZERO.after(at));
-                        view.roster = Some(roster);
-                        view.refused = None;
-                    }
-                    Err(error) => view.refused = Some(error.report().to_string()),
-                }
-            });
-        }
-        // etcd refused to let us look, which it may do for a while only.
-        session.env().sleep(session.request_timeout()).await;
     }
 }

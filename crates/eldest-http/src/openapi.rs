@@ -2,6 +2,7 @@
 //! `command.schema.json` of what the command writes. Tests compare the committed files with it; to renew them:
 //! `ELDEST_RENEW=1 cargo test -p eldest-http --lib openapi`.
 
+mod partitions;
 mod schemas;
 
 use serde_json::Value;
@@ -19,7 +20,7 @@ use utoipa::openapi::{
 use self::schemas::{command_schema, finish, schemas};
 use super::contract;
 
-const ABOUT: &str = "The state of elections, and locks. A node of the leader-election library eldest answers from its memory and by \
+const ABOUT: &str = "The state of elections and partitions, and locks. A node of the leader-election library eldest answers from its memory and by \
     its own clock. A 200 is true for the moment of the answer: fence what must never happen twice, with its \
     `fencing_token`.\n\n\
     What stays: each path and operation, and the name, type and meaning of each field; every field of an answer is always \
@@ -264,6 +265,20 @@ fn elections(paths: &mut Paths) {
             "This node does not lead, or leads under another token.",
         )
         .at(paths, HttpMethod::Post, "/v1/elections/{name}/step_down");
+    heartbeat(paths);
+}
+
+fn heartbeat(paths: &mut Paths) {
+    let summary = "Tells the node that the program on whose behalf it leads works";
+    Op::changing("beat", "elections", summary)
+        .takes(election())
+        .answers::<contract::Heartbeat>("200", "The node has taken note.")
+        .refuses("404", "No such election.")
+        .refuses(
+            "409",
+            "The node does not lead on behalf of a program, or has no stall timeout.",
+        )
+        .at(paths, HttpMethod::Post, "/v1/elections/{name}/heartbeat");
 }
 
 fn program(paths: &mut Paths) {
@@ -272,14 +287,53 @@ fn program(paths: &mut Paths) {
         .reads::<contract::BindProgram>()
         .answers::<contract::BoundProgram>(
             "200",
-            "Bound: when every bound program has ended, the node leaves the elections at once, until a program binds itself.",
+            "Bound: when every bound program has ended, the node leaves its elections and partitions at once, until a program binds itself.",
         )
         .refuses(
             "409",
-            "The node leads no election on behalf of a program, or only on behalf of the one of its option --guard-pid.",
+            "The node leads no election and owns no partitions on behalf of a program, or only on behalf of the one of its option --guard-pid.",
         )
         .refuses("503", "Too many programs are bound.")
         .at(paths, HttpMethod::Post, "/v1/program");
+}
+
+fn evacuations(paths: &mut Paths) {
+    let none = "The node takes no orders.";
+    let data_center = || {
+        in_path(
+            "name",
+            "The data center's name, as its nodes announce it; slashes may be written as they are.",
+        )
+    };
+    let order = |id, summary| {
+        Op::changing(id, "evacuations", summary)
+            .takes(data_center())
+            .refuses("502", "etcd refused.")
+            .refuses("503", "etcd is out of reach, or the node is stopping.")
+    };
+    Op::new(
+        "listEvacuations",
+        "evacuations",
+        "Lists the data centers that are evacuated",
+    )
+    .answers::<contract::EvacuationList>("200", "The orders.")
+    .refuses("404", none)
+    .at(paths, HttpMethod::Get, "/v1/evacuations");
+    order(
+        "evacuate",
+        "Evacuates a data center, in the place of an order that stands already",
+    )
+    .reads::<contract::OrderEvacuation>()
+    .answers::<contract::Evacuation>("200", "The order stands.")
+    .refuses("404", none)
+    .at(paths, HttpMethod::Put, "/v1/evacuations/{name}");
+    order("liftEvacuation", "Lifts an order; nobody moves back")
+        .answers::<contract::Evacuation>("200", "The order that was lifted.")
+        .refuses(
+            "404",
+            "The data center is not evacuated, or the node takes no orders.",
+        )
+        .at(paths, HttpMethod::Delete, "/v1/evacuations/{name}");
 }
 
 fn locks(paths: &mut Paths) {
@@ -373,6 +427,8 @@ fn openapi() -> Value {
     probes(&mut paths);
     elections(&mut paths);
     program(&mut paths);
+    evacuations(&mut paths);
+    partitions::partitions(&mut paths);
     locks(&mut paths);
     others(&mut paths);
     let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
@@ -387,6 +443,11 @@ fn openapi() -> Value {
             "elections",
             "The candidates of each election, and the end of a leader's term.",
         ),
+        (
+            "evacuations",
+            "Orders to let candidates of other data centers lead.",
+        ),
+        ("partitions", "The owner of each partition."),
         ("locks", "For programs in other languages."),
         ("monitoring", "Metrics, and this description."),
         ("page", "A page for people."),

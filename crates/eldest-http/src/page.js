@@ -57,6 +57,21 @@ function cell(...parts) {
   return made;
 }
 
+function evacuated(state) {
+  return new Set((state.evacuations ?? []).map((order) => order.data_center));
+}
+
+// The times are by the clock of whoever gave the order.
+function order({ data_center, by, reason, since_unix_ms: since, until_unix_ms: until }) {
+  const made = element("li");
+  made.append("Data center ", element("bdi", data_center), " is evacuated ");
+  made.append(...(until === null ? ["until the order is lifted"] : ["until ", time(until, "")]));
+  if (since !== null) made.append(", since ", time(since, ""));
+  if (by !== null) made.append(", by ", element("bdi", by));
+  if (reason !== null) made.append(": ", element("bdi", reason));
+  return made;
+}
+
 function row(member, state, now) {
   const made = element("tr");
   const leads = state.leader?.fencing_token === member.fencing_token;
@@ -65,6 +80,7 @@ function row(member, state, now) {
   if (leads) node.append(element("span", "leads", "badge lead"));
   if (member.identity === state.own.identity) node.append(element("span", "this node", "badge"));
   const metadata = Object.entries(member.metadata).map(([key, value]) => `${key}=${value}`);
+  if (evacuated(state).has(member.data_center)) node.append(element("span", "evacuated", "badge away"));
   const said = [member.data_center, member.address, ...metadata].filter(Boolean);
   if (said.length > 0) {
     const line = element("span", "", "said");
@@ -203,6 +219,9 @@ function show(view) {
   const told = notices(state), notice = place.querySelector(".notice");
   say(notice, told);
   notice.hidden = told === "";
+  const orders = place.querySelector(".orders"), standing = (state.evacuations ?? []).map(order);
+  orders.hidden = standing.length === 0;
+  orders.replaceChildren(...standing);
   place.querySelector(".roster tbody").replaceChildren(...(state.roster ?? []).map((member) => row(member, state, now)));
   const more = place.querySelector(".more"), all = more.ariaExpanded === "true";
   more.hidden = terms.length <= ROWS;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
+use eldest::{Error, ErrorKind};
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
 use super::answer::text;
@@ -38,10 +39,29 @@ impl Problem {
             .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
+    /// Makes a refusal of an error of the session. `invalid` is the code for input that breaks a rule.
+    pub(super) fn of(error: &Error, invalid: &'static str) -> Self {
+        let detail = error.report().to_string();
+        match error.kind() {
+            ErrorKind::InvalidInput => Self::new(StatusCode::BAD_REQUEST, invalid, detail),
+            ErrorKind::Closed => Self::try_again("closed", detail),
+            ErrorKind::Unavailable | ErrorKind::Overloaded => Self::try_again("etcd", detail),
+            ErrorKind::Unguarded => Self::try_again("unguarded", detail),
+            _ => Self::new(StatusCode::BAD_GATEWAY, "etcd", detail),
+        }
+    }
+
     pub(super) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.header = Some((name, value));
         self
     }
+}
+
+/// Writes an error and all that caused it.
+pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let said: Vec<String> = causes.map(ToString::to_string).collect();
+    said.join(": ")
 }
 
 impl IntoResponse for Problem {

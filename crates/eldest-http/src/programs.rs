@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use eldest::Error;
+use eldest::internal::SharedEnv;
 use eldest::internal::process::Process;
-use eldest::internal::{Inside, SharedEnv};
 use futures::FutureExt;
 use http::{Method, StatusCode};
 use tokio::sync::watch;
@@ -143,16 +143,17 @@ pub(super) async fn bind(
     }
     let node = &app.node;
     let conflict = |code, detail: String| Problem::new(StatusCode::CONFLICT, code, detail);
-    let led: Vec<_> = node.led_on_behalf().collect();
-    let Some(first) = led.first() else {
-        let detail = "this node leads no election on behalf of a program".to_owned();
+    let sessions: Vec<_> = node.sessions_on_behalf().collect();
+    let Some(first) = sessions.first() else {
+        let detail =
+            "this node leads no election and owns no partitions on behalf of a program".to_owned();
         return Err(conflict("not_on_behalf", detail));
     };
     if let Some(number) = node.program {
         let detail = format!("this node leads on behalf of process {number} alone (--guard-pid)");
         return Err(conflict("program_is_fixed", detail));
     }
-    let env = Inside::from(&first.election).env();
+    let env = first.env();
     let peer = request.extensions().get::<Peer>().cloned();
     let asked: BindProgram = body::read(request, &**env).await?;
     let process = peer::named(peer.as_ref(), asked.holder, asked.holder_pid)?;
@@ -161,7 +162,7 @@ pub(super) async fn bind(
     let guarded = node.outlive(&process);
     if !guarded {
         let unguarded = |error: Error| Problem::try_again("unguarded", error.report().to_string());
-        for session in led.iter().map(|shown| shown.inside()) {
+        for session in sessions {
             // Answers that it received before it was bound.
             let until = session.env().now().after(session.grace());
             session.promise(until).map_err(unguarded)?;
@@ -171,7 +172,8 @@ pub(super) async fn bind(
         let detail = format!("{MOST} programs are bound already");
         return Err(Problem::try_again("too_many_programs", detail));
     }
-    let elections = led.iter().map(|shown| shown.election.name().to_owned());
+    let led = node.led_on_behalf();
+    let elections = led.map(|shown| shown.election.name().to_owned());
     let bound = BoundProgram {
         pid: process.number(),
         elections: elections.collect(),

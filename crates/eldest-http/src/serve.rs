@@ -2,11 +2,13 @@
 #![allow(clippy::disallowed_methods, reason = "sockets live in real time")]
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -22,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
 use super::peer::Peer;
+use super::proxied::OverTls;
 #[cfg(feature = "tls")]
 use super::tls::ServerCertificate;
 
@@ -90,6 +93,10 @@ impl Limits {
 
 /// Serves `app` until `shutdown` is cancelled; then finishes the requests under way, for as long as [`Limits`] allow.
 ///
+/// A handler knows the caller's address as the extension `ConnectInfo<SocketAddr>` of axum. A connection that changes its
+/// protocol, such as a web socket, belongs to its handler from then on: no limit applies to it, and the end of the server does
+/// not cut it.
+///
 /// # Errors
 ///
 /// The listener failed for good.
@@ -104,7 +111,10 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let (time, until) = (limits.header_time, shutdown.clone());
-    let serve = move |stream| connection(stream, app.clone(), None, time, until.clone());
+    let serve = move |stream: TcpStream| {
+        let from = Origin::caller(&stream);
+        connection(stream, app.clone(), from, time, until.clone())
+    };
     over(listener, limits, shutdown, serve).await
 }
 
@@ -133,8 +143,12 @@ pub async fn serve_unix(
     let (time, until) = (limits.header_time, shutdown.clone());
     let serve = move |stream: UnixStream| {
         // At once, while the process that connected is most likely alive.
-        let peer = Peer::of(&stream);
-        connection(stream, app.clone(), Some(peer), time, until.clone())
+        let peer = Some(Peer::of(&stream));
+        let from = Origin {
+            peer,
+            ..Origin::default()
+        };
+        connection(stream, app.clone(), from, time, until.clone())
     };
     over(listener, limits, shutdown, serve).await
 }
@@ -160,14 +174,18 @@ pub async fn serve_tls(
 ) -> io::Result<()> {
     let certificate = Arc::new(certificate);
     let (time, until) = (limits.header_time, shutdown.clone());
-    let serve = move |stream| {
+    let serve = move |stream: TcpStream| {
+        let from = Origin {
+            tls: true,
+            ..Origin::caller(&stream)
+        };
         let (certificate, app, until) = (Arc::clone(&certificate), app.clone(), until.clone());
         async move {
             let accepting = tokio::time::timeout(time, certificate.accept(stream));
             // Nothing is under way yet.
             let accepted = until.run_until_cancelled(accepting).await;
             if let Some(Ok(Ok(stream))) = accepted {
-                connection(stream, app, None, time, until.clone()).await;
+                connection(stream, app, from, time, until.clone()).await;
             }
         }
     };
@@ -281,18 +299,48 @@ fn notice_silence(stream: &TcpStream, silence: Duration) -> io::Result<()> {
     socket.set_tcp_keepalive(&asking)
 }
 
+/// Where the requests of a connection come from.
+#[derive(Default)]
+struct Origin {
+    /// The process, over a Unix socket.
+    peer: Option<Peer>,
+    /// The address, over TCP.
+    address: Option<SocketAddr>,
+    tls: bool,
+}
+
+impl Origin {
+    fn caller(stream: &TcpStream) -> Self {
+        Self {
+            address: stream.peer_addr().ok(),
+            ..Self::default()
+        }
+    }
+
+    fn mark<B>(&self, request: &mut hyper::Request<B>) {
+        let extensions = request.extensions_mut();
+        if let Some(peer) = &self.peer {
+            extensions.insert(peer.clone());
+        }
+        if let Some(address) = self.address {
+            extensions.insert(ConnectInfo(address));
+        }
+        if self.tls {
+            extensions.insert(OverTls);
+        }
+    }
+}
+
 /// Serves one caller, request after request.
 async fn connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     app: Router,
-    peer: Option<Peer>,
+    from: Origin,
     header_time: Duration,
     shutdown: CancellationToken,
 ) {
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        if let Some(peer) = &peer {
-            request.extensions_mut().insert(peer.clone());
-        }
+        from.mark(&mut request);
         app.clone().call(request)
     });
     let mut server = http1::Builder::new();
@@ -301,7 +349,8 @@ async fn connection(
         .header_read_timeout(header_time)
         .max_buf_size(HEAD)
         .max_headers(HEADERS);
-    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+    let serving = server.serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(serving.with_upgrades());
     // A caller that breaks off is his own affair.
     tokio::select! {
         _ = &mut connection => {}

@@ -5,11 +5,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use eldest::internal::{self, Inside};
+use eldest::internal::{self, Inside, SharedEnv};
 use eldest::{CancellationToken, Election, Error, Leadership, Result, RunHandle, Shutdown};
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::sync::watch;
 
+use super::health::Fitness;
 use super::programs::Programs;
 
 /// The fencing token of the term that is kept for callers; 0: none. It distinguishes a node that leads from one that
@@ -79,24 +81,51 @@ impl Leading {
     pub(super) fn begin<S, K>(
         election: &Election,
         shutdown: S,
-        kept: &Kept,
+        kept: Kept,
         programs: Programs,
+        fitness: Arc<Fitness>,
+    ) -> Self
+    where
+        S: Shutdown<K>,
+        S::Signal: Send + 'static,
+    {
+        let (env, of, alive) = (
+            Inside::from(election).env(),
+            election.clone(),
+            programs.clone(),
+        );
+        let candidate = move |shutdown: CancellationToken, at_once: CancellationToken| {
+            let (of, kept, fitness) = (of.clone(), kept.clone(), Arc::clone(&fitness));
+            let programs = programs.clone();
+            async move { stand(&of, &fitness, &shutdown, &kept, &at_once, &programs).await }.boxed()
+        };
+        Self::while_programs_live(env, shutdown, alive, candidate)
+    }
+
+    /// Calls `stand` until the shutdown, each time when a program may act. It receives the shutdown and the token of
+    /// [`Leading::stop_at_once`], and returns `true` if every program has ended, so that it is called again.
+    pub(super) fn while_programs_live<S, K>(
+        env: &SharedEnv,
+        shutdown: S,
+        programs: Programs,
+        stand: impl Fn(CancellationToken, CancellationToken) -> BoxFuture<'static, Result<bool>>
+        + Send
+        + 'static,
     ) -> Self
     where
         S: Shutdown<K>,
         S::Signal: Send + 'static,
     {
         let at_once = CancellationToken::new();
-        let (kept, ended) = (kept.clone(), at_once.clone());
-        let (env, election) = (Inside::from(election).env(), election.clone());
-        let run = internal::spawn(env, shutdown, async move |shutdown| {
+        let ended = at_once.clone();
+        let run = internal::spawn(env, shutdown, async move |shutdown: CancellationToken| {
             while !shutdown.is_cancelled() {
                 tokio::select! {
                     biased;
                     () = shutdown.cancelled() => break,
                     () = programs.begin() => {}
                 }
-                if !while_alive(&election, &shutdown, &kept, &ended, &programs).await? {
+                if !stand(shutdown.clone(), ended.clone()).await? {
                     break;
                 }
             }
@@ -133,25 +162,47 @@ impl fmt::Debug for Leading {
 }
 
 /// Stands in the election until `shutdown`, or until every program that bound itself has ended, and returns `true` then.
-async fn while_alive(
+async fn stand(
     election: &Election,
+    fitness: &Arc<Fitness>,
     shutdown: &CancellationToken,
     kept: &Kept,
     at_once: &CancellationToken,
     programs: &Programs,
 ) -> Result<bool> {
     let at_once = at_once.child_token();
-    let (keeps, over) = (kept.clone(), at_once.clone());
-    let work = move |leadership| {
+    let (keeps, over, fit) = (kept.clone(), at_once.clone(), Arc::clone(fitness));
+    let work = move |leadership: Leadership| {
+        fit.begin(&leadership);
         let kept = keep(keeps.clone(), leadership, over.clone());
         over.clone()
             .run_until_cancelled_owned(kept)
             .map(|_| Ok::<_, Error>(()))
     };
-    let mut run = election.spawn(shutdown.clone(), work);
+    let mut runner = election.runner();
+    if let Some(timeout) = fitness.stall_timeout() {
+        runner = runner.stall_timeout(timeout);
+    }
+    let env = Inside::from(election).env();
+    let run = match fitness.times() {
+        None => internal::spawn(env, shutdown.clone(), |token| runner.run(token, work)),
+        Some((every, limit)) => {
+            let fitness = Arc::clone(fitness);
+            let runner = runner.health_check(every, limit, move || Arc::clone(&fitness).ask());
+            internal::spawn(env, shutdown.clone(), |token| runner.run(token, work))
+        }
+    };
+    until_orphaned(run, nobody_may_act(programs, kept, &at_once)).await
+}
+
+/// Awaits the end of the run, and ends it when it is orphaned. Returns `true` if it was.
+pub(super) async fn until_orphaned(
+    mut run: RunHandle<()>,
+    orphaned: impl Future<Output = ()>,
+) -> Result<bool> {
     tokio::select! {
         ended = &mut run => return ended.map(|_| false),
-        () = until_orphaned(programs, kept, &at_once) => {}
+        () = orphaned => {}
     }
     run.stop();
     run.await.map(|_| true)
@@ -159,7 +210,7 @@ async fn while_alive(
 
 /// Completes when every program that bound itself has ended. No promise is left to keep then: those who were given one are
 /// dead. A program that binds itself later finds that nothing is promised, because the term is about to be released.
-async fn until_orphaned(programs: &Programs, kept: &Kept, at_once: &CancellationToken) {
+async fn nobody_may_act(programs: &Programs, kept: &Kept, at_once: &CancellationToken) {
     let end = || {
         at_once.cancel();
         kept.end();
@@ -181,8 +232,8 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
+    use eldest::internal::System;
     use eldest::internal::process::Process;
-    use eldest::internal::{SharedEnv, System};
 
     use super::*;
 
@@ -218,7 +269,7 @@ mod tests {
         let keeping = kept.begin(TOKEN, &at_once);
         let program = Program::start();
         program.bind(&programs);
-        let mut orphaned = Box::pin(until_orphaned(&programs, &kept, &at_once));
+        let mut orphaned = Box::pin(nobody_may_act(&programs, &kept, &at_once));
         assert_eq!(orphaned.as_mut().now_or_never(), None);
         assert!(kept.is(TOKEN));
         drop(program);

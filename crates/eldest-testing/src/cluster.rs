@@ -1,7 +1,11 @@
-//! Starts several etcd servers as one cluster, restarts them together, and finds the member that leads it.
+//! Starts several etcd servers as one cluster, restarts and replaces them, and finds the member that leads it.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
+mod membership;
+
 use std::time::Duration;
+
+use etcd_client::{Client, ConnectOptions};
 
 use super::error::{Error, ErrorKind, Result};
 use super::etcd::{Etcd, EtcdBuilder, restart_stopped};
@@ -10,6 +14,8 @@ use super::etcd::{Etcd, EtcdBuilder, restart_stopped};
 #[derive(Debug)]
 pub struct EtcdCluster {
     members: Vec<Etcd>,
+    /// The user who changes the members, and the password.
+    user: Option<(String, String)>,
 }
 
 impl EtcdBuilder {
@@ -41,7 +47,10 @@ impl EtcdCluster {
     }
 
     pub(super) fn new(members: Vec<Etcd>) -> Self {
-        Self { members }
+        Self {
+            members,
+            user: None,
+        }
     }
 
     /// Returns one member, counted from zero.
@@ -96,7 +105,8 @@ impl EtcdCluster {
     }
 
     async fn agreed_leader(&self) -> Option<usize> {
-        let views = futures::future::join_all(self.members.iter().map(View::of)).await;
+        let views = self.members.iter().map(|member| self.view_of(member));
+        let views = futures::future::join_all(views).await;
         let (index, leader) = views.iter().enumerate().find_map(|(index, view)| {
             let view = (*view)?;
             (view.leader == view.member).then_some((index, view))
@@ -104,6 +114,25 @@ impl EtcdCluster {
         let agree = views.iter().flatten();
         let agree = agree.filter(|view| (view.leader, view.term) == (leader.leader, leader.term));
         (agree.count() > self.members.len() / 2).then_some(index)
+    }
+
+    async fn view_of(&self, member: &Etcd) -> Option<View> {
+        member.pid()?;
+        let asked = async { self.client_of(member).await?.status().await };
+        let status = tokio::time::timeout(Duration::from_millis(500), asked).await;
+        let status = status.ok()?.ok()?;
+        Some(View {
+            member: status.header()?.member_id(),
+            leader: status.leader(),
+            term: status.raft_term(),
+        })
+    }
+
+    /// A client of that member, as the user if there is one.
+    async fn client_of(&self, member: &Etcd) -> Result<Client, etcd_client::Error> {
+        let user = self.user.as_ref();
+        let options = user.map(|(name, password)| ConnectOptions::new().with_user(name, password));
+        Client::connect([member.endpoint()], options).await
     }
 }
 
@@ -113,18 +142,4 @@ struct View {
     member: u64,
     leader: u64,
     term: u64,
-}
-
-impl View {
-    async fn of(etcd: &Etcd) -> Option<Self> {
-        etcd.pid()?;
-        let mut client = etcd.connect().await;
-        let status = tokio::time::timeout(Duration::from_millis(500), client.status()).await;
-        let status = status.ok()?.ok()?;
-        Some(Self {
-            member: status.header()?.member_id(),
-            leader: status.leader(),
-            term: status.raft_term(),
-        })
-    }
 }

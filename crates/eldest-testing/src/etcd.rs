@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod builder;
+mod joining;
 mod setup;
 
 use std::ffi::OsString;
@@ -403,6 +404,7 @@ impl Etcd {
                         client,
                         peer,
                         members: members.clone(),
+                        joins: false,
                         token: token.clone(),
                     },
                     member: None,

@@ -69,7 +69,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-mod belief;
 mod check;
 mod counter;
 mod follow;
@@ -79,6 +78,7 @@ mod overlap;
 mod recorder;
 mod report;
 mod rules;
+mod terms;
 mod tokens;
 mod truth;
 

@@ -80,6 +80,8 @@ mod process;
 mod proxy;
 #[cfg(feature = "etcd")]
 mod wait;
+#[cfg(feature = "etcd")]
+mod wall_clock;
 
 #[cfg(feature = "etcd")]
 pub use cluster::EtcdCluster;
@@ -100,3 +102,5 @@ pub use process::Process;
 pub use proxy::{ConnectionId, Proxy};
 #[cfg(feature = "etcd")]
 pub use wait::eventually;
+#[cfg(feature = "etcd")]
+pub use wall_clock::WallClock;

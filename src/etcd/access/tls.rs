@@ -144,6 +144,12 @@ impl TlsOptions {
         })
     }
 
+    /// With that server name, unless the user has set one.
+    pub(super) fn or_server_name(mut self, name: Option<&str>) -> Self {
+        self.server_name = self.server_name.or(name.map(str::to_owned));
+        self
+    }
+
     pub(super) async fn read(
         &self,
         env: &dyn Env,

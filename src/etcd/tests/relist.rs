@@ -134,7 +134,7 @@ async fn members_of_another_cluster_are_refused_also_when_no_present_endpoint_an
     etcd.kill();
     let why = set(&pool, &[&other.endpoint]).await.unwrap().unwrap_err();
     assert!(why.contains("another cluster"), "{why}");
-    assert_eq!(pool.urls(), [&*etcd.endpoint]);
+    assert_eq!(pool.in_order(), [Endpoint::from(&etcd.endpoint)]);
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn a_list_of_which_no_endpoint_answers_is_not_used() {
     let dead = format!("http://127.0.0.1:{}", free_port());
     let failure = set(&pool, &[&dead, &stopped.endpoint]).await.unwrap_err();
     assert_eq!((failure.class, &failure.endpoint), (Class::Retry, &dead));
-    assert_eq!(pool.urls(), [&*etcd.endpoint]);
+    assert_eq!(pool.in_order(), [Endpoint::from(&etcd.endpoint)]);
     assert_eq!(pool.client(Lane::Data).await.unwrap().1, before);
 }
 

@@ -23,6 +23,8 @@ struct Config {
     clock_drift_ppm: Option<u32>,
     announcement: Option<Announcement>,
     data_center: Option<String>,
+    #[serde(default)]
+    follow_members: bool,
     credentials: Option<User>,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     tls: Option<Files>,
@@ -78,6 +80,7 @@ impl<'de> Deserialize<'de> for SessionOptions {
             clock_drift_ppm: read.clock_drift_ppm.unwrap_or(default.clock_drift_ppm),
             announcement: read.announcement,
             data_center: read.data_center,
+            follow_members: read.follow_members,
             credentials: (read.credentials).map(|of| Credentials::new(of.user, of.password)),
             #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
             tls: (read.tls.map(Files::options).transpose()).map_err(serde::de::Error::custom)?,
@@ -103,7 +106,7 @@ mod tests {
         default = read(json!({
             "identity": "a", "namespace": "x", "ttl_ms": 5000, "margin_ms": 1, "grace_ms": 2, "request_timeout_ms": 300,
             "connect_timeout_ms": 4, "clock_drift_ppm": 5, "announcement": {"address": "a:1"},
-            "data_center": "eu", "credentials": {"user": "u", "password": "p"},
+            "data_center": "eu", "follow_members": true, "credentials": {"user": "u", "password": "p"},
         }))
         .unwrap();
         assert_eq!(default.namespace, "x");
@@ -114,6 +117,7 @@ mod tests {
         assert_eq!(default.clock_drift_ppm, 5);
         assert_eq!(default.announcement.unwrap().address(), Some("a:1"));
         assert_eq!(default.data_center.as_deref(), Some("eu"));
+        assert!(default.follow_members);
         assert_eq!(default.credentials.unwrap(), Credentials::new("u", "p"));
     }
 

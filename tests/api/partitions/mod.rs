@@ -1,12 +1,19 @@
 //! Shared partitions: who owns what, and what work is begun and ended.
 
+mod capacities;
+mod checkpoints;
 mod membership;
 mod onlookers;
+mod spread;
+mod stalls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use eldest::{CancellationToken, ErrorKind, LostReason, Op, Partition, Partitions, Session, Term};
+use eldest::{
+    CancellationToken, ErrorKind, LostReason, Op, Partition, PartitionRunner, Partitions, Session,
+    Term,
+};
 use eldest_testing::{Etcd, eventually};
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use tokio::sync::mpsc;
@@ -27,20 +34,30 @@ struct Running {
 }
 
 impl Running {
-    fn start<W, F>(partitions: &Partitions, mut work: W) -> Self
+    fn start<W, F>(partitions: &Partitions, work: W) -> Self
     where
         W: FnMut(Partition) -> F + Send + 'static,
         F: Future<Output = Result> + Send + 'static,
     {
+        Self::with(partitions.runner(), work)
+    }
+
+    fn with<W, F, C, CF>(runner: PartitionRunner<C>, mut work: W) -> Self
+    where
+        W: FnMut(Partition) -> F + Send + 'static,
+        F: Future<Output = Result> + Send + 'static,
+        C: FnMut() -> CF + Send + 'static,
+        CF: Future<Output = Result> + Send + 'static,
+    {
         let (told, begun) = mpsc::unbounded_channel();
-        let (partitions, shutdown) = (partitions.clone(), CancellationToken::new());
+        let shutdown = CancellationToken::new();
         let stop = shutdown.clone();
         let task = tokio::spawn(async move {
             let work = move |partition: Partition| {
                 let _ = told.send((partition.number(), partition.term()));
                 work(partition)
             };
-            partitions.run(stop, work).await
+            runner.run(stop, work).await
         });
         Self {
             shutdown,

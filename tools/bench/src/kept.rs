@@ -47,6 +47,12 @@ pub(crate) struct About {
     pub(crate) load: [f64; 2],
 }
 
+impl About {
+    fn machine(&self) -> String {
+        format!("{} x {}, {}", self.processors, self.processor, self.kernel)
+    }
+}
+
 /// Collects a run.
 pub(crate) struct Keeping {
     start: Instant,
@@ -128,14 +134,19 @@ impl Keeping {
             lines.push('\n');
         }
         let (one, other) = (earlier.about, self.about);
+        // The run's own machine is said of all its benches but these.
+        let added = if one.machine() == other.machine() {
+            other.begun
+        } else {
+            format!("{}, on {}", other.begun, other.machine())
+        };
         Ok(Self {
             start: self.start,
             about: About {
                 seconds: one.seconds + other.seconds,
-                command: format!("{}; {} ({})", one.command, other.command, other.begun),
+                command: format!("{}; {} ({added})", one.command, other.command),
                 load: [one.load[0], other.load[1]],
-                begun: one.begun,
-                ..other
+                ..one
             },
             table: earlier.table + &self.table,
             lines: lines + &self.lines,
@@ -288,5 +299,32 @@ mod tests {
         let lines = vec![("locks/free".into(), 2.0), ("join".into(), 4.0)];
         let table = format!("{locks}{missed}\njoin: 1 member of etcd\njoin 4\n");
         assert_eq!(kept(folder.path()), (lines, table));
+    }
+
+    #[test]
+    fn benches_that_another_machine_adds_leave_the_runs_machine_and_name_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let on = |bench, processor: &str| {
+            let mut keeping = run(bench, 1.0);
+            keeping.about.processor = processor.to_owned();
+            keeping
+        };
+        on("join", "A")
+            .finish(&Keep::Instead(folder.path().into()))
+            .unwrap();
+        let beside = Keep::Beside(folder.path().into());
+        on("locks/free", "A").finish(&beside).unwrap();
+        on("valid", "B").finish(&beside).unwrap();
+        let about = read(folder.path()).unwrap().remove(0).about;
+        assert_eq!(about.processor, "A");
+        let commands: Vec<_> = about.command.split("; ").collect();
+        assert_eq!(
+            commands
+                .iter()
+                .map(|it| it.contains(" on "))
+                .collect::<Vec<_>>(),
+            [false, false, true]
+        );
+        assert!(commands[2].contains(&format!("{} x B", about.processors)));
     }
 }

@@ -19,6 +19,9 @@ pub(crate) const WHOLE_QUEUE: usize = 64;
 /// The peer that compares the create revision of what it deletes.
 pub(crate) const GUARDED: &str = "guarded";
 
+/// The same peer with one more watch in long queues: of the second predecessor, as the library has it.
+pub(crate) const WATCHFUL: &str = "watchful";
+
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a candidate watches.
@@ -29,6 +32,8 @@ enum View {
     Queue,
     /// Its own key, and the one before.
     Predecessor,
+    /// The one before that as well.
+    Predecessors,
 }
 
 /// What a watcher heard: which key was deleted, and when it heard so.
@@ -57,10 +62,11 @@ impl Stands for Standing {
             view: match queue {
                 0..=1 => View::Nothing,
                 2..=WHOLE_QUEUE => View::Queue,
+                _ if context.peer == WATCHFUL => View::Predecessors,
                 _ => View::Predecessor,
             },
             key: String::new(),
-            guarded: context.peer == GUARDED,
+            guarded: [GUARDED, WATCHFUL].contains(&&*context.peer),
             created: 0,
             ahead: None,
             watcher: None,
@@ -79,8 +85,10 @@ impl Stands for Standing {
                 let whole = WatchOptions::new().with_prefix();
                 self.watch(&[(prefix, Some(whole))]).await?;
             }
-            View::Predecessor => {
-                let keys = [Some(self.key.clone()), self.ahead.clone()];
+            View::Predecessor | View::Predecessors => {
+                let second = ahead.filter(|_| matches!(self.view, View::Predecessors));
+                let second = second.and_then(|ahead| ahead.ahead.clone());
+                let keys = [Some(self.key.clone()), self.ahead.clone(), second];
                 let keys: Vec<_> = keys.into_iter().flatten().map(|key| (key, None)).collect();
                 self.watch(&keys).await?;
             }
@@ -111,6 +119,8 @@ impl Stands for Standing {
         }
     }
 
+    /// A candidate that joins again with its lease has the same key. Without the comparison, a delete that arrives late
+    /// deletes that one too.
     async fn resign(&mut self) -> Result<()> {
         if self.guarded {
             let own = Compare::create_revision(self.key.clone(), CompareOp::Equal, self.created);

@@ -31,7 +31,7 @@ use anyhow::Result;
 
 use args::{Args, Asked};
 use options::Keep;
-use report::Report;
+use report::{Report, Verdict};
 use run::Run;
 
 #[global_allocator]
@@ -54,15 +54,16 @@ fn main() -> Result<ExitCode> {
     let args = match Args::parse(&args)? {
         Asked::All(runs) => {
             let start = Instant::now();
+            let mut measured = true;
             for args in &runs {
-                runtime.block_on(measure(args))?;
+                measured &= runtime.block_on(measure(args))?.measured;
             }
             let kept = runs
                 .iter()
                 .find_map(|args| args.options.keep.as_ref().map(Keep::folder));
             plot::run(kept.unwrap_or(args::FOLDER.as_ref()))?;
             println!("all of it: {:.0} s", start.elapsed().as_secs_f64());
-            return Ok(ExitCode::SUCCESS);
+            return Ok(exit(measured));
         }
         Asked::Plot(folder) => {
             plot::run(&folder)?;
@@ -80,16 +81,24 @@ fn main() -> Result<ExitCode> {
         }
         Asked::Measure(args) => args,
     };
-    let reached = runtime.block_on(measure(&args))?;
-    Ok(if reached || !args.options.check {
+    let verdict = runtime.block_on(measure(&args))?;
+    Ok(exit(if args.options.check {
+        verdict.reached
+    } else {
+        verdict.measured
+    }))
+}
+
+fn exit(is_well: bool) -> ExitCode {
+    if is_well {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
-    })
+    }
 }
 
-/// Runs the benches; whether all that was held against a target reached it.
-async fn measure(args: &Args) -> Result<bool> {
+/// Runs the benches.
+async fn measure(args: &Args) -> Result<Verdict> {
     let mut report = Report::new(&args.options);
     for bench in &args.benches {
         let start = Instant::now();

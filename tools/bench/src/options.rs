@@ -39,7 +39,15 @@ impl Default for Options {
 impl Options {
     /// Whether a peer is to be measured.
     pub(crate) fn wants(&self, peer: &str) -> bool {
-        let ours = ["limit", "keys", "guarded", "eldest"].contains(&peer);
+        let ours = [
+            "limit",
+            "keys",
+            "guarded",
+            "watchful",
+            "forwarded",
+            "eldest",
+        ];
+        let ours = ours.contains(&peer);
         let named = self.peers.iter().any(|named| named == peer);
         named || (self.peers.is_empty() && (ours || !self.check))
     }

@@ -41,7 +41,17 @@ pub(crate) struct Report {
     keeping: Keeping,
     keep: Option<Keep>,
     missed: Vec<String>,
+    /// Benches that could not be measured, or of which a rule did not hold.
     failed: usize,
+}
+
+/// What came of all benches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// No bench failed.
+    pub(crate) measured: bool,
+    /// ... and every target was reached.
+    pub(crate) reached: bool,
 }
 
 impl Report {
@@ -164,16 +174,21 @@ impl Report {
         self.say(format_args!("FAILED {bench}: {error:#}"));
     }
 
-    /// Whether nothing failed and every target was reached.
-    pub(crate) fn finish(mut self) -> Result<bool> {
-        for missed in std::mem::take(&mut self.missed) {
+    /// Says once more what was missed.
+    pub(crate) fn finish(mut self) -> Result<Verdict> {
+        let missed = std::mem::take(&mut self.missed);
+        let measured = self.failed == 0;
+        let verdict = Verdict {
+            measured,
+            reached: measured && missed.is_empty(),
+        };
+        for missed in missed {
             self.say(format_args!("{MISSED}{missed}"));
-            self.failed += 1;
         }
         if let Some(folder) = &self.keep {
             self.keeping.finish(folder)?;
         }
-        Ok(self.failed == 0)
+        Ok(verdict)
     }
 }
 

@@ -28,7 +28,7 @@ const TABLES: [(&str, Write); 7] = [
 ];
 
 /// The rows of the summary: bench, n, and what was measured.
-const SUMMARY: [(&str, usize, &str); 26] = [
+const SUMMARY: [(&str, usize, &str); 33] = [
     ("handover", 2, "hand-over, 2 candidates"),
     ("handover", 100, "hand-over, 100 candidates"),
     ("handover", 500, "hand-over, 500 candidates"),
@@ -38,6 +38,21 @@ const SUMMARY: [(&str, usize, &str); 26] = [
         "hand-over to a candidate that joined 20 ms ago",
     ),
     ("wide/handover", 120, "hand-over at a round trip of 120 ms"),
+    (
+        "wide/near used, renewal",
+        120,
+        "a renewal through a near member of etcd, in round trips to the far ones",
+    ),
+    (
+        "wide/near lost, renewal",
+        120,
+        "… while the near one is lost",
+    ),
+    (
+        "wide/near back, used again",
+        120,
+        "… from its return until it is used again",
+    ),
     ("takeover/killed", 2, "takeover after a kill, TTL 2 s"),
     ("takeover/killed", 5, "takeover after a kill, TTL 5 s"),
     (
@@ -78,6 +93,22 @@ const SUMMARY: [(&str, usize, &str); 26] = [
         "partitions/killed",
         10000,
         "10,000 partitions: one of 3 members killed until all are owned",
+    ),
+    (
+        "route/client",
+        2,
+        "one request by the routed client; the limit calls the leader's address",
+    ),
+    (
+        "route/through another node",
+        2,
+        "one request through a node that does not lead; the same limit",
+    ),
+    ("route/lost", 100, "requests lost in 100 hand-overs"),
+    (
+        "route/doubled",
+        100,
+        "requests carried out twice in 100 hand-overs",
     ),
     (
         "valid/call",

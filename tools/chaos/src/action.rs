@@ -87,6 +87,10 @@ pub enum Realm {
     Servers,
     /// What etcd holds.
     Store,
+    /// The users of etcd and their roles, if it has any.
+    Users,
+    /// The wall clock of a node's process.
+    Clock,
 }
 
 /// What must come of an action, and by when.
@@ -170,6 +174,13 @@ pub(crate) fn together(a: &Card, b: &Card) -> bool {
     let no_answer = |a: &Card, b: &Card| a.realm == Realm::Servers && b.asks;
     // A second process under one identity cannot stand while etcd takes no more keys.
     let no_room = |a: &Card, b: &Card| (a.name, b.name) == ("no-space", "twin");
-    let apart = |a: &Card, b: &Card| no_answer(a, b) || no_room(a, b);
+    // Nobody deletes the key of a dead node if it has no lease any more.
+    let no_owner = |a: &Card, b: &Card| {
+        let dies = ["kill-", "panic-"]
+            .iter()
+            .any(|how| b.name.starts_with(how));
+        a.name.starts_with("overwrite-") && b.realm == Realm::Process && dies
+    };
+    let apart = |a: &Card, b: &Card| no_answer(a, b) || no_room(a, b) || no_owner(a, b);
     !(same_place || apart(a, b) || apart(b, a))
 }

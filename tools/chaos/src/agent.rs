@@ -16,10 +16,13 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
 use crate::links::Links;
-use crate::{AGENT, Result};
+use crate::{AGENT, Result, Settings, users};
 
 /// How long the agent may take to describe its sessions.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// Set in its environment, the agent asks as its user.
+const WITH_USER: &str = "ELDEST_CHAOS_USER";
 
 /// What the agent logs when it has revoked a lease.
 const REVOKED: &str = "the process of a session is dead: its lease is revoked";
@@ -51,7 +54,8 @@ impl Agent {
     }
 
     /// Starts its process, unless it runs, and waits until it answers.
-    pub(crate) async fn start(&self, program: &Path, patience: Duration) -> Result {
+    pub(crate) async fn start(&self, settings: &Settings) -> Result {
+        let (program, patience) = (&settings.program, settings.patience());
         if self.process.borrow().is_some() {
             return Ok(());
         }
@@ -62,6 +66,7 @@ impl Agent {
             .env(AGENT, &self.socket)
             .env("ETCD_ENDPOINTS", self.links.endpoints(0))
             .env("RUST_LOG", "eldest=debug")
+            .env(WITH_USER, if settings.auth { "yes" } else { "" })
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
@@ -171,7 +176,12 @@ pub fn main(socket: &Path) -> Result {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let agent = agent::listen(&endpoints, SessionOptions::new("agent"), socket)?;
+        let options = SessionOptions::new("agent");
+        let options = match std::env::var(WITH_USER) {
+            Ok(yes) if !yes.is_empty() => options.credentials(users::credentials(users::AGENT)),
+            _ => options,
+        };
+        let agent = agent::listen(&endpoints, options, socket)?;
         agent.run().await;
         Ok(())
     })

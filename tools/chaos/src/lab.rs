@@ -1,11 +1,11 @@
 //! Starts the cluster, the nodes and the watchers of both, gives access to them during a run, and stops them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::time::Duration;
 
 use eldest_testing::history::{History, Recorder, Resources, TruthRecorder, What};
-use eldest_testing::{Etcd, EtcdCluster, eventually};
+use eldest_testing::{Etcd, EtcdBuilder, EtcdCluster, eventually};
 use etcd_client::{Client, Error, GetOptions};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
@@ -16,7 +16,7 @@ use crate::links::Links;
 use crate::member::{Common, Member};
 use crate::wide::Wide;
 use crate::wire::{Way, Wire};
-use crate::{Result, Settings};
+use crate::{Result, Settings, users};
 
 /// The nodes' election.
 pub(crate) const ELECTION: &str = "chaos";
@@ -24,6 +24,8 @@ pub(crate) const ELECTION: &str = "chaos";
 pub(crate) const PREFIX: &str = "eldest/chaos/";
 /// Where the nodes keep their fenced counter.
 const COUNTER: &str = "eldest-node/count/chaos";
+/// Room for a gigabyte, and for what came before it.
+const QUOTA: &str = "--quota-backend-bytes=8000000000";
 /// Patience with one request to one server.
 const REQUEST: Duration = Duration::from_secs(1);
 
@@ -40,6 +42,8 @@ pub struct Lab {
     /// Guards all of them; there is none among data centres.
     pub(crate) agent: Option<Agent>,
     ledger: RefCell<Ledger>,
+    /// Whether the faults of this step are one.
+    pub(crate) alone: Cell<bool>,
     /// Faults that found nothing to hit since the last time that somebody asked.
     misses: RefCell<Vec<&'static str>>,
     /// One for each server: whoever is asked through others would hear of a change late while one is stopped.
@@ -70,14 +74,41 @@ pub(crate) struct Leads {
 async fn watched(
     cluster: &EtcdCluster,
     recorder: &Recorder,
+    has_users: bool,
 ) -> Result<(Vec<Client>, Vec<TruthRecorder>)> {
     let (mut clients, mut truths) = (Vec::new(), Vec::new());
     for member in cluster.members() {
-        let client = member.client().await;
+        let client = if has_users {
+            users::root(member.endpoint()).await?
+        } else {
+            member.client().await
+        };
         clients.push(client.clone());
         truths.push(TruthRecorder::with_client(client, recorder.clone(), ELECTION, PREFIX).await?);
     }
     Ok((clients, truths))
+}
+
+/// The cluster, in data centres if there is a wire between them, and with users if they are wanted.
+async fn cluster(settings: &Settings, wire: Option<&Wire>) -> Result<EtcdCluster> {
+    let mut builder = Etcd::builder()
+        .heartbeat(settings.heartbeat)
+        .election_timeout(settings.election_timeout)
+        .arg(QUOTA);
+    for site in wire.into_iter().flat_map(Wire::sites) {
+        builder = builder.member_at(site.address.into(), site.command());
+    }
+    if let Some(etcd) = settings.etcds.first() {
+        builder = builder.binary(etcd);
+    }
+    if settings.auth {
+        builder = users::ARGS.into_iter().fold(builder, EtcdBuilder::arg);
+    }
+    let mut cluster = builder.start_cluster(settings.members).await?;
+    if settings.auth {
+        users::enable(&mut cluster, settings.nodes).await?;
+    }
+    Ok(cluster)
 }
 
 /// The nodes, not started yet. Those that are not in data centres have links of their own.
@@ -102,23 +133,18 @@ async fn members(
 }
 
 impl Lab {
-    /// With data centres: one for each server, the nodes spread over them.
-    pub(crate) async fn start(settings: &Settings, far: Option<&Wide>) -> Result<Self> {
-        let mut builder = Etcd::builder()
-            .heartbeat(settings.heartbeat)
-            .election_timeout(settings.election_timeout);
+    /// With data centres: one for each server, the nodes spread over them. With clocks: each node has a wall clock of its own.
+    pub(crate) async fn start(
+        settings: &Settings,
+        far: Option<&Wide>,
+        clocks: bool,
+    ) -> Result<Self> {
         let wire = far.map(|far| Wire::start(settings.members, Way::from(far), far.seed));
         let wire = wire.transpose()?;
-        for site in wire.iter().flat_map(Wire::sites) {
-            builder = builder.member_at(site.address.into(), site.command());
-        }
-        if let Some(etcd) = settings.etcds.first() {
-            builder = builder.binary(etcd);
-        }
-        let cluster = builder.start_cluster(settings.members).await?;
+        let cluster = cluster(settings, wire.as_ref()).await?;
         let recorder = Recorder::boottime();
         let folder = tempfile::Builder::new().prefix("eldest-chaos-").tempdir()?;
-        let (clients, truths) = watched(&cluster, &recorder).await?;
+        let (clients, truths) = watched(&cluster, &recorder, settings.auth).await?;
         let register = folder.path().join("register.sqlite");
         let agent = match far {
             Some(_) => None,
@@ -129,6 +155,7 @@ impl Lab {
             register: &register,
             election: ELECTION,
             guard: agent.as_ref().map(Agent::socket),
+            clocks,
         };
         let mut ledger = Ledger::default();
         let apart = far.zip(wire.as_ref());
@@ -148,6 +175,7 @@ impl Lab {
             twin,
             agent,
             ledger: RefCell::new(ledger),
+            alone: Cell::new(true),
             misses: RefCell::default(),
             truths,
             clients,
@@ -155,7 +183,7 @@ impl Lab {
         };
         lab.record("", What::Baseline(lab.held().await?));
         if let Some(agent) = &lab.agent {
-            agent.start(&settings.program, settings.patience()).await?;
+            agent.start(settings).await?;
         }
         lab.start_nodes().await?;
         lab.settings.ttl = lab.granted().await?;
@@ -371,6 +399,26 @@ impl Lab {
     /// The data centre of that node, and the server in it, if there are some.
     pub(crate) fn site(&self, node: usize) -> usize {
         node % self.settings.members
+    }
+
+    /// The server that the leading node uses.
+    pub(crate) fn server_of_leader(&self) -> Result<usize> {
+        let node = self.believers()?.first().map_or(0, |leads| leads.node);
+        let links = self.links.get(node);
+        Ok(links
+            .and_then(Links::server_in_use)
+            .unwrap_or_else(|| self.site(node)))
+    }
+
+    /// A client of that server.
+    pub(crate) fn client(&self, server: usize) -> Client {
+        self.clients[server].clone()
+    }
+
+    /// How often the nodes have logged that.
+    pub(crate) fn logged(&self, what: &str) -> usize {
+        let logs = self.nodes.iter().map(Member::log);
+        logs.map(|log| log.matches(what).count()).sum()
     }
 
     /// On return that server leads the cluster.

@@ -23,14 +23,17 @@ mod settings;
 #[cfg_attr(not(target_os = "linux"), path = "no_site.rs")]
 mod site;
 mod step;
+mod users;
 mod wide;
 mod wire;
 
 pub use outcome::Outcome;
-pub use plan::{Plan, rows};
+pub use plan::{Plan, rows, rows_with_users};
 pub use run::{run, wide};
 pub use settings::Settings;
+pub use site::{Site, apart};
 pub use wide::Wide;
+pub use wire::{Way, Wire};
 
 /// What is told where something could not be done at all; what was done and went wrong is part of the [`Outcome`].
 pub type Result<T = ()> = std::result::Result<T, eldest::BoxError>;

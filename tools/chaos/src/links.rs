@@ -33,6 +33,13 @@ impl Links {
         self.0.iter().max_by_key(|link| link.connections())
     }
 
+    /// The server to which most connections lead: the one that is in use.
+    pub(crate) fn server_in_use(&self) -> Option<usize> {
+        let links = self.0.iter().enumerate();
+        let busiest = links.max_by_key(|(_, link)| link.connections());
+        busiest.map(|(server, _)| server)
+    }
+
     pub(crate) fn heal(&self) {
         self.0.iter().for_each(Proxy::heal);
     }

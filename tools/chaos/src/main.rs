@@ -6,9 +6,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 #[cfg(unix)]
-use eldest_chaos::action::Action;
+use eldest_chaos::action::{Action, Realm};
 #[cfg(unix)]
-use eldest_chaos::{Outcome, Plan, Settings, Wide, actions, rows, run, wide};
+use eldest_chaos::{Outcome, Plan, Settings, Wide, actions, rows, rows_with_users, run, wide};
+#[cfg(unix)]
+use eldest_testing::WallClock;
 
 #[cfg(unix)]
 fn main() -> ExitCode {
@@ -58,6 +60,8 @@ struct Args {
     #[arg(long)]
     unfenced: bool,
     #[command(flatten)]
+    store: Store,
+    #[command(flatten)]
     far: Far,
     /// Lists the faults, and does nothing
     #[arg(long)]
@@ -68,6 +72,17 @@ struct Args {
     /// Draws the timeline there, as SVG
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
+}
+
+/// What etcd holds, apart from the nodes' keys.
+#[derive(Debug, clap::Args)]
+struct Store {
+    /// Gives etcd users, and lets their passwords and roles change too
+    #[arg(long)]
+    auth: bool,
+    /// How much data etcd holds when it is defragmented; each of these faults has a default
+    #[arg(long, value_name = "MIB")]
+    data_mib: Option<usize>,
 }
 
 /// Distance instead of faults.
@@ -126,6 +141,8 @@ fn command(args: &Args) -> eldest_chaos::Result<bool> {
         etcds: args.etcds.clone(),
         ttl: ttl.unwrap_or(usual.ttl),
         fenced: !args.unfenced,
+        auth: args.store.auth,
+        data_mib: args.store.data_mib,
         verbose: true,
         ..usual
     };
@@ -166,7 +183,15 @@ fn faults(args: &Args) -> eldest_chaos::Result<Vec<Box<dyn Action>>> {
 fn near(args: &Args, settings: &Settings, seed: u64) -> eldest_chaos::Result<Outcome> {
     let mut faults = faults(args)?;
     if faults.is_empty() {
-        faults = rows();
+        faults = if args.store.auth {
+            rows_with_users()
+        } else {
+            rows()
+        };
+        if let Err(error) = WallClock::new() {
+            println!("without the faults of wall clocks: {error}");
+            faults.retain(|fault| fault.card().realm != Realm::Clock);
+        }
     }
     let plan = Plan {
         faults,

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use eldest_testing::{Process, eventually};
+use eldest_testing::{Process, WallClock, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::wide::Wide;
 use crate::wire::Wire;
-use crate::{NODE, Result, Settings};
+use crate::{NODE, Result, Settings, users};
 
 /// How often the fenced counter is raised.
 const PACE: &str = "0.1";
@@ -39,6 +39,8 @@ pub(crate) struct Member {
     election: String,
     /// The socket of the agent that guards it, if there is one.
     guard: Option<PathBuf>,
+    /// The wall clock that its processes see, if it is not the machine's.
+    pub(crate) clock: Option<WallClock>,
     process: RefCell<Option<Process>>,
     paused: Cell<bool>,
     /// How many of its processes have ended.
@@ -51,6 +53,8 @@ pub(crate) struct Common<'a> {
     pub(crate) register: &'a Path,
     pub(crate) election: &'a str,
     pub(crate) guard: Option<&'a Path>,
+    /// Whether each has a wall clock of its own.
+    pub(crate) clocks: bool,
 }
 
 impl Member {
@@ -74,6 +78,7 @@ impl Member {
             register: common.register.to_owned(),
             election: common.election.to_owned(),
             guard: common.guard.map(Path::to_owned),
+            clock: common.clocks.then(WallClock::new).transpose()?,
             process: RefCell::default(),
             paused: Cell::new(false),
             ended: Cell::new(0),
@@ -141,6 +146,13 @@ impl Member {
             .stdin(Stdio::null())
             .stdout(log("lines.txt")?)
             .stderr(log("log.txt")?);
+        if settings.auth {
+            command.env("ETCD_USER", &self.identity);
+            command.env("ETCD_PASSWORD", users::PASSWORD);
+        }
+        if let Some(clock) = &self.clock {
+            clock.apply_to(&mut command);
+        }
         // Should we be killed, nobody is left who would miss what the others wrote.
         let process = Process::spawn(&mut command, &self.whole)?;
         *self.process.borrow_mut() = Some(process);
@@ -159,7 +171,12 @@ impl Member {
 
     /// On return it is dead.
     pub(crate) fn kill(&self) {
-        if self.process.borrow_mut().take().is_some() {
+        if let Some(process) = self.process.borrow_mut().take() {
+            let pid = process.id();
+            drop(process);
+            if self.clock.is_some() {
+                WallClock::forget(pid);
+            }
             self.ended.set(self.ended.get() + 1);
         }
     }
@@ -253,10 +270,20 @@ impl Member {
         }
     }
 
+    /// As whom it stands, and as which user it asks etcd, if there are any.
+    pub(crate) fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// What the library has logged so far.
+    pub(crate) fn log(&self) -> String {
+        let log = std::fs::read(self.folder.join("log.txt")).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
     /// The end of its log.
     fn last_words(&self) -> String {
-        let log = std::fs::read(self.folder.join("log.txt")).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
+        let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(5)..].join("\n")
     }

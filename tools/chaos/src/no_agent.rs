@@ -1,11 +1,10 @@
 //! Stands in for the agent where there are no process descriptors: nodes have no guard there.
 
 use std::path::Path;
-use std::time::Duration;
 
 use eldest_testing::EtcdCluster;
 
-use crate::Result;
+use crate::{Result, Settings};
 
 /// No agent.
 pub(crate) enum Agent {}
@@ -21,7 +20,7 @@ impl Agent {
     }
 
     #[allow(clippy::unused_async, reason = "as where there is one")]
-    pub(crate) async fn start(&self, _: &Path, _: Duration) -> Result {
+    pub(crate) async fn start(&self, _: &Settings) -> Result {
         match *self {}
     }
 

@@ -8,12 +8,18 @@ use std::net::Ipv4Addr;
 use crate::Result;
 
 /// There is none.
-pub(crate) struct Site {
-    pub(crate) address: Ipv4Addr,
+pub struct Site {
+    /// Where its programs would listen.
+    pub address: Ipv4Addr,
     never: Infallible,
 }
 
-pub(crate) fn apart<T: Send>(_: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+/// Does nothing.
+///
+/// # Errors
+///
+/// Always.
+pub fn apart<T: Send>(_: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     Err("data centres are network namespaces, which only Linux has".into())
 }
 
@@ -26,7 +32,8 @@ impl Site {
         Self::here(address)
     }
 
-    pub(crate) fn command(&self) -> Vec<OsString> {
+    /// The command that would start another one there.
+    pub fn command(&self) -> Vec<OsString> {
         match self.never {}
     }
 

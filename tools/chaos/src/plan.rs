@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::action::{self, Action};
+use crate::action::{self, Action, Realm};
 use crate::actions;
 use crate::wide::Wide;
 
@@ -22,8 +22,15 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Every fault that is not only made when it is asked for by name.
+/// Every fault that is not only made when it is asked for by name, and needs no users.
 pub fn rows() -> Vec<Box<dyn Action>> {
+    let mut rows = rows_with_users();
+    rows.retain(|action| action.card().realm != Realm::Users);
+    rows
+}
+
+/// The same, with the faults of users.
+pub fn rows_with_users() -> Vec<Box<dyn Action>> {
     let all = actions::all().into_iter();
     all.filter(|action| !action.card().only_by_name).collect()
 }

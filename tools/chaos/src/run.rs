@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use eldest_testing::history::{Rules, check};
 
+use crate::action::Realm;
 use crate::distance::Seen;
 use crate::lab::Lab;
 use crate::plan::Draw;
@@ -43,7 +44,9 @@ pub fn wide(settings: &Settings, plan: &Plan, wide: &Wide) -> Result<Outcome> {
 }
 
 async fn whole(settings: &Settings, plan: &Plan, wide: Option<&Wide>) -> Result<Outcome> {
-    let lab = Lab::start(settings, wide).await?;
+    let mut faults = plan.faults.iter();
+    let clocks = faults.any(|action| action.card().realm == Realm::Clock);
+    let lab = Box::pin(Lab::start(settings, wide, clocks)).await?;
     let settings = &lab.settings.clone();
     lab.say(&format!(
         "{} nodes stand before {} servers of etcd, in {}",

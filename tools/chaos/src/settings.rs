@@ -30,6 +30,10 @@ pub struct Settings {
     pub ttl: Duration,
     /// Whether the register outside of etcd looks at tokens.
     pub fenced: bool,
+    /// Whether etcd has users, and demands a password.
+    pub auth: bool,
+    /// How much data etcd holds when it is defragmented, in MiB; each of these faults has a default.
+    pub data_mib: Option<usize>,
     /// Tells what is going on, line by line.
     pub verbose: bool,
 }
@@ -46,6 +50,8 @@ impl Settings {
             election_timeout: ELECTION_TIMEOUT,
             ttl: Duration::from_secs(5),
             fenced: true,
+            auth: false,
+            data_mib: None,
             verbose: false,
         }
     }

@@ -23,14 +23,19 @@ const DEVICE: &str = "wire";
 const NETMASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
 
 /// A network of its own, whose only way out is a device that we read.
-pub(crate) struct Site {
-    pub(crate) address: Ipv4Addr,
+pub struct Site {
+    /// Where its programs listen.
+    pub address: Ipv4Addr,
     namespace: File,
     device: Tun,
 }
 
 /// Does something in a new namespace. Threads and processes that it starts are in it, too.
-pub(crate) fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+///
+/// # Errors
+///
+/// This machine cannot do it, or this program may not; or what was done failed.
+pub fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     in_a_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET).map_err(lacking)?;
         let mut loopback = Command::new("ip");
@@ -70,7 +75,7 @@ impl Site {
     }
 
     /// The command that starts another one here.
-    pub(crate) fn command(&self) -> Vec<OsString> {
+    pub fn command(&self) -> Vec<OsString> {
         let (process, file) = (std::process::id(), self.namespace.as_raw_fd());
         let namespace = format!("--net=/proc/{process}/fd/{file}");
         vec!["nsenter".into(), namespace.into()]

@@ -74,6 +74,7 @@ pub(crate) async fn step(lab: &Lab, actions: &[&dyn Action], draw: &mut Draw<'_>
         Side::Everybody => String::new(),
         _ => lab.nodes[victim.node].name.clone(),
     };
+    lab.alone.set(actions.len() == 1);
     let from = lab.now();
     let mut step = Step {
         victims: cards.iter().zip(&victims).map(told).collect(),

@@ -29,16 +29,17 @@ const ONLOOKER: u8 = 254;
 
 /// What happens to packets between two sites, in one direction.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Way {
-    pub(crate) delay: Duration,
+pub struct Way {
+    /// It arrives so much later.
+    pub delay: Duration,
     /// So much more or less of it.
-    pub(crate) jitter: Duration,
+    pub jitter: Duration,
     /// Of how many packets, from 0 to 1.
-    pub(crate) loss: f64,
+    pub loss: f64,
 }
 
 /// Sites, and the ways between them. The last site is this process's own.
-pub(crate) struct Wire {
+pub struct Wire {
     shared: Arc<Shared>,
     _tasks: JoinSet<()>,
 }
@@ -70,7 +71,11 @@ pub(crate) struct Traffic {
 impl Wire {
     /// Called in a runtime whose threads are in a namespace of their own. Between all sites but this one it is `way`;
     /// whoever looks on sees everything at once.
-    pub(crate) fn start(sites: usize, way: Way, seed: u64) -> Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// As for [`apart`](crate::apart).
+    pub fn start(sites: usize, way: Way, seed: u64) -> Result<Self> {
         let [a, b, c] = NETWORK;
         let address = |last| Ipv4Addr::new(a, b, c, last);
         let mut all = Vec::new();
@@ -108,7 +113,7 @@ impl Wire {
     }
 
     /// All but this process's own.
-    pub(crate) fn sites(&self) -> &[Site] {
+    pub fn sites(&self) -> &[Site] {
         let sites = &self.shared.sites;
         &sites[..sites.len() - 1]
     }

@@ -4,10 +4,12 @@
 use std::time::Duration;
 
 use eldest_chaos::action::{Card, Realm, Side};
-use eldest_chaos::{Plan, Result, Settings, rows, run};
+use eldest_chaos::{Plan, Result, Settings, rows_with_users, run};
 
 /// A TTL that survives a change of etcd's leader, and not more.
 const TTL: Duration = Duration::from_secs(4);
+/// A TTL for a disk that 64 MiB, written by three servers, keep busy for seconds.
+const TTL_OF_MEMBERS: Duration = Duration::from_secs(12);
 
 fn settings() -> Settings {
     Settings {
@@ -23,25 +25,44 @@ enum Kind {
     LeadersLinks,
     FollowersLinks,
     Servers,
+    /// Servers that come, go or are defragmented; apart, so that the stage takes no longer.
+    Members,
     Store,
     Agent,
+    Users,
+    Clocks,
 }
+
+/// Those of the kind `Members`.
+const MEMBERS: [&str; 3] = ["add-learner", "replace-member", "defrag-etcd-leader"];
 
 fn kind(card: &Card) -> Kind {
     match (card.realm, card.side) {
         (Realm::Process, _) => Kind::Processes,
         (Realm::Links, Side::Leader) => Kind::LeadersLinks,
         (Realm::Links, _) => Kind::FollowersLinks,
+        (Realm::Servers, _) if MEMBERS.contains(&card.name) => Kind::Members,
         (Realm::Servers, _) => Kind::Servers,
         (Realm::Store, _) => Kind::Store,
         (Realm::Agent, _) => Kind::Agent,
+        (Realm::Users, _) => Kind::Users,
+        (Realm::Clock, _) => Kind::Clocks,
     }
 }
 
 async fn each_alone(kind_of_faults: Kind) -> Result {
-    let mut faults = rows();
+    let mut faults = rows_with_users();
     faults.retain(|fault| kind(&fault.card()) == kind_of_faults);
-    let outcome = run(&settings(), &Plan::only(faults)).await?;
+    let ttl = match kind_of_faults {
+        Kind::Members => TTL_OF_MEMBERS,
+        _ => TTL,
+    };
+    let settings = Settings {
+        auth: kind_of_faults == Kind::Users,
+        ttl,
+        ..settings()
+    };
+    let outcome = run(&settings, &Plan::only(faults)).await?;
     assert!(outcome.is_ok(), "{outcome}");
     println!("{outcome}");
     Ok(())
@@ -68,6 +89,21 @@ async fn servers_of_etcd_that_die_or_stop() -> Result {
 }
 
 #[tokio::test]
+async fn servers_of_etcd_that_come_go_or_are_defragmented() -> Result {
+    each_alone(Kind::Members).await
+}
+
+#[tokio::test]
+async fn users_whose_password_or_role_changes() -> Result {
+    each_alone(Kind::Users).await
+}
+
+#[tokio::test]
+async fn wall_clocks_that_jump() -> Result {
+    each_alone(Kind::Clocks).await
+}
+
+#[tokio::test]
 async fn operators_strangers_and_a_full_etcd() -> Result {
     each_alone(Kind::Store).await
 }
@@ -81,11 +117,16 @@ async fn an_agent_that_dies_stops_or_loses_etcd_while_all_nodes_live() -> Result
 #[tokio::test]
 async fn random_pairs() -> Result {
     let plan = Plan {
+        faults: rows_with_users(),
         alone: false,
         time: Some(Duration::from_secs(25)),
-        ..Plan::all(9)
+        seed: 9,
     };
-    let outcome = run(&settings(), &plan).await?;
+    let settings = Settings {
+        auth: true,
+        ..settings()
+    };
+    let outcome = run(&settings, &plan).await?;
     assert!(outcome.is_ok(), "{outcome}");
     println!("{outcome}");
     Ok(())

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 #[cfg(unix)]
-use eldest_chaos::action::{Card, Effect};
+use eldest_chaos::action::{Card, Effect, Realm};
 
 const PAGE: &str = "docs/faults.md";
 /// Set, the test writes the table instead of comparing it.
@@ -87,7 +87,11 @@ fn page_lists_every_fault_of_the_harness() {
         .iter()
         .fold(head.to_owned(), |table, action| {
             let card = action.card();
-            let full = if card.only_by_name { "no" } else { "yes" };
+            let full = match (card.only_by_name, card.realm) {
+                (true, _) => "no",
+                (false, Realm::Users) => "with `--auth`",
+                (false, _) => "yes",
+            };
             table
                 + &format!(
                     "| `{}` | {} | {} | {full} |\n",

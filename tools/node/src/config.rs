@@ -5,12 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use eldest::Credentials;
 
 /// Where the node stands, and as whom.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     /// `ETCD_ENDPOINTS`: all members of etcd, with commas between them.
     pub(crate) endpoints: Vec<String>,
+    /// `ETCD_USER` and `ETCD_PASSWORD`: who asks etcd, if it has users; may be missing.
+    pub(crate) credentials: Option<Credentials>,
     /// `NODE_NAME`; the host's name if there is none.
     pub(crate) name: String,
     /// `DATA_CENTER`: where the node runs; may be missing.
@@ -85,8 +88,13 @@ impl Config {
             ["yes", "no"].contains(&fenced.as_str()),
             "REGISTER_FENCED={fenced} is neither yes nor no"
         );
+        let user = variable("ETCD_USER").map(|user| {
+            let password = variable("ETCD_PASSWORD").context("ETCD_USER needs ETCD_PASSWORD")?;
+            anyhow::Ok(Credentials::new(user, password))
+        });
         Ok(Self {
             endpoints,
+            credentials: user.transpose()?,
             data_center: variable("DATA_CENTER"),
             election: variable("ELECTION").unwrap_or_else(|| "demo".to_owned()),
             ttl,
@@ -183,6 +191,7 @@ mod tests {
             ("PACE_SECONDS", "0"),
             ("ROUND_TRIP_SECONDS", "far"),
             ("REGISTER_FENCED", "maybe"),
+            ("ETCD_USER", "somebody"),
         ] {
             let told = refused(&[&node[..], &[(name, value)]].concat());
             assert!(told.contains(name), "{told}");

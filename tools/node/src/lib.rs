@@ -135,6 +135,10 @@ fn options(config: &Config) -> SessionOptions {
         Some(round_trip) => options.wan(round_trip),
         None => options.ttl(config.ttl),
     };
+    let options = match &config.credentials {
+        Some(credentials) => options.credentials(credentials.clone()),
+        None => options,
+    };
     match &config.guard {
         // Without the agent, a crash costs a TTL, and nothing else.
         Some(socket) => options.guard(Guard::agent_at(socket).optional()),

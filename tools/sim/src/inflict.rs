@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::kind::Kind;
 use crate::plan::{COUNT, Fault, HELD};
 use crate::world::cluster::ELECTIONS;
+use crate::world::home::MARKS;
 use crate::world::node::Link;
 use crate::world::partitions::prefix_of;
 use crate::world::store::{Key, Write};
@@ -115,6 +116,10 @@ fn on_watches(w: &mut World, fault: Fault) -> bool {
             w.relink(node, |l| l.not_permitted = true);
             forbid_watches(w, node, (b"", false), lasts);
             heal(w, node, lasts, |l| l.not_permitted = false);
+        }
+        Kind::MarksDenied => {
+            forbid_watches(w, node, (MARKS, false), lasts);
+            w.disturb_watches(node, dice % 2 == 0);
         }
         Kind::Compacted => {
             w.relink(node, |l| l.watches_stalled = true);
@@ -242,9 +247,17 @@ fn on_holders(w: &mut World, fault: Fault) -> bool {
     let Fault { node, kind, .. } = fault;
     let lock = HELD[fault.election];
     match kind {
-        Kind::Acquire | Kind::Try => w.command(node, move |w| {
-            w.acquire(node, lock, kind == Kind::Try);
-        }),
+        Kind::Acquire | Kind::Try => {
+            let at_once = kind == Kind::Try;
+            let shares = w.readers && lock == HELD[0] && fault.dice.is_multiple_of(2);
+            w.command(node, move |w| {
+                if shares {
+                    w.acquire_shared(node, lock, at_once);
+                } else {
+                    w.acquire(node, lock, at_once);
+                }
+            });
+        }
         Kind::Release => w.release(node, lock),
         Kind::GiveUp => w.give_up(node, lock),
         Kind::LeavePartitions => {

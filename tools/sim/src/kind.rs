@@ -92,6 +92,8 @@ pub(crate) enum Kind {
     /// An operator evacuates the node's data centre: for a while, until the mark is lifted, or for so long that it stands in
     /// the calm as well. If it is evacuated already, the mark may be lifted instead.
     Evacuate,
+    /// etcd denies a node the marks of evacuated data centres.
+    MarksDenied,
 }
 
 impl Kind {
@@ -160,6 +162,9 @@ impl Kind {
     /// Those that are drawn after [`Kind::GUARDS`], for the same reason.
     pub(crate) const EVACUATIONS: [Kind; 1] = [Kind::Evacuate];
 
+    /// Those that are drawn after [`Kind::EVACUATIONS`], for the same reason.
+    pub(crate) const BLIND: [Kind; 1] = [Kind::MarksDenied];
+
     /// Those that meet one request. A fault of theirs may name its kind. Of these, seeds draw only [`Kind::AnswerLostOnce`].
     pub(crate) const ONCE: [Kind; 3] =
         [Kind::AnswerLostOnce, Kind::RequestLostOnce, Kind::LateOnce];
@@ -168,6 +173,7 @@ impl Kind {
     pub(crate) fn every() -> impl Iterator<Item = Kind> {
         let drawn_later = Self::LATER.into_iter().chain(Self::NEWEST);
         let newest = Self::GUARDS.into_iter().chain(Self::EVACUATIONS);
+        let newest = newest.chain(Self::BLIND);
         Self::ALL.into_iter().chain(drawn_later).chain(newest)
     }
 

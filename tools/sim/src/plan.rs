@@ -144,9 +144,17 @@ pub(crate) struct Member {
     pub(crate) work: Option<Duration>,
     pub(crate) looks: Looks,
     pub(crate) home: Home,
+    /// How much it takes, as a member that shares partitions.
+    pub(crate) capacity: u32,
+    /// Whether it wants data centres to own equal shares.
+    pub(crate) spread: bool,
 }
 
 /// Everything that is decided before the world begins. A plan that is kept names what differs from `Plan::default()`.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "independent choices, each said in its own words"
+)]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Plan {
@@ -172,6 +180,8 @@ pub(crate) struct Plan {
     pub(crate) together: bool,
     /// The keys of a lease are read in two pages, one after the other.
     pub(crate) pages: bool,
+    /// Some of those who ask for the lock share it.
+    pub(crate) readers: bool,
     pub(crate) faults: Vec<Fault>,
 }
 
@@ -183,6 +193,8 @@ impl Default for Member {
             work: Some(Duration::ZERO),
             looks: Looks::Nothing,
             home: Home::Nowhere,
+            capacity: 1,
+            spread: false,
         }
     }
 }
@@ -201,6 +213,7 @@ impl Default for Plan {
             cost: Duration::ZERO,
             together: false,
             pages: false,
+            readers: false,
             faults: Vec::new(),
         }
     }
@@ -277,6 +290,23 @@ impl Plan {
             for _ in 0..2 {
                 self.one_a_storm(rng, nodes, &Kind::EVACUATIONS);
             }
+            if rng.bool() {
+                self.one_a_storm(rng, nodes, &Kind::BLIND);
+            }
+        }
+        if rng.u8(..3) == 0 {
+            for member in &mut self.members {
+                member.capacity = [1, 1, 2, 5][rng.usize(..4)];
+            }
+        }
+        self.readers = rng.bool();
+        if rng.u8(..3) == 0 {
+            // Some do not know of it, as during an upgrade.
+            let all = rng.bool();
+            for member in &mut self.members {
+                member.home = [Home::East, Home::West][rng.usize(..2)];
+                member.spread = all || rng.u8(..4) > 0;
+            }
         }
     }
 
@@ -314,6 +344,8 @@ pub(crate) fn member(rng: &mut fastrand::Rng) -> Member {
         work,
         looks: Looks::Nothing,
         home: Home::Nowhere,
+        capacity: 1,
+        spread: false,
     }
 }
 

@@ -66,7 +66,7 @@ fn told(sum: &Sum) -> [String; 7] {
             told.watch_lost, told.relisted, told.takes_lost, told.request_failed
         ),
         format!(
-            "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, values announced {}, not {}, states shown to onlookers {}, onlookers refused {}, reads in pages {}",
+            "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, values announced {}, not {}, states shown to onlookers {}, onlookers refused {}, reads in pages {}, locks shared {}",
             happened.queued,
             happened.stopped,
             happened.together,
@@ -75,7 +75,8 @@ fn told(sum: &Sum) -> [String; 7] {
             happened.not_announced,
             happened.shown,
             happened.looks_failed,
-            happened.pages
+            happened.pages,
+            happened.shared
         ),
         format!("terms ended: {}", ended.join(", ")),
         format!(
@@ -117,6 +118,7 @@ pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
         ("states shown to onlookers", sum.happened.shown),
         ("onlookers refused", sum.happened.looks_failed),
         ("reads in pages", sum.happened.pages),
+        ("locks shared", sum.happened.shared),
         ("guarded writes", sum.written),
         ("stale writes refused", sum.fenced),
         ("overlaps after a key was deleted early", sum.early.0),
@@ -154,7 +156,7 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{} nodes, beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}, keys of leases are read in pages: {}",
+        "{} nodes, beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}, keys of leases are read in pages: {}, some share the lock: {}",
         plan.members.len(),
         plan.beside,
         if plan.drawn { "up to" } else { "exactly" },
@@ -164,7 +166,8 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
         plan.batch,
         plan.cost,
         plan.together,
-        plan.pages
+        plan.pages,
+        plan.readers
     );
     for (node, member) in plan.members.iter().enumerate() {
         let (rate, follow, work) = (member.rate_ppm, member.follow, member.work);

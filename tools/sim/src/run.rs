@@ -85,6 +85,7 @@ pub(crate) fn run(plan: &Plan, mutant: Option<Mutant>, traced: bool) -> Outcome 
     world.cost = plan.cost;
     world.together = plan.together;
     world.pages = plan.pages;
+    world.readers = plan.readers;
     world.working = true;
     world.trace = traced.then(Vec::new);
     let result = catch_unwind(AssertUnwindSafe(|| carry_out(plan, &mut world)));
@@ -134,6 +135,8 @@ fn carry_out(plan: &Plan, w: &mut World) {
         w.nodes[node].work = works(member);
         w.nodes[node].follow = member.follow;
         w.nodes[node].home = member.home;
+        w.nodes[node].capacity = member.capacity;
+        w.nodes[node].spread = member.spread;
         let looks = member.looks.at(plan.beside);
         w.nodes[node].looks_at = looks.map(|(prefix, reach)| (prefix.into(), reach));
         stand_again(w, node);

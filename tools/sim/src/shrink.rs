@@ -115,6 +115,7 @@ fn plainer(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     attempt(&|plan| plan.cost = Duration::ZERO);
     attempt(&|plan| plan.together = false);
     attempt(&|plan| plan.pages = false);
+    attempt(&|plan| plan.readers = false);
     attempt(&|plan| plan.beside = Beside::Nothing);
     attempt(&|plan| plan.long_queue = LONG_QUEUE);
     attempt(&|plan| plan.batch = BATCH);

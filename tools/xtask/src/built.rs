@@ -12,6 +12,15 @@ use crate::{metadata, setup};
 
 /// Builds the program of that package and becomes it: its exit code and its signals are ours.
 pub(crate) fn become_it<A: AsRef<OsStr>>(package: &str, args: &[A]) -> Result<ExitCode> {
+    become_it_with(package, args, None)
+}
+
+/// The same, with one more variable in its environment.
+pub(crate) fn become_it_with<A: AsRef<OsStr>>(
+    package: &str,
+    args: &[A],
+    variable: Option<(&str, PathBuf)>,
+) -> Result<ExitCode> {
     let args = match args.split_first() {
         Some((first, rest)) if first.as_ref() == "--" => rest,
         _ => args,
@@ -24,7 +33,7 @@ pub(crate) fn become_it<A: AsRef<OsStr>>(package: &str, args: &[A]) -> Result<Ex
         started.elapsed().as_secs_f64()
     );
     let mut command = Command::new(&binary);
-    command.args(args);
+    command.args(args).envs(variable);
     replace(&mut command).with_context(|| format!("running {}", binary.display()))
 }
 

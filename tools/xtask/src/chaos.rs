@@ -7,9 +7,11 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 
 use crate::stage::{DEFAULT_LIMIT, Stage};
-use crate::{built, releases, together};
+use crate::{built, releases, together, tools};
 
 pub(crate) const PACKAGE: &str = "eldest-chaos";
+/// How the faults of wall clocks begin, which need libfaketime.
+const CLOCKS: &str = "wall-clock-";
 const UPGRADE: [&str; 2] = ["--fault", "rolling-upgrade"];
 
 /// Becomes the harness.
@@ -20,7 +22,26 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         let stage = Stage::start("chaos", true, DEFAULT_LIMIT);
         args.extend(etcds(&releases::all(&stage)?));
     }
-    built::become_it(PACKAGE, &args)
+    let library = if moves_clocks(&args) {
+        let stage = Stage::start("chaos", true, DEFAULT_LIMIT);
+        let library = tools::faketime(&stage).transpose();
+        library.unwrap_or_else(|error| {
+            stage.say(&format!("no libfaketime: {error:#}"));
+            None
+        })
+    } else {
+        None
+    };
+    let variable = library.map(|library| (tools::FAKETIME, library));
+    built::become_it_with(PACKAGE, &args, variable)
+}
+
+/// Whether faults of wall clocks are among those that are asked for.
+fn moves_clocks(args: &[OsString]) -> bool {
+    let given = |name: &str| args.iter().any(|arg| arg == name);
+    let is_one = |arg: &OsString| arg.to_string_lossy().starts_with(CLOCKS);
+    let all = ["--fault", "--wide", "--list", "--help", "-h"];
+    args.iter().any(is_one) || !all.into_iter().any(given)
 }
 
 /// A run of the harness, as a test of the stage: an upgrade through those versions.

@@ -5,14 +5,16 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::metadata::Metadata;
-use crate::published::{HTTP, LIBRARY, TESTING};
+use crate::published::{HTTP, LIBRARY, ROUTE, TESTING};
 use crate::stage::Stage;
 use crate::{imports, pages, runbooks, setup, simulate, suites, together};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
 /// What somebody builds by itself, and with what options; the library has a list of its own.
-const ALONE: [(&str, &[&str]); 4] = [
+const ALONE: [(&str, &[&str]); 5] = [
+    // Clients of their own need none of ours.
+    (ROUTE, &["--no-default-features"]),
     (HTTP, &[]),
     // Programs that record what they do have no etcd of their own.
     (TESTING, &["--no-default-features"]),

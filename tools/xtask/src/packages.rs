@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -11,6 +12,14 @@ use crate::stage::Stage;
 
 /// Debian's own keys, of every release.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Held while packages are downloaded and unpacked: stages and their parts that run side by side want the same ones, and
+/// apt-get refuses to work beside itself.
+static APT: Mutex<()> = Mutex::new(());
+
+fn apt() -> MutexGuard<'static, ()> {
+    APT.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Packages whose programs may also come from elsewhere: all of these there means nothing to install.
 const PROGRAMS: &[(&str, &[&str])] = &[
@@ -23,6 +32,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 /// Makes sure that these Debian packages, or their programs, are there; installs what is missing when we
 /// are root and apt-get exists, else fails with the command to type.
 pub(crate) fn ensure(stage: &mut Stage, packages: &[&str]) -> Result<()> {
+    let _alone = apt();
     let missing: Vec<&str> = packages
         .iter()
         .copied()
@@ -93,6 +103,7 @@ fn unpack_in(
     file: &str,
     download: impl FnOnce() -> Result<()>,
 ) -> Result<PathBuf> {
+    let _alone = apt();
     let path = folder.join(file);
     if path.is_file() {
         return Ok(path);
@@ -135,6 +146,7 @@ fn with_lists(stage: &Stage, apt: &mut Command) -> Result<String> {
 /// A package and all that it needs and this machine does not have, unpacked below `target/` and not installed: one file of
 /// it, and the folders of the libraries that came along, as the loader wants them.
 pub(crate) fn unpack_whole(stage: &Stage, package: &str, file: &str) -> Result<(PathBuf, String)> {
+    let alone = apt();
     let whole = whole(package);
     if !whole.is_dir() {
         let folder = whole.parent().context("a folder")?;
@@ -157,6 +169,7 @@ pub(crate) fn unpack_whole(stage: &Stage, package: &str, file: &str) -> Result<(
         }
         fs::rename(unpacked, &whole)?;
     }
+    drop(alone);
     let path = whole.join(file);
     ensure!(path.is_file(), "there is no {file} in {package}");
     let mut libraries = Vec::new();
@@ -291,7 +304,45 @@ fn is_there(package: &str) -> bool {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{find, installed, is_there};
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    use anyhow::bail;
+
+    use super::{find, installed, is_there, unpack_in};
+    use crate::stage::{DEFAULT_LIMIT, Stage};
+
+    #[test]
+    fn parts_of_a_stage_download_one_after_another() {
+        if ["apt-get", "dpkg-deb"]
+            .iter()
+            .any(|name| find(name).is_none())
+        {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let together = Barrier::new(2);
+        let part = || {
+            let stage = Stage::start("test", false, DEFAULT_LIMIT);
+            together.wait();
+            let failed = unpack_in(&stage, folder.path(), "usr/bin/none", || {
+                most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                // Long enough for the other part to come in, if anything lets it.
+                thread::park_timeout(Duration::from_millis(200));
+                inside.fetch_sub(1, Ordering::SeqCst);
+                bail!("nothing is downloaded")
+            });
+            assert!(failed.is_err());
+        };
+        thread::scope(|scope| {
+            scope.spawn(part);
+            scope.spawn(part);
+        });
+        assert_eq!(most.into_inner(), 1);
+    }
 
     #[test]
     fn programs_are_found_by_path() {

@@ -5,14 +5,15 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::published::{CLI, CORE, HTTP, LIBRARY, TESTING};
+use crate::published::{CLI, CORE, HTTP, LIBRARY, ROUTE, TESTING};
 use crate::setup;
 use crate::stage::Stage;
 
 /// The largest size of each packed crate, in KiB.
-const MOST: [(&str, u64); 5] = [
+const MOST: [(&str, u64); 6] = [
     (CORE, 200),
     (LIBRARY, 500),
+    (ROUTE, 100),
     (HTTP, 200),
     (TESTING, 250),
     (CLI, 200),

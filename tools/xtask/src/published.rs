@@ -3,9 +3,11 @@
 /// The package everything here is about.
 pub(crate) const LIBRARY: &str = "eldest";
 /// The library and the crates that are published with it, in the order in which they build on one another.
-pub(crate) const PUBLISHED: [&str; 5] = [CORE, LIBRARY, HTTP, TESTING, CLI];
+pub(crate) const PUBLISHED: [&str; 6] = [CORE, LIBRARY, ROUTE, HTTP, TESTING, CLI];
 /// The protocol's decisions.
 pub(crate) const CORE: &str = "eldest-core";
+/// What sends requests to the leader.
+pub(crate) const ROUTE: &str = "eldest-route";
 /// What answers who leads.
 pub(crate) const HTTP: &str = "eldest-http";
 /// The command `eldest`.

@@ -19,7 +19,7 @@ pub(crate) const SMOKE: &str = "smoke";
 
 /// They test the command, the tools, the examples and the log; or the machine more than etcd. One version of etcd is
 /// enough for them.
-const ON_ONE_VERSION: [&str; 13] = [
+const ON_ONE_VERSION: [&str; 14] = [
     "burst",
     "cli",
     "cycles",
@@ -29,6 +29,7 @@ const ON_ONE_VERSION: [&str; 13] = [
     "logs",
     "page",
     "partitions",
+    "route",
     "serve",
     "supervise",
     "testing",
@@ -44,8 +45,15 @@ const NO_ETCDCTL: &str = "ELDEST_NO_ETCDCTL";
 /// Tells the tests of the examples that those are built.
 const EXAMPLES: &str = "ELDEST_EXAMPLES_ARE_BUILT";
 
-/// Each integration test has an etcd of its own and mostly waits for its deadlines: on two cores, five at
-/// a time of each of two files keep both busy without making the deadlines late.
+/// Tests that wait for the next lookup of endpoints, for minutes, with next to no work: they run beside the other tests of
+/// their file, and against one version of etcd.
+const WAITING: (&str, &str) = ("faults", "moving::");
+/// These files take longest. They begin first, so that no core waits for a last one.
+const LONGEST: [&str; 3] = ["api", "faults", "http"];
+
+/// Each integration test has an etcd of its own and mostly waits for its deadlines: on two cores, five at a time of each
+/// of two files keep both busy. With three files of six, requests on a slow machine took longer than their timeouts.
+const AT_ONCE: usize = 2;
 const THREADS: &str = "--test-threads=5";
 
 /// Each of these waits longer still, and has six containers or more.
@@ -71,6 +79,8 @@ const CONFORMANCE: &str = "conformance";
 const DEMO: &str = "eldest-demo";
 const NODE: &str = "eldest-node";
 const FENCING: &str = "eldest-fencing-example";
+const HANDOUT: &str = "eldest-handout-example";
+const TELEMETRY: &str = "eldest-telemetry-example";
 const GUARDED: &str = "eldest-guarded";
 
 /// The stage `build`. The other stages build what they need too, when they run by themselves.
@@ -90,14 +100,18 @@ pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
 pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
     let tests = all(stage, None);
     stage.step(test_all(stage)?.arg("--doc"))?;
-    stage.side_by_side(&[DEMO, NODE, FENCING, GUARDED], 2, |part, package| {
-        let mut tests = test_package(part, package)?;
-        if package == FENCING {
-            tools::add_postgres(part, &mut tests);
-        }
-        part.tests(&mut tests)?;
-        Ok(())
-    });
+    stage.side_by_side(
+        &[DEMO, NODE, FENCING, HANDOUT, TELEMETRY, GUARDED],
+        2,
+        |part, package| {
+            let mut tests = test_package(part, package)?;
+            if package == FENCING {
+                tools::add_postgres(part, &mut tests);
+            }
+            part.tests(&mut tests)?;
+            Ok(())
+        },
+    );
     stage.tests(&mut setup::cargo(["test", "--package", "xtask"])?)?;
     tests
 }
@@ -106,7 +120,7 @@ pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
 /// against the one given, what depends on etcd's version.
 pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     let metadata = Metadata::of_workspace(stage)?;
-    let tests: Vec<&str> = metadata
+    let mut tests: Vec<&str> = metadata
         .tests()
         .into_iter()
         .chain([CONFORMANCE])
@@ -126,9 +140,8 @@ pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     if !stage.step(all.arg("--examples"))? {
         return Ok(());
     }
-    // Other versions are tested beside one another already.
-    let at_once = if etcd.is_none() { 2 } else { 1 };
-    stage.side_by_side(&tests, at_once, |part, test| {
+    tests.sort_by_key(|test| !LONGEST.contains(test));
+    let run = |part: &mut Stage, arguments: &[&str]| -> Result<()> {
         let mut one = test_all(part)?;
         for (name, value) in all.get_envs() {
             match value {
@@ -136,7 +149,22 @@ pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
                 None => one.env_remove(name),
             };
         }
-        part.tests(one.args(["--test", test, "--", THREADS]))?;
+        part.tests(one.arg("--test").args(arguments))?;
+        Ok(())
+    };
+    let (waiting_file, waiting) = WAITING;
+    let others =
+        |part: &mut Stage, test: &str| run(part, &[test, "--", THREADS, "--skip", waiting]);
+    if etcd.is_some() {
+        // Other versions are tested beside one another already.
+        stage.side_by_side(&tests, 1, others);
+        return Ok(());
+    }
+    stage.side_by_side(&[waiting, "others"], 2, |part, which| {
+        if which == waiting {
+            return run(part, &[waiting_file, "--", waiting]);
+        }
+        part.side_by_side(&tests, AT_ONCE, others);
         Ok(())
     });
     Ok(())
@@ -147,6 +175,7 @@ pub(crate) fn find_tools(stage: &Stage, cargo: &mut Command) {
     add_etcdctl(stage, cargo);
     tools::add_etcdutl(stage, cargo);
     tools::add_haproxy(stage, cargo);
+    tools::add_faketime(stage, cargo);
     tools::add_postgres(stage, cargo);
     tools::add(stage, cargo);
 }
@@ -179,7 +208,9 @@ pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
     if cfg!(target_os = "linux") {
         packages::ensure(stage, &["iproute2", "util-linux"])?;
     }
-    stage.tests(test_package(stage, chaos::PACKAGE)?.args(["--", THREADS]))?;
+    let mut tests = test_package(stage, chaos::PACKAGE)?;
+    tools::add_faketime(stage, &mut tests);
+    stage.tests(tests.args(["--", THREADS]))?;
     Ok(())
 }
 
@@ -255,6 +286,7 @@ mod tests {
     fn what_is_left_out_for_other_versions_is_there_for_one() {
         let packages = [
             ".",
+            "crates/eldest-route",
             "crates/eldest-http",
             "crates/eldest-cli",
             "crates/eldest-testing",

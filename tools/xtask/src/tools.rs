@@ -16,6 +16,9 @@ const LIBRARIES: [&str; 2] = ["liblua", "libopentracing"];
 /// that, which no package of Debian has.
 const ETCDUTL_SUITE: &str = "trixie";
 
+/// Names libfaketime.
+pub(crate) const FAKETIME: &str = "ELDEST_FAKETIME";
+
 /// Tells the tests where etcdutl is, if this machine has none. Without it they fail and name the remedy.
 pub(crate) fn add_etcdutl(stage: &Stage, cargo: &mut Command) {
     if is_wanted("etcdutl", "ETCDUTL") {
@@ -50,6 +53,26 @@ pub(crate) fn add_postgres(stage: &Stage, cargo: &mut Command) {
             Err(error) => stage.say(&format!("no PostgreSQL: {error:#}")),
         }
     }
+}
+
+/// Tells the tests where libfaketime is, if this machine has none. Without it they fail and name the remedy.
+pub(crate) fn add_faketime(stage: &Stage, cargo: &mut Command) {
+    match faketime(stage) {
+        Some(Ok(library)) => _ = cargo.env(FAKETIME, library),
+        Some(Err(error)) => stage.say(&format!("no libfaketime: {error:#}")),
+        None => {}
+    }
+}
+
+/// The library that moves the wall clock of processes, unless this machine has it.
+pub(crate) fn faketime(stage: &Stage) -> Option<Result<PathBuf>> {
+    let library = format!(
+        "usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1",
+        std::env::consts::ARCH
+    );
+    let is_there = Path::new("/").join(&library).is_file();
+    let is_wanted = !is_there && is_wanted("faketime", "FAKETIME");
+    is_wanted.then(|| packages::unpack(stage, "libfaketime", &library))
 }
 
 /// Tells the tests where the tools are that this machine does not have, and that one version of etcd is enough for.

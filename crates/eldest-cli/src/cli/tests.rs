@@ -6,7 +6,8 @@ use clap::{Arg, Command, CommandFactory};
 
 use super::Cli;
 use crate::variables::{
-    DATA_CENTER, ELECTION, ENDPOINTS, FENCING_TOKEN, HTTP_TOKEN, ID, PASSWORD, TERM_KEY,
+    DATA_CENTER, ELECTION, ENDPOINTS, FENCING_TOKEN, HTTP_TOKEN, ID, PARTITION, PARTITION_COUNT,
+    PASSWORD, TERM_KEY,
 };
 
 /// Headings of `--help` below which each option has a variable.
@@ -60,7 +61,8 @@ fn each_option_s_variable_has_the_option_s_name() {
 #[test]
 fn what_a_program_is_told_is_never_taken_for_an_option() {
     let options = variables();
-    for told in [ELECTION, FENCING_TOKEN, TERM_KEY, PASSWORD, HTTP_TOKEN] {
+    let told = [ELECTION, FENCING_TOKEN, TERM_KEY, PASSWORD, HTTP_TOKEN];
+    for told in told.into_iter().chain([PARTITION, PARTITION_COUNT]) {
         assert!(!options.contains_key(told), "an option has the name {told}");
     }
     for shared in [ENDPOINTS, DATA_CENTER, ID] {
@@ -83,6 +85,7 @@ fn the_pages_of_the_command_name_every_variable() {
     let mut wanted: BTreeSet<String> = variables().into_values().flatten().collect();
     let others = [ELECTION, FENCING_TOKEN, TERM_KEY, PASSWORD, HTTP_TOKEN];
     wanted.extend(others.map(str::to_owned));
+    wanted.extend([PARTITION, PARTITION_COUNT].map(str::to_owned));
     assert_eq!(told, wanted);
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use eldest_http::contract::Evacuation;
 use eldest_http::contract::command::Queue;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -10,12 +11,15 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 
-use super::Look;
+use super::{Look, Seen};
+use crate::evacuate;
 use crate::output::one_line;
 use crate::view::{self, length};
 
 /// How long a change is shown as one.
 const FRESH: Duration = Duration::from_secs(5);
+/// So many orders are shown; the candidates need room as well.
+const MOST_ORDERS: u16 = 4;
 const HEAD: Style = Style::new().add_modifier(Modifier::REVERSED);
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 
@@ -24,6 +28,7 @@ pub(super) struct Screen {
     place: String,
     revision: i64,
     queues: Vec<Queue>,
+    evacuations: Vec<Evacuation>,
     /// When etcd last answered, and why it has not since.
     seen: Option<Instant>,
     error: Option<String>,
@@ -38,6 +43,7 @@ impl Screen {
             place,
             revision: 0,
             queues: Vec::new(),
+            evacuations: Vec::new(),
             seen: None,
             error: None,
             changed: HashMap::new(),
@@ -53,7 +59,12 @@ impl Screen {
         }
     }
 
-    pub(super) fn show(&mut self, (revision, queues): (i64, Vec<Queue>), now: Instant) {
+    pub(super) fn show(&mut self, seen: Seen, now: Instant) {
+        let Seen {
+            revision,
+            queues,
+            evacuations,
+        } = seen;
         // The line that is selected may move; what it is about stays selected.
         let selected = self.queues.get(self.selected).map(view::title);
         let mut titles = queues.iter().map(view::title);
@@ -73,6 +84,7 @@ impl Screen {
         }
         self.changed = changed;
         (self.revision, self.queues) = (revision, queues);
+        self.evacuations = evacuations;
         (self.seen, self.error) = (Some(now), None);
     }
 
@@ -87,15 +99,23 @@ impl Screen {
         let upper = (frame.area().height / 2)
             .min(lines.saturating_add(1))
             .max(2);
+        let orders = (self.evacuations.len() as u16).min(MOST_ORDERS);
         let parts = [
             Constraint::Length(1),
+            Constraint::Length(orders),
             Constraint::Length(upper),
             Constraint::Length(1),
             Constraint::Min(0),
             Constraint::Length(1),
         ];
-        let [title, list, gap, members, foot] = Layout::vertical(parts).areas(frame.area());
+        let [title, evacuated, list, gap, members, foot] =
+            Layout::vertical(parts).areas(frame.area());
         frame.render_widget(self.title(now), title);
+        let orders = self.evacuations.iter().map(|order| {
+            let order = format!("evacuated: {}", evacuate::described(order));
+            Line::styled(order, BOLD)
+        });
+        frame.render_widget(Paragraph::new(orders.collect::<Vec<_>>()), evacuated);
         self.draw_list(frame, list, now);
         if let Some(queue) = self.queues.get(self.selected) {
             frame.render_widget(Line::styled(view::title(queue), BOLD), gap);
@@ -175,6 +195,14 @@ mod tests {
     use super::*;
     use crate::view::samples::{election, vacant};
 
+    fn seen(revision: i64, queues: Vec<Queue>) -> Seen {
+        Seen {
+            revision,
+            queues,
+            evacuations: Vec::new(),
+        }
+    }
+
     fn drawn(screen: &Screen, now: Instant) -> Terminal<TestBackend> {
         let mut terminal = Terminal::new(TestBackend::new(70, 12)).unwrap();
         terminal.draw(|frame| screen.draw(frame, now)).unwrap();
@@ -200,7 +228,7 @@ mod tests {
         let now = Instant::now();
         let mut screen = Screen::new("eldest/".to_owned());
         screen.show(
-            (7, vec![election("billing", &["a", "b"]), vacant("jobs")]),
+            seen(7, vec![election("billing", &["a", "b"]), vacant("jobs")]),
             now,
         );
         let shown = lines(&drawn(&screen, now));
@@ -232,13 +260,13 @@ mod tests {
     fn what_is_selected_stays_selected_though_others_come_and_go() {
         let now = Instant::now();
         let mut screen = Screen::new(String::new());
-        screen.show((1, vec![vacant("a"), vacant("c")]), now);
+        screen.show(seen(1, vec![vacant("a"), vacant("c")]), now);
         screen.select(1);
-        screen.show((2, vec![vacant("a"), vacant("b"), vacant("c")]), now);
+        screen.show(seen(2, vec![vacant("a"), vacant("b"), vacant("c")]), now);
         assert_eq!(screen.selected, 2);
-        screen.show((3, vec![vacant("a")]), now);
+        screen.show(seen(3, vec![vacant("a")]), now);
         assert_eq!(screen.selected, 0, "it is gone");
-        screen.show((4, Vec::new()), now);
+        screen.show(seen(4, Vec::new()), now);
         assert_eq!(lines(&drawn(&screen, now))[1], "no candidates");
     }
 
@@ -246,13 +274,16 @@ mod tests {
     fn a_change_is_bold_for_a_while() {
         let now = Instant::now();
         let mut screen = Screen::new(String::new());
-        screen.show((1, vec![election("a", &["x"]), election("b", &["x"])]), now);
+        screen.show(
+            seen(1, vec![election("a", &["x"]), election("b", &["x"])]),
+            now,
+        );
         assert!(
             !is_bold(&drawn(&screen, now), 3),
             "nothing is a change at first"
         );
         screen.show(
-            (2, vec![election("a", &["x"]), election("b", &["y", "x"])]),
+            seen(2, vec![election("a", &["x"]), election("b", &["y", "x"])]),
             now,
         );
         let soon = now + FRESH / 2;
@@ -262,7 +293,7 @@ mod tests {
             "the other one is as it was"
         );
         screen.show(
-            (3, vec![election("a", &["x"]), election("b", &["y", "x"])]),
+            seen(3, vec![election("a", &["x"]), election("b", &["y", "x"])]),
             soon,
         );
         assert!(
@@ -276,7 +307,7 @@ mod tests {
     fn what_is_old_is_said_to_be_old() {
         let now = Instant::now();
         let mut screen = Screen::new(String::new());
-        screen.show((1, vec![election("a", &["x"])]), now);
+        screen.show(seen(1, vec![election("a", &["x"])]), now);
         screen.error = Some("etcd is unavailable".to_owned());
         let shown = lines(&drawn(&screen, now + Duration::from_secs(75)));
         assert_eq!(
@@ -284,5 +315,28 @@ mod tests {
             "NO ANSWER, this is 1m15s old: etcd is unavailable"
         );
         assert!(shown[2].contains("x leads"), "{shown:?}");
+    }
+
+    #[test]
+    fn an_order_to_evacuate_stands_below_the_title_until_it_is_lifted() {
+        let now = Instant::now();
+        let mut screen = Screen::new("eldest/".to_owned());
+        let order = |number: usize| Evacuation {
+            data_center: format!("dc{number}"),
+            by: Some("ops".to_owned()),
+            reason: Some("new\u{1b}[2J switches".to_owned()),
+            since_unix_ms: Some(1),
+            until_unix_ms: None,
+        };
+        for (orders, shown_orders) in [(1, 1), (9, 4), (0, 0)] {
+            let mut seen = seen(7, vec![election("billing", &["a"])]);
+            seen.evacuations = (0..orders).map(order).collect();
+            screen.show(seen, now);
+            let shown = lines(&drawn(&screen, now));
+            let said = |line: &&String| line.starts_with("evacuated: dc");
+            assert_eq!(shown.iter().filter(said).count(), shown_orders);
+            assert!(shown[shown_orders + 1].starts_with("ELECTION"), "{shown:?}");
+            assert!(shown.iter().all(|line| !line.contains('\u{1b}')));
+        }
     }
 }

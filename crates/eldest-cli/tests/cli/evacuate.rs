@@ -101,6 +101,31 @@ async fn as_json_each_form_writes_the_orders_that_stand() -> Result {
 }
 
 #[tokio::test]
+async fn an_order_concerns_the_namespace_that_is_named_and_no_other() -> Result {
+    let etcd = Etcd::start().await?;
+    let args = |more: &[&'static str]| [&["evacuate"], more, &["--output", "json"]].concat();
+    let json = async |more: &[&'static str]| {
+        let ended = run(at(&etcd, &args(more))).await?;
+        Result::Ok(ended.done().json())
+    };
+    let ordered = json(&["dc1", "--namespace", "team/a"]).await?;
+    assert_eq!(ordered["namespace"], "team/a");
+    let all = keys(&mut etcd.client().await).await?;
+    assert_eq!(all, ["team/a/~evacuated/dc1"]);
+    for (namespace, orders) in [("team/a", 1), ("team", 0), ("eldest", 0)] {
+        let list = json(&["--list", "--namespace", namespace]).await?;
+        let found = list["evacuations"].as_array().map(Vec::len);
+        assert_eq!(found, Some(orders), "{list}");
+    }
+    let elsewhere = json(&["dc1", "--lift"]).await?;
+    assert!(elsewhere["lifted"].is_null(), "{elsewhere}");
+    let lifted = json(&["dc1", "--lift", "--namespace", "team/a"]).await?;
+    assert_eq!(lifted["lifted"]["data_center"], "dc1");
+    assert!(keys(&mut etcd.client().await).await?.is_empty());
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_data_center_that_nobody_announces_is_told_and_control_characters_are_not_written()
 -> Result {
     let etcd = Etcd::start().await?;

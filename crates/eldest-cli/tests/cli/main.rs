@@ -13,6 +13,7 @@ mod evict;
 mod migrate;
 mod options;
 mod pages;
+mod partitions;
 mod schema;
 mod status;
 mod terminal;

@@ -32,6 +32,7 @@ static STRICT: LazyLock<Value> = LazyLock::new(|| {
 fn part(value: &Value) -> &'static str {
     let parts = [
         ("queues", "Status"),
+        ("partitions", "PartitionOwners"),
         ("event", "Change"),
         ("evicted", "Evicted"),
         ("evacuations", "Evacuations"),

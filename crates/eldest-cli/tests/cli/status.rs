@@ -113,6 +113,8 @@ async fn everything_below_a_prefix_is_one_object_with_what_each_is() -> Result {
         (&json!(4), &json!([]))
     );
     assert_eq!(shards["roster"][0]["partitions"], json!([0, 1, 2, 3]));
+    assert_eq!(shards["roster"][0]["partition_capacity"], 1);
+    assert_eq!(leader["partition_capacity"], json!(null));
     Ok(())
 }
 

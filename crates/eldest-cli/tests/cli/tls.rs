@@ -7,16 +7,16 @@ use eldest_fixtures::tls::TlsEtcd;
 
 #[tokio::test]
 async fn certificates_are_shown_and_asked_for() -> Result {
-    let sealed = TlsEtcd::start(&[]).await?;
+    let etcd = TlsEtcd::start(&[]).await?;
     let [ca, cert, key] =
-        ["ca.pem", "client.pem", "client.key"].map(|name| sealed.file(name).display().to_string());
+        ["ca.pem", "client.pem", "client.key"].map(|name| etcd.file(name).display().to_string());
     let status = async |limit: &str, more: &[&str]| {
         let args = [
             "status",
             "--connect-timeout",
             limit,
             "--endpoints",
-            &sealed.endpoint,
+            &etcd.endpoint,
         ];
         run(eldest(&[&args, more].concat())).await
     };
@@ -29,7 +29,7 @@ async fn certificates_are_shown_and_asked_for() -> Result {
     assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
     // One without ours, and one that trusts this machine's authorities only: reading those takes a while.
     let unknown = status("3s", &["--cacert", &ca]).await?;
-    unknown.failed(DENIED, &[&sealed.endpoint]);
+    unknown.failed(DENIED, &[&etcd.endpoint]);
     let untrusted = status("3s", &["--cert", &cert, "--key", &key]).await?;
     untrusted.failed(DENIED, &["invalid peer certificate"]);
     Ok(())

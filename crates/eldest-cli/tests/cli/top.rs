@@ -1,5 +1,6 @@
 //! `eldest top`, in a terminal.
 
+use eldest::Evacuate;
 use eldest_testing::{Etcd, Proxy};
 use rustix::process::Signal;
 
@@ -37,6 +38,14 @@ async fn it_shows_all_elections_as_they_change_and_gives_the_terminal_back() -> 
         .shows("the next leader", |s| {
             s.contains("b leads with token") && s.contains("*1  b")
         })
+        .await?;
+    b.evacuate(Evacuate::new("dc1").reason("new switches"))
+        .await?;
+    let order = "evacuated: dc1 until it is lifted, by b: new switches";
+    terminal.shows("the order", |s| s.contains(order)).await?;
+    b.lift("dc1").await?;
+    terminal
+        .shows("it is lifted", |s| !s.contains("evacuated"))
         .await?;
     terminal.type_in("q")?;
     assert_eq!(terminal.end().await?, DONE);

@@ -7,7 +7,7 @@ use crate::caller::post;
 use crate::stage::{Node, Result, Stage, answers};
 
 /// For each text that can be seen the ratio of its lightness to that of what is behind it (WCAG 2), the worst first.
-const CONTRASTS: &str = r"(() => {
+pub(crate) const CONTRASTS: &str = r"(() => {
     const parse = (colour) => colour.match(/[\d.]+/g).map(Number);
     const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
         .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)

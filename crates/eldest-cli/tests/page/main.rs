@@ -10,6 +10,7 @@ mod browser;
 )]
 mod caller;
 mod connection;
+mod evacuated;
 mod hostile;
 mod live;
 mod looks;

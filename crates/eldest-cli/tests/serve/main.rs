@@ -7,11 +7,14 @@ mod caller;
 mod clients;
 #[cfg(target_os = "linux")]
 mod deaf;
+mod forward;
 mod front;
 #[cfg(target_os = "linux")]
 mod guarded;
+mod health;
 mod monitoring;
 mod options;
+mod partitions;
 mod processes;
 #[cfg(target_os = "linux")]
 mod programs;

@@ -3,8 +3,10 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Output;
 
+use eldest_testing::eventually;
+
 use crate::caller::{ask, exactly, get, post};
-use crate::stage::{ELECTION, Result, Stage, answers, eldest};
+use crate::stage::{ELECTION, Result, SOON, Stage, answers, eldest};
 
 const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
 
@@ -186,7 +188,11 @@ async fn a_node_announces_its_data_center_and_takes_its_times_from_the_round_tri
     command.args(["--round-trip", "120ms", "--grace", "400ms"]);
     let node = stage.listening("a", command).await?;
     answers(node.at, "/leader", 200).await?;
-    let shown = get(node.at, "/v1/elections/team%2Fe").await?.json();
+    let shown = eventually(SOON, "its observer has seen it", async || {
+        let shown = get(node.at, "/v1/elections/team%2Fe").await.ok()?.json();
+        shown["roster"][0].is_object().then_some(shown)
+    })
+    .await?;
     assert_eq!(shown["own"]["identity"], "a");
     assert_eq!(shown["roster"][0]["data_center"], "eu", "{shown}");
     assert_eq!(shown["endpoints"][0]["data_center"], "eu", "{shown}");

@@ -198,3 +198,29 @@ async fn a_capacity_that_cannot_be_is_refused_at_the_door() -> Result {
     assert_eq!(call(&stage, &["-n", "1024"]).await?.0, Some(9));
     Ok(())
 }
+
+#[tokio::test]
+async fn programs_that_share_a_lock_run_together_and_one_that_does_not_waits_for_all() -> Result {
+    let stage = Stage::new().await?;
+    let diary = Diary::of(&stage);
+    let mut a = holder(&stage, "a", &["--shared"])?;
+    diary.says("begin-a.").await?;
+    let mut b = holder(&stage, "b", &["--shared"])?;
+    diary.says("begin-b.").await?;
+    let mut writer = holder(&stage, "w", &[])?;
+    standing(&stage, "eldest/res/", 3).await?;
+    let (code, said) = call(&stage, &["--shared", "--wait", "0s"]).await?;
+    assert_eq!(code, Some(75), "{said}");
+    assert!(
+        said.contains("the shared lock \"res\" was not free"),
+        "{said}"
+    );
+    assert_eq!(a.stop().await?.code(), Some(0));
+    assert!(!diary.text().contains("begin-w."), "it waits for b");
+    assert_eq!(b.stop().await?.code(), Some(0));
+    diary.says("begin-w.").await?;
+    assert_eq!(writer.stop().await?.code(), Some(0));
+    let (code, said) = call(&stage, &["--shared", "-n", "2"]).await?;
+    assert_eq!(code, Some(2), "{said}");
+    Ok(())
+}

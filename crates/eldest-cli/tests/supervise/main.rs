@@ -18,6 +18,7 @@ mod guarded;
 mod handover;
 mod locks;
 mod options;
+mod partitions;
 mod processes;
 mod stage;
 mod worker;

@@ -169,7 +169,7 @@ async fn bad_values_are_refused_with_the_rule() -> Result {
     for (options, says) in [
         (&["--announce", "zone"][..], "KEY=VALUE"),
         (&["--grace", "5"], "5s"),
-        (&["--health-url", "https://a/"], "--health-cmd"),
+        (&["--health-url", "ftp://a/"], "https://host"),
         (
             &["--health-url", "http://a/", "--health-cmd", "true"],
             "cannot be used with",

@@ -11,7 +11,7 @@ pub(crate) use terms::{KeyLost, LeaseLost, Leave, Look, WorkEnded};
 
 use super::announcements::Announcements;
 use super::config::{CandidateConfig, WatchScope};
-use super::keys::{key_of, numbered_key_of};
+use super::keys::{key_of, numbered_key_of, shared_key_of};
 use super::phase::{Phase, Turn};
 use crate::action::{Class, RequestError, Status};
 use crate::evacuation::{Evacuation, Way};
@@ -213,13 +213,13 @@ impl Candidacy {
 
     /// Its key under that lease.
     pub fn key(&self, lease: i64) -> Arc<[u8]> {
-        match (&self.role, &self.config.permit) {
-            (Role::Member(_), _) => member_key(&self.prefix, lease),
-            (Role::Owner { partition, .. }, _) => partition_key(&self.prefix, *partition),
-            (Role::Candidate | Role::Present, None) => key_of(&self.prefix, lease),
-            (Role::Candidate | Role::Present, Some(permit)) => {
-                numbered_key_of(&self.prefix, lease, permit.number)
-            }
+        let prefix = &self.prefix;
+        match (&self.role, &self.config.permit, self.config.shared) {
+            (Role::Member(_), ..) => member_key(prefix, lease),
+            (Role::Owner { partition, .. }, ..) => partition_key(prefix, *partition),
+            (_, Some(permit), _) => numbered_key_of(prefix, lease, permit.number),
+            (_, None, Some(number)) => shared_key_of(prefix, lease, number),
+            (_, None, None) => key_of(prefix, lease),
         }
     }
 

@@ -45,6 +45,9 @@ pub struct CandidateConfig {
     pub at_once: bool,
     /// The permit of a semaphore, whose permits several candidates hold at once.
     pub permit: Option<Permit>,
+    /// Whether it leads together with others that share, as the holders of a shared lock. The number tells the keys of one
+    /// session apart.
+    pub shared: Option<u64>,
     /// The set of partitions that the candidate wants to own, instead of leading.
     pub partitions: Option<PartitionSet>,
     /// Whether it joins a group as a member, not to lead. It has no place among the others and watches its own key

@@ -6,6 +6,6 @@ mod removals;
 mod revocations;
 
 pub use deleted::Shown;
-pub(crate) use names::{is_named_by_us, is_shared};
+pub(crate) use names::{is_named_by_us, is_one_of_many};
 pub(crate) use removals::Removals;
 pub(crate) use revocations::Revocations;

@@ -1,23 +1,28 @@
 //! Tells a session's own keys by their names.
 
+use crate::queue::SHARED;
+
 /// What follows the last slash of a key.
 fn name_of(key: &[u8]) -> &[u8] {
     key.rsplit(|byte| *byte == b'/').next().unwrap_or(key)
 }
 
 /// Whether the key is one of many that may go at the same time: a partition's.
-pub(crate) fn is_shared(key: &[u8]) -> bool {
+pub(crate) fn is_one_of_many(key: &[u8]) -> bool {
     name_of(key).starts_with(b"o-")
 }
 
-/// Whether a session gives such a name to keys under that lease: of candidates, permits, members or partitions.
+/// Whether a session gives such a name to keys under that lease: of candidates, permits, shared locks, members or
+/// partitions.
 pub(crate) fn is_named_by_us(key: &[u8], lease: i64) -> bool {
     let (name, lease) = (name_of(key), format!("{lease:x}"));
     let digits = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let after_lease = name.strip_prefix(lease.as_bytes());
     let permit = after_lease.and_then(|rest| rest.strip_prefix(b"-"));
+    let shared = after_lease.and_then(|rest| rest.strip_prefix(SHARED));
     after_lease == Some(b"")
         || permit.is_some_and(digits)
+        || shared.is_some_and(digits)
         || name.strip_prefix(b"m-") == Some(lease.as_bytes())
         || name.strip_prefix(b"o-").is_some_and(digits)
 }
@@ -31,6 +36,9 @@ mod tests {
         for (key, ours) in [
             (&b"ns/e/7f"[..], true),
             (b"ns/s/3/7f-12", true),
+            (b"ns/l/7f-shared-12", true),
+            (b"ns/l/7f-shared-", false),
+            (b"ns/l/7e-shared-12", false),
             (b"ns/p/9/m-7f", true),
             (b"ns/p/9/o-0", true),
             (b"ns/e/7e", false),

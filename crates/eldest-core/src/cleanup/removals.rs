@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::deleted::{Deleted, Shown};
-use super::names::is_shared;
+use super::names::is_one_of_many;
 use crate::action::{Answer, Ask, Class, Note, RequestError};
 use crate::ids::{RequestId, SlotId};
 use crate::outbox::Outbox;
@@ -150,7 +150,7 @@ impl Removals {
             return;
         }
         let key = Arc::clone(key);
-        if removal.create_revision.is_some() && is_shared(&key) {
+        if removal.create_revision.is_some() && is_one_of_many(&key) {
             self.releases.waiting.insert(key);
             self.start_releases(out);
             return;

@@ -4,7 +4,7 @@
 //! assignment is only advice: a partition's key is created only where none exists, so two members never own one
 //! partition.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A member, by its lease; its seniority is its key's create revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,7 +13,14 @@ pub struct Assignee {
     pub since: i64,
     /// The lease of the member's key.
     pub lease: i64,
+    /// Its share of the partitions, in proportion to the capacities of the others; at least 1.
+    pub capacity: u32,
+    /// The data centre that it runs in, if data centres are to own equal shares.
+    pub center: Option<Center>,
 }
+
+/// A data centre, by a number that everybody computes from its name in the same way.
+pub type Center = u64;
 
 /// A partition's key: whose it is, and its create revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,9 +35,11 @@ pub struct Owned {
 
 /// The lease that each of `count` partitions should belong to; empty without members.
 ///
-/// Everybody's quota is the average, rounded down or up. Rounded up first for those who own more than the average
-/// rounded down, then by seniority. Who owns more than its quota gives up what it took last; what nobody owns, or is
+/// Everybody's share of the partitions is its share of all capacities, and its quota that share rounded down or up.
+/// Rounded up first for those who own more than their share rounded down, then by seniority. Who owns more than its quota gives up what it took last; what nobody owns, or is
 /// given up, or belongs to somebody who is no member, is dealt in order: the eldest gets the first run of it.
+///
+/// If every member names its data centre, each data centre has an equal share, and divides it among its members in this way.
 ///
 /// Runs, and quotas that do not depend on how much of a run was taken already, make the answer stay the same while it
 /// is carried out by many at once: who takes part of its run does not move the runs of the others.
@@ -47,7 +56,7 @@ pub fn assign(count: u32, members: &[Assignee], owned: &[Owned]) -> Vec<i64> {
             held[*member].push(*key);
         }
     }
-    let quotas = quotas(count as usize, &held);
+    let quotas = quotas(count, &members, &held);
     let mut target = vec![None; count as usize];
     for (member, keys) in held.iter_mut().enumerate() {
         // Who gives up nothing keeps them in whatever order.
@@ -70,12 +79,47 @@ pub fn assign(count: u32, members: &[Assignee], owned: &[Owned]) -> Vec<i64> {
 }
 
 /// How many each member is to own.
-fn quotas(count: usize, held: &[Vec<Owned>]) -> Vec<usize> {
-    let (average, mut left) = (count / held.len(), count % held.len());
-    let mut quotas = vec![average; held.len()];
+fn quotas(count: u32, members: &[Assignee], held: &[Vec<Owned>]) -> Vec<usize> {
+    let mut quotas = vec![0; members.len()];
+    for (share, of) in by_center(count, members) {
+        let capacities: Vec<_> = of.iter().map(|m| members[*m].capacity.max(1)).collect();
+        let holds: Vec<_> = of.iter().map(|m| held[*m].len()).collect();
+        for (member, quota) in of.into_iter().zip(divide(share, &capacities, &holds)) {
+            quotas[member] = quota;
+        }
+    }
+    quotas
+}
+
+/// Data centres with their shares and members; one with everything, unless every member names its own.
+///
+/// Who has a remainder depends on the data centres alone, so nothing that a member does changes the share of its data centre.
+fn by_center(count: u32, members: &[Assignee]) -> Vec<(u32, Vec<usize>)> {
+    let spread = members.iter().all(|member| member.center.is_some());
+    let mut centers: BTreeMap<Option<Center>, Vec<usize>> = BTreeMap::new();
+    for (index, member) in members.iter().enumerate() {
+        let center = member.center.filter(|_| spread);
+        centers.entry(center).or_default().push(index);
+    }
+    let among = centers.len() as u32;
+    let share = |at: u32| count / among + u32::from(at < count % among);
+    (0..).map(share).zip(centers.into_values()).collect()
+}
+
+/// Divides so many partitions by capacity, among members that hold so many.
+fn divide(count: u32, capacities: &[u32], held: &[usize]) -> Vec<usize> {
+    let all: u64 = capacities.iter().copied().map(u64::from).sum();
+    // Each share rounded down, and whether anything was lost by that.
+    let share = |capacity: &u32| {
+        let share = u64::from(count) * u64::from(*capacity);
+        ((share / all) as usize, share % all > 0)
+    };
+    let shares: Vec<_> = capacities.iter().map(share).collect();
+    let mut quotas: Vec<usize> = shares.iter().map(|(whole, _)| *whole).collect();
+    let mut left = count as usize - quotas.iter().sum::<usize>();
     for more in [true, false] {
-        for (quota, keys) in quotas.iter_mut().zip(held) {
-            if left > 0 && (keys.len() > average) == more {
+        for ((quota, (whole, uneven)), held) in quotas.iter_mut().zip(&shares).zip(held) {
+            if left > 0 && *uneven && (held > whole) == more {
                 *quota += 1;
                 left -= 1;
             }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::assignment::{Assignee, Owned, assign};
+use super::assignment::{Assignee, Center, Owned, assign};
 use super::keys::{KeyKind, kind_of, partition_key};
 use crate::action::Class;
 use crate::cleanup::Shown;
@@ -32,18 +32,29 @@ const MOST: Duration = Duration::from_millis(250);
 pub struct PartitionSet {
     /// How many there are.
     pub count: u32,
-    /// The count is the level below it. While a key of another count stands, nobody joins.
+    /// The count is the level below it. While a key of another count stands, equal joins.
     pub family: Arc<[u8]>,
     /// Written into the keys of partitions, for people to read.
     pub tag: Arc<[u8]>,
 }
 
+/// What a member announces about its share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// It does without partitions while other members do not.
+    pub aside: bool,
+    /// In proportion to the capacities of the others; at least 1.
+    pub capacity: u32,
+    /// Its data centre, if it wants data centres to own equal shares.
+    pub center: Option<Center>,
+}
+
 /// Who shares the partitions and who owns what, whatever else stands under the prefix, and how many members there are.
-/// Members that announce, by `is_set_aside`, that they do without partitions have no share unless all of them do.
+/// `share` reads what members announce. Those that do without partitions have no share unless all of them do.
 pub fn facts(
     prefix: &[u8],
     roster: &Roster,
-    is_set_aside: fn(&[u8]) -> bool,
+    share: fn(&[u8]) -> Share,
 ) -> (Vec<Assignee>, Vec<Owned>, usize) {
     let (mut members, mut aside, mut owned) = (Vec::new(), Vec::new(), Vec::new());
     for entry in roster.by_key() {
@@ -51,12 +62,18 @@ pub fn facts(
         match kind_of(prefix, &entry.key) {
             // Written over by somebody, it is no member's any more.
             Some(KeyKind::Member { lease: named }) if named == lease => {
-                let of_all = if is_set_aside(&entry.value) {
+                let share = share(&entry.value);
+                let of_all = if share.aside {
                     &mut aside
                 } else {
                     &mut members
                 };
-                of_all.push(Assignee { since, lease });
+                of_all.push(Assignee {
+                    since,
+                    lease,
+                    capacity: share.capacity,
+                    center: share.center,
+                });
             }
             Some(KeyKind::Partition(partition)) => owned.push(Owned {
                 since,
@@ -95,7 +112,7 @@ pub struct Wants {
     pub adopt: Vec<(u32, Own)>,
     /// The same, and not wanted.
     pub discard: Vec<(u32, Own)>,
-    /// Keys that nobody holds and others would wait for: of ours once and without a lease since; put under our lease by a
+    /// Keys that equal holds and others would wait for: of ours once and without a lease since; put under our lease by a
     /// transaction that came late, while the work of an earlier term goes on; or brought back by a restore of etcd.
     pub stray: Vec<(u32, i64)>,
     /// Where a key without a lease stands, which no owner's ever is.
@@ -280,7 +297,7 @@ impl Membership {
         self.taking.insert(request, partitions.to_vec());
     }
 
-    /// A take is answered: its partitions. After the loss of the lease nobody waits for it.
+    /// A take is answered: its partitions. After the loss of the lease equal waits for it.
     pub(crate) fn take_answered(&mut self, request: RequestId) -> Option<Vec<u32>> {
         self.taking.remove(&request)
     }
@@ -373,15 +390,15 @@ impl Membership {
         lost
     }
 
-    /// What is to be done, by the state that `roster` shows. `own` is our member key, `is_set_aside` tells by an
-    /// announcement who does without partitions, `shown` says what it means that a key stands that was created then, or that
+    /// What is to be done, by the state that `roster` shows. `own` is our member key, `share` reads what
+    /// members announce, `shown` says what it means that a key stands that was created then, or that
     /// none does.
     pub fn wants(
         &self,
         prefix: &[u8],
         own: &Own,
         roster: &Roster,
-        is_set_aside: fn(&[u8]) -> bool,
+        share: fn(&[u8]) -> Share,
         shown: impl Fn(&[u8], Option<i64>) -> Shown,
     ) -> Wants {
         let mut wants = Wants::default();
@@ -390,7 +407,7 @@ impl Membership {
         if roster.get(&own.key).is_none_or(|entry| entry.lease != me) {
             return wants;
         }
-        let (members, owned, all) = facts(prefix, roster, is_set_aside);
+        let (members, owned, all) = facts(prefix, roster, share);
         let target = assign(self.partitions.count, &members, &owned);
         let mut keys = vec![None; target.len()];
         for key in owned {
@@ -422,7 +439,7 @@ impl Membership {
         wants
     }
 
-    /// Whether anything may be to be done about a partition that is not held: nobody's and ours to take, ours, or without a
+    /// Whether anything may be to be done about a partition that is not held: equal's and ours to take, ours, or without a
     /// lease.
     fn concerns(&self, seen: &Seen, roster: &Roster) -> bool {
         match seen.key {
@@ -473,219 +490,4 @@ impl Membership {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::partitions::keys::member_key;
-
-    const PREFIX: &[u8] = b"p/2/";
-
-    /// Who does without partitions.
-    fn nobody(_: &[u8]) -> bool {
-        false
-    }
-
-    fn entry(key: Arc<[u8]>, create_revision: i64, lease: i64) -> Entry {
-        Entry {
-            key,
-            value: (*b"").into(),
-            create_revision,
-            mod_revision: create_revision,
-            lease,
-        }
-    }
-
-    fn roster(revision: i64, entries: impl IntoIterator<Item = Entry>) -> Roster {
-        let mut roster = Roster::new(PREFIX.into(), crate::kv::Reach::Children);
-        roster.replace(revision, entries);
-        roster
-    }
-
-    fn own(key: Arc<[u8]>, create_revision: i64) -> Own {
-        Own {
-            key,
-            create_revision,
-            lease: 7,
-        }
-    }
-
-    fn member() -> (Membership, Own) {
-        let partitions = PartitionSet {
-            count: 2,
-            family: (*b"p/").into(),
-            tag: (*b"a").into(),
-        };
-        (Membership::new(partitions), own(member_key(PREFIX, 7), 10))
-    }
-
-    fn alone(revision: i64, keys: impl IntoIterator<Item = (u32, i64)>) -> Roster {
-        let keys = keys
-            .into_iter()
-            .map(|(p, since)| entry(partition_key(PREFIX, p), since, 7));
-        roster(
-            revision,
-            keys.chain([entry(member_key(PREFIX, 7), 10, 7)])
-                .collect::<Vec<_>>(),
-        )
-    }
-
-    #[test]
-    fn a_member_key_under_another_lease_is_no_member() {
-        let odd = [
-            entry(member_key(PREFIX, 8), 3, 9),
-            entry(member_key(PREFIX, 7), 4, 7),
-        ];
-        let (members, _, _) = facts(PREFIX, &roster(5, odd), nobody);
-        assert_eq!(members, [Assignee { since: 4, lease: 7 }]);
-    }
-
-    #[test]
-    fn who_does_without_partitions_gives_up_all_unless_everybody_does() {
-        let (mut member, me) = member();
-        member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
-        let announced = |lease: i64, value: &[u8]| Entry {
-            value: value.into(),
-            ..entry(member_key(PREFIX, lease), lease + 3, lease)
-        };
-        let wants = |others: &[u8]| {
-            let keys = [
-                announced(7, b"aside"),
-                announced(8, others),
-                entry(partition_key(PREFIX, 0), 12, 7),
-            ];
-            let aside = |value: &[u8]| value == b"aside";
-            let wants = member.wants(PREFIX, &me, &roster(20, keys), aside, |_, _| {
-                Shown::Standing
-            });
-            (wants.give_up, wants.take)
-        };
-        assert_eq!(wants(b""), (vec![1], vec![]));
-        assert_eq!(
-            wants(b"aside"),
-            (vec![], vec![]),
-            "the other one is the other's"
-        );
-    }
-
-    #[test]
-    fn a_key_that_an_old_view_still_shows_is_not_adopted() {
-        let (mut member, me) = member();
-        member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
-        member.let_go(0);
-        let old = member.wants(PREFIX, &me, &alone(12, [(0, 12)]), nobody, |_, _| {
-            Shown::Standing
-        });
-        assert_eq!((old.adopt, old.take), (vec![], vec![1]));
-        assert_eq!(old.stray, [(0, 12)]);
-        let newer = member.wants(PREFIX, &me, &alone(15, [(0, 14)]), nobody, |_, _| {
-            Shown::Standing
-        });
-        assert_eq!(newer.adopt, [(0, own(partition_key(PREFIX, 0), 14))]);
-    }
-
-    #[test]
-    fn a_key_that_is_being_deleted_is_neither_taken_nor_adopted() {
-        let (member, me) = member();
-        let going = |key: &[u8], _: Option<i64>| {
-            if *key == *partition_key(PREFIX, 0) {
-                Shown::Going
-            } else {
-                Shown::Standing
-            }
-        };
-        let wants = member.wants(PREFIX, &me, &alone(12, [(0, 11)]), nobody, going);
-        assert_eq!((wants.adopt, wants.take), (vec![], vec![1]));
-        let wants = member.wants(PREFIX, &me, &alone(12, []), nobody, going);
-        assert_eq!(wants.take, [1]);
-    }
-
-    #[test]
-    fn what_others_took_first_is_tried_again_only_when_the_view_has_come_so_far() {
-        let (mut member, me) = member();
-        member.refuse(0, 20, 12);
-        let take = |member: &Membership, revision| {
-            member
-                .wants(PREFIX, &me, &alone(revision, []), nobody, |_, _| {
-                    Shown::Standing
-                })
-                .take
-        };
-        assert_eq!(take(&member, 12), [1]);
-        assert_eq!(take(&member, 20), [0, 1]);
-        member.judge(
-            PREFIX,
-            &[Change::Delete {
-                key: partition_key(PREFIX, 0),
-                revision: 15,
-            }],
-        );
-        assert_eq!(take(&member, 15), [0, 1]);
-        member.refuse(1, 20, 20);
-        assert_eq!(take(&member, 20), [0, 1], "seen already");
-    }
-
-    #[test]
-    fn a_key_that_was_ours_and_has_no_lease_any_more_goes_unless_the_store_is_another() {
-        let (mut member, me) = member();
-        member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
-        member.lease_lost();
-        member.let_go(0);
-        let left = [
-            entry(member_key(PREFIX, 7), 10, 7),
-            entry(partition_key(PREFIX, 0), 12, 0),
-            entry(partition_key(PREFIX, 1), 12, 0),
-        ];
-        let wants = |member: &Membership| {
-            let wants = member.wants(PREFIX, &me, &roster(20, left.clone()), nobody, |_, _| {
-                Shown::Standing
-            });
-            (wants.stray, wants.blocked)
-        };
-        assert_eq!(wants(&member), (vec![(0, 12)], [1].into()));
-        member.store_changed();
-        assert_eq!(wants(&member), (vec![], [0, 1].into()));
-    }
-
-    #[test]
-    fn partition_whose_work_outlives_its_store_is_left_to_others() {
-        let (mut member, me) = member();
-        // Created in the former store at a revision that the present one has not come to.
-        member.hold(0, 1, own(partition_key(PREFIX, 0), 90));
-        member.lease_lost();
-        member.store_changed();
-        let members = [
-            entry(member_key(PREFIX, 7), 10, 7),
-            entry(member_key(PREFIX, 8), 11, 8),
-            entry(partition_key(PREFIX, 1), 12, 8),
-        ];
-        let wants = member.wants(PREFIX, &me, &roster(20, members), nobody, |_, _| {
-            Shown::Standing
-        });
-        assert_eq!(
-            (wants.lost, wants.waiting),
-            (vec![(1, Fate::Gone)], vec![1])
-        );
-    }
-
-    #[test]
-    fn key_that_a_restore_brings_back_is_deleted_and_never_ours_again() {
-        let (member, me) = member();
-        let roster = alone(20, [(0, 12)]);
-        let wants = member.wants(PREFIX, &me, &roster, nobody, |_, _| Shown::Back);
-        assert_eq!((wants.stray, wants.adopt), (vec![(0, 12)], vec![]));
-        let wants = member.wants(PREFIX, &me, &roster, nobody, |_, _| Shown::Going);
-        assert_eq!((wants.stray, wants.adopt), (vec![], vec![]));
-    }
-
-    #[test]
-    fn a_key_younger_than_the_view_is_not_judged_by_it() {
-        let (mut member, me) = member();
-        member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
-        let wants = |revision| {
-            member.wants(PREFIX, &me, &alone(revision, []), nobody, |_, _| {
-                Shown::Standing
-            })
-        };
-        assert_eq!(wants(11).lost, []);
-        assert_eq!(wants(12).lost, [(1, Fate::Gone)]);
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@ mod assignment;
 mod keys;
 mod membership;
 
-pub use assignment::{Assignee, Owned, assign};
+pub use assignment::{Assignee, Center, Owned, assign};
 pub use keys::{KeyKind, kind_of, member_key, partition_key};
 pub(crate) use membership::Rebalance;
-pub use membership::{Membership, PartitionSet, Wants, facts};
+pub use membership::{Membership, PartitionSet, Share, Wants, facts};

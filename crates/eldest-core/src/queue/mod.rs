@@ -13,7 +13,8 @@ mod watcher;
 
 pub use entries::Queue;
 pub use own::{Fate, Own};
-pub use place::{Place, ahead, place_behind, place_in};
+pub(crate) use place::SHARED;
+pub use place::{Place, ahead, excludes, is_shared, place_behind, place_in};
 pub use predecessor_view::PredecessorView;
 pub use prefix_view::PrefixView;
 pub use roster::Roster;

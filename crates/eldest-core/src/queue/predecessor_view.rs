@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::own::{Fate, Own};
-use super::place::{Place, place_behind};
+use super::place::{Place, excludes, place_behind};
 use super::watcher::Watcher;
 use crate::ids::{RequestId, WatchId};
 use crate::kv::{Change, Entry, is_direct_child};
@@ -53,7 +53,7 @@ pub struct PredecessorView {
     read: Option<RequestId>,
     /// Watchers no longer needed, for the core to cancel.
     discarded: Vec<WatchId>,
-    /// Keys older than ours. Several that one transaction put share a create revision.
+    /// Keys older than ours that exclude it. Several that one transaction put share a create revision.
     older: BTreeSet<(i64, Arc<[u8]>)>,
     /// The eldest, if it has no lease.
     blocker: Option<Arc<[u8]>>,
@@ -155,7 +155,9 @@ impl PredecessorView {
         self.known_at = revision;
         self.own_fate = own.read(entries.iter().find(|e| e.key == own.key));
         let older = |entry: &&Entry| {
-            entry.create_revision < own.create_revision && is_direct_child(&self.prefix, &entry.key)
+            entry.create_revision < own.create_revision
+                && is_direct_child(&self.prefix, &entry.key)
+                && excludes(&entry.key, &own.key)
         };
         let older = entries.iter().filter(older);
         let eldest = older.clone().min_by_key(|entry| entry.create_revision);

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::own::{Fate, Own};
-use super::place::{Place, place_behind};
+use super::place::{Place, excludes, is_shared, place_behind};
 use super::roster::Roster;
 use super::watcher::Watcher;
 use crate::ids::{RequestId, WatchId};
@@ -214,9 +214,19 @@ impl PrefixView {
             return Place::Unknown;
         }
         match own.read(self.roster.get(&own.key)) {
-            Fate::Ours => place_behind(self.roster.ahead_of(own.create_revision), capacity),
+            Fate::Ours => place_behind(self.ahead(own), capacity),
             lost => Place::Lost(lost),
         }
+    }
+
+    fn ahead(&self, own: &Own) -> usize {
+        if !is_shared(&own.key) {
+            // Every older key excludes it, and these are counted without looking at each.
+            return self.roster.ahead_of(own.create_revision);
+        }
+        let older = self.roster.in_order();
+        let older = older.take_while(|entry| entry.create_revision < own.create_revision);
+        older.filter(|entry| excludes(&entry.key, &own.key)).count()
     }
 
     /// Returns a key without a lease at the head: it belongs to no live candidate and never expires, and nobody can

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Core, Slot};
 use crate::action::{Answer, Class, RequestId, SlotId};
 use crate::candidate::Phase;
-use crate::cleanup::{is_named_by_us, is_shared};
+use crate::cleanup::{is_named_by_us, is_one_of_many};
 use crate::kv::Entry;
 use crate::time::Time;
 
@@ -42,7 +42,7 @@ impl Core {
             .answered(now, key, request, answer, stray, out);
         if let Some(waiting) = gone {
             self.release_waiting(waiting, now);
-            if is_shared(key) {
+            if is_one_of_many(key) {
                 self.may_be_taken_again(key, now);
             }
         }

@@ -63,13 +63,14 @@ impl Core {
         candidate.is_some_and(|c| c.is_movable() && self.evacuation.since(c.value()).is_some())
     }
 
-    /// Gives up the candidate's place, or its term, if others are to lead before it. Whether it must not begin to lead now.
-    pub(super) fn give_way(&mut self, slot: SlotId, now: Time) -> bool {
+    /// Gives up the candidate's place, or its term, if others are to lead before it. A candidate that has to look first knows
+    /// no place until it has looked, so it does not begin to lead.
+    pub(super) fn give_way(&mut self, slot: SlotId, now: Time) {
         let Some(Slot::Candidate(candidate)) = self.slots.get_mut(&slot) else {
-            return false;
+            return;
         };
         match candidate.way(&self.evacuation) {
-            Way::Keep => return false,
+            Way::Keep => {}
             Way::Look => {
                 let discarded = candidate.follow_everyone();
                 self.close_watches(discarded);
@@ -84,6 +85,5 @@ impl Core {
                 }
             }
         }
-        true
     }
 }

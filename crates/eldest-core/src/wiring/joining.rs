@@ -77,7 +77,8 @@ impl Core {
                 other,
             }) => {
                 let key = candidate.key(lease);
-                let joined = candidate.joined(now, lease, (header, created), &entries, closing);
+                let own = (Arc::clone(&key), lease);
+                let joined = candidate.joined(now, own, (header, created), &entries, closing);
                 match joined {
                     JoinOutcome::Stands(stood) => {
                         self.stood(now, slot, request, stood, (header, entries));
@@ -89,7 +90,7 @@ impl Core {
                         self.remove(now, &key, Some(create_revision), Some(slot));
                     }
                     JoinOutcome::NotAdmitted => {
-                        let standing = entries.len();
+                        let standing = candidate.excluded_by(&entries, lease);
                         self.not_admitted(slot, header.revision, standing, other, now);
                     }
                 }

@@ -131,8 +131,8 @@ impl Core {
 
     fn wants(&self, slot: SlotId) -> Option<Wants> {
         let candidate = self.slots.get(&slot)?.candidate()?;
-        let is_set_aside = self.evacuation.homes().is_set_aside;
-        candidate.wants(is_set_aside, |key, created, seen| {
+        let share = self.evacuation.homes().share;
+        candidate.wants(share, |key, created, seen| {
             self.removals.shown(key, created, seen)
         })
     }

@@ -19,12 +19,12 @@ const MOST_LATE: Duration = Duration::from_millis(250);
 impl Core {
     /// Looks again at where the candidate stands; what is missing is asked for.
     pub(super) fn look(&mut self, slot: SlotId, now: Time) {
-        let gives_way = self.give_way(slot, now);
+        self.give_way(slot, now);
         let may_lead = self.lease.trusted().is_some();
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
-        match candidate.look(may_lead && !gives_way) {
+        match candidate.look(may_lead) {
             Look::Nothing => {}
             Look::Join => self.queue_join(slot, now),
             Look::Lead(own) => self.lead(slot, own),

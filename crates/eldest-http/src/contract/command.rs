@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Member;
+use super::partitions::{PartitionMember, PartitionState};
+use super::{Evacuation, Member};
 
 /// A candidate, with the state of its lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,8 @@ pub struct Candidate {
     pub lease_ttl_ms: Option<u64>,
     /// The partitions that it owns; null: these are no partitions.
     pub partitions: Option<Vec<u32>>,
+    /// How many it takes, in proportion to the other members; null: these are no partitions.
+    pub partition_capacity: Option<u32>,
 }
 
 /// What candidates compete for.
@@ -99,6 +102,26 @@ pub struct Status {
     pub evacuations: Option<Vec<Evacuation>>,
 }
 
+/// The output of `eldest partitions`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct PartitionOwners {
+    /// The namespace.
+    pub namespace: String,
+    /// The name within the namespace.
+    pub name: String,
+    /// The number of partitions.
+    pub partition_count: u32,
+    /// etcd's revision of this state.
+    pub revision: i64,
+    /// The time of this state, by this machine's wall clock.
+    pub now_unix_ms: u64,
+    /// The members, the longest-standing first.
+    pub members: Vec<PartitionMember>,
+    /// All partitions in order of their numbers, or the one of the requested key.
+    pub partitions: Vec<PartitionState>,
+}
+
 /// An event in an election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
@@ -148,22 +171,6 @@ pub struct Evicted {
     pub evicted: Candidate,
     /// The new leader; null: there is none.
     pub leader: Option<Candidate>,
-}
-
-/// A data center that is evacuated.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(utoipa::ToSchema))]
-pub struct Evacuation {
-    /// The name of the data center.
-    pub data_center: String,
-    /// Who ordered it; null: the order does not say so.
-    pub by: Option<String>,
-    /// Why; null: the order does not say so.
-    pub reason: Option<String>,
-    /// When it was ordered, by the wall clock of whoever ordered it; null: the order does not say so.
-    pub since_unix_ms: Option<u64>,
-    /// When it ends by itself, by the same clock; null: it stands until it is lifted.
-    pub until_unix_ms: Option<u64>,
 }
 
 /// The output of `eldest evacuate`.

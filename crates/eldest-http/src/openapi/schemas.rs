@@ -14,24 +14,32 @@ const CODES: &[&str] = &[
     "bad_holder",
     "bad_host",
     "bad_name",
+    "bad_order",
     "bad_path",
     "bad_query",
     "closed",
+    "count_mismatch",
     "etcd",
     "foreign_origin",
     "held",
     "holder_ended",
     "holder_needs_unix_socket",
     "lock_lost",
+    "no_evacuations",
     "no_locks",
     "no_metrics",
+    "no_owner",
+    "no_stall_timeout",
     "no_such_election",
     "no_such_lock",
     "no_such_method",
+    "no_such_partitions",
     "no_such_path",
     "no_token_configured",
+    "not_evacuated",
     "not_json",
     "not_leading",
+    "not_observed_yet",
     "not_on_behalf",
     "program_is_fixed",
     "token_needed",
@@ -66,8 +74,15 @@ pub(super) fn schemas() -> Schemas {
     with::<contract::Live>(&mut all);
     with::<contract::Ready>(&mut all);
     with::<contract::SteppedDown>(&mut all);
+    with::<contract::Heartbeat>(&mut all);
     with::<contract::BindProgram>(&mut all);
     with::<contract::BoundProgram>(&mut all);
+    with::<contract::EvacuationList>(&mut all);
+    with::<contract::OrderEvacuation>(&mut all);
+    with::<contract::partitions::PartitionsList>(&mut all);
+    with::<contract::partitions::PartitionsState>(&mut all);
+    with::<contract::partitions::KeyOwner>(&mut all);
+    with::<contract::partitions::OwnPartitions>(&mut all);
     with::<contract::AcquireLock>(&mut all);
     with::<contract::Lock>(&mut all);
     with::<contract::LockLost>(&mut all);
@@ -86,6 +101,7 @@ fn with<T: ToSchema + PartialSchema>(all: &mut Schemas) {
 pub(super) fn command_schema() -> Value {
     let mut all = Schemas::new();
     with::<command::Status>(&mut all);
+    with::<command::PartitionOwners>(&mut all);
     with::<command::Change>(&mut all);
     with::<command::Evicted>(&mut all);
     with::<command::Evacuations>(&mut all);
@@ -104,7 +120,7 @@ pub(super) fn command_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "What `eldest --output json` writes",
-        "description": "`eldest status` writes a `Status`, `watch` a `Change` a line, `evict` an `Evicted`, `evacuate` an `Evacuations`, `serve` a \
+        "description": "`eldest status` writes a `Status`, `partitions` a `PartitionOwners`, `watch` a `Change` a line, `evict` an `Evicted`, `evacuate` an `Evacuations`, `serve` a \
             `Listening` first, `agent` too, `agent status` an `AgentStatus`, `doctor` an `Examination`; a command that fails writes a `Failed` to stderr. What stays: the \
             name, type and meaning of each field; every field is always there, with null where there is nothing to say. What \
             may be added: fields, and words of `event`, `kind`, `check` and `code`. Readers must accept fields and words that \
@@ -116,7 +132,7 @@ pub(super) fn command_schema() -> Value {
 /// Adds what serde's attributes do not say: every field of an answer is present, and the words so far.
 pub(super) fn finish(schemas: &mut serde_json::Map<String, Value>) {
     for (name, schema) in schemas {
-        if !["AcquireLock", "BindProgram"].contains(&name.as_str()) {
+        if !["AcquireLock", "BindProgram", "OrderEvacuation"].contains(&name.as_str()) {
             all_required(schema);
         }
         let words: &[(&str, &[&str])] = match name.as_str() {

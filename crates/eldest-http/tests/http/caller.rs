@@ -95,21 +95,42 @@ pub(crate) async fn post(at: SocketAddr, path: &str) -> Result<Answer> {
     ask(at, "POST", path, "Content-Length: 0\r\n").await
 }
 
+/// Sends a JSON body.
+pub(crate) async fn send(at: SocketAddr, method: &str, path: &str, body: &str) -> Result<Answer> {
+    let head = format!(
+        "Content-Type: application/json\r\nContent-Length: {}\r\n",
+        body.len()
+    );
+    ask(at, method, path, &format!("{head}\r\n{body}")).await
+}
+
 /// Sends exactly that and expects an answer.
 pub(crate) async fn exactly(at: SocketAddr, request: &str) -> Result<Answer> {
     Answer::parse(&raw(at, request).await?)
 }
 
 /// A stream of server-sent events.
-pub(crate) struct Events(BufReader<TcpStream>);
+pub(crate) struct Events {
+    stream: BufReader<TcpStream>,
+    /// What the data of each event is.
+    schema: &'static str,
+}
 
 impl Events {
     /// In HTTP/1.0, so that it is not cut into chunks.
     pub(crate) async fn follow(at: SocketAddr, path: &str) -> Result<Self> {
+        Self::follow_as(at, path, "ElectionState").await
+    }
+
+    pub(crate) async fn follow_as(
+        at: SocketAddr,
+        path: &str,
+        schema: &'static str,
+    ) -> Result<Self> {
         let mut stream = BufReader::new(TcpStream::connect(at).await?);
         let request = format!("GET {path} HTTP/1.0\r\nHost: {at}\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
-        let mut events = Self(stream);
+        let mut events = Self { stream, schema };
         let status = events.line().await?.ok_or("no answer")?;
         assert!(status.contains(" 200 "), "{status}");
         let mut kind = None;
@@ -125,7 +146,7 @@ impl Events {
 
     async fn line(&mut self) -> Result<Option<String>> {
         let mut line = String::new();
-        let read = timeout(SOON, self.0.read_line(&mut line)).await;
+        let read = timeout(SOON, self.stream.read_line(&mut line)).await;
         let read = read.map_err(|_| "no line")?.unwrap_or(0);
         Ok((read > 0).then(|| line.trim_end().to_owned()))
     }
@@ -140,7 +161,7 @@ impl Events {
             }
             if let Some(data) = line.strip_prefix("data: ").filter(|_| is_state) {
                 let state = serde_json::from_str(data)?;
-                contract::holds("ElectionState", &state, data);
+                contract::holds(self.schema, &state, data);
                 return Ok(Some(state));
             }
         }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::caller::{Answer, ask, get};
+use crate::caller::{self, Answer, ask, get};
 use crate::contract;
 use crate::stage::{Result, SOON, Server, options};
 use crate::stopped::Process;
@@ -101,11 +101,7 @@ impl Told {
 }
 
 async fn send(at: SocketAddr, path: &str, body: &str) -> Result<Answer> {
-    let head = format!(
-        "Content-Type: application/json\r\nContent-Length: {}\r\n",
-        body.len()
-    );
-    ask(at, "POST", path, &format!("{head}\r\n{body}")).await
+    caller::send(at, "POST", path, body).await
 }
 
 async fn acquire(at: SocketAddr, wait: Duration) -> Result<Told> {
@@ -367,6 +363,32 @@ async fn a_node_that_ends_keeps_its_promises() -> Result {
     guard?.release().await?;
     let answer = send(stage.at(), JOBS, r#"{"owner":"late"}"#).await?;
     assert_eq!((answer.status, &*answer.problem()), (503, "closed"));
+    stage.stop().await
+}
+
+#[tokio::test]
+async fn callers_share_a_lock_and_one_that_does_not_waits_for_them() -> Result {
+    let stage = Stage::new().await?;
+    let at = stage.at();
+    let shared = r#"{"owner":"reader","shared":true}"#;
+    let mut readers = Vec::new();
+    for _ in 0..2 {
+        let answer = send(at, JOBS, shared).await?;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        readers.push(Told::new(Instant::now(), &answer.json()));
+    }
+    assert_ne!(readers[0].token, readers[1].token);
+    let answer = send(at, JOBS, r#"{"owner":"writer"}"#).await?;
+    assert_eq!((answer.status, &*answer.problem()), (409, "held"));
+    let answer = send(at, JOBS, r#"{"owner":"x","shared":1}"#).await?;
+    assert_eq!(answer.status, 400, "{answer:?}");
+    for reader in readers {
+        assert_eq!(release(at, &reader.id).await?.status, 200);
+    }
+    let writer = acquire(at, Duration::ZERO).await?;
+    let answer = send(at, JOBS, shared).await?;
+    assert_eq!((answer.status, &*answer.problem()), (409, "held"));
+    assert_eq!(release(at, &writer.id).await?.status, 200);
     stage.stop().await
 }
 

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use eldest::metrics::{RENEWAL_BUCKETS, describe};
-use eldest::{Session, SessionOptions};
+use eldest::{Announcement, Session, SessionOptions};
 use eldest_http::Node;
 use eldest_testing::{Etcd, Proxy, eventually};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -85,6 +85,23 @@ async fn leading_rank_and_terms_are_told_as_they_change() -> Result {
     b.stop().await?;
     becomes("eldest_rank", &of_b, is(0.0)).await?;
     becomes("eldest_terms_started_total", &of_a, is(2.0)).await?;
+    a.stop().await
+}
+
+#[tokio::test]
+async fn an_evacuation_is_told_while_it_stands() -> Result {
+    LazyLock::force(&RECORDER);
+    let etcd = Etcd::start().await?;
+    let me = Announcement::default().with_data_center("metrics-dc1");
+    let a = Standing::with(&etcd, options("metrics-e").announcement(me)).await?;
+    let identity = ("identity", "metrics-e");
+    for data_center in ["metrics-dc1", "metrics-dc2"] {
+        let labels = [identity, ("data_center", data_center)];
+        a.session.evacuate(data_center).await?;
+        becomes("eldest_evacuated", &labels, is(1.0)).await?;
+        a.session.lift(data_center).await?;
+        becomes("eldest_evacuated", &labels, is(0.0)).await?;
+    }
     a.stop().await
 }
 
@@ -205,7 +222,7 @@ fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
 #[test]
 fn the_table_lists_exactly_what_the_library_measures() {
     let source = include_str!("../../../../src/metrics.rs");
-    let (described, told) = source.split_once("mod told {").expect("the calls");
+    let (described, told) = source.split_once("mod recorders {").expect("the calls");
     let mut measured = BTreeMap::new();
     for kind in ["counter", "gauge", "histogram"] {
         for call in told.split(&format!(" {kind}!(")).skip(1) {
@@ -229,4 +246,34 @@ fn the_table_lists_exactly_what_the_library_measures() {
         }
     }
     assert_eq!(measured, documented());
+}
+
+#[tokio::test]
+async fn lookups_of_endpoints_are_counted_by_their_source_and_outcome() -> Result {
+    LazyLock::force(&RECORDER);
+    let etcd = Etcd::start().await?;
+    let endpoints = [
+        etcd.endpoint(),
+        etcd.endpoint()
+            .replace("http://127.0.0.1", "dns+http://localhost"),
+        "dns+http://etcd.invalid:2379".to_owned(),
+    ];
+    let options = SessionOptions::new("metrics-lookups").follow_members();
+    let _session = Session::connect(endpoints, options).await?;
+    for (source, outcome) in [
+        ("dns", "answered"),
+        ("dns", "failed"),
+        ("members", "answered"),
+    ] {
+        let labels = [
+            ("identity", "metrics-lookups"),
+            ("source", source),
+            ("outcome", outcome),
+        ];
+        becomes("eldest_endpoint_lookups_total", &labels, |count| {
+            count >= 1.0
+        })
+        .await?;
+    }
+    Ok(())
 }

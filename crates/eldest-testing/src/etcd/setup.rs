@@ -30,11 +30,18 @@ pub(super) struct Setup {
     pub(super) peer: Port,
     /// `name=peer url` of every member.
     pub(super) members: String,
+    /// Whether the cluster was there before this member.
+    pub(super) joins: bool,
     /// What keeps clusters apart that by chance talk to each other.
     pub(super) token: String,
 }
 
 impl Setup {
+    /// How this member appears in the list of members.
+    pub(super) fn entry(&self) -> String {
+        format!("{}={}", self.name, self.peer.url())
+    }
+
     pub(super) fn command(&self) -> Command {
         let binary = self.binary.as_os_str().to_owned();
         let words: Vec<OsString> = self.through.iter().cloned().chain([binary]).collect();
@@ -55,6 +62,9 @@ impl Setup {
         flag("initial-advertise-peer-urls", &self.peer.url());
         flag("initial-cluster", &self.members);
         flag("initial-cluster-token", &self.token);
+        if self.joins {
+            flag("initial-cluster-state", &"existing");
+        }
         flag("log-level", &"error");
         if let Some(interval) = self.options.heartbeat {
             flag("heartbeat-interval", &interval.as_millis().to_string());

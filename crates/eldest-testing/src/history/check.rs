@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::belief::{Says, Term, View, says, terms, told_again};
 use super::report::{Counts, Invariant, Report, Violation};
+use super::terms::{Says, Term, View, says, terms, told_again};
 use super::{Event, History, Resources, Rules, What, counter, liveness, overlap, tokens};
 
 /// Checks every election of a history against I1 to I6.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::belief::{View, admitted};
 use super::report::{Counts, Invariant, Violation};
+use super::terms::{View, admitted};
 use super::{Event, Outcome, What};
 
 pub(super) fn check(view: &View<'_>, counts: &mut Counts, violations: &mut Vec<Violation>) {

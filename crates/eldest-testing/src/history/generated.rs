@@ -460,7 +460,7 @@ proptest! {
     fn a_lost_update_is_reported(plans in plans(), which: Index) {
         let mut valid = play(&plans);
         let writes: Vec<usize> = (0..valid.events.len())
-            .filter(|at| belief::admitted(&valid.events[*at].what).is_some())
+            .filter(|at| terms::admitted(&valid.events[*at].what).is_some())
             .collect();
         let write = valid.events[writes[which.index(writes.len())]].clone();
         valid.events.push(write);

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::belief::{Term, View, seconds, told_again};
 use super::report::{Counts, Invariant, Violation};
+use super::terms::{Term, View, seconds, told_again};
 use super::{Event, Rules, What};
 
 /// A point at which the state may change.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::belief::{Span, Term, View, says, seconds};
 use super::report::{Counts, Invariant, Violation};
+use super::terms::{Span, Term, View, says, seconds};
 use super::{Change, Event, Rules, What};
 
 pub(super) fn check(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::belief::{admitted, seconds};
+use super::terms::{admitted, seconds};
 use super::{Change, Event, History, What};
 
 /// The invariants. The numbers are those of the module's documentation.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::belief::{Says, View, admitted, says};
 use super::report::{Counts, Invariant, Violation};
+use super::terms::{Says, View, admitted, says};
 use super::{Change, Event, Rules, What};
 
 /// I2.

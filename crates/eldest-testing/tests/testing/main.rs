@@ -8,6 +8,7 @@ mod crashes;
 mod following;
 mod proxy;
 mod server;
+mod wall_clock;
 mod without_etcd;
 
 use std::time::Duration;

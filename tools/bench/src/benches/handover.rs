@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::Bench;
-use crate::limit::{self, GUARDED, WHOLE_QUEUE};
+use crate::limit::{self, GUARDED, WATCHFUL, WHOLE_QUEUE};
 use crate::peer::{Asked, Context};
 use crate::report::Group;
 use crate::run::{Part, Run};
@@ -45,7 +45,7 @@ const SETTLED: Duration = Duration::from_millis(150);
 pub(super) fn peer(context: Context, asked: Asked) -> BoxFuture<'static, Result<()>> {
     match context.peer.as_str() {
         "eldest" => standing::serve::<eldest_peer::Standing>(context, asked),
-        "limit" | GUARDED => standing::serve::<limit::Standing>(context, asked),
+        "limit" | GUARDED | WATCHFUL => standing::serve::<limit::Standing>(context, asked),
         "rpc" => standing::serve::<rpc::Standing>(context, asked),
         "etcdctl" => standing::serve::<etcdctl::Electing>(context, asked),
         other => {
@@ -65,10 +65,10 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     for n in sizes.iter().copied() {
         let names: &[&str] = match n {
             // A process for each of more would be measured, rather than what they do.
-            2 => &["limit", "eldest", "go", "rpc", "etcdctl", "kazoo"],
-            ..=FEW => &["limit", "eldest", "go", "rpc", "kazoo"],
+            2 => &["limit", GUARDED, "eldest", "go", "rpc", "etcdctl", "kazoo"],
+            ..=FEW => &["limit", GUARDED, "eldest", "go", "rpc", "kazoo"],
             // With 500 who wait by its election service, etcd 3.7 gave no answer within 90 s.
-            _ => &["limit", "eldest", "go"],
+            _ => &["limit", GUARDED, "eldest", "go"],
         };
         let mut peers = run.peers(names).await?;
         for peer in &mut peers {
@@ -89,6 +89,9 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         run.report.rows(group, &rows);
         let own = rows.iter().find(|row| row.peer == "eldest");
         let own = own.map(|row| row.samples.p50());
+        // No leader may leave the comparison out (see `Standing::resign`).
+        run.report
+            .ratio(group, &rows, ("eldest", GUARDED), TO_LIMIT);
         if n <= FEW {
             run.report
                 .ratio(group, &rows, ("eldest", "limit"), TO_LIMIT);
@@ -111,10 +114,13 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Where the time goes: of the limit, of the limit that compares what it deletes, and of the library, which logs the moments
+/// Where the time goes: of the limit, of the limit that compares what it deletes, of that with the library's watches, and of the library, which logs the moments
 /// meanwhile. Processes of their own, for whoever logs is slower.
 async fn stages(run: &mut Run<'_>, n: usize, pause: Duration) -> Result<()> {
-    let mut peers = run.peers(&["limit", GUARDED, "eldest"]).await?;
+    // In a short queue it watches what the others watch.
+    let names = ["limit", GUARDED, "eldest", WATCHFUL];
+    let names = &names[..if n > WHOLE_QUEUE { 4 } else { 3 }];
+    let mut peers = run.peers(names).await?;
     for peer in &mut peers {
         peer.ask(&format!("gather stages-{}-{n} {n}", peer.name))
             .await?;

@@ -11,6 +11,7 @@ mod observers;
 mod partitions;
 mod queue;
 mod requests;
+mod route;
 mod scale;
 pub(crate) mod supervised;
 mod takeover;
@@ -54,6 +55,7 @@ pub(crate) const BENCHES: &[Bench] = &[
     partitions::BENCH,
     valid::BENCH,
     requests::BENCH,
+    route::BENCH,
     locks::BENCH,
     idle::BENCH,
     scale::BENCH,

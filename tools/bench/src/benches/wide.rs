@@ -1,32 +1,49 @@
 //! `wide`: hand-over and join over links of 40 ms and 120 ms, in round trips. One is the fewest: the delete or the key must
-//! reach etcd, and its event or its answer must come back.
+//! reach etcd, and its event or its answer must come back. Then the loss and the return of a near member.
+
+#[cfg(unix)]
+mod near;
+#[cfg(unix)]
+mod node;
 
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use eldest_testing::Proxy;
 use futures::FutureExt;
+use futures::future::BoxFuture;
 
 use super::{Bench, handover};
+use crate::peer::{Asked, Context};
 use crate::report::{Group, Row};
 use crate::run::Run;
 
 pub(super) const BENCH: Bench = Bench {
     name: "wide",
-    about: "40 ms and 120 ms links: hand-over and join in round trips",
+    about: "40 ms and 120 ms links: hand-over and join in round trips; a near member of etcd is lost and returns",
     checked: false,
     for_each_kind: false,
     others: &["go"],
     run: |run| measure(run).boxed(),
-    peer: |context, asked| handover::peer(context, asked),
+    peer: |context, asked| peer(context, asked),
 };
 
+/// Round trips, in milliseconds.
+const DISTANCES: [usize; 2] = [40, 120];
 /// A tenth is for what the machine needs.
 const ROUND_TRIPS: f64 = 1.1;
 
+fn peer(context: Context, asked: Asked) -> BoxFuture<'static, Result<()>> {
+    #[cfg(unix)]
+    if context.peer == node::NEAR {
+        return node::serve(context, asked).boxed();
+    }
+    handover::peer(context, asked)
+}
+
 async fn measure(run: &mut Run<'_>) -> Result<()> {
     let etcd = run.etcd().await?.members()[0].address();
-    for milliseconds in [40, 120] {
+    for milliseconds in DISTANCES.map(|distance| distance as u64) {
         let proxy = Proxy::start(&etcd)
             .await
             .map_err(|error| anyhow!("{error}"))?;
@@ -70,6 +87,10 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         for peer in peers {
             peer.end().await?;
         }
+    }
+    #[cfg(unix)]
+    for milliseconds in DISTANCES.into_iter().take(run.samples(DISTANCES.len(), 1)) {
+        near::measure(run, milliseconds)?;
     }
     Ok(())
 }

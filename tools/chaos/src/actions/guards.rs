@@ -133,10 +133,7 @@ impl Action for Breaks {
 impl Breaks {
     async fn mend(&self, lab: &Lab, agent: &Agent) -> Result {
         match self.how {
-            How::Kill => {
-                let settings = &lab.settings;
-                agent.start(&settings.program, settings.patience()).await?;
-            }
+            How::Kill => agent.start(&lab.settings).await?,
             How::Stop => agent.resume(),
             How::Cut => agent.heal(),
         }

@@ -2,15 +2,19 @@
 
 use crate::action::Action;
 
+mod clock;
+mod defrag;
 mod far;
 mod guards;
 mod links;
 mod load;
+mod members;
 mod orders;
 mod processes;
 mod servers;
 mod store;
 mod upgrade;
+mod users;
 
 /// All of them, in the order of the catalogue.
 pub fn all() -> Vec<Box<dyn Action>> {
@@ -19,7 +23,11 @@ pub fn all() -> Vec<Box<dyn Action>> {
     all.extend(guards::all());
     all.extend(links::all());
     all.extend(servers::all());
+    all.extend(members::all());
+    all.extend(defrag::all());
     all.extend(store::all());
+    all.extend(clock::all());
+    all.extend(users::all());
     all.extend(far::all());
     all.extend(upgrade::all());
     all.extend(load::all());

@@ -325,12 +325,7 @@ async fn a_process_that_is_promised_much_counts_once() -> Result {
 async fn a_session_whose_timer_is_none_is_not_guarded() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
-    let lease = stage.lease("peer").await?;
-    let mut peer = stage.peer()?;
-    peer.hello().await?;
-    let key = peer.ask_to_guard(lease).await?;
-    stage.put(&key, lease).await?;
-    assert_eq!(peer.prove(lease).await?, None);
+    let (mut peer, lease) = stage.guarded_peer("peer").await?;
     let answer = peer.ask("null", &serde_json::json!({"timer": {}})).await?;
     let reason = answer["refused"]["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("no timer (timerfd)"), "{answer}");

@@ -33,11 +33,7 @@ async fn the_last_two_leases_of_a_session_go_with_its_process() -> Result {
     peer.hello().await?;
     let mut leases = Vec::new();
     for name in ["first", "second", "third"] {
-        let lease = stage.lease(name).await?;
-        let key = peer.ask_to_guard(lease).await?;
-        stage.put(&key, lease).await?;
-        assert_eq!(peer.prove(lease).await?, None);
-        leases.push(lease);
+        leases.push(stage.register(&mut peer, name).await?);
     }
     peer.kill()?;
     agent.guards(0).await?;
@@ -51,12 +47,7 @@ async fn the_last_two_leases_of_a_session_go_with_its_process() -> Result {
 async fn a_lease_that_was_gone_before_the_death_does_not_count_as_revoked() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
-    let lease = stage.lease("peer").await?;
-    let mut peer = stage.peer()?;
-    peer.hello().await?;
-    let key = peer.ask_to_guard(lease).await?;
-    stage.put(&key, lease).await?;
-    assert_eq!(peer.prove(lease).await?, None);
+    let (mut peer, lease) = stage.guarded_peer("peer").await?;
     stage.client.clone().lease_revoke(lease).await?;
     peer.kill()?;
     stage.agent_logs("its lease was gone already").await?;

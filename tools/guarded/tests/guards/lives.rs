@@ -206,12 +206,7 @@ async fn a_session_whose_connection_breaks_keeps_its_lease_and_registers_again()
 async fn a_peer_that_closes_its_socket_keeps_its_lease() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
-    let lease = stage.lease("peer").await?;
-    let mut peer = stage.peer()?;
-    peer.hello().await?;
-    let key = peer.ask_to_guard(lease).await?;
-    stage.put(&key, lease).await?;
-    assert_eq!(peer.prove(lease).await?, None);
+    let (mut peer, lease) = stage.guarded_peer("peer").await?;
     peer.obey("hang-up").await?;
     peer.says("parted").await?;
     agent.lists_a_disconnected_session().await?;

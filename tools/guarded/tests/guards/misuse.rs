@@ -154,12 +154,7 @@ async fn a_guarded_session_that_talks_nonsense_is_forgotten() -> Result {
         let stage = Stage::new().await?;
         let agent = stage.agent().await?;
         let (mut leader, leads) = stage.leader(&agent.guard()).await?;
-        let lease = stage.lease("peer").await?;
-        let mut peer = stage.peer()?;
-        peer.hello().await?;
-        let key = peer.ask_to_guard(lease).await?;
-        stage.put(&key, lease).await?;
-        assert_eq!(peer.prove(lease).await?, None);
+        let (mut peer, lease) = stage.guarded_peer("peer").await?;
         for odd in [json!({"status": {}}), hello()] {
             let refused = reason(&peer.ask("none", &odd).await?)?;
             assert!(refused.contains("cannot say that"), "{refused}");

@@ -103,16 +103,6 @@ async fn a_process_that_the_agent_cannot_see_is_followed() -> Result {
     stage.revoked(lease).await
 }
 
-/// Registers a peer with a lease of its own, and returns that.
-async fn register(stage: &Stage, peer: &mut Process, name: &str) -> Result<i64> {
-    let lease = stage.lease(name).await?;
-    peer.hello().await?;
-    let key = peer.ask_to_guard(lease).await?;
-    stage.put(&key, lease).await?;
-    assert_eq!(peer.prove(lease).await?, None);
-    Ok(lease)
-}
-
 #[tokio::test]
 async fn a_number_that_the_kernel_reuses_hides_no_death_and_ends_no_other_session() -> Result {
     let Some(namespace) = Namespace::new().await? else {
@@ -125,7 +115,8 @@ async fn a_number_that_the_kernel_reuses_hides_no_death_and_ends_no_other_sessio
     let mut first = stage.peer_behind(&borrow(&enter))?;
     first.obey("pid").await?;
     let number: u32 = first.says("pid").await?.parse()?;
-    let lease = register(&stage, &mut first, "first").await?;
+    first.hello().await?;
+    let lease = stage.register(&mut first, "first").await?;
     // The agent sees nothing until another process has the number.
     signal_inside(&agent, "STOP")?;
     first.obey("kill").await?;
@@ -133,7 +124,8 @@ async fn a_number_that_the_kernel_reuses_hides_no_death_and_ends_no_other_sessio
     let mut second = with_number(&stage, &enter, number).await?;
     signal_inside(&agent, "CONT")?;
     stage.revoked(lease).await?;
-    let lease = register(&stage, &mut second, "second").await?;
+    second.hello().await?;
+    let lease = stage.register(&mut second, "second").await?;
     agent.guards(1).await?;
     let sessions = agent.sessions().await?;
     assert_eq!(sessions[0]["pid"], number, "{sessions:?}");

@@ -143,6 +143,23 @@ impl Stage {
         start(&words.concat(), &[], None)
     }
 
+    /// Starts a peer that is guarded, and returns it with its lease.
+    pub(crate) async fn guarded_peer(&self, name: &str) -> Result<(Process, i64)> {
+        let mut peer = self.peer()?;
+        peer.hello().await?;
+        let lease = self.register(&mut peer, name).await?;
+        Ok((peer, lease))
+    }
+
+    /// Has the guard that a peer has greeted guard a lease of that peer; returns the lease.
+    pub(crate) async fn register(&self, peer: &mut Process, name: &str) -> Result<i64> {
+        let lease = self.lease(name).await?;
+        let key = peer.ask_to_guard(lease).await?;
+        self.put(&key, lease).await?;
+        assert_eq!(peer.prove(lease).await?, None);
+        Ok(lease)
+    }
+
     /// Grants a lease for a peer, with one key under it.
     pub(crate) async fn lease(&self, name: &str) -> Result<i64> {
         let mut client = self.client.clone();

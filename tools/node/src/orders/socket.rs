@@ -1,6 +1,6 @@
 //! Receives orders on a Unix socket, one line and one answer per connection, and carries them out.
 //!
-//! `starve` keeps every worker of the runtime busy until `wake`. `deaf` makes the work ignore the end of its term from
+//! `clock` asks for the seconds of the wall clock. `starve` keeps every worker of the runtime busy until `wake`. `deaf` makes the work ignore the end of its term from
 //! now on. `panic` makes the work panic, and `announce N` makes it announce N bytes. The work itself answers the last
 //! three.
 
@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use eldest::{Announcement, Leadership};
@@ -107,6 +107,10 @@ impl Desk {
 
     fn carry_out(self: &Arc<Self>, order: &str, runtime: &Handle) -> Result<String> {
         match order.split_once(' ').unwrap_or((order, "")) {
+            ("clock", "") => {
+                let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+                return Ok(now.as_secs().to_string());
+            }
             ("starve", "") => self.starve(runtime),
             ("wake", "") => {
                 *lock(&self.starving) = false;

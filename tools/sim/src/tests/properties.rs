@@ -205,6 +205,23 @@ fn want(w: &mut World, step: Step) {
     }
 }
 
+/// The same of the lock alone, which the one half shares.
+fn want_one(w: &mut World, step: Step) {
+    let shares = step.election == 1;
+    let acquires = !matches!(step.what, Kind::Release | Kind::GiveUp);
+    if shares && acquires && !w.nodes[step.node].paused {
+        w.acquire_shared(step.node, HELD[0], step.what == Kind::Try);
+    } else {
+        want(
+            w,
+            Step {
+                election: 0,
+                ..step
+            },
+        );
+    }
+}
+
 /// A member leaves its group, or leaves it and joins it again at once.
 fn come_or_go(w: &mut World, step: Step) {
     if w.nodes[step.node].paused {
@@ -247,6 +264,19 @@ proptest! {
         let mut w = schedule.world();
         for step in wants {
             w.after(Duration::from_millis(step.at_ms), move |w| want(w, step));
+        }
+        schedule.settle(&mut w);
+    }
+
+    /// The same of one lock that some want to share: those who share hold together, and nobody beside one who does not.
+    #[test]
+    fn whatever_fails_nobody_holds_beside_one_who_does_not_share(
+        schedule in schedule(),
+        wants in proptest::collection::vec(step(WANTS), 4..40),
+    ) {
+        let mut w = schedule.world();
+        for step in wants {
+            w.after(Duration::from_millis(step.at_ms), move |w| want_one(w, step));
         }
         schedule.settle(&mut w);
     }

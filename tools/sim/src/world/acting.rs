@@ -7,6 +7,7 @@ use super::node::{Link, Node, Term, Work};
 use super::store::Key;
 use super::{Ev, Event, World};
 use eldest_core::action::{Action, CandidateAction, SlotId, TermId, WatchId};
+use eldest_core::queue::is_shared;
 
 impl World {
     pub(crate) fn relink(&mut self, node: usize, change: impl FnOnce(&mut Link)) {
@@ -49,6 +50,7 @@ impl World {
         (new.link, new.work) = (old.link, old.work);
         (new.follow, new.recording) = (old.follow, self.recording);
         new.home = old.home;
+        (new.capacity, new.spread) = (old.capacity, old.spread);
         new.looks_at = old.looks_at;
         new.draws = old.draws;
         self.note_wake(node);
@@ -172,6 +174,8 @@ impl World {
         if self.nodes[node].terms.last().is_some_and(over) {
             return;
         }
+        let key = self.nodes[node].terms.last().map(|term| &term.key);
+        self.happened.shared += u64::from(key.is_some_and(|key| is_shared(key)));
         self.check_election(node, prize, token);
         self.begin_work(node, prize, token);
     }

@@ -90,6 +90,26 @@ impl World {
 
     /// Asks for a lock, or for one of the permits of `PERMITS`. Whoever gets it does not stand again by itself.
     pub(crate) fn acquire(&mut self, node: usize, prefix: &[u8], at_once: bool) -> Option<SlotId> {
+        self.acquire_as(node, prefix, at_once, false)
+    }
+
+    /// Asks for a lock, to hold it together with others that share it.
+    pub(crate) fn acquire_shared(
+        &mut self,
+        node: usize,
+        prefix: &[u8],
+        at_once: bool,
+    ) -> Option<SlotId> {
+        self.acquire_as(node, prefix, at_once, true)
+    }
+
+    fn acquire_as(
+        &mut self,
+        node: usize,
+        prefix: &[u8],
+        at_once: bool,
+        shared: bool,
+    ) -> Option<SlotId> {
         let prefix: Key = prefix.into();
         let n = &mut self.nodes[node];
         let slot = n.candidates.keys().next_back().map_or(1, |last| last + 1);
@@ -98,7 +118,7 @@ impl World {
             family: FAMILY.into(),
             number: slot,
         });
-        if permit.is_some() {
+        if permit.is_some() || shared {
             n.permits.push(slot);
         } else {
             // As the session's own queue: the next task stands when nothing is left of the one before.
@@ -115,6 +135,8 @@ impl World {
         };
         n.candidates.insert(slot, candidate);
         self.stands_for(&prefix);
+        // As of a candidate, whose place it would give up if its data centre were evacuated.
+        let value = self.tagged(node, "held");
         self.give(node, |m, now| {
             let follow = if permit.is_some() {
                 WatchScope::Everyone
@@ -126,9 +148,10 @@ impl World {
                 persistent: false,
                 at_once,
                 permit,
+                shared: shared.then_some(slot),
                 ..CandidateConfig::default()
             };
-            m.campaign(now, slot, prefix, (*b"held").into(), config);
+            m.campaign(now, slot, prefix, value, config);
         });
         Some(slot)
     }

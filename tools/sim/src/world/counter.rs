@@ -8,6 +8,7 @@ use super::promise::Invariant;
 use super::store::Key;
 use super::{Ev, Event, World};
 use crate::mutant::Mutant;
+use eldest_core::queue::is_shared;
 
 /// What the store holds, and what leaders know of it.
 #[derive(Debug, Clone, Default)]
@@ -72,6 +73,10 @@ impl World {
         let Some(key) = self.nodes[node].terms.last().map(|t| Arc::clone(&t.key)) else {
             return;
         };
+        // Readers write nothing.
+        if is_shared(&key) {
+            return;
+        }
         let effect = Effect {
             prize,
             key,

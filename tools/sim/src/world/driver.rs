@@ -64,6 +64,8 @@ pub(crate) struct Happened {
     pub(crate) looks_failed: u64,
     /// The keys of a lease were read in pages.
     pub(crate) pages: u64,
+    /// Somebody came to share a lock.
+    pub(crate) shared: u64,
 }
 
 impl std::ops::AddAssign for Happened {
@@ -77,6 +79,7 @@ impl std::ops::AddAssign for Happened {
         self.shown += other.shown;
         self.looks_failed += other.looks_failed;
         self.pages += other.pages;
+        self.shared += other.shared;
     }
 }
 

@@ -1,16 +1,18 @@
-//! Marks data centres as evacuated, and checks at rest that whoever is there lets others lead and own partitions.
+//! Marks data centres as evacuated. Checks at rest that whoever is there lets others lead and own partitions, and that the
+//! others own their shares.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::World;
 use super::cluster::ELECTIONS;
-use super::home::{Home, MARKS, home};
+use super::home::{Home, MARKS, home, share, share_tag};
 use super::promise::Invariant;
 use super::store::Key;
 use eldest_core::action::Ask;
 use eldest_core::kv::{Entry, Reach};
-use eldest_core::partitions::{KeyKind, kind_of};
+use eldest_core::partitions::{KeyKind, Owned, assign, facts, kind_of};
+use eldest_core::queue::Roster;
 
 /// Leases of marks are numbered from here; no session draws such numbers.
 const LEASES: i64 = -1000;
@@ -106,6 +108,31 @@ impl World {
         }
     }
 
+    /// Every member owns what the assignment gives it, by the capacities and data centres that all of them announce.
+    pub(super) fn all_own_their_share(&self) -> Result<(), (Invariant, String)> {
+        let Some(prefix) = self.prefix_of_partitions() else {
+            return Ok(());
+        };
+        let mut roster = Roster::new(Arc::clone(&prefix), Reach::Children);
+        roster.replace(self.store.revision, self.store.queue(&prefix));
+        let (members, owned, _) = facts(&prefix, &roster, share);
+        let told = prefix.rsplit(|byte| *byte == b'/').nth(1);
+        let count = told.and_then(|told| std::str::from_utf8(told).ok());
+        let count = count.and_then(|told| told.parse().ok()).unwrap_or_default();
+        let target = assign(count, &members, &owned);
+        let moves = |key: &&Owned| target.get(key.partition as usize) != Some(&key.lease);
+        match owned.iter().find(moves) {
+            Some(key) if !members.is_empty() => {
+                let what = format!(
+                    "partition {} is not its member's: {members:?}",
+                    key.partition
+                );
+                Err((Invariant::Liveness, what))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Below this are the members and the partitions that they share.
     fn prefix_of_partitions(&self) -> Option<Key> {
         let key = self.store.keys.keys().find(|key| key.starts_with(b"p/"))?;
@@ -113,9 +140,10 @@ impl World {
         Some(key[..=end].into())
     }
 
-    /// What a node announces, with where it is.
+    /// What a node announces, with where it is and how much it takes.
     pub(super) fn tagged(&self, node: usize, value: &str) -> Key {
-        let tag = self.nodes[node].home.tag();
-        Arc::from(format!("{tag}{value}").into_bytes())
+        let node = &self.nodes[node];
+        let (tag, share) = (node.home.tag(), share_tag(node.capacity, node.spread));
+        Arc::from(format!("{tag}{share}{value}").into_bytes())
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::store::Key;
 use eldest_core::evacuation::Homes;
+use eldest_core::partitions::{Center, Share};
 
 /// Below this are the marks.
 pub(crate) const MARKS: &[u8] = b"~evacuated/";
@@ -52,8 +53,34 @@ fn set_aside(value: &[u8]) -> Key {
     [&[ASIDE], value].concat().into()
 }
 
-fn is_set_aside(value: &[u8]) -> bool {
-    value.first() == Some(&ASIDE)
+/// What begins the rest of a value whose member has that capacity, and wants data centres to own equal shares or not.
+pub(super) fn share_tag(capacity: u32, spread: bool) -> String {
+    let spread = if spread { SPREAD } else { "" };
+    match capacity {
+        1 => spread.to_owned(),
+        more => format!("{spread}*{more}*"),
+    }
+}
+
+/// Follows the data centre's name.
+const SPREAD: &str = "+";
+
+pub(super) fn share(value: &[u8]) -> Share {
+    let mut parts = value.split(|byte| *byte == b'*').skip(1);
+    let told = parts.next().and_then(|told| std::str::from_utf8(told).ok());
+    Share {
+        aside: value.first() == Some(&ASIDE),
+        capacity: told.and_then(|told| told.parse().ok()).unwrap_or(1),
+        center: center(value),
+    }
+}
+
+fn center(value: &[u8]) -> Option<Center> {
+    let home = home(value)?;
+    let value = value.strip_prefix(&[ASIDE]).unwrap_or(value);
+    let rest = value.strip_prefix(home.as_slice())?.strip_prefix(b"|")?;
+    let number = |name: Vec<u8>| name.into_iter().map(Center::from).sum();
+    rest.starts_with(SPREAD.as_bytes()).then(|| number(home))
 }
 
 /// How the cores of a world read what is announced.
@@ -62,6 +89,6 @@ pub(super) fn homes() -> Homes {
         marks: MARKS.into(),
         home,
         set_aside,
-        is_set_aside,
+        share,
     }
 }

@@ -7,6 +7,8 @@ use super::promise::{Broken, Invariant};
 use super::store::Key;
 use super::{Prize, World};
 use eldest_core::action::{Ask, Status};
+use eldest_core::kv::Entry;
+use eldest_core::queue::{excludes, is_shared};
 
 impl World {
     /// The first one counts: what follows may follow from it. A restore takes keys away that terms stand by, and gives
@@ -50,7 +52,8 @@ impl World {
         let mut valid = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
             for term in node.valid_terms(self.now) {
-                valid.push((term.prize, term.token, index, node.beyond()));
+                let key = Arc::clone(&term.key);
+                valid.push((term.prize, term.token, index, node.beyond(), key));
             }
         }
         valid.sort_unstable();
@@ -65,7 +68,8 @@ impl World {
         }
     }
 
-    fn check_prize(&mut self, valid: &[(usize, i64, usize, bool)]) {
+    /// Terms that share do not count against each other.
+    fn check_prize(&mut self, valid: &[(usize, i64, usize, bool, Key)]) {
         let place = valid[0].0;
         let prize = &self.prizes[place];
         let capacity = prize.capacity;
@@ -74,19 +78,23 @@ impl World {
         }
         let now = self.now;
         // Whoever has a clock that nobody promised anything for is in a class of its own.
-        let beyond = valid.iter().any(|(.., beyond)| *beyond);
-        let mut older = 0;
-        for (index, (_, token, ..)) in valid.iter().enumerate() {
+        let beyond = valid.iter().any(|(.., beyond, _)| *beyond);
+        let mut older: Vec<&Key> = Vec::new();
+        for (index, (_, token, .., key)) in valid.iter().enumerate() {
             let touched = self.was_touched(place, *token);
-            if older >= capacity && !beyond {
+            let ahead = older.iter().filter(|older| excludes(older, key)).count();
+            if ahead >= capacity && !beyond {
                 let prefix = String::from_utf8_lossy(&prize.prefix).into_owned();
-                let valid: Vec<_> = valid.iter().map(|(_, token, n, _)| (token, n)).collect();
+                let valid: Vec<_> = valid.iter().map(|(_, token, n, ..)| (token, n)).collect();
                 let what = format!("too many hold {prefix}: {valid:?} as (token, node)");
                 self.broken(Invariant::Overlap, what);
                 return;
             }
-            older += usize::from(!touched);
-            if index + capacity >= valid.len() {
+            if !touched {
+                older.push(key);
+            }
+            let younger = valid[index + 1..].iter();
+            if younger.filter(|(.., other)| excludes(key, other)).count() < capacity {
                 continue;
             }
             let class = if beyond {
@@ -125,7 +133,11 @@ impl World {
         if let Some(own) = self.store.keys.get(&prefix) {
             queue = vec![own.clone()];
         }
-        let older = queue.iter().filter(|e| e.create_revision < token).count();
+        let terms = self.nodes[node].terms.iter();
+        let term = terms.rev().find(|t| t.prize == prize && t.token == token);
+        let key = term.map_or_else(|| Arc::clone(&prefix), |term| Arc::clone(&term.key));
+        let older = |e: &&Entry| e.create_revision < token && excludes(&e.key, &key);
+        let older = queue.iter().filter(older).count();
         let stands = queue.iter().any(|e| e.create_revision == token);
         let gone = self.was_touched(prize, token) || self.restored || self.nodes[node].beyond();
         if older >= capacity || !(stands || gone) {
@@ -135,12 +147,22 @@ impl World {
             );
             self.broken(Invariant::Seniority, what);
         }
-        let newest = self.prizes[prize].newest;
-        if token <= newest && !gone && capacity == 1 {
+        let Prize {
+            newest,
+            newest_alone,
+            ..
+        } = self.prizes[prize];
+        // Of those that share, an older one may learn later that it leads.
+        let shared = is_shared(&key);
+        let before = if shared { newest_alone } else { newest };
+        if token <= before && !gone && capacity == 1 {
             let what = format!("token {token} of node {node} after {newest}");
             self.broken(Invariant::Tokens, what);
         }
         self.prizes[prize].newest = newest.max(token);
+        if !shared {
+            self.prizes[prize].newest_alone = newest_alone.max(token);
+        }
         if self.recording {
             self.elected.push(super::Elected {
                 node,
@@ -244,6 +266,7 @@ impl World {
             return Err((Invariant::Leaks, format!("a lease is left: {lease:x}")));
         }
         self.all_give_way()?;
+        self.all_own_their_share()?;
         self.all_is_announced()?;
         self.all_is_shown()
     }
@@ -291,7 +314,13 @@ impl World {
         let held = nodes.flat_map(|n| n.held(&prize.prefix, self.now));
         let mut held: Vec<_> = held.map(|t| t.token).collect();
         held.sort_unstable();
-        let eldest = queue.iter().take(prize.capacity);
+        let ahead = |e: &Entry| {
+            let older = queue
+                .iter()
+                .take_while(|o| o.create_revision < e.create_revision);
+            older.filter(|o| excludes(&o.key, &e.key)).count()
+        };
+        let eldest = queue.iter().filter(|e| ahead(e) < prize.capacity);
         let eldest: Vec<_> = eldest.map(|e| e.create_revision).collect();
         if held != eldest {
             return stuck(format!("{held:?} lead, but the eldest are {eldest:?}"));

@@ -15,13 +15,13 @@ mod message;
 mod mutated;
 pub(crate) mod net;
 pub(crate) mod node;
+mod noting;
 pub(crate) mod onlookers;
 pub(crate) mod partitions;
 pub(crate) mod promise;
 pub(crate) mod settings;
 pub(crate) mod store;
 pub(crate) mod tally;
-mod told;
 mod trace;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -199,6 +199,8 @@ pub(crate) struct Prize {
     /// Terms whose work has not ended; only beyond the capacity can too many be valid.
     pub(crate) open: usize,
     pub(crate) newest: i64,
+    /// The newest token of a term that excludes all others.
+    pub(crate) newest_alone: i64,
     pub(crate) terms: u64,
     pub(crate) counter: Counter,
 }
@@ -249,6 +251,8 @@ pub(crate) struct World {
     pub(crate) together: bool,
     /// The keys of a lease are read in two pages.
     pub(crate) pages: bool,
+    /// Some of those who ask for the lock share it.
+    pub(crate) readers: bool,
     /// Leaders do guarded work.
     pub(crate) working: bool,
     /// The nodes share partitions.
@@ -305,6 +309,7 @@ impl World {
             cost: Duration::ZERO,
             together: false,
             pages: false,
+            readers: false,
             working: false,
             has_partitions: false,
             turns: 2,
@@ -443,6 +448,7 @@ impl World {
             capacity: cluster::capacity_of(prefix),
             open: 0,
             newest: 0,
+            newest_alone: 0,
             terms: 0,
             counter: Counter::default(),
         });

@@ -127,6 +127,10 @@ pub(crate) struct Node {
     pub(crate) work: Work,
     /// The data centre that it announces.
     pub(crate) home: Home,
+    /// The capacity that it announces.
+    pub(crate) capacity: u32,
+    /// Whether it announces that data centres are to own equal shares.
+    pub(crate) spread: bool,
     /// How its candidates look at the queue.
     pub(crate) follow: WatchScope,
     pub(crate) paused: bool,
@@ -162,7 +166,7 @@ pub(crate) struct Node {
     pub(crate) terms: Vec<Term>,
     pub(crate) candidates: BTreeMap<SlotId, SimCandidate>,
     pub(crate) stood: BTreeMap<Key, SlotId>,
-    /// Slots of a semaphore, of which one session has several.
+    /// Slots of a semaphore or of a shared lock, of which one session has several.
     pub(crate) permits: Vec<SlotId>,
     pub(crate) recording: bool,
     pub(crate) closed: bool,
@@ -202,6 +206,8 @@ impl Node {
             link: Link::default(),
             work: Work::After(Duration::ZERO),
             home: Home::Nowhere,
+            capacity: 1,
+            spread: false,
             follow: WatchScope::Auto,
             paused: false,
             suspended: None,

@@ -9,7 +9,7 @@ use crate::candidate::phase::Phase;
 use crate::ids::RequestId;
 use crate::kv::{Entry, Header};
 use crate::pause::{LONGEST_PAUSE, Pace, pause};
-use crate::queue::Own;
+use crate::queue::{Own, excludes};
 use crate::reason::EndReason;
 use crate::time::Time;
 
@@ -131,17 +131,16 @@ impl Candidacy {
         });
     }
 
-    /// What the answer to a join under `lease` says: whether a key was `created`, and what stands under the prefix.
+    /// What the answer to a join with that `key` under `lease` says: whether a key was `created`, and what stands under the prefix.
     pub(crate) fn joined(
         &mut self,
         now: Time,
-        lease: i64,
+        (key, lease): (Arc<[u8]>, i64),
         (header, created): (Header, bool),
         entries: &[Entry],
         closing: bool,
     ) -> JoinOutcome {
         self.failures = 0;
-        let key = self.key(lease);
         let standing = entries.iter().find(|e| e.key == key);
         if !self.wanted {
             let create_revision = standing.map(|e| e.create_revision);
@@ -190,7 +189,14 @@ impl Candidacy {
         })
     }
 
-    /// At `revision` so many stand under the prefix, or a key that is not allowed beside it.
+    /// How many of those that stand exclude its key of that lease.
+    pub(crate) fn excluded_by(&self, entries: &[Entry], lease: i64) -> usize {
+        let key = self.key(lease);
+        let excluding = entries.iter().filter(|entry| excludes(&entry.key, &key));
+        excluding.count()
+    }
+
+    /// At `revision` so many stand under the prefix that exclude it, or a key that is not allowed beside it.
     pub(crate) fn not_admitted(
         &mut self,
         revision: i64,
@@ -205,7 +211,7 @@ impl Candidacy {
         } else if standing >= self.capacity() {
             NotAdmitted::Taken
         } else {
-            // A permit is free of those who stood then; whoever joins before us is seen by the transaction.
+            // It may hold beside those who stood then; whoever joins before us is seen by the transaction.
             self.free_at = revision;
             NotAdmitted::Again
         }

@@ -9,7 +9,7 @@ use crate::candidate::phase::Phase;
 use crate::cleanup::Shown;
 use crate::ids::{RequestId, SlotId, WatchId};
 use crate::kv::{Change, Entry, Reach};
-use crate::partitions::{Wants, partition_key};
+use crate::partitions::{Share, Wants, partition_key};
 use crate::pause::Pace;
 use crate::queue::{
     Fate, Own, Place, PredecessorView, PrefixView, View, Watcher, Watching, ahead, place_in,
@@ -187,7 +187,7 @@ impl Candidacy {
     /// shows a key that was created then, or none.
     pub(crate) fn wants(
         &self,
-        is_set_aside: fn(&[u8]) -> bool,
+        share: fn(&[u8]) -> Share,
         shown: impl Fn(&[u8], Option<i64>, i64) -> Shown,
     ) -> Option<Wants> {
         let (Role::Member(member), Phase::Waiting { own }, View::Prefix(view)) =
@@ -198,7 +198,7 @@ impl Candidacy {
         let roster = view.roster();
         let shown = |key: &[u8], created| shown(key, created, roster.revision());
         let complete = view.is_synced();
-        complete.then(|| member.wants(&self.prefix, own, roster, is_set_aside, shown))
+        complete.then(|| member.wants(&self.prefix, own, roster, share, shown))
     }
 
     /// A member's: the answer to a take, at `revision`, names a partition. If that was `taken` under `lease`, its key; `Err`

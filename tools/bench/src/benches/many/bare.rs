@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use etcd_client::{
-    Client, Compare, CompareOp, DeleteOptions, GetOptions, PutOptions, Txn, TxnOp, WatchOptions,
-    WatchRequestSender,
+    Client, Compare, CompareOp, DeleteOptions, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse,
+    TxnResponse, WatchOptions, WatchRequestSender,
 };
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -55,7 +55,10 @@ impl Bare {
                 // A task of its own, so that all processors write requests.
                 let put = async move {
                     let numbers = first..n.min(first + IN_ONE);
-                    client.txn(join(&prefix, numbers, lease)).await
+                    let all = numbers.len();
+                    let joined = client.txn(join(&prefix, numbers, lease)).await?;
+                    ensure!(leads(&joined) == all, "somebody else stands there");
+                    anyhow::Ok(())
                 };
                 tokio::spawn(put).await??;
                 anyhow::Ok(())
@@ -98,6 +101,17 @@ fn join(prefix: &str, numbers: std::ops::Range<usize>, lease: i64) -> Txn {
         operations.push(TxnOp::get(format!("{prefix}/{number}/"), Some(first)));
     }
     Txn::new().when(compares).and_then(operations)
+}
+
+/// Looks at the answer, as every leader must: in how many elections a key was put and stands alone.
+fn leads(joined: &TxnResponse) -> usize {
+    let responses = joined.op_responses().into_iter();
+    let alone = responses.filter(|response| match response {
+        // etcd counts all keys, however many it returns.
+        TxnOpResponse::Get(found) => found.count() == 1,
+        _ => false,
+    });
+    if joined.succeeded() { alone.count() } else { 0 }
 }
 
 /// Watches of one stream: one for each election, as the library has them.

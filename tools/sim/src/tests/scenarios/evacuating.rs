@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::tests::{E, GRACE, TTL};
-use crate::world::World;
 use crate::world::home::{Home, MARKS};
 use crate::world::node::Work;
+use crate::world::store::Key;
+use crate::world::{Fate, World};
 use eldest_core::action::{SlotId, Status};
 use eldest_core::candidate::WatchScope;
 use eldest_core::reason::LostReason;
@@ -111,6 +112,32 @@ fn whoever_stands_alone_goes_on_and_gives_way_when_somebody_elsewhere_comes() {
         assert_eq!(joined(&w), moved, "{scope:?}");
         w.check_settled();
     }
+}
+
+#[test]
+fn a_leader_does_not_give_way_for_a_key_without_a_lease() {
+    for scope in SCOPES {
+        let mut w = seated(scope, &[East]);
+        w.store.put(&Key::from(*b"e/foreign"), b"", 0);
+        w.publish();
+        w.evacuate(East, None);
+        w.run(TTL * 2);
+        assert!(w.leads(0) && terms(&w, 0) == 1, "{scope:?}");
+    }
+}
+
+/// The orders are read again before the queue is: it shows a candidate that has left meanwhile.
+#[test]
+fn a_leader_that_has_missed_changes_of_its_queue_does_not_give_way_by_what_it_saw_before() {
+    let mut w = seated(WatchScope::Everyone, &[East, West]);
+    let lists_queue = |ask: &Ask| matches!(ask, Ask::List { prefix, .. } if **prefix == *E);
+    w.the_next(1, 0, lists_queue, Fate::AnswerLost);
+    w.disturb_watches(0, true);
+    w.leave(1, E);
+    w.evacuate(East, None);
+    w.run(TTL * 2);
+    assert!(w.leads(0) && terms(&w, 0) == 1);
+    w.check_settled();
 }
 
 #[test]
@@ -297,8 +324,11 @@ fn in_a_long_queue_whoever_follows_its_predecessor_moves_once_for_each_order() {
     let mut homes = vec![East; 5];
     homes.extend([West; 2]);
     let mut w = seated(WatchScope::Predecessor, &homes);
+    w.nodes[0].work = Work::After(GRACE / 2);
     w.evacuate(East, None);
-    w.until("the west leads", ms(200), |w| w.leads(5));
+    w.run(ms(100));
+    assert!(order(&w).starts_with(&[0, 5, 6]), "nobody delays the west");
+    w.until("the west leads", GRACE / 2, |w| w.leads(5));
     w.run(secs(1));
     assert_eq!(joined(&w), 7 + 5);
     w.run(TTL * 2);
@@ -315,6 +345,10 @@ fn locks_stay_with_their_holders() {
     w.evacuate(East, None);
     w.run(secs(2));
     assert!(w.leads(1));
+    assert_eq!(w.leader(b"l/"), Some(0));
+    // Whoever looks at its place again stays there, too.
+    w.disturb_watches(0, true);
+    w.run(secs(2));
     assert_eq!(w.leader(b"l/"), Some(0));
 }
 

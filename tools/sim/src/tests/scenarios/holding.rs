@@ -252,3 +252,118 @@ fn a_key_without_a_lease_before_a_lock_is_told_of_and_left_alone() {
     w.delete(&key("l/0"));
     w.until("it holds", ms(100), |w| w.leader(L) == Some(0));
 }
+
+/// What a node's candidacies of the lock are told, eldest first.
+fn standings(w: &World, nodes: &[usize]) -> Vec<Option<Status>> {
+    let last = |node: &usize| w.nodes[*node].candidates.values().next_back();
+    let status = |node| last(node).and_then(|candidate| candidate.status);
+    nodes.iter().map(status).collect()
+}
+
+fn leads(status: Option<&Status>) -> bool {
+    matches!(status, Some(Status::Leading { .. }))
+}
+
+#[test]
+fn those_who_share_hold_together_and_one_behind_a_waiter_waits() {
+    let mut w = World::new(5, 1);
+    for (node, shared) in [true, true, false, true, false].into_iter().enumerate() {
+        if shared {
+            w.acquire_shared(node, L, false);
+        } else {
+            w.acquire(node, L, false);
+        }
+        w.run(ms(20));
+    }
+    let all = [0, 1, 2, 3, 4];
+    let holding = |w: &World| {
+        standings(w, &all)
+            .iter()
+            .map(|status| leads(status.as_ref()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(holding(&w), [true, true, false, false, false]);
+    assert_eq!(
+        standings(&w, &[3]),
+        [Some(Status::waiting(1))],
+        "behind the waiter alone"
+    );
+    for first in [1, 0] {
+        assert!(!leads(standings(&w, &[2])[0].as_ref()), "it waits for both");
+        w.release(first, L);
+        w.run(ms(40));
+    }
+    assert!(leads(standings(&w, &[2])[0].as_ref()));
+    assert_eq!(w.holders(L), 1);
+    w.release(2, L);
+    w.run(ms(40));
+    assert!(leads(standings(&w, &[3])[0].as_ref()));
+    assert_eq!(w.holders(L), 1);
+    w.release(3, L);
+    w.run(ms(40));
+    assert!(leads(standings(&w, &[4])[0].as_ref()));
+    w.run(secs(20));
+    w.check_settled();
+}
+
+#[test]
+fn a_shared_lock_that_nobody_else_wants_costs_its_holders_no_message_of_each_other() {
+    let mut w = World::new(3, 1);
+    for node in 0..3 {
+        w.acquire_shared(node, L, false);
+        w.run(ms(20));
+    }
+    assert_eq!(w.holders(L), 3);
+    let asked: Vec<_> = (0..3).map(|node| w.count(node, |_| true)).collect();
+    w.release(0, L);
+    w.run(ms(40));
+    assert_eq!(w.holders(L), 2);
+    for node in [1, 2] {
+        assert_eq!(w.count(node, |_| true), asked[node], "it asks nothing");
+    }
+}
+
+#[test]
+fn an_attempt_to_share_takes_a_second_transaction_and_fails_behind_one_who_does_not() {
+    let mut w = World::new(4, 1);
+    w.acquire_shared(0, L, true);
+    w.run(ms(20));
+    w.acquire_shared(1, L, true);
+    w.run(ms(20));
+    assert_eq!((w.holders(L), w.count(1, joins)), (2, 2));
+    w.acquire(2, L, true);
+    w.run(ms(20));
+    assert_eq!(ended(&w, 2), Some((EndReason::Taken, None)));
+    w.acquire(2, L, false);
+    w.run(ms(20));
+    w.acquire_shared(3, L, true);
+    w.run(ms(20));
+    assert_eq!(ended(&w, 3), Some((EndReason::Taken, None)));
+    assert_eq!(w.holders(L), 2);
+    w.give_up(2, L);
+    w.run(ms(40));
+    w.acquire_shared(3, L, true);
+    w.run(ms(20));
+    assert_eq!(w.holders(L), 3);
+}
+
+#[test]
+fn several_tasks_of_a_session_share_each_under_a_key_of_its_own() {
+    let mut w = World::new(2, 1);
+    for _ in 0..3 {
+        w.acquire_shared(0, L, false);
+        w.run(ms(20));
+    }
+    assert_eq!((w.holders(L), w.store.queue(L).len()), (3, 3));
+    w.acquire(1, L, false);
+    w.run(ms(20));
+    // Its lease goes, and all of its keys at once.
+    w.nodes[0].work = Work::Never;
+    w.revoke(w.nodes[0].lease().unwrap());
+    w.until("the next holds it", secs(1), |w| w.leader(L) == Some(1));
+    for _ in 0..3 {
+        w.release(0, L);
+    }
+    w.run(secs(20));
+    w.check_settled();
+}

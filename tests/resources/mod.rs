@@ -16,8 +16,8 @@ fn entries(folder: &str) -> Result<u64> {
     Ok(std::fs::read_dir(folder)?.count() as u64)
 }
 
-/// Everything that is held now, here and in etcd.
-pub(crate) async fn held(etcd: &Etcd, client: &Client) -> Result<Resources> {
+/// Counts what is in use now, here and in etcd.
+pub(crate) async fn in_use(etcd: &Etcd, client: &Client) -> Result<Resources> {
     let mut client = client.clone();
     let leases = client.leases().await?.leases().len() as u64;
     let all = etcd_client::GetOptions::new().with_all_keys();
@@ -33,7 +33,7 @@ pub(crate) async fn held(etcd: &Etcd, client: &Client) -> Result<Resources> {
     })
 }
 
-/// What may be held when nobody is there any more: the tasks of the test itself. Threads and descriptors that a process
+/// What may be in use when nobody is there any more: the tasks of the test itself. Threads and descriptors that a process
 /// has once for all are for a baseline to show.
 pub(crate) fn idle(own: &Resources) -> Resources {
     Resources {
@@ -44,11 +44,11 @@ pub(crate) fn idle(own: &Resources) -> Resources {
     }
 }
 
-/// Waits until no more is held than `allowed`: things end in the background.
+/// Waits until no more is in use than `allowed`: things end in the background.
 pub(crate) async fn settled(etcd: &Etcd, client: &Client, allowed: Resources) -> Result<Resources> {
     let mut last = Resources::default();
     let waited = eventually(PATIENCE, "all is given back", async || {
-        last = held(etcd, client).await.ok()?;
+        last = in_use(etcd, client).await.ok()?;
         let fits = last.leases <= allowed.leases
             && last.keys <= allowed.keys
             && last.watchers <= allowed.watchers

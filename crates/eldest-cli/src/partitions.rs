@@ -1,0 +1,161 @@
+//! Implements `eldest run --partitions`: runs one program for each partition that this node owns.
+
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use eldest::{BoxError, CancellationToken, Partition, Partitions};
+use tokio::sync::RwLock;
+
+use crate::contain::{self, Exit};
+use crate::global::Global;
+use crate::pause::Pause;
+use crate::resource::Sharing;
+use crate::supervise::{self, Outcome, Supervisor};
+
+const HEADING: &str = "Partitions";
+
+/// The options of shared partitions.
+#[derive(Debug, clap::Args)]
+#[group(id = "partitioned")]
+pub(crate) struct Args {
+    /// Instead of standing in an election, share the partitions of this name with other nodes, and run one program for each
+    /// partition that this node owns
+    #[arg(
+        long, value_name = "NAME", requires = "count", help_heading = HEADING,
+        conflicts_with_all = ["election", "follow_cmd", "serve", "command", "url"]
+    )]
+    pub(crate) partitions: Option<String>,
+
+    /// The number of partitions, the same on every node; 1 to 65536
+    #[arg(
+        long, value_name = "N", requires = "partitions", conflicts_with = "election", help_heading = HEADING,
+        value_parser = clap::value_parser!(u32).range(1..=65536)
+    )]
+    count: Option<u32>,
+
+    /// This node's share in proportion to those of the others; 1 to 1000 [default: 1]
+    #[arg(
+        long, value_name = "C", requires = "partitions", conflicts_with = "election", help_heading = HEADING,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
+    capacity: Option<u32>,
+}
+
+/// Runs programs until one has ended for good, or we are told to end.
+pub(crate) async fn run(
+    global: &Global,
+    args: &Args,
+    supervise: &supervise::Args,
+    restart: bool,
+) -> Result<ExitCode> {
+    let name = args.partitions.as_deref().unwrap_or_default();
+    let opened = Supervisor::open(
+        &global.connection,
+        supervise,
+        name,
+        Sharing::Alone,
+        args.capacity,
+    );
+    let (session, supervisor) = opened.await?;
+    // It is nobody's program: each partition's is told its number.
+    supervisor.dismiss().await;
+    let programs = Programs {
+        partitions: session.partitions(name, args.count.unwrap_or_default())?,
+        supervisor: Arc::clone(&supervisor),
+        restart,
+        running: RwLock::default(),
+        verdict: Mutex::default(),
+    };
+    let done = programs.share().await;
+    supervisor.close(&session).await;
+    done
+}
+
+/// The programs of all partitions that this node owns.
+struct Programs {
+    partitions: Partitions,
+    supervisor: Arc<Supervisor>,
+    restart: bool,
+    /// Each program holds it for reading.
+    running: RwLock<()>,
+    /// The first end of a program that ends the command.
+    verdict: Mutex<Option<Result<Exit>>>,
+}
+
+impl Programs {
+    /// Is a member of the partitions until all programs have ended.
+    async fn share(self) -> Result<ExitCode> {
+        let shutdown = CancellationToken::new();
+        // All keys are kept until the last program has ended.
+        let stopping = async {
+            self.supervisor.signals.stop.cancelled().await;
+            drop(self.running.write().await);
+            shutdown.cancel();
+            std::future::pending::<()>().await;
+        };
+        let work = async |partition: Partition| {
+            self.work(&partition).await;
+            Ok::<_, BoxError>(())
+        };
+        let ran = tokio::select! {
+            ran = self.partitions.run(shutdown.clone(), work) => ran,
+            () = stopping => Ok(None),
+        };
+        let verdict = self.verdict.into_inner();
+        match verdict.unwrap_or_else(PoisonError::into_inner) {
+            Some(exit) => Ok(exit?.code().into()),
+            None => Ok(ran.map(|_| ExitCode::SUCCESS)?),
+        }
+    }
+
+    /// The work on one partition, which lasts as long as its term.
+    async fn work(&self, partition: &Partition) {
+        let lost = partition.lost();
+        let running = tokio::select! {
+            biased;
+            () = lost.cancelled() => return,
+            running = self.running.read() => running,
+        };
+        if let Some(verdict) = self.run(partition).await {
+            let mut first = self.verdict.lock().unwrap_or_else(PoisonError::into_inner);
+            first.get_or_insert(verdict);
+            self.supervisor.signals.stop.cancel();
+        }
+        drop(running);
+        lost.cancelled().await;
+    }
+
+    /// Runs the partition's program during its term. `None`: the term is over, or we are to end.
+    async fn run(&self, partition: &Partition) -> Option<Result<Exit>> {
+        let (stop, lost) = (&self.supervisor.signals.stop, partition.lost());
+        let number = partition.number();
+        let supervisor = match self.supervisor.for_partition(&self.partitions, number) {
+            Ok(supervisor) => supervisor,
+            Err(error) => return Some(Err(error)),
+        };
+        let mut pause = Pause::new();
+        loop {
+            let begun = contain::now();
+            let exit = match supervisor.run(&partition.term()).await {
+                Err(error) => return Some(Err(error)),
+                Ok(Outcome::Stopped) => return None,
+                Ok(_) if lost.is_cancelled() || stop.is_cancelled() => return None,
+                // What was lost is not the term itself: the program begins again when it can.
+                Ok(Outcome::Lost) => continue,
+                Ok(Outcome::Ended(exit)) => exit,
+            };
+            if !self.restart {
+                tracing::warn!(partition = number, %exit, "the partition's program has ended: stopping");
+                return Some(Ok(exit));
+            }
+            let pause = pause.after(begun);
+            tracing::warn!(partition = number, %exit, ?pause, "the partition's program has ended; it starts again");
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                () = lost.cancelled() => return None,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+}

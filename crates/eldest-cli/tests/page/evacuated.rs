@@ -1,0 +1,63 @@
+//! Tests what the page shows of evacuated data centres, which a sidecar takes orders for.
+
+use std::net::SocketAddr;
+
+use crate::browser::Browser;
+use crate::caller::exactly;
+use crate::looks::CONTRASTS;
+use crate::stage::{ELECTION, Result, Stage, answers};
+
+async fn send(at: SocketAddr, method: &str, body: &str) -> Result {
+    let request = format!(
+        "{method} /v1/evacuations/dc1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+        Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = exactly(at, &request).await?;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_order_and_the_nodes_that_it_concerns_are_shown_until_it_is_lifted() -> Result {
+    let Some(mut browser) = Browser::start().await? else {
+        return Ok(());
+    };
+    let stage = Stage::new().await?;
+    let place = |name| ["--announce", name];
+    let a = stage.node("60s", "a", &place("data_center=dc1")).await?;
+    answers(a.at, "/leader", 200).await?;
+    let b = stage.node("60s", "b", &place("data_center=dc2")).await?;
+    answers(b.at, "/ready", 200).await?;
+    browser.open(b.at).await?;
+    browser.until_count(".roster tbody tr", 2).await?;
+    let hidden = "document.querySelector('.orders').hidden";
+    assert_eq!(browser.tell(hidden).await?, true);
+
+    let order = r#"{"for_ms": 7200000, "by": "ops", "reason": "<b>new</b> switches"}"#;
+    send(a.at, "PUT", order).await?;
+    browser.until_leads(ELECTION, "b").await?;
+    browser.until_count(".orders li", 1).await?;
+    let said = browser.texts(".orders li").await?.concat();
+    assert!(
+        said.starts_with("Data center dc1 is evacuated until "),
+        "{said}"
+    );
+    assert!(said.ends_with(", by ops: <b>new</b> switches"), "{said}");
+    browser.until_count(".roster tbody tr", 2).await?;
+    let away = "[...document.querySelectorAll('.badge.away')].map(badge => badge.parentElement.firstChild.textContent)";
+    assert_eq!(browser.tell(away).await?, serde_json::json!(["a"]));
+    for scheme in ["light", "dark"] {
+        browser.scheme(scheme).await?;
+        let worst = &browser.tell(CONTRASTS).await?[0];
+        assert!(worst[0].as_f64() >= Some(4.5), "{scheme}: {worst}");
+    }
+
+    send(b.at, "DELETE", "").await?;
+    browser.until(hidden).await?;
+    browser.until_count(".badge.away", 0).await?;
+    assert!(browser.is_the_same().await?, "it was loaded anew");
+    assert_eq!(browser.complaints(), [""; 0]);
+    a.stop().await?;
+    b.stop().await
+}

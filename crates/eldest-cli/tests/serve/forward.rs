@@ -1,0 +1,241 @@
+//! Tests `eldest serve --forward`: requests to any node reach the program beside the leader.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::Router;
+use axum::routing::any;
+use eldest_fixtures::tls::Authority;
+use eldest_testing::eventually;
+use http::HeaderMap;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::caller::{get, post};
+use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, eldest, free_port};
+
+/// A program that says its name and the headers of its requests.
+async fn program(name: &'static str) -> Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let at = listener.local_addr()?;
+    let said = any(async move |headers: HeaderMap| format!("{name} {headers:?}"));
+    tokio::spawn(axum::serve(listener, Router::new().fallback(said)).into_future());
+    Ok(format!("http://{at}"))
+}
+
+/// A node with a program beside it, and where it passes requests on.
+async fn node(stage: &Stage, name: &'static str) -> Result<(Node, SocketAddr)> {
+    let program = program(name).await?;
+    let (node, at) = beside(stage, name, "60s", &program, &[]).await?;
+    // It waits for a leader until somebody leads.
+    answers(at, "/", 200).await?;
+    Ok((node, at))
+}
+
+/// A node beside that program, and where it passes requests on.
+async fn beside(
+    stage: &Stage,
+    name: &str,
+    ttl: &str,
+    program: &str,
+    more: &[&str],
+) -> Result<(Node, SocketAddr)> {
+    let at = free_port().await?;
+    let told = at.to_string();
+    let args = [
+        "serve",
+        ELECTION,
+        "--id",
+        name,
+        "--listen",
+        "127.0.0.1:0",
+        "--grace",
+        "400ms",
+    ];
+    let mut command = stage.command(ttl, &args);
+    command.args(["--forward", program, "--forward-listen", &told]);
+    command.args(more);
+    Ok((Node::start(stage, name, command)?, at))
+}
+
+/// Serves TLS in front of that address, with a certificate of that authority, and counts the connections on which requests arrive.
+async fn encrypted(to: SocketAddr, authority: &Authority) -> Result<(String, Arc<AtomicU64>)> {
+    let signed = authority.sign("127.0.0.1")?;
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![CertificateDer::from_pem_slice(
+                signed.certificate.as_bytes(),
+            )?],
+            PrivateKeyDer::from_pem_slice(signed.key.as_bytes())?,
+        )?;
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("https://{}", listener.local_addr()?);
+    let arrived = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&arrived);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, counted) = (acceptor.clone(), Arc::clone(&counted));
+            tokio::spawn(async move {
+                let stream = acceptor.accept(stream).await?;
+                let (mut from, mut back) = tokio::io::split(stream);
+                let mut first = [0; 1];
+                let read = from.read(&mut first).await?;
+                counted.fetch_add(read as u64, Ordering::SeqCst);
+                let (mut answer, mut request) = TcpStream::connect(to).await?.into_split();
+                request.write_all(&first[..read]).await?;
+                tokio::try_join!(
+                    tokio::io::copy(&mut from, &mut request),
+                    tokio::io::copy(&mut answer, &mut back),
+                )?;
+                Ok::<_, std::io::Error>(())
+            });
+        }
+    });
+    Ok((url, arrived))
+}
+
+#[tokio::test]
+async fn a_leader_at_an_https_address_is_reached_if_its_authority_is_trusted_and_sent_nothing_otherwise()
+-> Result {
+    let stage = Stage::new().await?;
+    let authority = Authority::new()?;
+    let file = |name: &str| stage.folder.path().join(name).display().to_string();
+    std::fs::write(file("ca.pem"), authority.pem())?;
+    std::fs::write(file("stranger.pem"), Authority::new()?.pem())?;
+    let plain = program("a").await?;
+    let behind: SocketAddr = plain.trim_start_matches("http://").parse()?;
+    let (program_url, to_program) = encrypted(behind, &authority).await?;
+    let leader_at = free_port().await?;
+    let (url, arrived) = encrypted(leader_at, &authority).await?;
+    let args = [
+        "serve",
+        ELECTION,
+        "--id",
+        "a",
+        "--listen",
+        "127.0.0.1:0",
+        "--grace",
+        "400ms",
+    ];
+    let mut command = stage.command("60s", &args);
+    command.args(["--forward", &program_url, "--forward-ca", &file("ca.pem")]);
+    command.args(["--forward-listen", &leader_at.to_string()]);
+    command.args(["--announce", &format!("forward={url}")]);
+    let a = Node::start(&stage, "a", command)?;
+    answers(leader_at, "/", 200).await?;
+    assert!(to_program.load(Ordering::SeqCst) > 0, "the program has TLS");
+
+    // The leader may have sent itself the request that waited for it.
+    let before = arrived.load(Ordering::SeqCst);
+    // It waits for one TTL and 5 seconds before it refuses.
+    let stranger = file("stranger.pem");
+    let (doubting, at) = beside(&stage, "b", "3s", &plain, &["--forward-ca", &stranger]).await?;
+    let refused = eventually(SOON, "it refuses", async || post(at, "/").await.ok()).await?;
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert_eq!(refused.problem(), "leader_unreachable");
+    assert!(refused.body.contains("UnknownIssuer"), "{refused:?}");
+    assert_eq!(arrived.load(Ordering::SeqCst), before, "nothing is sent");
+
+    let more = ["--forward-ca", &file("ca.pem")];
+    let (trusting, at) = beside(&stage, "c", "60s", &plain, &more).await?;
+    answers(at, "/", 200).await?;
+    let answer = post(at, "/orders?id=7").await?;
+    assert!(answer.body.starts_with("a "), "{}", answer.body);
+    assert!(arrived.load(Ordering::SeqCst) > before, "it came by TLS");
+    doubting.stop().await?;
+    trusting.stop().await?;
+    a.stop().await
+}
+
+#[tokio::test]
+async fn requests_to_any_node_reach_the_program_beside_the_leader() -> Result {
+    let stage = Stage::new().await?;
+    let (a, at_a) = node(&stage, "a").await?;
+    let (b, at_b) = node(&stage, "b").await?;
+    for at in [at_a, at_b] {
+        let answer = post(at, "/orders?id=7").await?;
+        assert_eq!(answer.status, 200);
+        assert!(answer.body.starts_with("a "), "{}", answer.body);
+        for part in [
+            "\"eldest-fencing-token\"",
+            "\"x-forwarded-for\": \"127.0.0.1",
+        ] {
+            assert!(answer.body.contains(part), "{part}: {}", answer.body);
+        }
+    }
+    let said = std::fs::read_to_string(stage.folder.path().join("out-b"))?;
+    assert!(
+        said.contains(&format!("passing requests on at http://{at_b}/\n")),
+        "{said}"
+    );
+    a.stop().await?;
+    eventually(SOON, "the other leads", async || {
+        let answer = get(at_b, "/").await.ok()?;
+        answer.body.starts_with("b ").then_some(())
+    })
+    .await?;
+    b.stop().await
+}
+
+#[test]
+fn what_cannot_be_passed_on_is_refused_with_the_rule() -> Result {
+    for wrong in ["8080", "ftp://127.0.0.1:1", "http://127.0.0.1:1/path"] {
+        let output = eldest(&["serve", "e", "--forward", wrong]).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("--forward") && said.contains("https://HOST:PORT"),
+            "{said}"
+        );
+    }
+    let output = eldest(&["serve", "e", "--forward-ca", "ca.pem"]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--forward <URL>"), "{said}");
+    let folder = tempfile::tempdir()?;
+    let empty = folder.path().join("empty").display().to_string();
+    std::fs::write(&empty, "")?;
+    let forward = ["--forward", "http://127.0.0.1:1"];
+    let cases: [(&[&str], &[&str]); 6] = [
+        (
+            &["e", "f", "--forward-listen", "127.0.0.1:0"],
+            &["--forward", "one election"],
+        ),
+        (
+            &["e", "--forward-listen", "0.0.0.0:0"],
+            &["--forward-listen", "--announce forward=HOST:PORT"],
+        ),
+        (
+            &["e", "--forward-listen", "8480"],
+            &["--forward-listen", "8480"],
+        ),
+        (&["e", "--observe"], &["--forward", "--observe"]),
+        (
+            &["e", "--forward-ca", "/nowhere"],
+            &["--forward-ca /nowhere", "No such file"],
+        ),
+        (
+            &["e", "--forward-ca", &empty],
+            &["--forward-ca", "no certificate"],
+        ),
+    ];
+    for (args, parts) in cases {
+        let output =
+            eldest(&[&["serve", "--listen", "127.0.0.1:0"], args, &forward].concat()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        for part in parts {
+            assert!(said.contains(part), "{part:?} is not in {said:?}");
+        }
+    }
+    Ok(())
+}

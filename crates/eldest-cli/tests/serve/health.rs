@@ -1,0 +1,142 @@
+//! Tests `eldest serve` beside a program whose health it watches.
+
+use std::time::Duration;
+
+use eldest_fixtures::tls::Authority;
+use eldest_testing::eventually;
+
+use crate::caller::{get, post};
+use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, eldest};
+
+/// `eldest serve` at a free port, which need not be ready.
+async fn beside(stage: &Stage, name: &str, more: &[&str]) -> Result<Node> {
+    let args = ["serve", ELECTION, "--id", name, "--listen", "127.0.0.1:0"];
+    let mut command = stage.command("60s", &args);
+    command.args(["--grace", "400ms"]).args(more);
+    stage.announced(name, "http", command).await
+}
+
+/// Waits until the node is not ready, and says so.
+async fn is_unready(node: &Node, reason: &str) -> Result {
+    Ok(eventually(SOON, format!("not ready: {reason}"), async || {
+        let answer = get(node.at, "/ready").await.ok()?;
+        (answer.status == 503 && answer.body.contains(reason)).then_some(())
+    })
+    .await?)
+}
+
+#[tokio::test]
+async fn a_hung_program_loses_the_lead_and_gets_no_turn_before_it_is_well() -> Result {
+    let stage = Stage::new().await?;
+    let well = stage.folder.path().join("well");
+    let check = format!("test -e {}", well.display());
+    let often = ["--health-every", "100ms", "--health-limit", "3s"];
+    let more = [
+        &["--health-cmd", &check, "--stall-timeout", "3s"],
+        &often[..],
+    ]
+    .concat();
+    let a = beside(&stage, "a", &more).await?;
+    is_unready(&a, "no heartbeat within 3s").await?;
+    let at = a.at;
+    let beating = tokio::spawn(async move {
+        loop {
+            let _ = post(at, "/v1/elections/team/e/heartbeat").await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    // One condition alone is not enough.
+    is_unready(&a, "the health command failed").await?;
+    std::fs::write(&well, "")?;
+    answers(a.at, "/leader", 200).await?;
+    let b = stage.node("60s", "b", &[]).await?;
+    beating.abort();
+    answers(b.at, "/leader", 200).await?;
+    is_unready(&a, "no heartbeat within 3s").await?;
+    assert!(a.log().contains("unhealthy"), "{}", a.log());
+    b.stop().await?;
+    a.stop().await
+}
+
+#[tokio::test]
+async fn a_program_is_asked_by_https_and_trusted_by_its_authority_alone() -> Result {
+    let stage = Stage::new().await?;
+    let authority = Authority::new()?;
+    let signed = authority.sign("127.0.0.1")?;
+    let file = |name: &str| stage.folder.path().join(name).display().to_string();
+    std::fs::write(file("node.pem"), signed.certificate)?;
+    std::fs::write(file("node.key"), signed.key)?;
+    std::fs::write(file("ca.pem"), authority.pem())?;
+    std::fs::write(file("stranger.pem"), Authority::new()?.pem())?;
+    // A node answers by TLS, as a program would.
+    let program = ["serve", "other", "--observe", "--listen", "127.0.0.1:0"];
+    let mut command = stage.command("60s", &program);
+    command.args([
+        "--http-cert",
+        &file("node.pem"),
+        "--http-key",
+        &file("node.key"),
+    ]);
+    let program = stage.announced("program", "https", command).await?;
+    let url = format!("https://{}/live", program.at);
+    let asks = |ca: String| {
+        let often = ["--health-every", "100ms", "--health-limit", "3s"];
+        let more = [&["--health-url", &url, "--health-ca", &ca], &often[..]].concat();
+        more.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let trusts = async |name: &str, ca: &str| {
+        let more = asks(file(ca));
+        let more: Vec<&str> = more.iter().map(String::as_str).collect();
+        beside(&stage, name, &more).await
+    };
+    let doubting = trusts("doubting", "stranger.pem").await?;
+    is_unready(&doubting, "certificate").await?;
+    let a = trusts("a", "ca.pem").await?;
+    answers(a.at, "/leader", 200).await?;
+    program.stop().await?;
+    answers(a.at, "/leader", 503).await?;
+    is_unready(&a, "not healthy").await?;
+    doubting.stop().await?;
+    a.stop().await
+}
+
+#[test]
+fn health_options_that_cannot_be_meant_are_refused() -> Result {
+    let folder = tempfile::tempdir()?;
+    let empty = folder.path().join("empty").display().to_string();
+    std::fs::write(&empty, "")?;
+    for (more, parts) in [
+        (vec!["--health-url", "ftp://a/"], ["ftp://a/", "https://"]),
+        (vec!["--health-ca", &empty], ["--health-url", "required"]),
+        (
+            vec!["--health-url", "http://a/", "--health-ca", &empty],
+            ["--health-ca", "http://a/ is not an https URL"],
+        ),
+        (
+            vec!["--health-url", "https://a/", "--health-ca", &empty],
+            ["--health-ca", "no certificate"],
+        ),
+        (
+            vec!["--health-url", "https://a/", "--health-ca", "/nowhere"],
+            ["--health-ca /nowhere", "https://a/"],
+        ),
+        (
+            vec!["--health-cmd", "true", "--observe"],
+            ["health check", "--observe"],
+        ),
+        (
+            vec!["--stall-timeout", "3s", "--observe"],
+            ["--stall-timeout", "--observe"],
+        ),
+        (vec!["--stall-timeout", "3"], ["--stall-timeout", "3s"]),
+    ] {
+        let args = [&["serve", "e", "--listen", "127.0.0.1:0"], &more[..]].concat();
+        let output = eldest(&args).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{args:?}: {part:?} is not in {said:?}");
+        }
+    }
+    Ok(())
+}

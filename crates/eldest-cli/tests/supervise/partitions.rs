@@ -1,0 +1,241 @@
+//! `eldest run --partitions`: each partition has one program at a time, whatever happens to its node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use eldest_testing::eventually;
+
+use crate::diary::{Diary, output, text};
+use crate::stage::{Node, Result, Stage, TAKEOVER, eldest};
+
+const COUNT: usize = 4;
+/// Leaves room for a grace period in which a program says its last word even on a busy machine.
+const TTL: Duration = Duration::from_secs(5);
+const GRACE: &str = "2s";
+
+/// Says "overlap" if the partition's last program is alive.
+const BEGIN: &str = "last=DIARY-$ELDEST_PARTITION; \
+    if [ -e $last ] && kill -0 $(cat $last) 2>/dev/null; then echo overlap >> DIARY; fi; echo $$ > $last; \
+    say() { echo $1 $ELDEST_PARTITION/$ELDEST_PARTITION_COUNT $ELDEST_ID $ELDEST_FENCING_TOKEN >> DIARY; }; ";
+const POLITE: &str = "trap 'say end; exit 0' TERM; say begin; while :; do sleep 0.02; done";
+
+fn node(stage: &Stage, name: &str, options: &[&str], script: &str) -> Result<Node> {
+    let mut command = stage.eldest(TTL);
+    command.args([
+        "run",
+        "--partitions",
+        "shards",
+        "--id",
+        name,
+        "--grace",
+        GRACE,
+    ]);
+    command.args(["--count", &COUNT.to_string()]).args(options);
+    let program = Diary::of(stage).shell(&format!("{BEGIN}{script}"));
+    command.arg("--").args(program);
+    Node::start(command, stage.folder(), name)
+}
+
+/// A line that a program wrote.
+#[derive(Debug)]
+struct Note {
+    word: String,
+    partition: String,
+    node: String,
+    token: i64,
+}
+
+fn notes(stage: &Stage) -> Vec<Note> {
+    let note = |line: &String| {
+        let mut words = line.split(' ').map(str::to_owned);
+        Some(Note {
+            word: words.next()?,
+            partition: words.next()?,
+            node: words.next()?,
+            token: words.next()?.parse().ok()?,
+        })
+    };
+    let lines = Diary::of(stage).lines();
+    assert!(!lines.iter().any(|line| line == "overlap"), "{lines:?}");
+    lines.iter().filter_map(note).collect()
+}
+
+/// Waits until so many partitions have the word of a node's programs.
+async fn say(stage: &Stage, node: &str, word: &str, wanted: usize) -> Result {
+    let what = format!("{wanted} partitions of {node} say {word}");
+    let said = eventually(TAKEOVER, what, async || {
+        let notes = notes(stage);
+        let of = notes.iter().filter(|n| n.node == node && n.word == word);
+        let of: BTreeSet<&String> = of.map(|note| &note.partition).collect();
+        (of.len() >= wanted).then_some(())
+    });
+    Ok(said.await?)
+}
+
+/// Each program of a partition ended before the next began, under a larger token.
+fn judge(notes: &[Note]) {
+    let mut last: BTreeMap<&str, &Note> = BTreeMap::new();
+    for note in notes {
+        let before = last.insert(&note.partition, note);
+        match (note.word.as_str(), before) {
+            ("begin", None) => {}
+            ("begin", Some(before)) => {
+                assert!(
+                    before.word == "end" && before.token < note.token,
+                    "{notes:?}"
+                );
+            }
+            (_, before) => assert!(before.is_some_and(|b| b.token == note.token), "{notes:?}"),
+        }
+    }
+}
+
+async fn keys(stage: &Stage) -> Result<usize> {
+    Ok(stage.keys("eldest/~partitions/").await?.len())
+}
+
+#[tokio::test]
+async fn a_partition_s_program_ends_before_it_begins_on_another_node() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = node(&stage, "a", &[], POLITE)?;
+    say(&stage, "a", "begin", COUNT).await?;
+    let mut b = node(&stage, "b", &[], POLITE)?;
+    say(&stage, "b", "begin", COUNT / 2).await?;
+    assert_eq!(a.stop().await?.code(), Some(0));
+    say(&stage, "b", "begin", COUNT).await?;
+    assert_eq!(b.stop().await?.code(), Some(0));
+    let notes = notes(&stage);
+    judge(&notes);
+    let count = |word| notes.iter().filter(|note| note.word == word).count();
+    assert_eq!((count("begin"), count("end")), (2 * COUNT, 2 * COUNT));
+    assert_eq!(keys(&stage).await?, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_node_of_larger_capacity_runs_more_programs() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = node(&stage, "a", &[], POLITE)?;
+    say(&stage, "a", "begin", COUNT).await?;
+    let mut b = node(&stage, "b", &["--capacity", "3"], POLITE)?;
+    say(&stage, "b", "begin", 3).await?;
+    b.stop().await?;
+    a.stop().await?;
+    judge(&notes(&stage));
+    Ok(())
+}
+
+#[tokio::test]
+async fn programs_that_ignore_sigterm_are_killed_before_their_partitions_move() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = node(
+        &stage,
+        "a",
+        &[],
+        "trap '' TERM; say begin; while :; do sleep 0.02; done",
+    )?;
+    say(&stage, "a", "begin", COUNT).await?;
+    let mut b = node(&stage, "b", &[], POLITE)?;
+    say(&stage, "b", "begin", COUNT / 2).await?;
+    a.stop().await?;
+    say(&stage, "b", "begin", COUNT).await?;
+    b.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_programs_of_a_killed_node_end() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = node(&stage, "a", &[], POLITE)?;
+    say(&stage, "a", "begin", COUNT).await?;
+    let mut b = node(&stage, "b", &[], POLITE)?;
+    say(&stage, "b", "begin", COUNT / 2).await?;
+    a.kill().await?;
+    say(&stage, "a", "end", COUNT).await?;
+    say(&stage, "b", "begin", COUNT).await?;
+    b.stop().await?;
+    judge(&notes(&stage));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stopped_node_keeps_its_partitions_until_all_programs_have_ended() -> Result {
+    let stage = Stage::new().await?;
+    let slow =
+        "trap 'say asked; sleep 3; say end; exit 0' TERM; say begin; while :; do sleep 0.02; done";
+    let mut a = node(&stage, "a", &["--stop-timeout", "60s"], slow)?;
+    say(&stage, "a", "begin", COUNT).await?;
+    a.signal(rustix::process::Signal::TERM);
+    say(&stage, "a", "asked", COUNT).await?;
+    assert_eq!(a.end().await?.code(), Some(0));
+    // Longer than the grace period, which is all that a program has once its key is to be released.
+    let ended = notes(&stage);
+    let ended = ended.iter().filter(|note| note.word == "end").count();
+    assert_eq!(ended, COUNT);
+    assert_eq!(keys(&stage).await?, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_program_that_ends_by_itself_ends_the_command_with_its_code_or_starts_again() -> Result {
+    let stage = Stage::new().await?;
+    let failing = "say begin; if [ $ELDEST_PARTITION = 2 ]; then sleep 0.2; say end; exit 7; fi; \
+        trap 'say end; exit 0' TERM; while :; do sleep 0.02; done";
+    let mut a = node(&stage, "a", &[], failing)?;
+    assert_eq!(a.end().await?.code(), Some(7));
+    judge(&notes(&stage));
+    assert_eq!(keys(&stage).await?, 0);
+    let mut b = node(&stage, "b", &["--restart"], failing)?;
+    let again = || {
+        let notes = notes(&stage).into_iter();
+        let begun = notes.filter(|n| n.node == "b" && n.word == "begin" && n.partition == "2/4");
+        begun.count()
+    };
+    eventually(TAKEOVER, "it starts three times", async || {
+        (again() >= 3).then_some(())
+    })
+    .await?;
+    assert_eq!(b.stop().await?.code(), Some(0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn options_that_make_no_sense_with_partitions_are_refused() -> Result {
+    let shards = ["--partitions", "shards", "--count", "4"];
+    for (options, says) in [
+        (&["--partitions", "shards"][..], "--count <N>"),
+        (&["--count", "4"], "--partitions <NAME>"),
+        (&["jobs", "--count", "4"], "--count <N>"),
+        (&["jobs", "--capacity", "4"], "--capacity <C>"),
+        (&["--partitions", "shards", "--count", "0"], "1..=65536"),
+        (&["--partitions", "shards", "--count", "65537"], "1..=65536"),
+        (&[&shards[..], &["--capacity", "0"]].concat(), "1..=1000"),
+        (&[&shards[..], &["--capacity", "1001"]].concat(), "1..=1000"),
+        (&[&shards[..], &["jobs"]].concat(), "[ELECTION]"),
+        (
+            &[&shards[..], &["--follow-cmd", "x"]].concat(),
+            "--follow-cmd",
+        ),
+        (
+            &[&shards[..], &["--health-cmd", "x"]].concat(),
+            "--health-cmd",
+        ),
+        (
+            &[&shards[..], &["--health-url", "http://a/"]].concat(),
+            "--health-url",
+        ),
+        (
+            &[&shards[..], &["--serve", "127.0.0.1:0"]].concat(),
+            "--serve",
+        ),
+    ] {
+        let mut command = eldest();
+        command.args(["--endpoints", "http://127.0.0.1:1", "run"]);
+        command.args(options).args(["--", "true"]);
+        let output = output(command).await?;
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {said}");
+        assert!(said.contains(says), "{options:?}: {said}");
+    }
+    Ok(())
+}

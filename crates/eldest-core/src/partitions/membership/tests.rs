@@ -1,0 +1,251 @@
+//! Tests what a member of partitions knows, takes and gives up.
+
+use super::*;
+use crate::partitions::keys::member_key;
+
+const PREFIX: &[u8] = b"p/2/";
+
+const EQUAL: Share = Share {
+    aside: false,
+    capacity: 1,
+    center: None,
+};
+
+fn equal(_: &[u8]) -> Share {
+    EQUAL
+}
+
+fn entry(key: Arc<[u8]>, create_revision: i64, lease: i64) -> Entry {
+    Entry {
+        key,
+        value: (*b"").into(),
+        create_revision,
+        mod_revision: create_revision,
+        lease,
+    }
+}
+
+fn roster(revision: i64, entries: impl IntoIterator<Item = Entry>) -> Roster {
+    let mut roster = Roster::new(PREFIX.into(), crate::kv::Reach::Children);
+    roster.replace(revision, entries);
+    roster
+}
+
+fn own(key: Arc<[u8]>, create_revision: i64) -> Own {
+    Own {
+        key,
+        create_revision,
+        lease: 7,
+    }
+}
+
+fn member() -> (Membership, Own) {
+    let partitions = PartitionSet {
+        count: 2,
+        family: (*b"p/").into(),
+        tag: (*b"a").into(),
+    };
+    (Membership::new(partitions), own(member_key(PREFIX, 7), 10))
+}
+
+fn alone(revision: i64, keys: impl IntoIterator<Item = (u32, i64)>) -> Roster {
+    let keys = keys
+        .into_iter()
+        .map(|(p, since)| entry(partition_key(PREFIX, p), since, 7));
+    roster(
+        revision,
+        keys.chain([entry(member_key(PREFIX, 7), 10, 7)])
+            .collect::<Vec<_>>(),
+    )
+}
+
+#[test]
+fn a_member_key_under_another_lease_is_no_member() {
+    let odd = [
+        entry(member_key(PREFIX, 8), 3, 9),
+        entry(member_key(PREFIX, 7), 4, 7),
+    ];
+    let (members, _, _) = facts(PREFIX, &roster(5, odd), equal);
+    let assignee = Assignee {
+        since: 4,
+        lease: 7,
+        capacity: 1,
+        center: None,
+    };
+    assert_eq!(members, [assignee]);
+}
+
+#[test]
+fn who_does_without_partitions_gives_up_all_unless_everybody_does() {
+    let (mut member, me) = member();
+    member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
+    let announced = |lease: i64, value: &[u8]| Entry {
+        value: value.into(),
+        ..entry(member_key(PREFIX, lease), lease + 3, lease)
+    };
+    let wants = |others: &[u8]| {
+        let keys = [
+            announced(7, b"aside"),
+            announced(8, others),
+            entry(partition_key(PREFIX, 0), 12, 7),
+        ];
+        let aside = |value: &[u8]| Share {
+            aside: value == b"aside",
+            ..EQUAL
+        };
+        let wants = member.wants(PREFIX, &me, &roster(20, keys), aside, |_, _| {
+            Shown::Standing
+        });
+        (wants.give_up, wants.take)
+    };
+    assert_eq!(wants(b""), (vec![1], vec![]));
+    assert_eq!(
+        wants(b"aside"),
+        (vec![], vec![]),
+        "the other one is the other's"
+    );
+}
+
+#[test]
+fn a_member_takes_as_many_as_its_announced_capacity_allows() {
+    let (mut member, me) = member();
+    member.partitions.count = 6;
+    let announced = |lease: i64, value: &[u8]| Entry {
+        value: value.into(),
+        ..entry(member_key(PREFIX, lease), lease + 3, lease)
+    };
+    let read = |value: &[u8]| Share {
+        capacity: u32::from(value[0] - b'0'),
+        ..EQUAL
+    };
+    let takes = |own: &[u8], other: &[u8]| {
+        let roster = roster(20, [announced(7, own), announced(8, other)]);
+        let wants = member.wants(PREFIX, &me, &roster, read, |_, _| Shown::Standing);
+        wants.take.len()
+    };
+    let loads = [(b"1", b"1"), (b"2", b"1"), (b"1", b"5")].map(|(a, b)| takes(a, b));
+    assert_eq!(loads, [3, 4, 1]);
+}
+
+#[test]
+fn a_key_that_an_old_view_still_shows_is_not_adopted() {
+    let (mut member, me) = member();
+    member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
+    member.let_go(0);
+    let old = member.wants(PREFIX, &me, &alone(12, [(0, 12)]), equal, |_, _| {
+        Shown::Standing
+    });
+    assert_eq!((old.adopt, old.take), (vec![], vec![1]));
+    assert_eq!(old.stray, [(0, 12)]);
+    let newer = member.wants(PREFIX, &me, &alone(15, [(0, 14)]), equal, |_, _| {
+        Shown::Standing
+    });
+    assert_eq!(newer.adopt, [(0, own(partition_key(PREFIX, 0), 14))]);
+}
+
+#[test]
+fn a_key_that_is_being_deleted_is_neither_taken_nor_adopted() {
+    let (member, me) = member();
+    let going = |key: &[u8], _: Option<i64>| {
+        if *key == *partition_key(PREFIX, 0) {
+            Shown::Going
+        } else {
+            Shown::Standing
+        }
+    };
+    let wants = member.wants(PREFIX, &me, &alone(12, [(0, 11)]), equal, going);
+    assert_eq!((wants.adopt, wants.take), (vec![], vec![1]));
+    let wants = member.wants(PREFIX, &me, &alone(12, []), equal, going);
+    assert_eq!(wants.take, [1]);
+}
+
+#[test]
+fn what_others_took_first_is_tried_again_only_when_the_view_has_come_so_far() {
+    let (mut member, me) = member();
+    member.refuse(0, 20, 12);
+    let take = |member: &Membership, revision| {
+        member
+            .wants(PREFIX, &me, &alone(revision, []), equal, |_, _| {
+                Shown::Standing
+            })
+            .take
+    };
+    assert_eq!(take(&member, 12), [1]);
+    assert_eq!(take(&member, 20), [0, 1]);
+    member.judge(
+        PREFIX,
+        &[Change::Delete {
+            key: partition_key(PREFIX, 0),
+            revision: 15,
+        }],
+    );
+    assert_eq!(take(&member, 15), [0, 1]);
+    member.refuse(1, 20, 20);
+    assert_eq!(take(&member, 20), [0, 1], "seen already");
+}
+
+#[test]
+fn a_key_that_was_ours_and_has_no_lease_any_more_goes_unless_the_store_is_another() {
+    let (mut member, me) = member();
+    member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
+    member.lease_lost();
+    member.let_go(0);
+    let left = [
+        entry(member_key(PREFIX, 7), 10, 7),
+        entry(partition_key(PREFIX, 0), 12, 0),
+        entry(partition_key(PREFIX, 1), 12, 0),
+    ];
+    let wants = |member: &Membership| {
+        let wants = member.wants(PREFIX, &me, &roster(20, left.clone()), equal, |_, _| {
+            Shown::Standing
+        });
+        (wants.stray, wants.blocked)
+    };
+    assert_eq!(wants(&member), (vec![(0, 12)], [1].into()));
+    member.store_changed();
+    assert_eq!(wants(&member), (vec![], [0, 1].into()));
+}
+
+#[test]
+fn partition_whose_work_outlives_its_store_is_left_to_others() {
+    let (mut member, me) = member();
+    // Created in the former store at a revision that the present one has not come to.
+    member.hold(0, 1, own(partition_key(PREFIX, 0), 90));
+    member.lease_lost();
+    member.store_changed();
+    let members = [
+        entry(member_key(PREFIX, 7), 10, 7),
+        entry(member_key(PREFIX, 8), 11, 8),
+        entry(partition_key(PREFIX, 1), 12, 8),
+    ];
+    let wants = member.wants(PREFIX, &me, &roster(20, members), equal, |_, _| {
+        Shown::Standing
+    });
+    assert_eq!(
+        (wants.lost, wants.waiting),
+        (vec![(1, Fate::Gone)], vec![1])
+    );
+}
+
+#[test]
+fn key_that_a_restore_brings_back_is_deleted_and_never_ours_again() {
+    let (member, me) = member();
+    let roster = alone(20, [(0, 12)]);
+    let wants = member.wants(PREFIX, &me, &roster, equal, |_, _| Shown::Back);
+    assert_eq!((wants.stray, wants.adopt), (vec![(0, 12)], vec![]));
+    let wants = member.wants(PREFIX, &me, &roster, equal, |_, _| Shown::Going);
+    assert_eq!((wants.stray, wants.adopt), (vec![], vec![]));
+}
+
+#[test]
+fn a_key_younger_than_the_view_is_not_judged_by_it() {
+    let (mut member, me) = member();
+    member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
+    let wants = |revision| {
+        member.wants(PREFIX, &me, &alone(revision, []), equal, |_, _| {
+            Shown::Standing
+        })
+    };
+    assert_eq!(wants(11).lost, []);
+    assert_eq!(wants(12).lost, [(1, Fate::Gone)]);
+}

@@ -1,0 +1,258 @@
+//! Tests that evacuations are listed from memory, and ordered and lifted on request.
+
+use std::time::Duration;
+
+use eldest::{Announcement, ErrorKind, Session};
+use eldest_http::{Limits, Node};
+use eldest_testing::{Etcd, eventually};
+use serde_json::{Value, json};
+
+use crate::caller::{Answer, Events, ask, get, send};
+use crate::stage::{Result, SOON, Server, Standing, answers, options};
+
+const ORDERS: &str = "/v1/evacuations";
+const DC1: &str = "/v1/evacuations/dc1";
+
+async fn put(server: &Server, path: &str, body: &Value) -> Result<Answer> {
+    send(server.at, "PUT", path, &body.to_string()).await
+}
+
+async fn delete(server: &Server, path: &str) -> Result<Answer> {
+    ask(server.at, "DELETE", path, "").await
+}
+
+/// A node that observes the election "team/e" and takes orders.
+async fn taking(etcd: &Etcd) -> Result<(Session, Server)> {
+    let session = Session::connect([etcd.endpoint()], options("ops")).await?;
+    let election = session.election("team/e")?;
+    let node = Node::new().observes(&election).evacuations(&session);
+    let server = Server::plain(node).await?;
+    answers(server.at, "/ready", 200).await?;
+    listed(&server, &[]).await?;
+    Ok((session, server))
+}
+
+/// Waits until these data centres are listed.
+async fn listed(server: &Server, names: &[&str]) -> Result<Value> {
+    let what = format!("{names:?} are evacuated");
+    let list = eventually(SOON, what, async || {
+        let list = get(server.at, ORDERS).await.ok()?.json();
+        let all = list["evacuations"].as_array()?;
+        let all = all.iter().map(|order| order["data_center"].as_str());
+        all.eq(names.iter().map(|name| Some(*name))).then_some(list)
+    });
+    Ok(list.await?)
+}
+
+#[tokio::test]
+async fn an_order_over_http_moves_the_leader_and_is_shown_until_it_is_lifted() -> Result {
+    let etcd = Etcd::start().await?;
+    let at = |place| Announcement::default().with_data_center(place);
+    let a = Standing::with(&etcd, options("a").announcement(at("dc1"))).await?;
+    answers(a.server.at, "/leader", 200).await?;
+    let b = Standing::with(&etcd, options("b").announcement(at("dc2"))).await?;
+    let (ops, server) = taking(&etcd).await?;
+    let mut events = Events::follow(b.server.at, "/v1/events").await?;
+    let order = json!({ "for_ms": 7_200_500, "reason": "new switches", "by": "me" });
+    let given = put(&server, DC1, &order).await?;
+    assert_eq!(given.status, 200, "{given:?}");
+    let given = given.json();
+    let (since, until) = (&given["since_unix_ms"], &given["until_unix_ms"]);
+    let lasts = until.as_u64().zip(since.as_u64()).map(|(a, b)| a - b);
+    assert_eq!(lasts, Some(7_200_500));
+    for (field, wanted) in [
+        ("data_center", "dc1"),
+        ("reason", "new switches"),
+        ("by", "me"),
+    ] {
+        assert_eq!(given[field], wanted, "{field}");
+    }
+    answers(b.server.at, "/leader", 200).await?;
+    let moved = |state: &Value| {
+        state["leader"]["identity"] == "b" && state["evacuations"] == json!([given])
+    };
+    events.until("b leads because of the order", moved).await?;
+    let list = listed(&server, &["dc1"]).await?;
+    assert_eq!(list["evacuations"][0], given);
+    assert_eq!(list["namespace"], "eldest");
+    assert_eq!(
+        (&list["stale"], &list["refused"]),
+        (&json!(false), &Value::Null)
+    );
+    assert!(list["age_ms"].is_u64(), "{list}");
+
+    let lifted = delete(&server, DC1).await?;
+    assert_eq!((lifted.status, lifted.json()), (200, given));
+    let lifted = |state: &Value| state["evacuations"] == json!([]);
+    let state = events.until("it is lifted", lifted).await?;
+    assert_eq!(state["leader"]["identity"], "b", "nobody moves back");
+    let again = delete(&server, DC1).await?;
+    assert_eq!((again.status, &*again.problem()), (404, "not_evacuated"));
+    assert_eq!(ops.evacuations().await?.len(), 0);
+    for node in [a, b] {
+        node.stop().await?;
+    }
+    server.stop().await
+}
+
+#[tokio::test]
+async fn orders_are_replaced_and_names_may_have_slashes() -> Result {
+    let etcd = Etcd::start().await?;
+    let (ops, server) = taking(&etcd).await?;
+    for (path, order) in [
+        ("eu/1", json!({})),
+        (
+            "eu%2F1",
+            json!({ "for_ms": null, "reason": null, "by": null }),
+        ),
+        ("caf%C3%A9", json!({ "reason": "second" })),
+        ("eu/1", json!({ "reason": "third", "for_ms": 5000 })),
+    ] {
+        let answer = put(&server, &format!("{ORDERS}/{path}"), &order).await?;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(answer.json()["by"], "ops", "the node's name");
+    }
+    let list = listed(&server, &["café", "eu/1"]).await?;
+    assert_eq!(list["evacuations"][1]["reason"], "third");
+    // etcd ends what has a limit.
+    listed(&server, &["café"]).await?;
+    assert_eq!(
+        delete(&server, "/v1/evacuations/caf%C3%A9").await?.status,
+        200
+    );
+    assert_eq!(ops.evacuations().await?.len(), 0);
+    server.stop().await
+}
+
+#[tokio::test]
+async fn a_bad_order_is_refused_with_the_rule_and_leaves_nothing() -> Result {
+    let etcd = Etcd::start().await?;
+    let (ops, server) = taking(&etcd).await?;
+    let long = "x".repeat(4097);
+    for (path, order, code, rule) in [
+        (
+            DC1,
+            json!({ "for_ms": 4999 }),
+            "bad_body",
+            "5000 to 2678400000",
+        ),
+        (
+            DC1,
+            json!({ "for_ms": 2_678_400_001_u64 }),
+            "bad_body",
+            "5000 to 2678400000",
+        ),
+        (DC1, json!({ "for_ms": "2h" }), "bad_body", "invalid type"),
+        (
+            DC1,
+            json!({ "ttl_ms": 5000 }),
+            "bad_body",
+            "unknown field `ttl_ms`",
+        ),
+        (
+            DC1,
+            json!({ "reason": long }),
+            "bad_order",
+            "4097 bytes; at most 4096",
+        ),
+        (
+            DC1,
+            json!({ "by": long }),
+            "bad_order",
+            "4097 bytes; at most 4096",
+        ),
+        (
+            "/v1/evacuations/a%0Ab",
+            json!({}),
+            "bad_order",
+            "control characters",
+        ),
+        ("/v1/evacuations/%ff", json!({}), "bad_path", "not UTF-8"),
+    ] {
+        let answer = put(&server, path, &order).await?;
+        assert_eq!((answer.status, &*answer.problem()), (400, code), "{order}");
+        assert!(answer.body.contains(rule), "{answer:?}");
+    }
+    let name = format!("{ORDERS}/{}", "x".repeat(513));
+    for answer in [
+        put(&server, &name, &json!({})).await?,
+        delete(&server, &name).await?,
+    ] {
+        assert_eq!((answer.status, &*answer.problem()), (400, "bad_order"));
+    }
+    let form = "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}";
+    let answer = ask(server.at, "PUT", DC1, form).await?;
+    assert_eq!((answer.status, &*answer.problem()), (415, "not_json"));
+    assert_eq!(get(server.at, DC1).await?.status, 405);
+    assert_eq!(ops.evacuations().await?.len(), 0);
+    server.stop().await
+}
+
+#[tokio::test]
+async fn only_a_node_that_takes_orders_takes_them_and_only_with_its_token() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let without = Server::plain(Node::new()).await?;
+    for answer in [
+        get(without.at, ORDERS).await?,
+        put(&without, DC1, &json!({})).await?,
+        delete(&without, DC1).await?,
+    ] {
+        assert_eq!((answer.status, &*answer.problem()), (404, "no_evacuations"));
+    }
+    let node = Node::new().evacuations(&session);
+    let server = Server::start(node, Limits::default(), |auth| auth.token("secret")).await?;
+    listed(&server, &[]).await?;
+    for answer in [
+        put(&server, DC1, &json!({})).await?,
+        delete(&server, DC1).await?,
+    ] {
+        assert_eq!((answer.status, &*answer.problem()), (401, "token_needed"));
+    }
+    let foreign = "Origin: http://evil.example\r\nContent-Length: 0\r\n";
+    let answer = ask(server.at, "DELETE", DC1, foreign).await?;
+    assert_eq!((answer.status, &*answer.problem()), (403, "foreign_origin"));
+    assert_eq!(session.evacuations().await?.len(), 0);
+    let token = "Authorization: Bearer secret\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+    assert_eq!(ask(server.at, "PUT", DC1, token).await?.status, 200);
+    listed(&server, &["dc1"]).await?;
+    without.stop().await?;
+    server.stop().await
+}
+
+#[tokio::test]
+async fn the_list_is_answered_without_etcd_and_an_order_is_not() -> Result {
+    let mut etcd = Etcd::start().await?;
+    let options = options("ops").request_timeout(Duration::from_millis(200));
+    let options = options.connect_timeout(Duration::from_millis(300));
+    let session = Session::connect([etcd.endpoint()], options).await?;
+    let elections = [session.election("e")?, session.election("f")?];
+    let node = elections.iter().fold(Node::new(), Node::observes);
+    let server = Server::plain(node.evacuations(&session)).await?;
+    session.evacuate("dc1").await?;
+    let list = listed(&server, &["dc1"]).await?;
+    let watchers = async || etcd.metric("etcd_debugging_mvcc_watcher_total").await as u64;
+    eventually(SOON, "one watch for the orders", async || {
+        (watchers().await == 3).then_some(())
+    })
+    .await?;
+    let asked = async || etcd.metric("grpc_server_started_total").await as u64;
+    let before = asked().await;
+    for _ in 0..20 {
+        get(server.at, ORDERS).await?;
+    }
+    assert_eq!(asked().await, before, "callers ask etcd for nothing");
+    etcd.kill();
+    let again = get(server.at, ORDERS).await?.json();
+    assert_eq!(again["evacuations"], list["evacuations"]);
+    for answer in [
+        put(&server, DC1, &json!({})).await?,
+        delete(&server, DC1).await?,
+    ] {
+        assert_eq!((answer.status, &*answer.problem()), (503, "etcd"));
+        assert_eq!(answer.header("retry-after"), Some("1"));
+    }
+    let error = session.evacuate("dc1").await.expect_err("no etcd");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    server.stop().await
+}

@@ -1,0 +1,262 @@
+//! Tests that a node owns partitions on behalf of a program: what the program may do, and until when others wait.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use eldest::{CancellationToken, Partitions, Session};
+use eldest_http::{Health, Leading, Node};
+use eldest_testing::{Etcd, eventually};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::caller::{ask, get, post};
+use crate::stage::{GRACE, Result, SOON, Server, options};
+
+const OWN: &str = "/v1/partitions/team/p/own";
+const HEARTBEAT: &str = "/v1/partitions/team/p/heartbeat";
+const COUNT: u32 = 8;
+/// For how long a program may act.
+const MAY_ACT: Duration = Duration::from_millis(GRACE.as_millis() as u64 * 3 / 4);
+/// Long enough for a heartbeat on a busy machine.
+const STALL: Duration = Duration::from_secs(2);
+
+/// A node beside a program.
+struct Beside {
+    session: Session,
+    partitions: Partitions,
+    server: Server,
+    leading: Leading,
+}
+
+impl Beside {
+    async fn start(etcd: &Etcd, identity: &str, health: Health) -> Result<Self> {
+        let session = Session::connect([etcd.endpoint()], options(identity)).await?;
+        let partitions = session.partitions("team/p", COUNT)?;
+        let never = CancellationToken::new();
+        let (node, leading) = Node::new().own_on_behalf_while_healthy(&partitions, health, never);
+        let server = Server::plain(node).await?;
+        Ok(Self {
+            session,
+            partitions,
+            server,
+            leading,
+        })
+    }
+
+    /// What the program may act for.
+    async fn asked(&self) -> Result<Value> {
+        let answer = get(self.server.at, OWN).await?;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        Ok(answer.json())
+    }
+
+    /// Waits until the program may act for that many partitions.
+    async fn owns(&self, number: usize) -> Result<Vec<(u32, i64)>> {
+        let what = format!("it owns {number} partitions");
+        Ok(eventually(SOON, what, async || {
+            let own = owned(&self.asked().await.ok()?);
+            (own.len() == number).then_some(own)
+        })
+        .await?)
+    }
+
+    async fn stop(self) -> Result {
+        self.leading.stop_at_once();
+        timeout(SOON, self.leading).await??;
+        self.session.close().await?;
+        self.server.stop().await
+    }
+}
+
+fn owned(answer: &Value) -> Vec<(u32, i64)> {
+    let number = |of: &Value, field: &str| of[field].as_i64().expect("a number");
+    let all = answer["partitions"].as_array().expect("partitions").iter();
+    all.map(|one| {
+        (
+            number(one, "partition") as u32,
+            number(one, "fencing_token"),
+        )
+    })
+    .collect()
+}
+
+#[tokio::test]
+async fn a_program_may_act_for_what_its_node_owns_and_no_other_node_owns_that_meanwhile() -> Result
+{
+    let etcd = Etcd::start().await?;
+    let a = Beside::start(&etcd, "a", Health::new()).await?;
+    let all = a.owns(COUNT as usize).await?;
+    let answer = a.asked().await?;
+    assert_eq!(answer["name"], "team/p");
+    assert_eq!(answer["partition_count"], COUNT);
+    assert_eq!(answer["may_act_for_ms"], MAY_ACT.as_millis() as u64);
+    assert_eq!(answer["next_from"], Value::Null);
+    let map = a.partitions.map().await?;
+    for (partition, token) in &all {
+        let owner = map.owner(*partition).expect("it has an owner");
+        assert_eq!((owner.identity(), owner.fencing_token()), ("a", *token));
+    }
+    // Another member takes half of them, each after the last promise.
+    let mut promised: BTreeMap<u32, Instant> = BTreeMap::new();
+    let before = Instant::now();
+    promised.extend(
+        owned(&a.asked().await?)
+            .into_iter()
+            .map(|(number, _)| (number, before)),
+    );
+    let other = Session::connect([etcd.endpoint()], options("b")).await?;
+    let mut member = other.partitions("team/p", COUNT)?.join().await?;
+    let mut taken = Vec::new();
+    while taken.len() < COUNT as usize / 2 {
+        let before = Instant::now();
+        tokio::select! {
+            partition = member.owned() => {
+                let partition = partition?;
+                let last = promised[&partition.number()];
+                assert!(last.elapsed() >= MAY_ACT, "while a program may act");
+                taken.push(partition);
+            }
+            // The time counts from before the request.
+            own = a.asked() => promised.extend(owned(&own?).into_iter().map(|(number, _)| (number, before))),
+        }
+    }
+    let left = a.owns(COUNT as usize / 2).await?;
+    assert!(
+        left.iter().all(|one| all.contains(one)),
+        "they did not move"
+    );
+    drop(taken);
+    member.leave().await?;
+    a.owns(COUNT as usize).await?;
+    other.close().await?;
+    a.stop().await
+}
+
+#[tokio::test]
+async fn a_node_owns_nothing_before_its_program_is_healthy_and_when_heartbeats_end() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = Beside::start(&etcd, "a", Health::new().stall_timeout(STALL)).await?;
+    eventually(SOON, "it says why", async || {
+        let answer = a.asked().await.ok()?;
+        assert!(owned(&answer).is_empty());
+        let why = answer["unhealthy"].as_str()?.to_owned();
+        why.contains("no heartbeat within 2s").then_some(())
+    })
+    .await?;
+    assert!(a.partitions.map().await?.members().is_empty());
+    let beat = async || {
+        let answer = post(a.server.at, HEARTBEAT).await.ok()?;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let own = owned(&a.asked().await.ok()?);
+        (own.len() == COUNT as usize).then_some(())
+    };
+    eventually(SOON, "it owns all while its program works", beat).await?;
+    eventually(SOON, "it leaves when the program hangs", async || {
+        let map = a.partitions.map().await.ok()?;
+        (map.members().is_empty() && map.iter().count() == 0).then_some(())
+    })
+    .await?;
+    assert!(owned(&a.asked().await?).is_empty());
+    a.stop().await
+}
+
+#[tokio::test]
+async fn a_shutdown_promises_nothing_more_and_frees_the_partitions_a_grace_period_later() -> Result
+{
+    let etcd = Etcd::start().await?;
+    let a = Beside::start(&etcd, "a", Health::new()).await?;
+    a.owns(COUNT as usize).await?;
+    let before = Instant::now();
+    a.asked().await?;
+    a.leading.stop();
+    eventually(SOON, "nothing is promised any more", async || {
+        owned(&a.asked().await.ok()?).is_empty().then_some(())
+    })
+    .await?;
+    let Beside {
+        session,
+        partitions,
+        server,
+        leading,
+    } = a;
+    timeout(SOON, leading).await??;
+    assert!(before.elapsed() >= GRACE);
+    assert_eq!(partitions.map().await?.iter().count(), 0);
+    session.close().await?;
+    server.stop().await
+}
+
+#[tokio::test]
+async fn a_node_that_owns_nothing_on_behalf_of_a_program_says_so() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("eye")).await?;
+    let partitions = session.partitions("team/p", COUNT)?;
+    let server = Server::plain(Node::new().observes_partitions(&partitions)).await?;
+    for (method, path, status, code) in [
+        ("GET", OWN, 409, "not_on_behalf"),
+        ("POST", HEARTBEAT, 409, "not_on_behalf"),
+        ("GET", "/v1/partitions/other/own", 404, "no_such_partitions"),
+        ("POST", OWN, 405, "no_such_method"),
+        ("GET", HEARTBEAT, 405, "no_such_method"),
+    ] {
+        let answer = ask(server.at, method, path, "").await?;
+        assert_eq!(answer.status, status, "{method} {path}: {answer:?}");
+        assert_eq!(answer.problem(), code, "{method} {path}");
+    }
+    let beside = Beside::start(&etcd, "a", Health::new()).await?;
+    let answer = post(beside.server.at, HEARTBEAT).await?;
+    assert_eq!(answer.problem(), "no_stall_timeout");
+    let answer = get(beside.server.at, "/v1/partitions/team/p/own?from=8").await?;
+    assert_eq!(answer.problem(), "bad_query");
+    beside.stop().await?;
+    session.close().await?;
+    server.stop().await
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn partitions_are_free_at_once_when_the_bound_program_dies_and_owned_again_when_one_binds_itself()
+-> Result {
+    use crate::unix::{Local, shell};
+    use serde_json::json;
+
+    const LONG: Duration = Duration::from_secs(25);
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a").grace(LONG)).await?;
+    let partitions = session.partitions("team/p", COUNT)?;
+    let (node, leading) = Node::new().own_on_behalf(&partitions, CancellationToken::new());
+    let server = Local::start(node, eldest_http::Auth::at_unix_socket())?;
+    let owns = async |number: usize| {
+        eventually(SOON, format!("it owns {number}"), async || {
+            let answer = server.ask("GET", OWN, "").await.ok()?;
+            let shown = partitions.map().await.ok()?;
+            let all = [owned(&answer.json()).len(), shown.iter().count()];
+            (all == [number; 2]).then_some(())
+        })
+        .await
+    };
+    let bind = async |number: u32| -> Result {
+        let body = json!({ "holder_pid": number }).to_string();
+        let answer = server.ask("POST", "/v1/program", &body).await?;
+        assert_eq!(
+            (answer.status, &answer.json()["pid"]),
+            (200, &json!(number))
+        );
+        Ok(())
+    };
+    owns(COUNT as usize).await?;
+    let mut program = shell("exec sleep 600")?;
+    bind(program.0.id()).await?;
+    owns(COUNT as usize).await?;
+    let killed = Instant::now();
+    program.0.kill()?;
+    owns(0).await?;
+    assert!(killed.elapsed() < LONG, "no promise is kept for the dead");
+    let second = shell("exec sleep 600")?;
+    bind(second.0.id()).await?;
+    owns(COUNT as usize).await?;
+    leading.stop_at_once();
+    timeout(SOON, leading).await??;
+    session.close().await?;
+    server.stop().await
+}

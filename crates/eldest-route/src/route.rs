@@ -1,0 +1,314 @@
+//! Answers where the next request goes: to the leader of an election, or to the owner of a partition.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eldest::internal::{Inside, SharedEnv, timeout};
+use eldest::{Election, PartitionMap, Partitions};
+use tokio::sync::watch;
+
+use crate::destination::Destination;
+use crate::error::{Error, ErrorKind};
+use crate::follow::{self, Seen, View};
+
+/// What a wait exceeds one TTL by: an election of etcd's own leader, and the time of a new leader to learn of its turn.
+const BEYOND_TTL: Duration = Duration::from_secs(5);
+
+/// Follows an [`Election`] or [`Partitions`].
+pub trait RouteExt {
+    /// What it returns.
+    type Route;
+
+    /// Starts to follow the leader of the election, or the owners of the partitions.
+    ///
+    /// It needs no lease, and only the permission to read. It sends nothing to the leader. One task follows for all clones
+    /// of the route, and ends with the last of them. While etcd cannot be reached, the route keeps the last leader that it
+    /// knew ([`Route::age`]). If etcd refuses the watch, the route asks again after a third of the TTL.
+    ///
+    /// # Errors
+    ///
+    /// `Closed`: the session was closed.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: nothing is left.
+    fn route(&self) -> impl Future<Output = eldest::Result<Self::Route>> + Send;
+}
+
+impl RouteExt for Election {
+    type Route = Route;
+
+    async fn route(&self) -> eldest::Result<Route> {
+        let inside = Inside::from(self);
+        Ok(Route {
+            name: self.name().into(),
+            env: Arc::clone(inside.env()),
+            usual_wait: inside.ttl() + BEYOND_TTL,
+            seen: follow::election(self).await?,
+            partition: None,
+            item: None,
+        })
+    }
+}
+
+impl RouteExt for Partitions {
+    type Route = PartitionRoutes;
+
+    async fn route(&self) -> eldest::Result<PartitionRoutes> {
+        let inside = Inside::from(self);
+        let any = Route {
+            name: self.name().into(),
+            env: Arc::clone(inside.env()),
+            usual_wait: inside.ttl() + BEYOND_TTL,
+            seen: follow::partitions(self).await?,
+            partition: None,
+            item: None,
+        };
+        Ok(PartitionRoutes {
+            partitions: self.clone(),
+            any,
+        })
+    }
+}
+
+/// The way to the leader of an election, or to the owner of a partition. Cheap to clone.
+///
+/// **This is etcd's view.** Only the leader knows whether it acts as leader. So a node must check each request by its own
+/// clock (`OnlyWhileLeader` of `eldest-http`, [`Term::is_valid`](eldest::Term::is_valid)), however it came there.
+#[derive(Clone)]
+pub struct Route {
+    name: Arc<str>,
+    env: SharedEnv,
+    usual_wait: Duration,
+    seen: watch::Receiver<Seen>,
+    /// `None`: the leader of an election.
+    partition: Option<u32>,
+    /// The item of metadata that has the address.
+    item: Option<Arc<str>>,
+}
+
+/// What a view says of one route.
+enum Way {
+    To(Destination),
+    Nobody,
+    Gone(Error),
+}
+
+impl Route {
+    /// Returns the name of the election or of the partitions.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the same route, with the address that an item of the announcement's metadata names, instead of the
+    /// announcement's address.
+    pub fn by_metadata(mut self, key: impl AsRef<str>) -> Self {
+        self.item = Some(key.as_ref().into());
+        self
+    }
+
+    /// Returns the leader, or the partition's owner, by the newest view, or `None` if there is none or nothing is known yet.
+    /// Reads memory.
+    pub fn destination(&self) -> Option<Destination> {
+        match self.way() {
+            Way::To(destination) => Some(destination),
+            Way::Nobody | Way::Gone(_) => None,
+        }
+    }
+
+    /// Returns how long ago etcd last confirmed that the view is complete, as
+    /// [`Observer::age`](eldest::Observer::age) does, or `None` before the first view.
+    pub fn age(&self) -> Option<Duration> {
+        let as_of = self.seen.borrow().freshness.as_ref()?.as_of()?;
+        Some(self.env.now().since(as_of))
+    }
+
+    /// Returns how long [`Routed`](crate::Routed) waits by default: one TTL and 5 seconds. A leader that dies is replaced
+    /// within that time, if its session has the TTL of this one.
+    pub fn usual_wait(&self) -> Duration {
+        self.usual_wait
+    }
+
+    /// Returns the leader, or the partition's owner. Waits for one if there is none.
+    ///
+    /// # Errors
+    ///
+    /// `NoLeader`: there was none within `limit`. `NoView`: the session was closed, or etcd refuses to show the keys.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe.
+    pub async fn wait(&self, limit: Duration) -> Result<Destination, Error> {
+        let next = timeout(&*self.env, limit, self.next()).await;
+        next.unwrap_or_else(|| Err(self.nobody(limit)))
+    }
+
+    /// Waits until that node's term is over, as far as etcd shows: another term has begun, or nobody leads or owns the
+    /// partition. Also returns when the route can no longer see that, because the session was closed or etcd refuses to show
+    /// the keys. While etcd cannot be reached, it waits ([`Route::age`]).
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe.
+    pub async fn ended(&self, node: &Destination) {
+        let mut seen = self.seen.clone();
+        loop {
+            let same = |to: &Destination| to.fencing_token() == node.fencing_token();
+            let goes_on =
+                matches!(self.look(&seen.borrow_and_update().view), Way::To(to) if same(&to));
+            if !goes_on || seen.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The error after a wait.
+    pub(crate) fn nobody(&self, waited: Duration) -> Error {
+        let known = match self.seen.borrow().view {
+            View::Unknown => "etcd has not shown the election yet",
+            _ => "nobody came",
+        };
+        let message = format!("{}: {known} within {waited:?}", self.what());
+        Error::new(ErrorKind::NoLeader, message)
+    }
+
+    pub(crate) fn what(&self) -> String {
+        match self.partition {
+            Some(partition) => format!("partition {partition} of {:?}", self.name),
+            None => format!("{:?}", self.name),
+        }
+    }
+
+    pub(crate) fn env(&self) -> &SharedEnv {
+        &self.env
+    }
+
+    /// Waits for a leader.
+    pub(crate) async fn next(&self) -> Result<Destination, Error> {
+        let mut seen = self.seen.clone();
+        loop {
+            match self.look(&seen.borrow_and_update().view) {
+                Way::To(destination) => return Ok(destination),
+                Way::Gone(error) => return Err(error),
+                Way::Nobody => {}
+            }
+            if seen.changed().await.is_err() {
+                return Err(self.closed());
+            }
+        }
+    }
+
+    /// Waits until a term with another token has begun.
+    pub(crate) async fn replaced(&self, token: i64) {
+        let mut seen = self.seen.clone();
+        loop {
+            let another = |way| matches!(way, Way::To(to) if to.fencing_token() != token);
+            if another(self.look(&seen.borrow_and_update().view)) {
+                return;
+            }
+            if seen.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    fn way(&self) -> Way {
+        self.look(&self.seen.borrow().view)
+    }
+
+    fn look(&self, view: &View) -> Way {
+        let item = self.item.as_deref();
+        let to = match view {
+            View::Unknown => None,
+            View::Election(leader) => leader
+                .as_ref()
+                .map(|leader| Destination::leader(leader, item)),
+            View::Partitions(map) => {
+                let owner = self.partition.and_then(|partition| map.owner(partition));
+                owner.map(|owner| Destination::owner(&owner, item))
+            }
+            View::Refused(error) => {
+                let refused = Error::new(ErrorKind::NoView, self.what());
+                return Way::Gone(refused.caused_by(error.clone()));
+            }
+            View::Closed => return Way::Gone(self.closed()),
+            #[cfg(test)]
+            View::Told(to) => to.clone(),
+        };
+        to.map_or(Way::Nobody, Way::To)
+    }
+
+    fn closed(&self) -> Error {
+        let message = format!("{}: the session was closed", self.what());
+        Error::new(ErrorKind::NoView, message)
+    }
+
+    /// A route to whom a test names.
+    #[cfg(test)]
+    pub(crate) fn told(seen: watch::Receiver<Seen>) -> Self {
+        let env = eldest::internal::System::new().expect("a runtime");
+        Self {
+            name: "team/e".into(),
+            env: Arc::new(env),
+            usual_wait: Duration::from_secs(15),
+            seen,
+            partition: None,
+            item: None,
+        }
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route")
+            .field("name", &self.name)
+            .field("partition", &self.partition)
+            .field("destination", &self.destination())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The ways to the owners of partitions. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct PartitionRoutes {
+    partitions: Partitions,
+    any: Route,
+}
+
+impl PartitionRoutes {
+    /// Returns the way to the owner of a key's partition ([`Partitions::partition_for`]).
+    ///
+    /// While a partition moves, it has no owner. An owner that leaves, and whose work is still ending, has no address.
+    pub fn to(&self, key: impl AsRef<[u8]>) -> Route {
+        self.to_partition(self.partitions.partition_for(key))
+    }
+
+    /// Returns the way to the owner of a partition. A number beyond the count never has an owner.
+    pub fn to_partition(&self, partition: u32) -> Route {
+        Route {
+            partition: Some(partition),
+            ..self.any.clone()
+        }
+    }
+
+    /// Returns the same routes, with the address that an item of the announcements' metadata names.
+    pub fn by_metadata(mut self, key: impl AsRef<str>) -> Self {
+        self.any = self.any.by_metadata(key);
+        self
+    }
+
+    /// Returns the newest map, or `None` if nothing is known yet.
+    pub fn map(&self) -> Option<PartitionMap> {
+        match &self.any.seen.borrow().view {
+            View::Partitions(map) => Some(map.clone()),
+            _ => None,
+        }
+    }
+
+    /// Returns how long ago etcd last confirmed that the view is complete, as [`Route::age`] does.
+    pub fn age(&self) -> Option<Duration> {
+        self.any.age()
+    }
+}

@@ -1,0 +1,79 @@
+//! Prepares members with an empty folder for a cluster that is already there.
+
+use std::time::{Duration, Instant};
+
+use super::setup::{Setup, new_folder};
+use super::{Etcd, Port, START_DEADLINE};
+use crate::error::Result;
+
+/// The pause after a start that failed.
+const RETRY: Duration = Duration::from_millis(100);
+
+impl Etcd {
+    /// Prepares one more member of this member's cluster, at ports of its own.
+    pub(crate) fn sibling(&self, name: String) -> Result<Self> {
+        let (client, peer) = (Port::free()?, Port::free()?);
+        Ok(Self {
+            process: None,
+            setup: Setup {
+                options: self.setup.options.clone(),
+                through: Vec::new(),
+                binary: self.setup.binary.clone(),
+                version: self.setup.version.clone(),
+                data: self.setup.data.clone(),
+                name,
+                client,
+                peer,
+                members: String::new(),
+                joins: true,
+                token: self.setup.token.clone(),
+            },
+            member: None,
+            folder: new_folder()?,
+        })
+    }
+
+    /// Ends the process, and gives the member a new name and an empty folder. It keeps its ports.
+    pub(crate) fn forget(&mut self, name: String) -> Result<()> {
+        let folder = new_folder()?;
+        self.kill();
+        self.member = None;
+        self.setup.name = name;
+        self.setup.joins = true;
+        self.folder = folder;
+        Ok(())
+    }
+
+    /// Starts a prepared member with an empty folder among these.
+    pub(crate) async fn join(&mut self, members: String) -> Result<()> {
+        self.setup.members = members;
+        self.setup.data = match &self.setup.options.data_dir {
+            None => self.folder.path().join("data"),
+            Some(data) => data.join(&self.setup.name),
+        };
+        let deadline = Instant::now() + START_DEADLINE;
+        // It ends if the member that it asks has not heard of it yet.
+        while let Err(error) = self.restart().await {
+            if Instant::now() >= deadline {
+                return Err(error);
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+        Ok(())
+    }
+
+    /// Returns `name=peer url`.
+    pub(crate) fn entry(&self) -> String {
+        self.setup.entry()
+    }
+
+    /// Returns the URL at which the other members reach this one.
+    pub(crate) fn peer_url(&self) -> String {
+        self.setup.peer.url()
+    }
+
+    /// Returns the member's id in the cluster.
+    pub(crate) fn id(&self) -> Option<u64> {
+        self.member
+    }
+}

@@ -1,0 +1,102 @@
+//! Decides which members of etcd's own list are endpoints of a session, and at which of their URLs. Pure.
+
+use std::net::IpAddr;
+
+use super::access::Access;
+use super::endpoint::{self, Endpoint};
+use super::operator::EtcdMember;
+use super::source::{address, host};
+
+/// What a list of members says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Usable {
+    /// One endpoint for each member that can be used.
+    pub(super) endpoints: Vec<Endpoint>,
+    /// Why other members cannot be used, or why none can.
+    pub(super) refused: Vec<String>,
+    /// A member has not started or is a learner, so the list is about to change.
+    pub(super) changing: bool,
+}
+
+/// Chooses an endpoint for each member: one that is known already, with its data center and its server name, or else the
+/// first URL that follows the rules. `named` are the endpoints that the user named, as they were found; `in_use` are those of
+/// the present list.
+pub(super) fn usable(
+    members: &[EtcdMember],
+    named: &[Endpoint],
+    in_use: &[Endpoint],
+    access: &Access,
+) -> Usable {
+    let rules = Rules::of(named, access);
+    let mut usable = Usable::default();
+    for member in members {
+        if member.learner || member.client_urls.is_empty() {
+            usable.changing = true;
+            continue;
+        }
+        let checked = member.client_urls.iter().map(|url| rules.check(url));
+        let checked: Vec<Result<String, String>> = checked.collect();
+        let known = named.iter().chain(in_use);
+        let known = |url: &String| known.clone().find(|one| one.url == *url);
+        let good = || checked.iter().flatten();
+        let chosen = good().find_map(known).cloned();
+        if let Some(endpoint) = chosen.or_else(|| good().next().map(Endpoint::new)) {
+            usable.endpoints.push(endpoint);
+            continue;
+        }
+        let why: Vec<String> = checked.into_iter().filter_map(Result::err).collect();
+        let why = format!("member {:?}: {}", member.name, why.join("; "));
+        usable.refused.push(why);
+    }
+    if usable.endpoints.is_empty() {
+        usable.refused.push("no member can be used".to_owned());
+    }
+    usable
+}
+
+/// What a member's URL must fulfil, so that no list leads a session to another machine's etcd or to a connection without
+/// TLS.
+struct Rules<'a> {
+    access: &'a Access,
+    secure: bool,
+    local: bool,
+}
+
+impl<'a> Rules<'a> {
+    fn of(named: &[Endpoint], access: &'a Access) -> Self {
+        Self {
+            access,
+            secure: named.iter().any(|one| one.url.contains("https://")),
+            local: named.iter().all(|one| is_loopback(host(&one.url))),
+        }
+    }
+
+    /// Returns the URL as an endpoint has it.
+    fn check(&self, url: &str) -> Result<String, String> {
+        let refused = |why: &str| Err(format!("{url:?}: {why}"));
+        let whole = match endpoint::one(url, self.access) {
+            Ok(whole) => whole,
+            Err(why) => return refused(&why),
+        };
+        let host = host(&whole);
+        if self.secure && !whole.starts_with("https://") {
+            return refused("the session's endpoints are https, and this one is not");
+        }
+        if address(host).is_some_and(|at| at.is_unspecified()) {
+            return refused("it names no machine");
+        }
+        if !self.local && is_loopback(host) {
+            return refused("it names this machine, and the session's endpoints name others");
+        }
+        Ok(whole.strip_suffix('/').map_or(whole.clone(), str::to_owned))
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let host = host.to_ascii_lowercase();
+    let is_local = |at: IpAddr| at.to_canonical().is_loopback();
+    host == "localhost" || host.ends_with(".localhost") || address(&host).is_some_and(is_local)
+}
+
+#[cfg(test)]
+mod tests;

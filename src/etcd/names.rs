@@ -1,0 +1,147 @@
+//! Owns the endpoints as the user named them, and what was found for each name.
+
+use std::collections::BTreeSet;
+
+use super::endpoint::Endpoint;
+use super::source::Source;
+use eldest_core::error::RequestError;
+
+/// What the list of endpoints is made of.
+pub(super) struct Named {
+    pub(super) names: Vec<Name>,
+    /// The members that etcd listed last.
+    pub(super) members: Option<Vec<Endpoint>>,
+    /// What the last round could not do.
+    pub(super) troubles: BTreeSet<Trouble>,
+}
+
+impl Named {
+    pub(super) fn new(names: Vec<Name>) -> Self {
+        Self {
+            names,
+            members: None,
+            troubles: BTreeSet::new(),
+        }
+    }
+
+    /// Takes what a round could not do, and returns what the round before it could.
+    pub(super) fn new_troubles(&mut self, troubles: BTreeSet<Trouble>) -> Vec<Trouble> {
+        let new = troubles.difference(&self.troubles).cloned().collect();
+        self.troubles = troubles;
+        new
+    }
+
+    /// Whether there is something to look up.
+    pub(super) fn has_sources(&self) -> bool {
+        self.names.iter().any(|name| name.source.is_some())
+    }
+
+    /// Why an endpoint of that URL cannot be connected to; nothing if it is not a name that was not found yet.
+    pub(super) fn missing(&self, url: &str) -> Option<String> {
+        Source::of(url)?;
+        let name = self.names.iter().find(|name| name.named.url == url);
+        let failure = name.and_then(Name::failure);
+        Some(failure.map_or("not looked up yet".to_owned(), |(_, why)| why))
+    }
+}
+
+/// What a round could not do. Each is logged once, and again after a round without it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Trouble {
+    Name { name: String, why: String },
+    Members { why: String },
+    Endpoints { why: String },
+}
+
+impl Trouble {
+    pub(super) fn log(&self) {
+        match self {
+            Self::Name { name, why } => {
+                tracing::warn!(target: "eldest::etcd", name, why, "name not looked up");
+            }
+            Self::Members { why } => {
+                tracing::warn!(target: "eldest::etcd", why, "member list not followed");
+            }
+            Self::Endpoints { why } => {
+                tracing::warn!(target: "eldest::etcd", why, "endpoint not used");
+            }
+        }
+    }
+}
+
+/// An endpoint as the user named it.
+#[derive(Debug, Clone)]
+pub(super) struct Name {
+    named: Endpoint,
+    source: Option<Source>,
+    /// What was found last.
+    found: Option<Vec<Endpoint>>,
+    /// Why the last lookup failed.
+    failure: Option<String>,
+}
+
+impl Name {
+    pub(super) fn of(named: Endpoint) -> Self {
+        Self {
+            source: Source::of(&named.url),
+            named,
+            found: None,
+            failure: None,
+        }
+    }
+
+    pub(super) fn source(&self) -> Option<&Source> {
+        self.source.as_ref()
+    }
+
+    /// Takes the outcome of a lookup.
+    pub(super) fn answered(&mut self, answer: Result<Vec<Endpoint>, String>) {
+        match answer {
+            Ok(found) => (self.found, self.failure) = (Some(found), None),
+            Err(why) => self.failure = Some(why),
+        }
+    }
+
+    /// The name, and why it was not found at the last lookup.
+    pub(super) fn failure(&self) -> Option<(String, String)> {
+        Some((self.named.url.clone(), self.failure.clone()?))
+    }
+}
+
+/// The failure at an endpoint: if that is a name that was not found, why it was not.
+pub(super) fn explained(names: &[Name], mut failure: RequestError) -> RequestError {
+    let mut failures = names.iter().filter_map(Name::failure);
+    if let Some((_, why)) = failures.find(|(name, _)| *name == failure.endpoint) {
+        failure.message = why;
+    }
+    failure
+}
+
+/// The endpoints that were found, each once. A name that was never found stands for itself: no connection to it succeeds.
+pub(super) fn list(names: &[Name]) -> Vec<Endpoint> {
+    let mut all: Vec<Endpoint> = Vec::new();
+    for name in names {
+        let found = match &name.found {
+            Some(found) => found.as_slice(),
+            None => std::slice::from_ref(&name.named),
+        };
+        let found = found.iter().map(|one| Endpoint {
+            data_center: name.named.data_center.clone(),
+            ..one.clone()
+        });
+        add(&mut all, found);
+    }
+    all
+}
+
+/// Adds those endpoints that are not in the list yet.
+pub(super) fn add(list: &mut Vec<Endpoint>, others: impl IntoIterator<Item = Endpoint>) {
+    for one in others {
+        if list.iter().all(|known| known.url != one.url) {
+            list.push(one);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

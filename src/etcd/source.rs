@@ -1,0 +1,242 @@
+//! Checks endpoints, and looks up those that are named by a host with several addresses, or by a domain with SRV records.
+
+use std::net::IpAddr;
+
+use futures::future::try_join;
+use http::Uri;
+
+use super::access::Access;
+use super::endpoint::{self, Endpoint};
+use crate::runtime::{Env, Service};
+
+/// Before a URL: each address of its host is an endpoint.
+const HOST: &str = "dns+";
+/// Before a domain: each of its SRV records is an endpoint.
+const DOMAIN: &str = "srv://";
+/// The longest name in DNS.
+const MAX_NAME: usize = 253;
+
+/// What is looked up, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The addresses of the host of this URL.
+    Host(String),
+    /// The SRV records of a domain: with a name, those of one of its clusters.
+    Domain(String, Option<String>),
+}
+
+impl Source {
+    /// Reads what comes before a URL or a domain; nothing, if the text is an endpoint itself.
+    pub(super) fn of(text: &str) -> Option<Self> {
+        if let Some(url) = text.strip_prefix(HOST) {
+            return Some(Self::Host(url.to_owned()));
+        }
+        let domain = text.strip_prefix(DOMAIN)?;
+        Some(match domain.split_once('/') {
+            Some((domain, cluster)) => Self::Domain(domain.to_owned(), Some(cluster.to_owned())),
+            None => Self::Domain(domain.to_owned(), None),
+        })
+    }
+
+    /// Returns it with its scheme.
+    ///
+    /// # Errors
+    ///
+    /// Says which rule it breaks.
+    pub(super) fn checked(self, access: &Access) -> Result<String, String> {
+        match self {
+            Self::Host(url) => {
+                let whole = endpoint::one(&url, access)?;
+                match host(&whole) {
+                    name if address(name).is_some() => Err(format!(
+                        "{name} is an address, which needs no {HOST} before it"
+                    )),
+                    _ => Ok(format!("{HOST}{whole}")),
+                }
+            }
+            Self::Domain(domain, cluster) => {
+                check_name(&domain)?;
+                let Some(cluster) = cluster else {
+                    return Ok(format!("{DOMAIN}{domain}"));
+                };
+                let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+                if cluster.is_empty() || cluster.len() > 40 || !cluster.bytes().all(fits) {
+                    return Err(
+                        "behind the domain stands the cluster's name: 1 to 40 letters, digits and hyphens"
+                            .to_owned(),
+                    );
+                }
+                Ok(format!("{DOMAIN}{domain}/{cluster}"))
+            }
+        }
+    }
+
+    /// Returns how it is named in metrics.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Host(_) => "dns",
+            Self::Domain(..) => "srv",
+        }
+    }
+
+    /// Looks it up, without a limit in time.
+    ///
+    /// # Errors
+    ///
+    /// Says why no endpoint was found.
+    pub(super) async fn look_up(
+        &self,
+        env: &dyn Env,
+        access: &Access,
+    ) -> Result<Vec<Endpoint>, String> {
+        let found = match self {
+            Self::Host(url) => {
+                let name = host(url);
+                let found = env.addresses(name.to_owned()).await;
+                let found = found.map_err(|error| error.to_string())?;
+                found.iter().map(|at| at_address(url, *at)).collect()
+            }
+            Self::Domain(domain, cluster) => {
+                let cluster = cluster.as_deref();
+                let secure = records(env, "-ssl", cluster, domain);
+                let plain = async {
+                    // Their endpoints would be refused.
+                    if access.demands_tls() {
+                        return Ok(Vec::new());
+                    }
+                    records(env, "", cluster, domain).await
+                };
+                let (secure, plain) = try_join(secure, plain).await?;
+                let secure = secure.iter().map(|one| at_service("https", one));
+                let plain = plain.iter().map(|one| at_service("http", one));
+                secure.chain(plain).collect::<Vec<_>>()
+            }
+        };
+        if found.is_empty() {
+            return Err(match self {
+                Self::Host(_) => "the host has no address".to_owned(),
+                Self::Domain(domain, cluster) => {
+                    let name = record("-ssl", cluster.as_deref(), domain);
+                    format!("there is no SRV record {name}, nor one without -ssl")
+                }
+            });
+        }
+        all(found, access)
+    }
+}
+
+/// Each endpoint with its scheme, once; at least one.
+///
+/// # Errors
+///
+/// Says which one is unusable and why.
+pub(super) fn all(endpoints: Vec<Endpoint>, access: &Access) -> Result<Vec<Endpoint>, String> {
+    let mut all: Vec<Endpoint> = Vec::new();
+    for (index, endpoint) in endpoints.into_iter().enumerate() {
+        let Endpoint {
+            url,
+            data_center,
+            server_name,
+        } = endpoint;
+        let refused = |why: String| {
+            // An endpoint with a password in it is not repeated.
+            if url.contains('@') {
+                format!("etcd endpoint number {}: {why}", index + 1)
+            } else {
+                format!("etcd endpoint {url:?}: {why}")
+            }
+        };
+        let whole = match Source::of(&url) {
+            Some(source) => source.checked(access),
+            None => endpoint::one(&url, access),
+        };
+        let whole = whole.map_err(refused)?;
+        if let Some(name) = &data_center {
+            endpoint::check_data_center(name).map_err(refused)?;
+        }
+        match all.iter().find(|known| known.url == whole) {
+            None => all.push(Endpoint {
+                url: whole,
+                data_center,
+                server_name,
+            }),
+            Some(known) if known.data_center == data_center => {}
+            Some(_) => return Err(refused("it is named twice, in two data centers".to_owned())),
+        }
+    }
+    if all.is_empty() {
+        return Err("no etcd endpoint given".to_owned());
+    }
+    Ok(all)
+}
+
+fn record(secure: &str, cluster: Option<&str>, domain: &str) -> String {
+    let cluster = cluster.map(|name| format!("-{name}")).unwrap_or_default();
+    format!("_etcd-client{secure}{cluster}._tcp.{domain}")
+}
+
+/// The records as etcd's own clients ask for them, in the order of their priorities. Weights do not matter, because a session
+/// uses the nearest endpoint.
+async fn records(
+    env: &dyn Env,
+    secure: &str,
+    cluster: Option<&str>,
+    domain: &str,
+) -> Result<Vec<Service>, String> {
+    let name = record(secure, cluster, domain);
+    let found = env.services(name.clone()).await;
+    let mut found = found.map_err(|error| match error.kind() {
+        std::io::ErrorKind::Unsupported => "SRV records need the crate's feature `srv`".to_owned(),
+        _ => format!("{name}: {error}"),
+    })?;
+    found.sort_by_key(|one| one.priority);
+    Ok(found)
+}
+
+/// The host in a URL that was checked, without the brackets of an address.
+pub(super) fn host(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or(rest);
+    match authority.strip_prefix('[') {
+        Some(inner) => inner.split(']').next().unwrap_or(inner),
+        None => authority.split(':').next().unwrap_or(authority),
+    }
+}
+
+/// The address that a host is, if it is no name.
+pub(super) fn address(host: &str) -> Option<IpAddr> {
+    host.parse().ok()
+}
+
+/// The endpoint at one address of the host. The certificate must be valid for the host's name.
+fn at_address(url: &str, at: IpAddr) -> Endpoint {
+    let name = host(url);
+    let at = match at {
+        IpAddr::V4(at) => at.to_string(),
+        IpAddr::V6(at) => format!("[{at}]"),
+    };
+    let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+    let behind = rest.strip_prefix(name).unwrap_or_default();
+    Endpoint {
+        server_name: Some(name.to_owned()),
+        ..Endpoint::new(format!("{scheme}://{at}{behind}"))
+    }
+}
+
+fn at_service(scheme: &str, service: &Service) -> Endpoint {
+    Endpoint::new(format!("{scheme}://{}:{}", service.host, service.port))
+}
+
+fn check_name(domain: &str) -> Result<(), String> {
+    let parsed = domain.parse::<Uri>().ok();
+    let plain = parsed.is_some_and(|uri| uri.host() == Some(domain) && uri.port().is_none());
+    if domain.is_empty() || domain.len() > MAX_NAME || !plain {
+        return Err(format!(
+            "behind {DOMAIN} stands a domain, such as example.com, of 1 to {MAX_NAME} bytes"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

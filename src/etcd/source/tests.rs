@@ -1,0 +1,143 @@
+use std::io;
+
+use futures::FutureExt;
+
+use super::*;
+use crate::runtime::Scripted;
+
+fn checked(text: &str) -> Result<String, String> {
+    let endpoints = vec![Endpoint::new(text)];
+    all(endpoints, &Access::default()).map(|mut all| all.remove(0).url)
+}
+
+#[test]
+fn names_are_checked_like_urls() {
+    for (text, whole) in [
+        ("dns+etcd:2379", "dns+http://etcd:2379"),
+        ("dns+http://http:2379", "dns+http://http:2379"),
+        ("srv://example.com", "srv://example.com"),
+        ("srv://example.com/blue-2", "srv://example.com/blue-2"),
+    ] {
+        assert_eq!(checked(text).as_deref(), Ok(whole));
+    }
+    for (text, why) in [
+        ("dns+ftp://etcd", "http or https"),
+        ("dns+", "empty"),
+        ("dns+http://10.0.0.1:2379", "10.0.0.1 is an address"),
+        ("dns+http://[::1]:2379", "::1 is an address"),
+        ("dns+http://etcd:x", "not a number"),
+        ("dns+http://etcd/path", "only scheme, host and port"),
+        ("srv://", "a domain"),
+        ("srv://example.com:2379", "a domain"),
+        ("srv://a b", "a domain"),
+        ("srv://user@example.com", "a domain"),
+        ("srv://example.com/", "cluster's name"),
+        ("srv://example.com/a/b", "cluster's name"),
+        ("srv://example.com/a_b", "cluster's name"),
+    ] {
+        let refused = checked(text).unwrap_err();
+        assert!(refused.contains(why), "{text}: {refused}");
+    }
+}
+
+#[test]
+fn the_certificate_at_an_address_must_be_valid_for_the_host_s_name() {
+    for (url, at, whole) in [
+        (
+            "https://etcd.example:2379",
+            "10.0.0.1",
+            "https://10.0.0.1:2379",
+        ),
+        ("https://etcd.example", "fd00::1", "https://[fd00::1]"),
+        ("http://http:1", "::1", "http://[::1]:1"),
+    ] {
+        let endpoint = at_address(url, at.parse().unwrap());
+        assert_eq!(endpoint.server(), (whole, Some(host(url))));
+    }
+}
+
+#[test]
+fn the_host_of_a_url_has_no_port_and_no_brackets() {
+    for (url, name) in [
+        ("http://a:1", "a"),
+        ("https://[::1]:2379", "::1"),
+        ("http://a/", "a"),
+        ("dns+https://a.b", "a.b"),
+        ("srv://example.com/x", "example.com"),
+    ] {
+        assert_eq!(host(url), name);
+    }
+}
+
+/// DNS with both kinds of records, or an error of that kind for the second one.
+fn records(secure: &[&str], plain: io::Result<&[&str]>) -> Scripted {
+    let services = |hosts: &[&str]| {
+        let service = |host: &&str| Service {
+            priority: 1,
+            host: (*host).to_owned(),
+            port: 2379,
+        };
+        hosts.iter().map(service).collect::<Vec<_>>()
+    };
+    let (secure, plain) = (services(secure), plain.map(services));
+    let plain = plain.map_err(|error| error.kind());
+    let answer = move |name: String| {
+        let found = match &*name {
+            "_etcd-client-ssl._tcp.example.com" => Ok(secure.clone()),
+            "_etcd-client._tcp.example.com" => plain.clone().map_err(io::Error::from),
+            _ => panic!("{name}"),
+        };
+        std::future::ready(found).boxed()
+    };
+    Scripted {
+        services: Box::new(answer),
+        addresses: Box::new(|_| std::future::ready(Ok(Vec::new())).boxed()),
+        ..Scripted::still()
+    }
+}
+
+fn found(env: &Scripted, name: &str, access: &Access) -> Result<Vec<String>, String> {
+    let source = Source::of(name).unwrap();
+    let found = source.look_up(env, access).now_or_never().unwrap()?;
+    Ok(found.into_iter().map(|one| one.url).collect())
+}
+
+#[test]
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+fn records_with_ssl_are_https_and_the_others_are_ignored_with_tls_options() {
+    let dns = || records(&["a"], Ok(&["b"]));
+    let (domain, plain) = ("srv://example.com", Access::default());
+    let all = ["https://a:2379", "http://b:2379"].map(str::to_owned);
+    assert_eq!(found(&dns(), domain, &plain).unwrap(), all);
+    let tls = Access::default().with_tls(Some(super::super::access::TlsOptions::new()));
+    assert_eq!(found(&dns(), domain, &tls).unwrap(), all[..1]);
+    let none = found(&records(&[], Ok(&["b"])), domain, &tls).unwrap_err();
+    assert!(none.contains("no SRV record"), "{none}");
+}
+
+#[test]
+fn a_lookup_fails_if_one_question_does_or_nothing_is_found() {
+    let access = Access::default();
+    for (dns, name, why) in [
+        (
+            records(&["a"], Err(io::ErrorKind::TimedOut.into())),
+            "srv://example.com",
+            "_etcd-client._tcp.example.com: timed out",
+        ),
+        (
+            records(&[], Err(io::ErrorKind::Unsupported.into())),
+            "srv://example.com",
+            "feature `srv`",
+        ),
+        (records(&[], Ok(&[])), "srv://example.com", "no SRV record"),
+        (
+            records(&[], Ok(&["not a host"])),
+            "srv://example.com",
+            "not a host",
+        ),
+        (records(&[], Ok(&[])), "dns+http://etcd", "has no address"),
+    ] {
+        let failure = found(&dns, name, &access).unwrap_err();
+        assert!(failure.contains(why), "{failure}");
+    }
+}

@@ -1,0 +1,109 @@
+//! Tests that the next owner of a partition continues at the last checkpoint, which no earlier owner replaces.
+
+use eldest::{ErrorKind, Op, Session};
+use eldest_testing::{Etcd, eventually};
+
+use super::membership::next;
+use super::partitions;
+use crate::common::{Result, SOON, keys, short, soon};
+
+const CHECKPOINT: &str = "eldest/~checkpoint/billing/1/0";
+
+/// The keys that are there.
+async fn left(client: &mut etcd_client::Client) -> Vec<String> {
+    let all = keys(client, "eldest/").await;
+    all.into_iter().map(|key| key.path).collect()
+}
+
+#[tokio::test]
+async fn the_next_owner_reads_what_the_last_one_saved() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (session, first) = partitions(&etcd, "a", 1).await?;
+    let mut member = first.join().await?;
+    let partition = next(&mut member).await?;
+    assert_eq!(partition.checkpoint().await?, None);
+    for value in ["1", "2", ""] {
+        partition.save_checkpoint(value).await?;
+        assert_eq!(
+            partition.checkpoint().await?.as_deref(),
+            Some(value.as_bytes())
+        );
+    }
+    partition.save_checkpoint(vec![0xff; 64 * 1024]).await?;
+    let refused = partition
+        .save_checkpoint(vec![0; 64 * 1024 + 1])
+        .await
+        .unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    assert!(refused.to_string().contains("65537 bytes"), "{refused}");
+    drop(partition);
+    member.leave().await?;
+    session.close().await?;
+    assert_eq!(left(&mut client).await, [CHECKPOINT], "without a lease");
+
+    let (session, second) = partitions(&etcd, "b", 1).await?;
+    let mut member = second.join().await?;
+    let partition = next(&mut member).await?;
+    let saved = partition.checkpoint().await?;
+    assert_eq!(saved, Some(vec![0xff; 64 * 1024]));
+    partition.save_checkpoint("b").await?;
+    drop(partition);
+    member.leave().await?;
+    let overview = session.overview("").await?;
+    assert_eq!(
+        overview.queues().len(),
+        0,
+        "nobody competes for a checkpoint"
+    );
+    session.close().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_owner_whose_key_is_gone_stores_no_checkpoint() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let session = Session::connect([etcd.endpoint()], short("a")).await?;
+    let mut member = session.partitions("billing", 1)?.join().await?;
+    let partition = next(&mut member).await?;
+    partition.save_checkpoint("mine").await?;
+    // As if this process had been stopped until its lease expired: its clock has not noticed.
+    let key = String::from_utf8(partition.key().to_vec())?;
+    let saved = async {
+        client.delete(key, None).await?;
+        Ok::<_, eldest::BoxError>(partition.save_checkpoint("late").await)
+    };
+    let late = saved.await?.unwrap_err();
+    let kinds = [ErrorKind::FenceLost, ErrorKind::LeadershipLost];
+    assert!(kinds.contains(&late.kind()), "{late}");
+    drop(partition);
+    let again = soon("again", next(&mut member)).await?;
+    assert_eq!(again.checkpoint().await?.as_deref(), Some(&b"mine"[..]));
+    drop(again);
+    Ok(member.leave().await?)
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_somebody_replaced_does_not_keep_the_owner_from_the_next() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_session, partitions) = partitions(&etcd, "a", 1).await?;
+    let mut member = partitions.join().await?;
+    let partition = next(&mut member).await?;
+    partition.save_checkpoint("1").await?;
+    // As an attempt of its own that etcd applies late.
+    partition.txn([Op::put(CHECKPOINT, "0")]).await?;
+    partition.save_checkpoint("2").await?;
+    assert_eq!(partition.checkpoint().await?.as_deref(), Some(&b"2"[..]));
+    client.delete(CHECKPOINT, None).await?;
+    partition.save_checkpoint("3").await?;
+    assert_eq!(partition.checkpoint().await?.as_deref(), Some(&b"3"[..]));
+    drop(partition);
+    member.leave().await?;
+    eventually(SOON, "only the checkpoint is left", async || {
+        (left(&mut client).await == [CHECKPOINT]).then_some(())
+    })
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! Tests that data centres own equal numbers of partitions, where all members ask for that.
+
+use eldest::{Announcement, ErrorKind, Partitions, Session};
+use eldest_testing::Etcd;
+
+use super::{Running, until_lost};
+use crate::common::{Result, options};
+
+async fn member(etcd: &Etcd, name: &str, center: &str, spread: bool) -> Result<Partitions> {
+    let announcement = Announcement::default().with_data_center(center);
+    let announcement = if spread {
+        announcement.with_spread_over_data_centers()
+    } else {
+        announcement
+    };
+    let options = options(name).announcement(announcement);
+    let session = Session::connect([etcd.endpoint()], options).await?;
+    Ok(session.partitions("billing", 12)?)
+}
+
+#[tokio::test]
+async fn data_centres_own_equal_numbers_while_all_members_ask_for_it() -> Result {
+    let etcd = Etcd::start().await?;
+    let first = member(&etcd, "a", "east", true).await?;
+    let second = member(&etcd, "b", "west", true).await?;
+    let third = member(&etcd, "c", "west", true).await?;
+    let mut a = Running::start(&first, until_lost);
+    a.owns(12).await?;
+    let mut b = Running::start(&second, until_lost);
+    b.owns(6).await?;
+    let before = a.terms.clone();
+    // One more in the same data centre takes of that one's share only.
+    let mut c = Running::start(&third, until_lost);
+    c.owns(3).await?;
+    b.owns(3).await?;
+    for number in a.owns(6).await? {
+        assert!(before[&number].is_valid(), "{number} did not move");
+    }
+    // A member that does not ask for it makes all members equal, until it has left.
+    let other = member(&etcd, "d", "east", false).await?;
+    let mut d = Running::start(&other, until_lost);
+    for running in [&mut a, &mut b, &mut c, &mut d] {
+        running.owns(3).await?;
+    }
+    d.shutdown.cancel();
+    d.end().await?;
+    a.owns(6).await?;
+    b.owns(3).await?;
+    c.owns(3).await?;
+    for running in [a, b, c] {
+        running.shutdown.cancel();
+        running.end().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_member_that_asks_for_it_and_names_no_data_centre_is_refused() -> Result {
+    let etcd = Etcd::start().await?;
+    let nowhere = Announcement::default().with_spread_over_data_centers();
+    let session = Session::connect([etcd.endpoint()], options("a").announcement(nowhere)).await?;
+    let partitions = session.partitions("billing", 2)?;
+    let refused = partitions.join().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    assert!(
+        refused.to_string().contains("names no data centre"),
+        "{refused}"
+    );
+    Ok(())
+}

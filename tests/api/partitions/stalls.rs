@@ -1,0 +1,154 @@
+//! Tests that work which stalls loses its partition, and that a member which is ill has none.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use eldest::{CancellationToken, ErrorKind, LostReason, Partition};
+use eldest_testing::{Etcd, eventually};
+
+use super::{PREFIX, Running, partitions, until_lost};
+use crate::common::{Result, SOON, WHILE, keys, soon, stays};
+
+/// Long enough for heartbeats on a busy machine.
+const STALL: Duration = Duration::from_secs(2);
+const OFTEN: Duration = Duration::from_millis(50);
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// Work that makes progress, except on partition 1.
+async fn beats_but_for_1(partition: Partition) -> Result {
+    let (lost, heart) = (partition.lost(), partition.heartbeats());
+    while !lost.is_cancelled() {
+        match partition.number() {
+            0 => partition.heartbeat(),
+            1 => {}
+            _ => heart.beat(),
+        }
+        tokio::time::sleep(OFTEN).await;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_partition_whose_work_is_silent_begins_anew_and_the_others_go_on() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_session, partitions) = partitions(&etcd, "a", 3).await?;
+    let mut running = Running::with(partitions.runner().stall_timeout(STALL), beats_but_for_1);
+    running.owns(3).await?;
+    let first = running.terms.clone();
+    soon("it stalls", first[&1].lost().cancelled()).await;
+    assert_eq!(first[&1].lost_reason(), Some(LostReason::Stalled));
+    let again = eventually(SOON, "it begins again", async || {
+        running.owned();
+        let term = running.terms[&1].clone();
+        (term.fencing_token() > first[&1].fencing_token()).then_some(term)
+    })
+    .await?;
+    assert!(first[&0].is_valid() && first[&2].is_valid());
+    soon("it stalls again", again.lost().cancelled()).await;
+    assert_eq!(again.lost_reason(), Some(LostReason::Stalled));
+    assert!(first[&0].is_valid() && first[&2].is_valid());
+    running.shutdown.cancel();
+    Ok(running.end().await?)
+}
+
+#[tokio::test]
+async fn an_ill_member_leaves_all_partitions_to_others_until_it_is_well() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_a, first) = partitions(&etcd, "a", 6).await?;
+    let (_b, second) = partitions(&etcd, "b", 6).await?;
+    let well = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&well);
+    let check = move || {
+        let well = asked.load(Ordering::SeqCst);
+        async move {
+            if well {
+                Ok(())
+            } else {
+                Err("the disk is full".into())
+            }
+        }
+    };
+    let runner = first.runner().health_check(OFTEN, LIMIT, check);
+    let mut a = Running::with(runner, until_lost);
+    stays(WHILE, "no member", async || {
+        keys(&mut client, PREFIX).await.is_empty()
+    })
+    .await?;
+    let mut b = Running::start(&second, until_lost);
+    b.owns(6).await?;
+    for _ in 0..2 {
+        well.store(true, Ordering::SeqCst);
+        let owned = a.owns(3).await?;
+        b.owns(3).await?;
+        let terms: Vec<_> = owned.iter().map(|number| a.terms[number].clone()).collect();
+        well.store(false, Ordering::SeqCst);
+        b.owns(6).await?;
+        for term in terms {
+            assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
+        }
+        // A key of each partition, and of one member.
+        assert_eq!(keys(&mut client, PREFIX).await.len(), 7);
+    }
+    a.shutdown.cancel();
+    a.end().await?;
+    b.shutdown.cancel();
+    Ok(b.end().await?)
+}
+
+#[tokio::test]
+async fn a_member_whose_check_hangs_leaves_when_the_limit_is_over() -> Result {
+    let etcd = Etcd::start().await?;
+    let (_session, partitions) = partitions(&etcd, "a", 2).await?;
+    let mut times = 0;
+    let check = move || {
+        times += 1;
+        let answers = times == 1;
+        async move {
+            if answers {
+                Ok(())
+            } else {
+                std::future::pending().await
+            }
+        }
+    };
+    let runner = partitions.runner().health_check(OFTEN, LIMIT, check);
+    let mut running = Running::with(runner, until_lost);
+    running.owns(2).await?;
+    let term = running.terms[&0].clone();
+    soon("it ends", term.lost().cancelled()).await;
+    assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
+    let mut client = etcd.client().await;
+    eventually(SOON, "it has left", async || {
+        keys(&mut client, PREFIX).await.is_empty().then_some(())
+    })
+    .await?;
+    running.shutdown.cancel();
+    Ok(running.end().await?)
+}
+
+#[tokio::test]
+async fn a_limit_that_cannot_be_kept_is_refused_before_anything_is_begun() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let (_session, partitions) = partitions(&etcd, "a", 2).await?;
+    let long = Duration::from_secs(25 * 60 * 60);
+    for timeout in [Duration::ZERO, long] {
+        let runner = partitions.runner().stall_timeout(timeout);
+        let refused = runner.run(CancellationToken::new(), until_lost).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+        assert!(refused.to_string().contains("stall_timeout"), "{refused}");
+    }
+    for (every, limit) in [(OFTEN, OFTEN), (Duration::ZERO, OFTEN), (OFTEN, long)] {
+        let fit = async || Result::Ok(());
+        let runner = partitions.runner().health_check(every, limit, fit);
+        let refused = runner.run(CancellationToken::new(), until_lost).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+        assert!(refused.to_string().contains("health_check"), "{refused}");
+    }
+    assert_eq!(keys(&mut client, PREFIX).await, []);
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Faults of etcd's users: a password changes, and a role is revoked, under a session that stands.
+
+use etcd_client::{Client, Error};
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+
+use crate::Result;
+use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::lab::Lab;
+use crate::users;
+
+/// Name and description, what must come of it, what is done to the user, and which failure the node logs.
+type Row = ([&'static str; 2], (Side, Effect), (How, &'static str));
+
+const USERS: [Row; 3] = {
+    use Effect::{Changed, Kept};
+    use Side::{Follower, Leader};
+    [
+        (
+            [
+                "change-leader-password",
+                "needs --auth: the password of the leader's user is changed, and changed back",
+            ],
+            (Leader, Changed),
+            (How::Password, "Auth"),
+        ),
+        (
+            [
+                "change-follower-password",
+                "needs --auth: the password of a follower's user is changed, and changed back",
+            ],
+            (Follower, Kept),
+            (How::Password, "Auth"),
+        ),
+        (
+            [
+                "revoke-leader-role",
+                "needs --auth: the role of the leader's user is revoked, and granted again",
+            ],
+            (Leader, Changed),
+            (How::Role, "Denied"),
+        ),
+    ]
+};
+
+pub(super) fn all() -> Vec<Box<dyn Action>> {
+    let user = |(what, (side, effect), (how, class)): Row| -> Box<dyn Action> {
+        let card = Card {
+            asks: true,
+            ..Card::new(Realm::Users, what, (side, effect, Lasts::BEYOND))
+        };
+        Box::new(User { card, how, class })
+    };
+    USERS.into_iter().map(user).collect()
+}
+
+enum How {
+    Password,
+    Role,
+}
+
+struct User {
+    card: Card,
+    how: How,
+    class: &'static str,
+}
+
+impl User {
+    /// Does it, or undoes it. Either may be done twice.
+    async fn change(&self, lab: &Lab, victim: &Victim, is_undone: bool) -> Result {
+        let user = lab.nodes[victim.node].identity();
+        let ask = async |mut client: Client| -> std::result::Result<(), Error> {
+            match (&self.how, is_undone) {
+                (How::Password, false) => {
+                    client.user_change_password(user, users::OTHER).await?;
+                }
+                (How::Password, true) => {
+                    client.user_change_password(user, users::PASSWORD).await?;
+                }
+                (How::Role, false) => {
+                    client.user_revoke_role(user, users::ROLE).await?;
+                }
+                (How::Role, true) => {
+                    client.user_grant_role(user, users::ROLE).await?;
+                }
+            }
+            Ok(())
+        };
+        lab.operate("a user is changed", async |client| {
+            match ask(client).await {
+                // An earlier request had done it, and its answer was lost.
+                Err(error) if error.to_string().contains("role is not granted") => Ok(()),
+                done => done,
+            }
+        })
+        .await
+    }
+
+    /// Whether the node said why nothing is renewed.
+    fn told(&self, lab: &Lab, victim: &Victim) -> bool {
+        let log = lab.nodes[victim.node].log();
+        let class = format!("class={}", self.class);
+        let mut lines = log.lines().filter(|line| line.contains("renewal failed"));
+        lines.any(|line| line.contains(&class))
+    }
+}
+
+impl Action for User {
+    fn card(&self) -> Card {
+        self.card.clone()
+    }
+
+    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            let node = &lab.nodes[victim.node];
+            if !lab.settings.auth {
+                return Err("etcd has users with --auth only".into());
+            }
+            lab.fault(&node.name, self.card.name);
+            self.change(lab, victim, false).await?;
+            lab.fault(&node.name, self.card.name);
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        async move {
+            let node = &lab.nodes[victim.node];
+            self.change(lab, victim, true).await?;
+            lab.healed(&node.name, self.card.name);
+            if lab.alone.get() && !self.told(lab, victim) {
+                return Err(format!("{} did not say why its renewals failed", node.name).into());
+            }
+            Ok(())
+        }
+        .boxed_local()
+    }
+}
