@@ -144,6 +144,9 @@ async fn a_changed_password_ends_the_term_and_changed_back_the_node_returns() ->
     second.resign().await?;
     me.close().await?;
     other.close().await?;
-    assert!(!logs.contain(CANARY), "a password in the log");
+    assert!(
+        !logs.contain(CANARY),
+        "leaked secret: a password in the log"
+    );
     guarded.nothing_is_left().await
 }

@@ -1,13 +1,55 @@
-//! Reads the names and reasons of failed tests from libtest's output.
+//! Reads the names, reasons and output of failed tests from libtest's output.
 
 /// More of a reason is above, where the test printed it.
 const LONGEST: usize = 400;
 
+/// Texts by which a test says that it saw a promise broken. Such a test is never repeated: a promise that is broken once in
+/// two runs is broken.
+const BROKEN_PROMISES: [&str; 8] = [
+    "VIOLATION I1",
+    "VIOLATION I2",
+    "VIOLATION I3",
+    "VIOLATION I4",
+    "two leaders",
+    "lost update",
+    "revoked early",
+    "leaked secret",
+];
+
+/// A test that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Failure {
+    pub(crate) name: String,
+    reason: String,
+    /// The lines that the test printed.
+    pub(crate) output: Vec<String>,
+}
+
+impl Failure {
+    /// Returns true if the test saw a promise broken.
+    pub(crate) fn breaks_a_promise(&self) -> bool {
+        let mut lines = self.output.iter();
+        lines.any(|line| BROKEN_PROMISES.iter().any(|text| line.contains(text)))
+    }
+}
+
+impl std::fmt::Display for Failure {
+    /// Name and reason in one line.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let reason: String = self.reason.chars().take(LONGEST).collect();
+        let reason = if reason.is_empty() {
+            "it does not say why"
+        } else {
+            &reason
+        };
+        write!(f, "{}: {reason}", self.name)
+    }
+}
+
 /// What is read of a test program's output, line by line.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
-    /// Name and reason of each.
-    told: Vec<(String, String)>,
+    found: Vec<Failure>,
     /// Whether the lines are of tests that failed: others may tell what they printed too.
     among: bool,
     /// Whether the lines are those of the last of them.
@@ -18,12 +60,17 @@ impl Failures {
     pub(crate) fn read(&mut self, line: &str) {
         let header = line.strip_prefix("---- ").filter(|_| self.among);
         if let Some(name) = header.and_then(|line| line.strip_suffix(" stdout ----")) {
-            self.told.push((name.to_owned(), String::new()));
+            self.found.push(Failure {
+                name: name.to_owned(),
+                ..Failure::default()
+            });
             self.inside = true;
         } else if line == "failures:" || line == "successes:" {
             self.among = line == "failures:";
             self.inside = false;
-        } else if let (true, Some((_, reason))) = (self.inside, self.told.last_mut()) {
+        } else if let (true, Some(failure)) = (self.inside, self.found.last_mut()) {
+            failure.output.push(line.to_owned());
+            let reason = &mut failure.reason;
             // A panic's message is on the line after the one that says where, what was compared below; an error's on its
             // own.
             let told = line.starts_with("Error: ")
@@ -41,28 +88,43 @@ impl Failures {
         }
     }
 
-    /// Each in a sentence.
-    pub(crate) fn told(self) -> impl Iterator<Item = String> {
-        self.told.into_iter().map(|(name, reason)| {
-            let mut short: String = reason.chars().take(LONGEST).collect();
-            if short.is_empty() {
-                "it does not say why".clone_into(&mut short);
-            }
-            format!("{name}: {short}")
-        })
+    /// All failed tests, in the order in which they were reported.
+    pub(crate) fn found(self) -> Vec<Failure> {
+        self.found
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Failures, LONGEST};
+    use super::{Failure, Failures, LONGEST};
 
-    fn told(lines: &[&str]) -> Vec<String> {
+    fn found(lines: &[&str]) -> Vec<Failure> {
         let mut failures = Failures::default();
         for line in lines {
             failures.read(line);
         }
-        failures.told().collect()
+        failures.found()
+    }
+
+    fn told(lines: &[&str]) -> Vec<String> {
+        let found = found(lines);
+        found.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_broken_promise_is_found_in_the_output_of_its_own_test() {
+        let got = found(&[
+            "failures:",
+            "---- a stdout ----",
+            "thread 'a' (7) panicked at tests/a.rs:1:2:",
+            "the history breaks its promises",
+            "VIOLATION I1 overlap in jobs: n1 and n2",
+            "---- b stdout ----",
+            "VIOLATION I5 liveness in jobs: nobody led for 9 s",
+        ]);
+        let broken: Vec<_> = got.iter().map(Failure::breaks_a_promise).collect();
+        assert_eq!(broken, [true, false]);
+        assert_eq!(got[1].output.len(), 1);
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod publish;
 mod published;
 mod python;
 mod releases;
+mod retry;
 mod runbooks;
 mod setup;
 mod simulate;
@@ -226,6 +227,8 @@ An image that is there and was not made here, such as one that was pulled, is le
 Stages:
 {}
 Every stage runs, whatever the ones before it did, and is killed after {} minutes or --limit.
+A failed test that uses real time, processes, sockets or containers runs once more at the end, alone. If it passes then, the
+table calls it flaky, and target/flaky/ has both outputs. A test that saw a promise broken is never repeated.
 The exit code is 0 if no test and no stage failed.
 
 To use plain cargo, set PROTOC and PROTOC_INCLUDE, or install protobuf-compiler and libprotobuf-dev.

@@ -80,17 +80,27 @@ pub(crate) fn run(
 pub(crate) fn yielding(command: &Command) -> Command {
     let mut nice = Command::new("nice");
     nice.args(["-n", "19"]).arg(command.get_program());
-    nice.args(command.get_args());
+    with_settings_of(command, nice)
+}
+
+/// A copy of the command.
+pub(crate) fn copy(command: &Command) -> Command {
+    with_settings_of(command, Command::new(command.get_program()))
+}
+
+/// Gives `other` the arguments, the folder and the variables of `command` too.
+fn with_settings_of(command: &Command, mut other: Command) -> Command {
+    other.args(command.get_args());
     if let Some(folder) = command.get_current_dir() {
-        nice.current_dir(folder);
+        other.current_dir(folder);
     }
     for (name, value) in command.get_envs() {
         match value {
-            Some(value) => nice.env(name, value),
-            None => nice.env_remove(name),
+            Some(value) => other.env(name, value),
+            None => other.env_remove(name),
         };
     }
-    nice
+    other
 }
 
 /// The command as one would type it, with its folder and variables, but without the way to protoc.

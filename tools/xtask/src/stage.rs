@@ -11,10 +11,18 @@ use anyhow::{Result, bail};
 
 use crate::failures::Failures;
 use crate::process::{self, End};
+use crate::retry::Retry;
 use crate::tally::Tally;
 
 /// After this a stage is killed.
 pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// The failed tests of a command that run once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    Nothing,
+    Once,
+}
 
 /// A stage that runs.
 #[derive(Debug)]
@@ -30,6 +38,7 @@ pub(crate) struct Stage {
     limit: Duration,
     tally: Tally,
     failures: Vec<String>,
+    retries: Vec<Retry>,
     skips: Vec<String>,
 }
 
@@ -42,6 +51,10 @@ pub(crate) struct Report {
     pub(crate) tally: Tally,
     /// Each failure in a sentence; none means passed.
     pub(crate) failures: Vec<String>,
+    /// Tests that failed and run once more when all stages have ended.
+    pub(crate) retries: Vec<Retry>,
+    /// Each test that passed only when it ran once more, in a sentence.
+    pub(crate) flaky: Vec<String>,
     /// Each thing left out in a sentence.
     pub(crate) skips: Vec<String>,
     /// How long it took.
@@ -49,14 +62,39 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// "passed", "FAILED" or "skipped".
+    /// "passed", "FAILED", "flaky" or "skipped".
     pub(crate) fn result(&self) -> &'static str {
         if !self.failures.is_empty() {
             "FAILED"
+        } else if !self.retries.is_empty() {
+            "again"
+        } else if !self.flaky.is_empty() {
+            "flaky"
         } else if self.tally.ran() == 0 && !self.skips.is_empty() {
             "skipped"
         } else {
             "passed"
+        }
+    }
+
+    /// Runs the failed tests that may be repeated once more, one at a time.
+    pub(crate) fn retry(&mut self) {
+        for mut retry in std::mem::take(&mut self.retries) {
+            println!("==> {}, once more and alone: {}", self.name, retry.shown());
+            match retry.passes(self.name) {
+                Ok(true) => {
+                    self.tally.failed -= 1;
+                    self.tally.passed += 1;
+                    self.flaky.push(retry.failure.to_string());
+                }
+                Ok(false) => {
+                    let text = format!("{}; alone: {}", retry.failure, retry.shown());
+                    self.failures.push(text);
+                }
+                Err(error) => self
+                    .failures
+                    .push(format!("{}; alone: {error:#}", retry.failure)),
+            }
         }
     }
 }
@@ -73,6 +111,7 @@ impl Stage {
             limit,
             tally: Tally::default(),
             failures: Vec::new(),
+            retries: Vec::new(),
             skips: Vec::new(),
         }
     }
@@ -114,6 +153,7 @@ impl Stage {
         for part in ended.into_inner().unwrap_or_else(PoisonError::into_inner) {
             self.tally += part.tally;
             self.failures.extend(part.failures);
+            self.retries.extend(part.retries);
             self.skips.extend(part.skips);
         }
     }
@@ -162,12 +202,23 @@ impl Stage {
     /// Runs a command, its output passed through and its tests counted. A failure is recorded and gives
     /// false; only the time limit ends the stage.
     pub(crate) fn step(&mut self, command: &mut Command) -> Result<bool> {
-        self.counted(command).map(|counted| counted.is_some())
+        let counted = self.counted(command, Repeat::Nothing)?;
+        Ok(counted.is_some())
     }
 
     /// As [`Stage::step`], for tests that must be there: running none at all is a failure too.
     pub(crate) fn tests(&mut self, command: &mut Command) -> Result<bool> {
-        let counted = self.counted(command)?;
+        self.some_tests(command, Repeat::Nothing)
+    }
+
+    /// As [`Stage::tests`], for tests that use real time, processes, sockets or containers: one that fails runs once more
+    /// when all stages have ended, unless it saw a promise broken.
+    pub(crate) fn real_tests(&mut self, command: &mut Command) -> Result<bool> {
+        self.some_tests(command, Repeat::Once)
+    }
+
+    fn some_tests(&mut self, command: &mut Command, repeat: Repeat) -> Result<bool> {
+        let counted = self.counted(command, repeat)?;
         if counted.is_some_and(|tally| tally.ran() == 0) {
             self.fail(format!("ran no test at all: {}", process::show(command)));
             return Ok(false);
@@ -200,7 +251,9 @@ impl Stage {
             self.fail(format!("over its limit of {} s", self.limit.as_secs()));
         }
         // A failure that no test stands for (a build, a lint, the limit) is counted all the same.
-        if !self.failures.is_empty() {
+        if self.failures.is_empty() && !self.retries.is_empty() {
+            // The tests that run once more are counted as failed until then.
+        } else if !self.failures.is_empty() {
             self.tally.failed = self.tally.failed.max(1);
         } else if self.tally.ran() == 0 && self.skips.is_empty() {
             self.tally.passed = 1;
@@ -209,6 +262,8 @@ impl Stage {
             name: self.name,
             tally: self.tally,
             failures: self.failures,
+            retries: self.retries,
+            flaky: Vec::new(),
             skips: self.skips,
             took: self.started.elapsed(),
         };
@@ -222,7 +277,7 @@ impl Stage {
     }
 
     /// What the command's tests gave, or nothing if it failed.
-    fn counted(&mut self, command: &mut Command) -> Result<Option<Tally>> {
+    fn counted(&mut self, command: &mut Command, repeat: Repeat) -> Result<Option<Tally>> {
         let shown = process::show(command);
         self.say(&shown);
         let mut tally = Tally::default();
@@ -239,14 +294,26 @@ impl Stage {
             failures.read(line);
         });
         self.tally += tally;
-        // At the end, with all others: whoever reads only that should know why.
-        self.failures.extend(failures.told());
+        let failed = failures.found();
         if let Some((_, lines)) = &mut self.part {
             lines.append(&mut kept);
         }
+        // A test program that crashed, or was killed at the limit, names no test.
+        let all_named = failed.len() as u64 == tally.failed && tally.failed > 0;
+        let repeat = repeat == Repeat::Once && all_named && result.is_ok();
+        let (again, red): (Vec<_>, Vec<_>) = failed
+            .into_iter()
+            .partition(|failure| repeat && !failure.breaks_a_promise());
+        let only_again = !again.is_empty() && red.is_empty();
+        self.failures.extend(red.iter().map(ToString::to_string));
+        let again = again.into_iter();
+        self.retries
+            .extend(again.map(|failure| Retry::new(failure, command)));
         let status = result?;
         if !status.success() {
-            self.fail(format!("{shown} ({status})"));
+            if !only_again {
+                self.fail(format!("{shown} ({status})"));
+            }
             return Ok(None);
         }
         Ok(Some(tally))
@@ -318,6 +385,83 @@ mod tests {
         assert_eq!(report.tally.failed, 1);
         assert_eq!(report.failures[0], "a::b: Error: \"late\"");
         assert_eq!(report.failures.len(), 2, "{:?}", report.failures);
+    }
+
+    /// A `cargo test` that fails with that reason until the file is there, which its first run makes.
+    fn fails_once(file: &std::path::Path, reason: &str) -> Command {
+        let (file, failed) = (file.display(), "test result: FAILED. 1 passed; 1 failed");
+        let first = format!("failures:\n\n---- a::b stdout ----\nError: {reason}\n\n{failed}");
+        sh(&format!(
+            "if [ -e {file} ]; then echo 'test result: ok. 1 passed; 0 failed'; else touch {file}; echo '{first}'; exit 101; fi"
+        ))
+    }
+
+    #[test]
+    fn a_test_in_real_time_that_fails_once_is_flaky_and_its_outputs_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = fails_once(&folder.path().join("ran"), "late");
+        let mut report = stage(DEFAULT_LIMIT, |stage| {
+            assert!(!stage.real_tests(&mut command)?);
+            Ok(())
+        });
+        assert_eq!(report.result(), "again");
+        report.retry();
+        assert_eq!((report.tally.passed, report.tally.failed), (2, 0));
+        assert_eq!(report.flaky, ["a::b: Error: late"]);
+        assert_eq!(report.result(), "flaky");
+        let kept = crate::setup::target().join("flaky/test-a.b.txt");
+        let text = std::fs::read_to_string(&kept).unwrap();
+        assert!(
+            text.contains("Error: late") && text.contains("ok. 1 passed"),
+            "{text}"
+        );
+        assert!(text.contains("-- --exact a::b"), "{text}");
+        std::fs::remove_file(kept).unwrap();
+    }
+
+    #[test]
+    fn a_test_in_real_time_that_fails_twice_has_failed() {
+        let failed = "failures:\n\n---- a::b stdout ----\nError: late\n\ntest result: FAILED. 0 passed; 1 failed";
+        let mut report = stage(DEFAULT_LIMIT, |stage| {
+            stage.real_tests(&mut sh(&format!("echo '{failed}'; exit 101")))?;
+            Ok(())
+        });
+        report.retry();
+        assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
+        assert_eq!(report.failures.len(), 1, "{:?}", report.failures);
+    }
+
+    #[test]
+    fn a_broken_promise_is_red_at_once_as_is_a_failed_test_in_virtual_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let runs = [
+            ("VIOLATION I1 overlap in jobs", true),
+            ("leaked secret: it is in the log", true),
+            ("late", false),
+        ];
+        for (number, (reason, real)) in runs.into_iter().enumerate() {
+            let mut command = fails_once(&folder.path().join(number.to_string()), reason);
+            let mut report = stage(DEFAULT_LIMIT, |stage| {
+                if real {
+                    stage.real_tests(&mut command)?;
+                } else {
+                    stage.tests(&mut command)?;
+                }
+                Ok(())
+            });
+            report.retry();
+            assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
+        }
+    }
+
+    #[test]
+    fn a_test_program_that_crashed_is_red_at_once() {
+        let mut report = stage(DEFAULT_LIMIT, |stage| {
+            stage.real_tests(&mut sh("echo 'test a::b ... '; kill -s KILL $$"))?;
+            Ok(())
+        });
+        report.retry();
+        assert_eq!(report.result(), "FAILED");
     }
 
     #[test]

@@ -108,7 +108,7 @@ pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
             if package == FENCING {
                 tools::add_postgres(part, &mut tests);
             }
-            part.tests(&mut tests)?;
+            part.real_tests(&mut tests)?;
             Ok(())
         },
     );
@@ -149,7 +149,7 @@ pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
                 None => one.env_remove(name),
             };
         }
-        part.tests(one.arg("--test").args(arguments))?;
+        part.real_tests(one.arg("--test").args(arguments))?;
         Ok(())
     };
     let (waiting_file, waiting) = WAITING;
@@ -210,7 +210,7 @@ pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
     }
     let mut tests = test_package(stage, chaos::PACKAGE)?;
     tools::add_faketime(stage, &mut tests);
-    stage.tests(tests.args(["--", THREADS]))?;
+    stage.real_tests(tests.args(["--", THREADS]))?;
     Ok(())
 }
 
@@ -228,7 +228,7 @@ pub(crate) fn smoke(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     if let Some(etcd) = etcd {
         cargo.env("ELDEST_ETCD_BIN", etcd);
     }
-    stage.tests(cargo.args(["--", THREADS]))?;
+    stage.real_tests(cargo.args(["--", THREADS]))?;
     Ok(())
 }
 
@@ -249,13 +249,13 @@ pub(crate) fn containers(stage: &mut Stage, compose: &Compose) -> Result<()> {
         .env(COMPOSE_V1, &compose.v1)
         .env(NODE_IMAGE, DEV_IMAGE)
         .env(COMMAND_IMAGE, DEV_COMMAND_IMAGE);
-    stage.tests(cargo.env(COMPOSE_V2, &compose.v2))?;
+    stage.real_tests(cargo.env(COMPOSE_V2, &compose.v2))?;
     Ok(())
 }
 
 /// The example of a team's own failover tests, which builds its image by itself.
 pub(crate) fn failover(stage: &mut Stage) -> Result<()> {
-    stage.tests(&mut test_package(stage, "eldest-failover-example")?)?;
+    stage.real_tests(&mut test_package(stage, "eldest-failover-example")?)?;
     Ok(())
 }
 

@@ -239,6 +239,9 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         }
     }
     reports.extend(beside.into_iter().map(|(_, stage)| joined(stage)));
+    for report in &mut reports {
+        report.retry();
+    }
     print!("{}", table(&reports));
     let failed = reports.iter().any(|report| !report.failures.is_empty());
     Ok(if failed {
@@ -300,6 +303,9 @@ fn table(reports: &[Report]) -> String {
     for report in reports {
         for failure in &report.failures {
             line(format_args!("FAILED {}: {failure}", report.name));
+        }
+        for flaky in &report.flaky {
+            line(format_args!("flaky {}: {flaky}", report.name));
         }
         for skip in &report.skips {
             line(format_args!("skipped {}: {skip}", report.name));
@@ -366,12 +372,15 @@ mod tests {
                 ignored: 0,
             },
             failures: (0..failed).map(|n| format!("failure {n}")).collect(),
+            retries: Vec::new(),
+            flaky: vec![format!("{name} was late")],
             skips: vec![format!("not all of {name}")],
             took: Duration::from_millis(1500),
         };
         let text = table(&[report("unit", 5, 0), report("versions", 7, 2)]);
         assert_eq!(text.lines().last(), Some("12 passed, 2 failed"));
         assert!(text.contains("FAILED versions: failure 1"), "{text}");
+        assert!(text.contains("flaky unit: unit was late"), "{text}");
         assert!(text.contains("skipped unit: not all of unit"), "{text}");
     }
 }

@@ -232,7 +232,10 @@ async fn half_of_the_credentials_is_refused_with_what_is_missing() -> Result {
     let user = format!("node:{PASSWORD}");
     let refused = run(at(&guarded.etcd, &["status", "--user", &user])).await?;
     refused.failed(USAGE, &["--user takes a name alone"]);
-    assert!(!format!("{refused:?}").contains("canary"), "{refused:?}");
+    assert!(
+        !format!("{refused:?}").contains("canary"),
+        "leaked secret: {refused:?}"
+    );
     let refused = run(at(&guarded.etcd, &["status", "--password", PASSWORD])).await?;
     assert_eq!(refused.code, USAGE);
     Ok(())
@@ -255,7 +258,10 @@ async fn a_password_file_holds_one_line_and_nothing_else() -> Result {
         std::fs::write(&path, content)?;
         let refused = run(at(&guarded.etcd, &args)).await?;
         refused.failed(USAGE, &[&file, rule]);
-        assert!(!refused.stderr.contains("canary"), "{refused:?}");
+        assert!(
+            !refused.stderr.contains("canary"),
+            "leaked secret: {refused:?}"
+        );
     }
     std::fs::write(&path, format!("{PASSWORD}\r\n"))?;
     run(at(&guarded.etcd, &args)).await?.done();

@@ -125,7 +125,7 @@ async fn what_the_library_refuses_is_an_error_on_one_line() -> Result {
     for (args, parts) in REFUSED {
         let ended = run(eldest(args)).await?;
         ended.failed(USAGE, parts);
-        assert!(!ended.stderr.contains("canary"), "{ended:?}");
+        assert!(!ended.stderr.contains("canary"), "leaked secret: {ended:?}");
     }
     Ok(())
 }

@@ -103,7 +103,10 @@ async fn the_program_learns_where_it_leads_and_never_the_password() -> Result {
         !said.contains(PASSWORD) && !said.contains("ELDEST_PASSWORD"),
         "{said}"
     );
-    assert!(!logged.contains(PASSWORD), "in the log");
+    assert!(
+        !logged.contains(PASSWORD),
+        "leaked secret: the password is in the log"
+    );
     Ok(())
 }
 

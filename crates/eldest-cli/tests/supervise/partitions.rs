@@ -56,7 +56,10 @@ fn notes(stage: &Stage) -> Vec<Note> {
         })
     };
     let lines = Diary::of(stage).lines();
-    assert!(!lines.iter().any(|line| line == "overlap"), "{lines:?}");
+    assert!(
+        !lines.iter().any(|line| line == "overlap"),
+        "two leaders: {lines:?}"
+    );
     lines.iter().filter_map(note).collect()
 }
 

@@ -207,7 +207,7 @@ impl Drop for Stage {
 /// What is true of every diary.
 pub(crate) fn judge(lines: &[Line]) {
     for line in lines {
-        assert_ne!(line.word, "overlap", "two at a time: {line:?}");
+        assert_ne!(line.word, "overlap", "two leaders: {line:?}");
     }
     let starts: Vec<&Line> = lines.iter().filter(|line| line.word == "start").collect();
     for pair in starts.windows(2) {

@@ -104,7 +104,7 @@ async fn nothing_is_changed_without_the_token() -> Result {
                 "{given}"
             );
             assert_eq!(answer.header("www-authenticate"), Some("bearer"));
-            assert!(!answer.body.contains(secret));
+            assert!(!answer.body.contains(secret), "leaked secret");
         }
     }
     for scheme in ["Bearer", "bearer"] {
@@ -112,7 +112,10 @@ async fn nothing_is_changed_without_the_token() -> Result {
         let answer = ask(server.at, "POST", STEP_DOWN, &header).await?;
         assert_eq!((answer.status, &*answer.problem()), (409, "not_leading"));
     }
-    assert!(!format!("{:?}", Auth::at(server.at).token(secret)).contains(secret));
+    assert!(
+        !format!("{:?}", Auth::at(server.at).token(secret)).contains(secret),
+        "leaked secret"
+    );
     server.stop().await
 }
 

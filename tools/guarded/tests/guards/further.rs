@@ -234,7 +234,10 @@ async fn promise(leader: &mut Process) -> Result<Instant> {
 async fn keeps(begun: Instant, next: &mut Process) -> Result {
     next.says("leading work-0").await?;
     let after = begun.elapsed();
-    assert!(after >= PROMISED, "the next one leads after {after:?}");
+    assert!(
+        after >= PROMISED,
+        "revoked early: the next one leads after {after:?}"
+    );
     Ok(())
 }
 

@@ -56,7 +56,10 @@ async fn lives_until_killed(
     lease: i64,
 ) -> Result {
     stage.another_dies(&agent.guard()).await?;
-    assert!(stage.lives(lease).await?, "the lease of a living process");
+    assert!(
+        stage.lives(lease).await?,
+        "revoked early: the process lives"
+    );
     leader.kill()?;
     stage.revoked(lease).await?;
     agent.guards(0).await
@@ -114,7 +117,10 @@ async fn a_process_whose_spawned_guard_sees_its_socket_close_keeps_its_lease() -
         Ok((std::fs::read_dir(&files)?.count() < before).then_some(()))
     })
     .await?;
-    assert!(stage.lives(lease).await?, "the lease of a living process");
+    assert!(
+        stage.lives(lease).await?,
+        "revoked early: the process lives"
+    );
     leader.kill()?;
     stage.revoked(lease).await
 }
