@@ -32,7 +32,7 @@ const MOST: Duration = Duration::from_millis(250);
 pub struct PartitionSet {
     /// How many there are.
     pub count: u32,
-    /// The count is the level below it. While a key of another count stands, equal joins.
+    /// The count is the level below it. While a key of another count stands, nobody joins.
     pub family: Arc<[u8]>,
     /// Written into the keys of partitions, for people to read.
     pub tag: Arc<[u8]>,
@@ -112,7 +112,7 @@ pub struct Wants {
     pub adopt: Vec<(u32, Own)>,
     /// The same, and not wanted.
     pub discard: Vec<(u32, Own)>,
-    /// Keys that equal holds and others would wait for: of ours once and without a lease since; put under our lease by a
+    /// Keys that nobody holds and others would wait for: of ours once and without a lease since; put under our lease by a
     /// transaction that came late, while the work of an earlier term goes on; or brought back by a restore of etcd.
     pub stray: Vec<(u32, i64)>,
     /// Where a key without a lease stands, which no owner's ever is.
@@ -297,7 +297,7 @@ impl Membership {
         self.taking.insert(request, partitions.to_vec());
     }
 
-    /// A take is answered: its partitions. After the loss of the lease equal waits for it.
+    /// A take is answered: its partitions. After the loss of the lease nobody waits for it.
     pub(crate) fn take_answered(&mut self, request: RequestId) -> Option<Vec<u32>> {
         self.taking.remove(&request)
     }
@@ -439,7 +439,7 @@ impl Membership {
         wants
     }
 
-    /// Whether anything may be to be done about a partition that is not held: equal's and ours to take, ours, or without a
+    /// Whether anything may be to be done about a partition that is not held: nobody's and ours to take, ours, or without a
     /// lease.
     fn concerns(&self, seen: &Seen, roster: &Roster) -> bool {
         match seen.key {
