@@ -21,7 +21,7 @@ use tower_service::Service;
 
 use super::forward::ForwardToLeader;
 use super::problem::{Problem, chain};
-use super::proxied::{Client, grpc_refused, is_grpc, pass};
+use super::proxied::{Client, pass};
 
 /// The item of a node's announcement that names where its [`program_router`] listens.
 pub const FORWARD: &str = "forward";
@@ -133,9 +133,6 @@ where
     fn call(&mut self, mut request: Request) -> Self::Future {
         let mut this = self.clone();
         Box::pin(async move {
-            if is_grpc(&request) {
-                return Ok(grpc_refused());
-            }
             let token = request.extensions().get::<Term>().map(Term::fencing_token);
             request.headers_mut().remove(FENCING_TOKEN);
             if let Some(token) = token {

@@ -17,9 +17,9 @@ use http::{HeaderValue, StatusCode, header};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::layer::{leading, not_leader};
+use super::layer::{leading, nobody_worked, not_leader};
 use super::problem::{Problem, chain};
-use super::proxied::{Client, grpc_refused, is_grpc, pass};
+use super::proxied::{Client, pass};
 
 /// A tower layer that lets the leader answer, whatever node is asked: while this node leads, by its clock at that moment, the
 /// inner service answers, as with [`OnlyWhileLeader`](super::OnlyWhileLeader). Otherwise the request is passed on to the
@@ -153,9 +153,6 @@ where
         }
         let (election, mut leader) = (self.election.clone(), self.leader.clone());
         Box::pin(async move {
-            if is_grpc(&request) {
-                return Ok(grpc_refused());
-            }
             let env = Arc::clone(&leader.env);
             let answer = pass(&*env, &mut leader, request).await;
             Ok(answer.unwrap_or_else(|error| refusal(&election, &error)))
@@ -218,12 +215,7 @@ fn refusal(election: &Election, error: &eldest_route::Error) -> Response {
         ErrorKind::NoAddress => "no_address",
         _ => "leader_unreachable",
     };
-    let mut response = Problem::try_again(code, chain(error)).into_response();
-    // Nobody worked on it, which the node or client that routed it here may want to know.
-    let name: HeaderValue = eldest_route::not_leader(election.name());
-    response
-        .headers_mut()
-        .insert(eldest_route::NOT_LEADER, name);
+    let mut response = nobody_worked(election, Problem::try_again(code, chain(error)));
     response
         .headers_mut()
         .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -109,7 +109,13 @@ pub(super) fn leading(election: &Election) -> Option<Term> {
 /// Refuses a request that nobody has worked on.
 pub(super) fn not_leader(election: &Election) -> Response {
     let detail = format!("this node does not lead {:?}", election.name());
-    let mut response = Problem::try_again("not_leader", detail).into_response();
+    nobody_worked(election, Problem::try_again("not_leader", detail))
+}
+
+/// Answers with that problem, and says that nobody has worked on the request: the node or client that routed it here may
+/// send it again.
+pub(super) fn nobody_worked(election: &Election, problem: Problem) -> Response {
+    let mut response = problem.into_response();
     let name = eldest_route::not_leader(election.name());
     response
         .headers_mut()

@@ -12,7 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::contract::millis;
 use super::contract::partitions::{
-    KeyOwner, PartitionMember, PartitionOwner, PartitionState, PartitionsState, PartitionsSummary,
+    KeyOwner, PartitionMember, PartitionState, PartitionsState, PartitionsSummary,
 };
 use super::owning::Owning;
 use super::problem::Problem;
@@ -193,6 +193,17 @@ async fn look(mut changes: PartitionMapObserver, view: &watch::Sender<View>) {
     }
 }
 
+/// The fields of a partition's owner that answers show. Borrowed: each change compares all partitions.
+fn shown(map: &PartitionMap, partition: u32) -> Option<(&str, Option<&str>, i64, i64)> {
+    let owner = map.owner(partition)?;
+    Some((
+        owner.identity(),
+        owner.address(),
+        owner.fencing_token(),
+        owner.lease_id(),
+    ))
+}
+
 /// As many partitions as one answer has room for.
 #[derive(Default)]
 pub(super) struct Listed {
@@ -206,8 +217,8 @@ impl Listed {
         let blocked: HashMap<u32, _> = map.blocked().collect();
         let blocked_before: HashMap<u32, _> = before.iter().flat_map(|map| map.blocked()).collect();
         let is_same = |partition: u32, before: &PartitionMap| {
-            let shown = |map: &PartitionMap| map.owner(partition).map(PartitionOwner::from);
-            blocked.get(&partition) == blocked_before.get(&partition) && shown(map) == shown(before)
+            blocked.get(&partition) == blocked_before.get(&partition)
+                && shown(map, partition) == shown(before, partition)
         };
         let mut changed =
             (from..map.count()).filter(|at| before.is_none_or(|before| !is_same(*at, before)));

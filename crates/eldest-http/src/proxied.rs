@@ -48,12 +48,15 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Passes a request on, and its answer back.
+/// Passes a request on, and its answer back. A call of gRPC is refused.
 pub(super) async fn pass<C: Client>(
     env: &dyn Env,
     client: &mut C,
     mut request: Request,
 ) -> Result<Response, C::Error> {
+    if is_grpc(&request) {
+        return Ok(grpc_refused());
+    }
     let protocol = upgrade(request.headers());
     let caller = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
     prepare(&mut request);
@@ -61,8 +64,7 @@ pub(super) async fn pass<C: Client>(
         mark_upgrade(request.headers_mut(), protocol);
     }
     let mut answer = client.answer(request).await?;
-    let accepted =
-        upgrade(answer.headers()).filter(|_| answer.status() == StatusCode::SWITCHING_PROTOCOLS);
+    let accepted = upgrade(answer.headers());
     remove_of_connection(answer.headers_mut());
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Ok(answer);
@@ -180,14 +182,14 @@ fn append(headers: &mut HeaderMap, name: &HeaderName, entry: &str) {
 }
 
 /// Whether a request is a call of gRPC, which needs HTTP/2 all the way.
-pub(super) fn is_grpc(request: &Request) -> bool {
+fn is_grpc(request: &Request) -> bool {
     let kind = request.headers().get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
         && request.version() == Version::HTTP_2
 }
 
 /// Refuses a call of gRPC: 12 is "unimplemented".
-pub(super) fn grpc_refused() -> Response {
+fn grpc_refused() -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/grpc"),
         (HeaderName::from_static("grpc-status"), "12"),

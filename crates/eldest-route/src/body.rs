@@ -55,7 +55,6 @@ impl fmt::Debug for Body {
 /// A body of which each attempt to send the request reads all: first what earlier attempts have read, then the rest.
 ///
 /// It keeps at most `limit` bytes. Once more have passed, the body cannot be sent again.
-#[derive(Clone)]
 pub(crate) struct Replay(Arc<Mutex<Recording>>);
 
 struct Recording {

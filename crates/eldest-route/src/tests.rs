@@ -49,18 +49,10 @@ struct Nodes {
     seen: watch::Sender<Seen>,
 }
 
+#[derive(Clone)]
 struct Client {
     address: String,
     nodes: Nodes,
-}
-
-impl Clone for Client {
-    fn clone(&self) -> Self {
-        Self {
-            address: self.address.clone(),
-            nodes: self.nodes.clone(),
-        }
-    }
 }
 
 fn node(name: &str, token: i64) -> Destination {
