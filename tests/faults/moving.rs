@@ -14,23 +14,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::capture::Logs;
-use crate::stage::{Led, Node, Result, SOON, Stage, Work, deadline, options, seconds};
+use crate::stage::{Node, Result, SOON, Stage, Work, options, seconds};
 
 /// Long enough to survive a change of etcd's leader on a busy machine.
 const TTL: Duration = seconds(15);
 /// Two rounds of lookups.
 const ROUNDS: Duration = seconds(60);
-
-/// A renewal that is sent from now on is verified, and the term stands.
-async fn renewed(stage: &Stage, led: &Led) -> Result {
-    let now = stage.now();
-    eventually(TTL, "renewed", async || {
-        assert!(!led.lost.is_cancelled(), "lost: {:?}", led.reason());
-        (led.deadline() > deadline(now, TTL)).then_some(())
-    })
-    .await?;
-    Ok(())
-}
 
 /// Waits until the node uses these endpoints, whatever their order.
 async fn follows(node: &Node, mut endpoints: Vec<String>) -> Result {
@@ -72,7 +61,7 @@ async fn replaces_every_member(
         for node in [a, b] {
             follows(node, endpoints.clone()).await?;
         }
-        renewed(stage, &led).await?;
+        stage.renewed(&led).await?;
     }
     assert_eq!(a.leads().map(|now| now.token()), Some(led.token()));
     assert_eq!((a.terms().len(), b.terms().len()), (1, 0));

@@ -5,9 +5,7 @@ use eldest::{Endpoint, EndpointReason, EndpointStatus, Session};
 use eldest_testing::{Etcd, EtcdCluster, Proxy, eventually};
 
 use crate::capture::Logs;
-use crate::stage::{
-    Led, Node, Result, SOON, Stage, Work, deadline, millis, patient_options, seconds,
-};
+use crate::stage::{Node, Result, SOON, Stage, Work, millis, patient_options, seconds};
 
 const TTL: std::time::Duration = seconds(10);
 /// Two probes: a few seconds apart, after up to a minute for an endpoint that was down for long, or some minutes apart if the
@@ -55,17 +53,6 @@ async fn uses(session: &Session, proxies: &[Proxy; 3], at: usize) -> Result<Endp
     Ok(why)
 }
 
-/// A renewal that is sent from now on is verified, and the term stands.
-async fn renewed(stage: &Stage, led: &Led) -> Result {
-    let now = stage.now();
-    eventually(SOON, "renewed", async || {
-        assert!(!led.lost.is_cancelled(), "lost: {:?}", led.reason());
-        (led.deadline() > deadline(now, TTL)).then_some(())
-    })
-    .await?;
-    Ok(())
-}
-
 #[tokio::test]
 async fn the_nearest_member_is_used_left_when_it_fails_and_used_again_within_one_term() -> Result {
     let (logs, _guard) = Logs::capture();
@@ -76,7 +63,7 @@ async fn the_nearest_member_is_used_left_when_it_fails_and_used_again_within_one
     let led = a.elected(SOON).await?;
     let why = uses(&a.session, &proxies, 1).await?;
     assert_eq!(why, EndpointReason::Nearest);
-    renewed(&stage, &led).await?;
+    stage.renewed(&led).await?;
     let shown = status(&a.session, &proxies[1]);
     let far = status(&a.session, &proxies[0]);
     assert!(shown.round_trip() < far.round_trip(), "{shown:?} {far:?}");
@@ -97,12 +84,12 @@ async fn the_nearest_member_is_used_left_when_it_fails_and_used_again_within_one
     let why = uses(&a.session, &proxies, 2).await?;
     assert_eq!(why, EndpointReason::PreferredFailed);
     assert!(status(&a.session, &proxies[1]).is_failing());
-    renewed(&stage, &led).await?;
+    stage.renewed(&led).await?;
 
     let failures = logs.of(SESSION, "renewal failed", &[]).len();
     proxies[1].heal();
     uses(&a.session, &proxies, 1).await?;
-    renewed(&stage, &led).await?;
+    stage.renewed(&led).await?;
     let again = logs.of(SESSION, "renewal failed", &[]).len();
     assert_eq!(again, failures, "the way back costs no renewal");
     assert_eq!(a.terms().len(), 1);
@@ -124,7 +111,7 @@ async fn the_own_data_center_is_used_though_others_are_nearer_and_they_are_not_p
     let a = Node::of(&stage, session, Work::UntilLost)?;
     let led = a.elected(SOON).await?;
     for _ in 0..3 {
-        renewed(&stage, &led).await?;
+        stage.renewed(&led).await?;
         assert_eq!(proxies[0].connections() + proxies[2].connections(), 0);
     }
     let why = uses(&a.session, &proxies, 1).await?;
@@ -139,12 +126,12 @@ async fn the_own_data_center_is_used_though_others_are_nearer_and_they_are_not_p
             .then_some(())
     })
     .await?;
-    renewed(&stage, &led).await?;
+    stage.renewed(&led).await?;
     proxies[1].heal();
     proxies[1].delay(millis(30));
     let why = uses(&a.session, &proxies, 1).await?;
     assert_eq!(why, EndpointReason::OwnDataCenter);
-    renewed(&stage, &led).await?;
+    stage.renewed(&led).await?;
     assert_eq!(a.terms().len(), 1);
     a.stop().await?;
     stage.judge(1, 0).await?;
@@ -183,7 +170,7 @@ async fn a_nearer_member_that_shows_an_older_state_is_not_used() -> Result {
     })
     .await?;
     assert!(why.contains("an older state"), "{why}");
-    renewed(&stage, &led).await?;
+    stage.renewed(&led).await?;
     assert_eq!(a.terms().len(), 1);
     a.stop().await?;
     stage.judge(1, 0).await?;

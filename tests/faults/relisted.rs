@@ -4,22 +4,11 @@ use eldest::ErrorKind;
 use eldest_testing::{Etcd, EtcdCluster, Proxy, eventually};
 
 use crate::capture::Logs;
-use crate::stage::{Led, Node, Result, SOON, Stage, deadline, seconds};
+use crate::stage::{Node, Result, SOON, Stage, seconds};
 
 const TTL: std::time::Duration = seconds(10);
 const ETCD: &str = "eldest::etcd";
 const SESSION: &str = "eldest::session";
-
-/// A renewal that is sent from now on is verified, and the term stands.
-async fn renewed(stage: &Stage, led: &Led) -> Result {
-    let now = stage.now();
-    eventually(SOON, "renewed", async || {
-        assert!(!led.lost.is_cancelled(), "lost: {:?}", led.reason());
-        (led.deadline() > deadline(now, TTL)).then_some(())
-    })
-    .await?;
-    Ok(())
-}
 
 async fn proxies(cluster: &EtcdCluster) -> Result<Vec<Proxy>> {
     let mut proxies = Vec::new();
@@ -65,7 +54,7 @@ async fn all_endpoints_are_replaced_under_a_leader_without_a_failed_request() ->
             assert_eq!(listed(node), endpoints(to));
         }
         left(from).await?;
-        renewed(&stage, &led).await?;
+        stage.renewed(&led).await?;
     }
     for (target, line) in [
         (SESSION, "watch lost"),
@@ -103,7 +92,7 @@ async fn all_endpoints_are_replaced_under_a_leader_without_a_failed_request() ->
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert_eq!(listed(&a), endpoints(&second));
-    renewed(&stage, &led).await?;
+    stage.renewed(&led).await?;
 
     // The waiting node hears of the leader's end through its new endpoints.
     assert_eq!(a.terms().len(), 1);
@@ -126,7 +115,7 @@ async fn endpoints_that_no_longer_answer_are_replaced_within_the_term() -> Resul
     first.iter().for_each(Proxy::cut);
     a.session.set_endpoints(endpoints(&second)).await?;
     stage.healed("a", "no endpoint answers");
-    renewed(&stage, &led).await?;
+    stage.renewed(&led).await?;
     assert_eq!(a.terms().len(), 1);
 
     let session = a.session.clone();

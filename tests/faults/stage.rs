@@ -106,6 +106,17 @@ impl Stage {
         self.recorder.now()
     }
 
+    /// Waits until a renewal that is sent from now on is verified. The term must not end.
+    pub(crate) async fn renewed(&self, led: &Led) -> Result {
+        let now = self.now();
+        eventually(self.ttl, "renewed", async || {
+            assert!(!led.lost.is_cancelled(), "lost: {:?}", led.reason());
+            (led.deadline() > deadline(now, self.ttl)).then_some(())
+        })
+        .await?;
+        Ok(())
+    }
+
     /// A node that runs for as long as the test, and stands in the election when this returns.
     pub(crate) async fn node<E: AsRef<str>>(&self, name: &str, endpoints: &[E]) -> Result<Node> {
         let node = Node::start(self, name, endpoints).await?;

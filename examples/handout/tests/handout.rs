@@ -35,6 +35,15 @@ async fn does_its_pieces(node: &Node, name: &str) -> Result<usize> {
     Ok(pieces)
 }
 
+/// The job is completed under that leader, by that worker, and each result counts once.
+async fn is_completed(etcd: &Etcd, leader: &Node, worker: &Node) -> Result {
+    let working = worker.works();
+    assert_eq!(leader.completes().await?, SUM);
+    working.abort();
+    judge(etcd).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn without_faults_each_piece_is_done_once() -> Result {
     let etcd = Etcd::start().await?;
@@ -90,11 +99,7 @@ async fn a_leader_dies_after_a_result_was_written_and_before_it_was_counted() ->
     begun(&leadership, &["b", "c"]).await?;
     assert_eq!(does_its_pieces(&b, "b").await?, 1);
     crash(&a.session)?;
-    let working = c.works();
-    assert_eq!(b.completes().await?, SUM);
-    working.abort();
-    judge(&etcd).await?;
-    Ok(())
+    is_completed(&etcd, &b, &c).await
 }
 
 /// The old leader does not hear that its key is gone, and etcd still hears the old leader.
@@ -134,11 +139,7 @@ async fn a_leader_that_was_overtaken_writes_nothing() -> Result {
         assert_eq!(kind, Some(ErrorKind::Ambiguous), "it was not sent: {error}");
     }
     drop((new, candidate));
-    let working = c.works();
-    assert_eq!(b.completes().await?, SUM);
-    working.abort();
-    judge(&etcd).await?;
-    Ok(())
+    is_completed(&etcd, &b, &c).await
 }
 
 #[tokio::test]
@@ -205,11 +206,7 @@ async fn of_two_workers_with_the_same_piece_only_the_last_one_writes_a_result() 
 
     drop(leadership);
     candidate.leave().await?;
-    let working = c.works();
-    assert_eq!(b.completes().await?, SUM);
-    working.abort();
-    judge(&etcd).await?;
-    Ok(())
+    is_completed(&etcd, &b, &c).await
 }
 
 /// The worker writes its result after the leader has read the piece, and before the leader hands it to another worker.
@@ -226,11 +223,7 @@ async fn a_result_that_meets_the_next_hand_out_is_kept() -> Result {
     assert_eq!((job.sum.counted, job.sum.sum), (1, 45));
     drop(leadership);
     candidate.leave().await?;
-    let working = c.works();
-    assert_eq!(b.completes().await?, SUM);
-    working.abort();
-    judge(&etcd).await?;
-    Ok(())
+    is_completed(&etcd, &b, &c).await
 }
 
 /// The leader's process is killed in the middle of the job.

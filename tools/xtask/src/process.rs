@@ -94,13 +94,18 @@ fn with_settings_of(command: &Command, mut other: Command) -> Command {
     if let Some(folder) = command.get_current_dir() {
         other.current_dir(folder);
     }
+    set_variables_of(command, &mut other);
+    other
+}
+
+/// Sets and removes the variables in `other` that `command` sets and removes.
+pub(crate) fn set_variables_of(command: &Command, other: &mut Command) {
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => other.env(name, value),
             None => other.env_remove(name),
         };
     }
-    other
 }
 
 /// The command as one would type it, with its folder and variables, but without the way to protoc.

@@ -96,6 +96,10 @@ impl Report {
                     .push(format!("{}; alone: {error:#}", retry.failure)),
             }
         }
+        // Of a stage that failed otherwise too, the tests that pass now do not take away its failure.
+        if !self.failures.is_empty() {
+            self.tally.failed = self.tally.failed.max(1);
+        }
     }
 }
 
@@ -251,9 +255,7 @@ impl Stage {
             self.fail(format!("over its limit of {} s", self.limit.as_secs()));
         }
         // A failure that no test stands for (a build, a lint, the limit) is counted all the same.
-        if self.failures.is_empty() && !self.retries.is_empty() {
-            // The tests that run once more are counted as failed until then.
-        } else if !self.failures.is_empty() {
+        if !self.failures.is_empty() {
             self.tally.failed = self.tally.failed.max(1);
         } else if self.tally.ran() == 0 && self.skips.is_empty() {
             self.tally.passed = 1;
@@ -429,6 +431,20 @@ mod tests {
         report.retry();
         assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
         assert_eq!(report.failures.len(), 1, "{:?}", report.failures);
+    }
+
+    #[test]
+    fn a_flaky_test_does_not_take_away_another_failure_of_its_stage() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = fails_once(&folder.path().join("ran"), "late");
+        let mut report = stage(DEFAULT_LIMIT, |stage| {
+            stage.real_tests(&mut command)?;
+            stage.fail("the images cannot be made");
+            Ok(())
+        });
+        report.retry();
+        assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
+        assert_eq!(report.flaky.len(), 1);
     }
 
     #[test]

@@ -143,12 +143,7 @@ pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
     tests.sort_by_key(|test| !LONGEST.contains(test));
     let run = |part: &mut Stage, arguments: &[&str]| -> Result<()> {
         let mut one = test_all(part)?;
-        for (name, value) in all.get_envs() {
-            match value {
-                Some(value) => one.env(name, value),
-                None => one.env_remove(name),
-            };
-        }
+        process::set_variables_of(&all, &mut one);
         part.real_tests(one.arg("--test").args(arguments))?;
         Ok(())
     };
